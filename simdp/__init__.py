@@ -1,0 +1,64 @@
+"""simdp simulates data-parallel training: real replicas in NumPy, their time on a SimPy clock.
+
+    scenario = simdp.load_scenario("scenarios/8gpu_ring.yaml", {"cluster.world_size": 4})
+    result = simdp.simulate(scenario)
+    result.metrics["step_time_s"]
+
+The names are imported when they are first used, so that the command line starts fast.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if "numpy" not in sys.modules:
+    # The bits of a matrix product depend on the number of BLAS threads; one gives the same arrays
+    # on every machine with the same NumPy and BLAS. An explicit setting of the user's wins.
+    for _variable in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
+        os.environ.setdefault(_variable, "1")
+
+if TYPE_CHECKING:
+    from simdp.engine.simulate import simulate
+    from simdp.errors import DeadlockError, ScenarioError, SimdpError
+    from simdp.results.result import Result, Study
+    from simdp.scenario import Scenario, load_scenario
+    from simdp.studies.sweep import sweep
+
+_HOMES = {
+    "DeadlockError": "simdp.errors",
+    "Result": "simdp.results.result",
+    "Scenario": "simdp.scenario",
+    "ScenarioError": "simdp.errors",
+    "SimdpError": "simdp.errors",
+    "Study": "simdp.results.result",
+    "load_scenario": "simdp.scenario",
+    "simulate": "simdp.engine.simulate",
+    "sweep": "simdp.studies.sweep",
+}
+
+__all__ = [
+    "DeadlockError",
+    "Result",
+    "Scenario",
+    "ScenarioError",
+    "SimdpError",
+    "Study",
+    "load_scenario",
+    "simulate",
+    "sweep",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'simdp' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,39 @@
+"""Link: one direction of a full-duplex connection, from a catalogue name or from figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from simdp.files import Catalogue
+from simdp.spec import Bandwidth, Seconds, Spec, from_catalogue
+
+LINKS = Catalogue(Path(__file__).parent / "links")
+
+
+class Link(Spec):
+    """One direction of a link.
+
+    Attributes
+    ----------
+    alpha : float
+        Latency of a transfer [s].
+    bandwidth : float
+        In one direction [bytes/s]; the inverse of beta.
+    """
+
+    name: str | None = None
+    alpha: Seconds
+    bandwidth: Bandwidth
+    source: dict[str, str] | None = Field(None, exclude=True)
+
+
+AnyLink = Annotated[Link, from_catalogue("link", LINKS.names, LINKS.read)]
+
+
+def describe(name: str) -> str:
+    """One line about a catalogue link, for ``python -m simdp list``."""
+    entry = LINKS.read(name)
+    return f"{entry['bandwidth']}, {entry['alpha']} per message"

@@ -1,0 +1,64 @@
+"""Straggler: why a device takes longer than its figures say."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simdp.spec import Spec
+
+Floats = NDArray[np.float64]
+
+
+class Straggler(Spec):
+    """A cause of slower compute. A member overrides the effects that it has.
+
+    Every effect is a pure function of the step, the instant and the rank, so that a run gives the
+    same times however its ranks are played.
+    """
+
+    kind: str
+
+    def on_rank(self) -> int | None:
+        """Return the one rank concerned, or None when it is every rank."""
+        return None
+
+    def slowdown(self, step: int, world_size: int, random: np.random.Generator) -> Floats:
+        """Factor on the compute time of each rank in a step.
+
+        Parameters
+        ----------
+        step : int
+            Counted from 0.
+        world_size : int
+            Number of ranks.
+        random : numpy.random.Generator
+            The stream that belongs to this straggler and step.
+
+        Returns
+        -------
+        ndarray, shape `(world_size,)`
+            Each above 0; 1 where nothing happens.
+        """
+        return np.ones(world_size)
+
+    def lost(self, step: int, world_size: int) -> Floats:
+        """Time lost once in a step, shape `(world_size,)` [s]."""
+        return np.zeros(world_size)
+
+    def finish(self, start: Floats, seconds: Floats, ranks: NDArray[np.int64]) -> Floats:
+        """Instant at which work ends that starts at ``start`` and needs ``seconds`` of the device.
+
+        Parameters
+        ----------
+        start, seconds : ndarray, shape `(num_ranks,)`
+            Instants and durations [s].
+        ranks : ndarray, shape `(num_ranks,)`, int64
+            Which ranks these are.
+
+        Returns
+        -------
+        ndarray, shape `(num_ranks,)`
+            ``start + seconds`` where nothing happens [s].
+        """
+        return start + seconds

@@ -1,0 +1,24 @@
+"""Jitter: each rank's compute time varies from step to step by a lognormal factor."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from simdp.cluster.stragglers.base import Floats, Straggler
+
+
+class Lognormal(Straggler):
+    """Factor ``exp(sigma z)`` with a standard normal z per rank and step: median 1.
+
+    The factor is rounded to 12 digits, since the last bit of an exponential differs from one
+    processor to another while a trace must not.
+    """
+
+    kind: Literal["lognormal"] = "lognormal"
+    sigma: float = Field(ge=0, le=10)
+
+    def slowdown(self, step: int, world_size: int, random: np.random.Generator) -> Floats:
+        return np.round(np.exp(self.sigma * random.standard_normal(world_size)), 12)

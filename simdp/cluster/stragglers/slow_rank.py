@@ -1,0 +1,26 @@
+"""One rank that computes slower by a constant factor, as a hot or worn device does."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from simdp.cluster.stragglers.base import Floats, Straggler
+
+
+class SlowRank(Straggler):
+    """Rank ``rank`` takes ``factor`` times as long for forward and backward."""
+
+    kind: Literal["slow_rank"] = "slow_rank"
+    rank: int = Field(ge=0)
+    factor: float = Field(gt=0)
+
+    def on_rank(self) -> int | None:
+        return self.rank
+
+    def slowdown(self, step: int, world_size: int, random: np.random.Generator) -> Floats:
+        factors = np.ones(world_size)
+        factors[self.rank] = self.factor
+        return factors

@@ -1,0 +1,37 @@
+"""Ring: a full-duplex link to each neighbour; messages to others pass through the shorter way."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from simdp.cluster.topologies.base import Ints, Topology
+
+
+class RingTopology(Topology):
+    """Every endpoint has a link to each neighbour; two endpoints share a single link.
+
+    Link ``r`` leads from ``r`` to ``r + 1``; link ``n + r`` from ``r`` to ``r - 1``. With two
+    endpoints both neighbours are the same one, so that only links 0 and 1 exist.
+    """
+
+    kind: Literal["ring"] = "ring"
+
+    def num_links(self, num_endpoints: int) -> int:
+        return 0 if num_endpoints < 2 else 2 if num_endpoints == 2 else 2 * num_endpoints
+
+    def ends(self, links: Ints, num_endpoints: int) -> tuple[Ints, Ints]:
+        start, forward = links % num_endpoints, links < num_endpoints
+        return start, (start + np.where(forward, 1, -1)) % num_endpoints
+
+    def routes(self, src: Ints, dst: Ints, num_endpoints: int) -> Ints:
+        n = num_endpoints
+        ahead = (dst - src) % n
+        forward = ahead <= n - ahead  # the way up where both are equally long
+        hops = np.where(forward, ahead, n - ahead)
+        step = np.arange(hops.max(initial=0))
+        up = (src[:, None] + step) % n
+        down = n + (src[:, None] - step) % n
+        links = np.where(forward[:, None], up, down)
+        return np.where(step < hops[:, None], links, -1)

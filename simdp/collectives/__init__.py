@@ -1,0 +1,95 @@
+"""WHO SENDS WHAT: collective algorithms as plans of rounds, by family and kind.
+
+These tables are the one place of registration.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from simdp.collectives.base import (
+    Algorithm,
+    AllGather,
+    AllReduce,
+    Barrier,
+    Broadcast,
+    Gather,
+    Plan,
+    Reduce,
+    ReduceScatter,
+    Round,
+    Scatter,
+)
+from simdp.collectives.naive import (
+    NaiveAllReduce,
+    NaiveBroadcast,
+    NaiveGather,
+    NaiveReduce,
+    NaiveScatter,
+)
+from simdp.collectives.ring import (
+    RingAllGather,
+    RingAllReduce,
+    RingBroadcast,
+    RingReduceScatter,
+)
+from simdp.collectives.tree import TreeAllReduce, TreeBarrier, TreeBroadcast, TreeReduce
+from simdp.spec import Spec, one_of
+
+ALL_REDUCE: dict[str, type[AllReduce]] = {
+    "naive": NaiveAllReduce,
+    "ring": RingAllReduce,
+    "tree": TreeAllReduce,
+}
+REDUCE_SCATTER: dict[str, type[ReduceScatter]] = {"ring": RingReduceScatter}
+ALL_GATHER: dict[str, type[AllGather]] = {"ring": RingAllGather}
+BROADCAST: dict[str, type[Broadcast]] = {
+    "naive": NaiveBroadcast,
+    "ring": RingBroadcast,
+    "tree": TreeBroadcast,
+}
+REDUCE: dict[str, type[Reduce]] = {"naive": NaiveReduce, "tree": TreeReduce}
+SCATTER: dict[str, type[Scatter]] = {"naive": NaiveScatter}
+GATHER: dict[str, type[Gather]] = {"naive": NaiveGather}
+BARRIER: dict[str, type[Barrier]] = {"tree": TreeBarrier}
+
+FAMILIES: dict[str, dict[str, type[Algorithm]]] = {
+    "all_gather": {**ALL_GATHER},
+    "all_reduce": {**ALL_REDUCE},
+    "barrier": {**BARRIER},
+    "broadcast": {**BROADCAST},
+    "gather": {**GATHER},
+    "reduce": {**REDUCE},
+    "reduce_scatter": {**REDUCE_SCATTER},
+    "scatter": {**SCATTER},
+}
+
+AnyAllReduce = Annotated[AllReduce, one_of("all_reduce", ALL_REDUCE)]
+AnyBroadcast = Annotated[Broadcast, one_of("broadcast", BROADCAST)]
+
+
+class Collectives(Spec):
+    """Which algorithm serves each collective that a strategy calls.
+
+    Attributes
+    ----------
+    all_reduce, broadcast
+        Algorithms; a broadcast takes NCCL's only one, the ring, unless told otherwise.
+    cost : str
+        How their time is found; ``links``, the fabrics, is the only way so far.
+    """
+
+    all_reduce: AnyAllReduce = RingAllReduce()
+    broadcast: AnyBroadcast = RingBroadcast()
+    cost: Literal["links"] = "links"
+
+
+__all__ = [
+    "ALL_REDUCE",
+    "BROADCAST",
+    "FAMILIES",
+    "Algorithm",
+    "Collectives",
+    "Plan",
+    "Round",
+]

@@ -1,0 +1,1 @@
+"""How long compute takes on a cluster's devices."""

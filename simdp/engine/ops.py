@@ -1,0 +1,74 @@
+"""What a script yields to the clock: work on the compute stream, collectives, and waiting."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simdp.collectives import Plan
+
+Floats = NDArray[np.float64]
+
+
+class Work(NamedTuple):
+    """Work on the compute stream of every rank.
+
+    Attributes
+    ----------
+    step : int
+        -1 before the first step.
+    activity, name : str
+        As in a span.
+    seconds : ndarray, shape `(world_size,)`
+        How long each rank's device is busy [s].
+    nbytes : float
+        As in a span.
+    """
+
+    step: int
+    activity: str
+    name: str
+    seconds: Floats
+    nbytes: float = 0.0
+
+
+class Launch(NamedTuple):
+    """The start of a collective on the communication stream, which takes them one by one.
+
+    Attributes
+    ----------
+    step, name
+        As in `Work`.
+    call : int
+        Number of the collective; the same on every rank.
+    plan : Plan
+        Who sends what to whom.
+    nbytes : float
+        The whole buffer [bytes].
+    record : bool
+        Whether every transfer gets a span of its own.
+    """
+
+    step: int
+    name: str
+    call: int
+    plan: Plan
+    nbytes: float
+    record: bool
+
+
+class Wait(NamedTuple):
+    """The compute stream waits for collectives.
+
+    Attributes
+    ----------
+    calls : tuple of int
+        Their numbers.
+    """
+
+    calls: tuple[int, ...]
+
+
+Op = Work | Launch | Wait

@@ -1,0 +1,194 @@
+"""Replicas: the numbers of a run. Each rank has its own weights, gradients and optimizer state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simdp.collectives import Plan
+from simdp.engine import payload
+from simdp.scenario import Scenario
+from simdp.workload.sampling import StepBatches
+
+Array = NDArray[Any]
+
+
+class Replicas:
+    """Every rank's arrays.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        One point, with numerics.
+    world_size : int
+        Number of ranks.
+
+    Attributes
+    ----------
+    weights : list of dict of str to ndarray
+        Of each rank, by torch name.
+    gradients : list of dict of str to ndarray
+        Of the current step; empty before its first backward.
+    """
+
+    def __init__(self, scenario: Scenario, world_size: int) -> None:
+        workload = scenario.workload
+        self.world_size = world_size
+        self.dtype = np.dtype(workload.dtype)
+        self.layers, self.loss = workload.model.layers(), workload.loss
+        self.optimizer = workload.optimizer
+        arrays = workload.dataset.arrays(workload.model, scenario.seed, scenario.base)
+        self.x, self.y = (
+            a.astype(self.dtype) if np.issubdtype(a.dtype, np.floating) else a
+            for a in (arrays["x"], arrays["y"])
+        )
+        self.weights = [
+            workload.initial_weights(scenario.seed, rank, scenario.base)
+            for rank in range(world_size)
+        ]
+        self.gradients: list[dict[str, Array]] = [{} for _ in range(world_size)]
+        self._state = [
+            {name: self.optimizer.new_state(w) for name, w in weights.items()}
+            for weights in self.weights
+        ]
+        self._saved: list[tuple[list[Any], Array] | None] = [None] * world_size
+        self._buffers: dict[tuple[str, ...], FlatBuffers] = {}
+
+    def counts(self, batches: StepBatches) -> NDArray[np.float64]:
+        """How many things each loss averages, shape `(num_micro, world_size)`."""
+        return np.array(
+            [[self.loss.count(self.y[part]) for part in ranks] for ranks in batches.micro],
+            dtype=float,
+        )
+
+    def forward(self, parts: Sequence[Array], scales: Array) -> NDArray[np.float64]:
+        """Run every rank's model and loss on its samples.
+
+        Parameters
+        ----------
+        parts : sequence of ndarray
+            Sample indices of each rank.
+        scales : ndarray, shape `(world_size,)`
+            Factor on each rank's loss, for the gradients alone.
+
+        Returns
+        -------
+        ndarray, shape `(world_size,)`
+            The unscaled losses; nan where a rank has nothing to average.
+        """
+        losses = np.full(self.world_size, np.nan)
+        for rank, part in enumerate(parts):
+            self._saved[rank] = None
+            target = self.y[part]
+            if not self.loss.count(target):
+                continue
+            out, saved = self.x[part], []
+            for layer in self.layers:
+                out, kept = layer.forward(self.weights[rank], out)
+                saved.append(kept)
+            losses[rank], slope = self.loss.value_and_grad(out, target)
+            if scales[rank] != 1.0:
+                slope *= self.dtype.type(scales[rank])
+            self._saved[rank] = saved, slope
+        return losses
+
+    def backward(self) -> None:
+        """Add the gradients of the last forward to those of the step."""
+        for rank in range(self.world_size):
+            total = self.gradients[rank]
+            for name, gradient in self._backward_of(rank).items():
+                if name in total:
+                    total[name] += gradient
+                else:
+                    total[name] = gradient
+            self._saved[rank] = None
+
+    def _backward_of(self, rank: int) -> dict[str, Array]:
+        weights, kept = self.weights[rank], self._saved[rank]
+        if kept is None:  # nothing to learn from: a gradient of zero
+            return {name: np.zeros_like(w) for name, w in weights.items()}
+        saved, slope = kept
+        found: dict[str, Array] = {}
+        for number in reversed(range(len(self.layers))):
+            layer, need_input_grad = self.layers[number], number > 0
+            below, gradients = layer.backward(weights, saved[number], slope, need_input_grad)
+            found.update(gradients)
+            slope = below if below is not None else slope
+        return found
+
+    def buffers(self, names: Sequence[str]) -> FlatBuffers:
+        """Flat buffers, one per rank, with room for some parameters; made once per layout."""
+        key = tuple(names)
+        if key not in self._buffers:
+            shapes = {name: self.weights[0][name].shape for name in names}
+            self._buffers[key] = FlatBuffers(shapes, self.world_size, self.dtype)
+        return self._buffers[key]
+
+    def update(self, step: int) -> float:
+        """Let the optimizer change every rank's weights; forget the gradients.
+
+        Returns
+        -------
+        float
+            Norm of rank 0's gradient before.
+        """
+        norm = sqrt(sum(float(np.vdot(g, g)) for g in self.gradients[0].values()))
+        for rank in range(self.world_size):
+            weights, gradients, state = self.weights[rank], self.gradients[rank], self._state[rank]
+            for name, weight in weights.items():
+                self.optimizer.step(
+                    weight, gradients[name], state[name], self.optimizer.lr, step + 1
+                )
+            self.gradients[rank] = {}
+        return norm
+
+    def identical(self) -> bool:
+        """Whether all ranks hold the same weights, bit for bit."""
+        first = self.weights[0]
+        return all(
+            np.array_equal(weights[name].view(np.uint8), first[name].view(np.uint8))
+            for weights in self.weights[1:]
+            for name in first
+        )
+
+
+class FlatBuffers:
+    """One contiguous buffer per rank that holds several tensors, one after the other.
+
+    Parameters
+    ----------
+    shapes : dict of str to tuple
+        Of the tensors, in order.
+    world_size : int
+        Number of ranks.
+    dtype : numpy dtype
+        Of the elements.
+    """
+
+    def __init__(
+        self, shapes: dict[str, tuple[int, ...]], world_size: int, dtype: np.dtype[Any]
+    ) -> None:
+        sizes = [int(np.prod(shape, dtype=np.int64)) for shape in shapes.values()]
+        ends = np.cumsum([0, *sizes]).tolist()
+        self.flat = [np.empty(ends[-1], dtype) for _ in range(world_size)]
+        self._places = {
+            name: (slice(begin, end), shape)
+            for (name, shape), begin, end in zip(shapes.items(), ends, ends[1:], strict=False)
+        }
+
+    def views(self, name: str) -> list[Array]:
+        """One tensor's place in every rank's buffer, in the tensor's shape."""
+        place, shape = self._places[name]
+        return [flat[place].reshape(shape) for flat in self.flat]
+
+    def names(self) -> list[str]:
+        """The tensors, in order."""
+        return list(self._places)
+
+    def communicate(self, plan: Plan) -> None:
+        """Carry out a collective on the buffers."""
+        payload.run(plan, self.flat)

@@ -1,0 +1,102 @@
+"""simulate: play one scenario, and say what happened in numbers and in time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from simdp.collectives import Plan
+from simdp.engine.fabrics.event import EventFabric
+from simdp.engine.fabrics.vector import VectorFabric
+from simdp.engine.network import Network
+from simdp.engine.rank import Cohort
+from simdp.engine.slowdown import Slowdown
+from simdp.results import metrics
+from simdp.results.result import Result
+from simdp.results.trace import TraceBuilder
+from simdp.scenario import Scenario
+from simdp.strategies.memory import largest_microbatch, rank_memory
+
+Fabric = Literal["auto", "event", "vector"]
+
+
+def simulate(
+    scenario: Scenario,
+    *,
+    fabric: Fabric = "auto",
+    progress: Callable[[int], None] | None = None,
+) -> Result:
+    """Simulate one scenario.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Without a sweep; a sweep goes through `simdp.sweep`.
+    fabric : {"auto", "event", "vector"}
+        Which clock plays the plans: whole rounds as arrays, every transfer an event, or the first
+        where it is exact, which is where no link is shared.
+    progress : callable, optional
+        Called with the number of finished steps.
+
+    Returns
+    -------
+    Result
+        Metrics, trace and, with numerics, every rank's weights.
+
+    Raises
+    ------
+    ValueError
+        If the scenario has a sweep, or ``fabric="vector"`` would not be exact.
+    DeadlockError
+        If nothing can move any more.
+    """
+    if scenario.sweep:
+        raise ValueError("the scenario has a sweep; use simdp.sweep(scenario) for all its points")
+    slowdown = Slowdown(scenario.cluster, scenario.seed)
+    network, trace = Network(scenario.cluster), TraceBuilder()
+    plans = plans_of(scenario)
+    shared = network.shared_link(plans)
+    if fabric == "vector" and shared:
+        raise ValueError(f"fabric 'vector' is not exact here: {shared} is shared; use 'event'")
+    cohort = Cohort(scenario, slowdown)
+    if fabric == "event" or shared:
+        EventFabric(network, plans, slowdown, trace).play(cohort.run(progress))
+        why = f"event fabric: {shared} is shared" if shared else "event fabric, as asked for"
+    else:
+        VectorFabric(network, slowdown, trace).play(cohort.run(progress))
+        why = "vector fabric: no link is shared"
+    return _result(scenario, cohort, trace, why)
+
+
+def plans_of(scenario: Scenario) -> list[Plan]:
+    """Every plan whose connections a run of the scenario may use.
+
+    An algorithm's connections do not depend on the size, so that one plan stands for all.
+    """
+    n = scenario.cluster.world_size
+    return [getattr(scenario.collectives, use).plan(n, 0.0) for use in scenario.strategy.uses()]
+
+
+def _result(scenario: Scenario, cohort: Cohort, builder: TraceBuilder, why: str) -> Result:
+    workload, strategy, cluster = scenario.workload, scenario.strategy, scenario.cluster
+    n, model, trace, records = cluster.world_size, workload.model, builder.build(), cohort.records
+    memory = rank_memory(workload, strategy, largest_microbatch(workload, n))
+    found = {
+        **metrics.times(trace, n, len(records), [record.samples for record in records]),
+        "bucket_bytes": strategy.bucket_nbytes(
+            model.parameters(), model.ready_order(), workload.itemsize
+        ),
+        "memory_bytes": {name: int(value) for name, value in memory._asdict().items()},
+        "peak_memory_bytes": [int(memory.total())] * n,
+        "fits_memory": all(memory.total() <= device.memory for device in cluster.devices()),
+        **metrics.numbers(records),
+        "replicas_identical": cohort.replicas.identical() if cohort.replicas else None,
+    }
+    return Result(
+        scenario=scenario.resolved(),
+        set={},
+        metrics=metrics.ordered(found),
+        trace=trace,
+        replicas=cohort.replicas.weights if cohort.replicas else None,
+        fabric=why,
+    )

@@ -1,0 +1,82 @@
+"""The exceptions that simdp raises on purpose; each knows the exit status of the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+
+class SimdpError(Exception):
+    """Base of every error that simdp raises on purpose."""
+
+    exit_status = 1
+
+
+class ScenarioError(SimdpError):
+    """The input is wrong: every problem that was found, one line each.
+
+    Parameters
+    ----------
+    problems : sequence of str
+        One line per problem: where, what was given, what is allowed, what to do.
+    """
+
+    exit_status = 2
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = list(problems)
+        super().__init__("\n".join(self.problems))
+
+    def __reduce__(self) -> tuple[type[ScenarioError], tuple[list[str]]]:
+        return type(self), (self.problems,)
+
+
+class UnitError(SimdpError, ValueError):
+    """A quantity has no unit, an unknown unit, or the unit of another dimension."""
+
+    exit_status = 2
+
+
+class PlanError(SimdpError):
+    """A collective's plan loses, doubles or misplaces a contribution."""
+
+    exit_status = 2
+
+
+class DeadlockError(SimdpError):
+    """Nothing can move any more while ranks still wait.
+
+    Parameters
+    ----------
+    waiting : sequence of str
+        One line per waiting rank, with what it waits for.
+    """
+
+    exit_status = 4
+
+    def __init__(self, waiting: Sequence[str]) -> None:
+        self.waiting = list(waiting)
+        super().__init__("deadlock: " + "; ".join(self.waiting))
+
+
+def unknown_name(what: str, given: object, known: Sequence[str]) -> str:
+    """Say that a name is unknown, which names are known, and which one was probably meant.
+
+    Parameters
+    ----------
+    what : str
+        What the name should have been, for example ``"all_reduce"``.
+    given : object
+        What was given.
+    known : sequence of str
+        Every name that is allowed.
+
+    Returns
+    -------
+    str
+        One line without the place of the error.
+    """
+    listed = ", ".join(known) if known else "none"
+    close = get_close_matches(str(given), known, n=1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    return f"unknown {what} {given!r}; known: {listed}.{hint}"

@@ -1,0 +1,296 @@
+"""The only door to disk: YAML, npz, CSV and JSON in; whole files or nothing out."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+from zipfile import BadZipFile
+
+from simdp.errors import ScenarioError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+MAX_TEXT_BYTES = 16 * 2**20
+"""A scenario or a table of layer times is never larger; a file that is, is of another kind."""
+
+MAX_YAML_NODES = 200_000
+"""Nodes of a document after its aliases are expanded; more is an alias bomb."""
+
+
+def read_text(path: Path) -> str:
+    """Read a text file.
+
+    Raises
+    ------
+    ScenarioError
+        If there is no such file, or it is not text, or it is too large to be one of ours.
+    """
+    try:
+        if path.stat().st_size > MAX_TEXT_BYTES:
+            raise ScenarioError([f"{path}: is larger than 16 MiB, so it is no scenario or table."])
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ScenarioError([f"{path}: there is no such file."]) from None
+    except IsADirectoryError:
+        raise ScenarioError([f"{path}: is a folder; name a file in it."]) from None
+    except UnicodeDecodeError:
+        raise ScenarioError([f"{path}: is not a text file; a scenario is YAML."]) from None
+    except OSError as error:
+        raise ScenarioError([f"{path}: cannot be read: {error.strerror}."]) from None
+
+
+def read_yaml(path: Path) -> Any:
+    """Read one YAML document safely.
+
+    Plain data only; ``1e-4`` is a number; a key given twice, an alias bomb and a second document
+    are errors.
+
+    Raises
+    ------
+    ScenarioError
+        With the file, the line and the reason.
+    """
+    return parse_yaml(read_text(path), str(path))
+
+
+def parse_yaml(text: str, where: str) -> Any:
+    """Read one YAML document from a text, as `read_yaml` does; ``where`` leads its errors."""
+    import yaml
+
+    try:
+        loader = _loader()(text)
+        try:
+            node = loader.get_single_node()
+            if node is None:
+                return None
+            _refuse_bomb(node, where)
+            return loader.construct_document(node)
+        finally:
+            loader.dispose()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = f":{mark.line + 1}" if mark else ""
+        raise ScenarioError([f"{where}{line}: is not valid YAML: {error.problem}."]) from None
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ScenarioError([f"{where}: is not valid YAML: {reason}."]) from None
+
+
+@cache
+def _loader() -> Any:
+    """YAML's safe loader, with 1.2's floats and without doubled keys."""
+    import re
+
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            seen = set()
+            for key_node, _ in node.value:
+                if key_node.tag == "tag:yaml.org,2002:merge":
+                    continue
+                key = self.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call]
+                if not isinstance(key, str | int | float | bool):
+                    raise yaml.constructor.ConstructorError(
+                        None, None, "a key must be a word", key_node.start_mark
+                    )
+                if key in seen:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"the key {key!r} is given twice", key_node.start_mark
+                    )
+                seen.add(key)
+            return super().construct_mapping(node, deep)
+
+    Loader.add_implicit_resolver(
+        "tag:yaml.org,2002:float",
+        re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
+        list("-+0123456789."),
+    )
+    return Loader
+
+
+def _refuse_bomb(root: Any, where: str) -> None:
+    """Count the nodes that a document has once its aliases are expanded; refuse a bomb or a loop.
+
+    Works through the nodes with a stack of its own and remembers each node's count, so that the
+    check itself stays cheap on a document that would expand to billions.
+    """
+    counts: dict[int, int] = {}
+    open_nodes: set[int] = set()
+    stack = [(root, False)]
+    while stack:
+        node, children_done = stack.pop()
+        key = id(node)
+        if not children_done and key in counts:
+            continue
+        value = node.value if isinstance(node.value, list) else []
+        children = [c for item in value for c in (item if isinstance(item, tuple) else (item,))]
+        if not children_done:
+            if key in open_nodes:
+                raise ScenarioError([f"{where}: an alias contains itself."])
+            open_nodes.add(key)
+            stack.append((node, True))
+            for child in children:
+                if id(child) in open_nodes:
+                    raise ScenarioError([f"{where}: an alias contains itself."])
+                stack.append((child, False))
+        else:
+            open_nodes.discard(key)
+            counts[key] = 1 + sum(counts[id(child)] for child in children)
+    if counts[id(root)] > MAX_YAML_NODES:
+        raise ScenarioError(
+            [f"{where}: its aliases expand to more than {MAX_YAML_NODES} values; write them out."]
+        )
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file.
+
+    Raises
+    ------
+    ScenarioError
+        With the file, the line and the reason.
+    """
+    try:
+        return json.loads(read_text(path))
+    except json.JSONDecodeError as error:
+        raise ScenarioError([f"{path}:{error.lineno}: is not valid JSON: {error.msg}."]) from None
+
+
+def read_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:
+    """Read every array of an npz file; pickled objects are refused.
+
+    Raises
+    ------
+    ScenarioError
+        If there is no such file, it is not npz, or an array needs pickle.
+    """
+    import numpy as np
+
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise ScenarioError([f"{path}: is not an npz file of arrays."])
+            return {name: archive[name] for name in archive.files}
+    except FileNotFoundError:
+        raise ScenarioError([f"{path}: there is no such file."]) from None
+    except (OSError, ValueError, BadZipFile, EOFError, AttributeError, TypeError):
+        raise ScenarioError([f"{path}: is not an npz file of arrays."]) from None
+
+
+def read_csv(path: Path) -> list[tuple[int, dict[str, str]]]:
+    """Read a CSV table with a header; lines that begin with # are comments.
+
+    Returns
+    -------
+    list of (int, dict)
+        The line number and the cells of each row.
+
+    Raises
+    ------
+    ScenarioError
+        If a row has another number of cells than the header.
+    """
+    lines = [
+        (number, line)
+        for number, line in enumerate(read_text(path).splitlines(), 1)
+        if line.strip() and not line.lstrip().startswith("#")
+    ]
+    if not lines:
+        raise ScenarioError([f"{path}: has no header line."])
+    header = [cell.strip() for cell in next(csv.reader([lines[0][1]]))]
+    rows, wrong = [], []
+    for number, line in lines[1:]:
+        cells = [cell.strip() for cell in next(csv.reader([line]))]
+        if len(cells) != len(header):
+            wrong.append(f"{path}:{number}: has {len(cells)} cells, the header {len(header)}.")
+        rows.append((number, dict(zip(header, cells, strict=False))))
+    if wrong:
+        raise ScenarioError(wrong)
+    return rows
+
+
+class Catalogue:
+    """A folder of YAML files, one per real part.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the files lie; a file's stem is the part's name.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def names(self) -> list[str]:
+        """Every part's name, sorted."""
+        return sorted(path.stem for path in self.folder.glob("*.yaml"))
+
+    def read(self, name: str) -> Mapping[str, Any]:
+        """Read the entry of one part."""
+        entry: Mapping[str, Any] = read_yaml(self.folder / f"{name}.yaml")
+        return entry
+
+
+@contextmanager
+def whole_files(folder: Path) -> Iterator[Callable[[str, Callable[[BinaryIO], None]], None]]:
+    """Write several files into a folder: all of them appear, or none.
+
+    Parameters
+    ----------
+    folder : Path
+        Made, with its parents, when the first file is complete.
+
+    Yields
+    ------
+    callable
+        ``add(name, write)`` where ``write`` fills a binary stream.
+
+    Raises
+    ------
+    ScenarioError
+        If the folder cannot be written to.
+    """
+    written: list[tuple[str, Path]] = []
+    try:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except FileExistsError:
+            raise ScenarioError([f"{folder}: is a file; name a folder to write to."]) from None
+
+        def add(name: str, write: Callable[[BinaryIO], None]) -> None:
+            handle, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=folder)
+            written.append((name, Path(temporary)))
+            with os.fdopen(handle, "wb") as stream:
+                write(stream)
+            Path(temporary).chmod(0o644)
+
+        yield add
+        for name, temporary in written:
+            temporary.replace(folder / name)
+    except OSError as error:
+        raise ScenarioError([f"{folder}: cannot be written to: {error.strerror}."]) from None
+    finally:
+        for _, temporary in written:
+            temporary.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, write: Callable[[BinaryIO], None]) -> None:
+    """Write one file, whole or not at all; errors as in `whole_files`."""
+    with whole_files(path.parent) as add:
+        add(path.name, write)
+
+
+def write_npz(path: Path, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
+    """Write arrays into an npz file, whole or not at all."""
+    import numpy as np
+
+    write_whole(path, lambda stream: np.savez(stream, allow_pickle=False, **arrays))

@@ -1,0 +1,1 @@
+"""WHAT HAPPENED: spans, metrics that derive from them, and results that save and load."""

@@ -1,0 +1,134 @@
+"""Result, what one simulation gave, and Study, the results of all points of a scenario."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simdp.errors import ScenarioError
+from simdp.files import read_json, write_whole
+from simdp.results.trace import Trace
+
+
+@dataclass
+class Result:
+    """What one simulation gave.
+
+    Attributes
+    ----------
+    scenario : dict
+        As resolved; loads again.
+    set : dict
+        What this point of a sweep sets; empty without a sweep.
+    metrics : dict
+        The metrics of `simdp.results.metrics.ORDER`.
+    trace : Trace or None
+        Every span; None for a result that was loaded.
+    replicas : list of dict of str to ndarray, or None
+        Each rank's weights by torch name; None without numerics, or when loaded.
+    fabric : str
+        Which clock played the plans, and why; empty when loaded.
+    """
+
+    scenario: dict[str, Any]
+    set: dict[str, Any]
+    metrics: dict[str, Any]
+    trace: Trace | None = None
+    replicas: list[dict[str, NDArray[Any]]] | None = None
+    fabric: str = ""
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return int(self.scenario["cluster"]["world_size"])
+
+    def weights(self) -> dict[str, NDArray[Any]]:
+        """What ``--save-weights`` stores: rank 0's parameters, and those that differ elsewhere.
+
+        Returns
+        -------
+        dict of str to ndarray
+            A parameter of another rank that differs is called ``rank1/name``.
+        """
+        if self.replicas is None:
+            return {}
+        first = self.replicas[0]
+        kept = dict(first)
+        for rank, weights in enumerate(self.replicas[1:], 1):
+            for name, array in weights.items():
+                if not np.array_equal(array.view(np.uint8), first[name].view(np.uint8)):
+                    kept[f"rank{rank}/{name}"] = array
+        return kept
+
+
+@dataclass
+class Study:
+    """The results of all points of a scenario.
+
+    Attributes
+    ----------
+    scenario : dict
+        As resolved, with its sweep.
+    points : list of Result
+        In the order of the grid; one point without a sweep.
+    """
+
+    version: str
+    scenario: dict[str, Any]
+    points: list[Result] = field(default_factory=list)
+
+    def to_json(self) -> str:
+        """Write result.json: finite numbers, sorted as in the contract, one value per line."""
+        points = [{"set": point.set, "metrics": point.metrics} for point in self.points]
+        content = {"simdp": self.version, "scenario": self.scenario, "points": points}
+        return json.dumps(_finite(content), indent=1, allow_nan=False) + "\n"
+
+    def save(self, path: Path) -> None:
+        """Write result.json, whole or not at all."""
+        write_whole(path, lambda stream: _write_text(stream, self.to_json()))
+
+    @classmethod
+    def load(cls, path: Path) -> Study:
+        """Read a result.json.
+
+        Raises
+        ------
+        ScenarioError
+            If the file is none.
+        """
+        content = read_json(path)
+        try:
+            scenario = content["scenario"]
+            points = [
+                Result(_set_in(scenario, point["set"]), point["set"], point["metrics"])
+                for point in content["points"]
+            ]
+            return cls(content["simdp"], scenario, points)
+        except (KeyError, TypeError):
+            raise ScenarioError([f"{path}: is not a result.json of simdp."]) from None
+
+
+def _set_in(scenario: dict[str, Any], chosen: dict[str, Any]) -> dict[str, Any]:
+    """Give a point's scenario its own world_size, which drawing needs; the rest is the sweep's."""
+    size = chosen.get("cluster.world_size", scenario["cluster"].get("world_size"))
+    return {**scenario, "cluster": {**scenario["cluster"], "world_size": size}}
+
+
+def _write_text(stream: Any, text: str) -> None:
+    stream.write(text.encode())
+
+
+def _finite(value: Any) -> Any:
+    """Replace what JSON has no word for, such as the loss of a run that diverged, by null."""
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_finite(inner) for inner in value]
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    return value

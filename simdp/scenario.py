@@ -1,0 +1,357 @@
+"""Scenario, the root of every YAML file: what exists, what is learned, how, and with which plans."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, PrivateAttr, TypeAdapter, ValidationError
+
+from simdp.cluster import Cluster
+from simdp.cluster.device import DEVICES
+from simdp.cluster.link import LINKS
+from simdp.collectives import Collectives
+from simdp.errors import ScenarioError
+from simdp.files import read_json, read_yaml
+from simdp.spec import Spec, problems
+from simdp.strategies import AnyStrategy
+from simdp.strategies.ddp import DDP
+from simdp.strategies.memory import host_memory, host_memory_needed
+from simdp.units import format_quantity
+from simdp.workload import Workload
+
+Raw = dict[str, Any]
+
+MAX_POINTS = 10_000
+
+
+class Scenario(Spec):
+    """One experiment.
+
+    Attributes
+    ----------
+    name : str
+        The file's stem by default.
+    seed : int
+        Of every random stream.
+    cluster, workload, strategy, collectives
+        What exists, what is learned, how, and by which collective algorithms.
+    numerics : bool
+        False simulates time only, without arrays.
+    sweep : dict of str to list
+        Dotted keys and their values; several make a grid whose last key runs fastest.
+    """
+
+    name: str = Field("scenario", pattern=r"^[\w][\w.+-]*$")
+    seed: int = Field(0, ge=0, lt=2**63)
+    cluster: Cluster
+    workload: Workload
+    strategy: AnyStrategy = DDP()
+    collectives: Collectives = Collectives()
+    numerics: bool = True
+    sweep: dict[str, list[Any]] = {}
+
+    _base: Path = PrivateAttr(default=Path())
+
+    @property
+    def base(self) -> Path:
+        """The folder that relative paths start from: the scenario file's."""
+        return self._base
+
+    def resolved(self) -> Raw:
+        """Write the scenario as plain data that loads again: defaults and units spelled out."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+    def points(self) -> list[tuple[Raw, Scenario]]:
+        """Every point of the sweep: what it sets, and its scenario; one point without a sweep.
+
+        Returns
+        -------
+        list of (dict, Scenario)
+            In the order of the grid. A straggler whose rank a point lacks is left out there.
+        """
+        if not self.sweep:
+            return [({}, self)]
+        return [(chosen, _build(raw, self._base)) for chosen, raw in _grid(self.resolved())]
+
+
+def load_scenario(
+    path: str | os.PathLike[str], overrides: Mapping[str, Any] | None = None
+) -> Scenario:
+    """Read and check a scenario.
+
+    Parameters
+    ----------
+    path : path-like
+        A YAML file, or a saved ``result.json``, whose scenario is taken.
+    overrides : mapping of str to value, optional
+        Dotted keys, for example ``{"cluster.world_size": 4}``, set before validation. Setting a
+        ``kind`` drops the options of the old kind.
+
+    Returns
+    -------
+    Scenario
+        Frozen and valid, at every point of its sweep.
+
+    Raises
+    ------
+    ScenarioError
+        With every problem that was found, one line each.
+    """
+    file = Path(path)
+    raw = read_json(file) if file.suffix == ".json" else read_yaml(file)
+    if file.suffix == ".json" and isinstance(raw, dict):
+        raw = raw.get("scenario")
+    if not isinstance(raw, dict):
+        raise ScenarioError([f"{file}: is not a scenario; it must be a mapping with cluster: ..."])
+    try:
+        raw = copy.deepcopy(raw)
+        for key, value in (overrides or {}).items():
+            set_key(raw, key, value)
+        raw.setdefault("name", file.stem)
+        return checked(raw, file.parent)
+    except ScenarioError as error:
+        raise ScenarioError([f"{file}: {line}" for line in error.problems]) from None
+
+
+def checked(raw: Raw, base: Path) -> Scenario:
+    """Validate a scenario as plain data, with every point of its sweep.
+
+    Raises
+    ------
+    ScenarioError
+        With every problem that was found.
+    """
+    raw = _relative_paths(raw, base)
+    found = _sweep_problems(raw)
+    if found:
+        raise ScenarioError(found)
+    full = copy.deepcopy(raw)
+    for key, values in (raw.get("sweep") or {}).items():
+        if not _has(full, key):  # a key that only the sweep gives
+            set_key(full, key, values[-1])
+    try:
+        scenario = _build(full, base)
+    except ScenarioError as error:
+        raise ScenarioError(error.problems + _file_problems(full, base)) from None
+    lines = _straggler_problems(scenario) + _problems(scenario)
+    for chosen, point in _grid(full) if scenario.sweep else ():
+        said = ", ".join(f"{key}={value}" for key, value in chosen.items())
+        try:
+            found = _problems(_build(point, base))
+        except ScenarioError as error:
+            found = error.problems
+        lines += [f"with {said}: {line}" for line in found if line not in lines]
+    if lines:
+        raise ScenarioError(list(dict.fromkeys(lines)))
+    return scenario
+
+
+def _build(raw: Raw, base: Path) -> Scenario:
+    try:
+        scenario = Scenario.model_validate(raw)
+    except ValidationError as error:
+        raise ScenarioError(problems(error, raw)) from None
+    scenario._base = base
+    return scenario
+
+
+def _relative_paths(value: Any, base: Path) -> Any:
+    """Write absolute paths relative to the scenario, so that no result holds one."""
+    if isinstance(value, dict):
+        return {
+            key: os.path.relpath(inner, base.resolve())
+            if key in ("path", "weights") and isinstance(inner, str) and Path(inner).is_absolute()
+            else _relative_paths(inner, base)
+            for key, inner in value.items()
+        }
+    if isinstance(value, list):
+        return [_relative_paths(inner, base) for inner in value]
+    return value
+
+
+# Overrides and sweeps --------------------------------------------------------------------------
+
+
+def set_key(raw: Raw, key: str, value: Any) -> None:
+    """Set a dotted key in a scenario as plain data, in place; short forms on its way are expanded.
+
+    Parameters
+    ----------
+    raw : dict
+        The scenario.
+    key : str
+        For example ``"cluster.stragglers.0.factor"``.
+    value : Any
+        A YAML value.
+
+    Raises
+    ------
+    ScenarioError
+        If the key leads through a value that has nothing inside.
+    """
+    *parents, last = key.split(".")
+    here: Any = raw
+    for depth, part in enumerate(parents):
+        here = _enter(here, part, ".".join(parents[: depth + 1]), key)
+    place = _index(here, last, key)
+    if last == "kind" and isinstance(here, dict) and here.get("kind") != value:
+        here.clear()
+    here[place] = copy.deepcopy(value)
+
+
+def _index(here: Any, part: str, key: str) -> Any:
+    if isinstance(here, dict):
+        return part
+    if not part.isdigit() or int(part) >= len(here):
+        raise ScenarioError(
+            [f"{key}: the list has {len(here)} entries, so {part!r} is none; count from 0."]
+        )
+    return int(part)
+
+
+def _enter(here: Any, part: str, path: str, key: str) -> Any:
+    place = _index(here, part, key)
+    inner = here.get(place) if isinstance(here, dict) else here[place]
+    if inner is None or isinstance(inner, bool):
+        inner = {}
+    elif isinstance(inner, str):
+        catalogue = {"device": DEVICES, "link": LINKS}.get(part)
+        known = catalogue is not None and inner in catalogue.names()
+        inner = dict(catalogue.read(inner)) if catalogue and known else {"kind": inner}
+    elif not isinstance(inner, dict | list):
+        raise ScenarioError([f"{key}: {path} is {inner!r}, which has no keys inside."])
+    here[place] = inner
+    return inner
+
+
+def _has(raw: Any, key: str) -> bool:
+    for part in key.split("."):
+        if isinstance(raw, list) and part.isdigit() and int(part) < len(raw):
+            raw = raw[int(part)]
+        elif isinstance(raw, dict) and part in raw:
+            raw = raw[part]
+        else:
+            return False
+    return True
+
+
+def _grid(raw: Raw) -> Iterator[tuple[Raw, Raw]]:
+    """Yield what each point sets, and its scenario as plain data."""
+    sweep = raw["sweep"]
+    for values in itertools.product(*sweep.values()):
+        chosen = dict(zip(sweep, values, strict=True))
+        point = copy.deepcopy({key: value for key, value in raw.items() if key != "sweep"})
+        for key, value in chosen.items():
+            set_key(point, key, value)
+        cluster = point.get("cluster")
+        if isinstance(cluster, dict) and isinstance(cluster.get("stragglers"), list):
+            size = cluster.get("world_size")
+            cluster["stragglers"] = [s for s in cluster["stragglers"] if not _absent(s, size)]
+        yield chosen, point
+
+
+def _absent(straggler: Any, world_size: Any) -> bool:
+    rank = straggler.get("rank") if isinstance(straggler, dict) else None
+    return isinstance(rank, int) and isinstance(world_size, int) and rank >= world_size
+
+
+def _sweep_problems(raw: Raw) -> list[str]:
+    sweep = raw.get("sweep")
+    if not sweep:
+        return []
+    if not isinstance(sweep, dict):
+        return [f"sweep: {sweep!r} is not a mapping; write sweep: {{cluster.world_size: [1, 2]}}."]
+    found, points = [], 1
+    for key, values in sweep.items():
+        if not isinstance(values, list) or not values:
+            found.append(f"sweep.{key}: {values!r} is not a list of values; write for example [1].")
+        elif str(key).split(".")[0] in ("sweep", "name"):
+            found.append(f"sweep.{key}: cannot be swept; sweep a key of cluster, workload, ...")
+        else:
+            points *= len(values)
+    if points > MAX_POINTS:
+        found.append(f"sweep: makes {points} points; at most {MAX_POINTS} are allowed.")
+    return found
+
+
+# What cannot be right --------------------------------------------------------------------------
+
+
+def _straggler_problems(scenario: Scenario) -> list[str]:
+    sizes = scenario.sweep.get("cluster.world_size") or [scenario.cluster.world_size]
+    largest = max(size for size in sizes if isinstance(size, int))
+    return [
+        f"cluster.stragglers.{i}.rank: rank {straggler.on_rank()} does not exist; the largest "
+        f"world_size is {largest}, so ranks are 0 ... {largest - 1}."
+        for i, straggler in enumerate(scenario.cluster.stragglers)
+        if (straggler.on_rank() or 0) >= largest
+    ]
+
+
+def _file_problems(raw: Raw, base: Path) -> list[str]:
+    """Check the files of a workload that is valid, although another part of the scenario is not."""
+    try:
+        workload = TypeAdapter(Workload).validate_python(raw.get("workload"))
+    except ValidationError:
+        return []
+    return [f"workload.{line}" for line in workload.problems(base)]
+
+
+def _problems(scenario: Scenario) -> list[str]:
+    """Say what is wrong between the parts of one point."""
+    cluster, workload, n = scenario.cluster, scenario.workload, scenario.cluster.world_size
+    found = [f"workload.{line}" for line in workload.problems(scenario.base)]
+    wrong = scenario.strategy.problem_with(n)
+    if wrong:
+        found.append(f"strategy.kind: {wrong}")
+    for rank, device in enumerate(cluster.devices()):
+        if workload.dtype not in device.peak:
+            place = f"cluster.device.{rank}" if isinstance(cluster.device, list) else (
+                "cluster.device"
+            )
+            found.append(
+                f"{place}.peak: has no {workload.dtype}, the workload's dtype; "
+                f"known: {', '.join(device.peak)}."
+            )
+            break
+    batch = workload.global_batch
+    if batch is not None and batch < n:
+        found.append(
+            f"workload.global_batch: {batch} samples cannot feed {n} ranks; use {n} or more."
+        )
+    if not found:
+        found += _size_problems(scenario)
+    return found
+
+
+def _size_problems(scenario: Scenario) -> list[str]:
+    workload, n = scenario.workload, scenario.cluster.world_size
+    num_samples = workload.dataset.length(scenario.base)
+    accumulate = workload.grad_accum
+    if isinstance(accumulate, list) and workload.global_batch is not None:
+        shard = -(-min(workload.global_batch, num_samples) // n)
+        if sum(accumulate) != shard:
+            return [
+                f"workload.grad_accum: {accumulate} sums to {sum(accumulate)}, but each rank gets "
+                f"{shard} of the {workload.global_batch} samples; make the sums equal."
+            ]
+    if workload.drop_last and workload.samples_per_step(n) > num_samples:
+        return [
+            f"workload.drop_last: leaves nothing, since one step takes "
+            f"{workload.samples_per_step(n)} samples and the dataset has {num_samples}."
+        ]
+    if not scenario.numerics:
+        return []
+    needed, there = host_memory_needed(workload, scenario.strategy, n, num_samples), host_memory()
+    if needed <= there:
+        return []
+    return [
+        f"numerics: the arrays of {n} ranks need {needed / 1e9:.1f} GB, but this machine has "
+        f"{format_quantity(round(there, -8), 'data size')}; set numerics: false to simulate the "
+        "time alone."
+    ]

@@ -1,0 +1,280 @@
+"""Spec, the frozen base of every value that is written in YAML, and the types of its fields.
+
+What lives here: unknown keys with a hint, families of kinds (`one_of`), catalogue names
+(`from_catalogue`), quantities with units, and the translation of pydantic's errors into one line
+each. What does not: any value of any scenario.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, TypeVar
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
+
+from simdp.errors import UnitError, unknown_name
+from simdp.units import format_quantity, parse
+
+S = TypeVar("S", bound="Spec")
+
+
+def _custom(kind: str, message: str) -> PydanticCustomError:
+    return PydanticCustomError(kind, "{message}", {"message": message})  # type: ignore[arg-type]
+
+
+def problem(message: str) -> PydanticCustomError:
+    """Make the error that a validator raises: its message is shown as it is."""
+    return _custom("problem", message)
+
+
+class Spec(BaseModel):
+    """Base of every value that is written in YAML: frozen, equal by value, strict about keys."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        arbitrary_types_allowed=True,
+        protected_namespaces=(),
+    )
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _refuse_unknown_keys(cls, data: Any, handler: ModelWrapValidatorHandler[S]) -> S:
+        """Report unknown keys with a hint, together with every other problem of the value."""
+        if not isinstance(data, Mapping) or cls.model_config.get("extra") != "forbid":
+            return handler(data)
+        known = list(cls.model_fields)
+        unknown = [key for key in data if key not in known]
+        if not unknown:
+            return handler(dict(data))
+        shown = [name for name in known if name != "kind"]
+        errors = [
+            InitErrorDetails(
+                type=_custom("problem", unknown_name("key", key, shown)), loc=(), input=key
+            )
+            for key in unknown
+        ]
+        try:
+            handler({key: value for key, value in data.items() if key in known})
+        except ValidationError as error:
+            errors += [
+                InitErrorDetails(
+                    type=_custom(found["type"], _say(found)), loc=found["loc"], input=found["input"]
+                )
+                for found in error.errors()
+            ]
+        raise ValidationError.from_exception_data(cls.__name__, errors)
+
+
+class one_of:  # noqa: N801  reads as a word in annotations
+    """A field that takes one member of a family: ``ring``, or ``{kind: ring, chunking: gloo}``.
+
+    Parameters
+    ----------
+    family : str
+        The family's name in error messages, for example ``"all_reduce"``.
+    table : mapping of str to Spec class
+        The family's members by kind; the folder's own table of registration.
+    """
+
+    def __init__(self, family: str, table: Mapping[str, type[Spec]]) -> None:
+        self.family, self.table = family, table
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        choices = {kind: handler.generate_schema(member) for kind, member in self.table.items()}
+        union = core_schema.tagged_union_schema(choices, discriminator="kind")
+        return core_schema.no_info_before_validator_function(
+            self.expand,
+            union,
+            serialization=core_schema.plain_serializer_function_ser_schema(
+                lambda value, info: value.model_dump(mode=info.mode, exclude_none=True),
+                info_arg=True,
+            ),
+        )
+
+    def expand(self, value: Any) -> Any:
+        """Turn the short form ``ring`` into ``{kind: ring}`` and check the kind."""
+        if isinstance(value, Spec):
+            return value
+        if value is None or value is False:  # `loss: none` may be read as a word or as nothing
+            value = "none"
+        if isinstance(value, str):
+            value = {"kind": value}
+        known = sorted(self.table)
+        if not isinstance(value, Mapping):
+            raise problem(f"{value!r} is not a {self.family}; known: {', '.join(known)}.")
+        kind = value.get("kind")
+        if kind is None:
+            raise problem(f"this {self.family} has no kind; known: {', '.join(known)}.")
+        if kind not in self.table:
+            raise problem(unknown_name(self.family, kind, known))
+        return dict(value)
+
+
+class from_catalogue:  # noqa: N801
+    """A field that takes the name of a real part, or the part's figures written out.
+
+    Parameters
+    ----------
+    family : str
+        ``"device"`` or ``"link"``.
+    names, read : callables
+        List the catalogue's names, and read the entry of one name as a mapping.
+    """
+
+    def __init__(
+        self,
+        family: str,
+        names: Callable[[], list[str]],
+        read: Callable[[str], Mapping[str, Any]],
+    ) -> None:
+        self.family, self.names, self.read = family, names, read
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        return core_schema.no_info_before_validator_function(self.expand, handler(source))
+
+    def expand(self, value: Any) -> Any:
+        """Replace a catalogue name by its entry."""
+        if not isinstance(value, str):
+            return value
+        if value not in self.names():
+            raise problem(unknown_name(self.family, value, self.names()))
+        return {"name": value, **self.read(value)}
+
+
+class Quantity:
+    """A float field that is written with a unit and checked for its dimension.
+
+    Parameters
+    ----------
+    dimension : str
+        A key of `simdp.units.DIMENSIONS`.
+    minimum : float
+        The smallest value allowed.
+    exclusive : bool
+        Whether the minimum itself is refused.
+    """
+
+    def __init__(self, dimension: str, minimum: float = 0.0, exclusive: bool = False) -> None:
+        self.dimension, self.minimum, self.exclusive = dimension, minimum, exclusive
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            self.validate,
+            serialization=core_schema.plain_serializer_function_ser_schema(
+                lambda value: format_quantity(value, self.dimension)
+            ),
+        )
+
+    def validate(self, text: object) -> float:
+        """Parse the quantity and check its range."""
+        try:
+            value = parse(text, self.dimension)
+        except UnitError as error:
+            raise problem(str(error)) from None
+        too_small = value <= self.minimum if self.exclusive else value < self.minimum
+        if too_small or value == float("inf"):
+            sign = ">" if self.exclusive else ">="
+            least = format_quantity(self.minimum, self.dimension)
+            raise problem(f"{text} is out of range; it must be {sign} {least} and finite.")
+        return value
+
+
+Seconds = Annotated[float, Quantity("time")]
+PositiveSeconds = Annotated[float, Quantity("time", exclusive=True)]
+Bytes = Annotated[float, Quantity("data size")]
+PositiveBytes = Annotated[float, Quantity("data size", exclusive=True)]
+Bandwidth = Annotated[float, Quantity("bandwidth", exclusive=True)]
+FlopRate = Annotated[float, Quantity("compute rate", exclusive=True)]
+
+
+def problems(error: ValidationError, raw: object) -> list[str]:
+    """Say each of pydantic's errors in one line: where, what was given, what is allowed.
+
+    Parameters
+    ----------
+    error : pydantic.ValidationError
+        What validation raised.
+    raw : object
+        The value that was validated; it tells a key from the tag of a union.
+
+    Returns
+    -------
+    list of str
+        Lines such as ``"cluster.link.bandwidth: 25 has no unit; write ..."``.
+    """
+    lines = []
+    for found in error.errors():
+        place = _place(found["loc"], raw)
+        lines.append(f"{place}: {_say(found)}" if place else _say(found))
+    return lines
+
+
+def _place(location: Iterable[int | str], raw: object) -> str:
+    """Join a location, leaving out the tags that a union adds to it."""
+    parts: list[str] = []
+    here = raw
+    for step in location:
+        if isinstance(here, Mapping):
+            if step not in here and step == here.get("kind"):
+                continue
+            here = here.get(step)
+        elif isinstance(here, list) and isinstance(step, int) and step < len(here):
+            here = here[step]
+        elif here == step or not re.fullmatch(r"\w+", str(step)):
+            continue
+        parts.append(str(step))
+    return ".".join(parts)
+
+
+_PHRASES = {
+    "missing": "is required but was not given; add it.",
+    "int_type": "{given} is not a whole number.",
+    "int_parsing": "{given} is not a whole number.",
+    "int_from_float": "{given} is not a whole number.",
+    "float_type": "{given} is not a number.",
+    "float_parsing": "{given} is not a number.",
+    "finite_number": "{given} is not a finite number.",
+    "bool_type": "{given} is not true or false.",
+    "bool_parsing": "{given} is not true or false.",
+    "string_type": "{given} is not a text.",
+    "list_type": "{given} is not a list.",
+    "dict_type": "{given} is not a mapping of keys to values.",
+    "model_type": "{given} is not a mapping of keys to values.",
+    "model_attributes_type": "{given} is not a mapping of keys to values.",
+    "greater_than": "{given} is out of range; it must be > {gt}.",
+    "greater_than_equal": "{given} is out of range; it must be >= {ge}.",
+    "less_than": "{given} is out of range; it must be < {lt}.",
+    "less_than_equal": "{given} is out of range; it must be <= {le}.",
+    "too_short": "{given} has too few entries; it needs at least {min_length}.",
+    "literal_error": "{given} is not allowed; known: {expected}.",
+}
+
+
+def _say(found: Any) -> str:
+    """Phrase one of pydantic's errors."""
+    context = dict(found.get("ctx") or {})
+    if "message" in context:
+        return str(context["message"])
+    given = repr(found["input"])
+    given = given if len(given) <= 60 else given[:57] + "..."
+    phrase = _PHRASES.get(found["type"])
+    if phrase is None:
+        return f"{given}: {found['msg']}."
+    return phrase.format_map({**context, "given": given})

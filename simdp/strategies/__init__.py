@@ -1,0 +1,15 @@
+"""HOW TO TRAIN: strategies by kind; this table is the one place of registration."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from simdp.spec import one_of
+from simdp.strategies.base import Strategy
+from simdp.strategies.ddp import DDP
+from simdp.strategies.single import Single
+
+STRATEGIES: dict[str, type[Strategy]] = {"ddp": DDP, "single": Single}
+AnyStrategy = Annotated[Strategy, one_of("strategy", STRATEGIES)]
+
+__all__ = ["STRATEGIES", "AnyStrategy", "Strategy"]

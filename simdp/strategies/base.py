@@ -1,0 +1,133 @@
+"""Strategy and Rank: a training loop as a script, and the hands that it works with.
+
+A script is a generator. What it yields is for the engine, which charges the time; a strategy only
+passes on what the methods of its rank yield, so that it reads like the training loop of a rank
+program. One script serves every rank: ranks that do the same work run it together, as one cohort.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Protocol
+
+from simdp.spec import Spec
+from simdp.workload.layers import Parameter
+
+Script = Generator[Any, None, None]
+"""A generator that the engine drives."""
+
+
+class Pending(Protocol):
+    """A collective under way."""
+
+
+class Bucket(Protocol):
+    """Gradients that travel together, as one flat buffer on every rank."""
+
+    @property
+    def nbytes(self) -> float:
+        """Size of the buffer [bytes]."""
+
+
+class Rank(Protocol):
+    """What a strategy can do on a rank."""
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+
+    @property
+    def step(self) -> int:
+        """Number of the current step, from 0."""
+
+    @property
+    def parameters(self) -> Sequence[Parameter]:
+        """Learned tensors, in torch's order of registration."""
+
+    @property
+    def ready_order(self) -> Sequence[str]:
+        """Names of the parameters in the order in which backward finishes their gradients."""
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes per element of a gradient."""
+
+    @property
+    def num_micro_steps(self) -> int:
+        """Micro-steps of the current step."""
+
+    def scale_losses(self, by_shard: bool) -> None:
+        """Choose how each loss counts in this step.
+
+        Every micro-step's loss counts with its share of the rank's samples; with ``by_shard`` also
+        each rank's with its share of what all ranks' losses average, times world_size.
+        """
+
+    def forward(self, micro_step: int) -> Script:
+        """Run the model and the loss on a micro-batch."""
+
+    def backward(self, micro_step: int, hook: Callable[[str], Script] | None = None) -> Script:
+        """Add the micro-batch's gradients to those of the step, the last layer first.
+
+        Each time a parameter's gradient is complete, ``hook(name)`` is run, as torch's hooks are.
+        """
+
+    def bucket(self, names: Sequence[str]) -> Bucket:
+        """Make a flat buffer for the gradients of some parameters, in this order."""
+
+    def fill(self, bucket: Bucket, name: str, factor: float, copies: bool) -> Script:
+        """Write a gradient, times a factor, into its place in the bucket.
+
+        With ``copies`` the copy is charged: it reads and writes the gradient in device memory.
+        """
+
+    def all_reduce(self, bucket: Bucket, label: str) -> Generator[Any, None, Pending]:
+        """Start to sum a bucket over the ranks, on the communication stream."""
+
+    def all_reduce_bytes(self, nbytes: float, label: str) -> Generator[Any, None, Pending]:
+        """Start an all_reduce of bookkeeping that has no part in the arithmetic."""
+
+    def wait(self, pending: Sequence[Pending]) -> Script:
+        """Hold the compute stream until collectives are done."""
+
+    def empty(self, bucket: Bucket, copies: bool) -> Script:
+        """Make the bucket's content the gradients of its parameters."""
+
+    def broadcast_parameters(self, names: Sequence[str], label: str) -> Script:
+        """Replace parameters by those of rank 0, as one buffer, and wait for it."""
+
+    def update(self) -> Script:
+        """Let the optimizer change the weights, and forget the gradients."""
+
+
+class Strategy(Spec):
+    """How ranks train together."""
+
+    kind: str
+
+    @abstractmethod
+    def setup(self, rank: Rank) -> Script:
+        """Prepare the ranks, before the first step."""
+
+    @abstractmethod
+    def train_step(self, rank: Rank) -> Script:
+        """One optimizer step."""
+
+    def problem_with(self, world_size: int) -> str | None:
+        """Say why this strategy cannot run on so many ranks, or None."""
+        return None
+
+    def uses(self) -> list[str]:
+        """Families of collectives that the strategy calls, as keys of ``collectives``."""
+        return []
+
+    def bucket_nbytes(self, parameters: Sequence[Parameter], ready: Sequence[str], itemsize: int) -> (
+        list[int]
+    ):
+        """Bytes of each bucket in a steady step, in launch order; none without buckets."""
+        return []
+
+    def bucket_memory(self, gradient_nbytes: float) -> float:
+        """Bytes that buckets take on a device beside the gradients themselves."""
+        return 0.0

@@ -1,0 +1,1 @@
+"""MANY RUNS: studies that play a scenario more than once."""

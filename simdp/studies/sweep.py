@@ -1,0 +1,79 @@
+"""Sweep: simulate every point of a scenario, in this process or in several."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+
+import simdp
+from simdp.engine.simulate import simulate
+from simdp.results.metrics import scaling_efficiency
+from simdp.results.result import Result, Study
+from simdp.scenario import Scenario
+
+Progress = Callable[[int, int], None]
+
+
+def sweep(
+    scenario: Scenario, *, processes: int = 1, progress: Progress | None = None
+) -> Study:
+    """Simulate every point of a scenario's sweep; one point if it has none.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        With or without a sweep.
+    processes : int
+        How many processes share the points; the results are the same for any number.
+    progress : callable, optional
+        Called with the number of a point, from 0, and of its finished steps; in one process only.
+
+    Returns
+    -------
+    Study
+        The points in the order of the grid. Only the last point of a sweep keeps its trace, and
+        no point of a sweep its weights, since nothing asks for the others.
+    """
+    if processes < 1:
+        raise ValueError(f"processes must be >= 1, got {processes}")
+    points = scenario.points()
+    jobs = [(point, number == len(points) - 1) for number, (_, point) in enumerate(points)]
+    if len(points) == 1 and not scenario.sweep:
+        step = (lambda done: progress(0, done)) if progress else None
+        results = [simulate(points[0][1], progress=step)]
+    elif processes == 1:
+        results = [_play(*job, number, progress) for number, job in enumerate(jobs)]
+    else:
+        context = multiprocessing.get_context("spawn")  # each process counts its BLAS threads anew
+        with ProcessPoolExecutor(processes, mp_context=context) as pool:
+            results = list(pool.map(_play, *zip(*jobs, strict=True)))
+    for result, (chosen, _) in zip(results, points, strict=True):
+        result.set = chosen
+    _compare(scenario, results)
+    return Study(simdp.__version__, scenario.resolved(), results)
+
+
+def _play(
+    point: Scenario, keep_trace: bool, number: int = 0, progress: Progress | None = None
+) -> Result:
+    step = (lambda done: progress(number, done)) if progress else None
+    result = simulate(point, progress=step)
+    result.replicas = None
+    if not keep_trace:
+        result.trace = None
+    return result
+
+
+def _compare(scenario: Scenario, results: list[Result]) -> None:
+    """Fill in the scaling efficiency, among points that differ in nothing but the world size."""
+    if "cluster.world_size" not in scenario.sweep:
+        return
+    groups: dict[str, list[Result]] = {}
+    for result in results:
+        rest = {k: v for k, v in result.set.items() if k != "cluster.world_size"}
+        groups.setdefault(repr(rest), []).append(result)
+    for group in groups.values():
+        values = scaling_efficiency([(result.world_size, result.metrics) for result in group])
+        for result, value in zip(group, values, strict=True):
+            result.metrics["scaling_efficiency"] = value

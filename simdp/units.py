@@ -1,0 +1,155 @@
+"""Quantities at the border: ``"25 GB/s"`` in YAML and on plots, plain SI floats inside.
+
+Pint checks the dimensions. It is loaded when the first quantity is read, with a registry of just
+the units that a cluster needs: in Pint's own registry a bit has no dimension, so that ``5 / s``
+would pass for a bandwidth.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any, NamedTuple
+
+from simdp.errors import UnitError
+
+_DEFINITIONS = """
+pico- = 1e-12 = p-
+nano- = 1e-9 = n-
+micro- = 1e-6 = µ- = μ- = u-
+milli- = 1e-3 = m-
+kilo- = 1e3 = k- = K-
+mega- = 1e6 = M-
+giga- = 1e9 = G-
+tera- = 1e12 = T-
+peta- = 1e15 = P-
+exa- = 1e18 = E-
+kibi- = 2**10 = Ki-
+mebi- = 2**20 = Mi-
+gibi- = 2**30 = Gi-
+tebi- = 2**40 = Ti-
+second = [time] = s = sec
+minute = 60 * second = min
+hour = 3600 * second = h = hr
+byte = [information] = B
+bit = byte / 8 = b
+flop = [computation] = FLOP = _ = Flop
+sample = [sample] = sample
+"""
+
+_NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*", re.ASCII)
+_UNIT = re.compile(r"[A-Za-zµμ]{1,12}(\s*/\s*[A-Za-zµμ]{1,12})?")
+
+
+class Dimension(NamedTuple):
+    """What a quantity measures: its SI unit, an example for messages, the units to print it in."""
+
+    unit: str
+    example: str
+    printed: dict[str, float]
+
+
+_SI = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
+_BINARY = {"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30}
+
+DIMENSIONS: dict[str, Dimension] = {
+    "time": Dimension("s", "5 us", {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}),
+    "data size": Dimension("B", "25 MiB", {**{f"{p}B": s for p, s in _SI.items()}, **_BINARY}),
+    "bandwidth": Dimension("B/s", "25 GB/s", {f"{p}B/s": s for p, s in _SI.items()}),
+    "compute rate": Dimension(
+        "FLOP/s", "19.5 TFLOP/s", {f"{p}FLOP/s": s for p, s in _SI.items()}
+    ),
+}
+
+
+@cache
+def _registry() -> Any:
+    import pint
+
+    registry: Any = pint.UnitRegistry(None)
+    registry.load_definitions(_DEFINITIONS.strip().splitlines())
+    return registry
+
+
+@cache
+def _scale(unit: str, si_unit: str) -> float | None:
+    """Factor from ``unit`` to the SI unit, or None where the dimensions differ."""
+    registry = _registry()
+    try:
+        given, wanted = registry.parse_units(unit), registry.parse_units(si_unit)
+    except Exception as error:  # Pint raises many kinds for one cause: an unknown name
+        raise LookupError(unit) from error
+    if given.dimensionality != wanted.dimensionality:
+        return None
+    factor, _ = registry.get_base_units(given)
+    base, _ = registry.get_base_units(wanted)
+    return float(factor / base)
+
+
+def parse(text: object, dimension: str) -> float:
+    """Read a quantity with its unit.
+
+    Parameters
+    ----------
+    text : object
+        What stands in the scenario, for example ``"25 GB/s"``.
+    dimension : str
+        A key of `DIMENSIONS`.
+
+    Returns
+    -------
+    float
+        The value in SI units (s, byte, byte/s, FLOP/s).
+
+    Raises
+    ------
+    UnitError
+        If there is no unit, an unknown one, or one of another dimension.
+    """
+    wanted = DIMENSIONS[dimension]
+    write = f'write for example "{wanted.example}"'
+    if isinstance(text, bool) or not isinstance(text, int | float | str):
+        raise UnitError(f"{text!r} is not a {dimension}; {write}.")
+    if isinstance(text, int | float):
+        raise UnitError(f"{text} has no unit; {write}.")
+    match = _NUMBER.fullmatch(text)
+    if match is None:
+        raise UnitError(f"{text!r} is not a number with a unit; {write}.")
+    number, unit = match.groups()
+    if not unit:
+        raise UnitError(f"{text} has no unit; {write}.")
+    try:
+        if not _UNIT.fullmatch(unit):
+            raise LookupError(unit)
+        scale = _scale(unit, wanted.unit)
+    except LookupError:
+        raise UnitError(f"{text!r} has an unknown unit {unit!r}; {write}.") from None
+    if scale is None:
+        raise UnitError(f"{text!r} is not a {dimension}; {write}.")
+    value = float(number)
+    # Multiply or divide by an integer where that is exact: 5 us is 5 / 1e6, not 5 * 1e-6.
+    inverse = round(1 / scale) if scale < 1 else 0
+    return value / inverse if inverse and abs(inverse * scale - 1) < 1e-9 else value * scale
+
+
+def format_quantity(value: float, dimension: str) -> str:
+    """Write a quantity with the unit that makes it shortest and still reads back exactly.
+
+    Parameters
+    ----------
+    value : float
+        The value in SI units.
+    dimension : str
+        A key of `DIMENSIONS`.
+
+    Returns
+    -------
+    str
+        For example ``"25 GB/s"``; `parse` gives back the same float.
+    """
+    best = f"{value!r} {DIMENSIONS[dimension].unit}"
+    for unit, scale in DIMENSIONS[dimension].printed.items():
+        text = f"{value / scale:.12g} {unit}"
+        if len(text) <= len(best) and parse(text, dimension) == value:
+            best = text
+    return best

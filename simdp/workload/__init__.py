@@ -1,0 +1,272 @@
+"""WHAT IS LEARNED: model, data, loss, optimizer, and who trains on what in which step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, field_validator, model_validator
+
+from simdp.errors import ScenarioError
+from simdp.files import read_npz
+from simdp.rng import stream
+from simdp.spec import Spec, problem
+from simdp.workload.datasets import AnyDataset
+from simdp.workload.losses import AnyLoss
+from simdp.workload.losses.mse import MSE
+from simdp.workload.models import AnyModel
+from simdp.workload.optimizers import AnyOptimizer
+from simdp.workload.optimizers.sgd import SGD
+from simdp.workload.sampling import (
+    Ints,
+    StepBatches,
+    distributed_sampler,
+    steps_from_global_batches,
+    steps_from_microbatches,
+)
+
+Array = NDArray[Any]
+PositiveInt = Annotated[int, Field(ge=1)]
+
+__all__ = ["Permutation", "Workload"]
+
+
+class Permutation(Spec):
+    """An epoch's order from an npz file.
+
+    Attributes
+    ----------
+    path : str
+        A file with one array: shape `(num_samples,)` for every epoch the same, or
+        `(num_epochs, num_samples)`, a row per epoch.
+    """
+
+    path: str
+
+
+class Workload(Spec):
+    """What every rank does, apart from how they work together.
+
+    Attributes
+    ----------
+    microbatch : int or None
+        Samples per rank and micro-step; or ``global_batch``, samples of all ranks per step.
+    grad_accum : int or list of int
+        Micro-steps per step; a list gives their sizes per rank.
+    dtype : {"float32", "float64"}
+        Of parameters and compute.
+    shuffle : bool or Permutation
+        Whether each epoch has an order of its own.
+    drop_last : bool
+        Whether what does not fill every rank, or a whole step, is left out of an epoch.
+    epochs, steps : int or None
+        How long to train; one epoch if neither is given.
+    mode, lr_schedule, precision, compute
+        Accept only their defaults so far.
+    """
+
+    mode: Literal["training"] = "training"
+    model: AnyModel
+    weights: str | None = None
+    dataset: AnyDataset
+    loss: AnyLoss = MSE()
+    optimizer: AnyOptimizer = SGD()
+    lr_schedule: Literal["none"] = "none"
+    microbatch: int | None = Field(None, ge=1)
+    global_batch: int | None = Field(None, ge=1)
+    grad_accum: PositiveInt | Annotated[list[PositiveInt], Field(min_length=1)] = 1
+    dtype: Literal["float32", "float64"] = "float32"
+    precision: Literal["full"] = "full"
+    shuffle: bool | Permutation = False
+    drop_last: bool = False
+    compute: Literal["roofline"] = "roofline"
+    epochs: int | None = Field(None, ge=1)
+    steps: int | None = Field(None, ge=1)
+
+    @field_validator("shuffle", "grad_accum", mode="wrap")
+    @classmethod
+    def _one_form(cls, value: Any, handler: Any) -> Any:
+        """Choose the form by the value, so that an error speaks of the form that was written."""
+        from pydantic import TypeAdapter
+
+        if isinstance(value, dict):
+            return TypeAdapter(Permutation).validate_python(value)
+        if isinstance(value, list):
+            form: Any = Annotated[list[PositiveInt], Field(min_length=1)]
+            return TypeAdapter(form).validate_python(value, strict=True)
+        plain: Any = bool if isinstance(value, bool) else PositiveInt
+        return TypeAdapter(plain).validate_python(value, strict=True)
+
+    @model_validator(mode="after")
+    def _batches_are_clear(self) -> Workload:
+        sized = isinstance(self.grad_accum, list)
+        if self.microbatch is not None and self.global_batch is not None:
+            raise problem("microbatch and global_batch are both given; keep one of them.")
+        if self.microbatch is None and self.global_batch is None and not sized:
+            raise problem(
+                "microbatch is required but was not given; add microbatch: 32, samples per rank "
+                "and micro-step, or global_batch: 256, cut over the ranks."
+            )
+        if self.microbatch is not None and sized:
+            raise problem(
+                "microbatch and a list of grad_accum both give the sizes of micro-steps; "
+                "leave microbatch out."
+            )
+        if self.epochs is not None and self.steps is not None:
+            raise problem("epochs and steps are both given; keep one of them.")
+        return self
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes per element of parameters, gradients and activations."""
+        return np.dtype(self.dtype).itemsize
+
+    def samples_per_step(self, world_size: int) -> int:
+        """Samples of all ranks in a full step."""
+        if self.global_batch is not None:
+            return self.global_batch
+        if isinstance(self.grad_accum, list):
+            return sum(self.grad_accum) * world_size
+        return (self.microbatch or 0) * self.grad_accum * world_size
+
+    def steps_of_epoch(self, order: Ints, world_size: int) -> Iterator[StepBatches]:
+        """Deal one epoch's order out to steps, micro-steps and ranks."""
+        accumulate = self.grad_accum
+        if self.global_batch is not None:
+            return steps_from_global_batches(
+                order, self.global_batch, world_size, accumulate, self.drop_last
+            )
+        per_rank = distributed_sampler(order, world_size, self.drop_last)
+        return steps_from_microbatches(per_rank, self.microbatch or 0, accumulate, self.drop_last)
+
+    def batches(self, world_size: int, seed: int, base: Path) -> Iterator[StepBatches]:
+        """Who trains on what, step by step, for as many steps or epochs as are asked for.
+
+        Parameters
+        ----------
+        world_size : int
+            Number of ranks.
+        seed : int
+            Of the scenario; it draws each epoch's order where ``shuffle`` is true.
+        base : Path
+            Folder that relative paths start from.
+        """
+        num_samples = self.dataset.length(base)
+        done = epoch = 0
+        while self.steps is not None or epoch < (self.epochs or 1):
+            order = self._order(num_samples, epoch, seed, base)
+            for batches in self.steps_of_epoch(order, world_size):
+                if self.steps is not None and done == self.steps:
+                    return
+                yield batches
+                done += 1
+            epoch += 1
+
+    def num_steps(self, world_size: int, base: Path) -> int:
+        """Number of steps that `batches` yields."""
+        if self.steps is not None:
+            return self.steps
+        order = np.arange(self.dataset.length(base))
+        return (self.epochs or 1) * sum(1 for _ in self.steps_of_epoch(order, world_size))
+
+    def _order(self, num_samples: int, epoch: int, seed: int, base: Path) -> Ints:
+        if isinstance(self.shuffle, Permutation):
+            return read_permutation(base / self.shuffle.path, num_samples, epoch)
+        if self.shuffle:
+            return stream(seed, "shuffle", epoch).permutation(num_samples)
+        return np.arange(num_samples)
+
+    def initial_weights(self, seed: int, rank: int, base: Path) -> dict[str, Array]:
+        """Make a rank's parameters before training: from the file, else drawn as torch does.
+
+        Every rank draws its own, as processes with different seeds do; a strategy's constructor
+        makes them equal.
+        """
+        if self.weights is not None:
+            stored = read_npz(base / self.weights)
+            return {p.name: stored[p.name].astype(self.dtype) for p in self.model.parameters()}
+        return {
+            p.name: stream(seed, "weights", rank, p.name)
+            .uniform(-p.bound, p.bound, p.shape)
+            .astype(self.dtype)
+            for p in self.model.parameters()
+        }
+
+    def problems(self, base: Path) -> list[str]:
+        """Say what is wrong with the files that this workload reads, without its prefix."""
+        found = []
+        for check in (self._weights_problems, self._dataset_problems, self._shuffle_problems):
+            try:
+                found += check(base)
+            except ScenarioError as error:
+                found += error.problems
+        return found
+
+    def _weights_problems(self, base: Path) -> list[str]:
+        if self.weights is None:
+            return []
+        path = base / self.weights
+        stored = read_npz(path)
+        wanted = {p.name: p.shape for p in self.model.parameters()}
+        wrong = [f"has no {name!r} of shape {wanted[name]}" for name in wanted if name not in stored]
+        wrong += [f"has {name!r}, which the model lacks" for name in stored if name not in wanted]
+        wrong += [
+            f"has {name!r} of shape {stored[name].shape}, the model needs {shape}"
+            for name, shape in wanted.items()
+            if name in stored and stored[name].shape != shape
+        ]
+        more = f" (and {len(wrong) - 3} more)" if len(wrong) > 3 else ""
+        return [f"weights: {path}: {'; '.join(wrong[:3])}{more}."] if wrong else []
+
+    def _dataset_problems(self, base: Path) -> list[str]:
+        if self.dataset.kind != "npz":
+            made = self.dataset.model_copy(update={"num_samples": 1}).arrays(self.model, 0, base)
+            wrong = self.loss.problem_with(made["y"], self.model.output_shape())
+            if wrong:
+                kind = self.dataset.kind
+                return [f"dataset: {kind} does not suit the loss {self.loss.kind}: {wrong}"]
+            return []
+        arrays = self.dataset.arrays(self.model, 0, base)
+        path = base / str(getattr(self.dataset, "path", ""))
+        x, found = arrays["x"], []
+        if x.shape[1:] != self.model.input_shape():
+            found.append(
+                f"dataset: {path}: x has shape {x.shape}, but the model takes samples of shape "
+                f"{self.model.input_shape()}."
+            )
+        if not np.issubdtype(x.dtype, np.floating) or not np.isfinite(x).all():
+            found.append(
+                f"dataset: {path}: x is {x.dtype} or has values that are not finite; "
+                "give finite floats."
+            )
+        wrong = self.loss.problem_with(arrays["y"], self.model.output_shape())
+        return [*found, f"dataset: {path}: {wrong}"] if wrong else found
+
+    def _shuffle_problems(self, base: Path) -> list[str]:
+        if isinstance(self.shuffle, Permutation):
+            read_permutation(base / self.shuffle.path, self.dataset.length(base), 0)
+        return []
+
+
+def read_permutation(path: Path, num_samples: int, epoch: int) -> Ints:
+    """Read an epoch's order from a file; later epochs than it has begin again with its first.
+
+    Raises
+    ------
+    ScenarioError
+        If the file does not hold one array of permutations of the data set.
+    """
+    stored = list(read_npz(path).values())
+    rows = np.atleast_2d(stored[0]) if len(stored) == 1 else np.empty((0, 0))
+    right = rows.ndim == 2 and rows.shape[1] == num_samples and len(rows) > 0
+    if not right or (np.sort(rows, axis=1) != np.arange(num_samples)).any():
+        raise ScenarioError(
+            [
+                f"{path}: is no order of the data set; store one array of shape ({num_samples},) "
+                f"or (epochs, {num_samples}), each row a permutation of 0 ... {num_samples - 1}."
+            ]
+        )
+    return rows[epoch % len(rows)].astype(np.int64)

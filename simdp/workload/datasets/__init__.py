@@ -1,0 +1,16 @@
+"""Data sets by kind; this table is the one place of registration."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from simdp.spec import one_of
+from simdp.workload.datasets.base import Dataset
+from simdp.workload.datasets.blobs import Blobs
+from simdp.workload.datasets.npz import Npz
+from simdp.workload.datasets.regression import Regression
+
+DATASETS: dict[str, type[Dataset]] = {"blobs": Blobs, "npz": Npz, "regression": Regression}
+AnyDataset = Annotated[Dataset, one_of("dataset", DATASETS)]
+
+__all__ = ["DATASETS", "AnyDataset", "Dataset"]

@@ -1,0 +1,32 @@
+"""Synthetic classification: one Gaussian cloud per class."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from simdp.rng import stream
+from simdp.workload.datasets.base import Array, Synthetic
+from simdp.workload.models import Model
+
+
+class Blobs(Synthetic):
+    """Normal clouds around a random centre per class; y holds class indices.
+
+    The number of classes is the length of the model's last output axis.
+    """
+
+    kind: Literal["blobs"] = "blobs"
+
+    def arrays(self, model: Model, seed: int, base: Path) -> dict[str, Array]:
+        random = stream(seed, "dataset", "blobs")
+        *positions, classes = model.output_shape()
+        centres = random.standard_normal((classes, *model.input_shape()))
+        labels = random.integers(classes, size=self.num_samples)
+        x = centres[labels] + random.standard_normal((self.num_samples, *model.input_shape()))
+        y = np.broadcast_to(
+            labels.reshape(-1, *[1] * len(positions)), (self.num_samples, *positions)
+        )
+        return {"x": x, "y": y.astype(np.int64)}

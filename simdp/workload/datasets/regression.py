@@ -1,0 +1,30 @@
+"""Synthetic regression: targets from a linear teacher with a little noise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from simdp.rng import stream
+from simdp.workload.datasets.base import Array, Synthetic
+from simdp.workload.models import Model
+
+
+class Regression(Synthetic):
+    """Normal x shaped as the model wants it; y = x A + noise, shaped as the model's output."""
+
+    kind: Literal["regression"] = "regression"
+
+    def arrays(self, model: Model, seed: int, base: Path) -> dict[str, Array]:
+        random = stream(seed, "dataset", "regression")
+        num_in = int(np.prod(model.input_shape()))
+        num_out = int(np.prod(model.output_shape()))
+        x = random.standard_normal((self.num_samples, num_in))
+        teacher = random.standard_normal((num_in, num_out)) / np.sqrt(num_in)
+        y = x @ teacher + 0.1 * random.standard_normal((self.num_samples, num_out))
+        return {
+            "x": x.reshape(-1, *model.input_shape()),
+            "y": y.reshape(-1, *model.output_shape()),
+        }

@@ -1,0 +1,23 @@
+"""ReLU: max(x, 0), with slope 0 at 0 as in torch."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from simdp.workload.layers.activation import Activation
+from simdp.workload.layers.base import Array
+
+
+class ReLU(Activation):
+    """Rectified linear unit."""
+
+    kind: Literal["relu"] = "relu"
+
+    def value(self, x: Array) -> tuple[Array, Array]:
+        y = np.maximum(x, 0)
+        return y, y
+
+    def slope(self, saved: Array) -> Array:
+        return saved > 0

@@ -1,0 +1,64 @@
+"""One einsum: the smallest model whose weight gradient sums over the batch."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import ConfigDict, field_validator, model_validator
+
+from simdp.spec import problem
+from simdp.workload.layers import Einsum, Layer
+from simdp.workload.layers.einsum import split_equation
+from simdp.workload.models.base import Model
+
+
+class EinsumModel(Model):
+    """``{kind: einsum, equation: "bd,df->bf", d: 2048, f: 1024}``: a size for every index.
+
+    The first index is the sample's and has no size. The parameter is called ``weight``.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    kind: Literal["einsum"] = "einsum"
+    equation: str
+
+    @field_validator("equation")
+    @classmethod
+    def _parses(cls, value: str) -> str:
+        try:
+            split_equation(value)
+        except ValueError as error:
+            raise problem(f"{value!r} cannot be trained on: {error}.") from None
+        return value
+
+    @model_validator(mode="after")
+    def _sizes_are_given(self) -> EinsumModel:
+        x, weight, output = split_equation(self.equation)
+        sample, given = x[0], dict(self.model_extra or {})
+        wanted = sorted(set(x + weight + output) - {sample})
+        for index in wanted:
+            if index not in given:
+                raise problem(f"index {index!r} of {self.equation!r} has no size; add {index}: 64.")
+        for index, size in given.items():
+            if index not in wanted:
+                raise problem(f"unknown key {index!r}; known: equation, {', '.join(wanted)}.")
+            if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+                raise problem(f"{index}: {size!r} is not a size; write a whole number >= 1.")
+        return self
+
+    def sizes(self) -> dict[str, int]:
+        """Size of every index but the sample's."""
+        extra: dict[str, Any] = dict(self.model_extra or {})
+        return extra
+
+    def layers(self) -> list[Layer]:
+        return [Einsum(name="einsum", equation=self.equation, sizes=self.sizes())]
+
+    def input_shape(self) -> tuple[int, ...]:
+        x, _, _ = split_equation(self.equation)
+        return tuple(self.sizes()[index] for index in x[1:])
+
+    def output_shape(self) -> tuple[int, ...]:
+        _, _, output = split_equation(self.equation)
+        return tuple(self.sizes()[index] for index in output[1:])

@@ -1,0 +1,29 @@
+"""AdamW with torch.optim.AdamW's arguments and arithmetic."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from simdp.workload.optimizers.adam import Beta, moments
+from simdp.workload.optimizers.base import Array, Optimizer, State
+
+
+class AdamW(Optimizer):
+    """Adam with decoupled weight decay (Loshchilov and Hutter, arXiv 1711.05101)."""
+
+    kind: Literal["adamw"] = "adamw"
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
+    eps: float = Field(1e-8, ge=0)
+    weight_decay: float = Field(0.01, ge=0)
+    amsgrad: bool = False
+    maximize: bool = False
+
+    def state_names(self) -> list[str]:
+        return ["exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if self.amsgrad else [])]
+
+    def update(self, parameter: Array, gradient: Array, state: State, lr: float, t: int) -> None:
+        parameter *= 1 - lr * self.weight_decay
+        gradient = -gradient if self.maximize else gradient
+        moments(self.betas, self.eps, self.amsgrad, parameter, gradient, state, lr, t)

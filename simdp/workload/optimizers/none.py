@@ -1,0 +1,26 @@
+"""No update: gradients are exchanged, weights stay."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from simdp.workload.optimizers.base import Array, Optimizer, State
+
+
+class NoOptimizer(Optimizer):
+    """Leaves the parameters as they are and takes no time."""
+
+    kind: Literal["none"] = "none"
+    lr: Literal[0] = 0  # type: ignore[assignment]
+
+    def state_names(self) -> list[str]:
+        return []
+
+    def update(self, parameter: Array, gradient: Array, state: State, lr: float, t: int) -> None:
+        """Do nothing."""
+
+    def step(self, parameter: Array, gradient: Array, state: State, lr: float, t: int) -> None:
+        """Do nothing."""
+
+    def nbytes_moved(self, num_elements: int, itemsize: int) -> float:
+        return 0.0

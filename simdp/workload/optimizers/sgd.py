@@ -1,0 +1,44 @@
+"""Stochastic gradient descent with torch.optim.SGD's arguments and arithmetic."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from simdp.spec import problem
+from simdp.workload.optimizers.base import Array, Optimizer, State
+
+
+class SGD(Optimizer):
+    """``b = momentum b + (1 - dampening) g``; ``p = p - lr b``, or with nesterov g + momentum b."""
+
+    kind: Literal["sgd"] = "sgd"
+    momentum: float = Field(0.0, ge=0)
+    dampening: float = 0.0
+    weight_decay: float = Field(0.0, ge=0)
+    nesterov: bool = False
+    maximize: bool = False
+
+    @model_validator(mode="after")
+    def _nesterov_needs_momentum(self) -> SGD:
+        if self.nesterov and (self.momentum == 0 or self.dampening != 0):
+            raise problem("nesterov needs a momentum above 0 and no dampening; set momentum: 0.9.")
+        return self
+
+    def state_names(self) -> list[str]:
+        return ["momentum_buffer"] if self.momentum else []
+
+    def update(self, parameter: Array, gradient: Array, state: State, lr: float, t: int) -> None:
+        gradient = -gradient if self.maximize else gradient
+        if self.weight_decay:
+            gradient = gradient + self.weight_decay * parameter
+        if self.momentum:
+            buffer = state["momentum_buffer"]
+            if t == 1:
+                buffer[:] = gradient  # the first buffer is the gradient itself, undampened
+            else:
+                buffer *= self.momentum
+                buffer += (1 - self.dampening) * gradient
+            gradient = gradient + self.momentum * buffer if self.nesterov else buffer
+        parameter -= lr * gradient
