@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from simdp.collectives import Plan
 from simdp.engine import payload
 from simdp.scenario import Scenario
+from simdp.workload.layers.base import NO_ARRAYS, Parameters
 from simdp.workload.sampling import StepBatches
 
 Array = NDArray[Any]
@@ -56,6 +57,11 @@ class Replicas:
             for weights in self.weights
         ]
         self._saved: list[tuple[list[Any], Array] | None] = [None] * world_size
+        # Gradients are written over those of the step before, which saves the system from handing
+        # out and clearing fresh memory; later micro-steps have arrays of their own, to be added.
+        self._own = [
+            {name: np.empty_like(w) for name, w in weights.items()} for weights in self.weights
+        ]
         self._buffers: dict[tuple[str, ...], FlatBuffers] = {}
 
     def counts(self, batches: StepBatches) -> NDArray[np.float64]:
@@ -100,14 +106,15 @@ class Replicas:
         """Add the gradients of the last forward to those of the step."""
         for rank in range(self.world_size):
             total = self.gradients[rank]
-            for name, gradient in self._backward_of(rank).items():
-                if name in total:
+            found = self._backward_of(rank, NO_ARRAYS if total else self._own[rank])
+            if total:
+                for name, gradient in found.items():
                     total[name] += gradient
-                else:
-                    total[name] = gradient
+            else:
+                total.update(found)
             self._saved[rank] = None
 
-    def _backward_of(self, rank: int) -> dict[str, Array]:
+    def _backward_of(self, rank: int, into: Parameters) -> dict[str, Array]:
         weights, kept = self.weights[rank], self._saved[rank]
         if kept is None:  # nothing to learn from: a gradient of zero
             return {name: np.zeros_like(w) for name, w in weights.items()}
@@ -115,7 +122,9 @@ class Replicas:
         found: dict[str, Array] = {}
         for number in reversed(range(len(self.layers))):
             layer, need_input_grad = self.layers[number], number > 0
-            below, gradients = layer.backward(weights, saved[number], slope, need_input_grad)
+            below, gradients = layer.backward(
+                weights, saved[number], slope, need_input_grad, into
+            )
             found.update(gradients)
             slope = below if below is not None else slope
         return found

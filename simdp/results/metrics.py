@@ -109,43 +109,59 @@ def times(
     dict
         The metrics from ``step_time_s`` to ``bytes_sent_per_rank``.
     """
-    first = 1 if num_steps > 1 else 0
+    found = per_rank(trace, world_size, num_steps)
+    sent = found.pop("bytes_sent")
+    mean = {name: float(values.mean()) for name, values in found.items()}
+    step_time, steady = mean["step_time_s"], samples[_num_warm_up(num_steps) :]
+    return {
+        **mean,
+        "throughput_samples_per_s": sum(steady) / len(steady) / step_time if step_time else None,
+        "utilization": mean["compute_s"] / step_time if step_time else None,
+        "simulated_s": float(trace.end.max(initial=0.0)),
+        "bytes_sent_per_rank": [_whole(value) for value in sent],
+    }
+
+
+def _num_warm_up(num_steps: int) -> int:
+    return 1 if num_steps > 1 else 0
+
+
+def per_rank(trace: Trace, world_size: int, num_steps: int) -> dict[str, Floats]:
+    """What a steady step is made of on each rank.
+
+    Returns
+    -------
+    dict of str to ndarray, shape `(world_size,)`
+        The metrics in seconds from ``step_time_s`` to ``other_s``, and ``bytes_sent``.
+    """
+    first = _num_warm_up(num_steps)
     steady = num_steps - first
     ends = step_ends(trace, world_size, num_steps)
-    begin, end = ends[:, first], ends[:, -1]  # column s is the end of step s - 1
-    step_time = float((end - begin).mean() / steady)
+    step_time = (ends[:, -1] - ends[:, first]) / steady  # column s is the end of step s - 1
+    length, hidden = trace.end - trace.start, hidden_time(trace, world_size)
 
-    counted = trace.step >= first
-    length = trace.end - trace.start
+    def total(values: Floats, *activities: str) -> Floats:
+        mask = trace.select(*activities) & (trace.step >= first)
+        return np.bincount(trace.rank[mask], values[mask], minlength=world_size) / steady
 
-    def mean(mask: NDArray[np.bool_]) -> float:
-        return float(length[mask & counted].sum() / world_size / steady)
-
-    compute, update = mean(trace.select("forward", "backward")), mean(trace.select("update"))
-    comm = trace.select("comm")
-    hidden = hidden_time(trace, world_size)
-    exposed_comm = mean(comm) - float(hidden[comm & counted].sum() / world_size / steady)
-    waits = trace.select("wait")
-    wait = mean(waits) - float(hidden[waits & counted].sum() / world_size / steady)
-    exposed_comm, wait = (x if x > 1e-12 * step_time else 0.0 for x in (exposed_comm, wait))
-    other = step_time - compute - update - exposed_comm - wait
-    sent = np.bincount(
-        trace.rank[comm & counted], trace.nbytes[comm & counted], minlength=world_size
-    )
-    throughput = sum(samples[first:]) / steady / step_time if step_time else None
+    parts = {
+        "compute_s": total(length, "forward", "backward"),
+        "update_s": total(length, "update"),
+        "exposed_comm_s": _tidy(total(length - hidden, "comm"), step_time),
+        "wait_s": _tidy(total(length - hidden, "wait"), step_time),
+    }
     return {
         "step_time_s": step_time,
-        "throughput_samples_per_s": throughput,
-        "utilization": compute / step_time if step_time else None,
-        "compute_s": compute,
-        "update_s": update,
-        "comm_s": mean(comm),
-        "exposed_comm_s": exposed_comm,
-        "wait_s": wait,
-        "other_s": other if other > 1e-12 * step_time else 0.0,
-        "simulated_s": float(trace.end.max(initial=0.0)),
-        "bytes_sent_per_rank": [_whole(value / steady) for value in sent],
+        **parts,
+        "comm_s": total(length, "comm"),
+        "other_s": _tidy(step_time - sum(parts.values()), step_time),
+        "bytes_sent": total(trace.nbytes, "comm"),
     }
+
+
+def _tidy(values: Floats, step_time: Floats) -> Floats:
+    """Drop what rounding leaves of a difference that is nothing."""
+    return np.where(values > 1e-12 * step_time, values, 0.0)
 
 
 def _whole(value: float) -> int | float:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from simdp.workload.layers.base import Array, Cost, Floats, Layer, Parameters, cost
+from simdp.workload.layers.base import NO_ARRAYS, Array, Cost, Floats, Layer, Parameters, cost
 
 
 class Activation(Layer):
@@ -30,7 +30,12 @@ class Activation(Layer):
         return self.value(x)
 
     def backward(
-        self, parameters: Parameters, saved: Any, dy: Array, need_input_grad: bool
+        self,
+        parameters: Parameters,
+        saved: Any,
+        dy: Array,
+        need_input_grad: bool,
+        into: Parameters = NO_ARRAYS,
     ) -> tuple[Array | None, dict[str, Array]]:
         return (dy * self.slope(saved) if need_input_grad else None), {}
 

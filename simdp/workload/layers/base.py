@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +15,8 @@ from simdp.spec import Spec
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
 Parameters = Mapping[str, Array]
+
+NO_ARRAYS: Parameters = MappingProxyType({})
 
 
 class Parameter(NamedTuple):
@@ -99,9 +102,18 @@ class Layer(Spec):
 
     @abstractmethod
     def backward(
-        self, parameters: Parameters, saved: Any, dy: Array, need_input_grad: bool
+        self,
+        parameters: Parameters,
+        saved: Any,
+        dy: Array,
+        need_input_grad: bool,
+        into: Parameters = NO_ARRAYS,
     ) -> tuple[Array | None, dict[str, Array]]:
-        """Return the gradient of the input (None unless needed) and those of the parameters."""
+        """Return the gradient of the input (None unless needed) and those of the parameters.
+
+        A layer may write a parameter's gradient into the array of its name in ``into``, instead of
+        a new one; what that held before is lost.
+        """
 
     @abstractmethod
     def forward_cost(self, batch: Floats, itemsize: int) -> Cost:

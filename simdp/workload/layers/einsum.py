@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from simdp.workload.layers.base import Array, Cost, Floats, Layer, Parameter, Parameters, cost
+from simdp.workload.layers.base import NO_ARRAYS, Array, Cost, Floats, Layer, Parameter, Parameters, cost
 
 
 def split_equation(equation: str) -> tuple[str, str, str]:
@@ -57,7 +57,12 @@ class Einsum(Layer):
         return y, x
 
     def backward(
-        self, parameters: Parameters, saved: Any, dy: Array, need_input_grad: bool
+        self,
+        parameters: Parameters,
+        saved: Any,
+        dy: Array,
+        need_input_grad: bool,
+        into: Parameters = NO_ARRAYS,
     ) -> tuple[Array | None, dict[str, Array]]:
         x, weight, output = self._parts()
         dw = np.einsum(f"{x},{output}->{weight}", saved, dy, optimize=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+import numpy as np
 from pydantic import Field
 
-from simdp.workload.layers.base import Array, Cost, Floats, Layer, Parameter, Parameters, cost
+from simdp.workload.layers.base import NO_ARRAYS, Array, Cost, Floats, Layer, Parameter, Parameters, cost
 
 
 class Linear(Layer):
@@ -33,14 +34,20 @@ class Linear(Layer):
         return y, x
 
     def backward(
-        self, parameters: Parameters, saved: Any, dy: Array, need_input_grad: bool
+        self,
+        parameters: Parameters,
+        saved: Any,
+        dy: Array,
+        need_input_grad: bool,
+        into: Parameters = NO_ARRAYS,
     ) -> tuple[Array | None, dict[str, Array]]:
         x = saved.reshape(-1, self.in_features)
         flat = dy.reshape(-1, self.out_features)
-        gradients = {f"{self.name}.weight": flat.T @ x}
+        weight, bias = f"{self.name}.weight", f"{self.name}.bias"
+        gradients = {weight: np.matmul(flat.T, x, out=into.get(weight))}
         if self.bias:
-            gradients[f"{self.name}.bias"] = flat.sum(axis=0)
-        dx = dy @ parameters[f"{self.name}.weight"] if need_input_grad else None
+            gradients[bias] = flat.sum(axis=0, out=into.get(bias))
+        dx = dy @ parameters[weight] if need_input_grad else None
         return dx, gradients
 
     def forward_cost(self, batch: Floats, itemsize: int) -> Cost:

@@ -1,0 +1,246 @@
+"""The command line: parses, prints, exits. No physics; whatever is heavy is imported when needed.
+
+Exit status: 0 done; 1 our fault; 2 the input is wrong; 3 a check that the user asked for did not
+hold; 4 deadlock.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from simdp.results.result import Study
+    from simdp.scenario import Scenario
+
+app = typer.Typer(
+    name="python -m simdp",
+    help="Simulate data-parallel training: the numbers and the times.",
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+CHECK_FAILED = 3
+
+
+def run_command_line(arguments: list[str] | None = None) -> int:
+    """Run one command and return its exit status; errors of the input are one line each."""
+    from simdp.errors import ScenarioError, SimdpError
+
+    try:
+        status = app(arguments, standalone_mode=False)
+    except ScenarioError as error:
+        for line in error.problems:
+            _complain(line)
+        return error.exit_status
+    except SimdpError as error:
+        _complain(str(error))
+        return error.exit_status
+    except (KeyboardInterrupt, typer.Abort):
+        _complain("stopped")
+        return 130
+    except Exception as error:
+        # Typer's errors of usage; their base class is click's, which Typer may bring along itself.
+        if not hasattr(error, "format_message"):
+            raise
+        _complain(error.format_message().replace("\n", " ") or "name a command; see --help")
+        return 2
+    return status if isinstance(status, int) else 0
+
+
+def _complain(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+def _say(renderable: Any) -> None:
+    from rich.console import Console
+
+    Console(highlight=False).print(renderable)
+
+
+ScenarioPath = Annotated[Path, typer.Argument(help="A YAML file, or a saved result.json.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Set a dotted key before validation."),
+]
+
+
+def _load(path: Path, settings: list[str] | None) -> Scenario:
+    from simdp.errors import ScenarioError
+    from simdp.files import parse_yaml
+    from simdp.scenario import load_scenario
+
+    overrides = {}
+    for setting in settings or []:
+        key, equals, value = setting.partition("=")
+        if not equals or not key:
+            raise ScenarioError(
+                [f"--set {setting}: is not KEY=VALUE; write for example cluster.world_size=4."]
+            )
+        overrides[key] = parse_yaml(value, f"--set {key}")
+    return load_scenario(path, overrides)
+
+
+@app.command()
+def run(
+    scenario: ScenarioPath,
+    settings: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for files [runs/NAME].")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print result.json, only.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Print every rank as well.")] = False,
+    no_plots: Annotated[bool, typer.Option("--no-plots", help="Draw no pictures.")] = False,
+    save_weights: Annotated[
+        Path | None, typer.Option(metavar="FILE.npz", help="Store the trained weights.")
+    ] = None,
+    require_fit: Annotated[
+        bool, typer.Option("--require-fit", help="Exit with 3 if a device's memory is too small.")
+    ] = False,
+) -> int:
+    """Simulate a scenario: a summary here, result.json, trace.json and plots in a folder."""
+    from simdp.errors import ScenarioError
+
+    chosen = _load(scenario, settings)
+    if save_weights is not None and (chosen.sweep or not chosen.numerics):
+        why = "a sweep trains many models" if chosen.sweep else "numerics: false trains none"
+        raise ScenarioError([f"--save-weights: {why}; leave it out, or --set what it needs."])
+    study = _simulate(chosen, quiet or as_json)
+    folder = out or Path("runs") / chosen.name
+    _write(study, folder, plots=not no_plots)
+    if save_weights is not None:
+        from simdp.files import write_npz
+
+        write_npz(save_weights, study.points[0].weights())
+    if as_json:
+        sys.stdout.write(study.to_json())
+    elif not quiet:
+        from simdp.reports import table
+
+        _say(table.summary(study))
+        if verbose:
+            _say(table.ranks(study))
+        _say(f"files in {folder}")
+    return _check_fit(study, require_fit)
+
+
+def _check_fit(study: Study, require_fit: bool) -> int:
+    too_large = [p for p in study.points if p.metrics["fits_memory"] is False]
+    for point in too_large:
+        peak = max(point.metrics["peak_memory_bytes"]) / 1e9
+        where = f" at {point.set}" if point.set else ""
+        _complain(
+            f"warning: the model does not fit{where}: a rank needs {peak:.1f} GB of device memory."
+        )
+    return CHECK_FAILED if too_large and require_fit else 0
+
+
+def _simulate(scenario: Scenario, silent: bool) -> Study:
+    from simdp.studies.sweep import sweep
+
+    with _progress_bar(scenario, silent) as progress:
+        return sweep(scenario, progress=progress)
+
+
+@contextmanager
+def _progress_bar(scenario: Scenario, silent: bool) -> Iterator[Callable[[int, int], None] | None]:
+    """A bar on standard error that shows up once a run has taken a second."""
+    if silent or not sys.stderr.isatty():
+        yield None
+        return
+    from time import monotonic
+
+    from rich.console import Console
+    from rich.progress import Progress
+
+    totals = [
+        point.workload.num_steps(point.cluster.world_size, point.base)
+        for _, point in scenario.points()
+    ]
+    bar = Progress(console=Console(stderr=True), transient=True)
+    task = bar.add_task(scenario.name, total=sum(totals))
+    begin = monotonic()
+
+    def progress(point: int, steps: int) -> None:
+        if not bar.live.is_started and monotonic() - begin > 1.0:
+            bar.start()
+        bar.update(task, completed=sum(totals[:point]) + steps)
+
+    try:
+        yield progress
+    finally:
+        bar.stop()
+
+
+def _write(study: Study, folder: Path, plots: bool) -> None:
+    from simdp.files import whole_files
+    from simdp.reports import chrome_trace
+
+    with whole_files(folder) as add:
+        add("result.json", lambda stream: _put(stream, study.to_json()))
+        add("trace.json", lambda stream: _put(stream, chrome_trace.write(study.points[-1])))
+        if plots:
+            from simdp.reports.plots import PLOTS, render
+
+            for kind, plot in PLOTS.items():
+                if plot().fits(study):
+                    add(f"{kind}.png", lambda stream, kind=kind: stream.write(render(study, kind)))
+
+
+def _put(stream: Any, text: str) -> None:
+    stream.write(text.encode())
+
+
+@app.command()
+def check(
+    scenarios: Annotated[list[Path], typer.Argument(help="YAML files.")],
+    settings: Overrides = None,
+) -> int:
+    """Validate scenarios without running them."""
+    from simdp.errors import ScenarioError
+
+    problems = []
+    for path in scenarios:
+        try:
+            points = len(_load(path, settings).points())
+            print(f"{path}: valid, {points} point{'s' if points > 1 else ''}")
+        except ScenarioError as error:
+            problems += error.problems
+    if problems:
+        raise ScenarioError(problems)
+    return 0
+
+
+@app.command(name="list")
+def list_kinds(
+    family: Annotated[str | None, typer.Argument(help="One family; all if left out.")] = None,
+) -> int:
+    """List every kind of a family, and the catalogue."""
+    from simdp.errors import ScenarioError, unknown_name
+    from simdp.reports import table
+    from simdp.studies.families import families
+
+    known = families()
+    if family is not None and family not in known:
+        raise ScenarioError([unknown_name("family", family, sorted(known))])
+    _say(table.kinds({family: known[family]} if family else known))
+    return 0
+
+
+@app.command()
+def gallery(
+    scenarios: Annotated[Path, typer.Option(help="Where the scenarios lie.")] = Path("scenarios"),
+    out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("plots"),
+) -> int:
+    """Redraw the pictures of the README."""
+    from simdp.studies.gallery import draw_gallery
+
+    for path in draw_gallery(scenarios, out):
+        print(path)
+    return 0

@@ -1,0 +1,181 @@
+"""Tables for the terminal: a summary of a study, every rank of a run, and the lists of kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from simdp.results.metrics import per_rank
+from simdp.results.result import Result, Study
+
+PARTS = {
+    "compute_s": "compute",
+    "update_s": "update",
+    "exposed_comm_s": "exposed comm",
+    "wait_s": "wait",
+    "other_s": "other",
+}
+"""What a step's time is made of."""
+
+SHORT = {"step_time_s": "step", **PARTS, "exposed_comm_s": "exposed"}
+"""Heads of narrow columns."""
+
+UNITS = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
+
+MAX_RANKS = 64
+"""Ranks that `ranks` lists."""
+
+
+def seconds(value: float | None) -> str:
+    """Write a time with three digits and the unit that suits it."""
+    if value is None:
+        return "-"
+    unit, scale = _unit([value])
+    return f"{value / scale:.4g} {unit}" if value else "0"
+
+
+def _number(value: float | None, digits: str = ".4g") -> str:
+    return "-" if value is None else f"{value:{digits}}"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f} %"
+
+
+def _share(value: float, step_time: float) -> str:
+    return _percent(value / step_time) if step_time else "-"
+
+
+def summary(study: Study) -> RenderableType:
+    """Summarise a study: one run in rows, a sweep as a row per point."""
+    if study.scenario.get("sweep"):
+        return _sweep(study)
+    return _one(study.points[0])
+
+
+def _one(result: Result) -> RenderableType:
+    m, n = result.metrics, result.world_size
+    step_time = m["step_time_s"]
+    times = Table(title=f"{result.scenario['name']}: {n} rank{'s' if n > 1 else ''}")
+    times.add_column("per step, mean over ranks")
+    times.add_column("time", justify="right")
+    times.add_column("share", justify="right")
+    times.add_row("step time", seconds(step_time), "", style="bold")
+    for key, name in PARTS.items():
+        times.add_row(f"  {name}", seconds(m[key]), _share(m[key], step_time))
+    hidden = f"{seconds(m['comm_s'])} in all"
+    times.add_row("communication", hidden, "")
+    throughput = m["throughput_samples_per_s"]
+    rows = [
+        ("throughput", "-" if throughput is None else f"{throughput:,.0f} samples/s"),
+        ("buckets", _buckets(m["bucket_bytes"])),
+        ("sent per rank and step", f"{max(m['bytes_sent_per_rank']) / 1e6:.4g} MB"),
+        (
+            "peak memory",
+            f"{max(m['peak_memory_bytes']) / 1e9:.4g} GB"
+            + ("" if m["fits_memory"] else "  does not fit"),
+        ),
+        ("simulated", seconds(m["simulated_s"])),
+        ("clock", result.fabric),
+    ]
+    if m["loss"]:
+        rows[1:1] = [
+            ("loss, first to last step", f"{_number(m['loss'][0])} to {_number(m['loss'][-1])}"),
+            ("replicas identical", "yes" if m["replicas_identical"] else "no"),
+        ]
+    facts = Table(show_header=False, box=None, pad_edge=False)
+    for name, value in rows:
+        facts.add_row(f"{name}:", value)
+    return Group(times, facts)
+
+
+def _buckets(nbytes: list[int]) -> str:
+    if not nbytes:
+        return "none"
+    sizes = [f"{size / 2**20:.3g}" for size in nbytes[:6]]
+    more = ", ..." if len(nbytes) > 6 else ""
+    return f"{len(nbytes)} ({', '.join(sizes)}{more} MiB)"
+
+
+def _unit(values: Iterable[float]) -> tuple[str, float]:
+    """Choose one unit for all times of a table, by the largest."""
+    largest = max(values, default=0.0)
+    return next((unit for unit in UNITS if largest >= unit[1]), UNITS[-1])
+
+
+def _sweep(study: Study) -> RenderableType:
+    """A row per point; columns in which nothing happens are left out."""
+    points, keys = study.points, list(study.scenario["sweep"])
+    unit, scale = _unit(p.metrics["step_time_s"] for p in points)
+    title = f"{study.scenario['name']}: a step's time in {unit}, mean over ranks"
+    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for key in keys:
+        table.add_column(key.split(".")[-1], no_wrap=True)
+    columns: list[tuple[str, Callable[[dict[str, Any]], str]]] = [
+        (name, lambda m, key=key: _number(m[key] / scale))
+        for key, name in SHORT.items()
+        if any(p.metrics[key] for p in points)
+    ]
+    columns.append(("samples/s", lambda m: _number(m["throughput_samples_per_s"], ",.0f")))
+    if any(p.metrics["scaling_efficiency"] is not None for p in points):
+        columns.append(("efficiency", lambda m: _percent(m["scaling_efficiency"])))
+    if any(p.metrics["loss"] for p in points):
+        columns.append(("last loss", lambda m: _number(m["loss"][-1] if m["loss"] else None)))
+    for name, _ in columns:
+        table.add_column(name, justify="right", no_wrap=True)
+    for point in points:
+        cells = [write(point.metrics) for _, write in columns]
+        table.add_row(*(_setting(point.set[key]) for key in keys), *cells)
+    return table
+
+
+def _setting(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(str(inner) for inner in value.values())
+    return str(value)
+
+
+def ranks(study: Study) -> RenderableType:
+    """Every rank of the last point: where its time went, what it sent and learned."""
+    result = study.points[-1]
+    if result.trace is None:
+        return Text("no trace")
+    m, n = result.metrics, result.world_size
+    found = per_rank(result.trace, n, len(m["lr"]))
+    unit, scale = _unit([m["step_time_s"]])
+    where = f" at {', '.join(map(_setting, result.set.values()))}" if result.set else ""
+    table = Table(
+        title=f"every rank{where}: a step's time in {unit}",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    for name in ("rank", *SHORT.values(), "sent [MB]", "last loss"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for rank in range(min(n, MAX_RANKS)):
+        loss = m["loss_per_rank"][-1][rank] if m["loss_per_rank"] else None
+        table.add_row(
+            str(rank),
+            *(_number(found[key][rank] / scale) for key in SHORT),
+            _number(m["bytes_sent_per_rank"][rank] / 1e6),
+            _number(loss),
+        )
+    if n > MAX_RANKS:
+        table.caption = f"ranks {MAX_RANKS} ... {n - 1} are left out"
+    return table
+
+
+def kinds(families: Mapping[str, Mapping[str, str]]) -> RenderableType:
+    """List the kinds of families, one line each."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("family")
+    table.add_column("kind", no_wrap=True)
+    table.add_column("what it is", overflow="fold")
+    for family, members in families.items():
+        for number, (kind, line) in enumerate(members.items()):
+            table.add_row("" if number else family, kind, Text(line))
+    return table

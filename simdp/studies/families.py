@@ -1,0 +1,43 @@
+"""Families: every kind that a scenario can name, with one line each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from simdp.cluster import device, link
+from simdp.cluster.stragglers import STRAGGLERS
+from simdp.cluster.topologies import TOPOLOGIES
+from simdp.collectives import FAMILIES
+from simdp.spec import Spec
+from simdp.strategies import STRATEGIES
+from simdp.workload.datasets import DATASETS
+from simdp.workload.layers import ACTIVATIONS
+from simdp.workload.losses import LOSSES
+from simdp.workload.models import MODELS
+from simdp.workload.optimizers import OPTIMIZERS
+
+
+def families() -> dict[str, dict[str, str]]:
+    """Every family: the kinds in it, each with the first line of its documentation."""
+    tables: dict[str, Mapping[str, type[Spec]]] = {
+        "activations": ACTIVATIONS,
+        "datasets": DATASETS,
+        "losses": LOSSES,
+        "models": MODELS,
+        "optimizers": OPTIMIZERS,
+        "strategies": STRATEGIES,
+        "stragglers": STRAGGLERS,
+        "topologies": TOPOLOGIES,
+        **FAMILIES,
+    }
+    kinds = {
+        family: {kind: _first_line(member) for kind, member in sorted(table.items())}
+        for family, table in tables.items()
+    }
+    kinds["devices"] = {name: device.describe(name) for name in device.DEVICES.names()}
+    kinds["links"] = {name: link.describe(name) for name in link.LINKS.names()}
+    return dict(sorted(kinds.items()))
+
+
+def _first_line(member: type[Spec]) -> str:
+    return (member.__doc__ or "").strip().splitlines()[0]

@@ -1,0 +1,47 @@
+"""The gallery: which scenarios the README shows, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from simdp.files import write_whole
+from simdp.reports.plots import render
+from simdp.scenario import load_scenario
+from simdp.studies.sweep import sweep
+
+PICTURES = (
+    ("8gpu_ring", "timeline"),
+    ("8gpu_ring", "loss"),
+    ("naive_vs_overlap", "timeline"),
+    ("ring_vs_tree", "scaling"),
+    ("scaling", "scaling"),
+)
+"""Scenario and kind of plot of each picture."""
+
+
+def draw_gallery(scenarios: Path, out: Path) -> Iterator[Path]:
+    """Simulate the gallery's scenarios and write their pictures.
+
+    Parameters
+    ----------
+    scenarios, out : Path
+        Folders of the YAML files and of the pictures.
+
+    Yields
+    ------
+    Path
+        Each picture as it is written.
+    """
+    studies = {}
+    for name, kind in PICTURES:
+        if name not in studies:
+            studies[name] = sweep(load_scenario(scenarios / f"{name}.yaml"))
+        picture = render(studies[name], kind)
+        path = out / f"{name}_{kind}.png"
+        write_whole(path, lambda stream, picture=picture: _put(stream, picture))
+        yield path
+
+
+def _put(stream: object, picture: bytes) -> None:
+    stream.write(picture)  # type: ignore[attr-defined]

@@ -1,0 +1,133 @@
+"""Quantities: text to SI floats and back, and every way in which a quantity can be wrong."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simdp.errors import SimdpError, UnitError
+from simdp.units import DIMENSIONS, format_quantity, parse
+
+every_dimension = pytest.mark.parametrize("dimension", DIMENSIONS)
+
+
+@pytest.mark.parametrize(
+    ("text", "dimension", "value"),
+    [
+        ("5 us", "time", 5e-6),
+        ("5 µs", "time", 5e-6),  # micro sign
+        ("5 μs", "time", 5e-6),  # Greek mu
+        ("252.86 ms", "time", 0.25286),
+        ("3 ns", "time", 3e-9),
+        ("1.5 min", "time", 90.0),
+        ("2 h", "time", 7200.0),
+        ("0 s", "time", 0.0),
+        ("-1 s", "time", -1.0),
+        ("25 MiB", "data size", 25 * 2**20),
+        ("1 KiB", "data size", 1024),
+        ("1 kB", "data size", 1000),
+        ("80 GB", "data size", 80e9),
+        ("8 bit", "data size", 1.0),
+        ("1e3 B", "data size", 1000.0),
+        (".5 MiB", "data size", 2**19),
+        ("25 GB/s", "bandwidth", 25e9),
+        ("200 Gb/s", "bandwidth", 25e9),
+        ("200 Gbit/s", "bandwidth", 25e9),
+        ("25 GB / s", "bandwidth", 25e9),
+        ("25GB/s", "bandwidth", 25e9),
+        ("  25   GB/s ", "bandwidth", 25e9),
+        ("1 KiB/ms", "bandwidth", 1_024_000),
+        ("19.5 TFLOP/s", "compute rate", 19.5e12),
+        ("1 PFLOP/s", "compute rate", 1e15),
+    ],
+)
+def test_a_quantity_is_read_as_the_nearest_si_float(text, dimension, value):
+    assert parse(text, dimension) == value
+
+
+@every_dimension
+def test_the_example_of_every_message_can_be_read(dimension):
+    assert parse(DIMENSIONS[dimension].example, dimension) > 0
+
+
+@every_dimension
+def test_every_unit_that_is_printed_can_be_read(dimension):
+    for unit, scale in DIMENSIONS[dimension].printed.items():
+        assert parse(f"1 {unit}", dimension) == scale
+
+
+@every_dimension
+@given(value=st.floats(allow_nan=False, allow_infinity=False))
+def test_what_is_written_reads_back_to_the_same_float(dimension, value):
+    assert parse(format_quantity(value, dimension), dimension) == value
+
+
+@every_dimension
+@given(number=st.integers(0, 10**6), data=st.data())
+def test_whole_numbers_of_a_printed_unit_stay_short(dimension, number, data):
+    unit = data.draw(st.sampled_from(sorted(DIMENSIONS[dimension].printed)))
+    value = parse(f"{number} {unit}", dimension)
+    written = format_quantity(value, dimension)
+    assert parse(written, dimension) == value
+    assert len(written) <= len(f"{number} {unit}") or float(written.split()[0]) == number
+
+
+@pytest.mark.parametrize(
+    ("text", "dimension"),
+    [("25 GB/s", "bandwidth"), ("5 us", "time"), ("25 MiB", "data size"), ("0 s", "time")],
+)
+def test_a_quantity_is_written_as_people_write_it(text, dimension):
+    assert format_quantity(parse(text, dimension), dimension) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "dimension", "message"),
+    [
+        (25, "bandwidth", '25 has no unit; write for example "25 GB/s".'),
+        (2.5, "time", '2.5 has no unit; write for example "5 us".'),
+        ("25", "data size", '25 has no unit; write for example "25 MiB".'),
+        (True, "time", 'True is not a time; write for example "5 us".'),
+        (None, "time", 'None is not a time; write for example "5 us".'),
+        ([1], "data size", '[1] is not a data size; write for example "25 MiB".'),
+        ("fast", "bandwidth", "'fast' is not a number with a unit; write for example \"25 GB/s\"."),
+        ("", "time", "'' is not a number with a unit; write for example \"5 us\"."),
+        ("nan s", "time", "'nan s' is not a number with a unit; write for example \"5 us\"."),
+        ("5 x", "time", "'5 x' has an unknown unit 'x'; write for example \"5 us\"."),
+        ("5 k", "time", "'5 k' has an unknown unit 'k'; write for example \"5 us\"."),
+        (
+            "5 B/s/s",
+            "bandwidth",
+            "'5 B/s/s' has an unknown unit 'B/s/s'; write for example \"25 GB/s\".",
+        ),
+        (
+            "5 __import__('os')",
+            "time",
+            "\"5 __import__('os')\" has an unknown unit \"__import__('os')\"; "
+            'write for example "5 us".',
+        ),
+        ("5 us", "bandwidth", "'5 us' is not a bandwidth; write for example \"25 GB/s\"."),
+        ("5 GB", "bandwidth", "'5 GB' is not a bandwidth; write for example \"25 GB/s\"."),
+        ("5 TFLOP", "compute rate", None),
+        ("5 TB/s", "compute rate", None),
+        ("1 sample", "data size", None),
+    ],
+)
+def test_a_wrong_quantity_says_what_to_write(text, dimension, message):
+    with pytest.raises(UnitError) as caught:
+        parse(text, dimension)
+    example = DIMENSIONS[dimension].example
+    expected = message or f'{text!r} is not a {dimension}; write for example "{example}".'
+    assert str(caught.value) == expected
+
+
+def test_a_unit_error_is_a_value_error_and_wrong_input():
+    assert issubclass(UnitError, ValueError)
+    assert issubclass(UnitError, SimdpError)
+    assert UnitError.exit_status == 2
+
+
+@given(text=st.text(max_size=20))
+def test_any_text_is_a_quantity_or_a_unit_error(text):
+    try:
+        assert isinstance(parse(text, "time"), float)
+    except UnitError as error:
+        assert 'write for example "5 us"' in str(error)
