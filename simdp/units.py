@@ -33,8 +33,8 @@ minute = 60 * second = min
 hour = 3600 * second = h = hr
 byte = [information] = B
 bit = byte / 8 = b
-flop = [computation] = FLOP = _ = Flop
-sample = [sample] = sample
+flop = [computation] = FLOP
+sample = [sample]
 """
 
 _NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*", re.ASCII)
@@ -149,6 +149,8 @@ def format_quantity(value: float, dimension: str) -> str:
     """
     best = f"{value!r} {DIMENSIONS[dimension].unit}"
     for unit, scale in DIMENSIONS[dimension].printed.items():
+        if abs(value / scale) > 1e15:
+            continue
         text = f"{value / scale:.12g} {unit}"
         if len(text) <= len(best) and parse(text, dimension) == value:
             best = text

@@ -30,9 +30,7 @@ def test_another_seed_or_name_draws_something_else(other):
 
 def test_a_stream_is_the_same_on_every_machine():
     drawn = stream(0, "weights", 0, "layers.0.weight").integers(0, 2**32, 3)
-    seeds = np.random.SeedSequence([0, 0x985EE8A1, 0, 0xA52FF8D9])
-    del seeds  # the key is the CRC-32 of each word; the figures below were drawn once
-    assert drawn.tolist() == PINNED
+    assert drawn.tolist() == [1786936944, 3141423892, 1740840655]
 
 
 @given(seed=st.integers(0, 2**63 - 1), step=st.integers(0, 2**40))

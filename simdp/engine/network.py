@@ -59,7 +59,7 @@ class Network:
             dst,
             links,
             np.where(there, alpha, 0.0).sum(axis=1),
-            np.where(there, bandwidth, np.inf).min(axis=1),
+            np.where(there, bandwidth, np.inf).min(axis=1, initial=np.inf),
         )
 
     def of_plan(self, plan: Plan) -> Connections:

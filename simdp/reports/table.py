@@ -123,9 +123,9 @@ def _sweep(study: Study) -> RenderableType:
     ]
     columns.append(("samples/s", lambda m: _number(m["throughput_samples_per_s"], ",.0f")))
     if any(p.metrics["scaling_efficiency"] is not None for p in points):
-        columns.append(("efficiency", lambda m: _percent(m["scaling_efficiency"])))
+        columns.append(("eff.", lambda m: _percent(m["scaling_efficiency"])))
     if any(p.metrics["loss"] for p in points):
-        columns.append(("last loss", lambda m: _number(m["loss"][-1] if m["loss"] else None)))
+        columns.append(("loss", lambda m: _number(m["loss"][-1] if m["loss"] else None)))
     for name, _ in columns:
         table.add_column(name, justify="right", no_wrap=True)
     for point in points:
@@ -154,7 +154,7 @@ def ranks(study: Study) -> RenderableType:
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
     )
-    for name in ("rank", *SHORT.values(), "sent [MB]", "last loss"):
+    for name in ("rank", *SHORT.values(), "sent [MB]", "loss"):
         table.add_column(name, justify="right", no_wrap=True)
     for rank in range(min(n, MAX_RANKS)):
         loss = m["loss_per_rank"][-1][rank] if m["loss_per_rank"] else None

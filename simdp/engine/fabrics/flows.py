@@ -6,7 +6,7 @@ Max-min fairness: no flow can get more without taking from one that has no more 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,9 +22,12 @@ SAME = 1e-12
 def fair_rates(links: Ints, capacity: Floats) -> Floats:
     """Max-min fair rates of flows.
 
+    Links fill up together: in every pass each flow asks for its narrowest link's equal share; a
+    link where every flow asks for that link's own share is full, and its flows are settled.
+
     Parameters
     ----------
-    links : ndarray, shape `(num_flows, longest)`
+    links : ndarray, shape `(longest, num_flows)`
         The links of each flow, as positions in ``capacity``; fill up with the last position.
     capacity : ndarray, shape `(num_links + 1,)`
         Bandwidth of each link [bytes/s]; the last one is infinite and stands for no link.
@@ -34,35 +37,50 @@ def fair_rates(links: Ints, capacity: Floats) -> Floats:
     ndarray, shape `(num_flows,)`
         Rates [bytes/s].
     """
-    num_links, width = len(capacity), links.shape[1]
-    rates = np.empty(len(links))
-    active = np.arange(len(links))
-    left = capacity
+    num_links, num_flows = len(capacity), links.shape[1]
+    rates = np.empty(num_flows)
+    active, left = np.arange(num_flows), capacity
     while True:
-        crossed = links[active]
-        flat = crossed.ravel()
-        share = left / np.maximum(np.bincount(flat, minlength=num_links), 1)
-        narrowest = share[crossed].min(axis=1)
-        # A link is full where every flow on it gets that link's own share: they are settled.
-        load = np.bincount(flat, weights=np.repeat(narrowest, width), minlength=num_links)
-        full = load >= left * (1 - SAME)
-        settled = full[crossed].any(axis=1)
+        count = sum(np.bincount(row, minlength=num_links) for row in links)
+        share = left / np.maximum(count, 1)
+        asked = _narrowest(links, share)
+        load = _load(links, asked, num_links)
+        settled = _on_full_link(links, load >= left * (1 - SAME))
         if settled.all():
-            rates[active] = narrowest
+            rates[active] = asked
             return rates
-        rates[active[settled]] = narrowest[settled]
-        taken = np.bincount(
-            crossed[settled].ravel(),
-            weights=np.repeat(narrowest[settled], width),
-            minlength=num_links,
-        )
+        rates[active[settled]] = asked[settled]
+        taken = _load(links[:, settled], asked[settled], num_links)
         taken[-1] = 0.0
         left = np.maximum(left - taken, 0.0)
-        active = active[~settled]
+        active, links = active[~settled], links[:, ~settled]
+
+
+def _narrowest(links: Ints, share: Floats) -> Floats:
+    found = share.take(links[0])
+    for row in links[1:]:
+        np.minimum(found, share.take(row), out=found)
+    return found
+
+
+def _load(links: Ints, rates: Floats, num_links: int) -> Floats:
+    load = np.bincount(links[0], rates, num_links)
+    for row in links[1:]:
+        load += np.bincount(row, rates, num_links)
+    return load
+
+
+def _on_full_link(links: Ints, full: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    found = full.take(links[0])
+    for row in links[1:]:
+        found |= full.take(row)
+    return found
 
 
 class Flows:
     """The flows that are under way at an instant.
+
+    Kept in columns of arrays; a flow that ends hands its column to the last one.
 
     Parameters
     ----------
@@ -74,12 +92,17 @@ class Flows:
 
     def __init__(self, capacity: Floats, longest: int) -> None:
         self.capacity = capacity
-        self._links = np.empty((64, longest), dtype=np.int64)
+        self._nearly_full = capacity * (1 - SAME)
+        self._count = [0] * len(capacity)
+        self._bandwidth = capacity.tolist()
+        self._share = capacity.copy()
+        self._links = np.empty((longest, 64), dtype=np.int64)
         self._left = np.empty(64)
         self._rate = np.zeros(64)
-        self._tokens: list[Any] = []
+        self._flows: list[tuple[int, Any, Ints]] = []  # number, token, links
+        self._joined = 0
         self._joining: list[tuple[Ints, float, Any]] = []
-        self._updated = 0.0
+        self._updated, self._next_end = 0.0, np.inf
 
     def join(self, links: Ints, nbytes: float, token: Any) -> None:
         """Let a flow begin at the next `settle`."""
@@ -100,39 +123,59 @@ class Flows:
         float
             The instant at which the next flow ends, if nothing changes [s]; inf without flows.
         """
-        n = len(self._tokens)
+        n = len(self._flows)
         if n:
             left, rate = self._left[:n], self._rate[:n]
-            # A flow has ended when less is left than its rate carries in a rounding error of now.
             left -= rate * (now - self._updated)
-            ended = left <= rate * (SAME * max(now, 1e-9))
-            if ended.any():
-                self._drop(ended, done)
+            if now >= self._next_end * (1 - SAME):
+                # Ended is what its rate finishes within a rounding error of now.
+                self._drop(np.flatnonzero(left <= rate * (SAME * max(now, 1e-9))).tolist(), done)
         self._updated = now
         self._admit()
-        n = len(self._tokens)
+        n = len(self._flows)
         if not n:
+            self._next_end = np.inf
             return np.inf
-        rate = self._rate[:n]
-        rate[:] = fair_rates(self._links[:n], self.capacity)
-        return now + float((self._left[:n] / rate).min())
+        rate = self._rate[:n] = self._rates(self._links[:, :n])
+        self._next_end = now + float((self._left[:n] / rate).min())
+        return self._next_end
 
-    def _drop(self, ended: NDArray[np.bool_], done: Callable[[Any], None]) -> None:
-        n, kept = len(self._tokens), np.flatnonzero(~ended)
-        finished = [self._tokens[i] for i in np.flatnonzero(ended)]
-        self._tokens = [self._tokens[i] for i in kept]
-        for array in (self._links, self._left, self._rate):
-            array[: len(kept)] = array[:n][kept]
-        for token in finished:
+    def _rates(self, links: Ints) -> Floats:
+        """Fair rates: every flow's narrowest equal share, where that fills those links."""
+        asked = _narrowest(links, self._share)
+        load = _load(links, asked, len(self._share))
+        if _on_full_link(links, load >= self._nearly_full).all():
+            return asked
+        return fair_rates(links, self.capacity)
+
+    def _recount(self, links: Ints, change: int) -> None:
+        count, share, bandwidth = self._count, self._share, self._bandwidth
+        for link in links.tolist():
+            count[link] += change
+            share[link] = bandwidth[link] / max(count[link], 1)
+
+    def _drop(self, ended: Sequence[int], done: Callable[[Any], None]) -> None:
+        finished = sorted(self._flows[column] for column in ended)
+        for column in reversed(ended):
+            self._recount(self._flows[column][2], -1)
+            last = len(self._flows) - 1
+            self._flows[column] = self._flows[last]
+            self._flows.pop()
+            if column != last:
+                self._links[:, column] = self._links[:, last]
+                self._left[column], self._rate[column] = self._left[last], self._rate[last]
+        for _, token, _ in finished:
             done(token)
 
     def _admit(self) -> None:
         for links, nbytes, token in self._joining:
-            n = len(self._tokens)
+            n = len(self._flows)
             if n == len(self._left):
-                self._links = np.concatenate([self._links, np.empty_like(self._links)])
+                self._links = np.concatenate([self._links, np.empty_like(self._links)], axis=1)
                 self._left = np.concatenate([self._left, np.empty(n)])
                 self._rate = np.concatenate([self._rate, np.zeros(n)])
-            self._links[n], self._left[n] = links, nbytes
-            self._tokens.append(token)
+            self._links[:, n], self._left[n] = links, nbytes
+            self._recount(links, 1)
+            self._flows.append((self._joined, token, links))
+            self._joined += 1
         self._joining.clear()

@@ -1,0 +1,55 @@
+"""Plots by kind; this table is the one place of registration."""
+
+from __future__ import annotations
+
+from typing import BinaryIO
+
+from simdp.reports import theme
+from simdp.reports.plots.base import Plot
+from simdp.reports.plots.loss import LossCurve
+from simdp.reports.plots.scaling import ScalingCurve
+from simdp.reports.plots.timeline import Timeline
+from simdp.results.result import Study
+
+PLOTS: dict[str, type[Plot]] = {
+    "loss": LossCurve,
+    "scaling": ScalingCurve,
+    "timeline": Timeline,
+}
+
+
+def fitting(study: Study) -> list[str]:
+    """Name the kinds of plot that a study has the data for, in the table's order."""
+    return [kind for kind, plot in PLOTS.items() if plot().fits(study)]
+
+
+def render(study: Study, kind: str, stream: BinaryIO) -> None:
+    """Draw a study as PNG.
+
+    Parameters
+    ----------
+    study : Study
+        Left as it is.
+    kind : str
+        A key of `PLOTS`.
+    stream : binary stream
+        Where the bytes go; equal studies give equal bytes.
+
+    Raises
+    ------
+    ValueError
+        If there is no such kind, or the study lacks its data.
+    """
+    if kind not in PLOTS:
+        raise ValueError(f"kind must be one of {', '.join(PLOTS)}, got {kind!r}")
+    plot = PLOTS[kind]()
+    if not plot.fits(study):
+        raise ValueError(f"a {kind} plot needs {plot.needs}, which this study has not")
+    with theme.style():
+        figure, axes = theme.new_figure(plot.num_axes, plot.num_rows(study))
+        plot.draw(study, *axes)
+        theme.add_footer(figure, theme.footer(study))
+        theme.save(figure, stream)
+
+
+__all__ = ["PLOTS", "Plot", "fitting", "render"]

@@ -1,0 +1,173 @@
+"""Direct labels: what a point of a sweep is called, and where the name of a line stands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from simdp.reports import theme
+from simdp.results.result import Result
+
+MAX_NAME = 34
+"""Letters of the longest name; the rest is cut."""
+
+
+class End(NamedTuple):
+    """Where a line ends, and how it looks.
+
+    Attributes
+    ----------
+    text : str
+        The line's name.
+    x, y : float
+        Its last point, in data.
+    color, marker : str
+        As drawn; the marker may be ``""``.
+    dashed : bool
+        Whether it is theory.
+    """
+
+    text: str
+    x: float
+    y: float
+    color: str
+    marker: str = ""
+    dashed: bool = False
+
+
+def evenly(count: int, limit: int) -> list[int]:
+    """Choose at most ``limit`` of ``count`` positions, evenly, the first and the last among them."""
+    if count <= limit:
+        return list(range(count))
+    if limit < 2:
+        return list(range(limit))
+    return [i * (count - 1) // (limit - 1) for i in range(limit)]
+
+
+def point_names(points: Sequence[Result], leave_out: str = "") -> list[str]:
+    """Name each point by what it sets, without what all points have in common.
+
+    Parameters
+    ----------
+    points : sequence of Result
+        Of one sweep.
+    leave_out : str
+        A key that an axis shows already.
+
+    Returns
+    -------
+    list of str
+        For example ``["all_reduce: ring", "all_reduce: tree"]``; empty names where nothing differs.
+    """
+    keys = [
+        key
+        for key in (points[0].set if points else {})
+        if key != leave_out and len({repr(point.set.get(key)) for point in points}) > 1
+    ]
+    return [
+        _cut(", ".join(f"{_short(key)}: {_write(point.set[key])}" for key in keys))
+        for point in points
+    ]
+
+
+def _short(key: str) -> str:
+    """Keep the end of a dotted key that says enough: ``strategy.kind`` is the strategy."""
+    parts = key.removesuffix(".kind").split(".")
+    return ".".join(parts[-2:]) if parts[-1].isdigit() else parts[-1]
+
+
+def _write(value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "none"}[value]
+    if isinstance(value, dict):
+        rest = [f"{key}={_write(inner)}" for key, inner in value.items() if key != "kind"]
+        return str(value.get("kind", "")) + (f"({', '.join(rest)})" if rest else "")
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_write, value)) + "]"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_NAME else text[: MAX_NAME - 1] + "…"
+
+
+def spread(wanted: Sequence[float], gap: float) -> list[float]:
+    """Move positions apart as little as it takes.
+
+    Parameters
+    ----------
+    wanted : sequence of float
+        Where labels would stand, as fractions of the panel's height.
+    gap : float
+        Least distance between neighbours.
+
+    Returns
+    -------
+    list of float
+        Positions in the order of ``wanted``; equal wishes keep their order, the first on top.
+    """
+    order = sorted(range(len(wanted)), key=lambda i: (-wanted[i], i))
+    # Runs of touching labels, each around the mean of its wishes; touching runs join.
+    runs: list[list[int]] = []
+    for i in order:
+        runs.append([i])
+        while len(runs) > 1 and _bottom(runs[-2], wanted, gap) - gap < _top(runs[-1], wanted, gap):
+            runs[-2:] = [runs[-2] + runs[-1]]
+    placed = [0.0] * len(wanted)
+    for run in runs:
+        for place, i in enumerate(run):
+            placed[i] = _top(run, wanted, gap) - place * gap
+    return placed
+
+
+def _top(run: Sequence[int], wanted: Sequence[float], gap: float) -> float:
+    return sum(wanted[i] for i in run) / len(run) + gap * (len(run) - 1) / 2
+
+
+def _bottom(run: Sequence[int], wanted: Sequence[float], gap: float) -> float:
+    return _top(run, wanted, gap) - gap * (len(run) - 1)
+
+
+def label_ends(ax: Axes, ends: Sequence[End]) -> None:
+    """Name lines right of the panel, beside their ends; after everything else is drawn."""
+    ax.set_xlim(ax.get_xlim())
+    ax.set_ylim(ax.get_ylim())  # from here on nothing may move the data
+    to_fraction = ax.transScale + ax.transLimits
+    starts = [to_fraction.transform((end.x, end.y)) for end in ends]
+    gap = 1.35 * theme.SMALL_SIZE * ax.get_figure(root=True).dpi / 72 / ax.bbox.height  # type: ignore[union-attr]
+    heights = spread([float(start[1]) for start in starts], gap)
+    for end, start, height in zip(ends, starts, heights, strict=True):
+        leader = Line2D(
+            [start[0], 1.012, 1.03],
+            [start[1], height, height],
+            color=end.color,
+            linewidth=theme.THIN_WIDTH,
+            linestyle="--" if end.dashed else "-",
+            transform=ax.transAxes,
+            clip_on=False,
+        )
+        ax.add_artist(leader)
+        if end.marker:
+            ax.add_artist(
+                Line2D(
+                    [1.03],
+                    [height],
+                    color=end.color,
+                    marker=end.marker,
+                    markersize=theme.MARKER_SIZE,
+                    linestyle="",
+                    transform=ax.transAxes,
+                    clip_on=False,
+                )
+            )
+        ax.text(
+            1.042,
+            height,
+            end.text,
+            transform=ax.transAxes,
+            va="center_baseline",
+            fontsize=theme.SMALL_SIZE,
+        )

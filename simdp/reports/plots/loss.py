@@ -1,0 +1,143 @@
+"""Loss against step: the mean over ranks and each rank's own, or one line per point of a sweep."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from numpy.typing import NDArray
+
+from simdp.reports import theme
+from simdp.reports.plots.base import Plot
+from simdp.reports.plots.labels import End, evenly, label_ends, point_names
+from simdp.results.result import Result, Study
+
+Floats = NDArray[np.float64]
+
+MAX_LINES, MAX_RANKS, MAX_MARKERS = 8, 64, 12
+"""Lines of a sweep; thin lines of ranks; markers on a line. Beyond them some are left out."""
+
+LOG_RATIO = 100.0
+"""A loss that falls by more than this is shown on a logarithmic axis."""
+
+_UNITS = {"cross_entropy": "nats", "mse": "target units squared"}
+
+
+class LossCurve(Plot):
+    """How the loss falls."""
+
+    kind = "loss"
+    needs = "a loss, that is, numerics"
+
+    def fits(self, study: Study) -> bool:
+        """Tell whether any point has a loss."""
+        return any(point.metrics.get("loss") for point in study.points)
+
+    def draw(self, study: Study, *axes: Axes) -> None:
+        """Draw on one panel; see `Plot.draw`."""
+        (ax,) = axes
+        points = [point for point in study.points if point.metrics.get("loss")]
+        num_steps = max(len(point.metrics["loss"]) for point in points)
+        ax.set_title(f"Loss over {num_steps} step{'s' * (num_steps != 1)}")
+        ax.set_xlabel("Step [number, from 0]")
+        ax.set_ylabel(_loss_label(study))
+        ax.xaxis.set_major_locator(MaxNLocator(8, integer=True, steps=[1, 2, 5, 10]))
+        ends = _draw_one(ax, points[0]) if len(points) == 1 else _draw_sweep(ax, points)
+        _choose_scale(ax, [_floats(point.metrics["loss"]) for point in points])
+        label_ends(ax, [end for end in ends if end.text])
+
+
+def _draw_one(ax: Axes, point: Result) -> list[End]:
+    """Draw the mean over thin lines of the ranks."""
+    mean, ends = _floats(point.metrics["loss"]), []
+    per_rank = _floats(point.metrics.get("loss_per_rank") or [])
+    if per_rank.ndim == 2 and per_rank.shape[1] > 1:
+        n = per_rank.shape[1]
+        shown = per_rank[:, evenly(n, MAX_RANKS)]
+        steps = np.broadcast_to(np.arange(len(shown))[:, np.newaxis], shown.shape)
+        lines = np.stack([steps, shown], axis=2).swapaxes(0, 1)
+        color = theme.SERIES[2]
+        ax.add_collection(
+            LineCollection(list(lines), colors=color, linewidths=theme.THIN_WIDTH, alpha=0.8)
+        )
+        many = f"each of {n} ranks" if n <= MAX_RANKS else f"{MAX_RANKS} of {n} ranks"
+        last = shown[-1][np.isfinite(shown[-1])]
+        if len(last):
+            ends.append(End(many, len(shown) - 1, float(last.max()), color))
+    ends.append(_draw_line(ax, mean, "mean over ranks" if ends else "", theme.SERIES[0]))
+    ax.autoscale_view()
+    return [end for end in ends if np.isfinite(end.y)]
+
+
+def _draw_sweep(ax: Axes, points: list[Result]) -> list[End]:
+    """Draw a line per point; lines that coincide share a colour and alternate their markers."""
+    chosen, names = evenly(len(points), MAX_LINES), point_names(points)
+    if len(chosen) < len(points):
+        ax.set_title(f"{ax.get_title(loc='left')}: {len(chosen)} of {len(points)} points")
+    losses = [_floats(points[i].metrics["loss"]) for i in chosen]
+    distinct: list[Floats] = []
+    ends = []
+    for number, loss in enumerate(losses):
+        same = [i for i, other in enumerate(distinct) if _coincide(loss, other)]
+        if not same:
+            same = [len(distinct)]
+            distinct.append(loss)
+        color = theme.SERIES[same[0] % len(theme.SERIES)]
+        name = names[chosen[number]]
+        ends.append(_draw_line(ax, loss, name, color, number, len(losses)))
+    return [end for end in ends if np.isfinite(end.y)]
+
+
+def _coincide(a: Floats, b: Floats) -> bool:
+    return len(a) == len(b) and np.allclose(a, b, rtol=1e-3, atol=0, equal_nan=True)
+
+
+def _draw_line(
+    ax: Axes, loss: Floats, name: str, color: str, number: int = 0, num_lines: int = 1
+) -> End:
+    """Draw one line; its markers stand between those of the other lines."""
+    marker = theme.MARKERS[number % len(theme.MARKERS)]
+    every = max(-(-len(loss) // MAX_MARKERS), min(num_lines, len(loss)))
+    ax.plot(
+        np.arange(len(loss)),
+        loss,
+        color=color,
+        marker=marker,
+        markevery=(number * every // num_lines, every),
+        markeredgecolor="white",
+        markeredgewidth=0.6,
+        zorder=3 + 0.01 * number,
+    )
+    finite = np.flatnonzero(np.isfinite(loss))
+    last = int(finite[-1]) if len(finite) else 0
+    return End(name, last, float(loss[last]), color, marker)
+
+
+def _choose_scale(ax: Axes, losses: list[Floats]) -> None:
+    values = np.concatenate(losses)
+    values = values[np.isfinite(values)]
+    if not len(values) or values.min() <= 0 or values.max() / values.min() < LOG_RATIO:
+        return
+    ax.set_yscale("log")
+    few_decades = values.max() / values.min() < 1e3
+    ax.yaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5) if few_decades else (1,)))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    ax.yaxis.set_minor_locator(NullLocator())
+
+
+def _loss_label(study: Study) -> str:
+    loss = study.scenario.get("workload", {}).get("loss")
+    kind = loss.get("kind") if isinstance(loss, dict) else loss
+    return f"Loss ({kind}) [{_UNITS[kind]}]" if kind in _UNITS else "Loss [the loss's own unit]"
+
+
+def _floats(values: Any) -> Floats:
+    """Make an array in which None, a loss that there is not, is a gap in the line."""
+    array = np.array(values, dtype=object)
+    array[array == None] = np.nan  # noqa: E711
+    array = array.astype(np.float64)
+    array[~np.isfinite(array)] = np.nan
+    return array

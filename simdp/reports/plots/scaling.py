@@ -1,0 +1,270 @@
+"""Step time and throughput against world size, beside linear scaling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.patheffects import withStroke
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from numpy.typing import NDArray
+
+from simdp.reports import theme
+from simdp.reports.plots.base import Plot
+from simdp.reports.plots.labels import End, evenly, label_ends, point_names
+from simdp.results.result import Result, Study
+
+Floats = NDArray[np.float64]
+
+AXIS = "cluster.world_size"
+MAX_LINES = 6
+"""Lines; of more some are left out."""
+
+_LINE = 1.3 * theme.SMALL_SIZE
+_GLYPHS = dict(zip(theme.MARKERS, "●■▲◆▼✚✖", strict=True))
+
+
+class Curve(NamedTuple):
+    """The points of a sweep that differ in nothing but the world size, by world size.
+
+    Attributes
+    ----------
+    name : str
+        What else the sweep sets here.
+    world_size, step_time, throughput : ndarray, shape `(num_points,)`
+        Ranks; seconds; samples per second.
+    """
+
+    name: str
+    world_size: Floats
+    step_time: Floats
+    throughput: Floats
+
+    @property
+    def efficiency(self) -> Floats:
+        """Throughput per rank over that of the smallest world size."""
+        per_rank = self.throughput / self.world_size
+        return np.asarray(per_rank / per_rank[0])
+
+    @property
+    def ideal_step_time(self) -> Floats:
+        """Step time if the throughput grew with the world size [s]."""
+        return np.asarray(self.step_time * self.efficiency)
+
+    @property
+    def ideal_throughput(self) -> Floats:
+        """The smallest world size's throughput, grown linearly [samples/s]."""
+        return np.asarray(self.throughput / self.efficiency)
+
+
+class ScalingCurve(Plot):
+    """How much faster more ranks are: step time above, throughput and efficiency below."""
+
+    kind = "scaling"
+    needs = f"a sweep over {AXIS} with two values or more"
+    num_axes = 2
+
+    def fits(self, study: Study) -> bool:
+        """Tell whether the sweep has two world sizes or more."""
+        return any(len(curve.world_size) > 1 for curve in _curves(study))
+
+    def draw(self, study: Study, *axes: Axes) -> None:
+        """Draw on two panels; see `Plot.draw`."""
+        top, bottom = axes
+        every = [curve for curve in _curves(study) if len(curve.world_size)]
+        curves = [every[i] for i in evenly(len(every), MAX_LINES)]
+        sizes = sorted({int(n) for curve in curves for n in curve.world_size})
+        left_out = f"; {len(curves)} of {len(every)} lines" if len(curves) < len(every) else ""
+        top.set_title(f"Scaling from {sizes[0]} to {sizes[-1]} GPUs{left_out}")
+        for ax in axes:
+            _size_axis(ax, sizes)
+        longest = max(float(curve.step_time.max()) for curve in curves)
+        unit, per_second = theme.time_unit(longest)
+        top.set_ylabel(f"Step time [{unit}]")
+        ends = _draw_curves(
+            top,
+            curves,
+            [curve.step_time * per_second for curve in curves],
+            [curve.ideal_step_time * per_second for curve in curves],
+            min,
+        )
+        top.set_ylim(0, longest * per_second * 1.12)
+        top.tick_params(labelbottom=True)
+        label_ends(top, ends)
+
+        bottom.set_title(
+            f"Scaling efficiency at each point: throughput per GPU over that of {sizes[0]}"
+            f" GPU{'s' * (sizes[0] != 1)}",
+            fontsize=theme.TEXT_SIZE,
+            fontweight="normal",
+        )
+        bottom.set_ylabel("Throughput [samples/s]")
+        ends = _draw_curves(
+            bottom,
+            curves,
+            [curve.throughput for curve in curves],
+            [curve.ideal_throughput for curve in curves],
+            max,
+        )
+        _throughput_axis(bottom, curves)
+        _label_efficiency(bottom, curves, sizes)
+        label_ends(bottom, ends)
+
+
+def _curves(study: Study) -> list[Curve]:
+    """Sort a sweep's points into curves, in the order of the sweep."""
+    points = [
+        point
+        for point in study.points
+        if AXIS in point.set
+        and point.metrics.get("step_time_s")
+        and point.metrics.get("throughput_samples_per_s")
+    ]
+    groups: dict[str, dict[int, Result]] = {}
+    names: dict[str, str] = {}
+    for point, name in zip(points, point_names(points, leave_out=AXIS), strict=True):
+        rest = repr({key: value for key, value in point.set.items() if key != AXIS})
+        groups.setdefault(rest, {})[point.world_size] = point
+        names[rest] = name
+    return [
+        Curve(
+            names[rest],
+            np.array(sorted(group), dtype=np.float64),
+            _column(group, "step_time_s"),
+            _column(group, "throughput_samples_per_s"),
+        )
+        for rest, group in groups.items()
+    ]
+
+
+def _column(group: dict[int, Result], metric: str) -> Floats:
+    return np.array([group[n].metrics[metric] for n in sorted(group)], dtype=np.float64)
+
+
+def _draw_curves(
+    ax: Axes,
+    curves: list[Curve],
+    simulated: list[Floats],
+    ideal: list[Floats],
+    best: Callable[..., End],
+) -> list[End]:
+    """Draw what was simulated, solid with markers, over linear scaling, dashed."""
+    ends, drawn = [], []
+    one_ideal = all(
+        len(line) == len(ideal[0]) and np.allclose(line, ideal[0], rtol=1e-9) for line in ideal
+    )
+    for number, (curve, line) in enumerate(zip(curves, ideal, strict=True)):
+        if one_ideal and number:
+            break
+        color = theme.MUTED if one_ideal else theme.SERIES[number % len(theme.SERIES)]
+        ax.plot(curve.world_size, line, "--", color=color, linewidth=1.2, zorder=2)
+        drawn.append(End("linear scaling", curve.world_size[-1], line[-1], color, dashed=True))
+    # Ideals that differ have their line's colour; one label at the best of them names them all.
+    ends.append(best(drawn, key=lambda end: end.y))
+    for number, (curve, line) in enumerate(zip(curves, simulated, strict=True)):
+        color = theme.SERIES[number % len(theme.SERIES)]
+        marker = theme.MARKERS[number % len(theme.MARKERS)]
+        # A line is wider than those that will cover it.
+        covered = sum(_coincide(line, later) for later in simulated[number + 1 :])
+        ax.plot(
+            curve.world_size,
+            line,
+            color=color,
+            marker=marker,
+            linewidth=theme.LINE_WIDTH + 2.2 * covered,
+            markersize=theme.MARKER_SIZE + 3 * covered,
+            markeredgecolor="white",
+            markeredgewidth=0.6,
+            zorder=3 + 0.01 * number,
+        )
+        name = curve.name or "simulated"
+        ends.append(End(name, curve.world_size[-1], line[-1], color, marker))
+    return ends
+
+
+def _coincide(a: Floats, b: Floats) -> bool:
+    return len(a) == len(b) and np.allclose(a, b, rtol=0.01, atol=0)
+
+
+def _apart(sizes: list[int], parts: int) -> list[int]:
+    """Keep the sizes, from the largest down, that are a part of the axis away from each other."""
+    kept = sizes[-1:]
+    for size in reversed(sizes[:-1]):
+        if np.log2(kept[-1] / size) * parts >= np.log2(sizes[-1] / sizes[0]):
+            kept.append(size)
+    return kept[::-1]
+
+
+def _size_axis(ax: Axes, sizes: list[int]) -> None:
+    """Give world_size a log2 axis, with those of its values as ticks that have room."""
+    ax.set_xscale("log", base=2)
+    margin = (sizes[-1] / sizes[0]) ** 0.05
+    ax.set_xlim(sizes[0] / margin, sizes[-1] * margin)
+    ax.xaxis.set_major_locator(FixedLocator(_apart(sizes, 24)))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.set_xlabel("World size [GPUs]")
+
+
+def _throughput_axis(ax: Axes, curves: list[Curve]) -> None:
+    """Make the axis logarithmic, so that the distance from the dashed line is the efficiency."""
+    values = np.concatenate([c.throughput for c in curves] + [c.ideal_throughput for c in curves])
+    low, high = float(values.min()), float(values.max())
+    points = theme.PANEL_HEIGHT * 72 * 0.75  # the panel's height
+    below = (_LINE * len(curves) + 9) / points  # for the efficiencies under the lowest point
+    high *= (high / low) ** 0.08
+    low = high / (high / low) ** (1 / (1 - below))
+    ax.set_yscale("log")
+    ax.set_ylim(low, high)
+    wide = high / low > 20
+    ax.yaxis.set_major_locator(
+        LogLocator(10, subs=(1, 2, 5)) if wide else MaxNLocator(6, steps=[1, 2, 5, 10])
+    )
+    ax.yaxis.set_major_formatter(FuncFormatter(theme.short_number))
+    ax.yaxis.set_minor_locator(NullLocator())
+
+
+def _label_efficiency(ax: Axes, curves: list[Curve], sizes: list[int]) -> None:
+    """Write the efficiencies of each world size below its lowest point, one line's under another's.
+
+    Lines rise to the right, so that there is room.
+    """
+    halo = [withStroke(linewidth=2.5, foreground="white")]
+    for size in _apart(sizes, 10):
+        here = [
+            (float(curve.throughput[i]), float(curve.efficiency[i]), number)
+            for number, curve in enumerate(curves)
+            for i in np.flatnonzero(curve.world_size == size)
+        ]
+        lowest = min(throughput for throughput, _, _ in here)
+        here.sort(key=lambda item: (-item[0], item[2]))
+        for place, (_, efficiency, number) in enumerate(here):
+            marker = theme.MARKERS[number % len(theme.MARKERS)]
+            down = -_LINE * (place + 1) - 2
+            text = f"{efficiency:.0%}".replace("%", " %")
+            ax.annotate(
+                text,
+                (size, lowest),
+                (9 if len(curves) > 1 else 0, down),
+                textcoords="offset points",
+                ha="center",
+                va="center",
+                fontsize=theme.SMALL_SIZE,
+                path_effects=halo,
+                zorder=5,
+            )
+            if len(curves) > 1:
+                ax.annotate(
+                    _GLYPHS[marker],
+                    (size, lowest),
+                    (-9, down),
+                    textcoords="offset points",
+                    ha="center",
+                    va="center",
+                    fontsize=theme.SMALL_SIZE - 1,
+                    color=theme.SERIES[number % len(theme.SERIES)],
+                    path_effects=halo,
+                    zorder=5,
+                )

@@ -1,0 +1,181 @@
+"""Theme: the one place for sizes, fonts, colours, the footer and how a figure becomes a file.
+
+A figure is made, drawn and saved inside ``with style():``, which leaves no trace in Matplotlib's
+global settings. Pyplot is not used. What a plot shows is not here: see `simdp.reports.plots`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, BinaryIO, NamedTuple
+
+import matplotlib.style
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from simdp.results.result import Study
+
+# Colours: Okabe and Ito, "Color universal design", 2008 -------------------------------------------
+
+COMPUTE, COMM, UPDATE = "#0072B2", "#E69F00", "#009E73"
+COPY, WAIT, STRAGGLER = "#F0E442", "#999999", "#D55E00"
+INK, MUTED, FAINT = "#222222", "#6B6B6B", "#E4E4E4"
+
+SERIES = ("#000000", "#CC79A7", "#56B4E9")
+"""Colours of the palette that mean no activity, for lines; together with `MARKERS`."""
+
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+"""Shapes that tell lines apart without colour; filled, since open circles are measurements."""
+
+
+class Fill(NamedTuple):
+    """How bars of an activity look; the hatch repeats what the colour says.
+
+    Attributes
+    ----------
+    color, hatch, hatch_color : str
+        Of the bar.
+    text_color : str
+        Of a label inside it.
+    """
+
+    color: str
+    hatch: str
+    hatch_color: str
+    text_color: str
+
+
+FILLS = {
+    "forward": Fill(COMPUTE, "", "none", "white"),
+    "backward": Fill(COMPUTE, "\\\\\\\\", "#4C9CCB", "white"),
+    "update": Fill(UPDATE, "||||", "#7FCEB9", "white"),
+    "copy": Fill(COPY, "....", INK, INK),
+    "comm": Fill(COMM, "", "none", INK),
+    "wait": Fill("#F2F2F2", "/////", WAIT, INK),
+}
+"""The look of each activity of `simdp.results.trace` that a timeline shows."""
+
+# Sizes [inches; points] ---------------------------------------------------------------------------
+
+WIDTH, PANEL_HEIGHT, ROW_HEIGHT, MARGIN_HEIGHT, DPI = 9.0, 3.2, 0.42, 1.25, 150
+TITLE_SIZE, TEXT_SIZE, SMALL_SIZE, TINY_SIZE = 12.0, 9.0, 8.0, 6.5
+LINE_WIDTH, THIN_WIDTH, MARKER_SIZE = 1.6, 0.6, 5.5
+
+_SETTINGS: dict[str, Any] = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],  # comes with Matplotlib, so that every machine has it
+    "font.size": TEXT_SIZE,
+    "text.color": INK,
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": INK,
+    "axes.labelsize": TEXT_SIZE,
+    "axes.titlesize": TITLE_SIZE,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.titlepad": 10.0,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "grid.color": FAINT,
+    "grid.linewidth": 0.7,
+    "xtick.color": MUTED,
+    "xtick.labelcolor": INK,
+    "xtick.labelsize": SMALL_SIZE,
+    "ytick.color": MUTED,
+    "ytick.labelcolor": INK,
+    "ytick.labelsize": SMALL_SIZE,
+    "lines.linewidth": LINE_WIDTH,
+    "lines.markersize": MARKER_SIZE,
+    "legend.fontsize": SMALL_SIZE,
+    "legend.frameon": False,
+    "hatch.linewidth": 0.7,
+    "figure.facecolor": "white",
+    "figure.constrained_layout.h_pad": 0.07,
+    "figure.constrained_layout.w_pad": 0.12,
+}
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """Draw and save in the house style; Matplotlib's settings are as before afterwards."""
+    with matplotlib.style.context(["default", _SETTINGS]):
+        yield
+
+
+def new_figure(num_axes: int = 1, num_rows: int = 0) -> tuple[Figure, list[Axes]]:
+    """Make a figure; inside `style`.
+
+    Parameters
+    ----------
+    num_axes : int
+        Panels, one above the other, which share their x axis.
+    num_rows : int
+        Rows of bars that a panel of rows shows; 0 for curves.
+
+    Returns
+    -------
+    Figure, list of Axes
+        The figure and its empty panels, from the top.
+    """
+    body = max(num_rows, 3) * ROW_HEIGHT if num_rows else num_axes * PANEL_HEIGHT
+    figure = Figure((WIDTH, MARGIN_HEIGHT + body), DPI, layout="constrained")
+    grid = figure.subplots(num_axes, 1, sharex=True, squeeze=False)
+    return figure, list(grid[:, 0])
+
+
+def footer(study: Study) -> str:
+    """Say what a plot was made from: ``"scenario 8gpu_ring · seed 0 · simdp 0.1.0"``."""
+    name, seed = study.scenario.get("name", "?"), study.scenario.get("seed", 0)
+    return f"scenario {name} · seed {seed} · simdp {study.version}"
+
+
+def add_footer(figure: Figure, text: str) -> None:
+    """Write a line at the bottom left of a figure."""
+    # As the figure's x label, since the layout leaves room for it.
+    figure.supxlabel(text, x=0.012, ha="left", fontsize=SMALL_SIZE, color=MUTED)
+
+
+def save(figure: Figure, stream: BinaryIO) -> None:
+    """Write a figure as PNG, without a time or a version: equal figures give equal files.
+
+    Parameters
+    ----------
+    figure : Figure
+        Made and drawn inside `style`, as this call must be.
+    stream : binary stream
+        Where the bytes go.
+    """
+    FigureCanvasAgg(figure).print_png(stream, metadata={"Software": "simdp"})
+
+
+# Numbers on axes ----------------------------------------------------------------------------------
+
+
+def time_unit(longest: float) -> tuple[str, float]:
+    """Choose the unit of a time axis.
+
+    Parameters
+    ----------
+    longest : float
+        The longest time on it [s].
+
+    Returns
+    -------
+    str, float
+        The unit, and how many of it make a second.
+    """
+    for unit, per_second in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
+        if longest * per_second >= 1:
+            return unit, per_second
+    return "ns", 1e9
+
+
+def short_number(value: float, _position: object = None) -> str:
+    """Write a number for an axis: 1500000 as ``"1.5 M"``."""
+    for scale, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= scale:
+            return f"{value / scale:.4g} {letter}"
+    return f"{value:.4g}"

@@ -1,0 +1,78 @@
+"""The catalogue: every real part loads, is named as the README says, and gives its sources."""
+
+import pytest
+from pydantic import TypeAdapter
+
+from simdp.cluster import device, link
+from simdp.cluster.device import DEVICES, AnyDevice
+from simdp.cluster.link import LINKS, AnyLink
+from simdp.units import parse
+
+PROMISED_DEVICES = """t4-16gb v100-sxm2-16gb v100-sxm2-32gb a100-sxm4-40gb a100-sxm4-80gb
+h100-sxm5-80gb h200-sxm5-141gb rtx2080ti-11gb rtx3090-24gb rtx4090-24gb a10g-24gb l4-24gb""".split()
+PROMISED_LINKS = """pcie3-x16 pcie4-x16 pcie5-x16 nvlink2 nvlink3 nvlink4 10gbe 25gbe 50gbe 100gbe
+ib-edr ib-hdr ib-ndr""".split()
+
+every_device = pytest.mark.parametrize("name", DEVICES.names())
+every_link = pytest.mark.parametrize("name", LINKS.names())
+
+
+def test_every_promised_part_is_there():
+    assert set(PROMISED_DEVICES) <= set(DEVICES.names())
+    assert set(PROMISED_LINKS) <= set(LINKS.names())
+
+
+@every_device
+def test_a_device_loads_by_its_name(name):
+    loaded = TypeAdapter(AnyDevice).validate_python(name)
+    assert loaded.name == name
+    assert {"float32", "float16"} <= set(loaded.peak)
+    assert 1e9 < loaded.memory < 1e12
+    assert 1e11 < loaded.memory_bandwidth < 1e13
+    assert 0 < loaded.efficiency <= 1
+
+
+@every_link
+def test_a_link_loads_by_its_name(name):
+    loaded = TypeAdapter(AnyLink).validate_python(name)
+    assert loaded.name == name
+    assert 0 < loaded.alpha < 1e-3
+    assert 1e8 < loaded.bandwidth < 1e12
+
+
+@every_device
+def test_every_figure_of_a_device_has_a_source(name):
+    entry = dict(DEVICES.read(name))
+    assert set(entry.pop("source")) == set(entry)
+
+
+@every_link
+def test_every_figure_of_a_link_has_a_source(name):
+    entry = dict(LINKS.read(name))
+    assert set(entry.pop("source")) == set(entry)
+
+
+@every_device
+def test_the_memory_of_a_device_is_the_one_in_its_name(name):
+    gigabytes = float(name.rsplit("-", 1)[1].removesuffix("gb"))
+    memory = parse(DEVICES.read(name)["memory"], "data size")
+    assert memory in (gigabytes * 1e9, gigabytes * 2**30)
+
+
+@pytest.mark.parametrize("rate", [10, 25, 50, 100])
+def test_an_ethernet_link_carries_the_rate_in_its_name_at_most(rate):
+    assert parse(LINKS.read(f"{rate}gbe")["bandwidth"], "bandwidth") <= rate * 1e9 / 8
+
+
+@every_device
+def test_a_device_is_described_in_one_line(name):
+    line = device.describe(name)
+    assert "float32" in line
+    assert "\n" not in line
+
+
+@every_link
+def test_a_link_is_described_in_one_line(name):
+    line = link.describe(name)
+    assert "/s" in line
+    assert "\n" not in line

@@ -1,0 +1,258 @@
+"""Every straggler slows ranks down, and does so the same way whoever asks and in whatever order."""
+
+from math import isfinite
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
+
+from simdp.cluster import Cluster
+from simdp.cluster.stragglers import STRAGGLERS, AnyStraggler
+from simdp.cluster.stragglers.pause import Pause
+from simdp.engine.slowdown import Slowdown
+from simdp.rng import stream
+from simdp.spec import problems
+
+EXAMPLES = {
+    "lognormal": {"sigma": 0.3},
+    "pause": {"rank": 1, "every": "1 s", "duration": "0.1 s"},
+    "slow_rank": {"rank": 1, "factor": 1.5},
+}
+
+every_straggler = pytest.mark.parametrize("kind", STRAGGLERS)
+
+
+def straggler(kind, **options):
+    return TypeAdapter(AnyStraggler).validate_python({"kind": kind, **EXAMPLES[kind], **options})
+
+
+def refusal(kind, **options):
+    raw = {"kind": kind, **EXAMPLES[kind], **options}
+    with pytest.raises(ValidationError) as caught:
+        TypeAdapter(AnyStraggler).validate_python(raw)
+    return problems(caught.value, raw)
+
+
+def draw(chosen, step, world_size, seed=0):
+    return chosen.slowdown(step, world_size, stream(seed, "straggler", 0, step))
+
+
+def test_every_kind_of_straggler_has_an_example_here():
+    assert set(EXAMPLES) == set(STRAGGLERS)
+
+
+@every_straggler
+@pytest.mark.parametrize("world_size", [2, 5, 64])
+def test_every_factor_is_finite_and_above_zero(kind, world_size):
+    for step in range(50):
+        factors = draw(straggler(kind), step, world_size)
+        assert factors.shape == (world_size,)
+        assert (factors > 0).all()
+        assert np.isfinite(factors).all()
+
+
+@every_straggler
+def test_the_same_seed_draws_the_same(kind):
+    np.testing.assert_array_equal(draw(straggler(kind), 3, 8), draw(straggler(kind), 3, 8))
+
+
+@every_straggler
+def test_the_draw_of_a_rank_does_not_depend_on_the_world_size(kind):
+    small, large = (draw(straggler(kind), 3, n) for n in (3, 100))
+    np.testing.assert_array_equal(small, large[:3])
+
+
+@every_straggler
+def test_time_is_lost_by_nobody_at_once_before_the_first_step(kind):
+    np.testing.assert_array_equal(straggler(kind).lost(0, 4), np.zeros(4))
+
+
+@every_straggler
+def test_work_never_ends_before_it_would_without_a_straggler(kind):
+    start, seconds, ranks = np.array([0.0, 0.95]), np.array([0.5, 0.3]), np.array([0, 1])
+    assert (straggler(kind).finish(start, seconds, ranks) >= start + seconds).all()
+
+
+# Slow rank ---------------------------------------------------------------------------------------
+
+
+def test_a_slow_rank_slows_itself_only():
+    chosen = straggler("slow_rank", rank=2, factor=3)
+    assert draw(chosen, 0, 4).tolist() == [1, 1, 3, 1]
+    assert chosen.on_rank() == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"factor": 0}, "factor: 0 is out of range; it must be > 0.0."),
+        ({"factor": -1}, "factor: -1 is out of range; it must be > 0.0."),
+        ({"factor": float("nan")}, "factor: nan is not a finite number."),
+        ({"factor": float("inf")}, "factor: inf is not a finite number."),
+        ({"rank": -1}, "rank: -1 is out of range; it must be >= 0."),
+        ({"rank": 0.5}, "rank: 0.5 is not a whole number."),
+    ],
+)
+def test_a_wrong_slow_rank_is_refused(options, line):
+    assert refusal("slow_rank", **options) == [line]
+
+
+# Jitter ------------------------------------------------------------------------------------------
+
+
+def test_jitter_differs_from_rank_to_rank_and_step_to_step():
+    chosen = straggler("lognormal")
+    draws = np.stack([draw(chosen, step, 4) for step in range(4)])
+    assert len(np.unique(draws)) == draws.size
+
+
+def test_jitter_has_median_one_and_the_given_spread():
+    logs = np.log(draw(straggler("lognormal", sigma=0.3), 0, 20_000))
+    assert abs(np.median(logs)) < 0.01
+    assert abs(logs.std() - 0.3) < 0.01
+
+
+def test_no_sigma_is_no_jitter():
+    np.testing.assert_array_equal(draw(straggler("lognormal", sigma=0), 0, 4), np.ones(4))
+
+
+def test_the_widest_jitter_still_takes_time():
+    chosen = straggler("lognormal", sigma=10)
+    for step in range(100):
+        assert (draw(chosen, step, 64) > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("sigma", "line"),
+    [
+        (-0.1, "sigma: -0.1 is out of range; it must be >= 0.0."),
+        (11, "sigma: 11 is out of range; it must be <= 10.0."),
+    ],
+)
+def test_a_wrong_jitter_is_refused(sigma, line):
+    assert refusal("lognormal", sigma=sigma) == [line]
+
+
+def test_jitter_stays_when_another_straggler_is_idle():
+    jitter, slow = {"kind": "lognormal", "sigma": 0.3}, {"kind": "slow_rank", "rank": 3, "factor": 2}
+
+    def factors(world_size, stragglers):
+        keys = {"world_size": world_size, "device": "t4-16gb", "link": "pcie3-x16"}
+        cluster = Cluster.model_validate({**keys, "stragglers": stragglers})
+        return Slowdown(cluster, seed=0).factors(0)[:2]
+
+    # As a sweep does: at world_size 2 the straggler on rank 3 is left out.
+    np.testing.assert_array_equal(factors(4, [slow, jitter]), factors(2, [jitter]))
+
+
+# Pauses on the clock -----------------------------------------------------------------------------
+
+
+def brute_force(start, seconds, every, duration):
+    """Play whole seconds one by one: in the first ``duration`` of each period nothing is done."""
+    now, left = start, seconds
+    while left:
+        paused = now >= every and now % every < duration
+        left -= not paused
+        now += 1
+    return now
+
+
+@given(
+    every=st.integers(2, 12),
+    start=st.integers(0, 60),
+    seconds=st.integers(1, 60),
+    data=st.data(),
+)
+def test_a_pause_on_the_clock_stops_work_at_every_multiple(every, start, seconds, data):
+    duration = data.draw(st.integers(1, every - 1))
+    pause = Pause(rank=0, every=f"{every} s", duration=f"{duration} s")
+    end = pause.finish(np.array([float(start)]), np.array([float(seconds)]), np.array([0]))
+    assert end[0] == brute_force(start, seconds, every, duration)
+
+
+@given(
+    every=st.floats(1e-3, 10),
+    share=st.floats(0.01, 0.99),
+    start=st.floats(0, 100),
+    seconds=st.floats(1e-6, 100),
+)
+def test_work_during_pauses_takes_its_own_time_and_that_of_the_pauses(every, share, start, seconds):
+    duration = every * share
+    pause = Pause(rank=0, every=f"{every!r} s", duration=f"{duration!r} s")
+    end = float(pause.finish(np.array([start]), np.array([seconds]), np.array([0]))[0])
+    assert isfinite(end)
+    working = seconds / (every - duration)  # periods of pure work
+    assert start + seconds <= end + 1e-9
+    assert end <= start + seconds + (working + 2) * duration + 1e-6
+
+
+def test_a_pause_on_the_clock_concerns_its_rank_only():
+    pause = Pause(rank=1, every="10 s", duration="4 s")
+    start, seconds = np.array([8.0, 8.0, 8.0]), np.array([5.0, 5.0, 5.0])
+    assert pause.finish(start, seconds, np.arange(3)).tolist() == [13.0, 17.0, 13.0]
+    assert pause.lost(10, 3).tolist() == [0, 0, 0]
+    assert pause.on_rank() == 1
+
+
+def test_no_work_ends_at_once_even_in_a_pause():
+    pause = Pause(rank=0, every="10 s", duration="4 s")
+    assert pause.finish(np.array([11.0]), np.array([0.0]), np.array([0])).tolist() == [11.0]
+
+
+def test_work_that_ends_as_a_pause_begins_is_not_delayed():
+    pause = Pause(rank=0, every="10 s", duration="4 s")
+    start = np.array([7.0, 14.0, 12.0, 10.0])
+    seconds = np.array([3.0, 6.0, 6.0, 12.0])
+    ends = [
+        float(pause.finish(start[i : i + 1], seconds[i : i + 1], np.array([0]))[0])
+        for i in range(4)
+    ]
+    assert ends == [10.0, 20.0, 20.0, 30.0]
+
+
+def test_there_is_no_pause_at_the_beginning_of_a_run():
+    pause = Pause(rank=0, every="10 s", duration="4 s")
+    assert pause.finish(np.array([0.0]), np.array([10.0]), np.array([0])).tolist() == [10.0]
+
+
+# Pauses by steps ---------------------------------------------------------------------------------
+
+
+def test_a_pause_by_steps_comes_at_every_multiple_but_the_first():
+    pause = Pause(rank=1, every=3, duration="2 s")
+    lost = [pause.lost(step, 3).tolist() for step in range(7)]
+    assert lost == [[0, 2.0 * (step in (3, 6)), 0] for step in range(7)]
+
+
+def test_a_pause_by_steps_leaves_the_clock_alone():
+    pause = Pause(rank=0, every=3, duration="2 s")
+    assert pause.finish(np.array([3.0]), np.array([9.0]), np.array([0])).tolist() == [12.0]
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"every": 0}, "every: 0 is out of range; write a time or a number of steps >= 1."),
+        ({"every": True}, 'every: True is not a time; write for example "5 us".'),
+        ({"every": 2.5}, 'every: 2.5 has no unit; write for example "5 us".'),
+        ({"every": "0 s"}, "every: 0 s is out of range; it must be > 0 s and finite."),
+        ({"every": "5 GB"}, "every: '5 GB' is not a time; write for example \"5 us\"."),
+        ({"duration": 1}, 'duration: 1 has no unit; write for example "5 us".'),
+        ({"duration": "0 s"}, "duration: 0 s is out of range; it must be > 0 s and finite."),
+        (
+            {"every": "1 s", "duration": "1 s"},
+            "duration 1 s leaves no time to work between pauses 1 s apart; make it shorter.",
+        ),
+    ],
+)
+def test_a_wrong_pause_is_refused(options, line):
+    assert refusal("pause", **options) == [line]
+
+
+@pytest.mark.parametrize("every", ["1 s", 3])
+def test_a_pause_is_written_as_it_was_given(every):
+    written = straggler("pause", every=every).model_dump(mode="json")
+    assert written == {"kind": "pause", "rank": 1, "every": every, "duration": "0.1 s"}

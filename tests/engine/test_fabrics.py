@@ -1,0 +1,315 @@
+"""Two clocks for one plan: equal to each other, to closed forms, and to hand-solved sharing."""
+
+from collections import defaultdict
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simdp.cluster import Cluster
+from simdp.collectives import FAMILIES, closed_forms
+from simdp.collectives.base import Plan, Round, even_offsets
+from simdp.collectives.naive import NaiveAllReduce
+from simdp.collectives.ring import RingAllReduce, RingBroadcast
+from simdp.collectives.tree import TreeAllReduce, TreeReduce
+from simdp.engine.fabrics.event import EventFabric
+from simdp.engine.fabrics.vector import VectorFabric
+from simdp.engine.network import Network
+from simdp.engine.ops import Launch, Wait, Work
+from simdp.engine.slowdown import Slowdown
+from simdp.errors import DeadlockError
+from simdp.results.trace import TraceBuilder
+
+ALPHA, BANDWIDTH = 5e-6, 25e9
+DEVICE = {
+    "peak": {"float32": "10 TFLOP/s"},
+    "memory": "10 GB",
+    "memory_bandwidth": "1 TB/s",
+    "efficiency": 0.5,
+    "launch": "0 s",
+}
+ALGORITHMS = [
+    pytest.param(member(), id=f"{family}-{kind}")
+    for family, table in FAMILIES.items()
+    for kind, member in table.items()
+]
+
+
+def cluster(world_size, topology="full_mesh", **more):
+    link = {"alpha": "5 us", "bandwidth": "25 GB/s"}
+    raw = {"world_size": world_size, "device": DEVICE, "topology": topology, "link": link}
+    return Cluster.model_validate({**raw, **more})
+
+
+def calls(plan, nbytes, delays, record=True):
+    """Ranks work for a while, take part in a collective, and again."""
+    for number, seconds in enumerate(delays):
+        yield Work(0, "forward", "work", np.asarray(seconds, dtype=float))
+        yield Launch(0, f"call {number}", number, plan, nbytes, record)
+        yield Wait((number,))
+
+
+def play(fabric, where, plan, nbytes, delays):
+    trace, network, slowdown = TraceBuilder(), Network(where), Slowdown(where, 0)
+    if fabric == "event":
+        EventFabric(network, [plan], slowdown, trace).play(calls(plan, nbytes, delays))
+    else:
+        VectorFabric(network, slowdown, trace).play(calls(plan, nbytes, delays))
+    return trace.build()
+
+
+def duration(fabric, where, plan, nbytes):
+    trace = play(fabric, where, plan, nbytes, [np.zeros(where.world_size)])
+    return trace.end.max(initial=0.0)
+
+
+@pytest.mark.parametrize("fabric", ["event", "vector"])
+@pytest.mark.parametrize("topology", ["ring", "full_mesh"])
+@pytest.mark.parametrize("world_size", [1, 2, 3, 8, 13])
+@pytest.mark.parametrize("nbytes", [0.0, 1.0, 25e6, 1e6 / 3])
+def test_ring_all_reduce_takes_its_closed_form(fabric, topology, world_size, nbytes):
+    plan = RingAllReduce().plan(world_size, nbytes)
+    expected = closed_forms.ring_all_reduce_time(nbytes, world_size, ALPHA, 1 / BANDWIDTH)
+    found = duration(fabric, cluster(world_size, topology), plan, nbytes)
+    assert found == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("fabric", ["event", "vector"])
+@pytest.mark.parametrize("world_size", [1, 2, 3, 7, 8, 16])
+@pytest.mark.parametrize("nbytes", [0.0, 3e5, 25e6])
+def test_trees_chains_and_the_naive_way_take_their_closed_forms(fabric, world_size, nbytes):
+    where, n, beta = cluster(world_size), world_size, 1 / BANDWIDTH
+    for algorithm, formula in (
+        (TreeAllReduce(), closed_forms.tree_all_reduce_time),
+        (TreeReduce(), closed_forms.tree_reduce_time),
+        (RingBroadcast(), closed_forms.ring_broadcast_time),
+    ):
+        plan = algorithm.plan(n, nbytes)
+        expected = formula(nbytes, n, ALPHA, beta, plan.num_chunks)
+        assert duration(fabric, where, plan, nbytes) == pytest.approx(expected, rel=1e-12)
+    plan = NaiveAllReduce().plan(n, nbytes)
+    expected = closed_forms.naive_all_reduce_time(nbytes, n, ALPHA, beta, sharing=False)
+    assert duration(fabric, where, plan, nbytes) == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_naive_way_shares_rank_0s_port_behind_a_switch():
+    plan = NaiveAllReduce().plan(8, 25e6)
+    expected = closed_forms.naive_all_reduce_time(25e6, 8, 2 * ALPHA, 1 / BANDWIDTH, sharing=True)
+    assert duration("event", cluster(8, "switch"), plan, 25e6) == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_switch_charges_the_latency_of_two_links():
+    plan = RingAllReduce().plan(4, 4e6)
+    expected = closed_forms.ring_all_reduce_time(4e6, 4, 2 * ALPHA, 1 / BANDWIDTH)
+    for fabric in ("event", "vector"):
+        found = duration(fabric, cluster(4, "switch"), plan, 4e6)
+        assert found == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@settings(max_examples=30, deadline=None)
+@given(world_size=st.integers(1, 9), seed=st.integers(0, 1000), root=st.integers(0, 8))
+def test_both_clocks_agree_under_random_delays(algorithm, world_size, seed, root):
+    random = np.random.default_rng(seed)
+    nbytes = float(random.integers(0, 5_000_000))
+    plan = algorithm.plan(world_size, nbytes, root % world_size)
+    delays = random.exponential(random.choice([0, 1e-6, 1e-4, 1e-2]), (3, world_size))
+    event, vector = (
+        play(fabric, cluster(world_size), plan, nbytes, delays) for fabric in ("event", "vector")
+    )
+    assert len(event) == len(vector)
+    for column in ("rank", "lane", "activity", "nbytes"):
+        np.testing.assert_array_equal(getattr(event, column), getattr(vector, column))
+    for column in ("start", "end"):
+        np.testing.assert_allclose(
+            getattr(event, column), getattr(vector, column), rtol=1e-12, atol=0
+        )
+
+
+@pytest.mark.parametrize("topology", ["ring", "switch", "full_mesh"])
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 1000), data=st.data())
+def test_bytes_are_conserved_and_lanes_never_overlap(topology, seed, data):
+    random = np.random.default_rng(seed)
+    world_size = data.draw(st.integers(2, 8))
+    algorithm = data.draw(st.sampled_from([RingAllReduce(), TreeAllReduce(), NaiveAllReduce()]))
+    nbytes = float(random.integers(1, 3_000_000))
+    plan = algorithm.plan(world_size, nbytes)
+    delays = random.exponential(1e-4, (2, world_size))
+    trace = play("event", cluster(world_size, topology), plan, nbytes, delays)
+    moved = defaultdict(float)
+    last_end = defaultdict(float)
+    for span in trace.spans:
+        key = (span.rank, span.lane)
+        assert span.start >= last_end[key] * (1 - 1e-12)
+        assert span.end >= span.start
+        last_end[key] = span.end
+        moved[span.activity] += span.nbytes
+    # What the transfers carry is what the ranks' collectives say that they sent.
+    assert moved["transfer"] == pytest.approx(moved["comm"], rel=1e-12)
+    assert moved["comm"] == pytest.approx(
+        2 * plan.sends_per_rank.sum() * nbytes / plan.num_chunks, rel=1e-12
+    )
+
+
+def flows_plan(world_size, transfers, rounds=1):
+    """Transfers of the whole buffer, src to dst, all in one round; as often as there are rounds."""
+    src, dst = (np.array(column) for column in zip(*transfers, strict=True))
+    one = Round(src, dst, np.zeros_like(src), False)
+    return Plan(
+        "broadcast", world_size, 1, 0, lambda: iter([one] * rounds), even_offsets(1), False
+    )
+
+
+def transfer_ends(trace):
+    return {
+        (span.rank, int(span.lane.removeprefix("send to "))): span.end
+        for span in trace.spans
+        if span.activity == "transfer"
+    }
+
+
+NBYTES = 25e6  # a millisecond of a whole link
+
+
+def test_two_flows_share_a_link_until_the_shorter_way_is_done():
+    # Ring of 6: 0 -> 1 -> 2 and 1 -> 2 share the link from 1 to 2, with latencies 2 and 1.
+    plan = flows_plan(6, [(0, 2), (1, 2)])
+    ends = transfer_ends(play("event", cluster(6, "ring"), plan, NBYTES, [np.zeros(6)]))
+    # From 5 us the direct flow runs alone; from 10 us both have half; it ends first.
+    whole, alone = NBYTES / BANDWIDTH, ALPHA
+    direct = 2 * ALPHA + 2 * (whole - alone)
+    assert ends[1, 2] == pytest.approx(direct, rel=1e-12)
+    assert ends[0, 2] == pytest.approx(2 * ALPHA + 2 * whole - alone, rel=1e-12)
+
+
+def test_a_flow_that_is_held_up_elsewhere_leaves_its_share_to_others():
+    # Behind a switch: 0, 1 and 2 send to 3, whose port gives each a third; 0 also sends to 4.
+    # Max-min: 0 -> 4 gets the two thirds of 0's port that 0 -> 3 cannot use.
+    plan = flows_plan(5, [(0, 3), (1, 3), (2, 3), (0, 4)])
+    ends = transfer_ends(play("event", cluster(5, "switch"), plan, NBYTES, [np.zeros(5)]))
+    whole = NBYTES / BANDWIDTH
+    assert ends[0, 4] == pytest.approx(2 * ALPHA + 1.5 * whole, rel=1e-12)
+    for src in range(3):
+        assert ends[src, 3] == pytest.approx(2 * ALPHA + 3 * whole, rel=1e-12)
+
+
+def test_directions_of_a_link_do_not_share():
+    plan = flows_plan(2, [(0, 1), (1, 0)])
+    ends = transfer_ends(play("event", cluster(2, "ring"), plan, NBYTES, [np.zeros(2)]))
+    assert set(ends.values()) == {ALPHA + NBYTES / BANDWIDTH}
+
+
+@pytest.mark.parametrize(("cards", "factor"), [(1, 4), (2, 2), (4, 1)])
+def test_network_cards_are_shared_by_the_ranks_they_serve(cards, factor):
+    where = cluster(
+        8,
+        "switch",
+        devices_per_node=4,
+        inter_node={
+            "topology": "switch",
+            "link": {"alpha": "10 us", "bandwidth": "12.5 GB/s"},
+            "links_per_node": cards,
+        },
+    )
+    plan = flows_plan(8, [(rank, rank + 4) for rank in range(4)])
+    ends = transfer_ends(play("event", where, plan, NBYTES, [np.zeros(8)]))
+    expected = 20e-6 + factor * NBYTES / 12.5e9
+    assert list(ends.values()) == pytest.approx([expected] * 4, rel=1e-12)
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10_000))
+def test_shared_links_never_carry_more_than_their_bandwidth(seed):
+    random = np.random.default_rng(seed)
+    n = int(random.integers(3, 9))
+    pairs = {tuple(map(int, random.choice(n, 2, replace=False))) for _ in range(12)}
+    where = cluster(n, random.choice(["ring", "switch"]))
+    trace = play("event", where, flows_plan(n, sorted(pairs)), NBYTES, [random.random(n) * 1e-3])
+    spans = [span for span in trace.spans if span.activity == "transfer"]
+    used = defaultdict(float)
+    for span in spans:
+        dst = int(span.lane.removeprefix("send to "))
+        for link in where.routes(np.array([span.rank]), np.array([dst]))[0]:
+            if link >= 0:
+                used[link] += span.nbytes
+    whole = max(span.end for span in spans) - min(span.start for span in spans)
+    assert all(nbytes <= BANDWIDTH * whole for nbytes in used.values())
+
+
+def test_a_late_rank_holds_the_ring_up_by_its_delay():
+    late = np.zeros(8)
+    late[3] = 1e-3
+    plan = RingAllReduce().plan(8, 8e6)
+    for fabric in ("event", "vector"):
+        trace = play(fabric, cluster(8, "ring"), plan, 8e6, [late])
+        expected = 1e-3 + closed_forms.ring_all_reduce_time(8e6, 8, ALPHA, 1 / BANDWIDTH)
+        assert trace.end.max() == pytest.approx(expected, rel=1e-12)
+        waits = {span.rank: span.end - span.start for span in trace.spans if span.activity == "wait"}
+        assert waits == pytest.approx({rank: 1e-3 for rank in range(8) if rank != 3})
+
+
+def test_a_rank_that_leaves_a_broadcast_early_waits_for_nobody_afterwards():
+    late = np.array([0.0, 0.0, 0.0, 5e-3])
+    trace = play("vector", cluster(4), RingBroadcast().plan(4, 1e5), 1e5, [late])
+    first = [span for span in trace.spans if span.rank == 1 and span.lane == "comm"]
+    # Rank 1 has sent on to rank 2 long before rank 3 enters.
+    assert first[-1].end < 1e-3
+
+
+# Deadlock --------------------------------------------------------------------------------------
+
+
+def one_rank(ops):
+    yield from ops
+
+
+def test_a_deadlock_names_each_waiting_rank_and_what_it_waits_for():
+    where, plan = cluster(3), RingAllReduce().plan(3, 3e3)
+    fabric = EventFabric(Network(where), [plan], Slowdown(where, 0), TraceBuilder())
+    join = [Launch(0, "bucket 0", 0, plan, 3e3, False), Wait((0,))]
+    with pytest.raises(DeadlockError) as caught:
+        fabric.play_each([one_rank(join), one_rank(join), one_rank([])])
+    assert caught.value.waiting == [
+        "rank 0 waits in all_reduce 'bucket 0' for rank 2 to enter",
+        "rank 1 waits in all_reduce 'bucket 0' for rank 2 to enter",
+    ]
+    assert caught.value.exit_status == 4
+
+
+def test_ranks_that_call_in_different_orders_deadlock_and_say_so():
+    where, plan = cluster(2), RingAllReduce().plan(2, 2e3)
+    fabric = EventFabric(Network(where), [plan], Slowdown(where, 0), TraceBuilder())
+    a, b = (Launch(0, name, i, plan, 2e3, False) for i, name in enumerate("ab"))
+    with pytest.raises(DeadlockError) as caught:
+        fabric.play_each([one_rank([a, b, Wait((1,))]), one_rank([b, a, Wait((0,))])])
+    assert caught.value.waiting == [
+        "rank 0 waits in all_reduce 'b', behind all_reduce 'a'",
+        "rank 1 waits in all_reduce 'a', behind all_reduce 'b'",
+    ]
+
+
+def test_a_plan_that_waits_for_itself_names_the_missing_chunk():
+    # Two chunks that each rank may send only when it has the other's, which no round provides.
+    rounds = [
+        Round(np.array([0]), np.array([1]), np.array([0]), False),
+        Round(np.array([1]), np.array([0]), np.array([0]), False),
+    ]
+    plan = Plan("broadcast", 3, 1, 0, lambda: iter(rounds), even_offsets(1), False)
+    where = cluster(3)
+    fabric = EventFabric(Network(where), [plan], Slowdown(where, 0), TraceBuilder())
+    join = [Launch(0, "x", 0, plan, 1e3, False), Wait((0,))]
+    # Rank 1 never enters: rank 0's first transfer cannot start.
+    with pytest.raises(DeadlockError, match="rank 0 waits in broadcast 'x' for rank 1 to enter"):
+        fabric.play_each([one_rank(join), one_rank([]), one_rank(join)])
+
+
+def test_vector_fabric_handles_thousands_of_ranks_in_little_memory():
+    where = cluster(4096, "ring")
+    plan = RingAllReduce().plan(4096, 25e6)
+    end = VectorFabric(Network(where), Slowdown(where, 0), TraceBuilder()).times(
+        plan, 25e6, np.zeros(4096)
+    )
+    expected = closed_forms.ring_all_reduce_time(25e6, 4096, ALPHA, 1 / BANDWIDTH)
+    np.testing.assert_allclose(end, expected, rtol=1e-12)

@@ -1,0 +1,351 @@
+"""The door to disk: what it reads, what it refuses, and files that appear whole or not at all."""
+
+import zipfile
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from simdp.errors import ScenarioError
+from simdp.files import (
+    Catalogue,
+    parse_yaml,
+    read_csv,
+    read_json,
+    read_npz,
+    read_text,
+    read_yaml,
+    whole_files,
+    write_npz,
+    write_whole,
+)
+
+in_a_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+
+
+def refusal(function, *arguments):
+    with pytest.raises(ScenarioError) as caught:
+        function(*arguments)
+    return str(caught.value)
+
+
+# Text --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("read", [read_text, read_yaml, read_json, read_csv, read_npz])
+def test_a_missing_file_is_named(read, tmp_path):
+    path = tmp_path / "none.yaml"
+    assert refusal(read, path) == f"{path}: there is no such file."
+
+
+@pytest.mark.parametrize("read", [read_text, read_yaml, read_json, read_csv])
+def test_a_folder_is_no_file(read, tmp_path):
+    assert refusal(read, tmp_path) == f"{tmp_path}: is a folder; name a file in it."
+
+
+def test_a_binary_file_is_no_text(tmp_path):
+    path = tmp_path / "picture.yaml"
+    path.write_bytes(b"\x89PNG\xff\xfe\x00")
+    assert refusal(read_yaml, path) == f"{path}: is not a text file; a scenario is YAML."
+
+
+def test_a_huge_file_is_refused_before_it_is_read(tmp_path):
+    path = tmp_path / "huge.yaml"
+    with path.open("wb") as stream:
+        stream.truncate(16 * 2**20 + 1)
+    wanted = f"{path}: is larger than 16 MiB, so it is no scenario or table."
+    assert refusal(read_yaml, path) == wanted
+
+
+def test_a_file_inside_a_file_cannot_be_read(tmp_path):
+    (tmp_path / "file").write_text("a: 1")
+    path = tmp_path / "file" / "inner.yaml"
+    assert refusal(read_yaml, path) == f"{path}: cannot be read: Not a directory."
+
+
+# YAML --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("a: 1e-4", {"a": 1e-4}),
+        ("a: 1E5", {"a": 1e5}),
+        ("a: -2e+3", {"a": -2000.0}),
+        ("a: .5e1", {"a": 5.0}),
+        ("a: 25 GB/s", {"a": "25 GB/s"}),
+        ("a: '1e-4'", {"a": "1e-4"}),
+        ("a: 1e", {"a": "1e"}),
+        ("a: &x [1]\nb: *x", {"a": [1], "b": [1]}),
+        ("a: &x {b: 1}\nc: {<<: *x, d: 2}", {"a": {"b": 1}, "c": {"b": 1, "d": 2}}),
+        ("a: &x {b: 1}\nc: {<<: *x, b: 2}", {"a": {"b": 1}, "c": {"b": 2}}),
+        ("", None),
+        ("# nothing", None),
+    ],
+)
+def test_yaml_is_read_as_plain_data(text, value, tmp_path):
+    path = tmp_path / "a.yaml"
+    path.write_text(text)
+    assert read_yaml(path) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: 1\na: 2", "f.yaml:2: is not valid YAML: the key 'a' is given twice."),
+        ("a:\n  b: {c: 1, c: 1}", "f.yaml:2: is not valid YAML: the key 'c' is given twice."),
+        ("? [1]\n: 2", "f.yaml:1: is not valid YAML: a key must be a word."),
+        ("a: 1\nnull: 2", "f.yaml:2: is not valid YAML: a key must be a word."),
+        ("a: b: c", "f.yaml:1: is not valid YAML: mapping values are not allowed here."),
+        ("a: 1\nb: [", None),
+        ("a: *nope", "f.yaml:1: is not valid YAML: found undefined alias 'nope'."),
+        ("--- 1\n--- 2", "f.yaml:2: is not valid YAML: but found another document."),
+        ("a: &x [*x]", "f.yaml: an alias contains itself."),
+        ("&x {a: {b: *x}}", "f.yaml: an alias contains itself."),
+        ("a: 2020-13-45", "f.yaml: is not valid YAML: month must be in 1..12."),
+        ("a: " + "[" * 3000, None),
+        ("a: \x00", None),
+    ],
+)
+def test_wrong_yaml_is_refused_with_its_line(text, message):
+    found = refusal(parse_yaml, text, "f.yaml")
+    assert found.startswith("f.yaml")
+    assert message is None or found == message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: !!python/object/apply:os.system ['true']",
+        "a: !!python/name:os.system ''",
+        "a: !mine 1",
+    ],
+)
+def test_tags_that_make_objects_are_refused(text):
+    found = refusal(parse_yaml, text, "f.yaml")
+    assert found.startswith("f.yaml:1: is not valid YAML: could not determine a constructor")
+
+
+def test_an_alias_bomb_is_refused_at_once():
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 12)]
+    wanted = "f.yaml: its aliases expand to more than 200000 values; write them out."
+    assert refusal(parse_yaml, "\n".join(lines), "f.yaml") == wanted
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a: !!bool x", 'a: !!int ""', 'a: !!float ""', "a: !!timestamp x", "!!map [1]"],
+)
+def test_a_value_that_its_tag_does_not_fit_is_refused(text):
+    assert refusal(parse_yaml, text, "f.yaml").startswith("f.yaml")
+
+
+@given(text=st.text(alphabet="ab:1 -[]{}&*!|>\n'\"#,?", max_size=40))
+def test_any_text_is_yaml_or_a_scenario_error(text):
+    try:
+        parse_yaml(text, "f.yaml")
+    except ScenarioError as error:
+        assert str(error).startswith("f.yaml")
+
+
+# JSON and CSV ------------------------------------------------------------------------------------
+
+
+def test_wrong_json_is_refused_with_its_line(tmp_path):
+    path = tmp_path / "result.json"
+    path.write_text('{"a": 1,\n}')
+    assert refusal(read_json, path).startswith(f"{path}:2: is not valid JSON: ")
+
+
+def test_json_that_is_nested_too_deeply_is_refused(tmp_path):
+    path = tmp_path / "deep.json"
+    path.write_text("[" * 100_000)
+    assert refusal(read_json, path).startswith(f"{path}")
+
+
+def test_a_table_is_read_with_its_line_numbers(tmp_path):
+    path = tmp_path / "layers.csv"
+    path.write_text('# measured\nname, forward_us\n\nconv1, 1.5\n  # note\n"a,b",2\n')
+    assert read_csv(path) == [
+        (4, {"name": "conv1", "forward_us": "1.5"}),
+        (6, {"name": "a,b", "forward_us": "2"}),
+    ]
+
+
+def test_every_row_of_the_wrong_length_is_reported(tmp_path):
+    path = tmp_path / "layers.csv"
+    path.write_text("a,b\n1\n1,2\n1,2,3\n")
+    assert refusal(read_csv, path).splitlines() == [
+        f"{path}:2: has 1 cells, the header 2.",
+        f"{path}:4: has 3 cells, the header 2.",
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "# only a comment\n"])
+def test_a_table_without_a_header_is_refused(text, tmp_path):
+    path = tmp_path / "layers.csv"
+    path.write_text(text)
+    assert refusal(read_csv, path) == f"{path}: has no header line."
+
+
+def test_a_table_saved_by_a_spreadsheet_with_a_byte_order_mark_is_read(tmp_path):
+    path = tmp_path / "layers.csv"
+    path.write_bytes(b"\xef\xbb\xbfname,forward_us\nconv1,1\n")
+    assert read_csv(path) == [(2, {"name": "conv1", "forward_us": "1"})]
+
+
+def test_an_endless_cell_is_refused(tmp_path):
+    path = tmp_path / "layers.csv"
+    path.write_text("a\n" + "x" * 200_000 + "\n")
+    assert refusal(read_csv, path).startswith(f"{path}:2:")
+
+
+# npz ---------------------------------------------------------------------------------------------
+
+
+def test_arrays_come_back_as_they_were_written(tmp_path):
+    path = tmp_path / "weights.npz"
+    arrays = {"layers.0.weight": np.arange(6.0).reshape(2, 3), "n": np.array(3)}
+    write_npz(path, arrays)
+    found = read_npz(path)
+    assert list(found) == list(arrays)
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(found[name], array)
+
+
+def test_an_array_that_needs_pickle_is_refused(tmp_path):
+    path = tmp_path / "objects.npz"
+    np.savez(path, x=np.array([{}], dtype=object))
+    assert refusal(read_npz, path) == f"{path}: is not an npz file of arrays."
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", b"\x93NUMPY", b"PK\x03\x04", b"\x80\x04N."])
+def test_another_kind_of_file_is_no_npz(content, tmp_path):
+    path = tmp_path / "data.npz"
+    path.write_bytes(content)
+    assert refusal(read_npz, path) == f"{path}: is not an npz file of arrays."
+
+
+def test_a_single_array_or_a_folder_is_no_npz(tmp_path):
+    path = tmp_path / "one.npy"
+    np.save(path, np.ones(3))
+    assert refusal(read_npz, path) == f"{path}: is not an npz file of arrays."
+    assert refusal(read_npz, tmp_path) == f"{tmp_path}: is not an npz file of arrays."
+
+
+def test_an_archive_of_other_things_is_no_npz(tmp_path):
+    path = tmp_path / "data.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x.npy", b"not an array")
+    assert refusal(read_npz, path) == f"{path}: is not an npz file of arrays."
+
+
+@in_a_folder
+@given(data=st.data(), compressed=st.booleans())
+def test_a_damaged_npz_is_read_or_refused(data, compressed, tmp_path):
+    path = tmp_path / "data.npz"
+    (np.savez_compressed if compressed else np.savez)(path, x=np.arange(40.0), y=np.arange(10))
+    content = bytearray(path.read_bytes())
+    for place in data.draw(st.lists(st.integers(0, len(content) - 1), min_size=1, max_size=4)):
+        content[place] = data.draw(st.integers(0, 255))
+    path.write_bytes(content)
+    try:
+        read_npz(path)
+    except ScenarioError as error:
+        assert str(error) == f"{path}: is not an npz file of arrays."
+
+
+# Catalogue ---------------------------------------------------------------------------------------
+
+
+def test_a_catalogue_lists_its_parts_in_order(tmp_path):
+    for name in ("b", "a"):
+        (tmp_path / f"{name}.yaml").write_text(f"alpha: {name}")
+    (tmp_path / "notes.txt").write_text("")
+    catalogue = Catalogue(tmp_path)
+    assert catalogue.names() == ["a", "b"]
+    assert catalogue.read("b") == {"alpha": "b"}
+
+
+# Whole files or nothing --------------------------------------------------------------------------
+
+
+def content_of(folder):
+    return {path.name: path.read_text() for path in folder.iterdir()}
+
+
+def put(text):
+    return lambda stream: stream.write(text.encode())
+
+
+def fail(stream):
+    stream.write(b"half of")
+    raise KeyError("the writer's own fault")
+
+
+def test_files_appear_together_in_a_new_folder(tmp_path):
+    folder = tmp_path / "runs" / "one"
+    with whole_files(folder) as add:
+        add("a", put("1"))
+        add("b", put("2"))
+        assert not {"a", "b"} & set(content_of(folder))  # not before all are complete
+    assert content_of(folder) == {"a": "1", "b": "2"}
+
+
+def test_files_are_replaced(tmp_path):
+    for text in ("old", "new"):
+        write_whole(tmp_path / "a", put(text))
+    assert content_of(tmp_path) == {"a": "new"}
+
+
+def test_files_can_be_read_by_everyone(tmp_path):
+    write_whole(tmp_path / "a", put("1"))
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o644
+
+
+def test_nothing_changes_when_a_writer_raises(tmp_path):
+    (tmp_path / "a").write_text("old")
+    with pytest.raises(KeyError), whole_files(tmp_path) as add:
+        add("a", put("new"))
+        add("b", fail)
+    assert content_of(tmp_path) == {"a": "old"}
+
+
+def test_nothing_changes_when_the_work_between_the_files_raises(tmp_path):
+    with pytest.raises(ZeroDivisionError), whole_files(tmp_path) as add:
+        add("a", put("new"))
+        raise ZeroDivisionError
+    assert content_of(tmp_path) == {}
+
+
+def test_nothing_changes_when_one_place_is_taken_by_a_folder(tmp_path):
+    (tmp_path / "b").mkdir()
+    with pytest.raises(ScenarioError, match="cannot be written to"), whole_files(tmp_path) as add:
+        add("a", put("new"))
+        add("b", put("new"))
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]
+
+
+def test_a_file_in_the_folders_place_is_refused(tmp_path):
+    place = tmp_path / "file"
+    place.write_text("")
+    wanted = f"{place}: is a file; name a folder to write to."
+    assert refusal(write_whole, place / "a", put("1")) == wanted
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    folder = tmp_path / "file" / "inner"
+    wanted = f"{folder}: cannot be written to: Not a directory."
+    assert refusal(write_whole, folder / "a", put("1")) == wanted
+
+
+def test_a_folder_without_permission_is_refused(tmp_path, monkeypatch):
+    def denied(**_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("simdp.files.tempfile.mkstemp", denied)
+    wanted = f"{tmp_path}: cannot be written to: Permission denied."
+    assert refusal(write_whole, tmp_path / "a", put("1")) == wanted

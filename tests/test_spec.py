@@ -1,0 +1,249 @@
+"""Spec: strict keys, families of kinds, catalogue names, quantities, and errors of one line each."""
+
+import pickle
+from typing import Annotated, Literal
+
+import pytest
+from pydantic import Field, ValidationError
+
+from simdp.errors import DeadlockError, ScenarioError, UnitError, unknown_name
+from simdp.spec import (
+    Bandwidth,
+    PositiveSeconds,
+    Seconds,
+    Spec,
+    from_catalogue,
+    one_of,
+    problems,
+)
+
+
+class Shape(Spec):
+    kind: str
+
+
+class Circle(Shape):
+    kind: Literal["circle"] = "circle"
+    radius: float = Field(1.0, gt=0)
+
+
+class Square(Shape):
+    kind: Literal["square"] = "square"
+    side: int = Field(ge=1, le=9)
+
+
+class Nothing(Shape):
+    kind: Literal["none"] = "none"
+
+
+class Wire(Spec):
+    name: str | None = None
+    length: int
+
+
+SHAPES = {"circle": Circle, "none": Nothing, "square": Square}
+PARTS = {"thick": {"length": 3}, "thin": {"length": 7}}
+
+
+class Thing(Spec):
+    shape: Annotated[Shape, one_of("shape", SHAPES)] = Circle()
+    more: list[Annotated[Shape, one_of("shape", SHAPES)]] = []
+    wire: Annotated[Wire, from_catalogue("wire", lambda: sorted(PARTS), PARTS.__getitem__)] = Wire(
+        length=1
+    )
+    pause: Seconds = 0.0
+    period: PositiveSeconds = 1.0
+    rate: Bandwidth = 1.0
+    on: bool = True
+    label: str = ""
+    colour: Literal["red", "green"] = "red"
+    sizes: list[int] = Field([1], min_length=1)
+    table: dict[str, int] = {}
+
+
+def refusal(**raw):
+    with pytest.raises(ValidationError) as caught:
+        Thing.model_validate(raw)
+    return problems(caught.value, raw)
+
+
+# Values ------------------------------------------------------------------------------------------
+
+
+def test_a_spec_is_frozen_and_equal_by_value():
+    thing = Thing(shape={"kind": "square", "side": 2})
+    assert thing == Thing(shape={"kind": "square", "side": 2})
+    with pytest.raises(ValidationError, match="frozen"):
+        thing.on = False
+
+
+@pytest.mark.parametrize("written", ["circle", {"kind": "circle"}, Circle()])
+def test_a_kind_without_options_may_be_written_as_its_name(written):
+    assert Thing(shape=written).shape == Circle()
+
+
+@pytest.mark.parametrize("written", ["none", None, False])
+def test_none_is_a_kind_however_yaml_reads_it(written):
+    assert Thing(shape=written).shape == Nothing()
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_catalogue_name_stands_for_its_figures(name):
+    assert Thing(wire=name).wire == Wire(name=name, **PARTS[name])
+
+
+def test_a_catalogue_part_may_be_written_out():
+    assert Thing(wire={"length": 5}).wire == Wire(length=5)
+
+
+def test_a_spec_is_written_with_its_members_and_units():
+    thing = Thing(shape={"kind": "square", "side": 2}, more=["circle"], pause="5 us")
+    written = thing.model_dump(mode="json", exclude_none=True)
+    assert written["shape"] == {"kind": "square", "side": 2}
+    assert written["more"] == [{"kind": "circle", "radius": 1.0}]
+    assert written["pause"] == "5 us"
+    assert Thing.model_validate(written) == thing
+
+
+# Refusals ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("raw", "line"),
+    [
+        (
+            {"shap": 1},
+            "unknown key 'shap'; known: shape, more, wire, pause, period, rate, on, label, "
+            "colour, sizes, table. Did you mean 'shape'?",
+        ),
+        (
+            {"shape": {"kind": "circle", "radios": 2}},
+            "shape: unknown key 'radios'; known: radius. Did you mean 'radius'?",
+        ),
+        ({"shape": {"kind": "none", "x": 2}}, "shape: unknown key 'x'; known: none."),
+        (
+            {"shape": "circel"},
+            "shape: unknown shape 'circel'; known: circle, none, square. Did you mean 'circle'?",
+        ),
+        (
+            {"more": ["circle", {"kind": "hexagon"}]},
+            "more.1: unknown shape 'hexagon'; known: circle, none, square.",
+        ),
+        ({"shape": {"radius": 1}}, "shape: this shape has no kind; known: circle, none, square."),
+        ({"shape": 3}, "shape: 3 is not a shape; known: circle, none, square."),
+        ({"shape": ["circle"]}, "shape: ['circle'] is not a shape; known: circle, none, square."),
+        ({"shape": "square"}, "shape.side: is required but was not given; add it."),
+        (
+            {"shape": {"kind": "square", "side": 0}},
+            "shape.side: 0 is out of range; it must be >= 1.",
+        ),
+        (
+            {"shape": {"kind": "square", "side": 10}},
+            "shape.side: 10 is out of range; it must be <= 9.",
+        ),
+        (
+            {"shape": {"kind": "circle", "radius": 0}},
+            "shape.radius: 0 is out of range; it must be > 0.0.",
+        ),
+        (
+            {"shape": {"kind": "circle", "radius": "wide"}},
+            "shape.radius: 'wide' is not a number.",
+        ),
+        ({"shape": {"kind": "circle", "radius": [1]}}, "shape.radius: [1] is not a number."),
+        (
+            {"shape": {"kind": "circle", "radius": float("nan")}},
+            "shape.radius: nan is not a finite number.",
+        ),
+        ({"wire": "thik"}, "wire: unknown wire 'thik'; known: thick, thin. Did you mean 'thick'?"),
+        ({"wire": {}}, "wire.length: is required but was not given; add it."),
+        ({"wire": 3}, "wire: 3 is not a mapping of keys to values."),
+        ({"pause": 5}, 'pause: 5 has no unit; write for example "5 us".'),
+        ({"pause": "-1 s"}, "pause: -1 s is out of range; it must be >= 0 s and finite."),
+        ({"period": "0 s"}, "period: 0 s is out of range; it must be > 0 s and finite."),
+        ({"rate": "5 us"}, "rate: '5 us' is not a bandwidth; write for example \"25 GB/s\"."),
+        ({"rate": "1e400 B/s"}, "rate: 1e400 B/s is out of range; it must be > 0 B/s and finite."),
+        ({"on": "perhaps"}, "on: 'perhaps' is not true or false."),
+        ({"on": [1]}, "on: [1] is not true or false."),
+        ({"label": 3}, "label: 3 is not a text."),
+        ({"colour": "blue"}, "colour: 'blue' is not allowed; known: 'red' or 'green'."),
+        ({"sizes": 3}, "sizes: 3 is not a list."),
+        ({"sizes": []}, "sizes: [] has too few entries; it needs at least 1."),
+        ({"sizes": [1, 2.5]}, "sizes.1: 2.5 is not a whole number."),
+        ({"sizes": [1, "b"]}, "sizes.1: 'b' is not a whole number."),
+        ({"sizes": [None]}, "sizes.0: None is not a whole number."),
+        ({"table": [1]}, "table: [1] is not a mapping of keys to values."),
+        ({"table": {"a": "x"}}, "table.a: 'x' is not a whole number."),
+    ],
+)
+def test_a_wrong_value_is_refused_in_one_line(raw, line):
+    assert refusal(**raw) == [line]
+
+
+@pytest.mark.parametrize("kind", [["circle"], {"a": 1}, 3, True])
+def test_a_kind_that_is_no_word_is_refused(kind):
+    (line,) = refusal(shape={"kind": kind})
+    assert line.startswith("shape: ")
+    assert "known: circle, none, square." in line
+
+
+def test_all_problems_are_reported_together():
+    lines = refusal(
+        shap=1, shape={"kind": "square", "side": 0, "radius": 2}, pause=5, wire={"lenght": 2}
+    )
+    starts = [
+        "unknown key 'shap'",
+        "shape: unknown key 'radius'; known: side.",
+        "shape.side: 0 is out of range",
+        "wire: unknown key 'lenght'; known: name, length. Did you mean 'length'?",
+        "wire.length: is required",
+        "pause: 5 has no unit",
+    ]
+    assert len(lines) == len(starts)
+    for start in starts:
+        assert sum(line.startswith(start) for line in lines) == 1, start
+
+
+def test_a_long_value_is_shortened():
+    (line,) = refusal(sizes="x" * 100)
+    assert line == f"sizes: '{'x' * 56}... is not a list."
+
+
+def test_a_key_that_is_also_a_kind_keeps_its_place():
+    (line,) = refusal(table={"circle": "x"})
+    assert line == "table.circle: 'x' is not a whole number."
+
+
+# Errors ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "known", "message"),
+    [
+        ("rign", ["ring", "tree"], "unknown x 'rign'; known: ring, tree. Did you mean 'ring'?"),
+        ("abc", ["ring", "tree"], "unknown x 'abc'; known: ring, tree."),
+        (3, ["ring"], "unknown x 3; known: ring."),
+        ("a", [], "unknown x 'a'; known: none."),
+    ],
+)
+def test_an_unknown_name_lists_the_known_ones(given, known, message):
+    assert unknown_name("x", given, known) == message
+
+
+def test_errors_know_their_exit_status():
+    assert (ScenarioError.exit_status, UnitError.exit_status, DeadlockError.exit_status) == (
+        2,
+        2,
+        4,
+    )
+
+
+def test_a_scenario_error_keeps_its_problems_on_the_way_between_processes():
+    error = pickle.loads(pickle.dumps(ScenarioError(["a: wrong.", "b: wrong."])))
+    assert error.problems == ["a: wrong.", "b: wrong."]
+    assert str(error) == "a: wrong.\nb: wrong."
+
+
+def test_a_deadlock_error_names_who_waits_also_between_processes():
+    error = pickle.loads(pickle.dumps(DeadlockError(["rank 0 waits", "rank 1 waits"])))
+    assert str(error) == "deadlock: rank 0 waits; rank 1 waits"
+    assert error.waiting == ["rank 0 waits", "rank 1 waits"]
