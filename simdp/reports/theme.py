@@ -26,7 +26,7 @@ INK, MUTED, FAINT = "#222222", "#6B6B6B", "#E4E4E4"
 SERIES = ("#000000", "#CC79A7", "#56B4E9")
 """Colours of the palette that mean no activity, for lines; together with `MARKERS`."""
 
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+MARKERS = ("o", "s", "^", "D", "v", "<", ">")
 """Shapes that tell lines apart without colour; filled, since open circles are measurements."""
 
 
@@ -93,7 +93,7 @@ _SETTINGS: dict[str, Any] = {
     "legend.frameon": False,
     "hatch.linewidth": 0.7,
     "figure.facecolor": "white",
-    "figure.constrained_layout.h_pad": 0.07,
+    "figure.constrained_layout.h_pad": 0.1,
     "figure.constrained_layout.w_pad": 0.12,
 }
 
@@ -120,7 +120,7 @@ def new_figure(num_axes: int = 1, num_rows: int = 0) -> tuple[Figure, list[Axes]
     Figure, list of Axes
         The figure and its empty panels, from the top.
     """
-    body = max(num_rows, 3) * ROW_HEIGHT if num_rows else num_axes * PANEL_HEIGHT
+    body = max(num_rows, 4) * ROW_HEIGHT if num_rows else num_axes * PANEL_HEIGHT
     figure = Figure((WIDTH, MARGIN_HEIGHT + body), DPI, layout="constrained")
     grid = figure.subplots(num_axes, 1, sharex=True, squeeze=False)
     return figure, list(grid[:, 0])
@@ -148,7 +148,8 @@ def save(figure: Figure, stream: BinaryIO) -> None:
     stream : binary stream
         Where the bytes go.
     """
-    FigureCanvasAgg(figure).print_png(stream, metadata={"Software": "simdp"})
+    FigureCanvasAgg(figure)
+    figure.savefig(stream, format="png", dpi=DPI, metadata={"Software": "simdp"})
 
 
 # Numbers on axes ----------------------------------------------------------------------------------

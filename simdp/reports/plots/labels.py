@@ -39,7 +39,7 @@ class End(NamedTuple):
 
 
 def evenly(count: int, limit: int) -> list[int]:
-    """Choose at most ``limit`` of ``count`` positions, evenly, the first and the last among them."""
+    """Choose at most ``limit`` of ``count`` positions evenly, with the first and the last."""
     if count <= limit:
         return list(range(count))
     if limit < 2:

@@ -23,7 +23,7 @@ MAX_LINES = 6
 """Lines; of more some are left out."""
 
 _LINE = 1.3 * theme.SMALL_SIZE
-_GLYPHS = dict(zip(theme.MARKERS, "●■▲◆▼✚✖", strict=True))
+_GLYPHS = dict(zip(theme.MARKERS, "●■▲◆▼◀▶", strict=True))
 
 
 class Curve(NamedTuple):

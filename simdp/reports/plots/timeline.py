@@ -154,7 +154,7 @@ def _bars(trace: Trace, ranks: list[int], first: int, pixel: float) -> Bars:
     new[1:] = (keys[:, 1:] != keys[:, :-1]).any(axis=0) | (start[1:] - end[:-1] > pixel / 2)
     heads = np.flatnonzero(new)
     start, end = start[heads], np.maximum.reduceat(end, heads)
-    wide = end - start > pixel / 8  # what is narrower cannot be seen
+    wide = end - start > pixel / 4  # what is narrower cannot be seen
     heads, start, end = heads[wide], start[wide], end[wide]
     return Bars(rank[heads], lane[heads], activity[heads], name[heads], start, end)
 
@@ -169,7 +169,7 @@ def _draw_bars(
 ) -> None:
     """Draw each activity's bars as one collection."""
     # A bar that has room for it ends a little early, so that its neighbour stands apart.
-    short = np.where(bars.end - bars.start > 6 * pixel, 0.9 * pixel, 0.0)
+    short = np.where(bars.end - bars.start > 8 * pixel, 1.5 * pixel, 0.0)
     left, right = (bars.start - begin) * per_second, (bars.end - short - begin) * per_second
     top = _tops(bars, row_of)
     low = top + LANE_HEIGHT

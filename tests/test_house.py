@@ -1,0 +1,362 @@
+"""The house rules: who may import what, what stands where, and what every name promises."""
+
+import ast
+import importlib
+import inspect
+import re
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+import simdp
+from simdp.spec import Spec
+
+ROOT = Path(__file__).parents[1]
+FILES = sorted((ROOT / "simdp").rglob("*.py"))
+SCENARIOS = sorted((ROOT / "scenarios").rglob("*.yaml"))
+
+FLOORS = [
+    {"spec", "units", "errors", "rng", "files"},
+    {"cluster", "workload", "collectives", "results"},
+    {"strategies"},
+    {"scenario"},
+    {"engine"},
+    {"reports", "distributed"},
+    {"studies"},
+    {"cli"},
+]
+FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names}
+OFF_THE_FLOORS = {"", "__main__", "probes"}
+"""The root and its door, which only hand over, and the scripts that stand alone."""
+
+HOMES = {
+    "matplotlib": ("reports",),
+    "pint": ("units",),
+    "rich": ("cli", "reports.table"),
+    "simpy": ("engine",),
+    "torch": ("probes",),
+    "typer": ("__main__", "cli"),
+    "yaml": ("files",),
+}
+"""Each of these libraries, and the only places that may import it."""
+
+
+def module_name(path):
+    """``simdp/results/trace.py`` is ``results.trace``; a package's `__init__` is the package."""
+    parts = list(path.relative_to(ROOT / "simdp").with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+TREES = {module_name(path): ast.parse(path.read_text()) for path in FILES}
+
+
+def ours(name):
+    """The module of simdp that a dotted name stands for, or None."""
+    for end in range(name.count(".") + 1, 0, -1):
+        module = ".".join(name.split(".")[1:end])
+        if name.split(".")[0] == "simdp" and module in TREES:
+            return module
+    return None
+
+
+def imported(node, module):
+    """Full names that an import statement in ``module`` brings in."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        assert not node.level, f"{module}: write the whole path of an import"
+        return [f"{node.module}.{alias.name}" for alias in node.names]
+    return []
+
+
+def for_types_only(tree):
+    """Nodes under ``if TYPE_CHECKING:``, which never run."""
+    blocks = [n for n in ast.walk(tree) if isinstance(n, ast.If) and "TYPE_CHECKING" in ast.dump(n.test)]
+    return {inner for block in blocks for line in block.body for inner in ast.walk(line)}
+
+
+def imports(module, types_too=True):
+    """Every name that a module imports, wherever the statement stands."""
+    left_out = set() if types_too else for_types_only(TREES[module])
+    return [
+        name
+        for node in ast.walk(TREES[module])
+        if node not in left_out
+        for name in imported(node, module)
+    ]
+
+
+def calls(name):
+    """Modules that call a function by its bare name or as an attribute, ``exit`` or ``sys.exit``."""
+    found = set()
+    for module, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == name:
+                found.add(module)
+    return found
+
+
+def top(module):
+    return module.split(".")[0]
+
+
+def definitions(tree, *kinds):
+    return [node for node in ast.walk(tree) if isinstance(node, kinds)]
+
+
+# Imports -----------------------------------------------------------------------------------------
+
+
+def test_every_module_lives_on_a_floor():
+    assert {top(module) for module in TREES} - OFF_THE_FLOORS <= set(FLOOR)
+
+
+def test_imports_lead_downwards_and_never_to_a_sibling():
+    """The modules of the ground floor are small and may lean on each other, but not in a circle."""
+    wrong = []
+    for module in TREES:
+        here = top(module)
+        if here in OFF_THE_FLOORS:
+            continue
+        for name in imports(module):
+            there = top(ours(name) or "")
+            if there in OFF_THE_FLOORS or there == here or FLOOR[here] == FLOOR[there] == 0:
+                continue
+            if FLOOR[there] >= FLOOR[here]:
+                wrong.append(f"{module} imports {name}")
+    assert wrong == []
+
+
+def test_reports_and_results_know_no_engine():
+    wrong = [
+        f"{module} imports {name}"
+        for module in TREES
+        for name in imports(module)
+        if top(module) in ("reports", "results") and name.startswith("simdp.engine")
+    ]
+    assert wrong == []
+
+
+def test_only_the_root_and_its_door_import_the_command_line():
+    users = {module for module in TREES for name in imports(module) if name.startswith("simdp.cli")}
+    assert users <= {"", "__main__"}
+
+
+def test_no_imports_go_in_circles():
+    waiting = {
+        module: {ours(name) for name in imports(module, types_too=False)} - {None, "", module}
+        for module in TREES
+        if module
+    }
+    while free := [module for module, needs in waiting.items() if not needs & set(waiting)]:
+        for module in free:
+            del waiting[module]
+    assert waiting == {}
+
+
+@pytest.mark.parametrize("library", HOMES)
+def test_a_library_is_imported_only_at_home(library):
+    users = {
+        module
+        for module in TREES
+        for name in imports(module, types_too=False)
+        if name.split(".")[0] == library
+    }
+    strangers = {
+        user
+        for user in users
+        if not any(user == home or user.startswith(f"{home}.") for home in HOMES[library])
+    }
+    assert strangers == set()
+
+
+def test_scipy_is_imported_only_where_it_is_used():
+    at_the_top = [
+        module
+        for module, tree in TREES.items()
+        for node in tree.body
+        for name in imported(node, module)
+        if name.split(".")[0] == "scipy"
+    ]
+    assert at_the_top == []
+
+
+def test_imports_for_types_only_are_rare():
+    """A module that needs them anywhere else hides a circle."""
+    found = {
+        (module, name)
+        for module, tree in TREES.items()
+        for node in for_types_only(tree)
+        for name in imported(node, module)
+    }
+    modules = {module for module, _ in found}
+    assert modules <= {"", "cli", "files"}
+    assert {name for module, name in found if module == "files"} == {"numpy"}
+
+
+# What code may do --------------------------------------------------------------------------------
+
+
+def test_only_the_command_line_prints():
+    assert calls("print") <= {"cli"}
+
+
+def test_only_the_command_line_exits():
+    leaving = set.union(*(calls(name) for name in ("exit", "quit", "sys.exit", "os._exit")))
+    leaving |= {
+        module
+        for module, tree in TREES.items()
+        for node in definitions(tree, ast.Raise)
+        if "SystemExit" in ast.unparse(node)
+    }
+    assert leaving <= {"__main__", "cli"}
+
+
+def test_no_bare_exception_is_raised():
+    wrong = [
+        f"{module}:{node.lineno}"
+        for module, tree in TREES.items()
+        for node in definitions(tree, ast.Raise)
+        if node.exc and re.match(r"(Base)?Exception\b", ast.unparse(node.exc))
+    ]
+    assert wrong == []
+
+
+def test_no_global_random_numbers_and_no_wall_clock():
+    wrong = [
+        f"{module}:{node.lineno}: {ast.unparse(node)}"
+        for module, tree in TREES.items()
+        for node in definitions(tree, ast.Attribute)
+        if re.fullmatch(
+            r"(np|numpy)\.random\.(seed|rand|randn|default_rng)|random\.\w+|time\.\w+",
+            ast.unparse(node),
+        )
+    ]
+    clocks = {m for m in TREES for name in imports(m) if name.split(".")[0] in ("time", "datetime", "random")}
+    assert wrong == []
+    assert clocks <= {"cli"}  # the progress bar
+
+
+# Sizes and documentation ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_file_is_short_and_documented(path):
+    tree = TREES[module_name(path)]
+    assert len(path.read_text().splitlines()) <= 400
+    assert ast.get_docstring(tree), "a module says what lives in it"
+    functions = definitions(tree, ast.FunctionDef, ast.AsyncFunctionDef)
+    assert [f.name for f in functions if f.end_lineno - f.lineno >= 60] == []
+    public = [
+        node
+        for node in tree.body
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_")
+    ]
+    assert [node.name for node in public if not ast.get_docstring(node)] == []
+
+
+@pytest.mark.parametrize("module", [m for m in TREES if top(m) not in OFF_THE_FLOORS])
+def test_public_methods_are_documented_where_they_are_first_declared(module):
+    loaded = importlib.import_module(f"simdp.{module}")
+    missing = [
+        f"{name}.{attribute}"
+        for name, member in inspect.getmembers(loaded, inspect.isclass)
+        if member.__module__ == loaded.__name__ and not name.startswith("_")
+        for attribute in vars(member)
+        if not attribute.startswith("_")
+        and (
+            inspect.isfunction(inspect.unwrap(getattr(member, attribute)))
+            or isinstance(vars(member)[attribute], property)
+        )
+        and not inspect.getdoc(getattr(member, attribute))
+    ]
+    assert missing == []
+
+
+def test_the_public_names_are_sorted_and_resolve():
+    assert simdp.__all__ == sorted(simdp.__all__)
+    assert len(simdp.__all__) <= 12
+    for name in simdp.__all__:
+        assert getattr(simdp, name).__name__ == name
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = simdp.nonsense
+    assert set(simdp.__all__) <= set(dir(simdp))
+
+
+# Tables of registration ----------------------------------------------------------------------------
+
+
+ONE_FILE_PER_MEMBER = (
+    "cluster.stragglers",
+    "cluster.topologies",
+    "reports.plots",
+    "strategies",
+    "workload.datasets",
+    "workload.losses",
+    "workload.models",
+    "workload.optimizers",
+)
+
+
+def tables(package):
+    """The dicts from kinds to classes that a package declares."""
+    loaded = importlib.import_module(f"simdp.{package}")
+    return {
+        name: table
+        for name, table in vars(loaded).items()
+        if name.isupper() and isinstance(table, dict) and all(map(inspect.isclass, table.values()))
+    }
+
+
+def members():
+    return [
+        pytest.param(package, kind, member, id=f"{package}.{name}.{kind}")
+        for package in (*ONE_FILE_PER_MEMBER, "collectives", "workload.layers")
+        if package in TREES
+        for name, table in tables(package).items()
+        for kind, member in table.items()
+    ]
+
+
+def own_kind(member):
+    return member.model_fields["kind"].default if issubclass(member, Spec) else member.kind
+
+
+@pytest.mark.parametrize(("package", "kind", "member"), members())
+def test_a_table_calls_a_member_by_its_kind(package, kind, member):
+    assert own_kind(member) == kind
+    assert member.__doc__, "`list` shows the first line"
+
+
+@pytest.mark.parametrize(("package", "kind", "member"), members())
+def test_a_members_file_is_called_by_its_kind(package, kind, member):
+    assert member.__module__ == f"simdp.{package}.{kind}"
+
+
+@pytest.mark.parametrize("package", [p for p in ONE_FILE_PER_MEMBER if p in TREES])
+def test_a_family_has_one_sorted_table(package):
+    (table,) = tables(package).values()
+    assert list(table) == sorted(table)
+    assert len(set(table.values())) == len(table)
+
+
+# Scenarios -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+def test_a_scenario_begins_with_the_question_that_it_answers(path):
+    lines = path.read_text().splitlines()
+    comment = []
+    for line in lines:
+        if not line.startswith("#"):
+            break
+        comment.append(line)
+    assert comment, "begin with a comment"
+    assert "?" in " ".join(comment)
+
+
+def test_the_floors_are_those_of_the_style_guide():
+    assert FLOOR["cli"] == 7
+    names = [sorted(floor) for floor in FLOORS]
+    assert all(not set(below) & set(above) for below, above in pairwise(names))

@@ -1,0 +1,120 @@
+"""Every scenario that we ship runs, and answers as it did: summaries in golden/scenarios.
+
+After a change that is meant to change them: ``pytest tests/test_scenarios.py --update-golden``.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import simdp
+
+ROOT = Path(__file__).parents[1]
+SCENARIOS = sorted((ROOT / "scenarios").rglob("*.yaml"))
+GOLDEN = Path(__file__).parent / "golden" / "scenarios"
+
+EXACT = ("bucket_bytes", "fits_memory", "memory_bytes", "replicas_identical", "skipped_steps")
+
+
+def summary(study):
+    """What of a study is kept: every metric, long lists by their first and last entry."""
+    points = []
+    for point in study.points:
+        kept = {}
+        for name, value in point.metrics.items():
+            kept[name] = value
+            if isinstance(value, list) and name not in EXACT:
+                kept[name] = {"length": len(value), "first": value[0], "last": value[-1]}
+        points.append({"set": point.set, "metrics": kept})
+    return points
+
+
+def assert_close(found, golden, place):
+    assert type(found) is type(golden) or {type(found), type(golden)} == {int, float}, place
+    if isinstance(golden, dict):
+        assert list(found) == list(golden), place
+        for key in golden:
+            assert_close(found[key], golden[key], f"{place}.{key}")
+    elif isinstance(golden, list):
+        assert len(found) == len(golden), place
+        for i, (a, b) in enumerate(zip(found, golden, strict=True)):
+            assert_close(a, b, f"{place}.{i}")
+    elif isinstance(golden, float):
+        # Times are exact on any machine; float32 training drifts with the BLAS.
+        learned = ".loss" in place or ".grad_norm" in place
+        assert found == pytest.approx(golden, rel=2e-3 if learned else 1e-9), place
+    else:
+        assert found == golden, place
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+def test_scenario_answers_as_it_did(path, request):
+    found = json.loads(json.dumps(summary(simdp.sweep(simdp.load_scenario(path)))))
+    kept = GOLDEN / f"{path.stem}.json"
+    if request.config.getoption("--update-golden"):
+        kept.write_text(json.dumps(found, indent=1) + "\n")
+    assert_close(found, json.loads(kept.read_text()), path.stem)
+
+
+def point_metrics(name):
+    return [p.metrics for p in simdp.sweep(simdp.load_scenario(ROOT / f"scenarios/{name}.yaml")).points]
+
+
+def test_the_main_job_has_what_its_comment_promises():
+    scenario = simdp.load_scenario(ROOT / "scenarios/8gpu_ring.yaml")
+    assert 2.9e6 < scenario.workload.model.num_parameters() < 3.5e6
+    (m,) = point_metrics("8gpu_ring")
+    assert len(m["bucket_bytes"]) >= 4
+    assert len(m["loss"]) == 20
+    assert m["loss"][-1] < 0.5 * m["loss"][0]
+    assert m["replicas_identical"] is True
+    assert m["wait_s"] > 0
+
+
+def test_two_half_batches_give_the_full_batchs_gradient():
+    one, two = point_metrics("einsum_2gpu")
+    assert two["grad_norm"] == pytest.approx(one["grad_norm"], rel=1e-5)
+    assert two["loss"] == pytest.approx(one["loss"], rel=1e-5)
+
+
+def test_overlap_saves_time_and_sends_no_less():
+    naive, overlapped = point_metrics("naive_vs_overlap")
+    assert overlapped["step_time_s"] < 0.9 * naive["step_time_s"]
+    assert overlapped["bytes_sent_per_rank"] == naive["bytes_sent_per_rank"]
+    assert overlapped["comm_s"] == pytest.approx(naive["comm_s"], rel=1e-9)
+
+
+def test_the_ring_wins_on_few_ranks_and_the_tree_on_many():
+    metrics = [m["step_time_s"] for m in point_metrics("ring_vs_tree")]
+    ring, tree = metrics[:6], metrics[6:]
+    assert ring[0] < tree[0]
+    assert tree[-1] < 0.5 * ring[-1]
+
+
+def test_everyone_waits_for_the_straggler():
+    metrics = point_metrics("straggler")
+    fair, worst = metrics[0], metrics[-1]
+    lost = worst["step_time_s"] - fair["step_time_s"]
+    assert lost == pytest.approx(fair["compute_s"], rel=0.1)  # factor 2: as much again
+    assert worst["wait_s"] > 0.5 * lost
+
+
+def test_cards_help_the_tree_and_not_the_ring():
+    metrics = [m["step_time_s"] for m in point_metrics("two_nodes")]
+    ring, tree = metrics[:4], metrics[4:]
+    assert max(ring) == pytest.approx(min(ring), rel=1e-9)
+    assert tree[2] < 0.5 * tree[0]
+
+
+def test_scaling_falls_once_the_ring_leaves_the_node():
+    metrics = point_metrics("scaling")
+    efficiency = [m["scaling_efficiency"] for m in metrics]
+    assert efficiency[0] == 1
+    assert efficiency[3] > 0.9 > 0.8 > efficiency[4]
+
+
+def test_weighting_by_shard_changes_the_last_batch_alone():
+    plain, weighted = point_metrics("seed_mlp")
+    assert weighted["loss"][:3] == pytest.approx(plain["loss"][:3], rel=1e-12)
+    assert weighted["loss"][4] != pytest.approx(plain["loss"][4], rel=1e-6)
