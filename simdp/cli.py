@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -62,7 +63,7 @@ def _complain(line: str) -> None:
 def _say(renderable: Any) -> None:
     from rich.console import Console
 
-    Console(highlight=False).print(renderable)
+    Console(highlight=False).print(renderable, soft_wrap=True)
 
 
 ScenarioPath = Annotated[Path, typer.Argument(help="A YAML file, or a saved result.json.")]
@@ -186,11 +187,10 @@ def _write(study: Study, folder: Path, plots: bool) -> None:
         add("result.json", lambda stream: _put(stream, study.to_json()))
         add("trace.json", lambda stream: _put(stream, chrome_trace.write(study.points[-1])))
         if plots:
-            from simdp.reports.plots import PLOTS, render
+            from simdp.reports.plots import fitting, render
 
-            for kind, plot in PLOTS.items():
-                if plot().fits(study):
-                    add(f"{kind}.png", lambda stream, kind=kind: stream.write(render(study, kind)))
+            for kind in fitting(study):
+                add(f"{kind}.png", partial(render, study, kind))
 
 
 def _put(stream: Any, text: str) -> None:

@@ -97,7 +97,7 @@ def _loader() -> Any:
             for key_node, _ in node.value:
                 if key_node.tag == "tag:yaml.org,2002:merge":
                     continue
-                key = self.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call]
+                key = self.construct_object(key_node, deep=True)
                 if not isinstance(key, str | int | float | bool):
                     raise yaml.constructor.ConstructorError(
                         None, None, "a key must be a word", key_node.start_mark

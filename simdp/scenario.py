@@ -1,4 +1,4 @@
-"""Scenario, the root of every YAML file: what exists, what is learned, how, and with which plans."""
+"""Scenario, the root of every YAML file, with its overrides and sweeps."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Scenario(Spec):
     strategy: AnyStrategy = DDP()
     collectives: Collectives = Collectives()
     numerics: bool = True
-    sweep: dict[str, list[Any]] = {}
+    sweep: dict[str, list[Any]] = Field(default_factory=dict)
 
     _base: Path = PrivateAttr(default=Path())
 
@@ -311,8 +311,8 @@ def _problems(scenario: Scenario) -> list[str]:
         found.append(f"strategy.kind: {wrong}")
     for rank, device in enumerate(cluster.devices()):
         if workload.dtype not in device.peak:
-            place = f"cluster.device.{rank}" if isinstance(cluster.device, list) else (
-                "cluster.device"
+            place = (
+                f"cluster.device.{rank}" if isinstance(cluster.device, list) else ("cluster.device")
             )
             found.append(
                 f"{place}.peak: has no {workload.dtype}, the workload's dtype; "

@@ -28,7 +28,7 @@ S = TypeVar("S", bound="Spec")
 
 
 def _custom(kind: str, message: str) -> PydanticCustomError:
-    return PydanticCustomError(kind, "{message}", {"message": message})  # type: ignore[arg-type]
+    return PydanticCustomError(kind, "{message}", {"message": message})
 
 
 def problem(message: str) -> PydanticCustomError:

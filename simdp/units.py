@@ -56,9 +56,7 @@ DIMENSIONS: dict[str, Dimension] = {
     "time": Dimension("s", "5 us", {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}),
     "data size": Dimension("B", "25 MiB", {**{f"{p}B": s for p, s in _SI.items()}, **_BINARY}),
     "bandwidth": Dimension("B/s", "25 GB/s", {f"{p}B/s": s for p, s in _SI.items()}),
-    "compute rate": Dimension(
-        "FLOP/s", "19.5 TFLOP/s", {f"{p}FLOP/s": s for p, s in _SI.items()}
-    ),
+    "compute rate": Dimension("FLOP/s", "19.5 TFLOP/s", {f"{p}FLOP/s": s for p, s in _SI.items()}),
 }
 
 

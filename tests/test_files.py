@@ -1,5 +1,7 @@
 """The door to disk: what it reads, what it refuses, and files that appear whole or not at all."""
 
+import gc
+import warnings
 import zipfile
 
 import numpy as np
@@ -104,7 +106,7 @@ def test_yaml_is_read_as_plain_data(text, value, tmp_path):
         ("a: &x [*x]", "f.yaml: an alias contains itself."),
         ("&x {a: {b: *x}}", "f.yaml: an alias contains itself."),
         ("a: 2020-13-45", "f.yaml: is not valid YAML: month must be in 1..12."),
-        ("a: " + "[" * 3000, None),
+        ("a: " + "[" * 1500, None),
         ("a: \x00", None),
     ],
 )
@@ -221,11 +223,21 @@ def test_an_array_that_needs_pickle_is_refused(tmp_path):
     assert refusal(read_npz, path) == f"{path}: is not an npz file of arrays."
 
 
-@pytest.mark.parametrize("content", [b"", b"hello", b"\x93NUMPY", b"PK\x03\x04", b"\x80\x04N."])
+@pytest.mark.parametrize("content", [b"", b"hello", b"\x93NUMPY", b"\x80\x04N."])
 def test_another_kind_of_file_is_no_npz(content, tmp_path):
     path = tmp_path / "data.npz"
     path.write_bytes(content)
     assert refusal(read_npz, path) == f"{path}: is not an npz file of arrays."
+
+
+def test_a_truncated_npz_is_refused_and_closed(tmp_path):
+    path = tmp_path / "data.npz"
+    path.write_bytes(b"PK\x03\x04")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert refusal(read_npz, path) == f"{path}: is not an npz file of arrays."
+        gc.collect()
+    assert not [str(warning.message) for warning in caught]
 
 
 def test_a_single_array_or_a_folder_is_no_npz(tmp_path):

@@ -1,4 +1,4 @@
-"""Spec: strict keys, families of kinds, catalogue names, quantities, and errors of one line each."""
+"""Spec: strict keys, families of kinds, catalogue names, quantities, errors of one line each."""
 
 import pickle
 from typing import Annotated, Literal

@@ -64,7 +64,7 @@ class Cluster(Spec):
     topology: AnyTopology = SwitchTopology()
     link: AnyLink | None = None
     inter_node: InterNode | None = None
-    stragglers: list[AnyStraggler] = []
+    stragglers: list[AnyStraggler] = Field(default_factory=list)
 
     @field_validator("device", mode="wrap")
     @classmethod

@@ -117,9 +117,9 @@ def _check_final(plan: Plan, held: Bits) -> None:
             case _:
                 chunks, wanted = list(range(plan.num_chunks)), [everyone]
         for i in np.flatnonzero((held[rank, chunks] != np.stack(wanted)).any(axis=1)):
-            missing = int(np.bitwise_count(everyone).sum() - np.bitwise_count(
-                held[rank, chunks[i]]
-            ).sum())
+            missing = int(
+                np.bitwise_count(everyone).sum() - np.bitwise_count(held[rank, chunks[i]]).sum()
+            )
             raise PlanError(
                 f"{plan.collective}: rank {rank} ends without what it should have of chunk "
                 f"{chunks[i]}: {missing} of {n} contributions are missing."

@@ -12,8 +12,7 @@ from simdp.collectives.base import AllReduce, Broadcast, Gather, Ints, Reduce, R
 
 def _others(world_size: int, root: int) -> Ints:
     """Every rank but the root, in order."""
-    ranks = np.arange(world_size)
-    return ranks[ranks != root]
+    return np.delete(np.arange(world_size), root)
 
 
 def _collect(others: Ints, root: int, chunk: Ints, reduce: bool) -> Round:

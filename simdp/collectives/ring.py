@@ -23,9 +23,9 @@ from simdp.spec import PositiveBytes
 __all__ = ["Plan", "RingAllGather", "RingAllReduce", "RingBroadcast", "RingReduceScatter"]
 
 
-def _ring_rounds(world_size: int, first_chunk: int, num_reducing: int, num_rounds: int) -> Iterator[
-    Round
-]:
+def _ring_rounds(
+    world_size: int, first_chunk: int, num_reducing: int, num_rounds: int
+) -> Iterator[Round]:
     """In every round rank r sends chunk ``r + first_chunk - step`` to ``r + 1``."""
     n, src = world_size, np.arange(world_size)
     dst = (src + 1) % n
@@ -76,6 +76,10 @@ class RingAllReduce(AllReduce):
             yield Round(src, dst, chunk, step < n - 1)
 
 
+def _quotient_up(dividend: int, divisor: int) -> int:
+    return -(-dividend // divisor)
+
+
 def _gloo_offsets(world_size: int) -> Offsets:
     """Cut a buffer as gloo's ring does.
 
@@ -85,10 +89,9 @@ def _gloo_offsets(world_size: int) -> Offsets:
 
     def offsets(num_elements: int, itemsize: int) -> Ints:
         nbytes = num_elements * itemsize
-        segments = max(-(-nbytes // 2**20), 2 * world_size)
-        segments = -(-segments // world_size) * world_size
-        segment = -(-(-(-nbytes // segments)) // itemsize)  # elements, rounded up
-        chunk = segment * (segments // world_size)
+        per_rank = max(_quotient_up(_quotient_up(nbytes, 2**20), world_size), 2)
+        segment = _quotient_up(_quotient_up(nbytes, per_rank * world_size), itemsize)
+        chunk = segment * per_rank
         return np.minimum(np.arange(world_size + 1, dtype=np.int64) * chunk, num_elements)
 
     return offsets

@@ -22,6 +22,10 @@ CACHE_NBYTES = 2**20
 """What all ranks' copies of a block may take together; about a core's second-level cache."""
 
 
+MIN_BLOCK = 1024
+"""Elements of a block at least, so that what a call costs stays small beside its work."""
+
+
 class _Step(NamedTuple):
     """The transfers of one chunk in one round."""
 
@@ -75,7 +79,7 @@ def run(plan: Plan, buffers: Sequence[Array]) -> None:
         raise ValueError(f"buffers must be 1-D and alike, got {sorted(map(str, kinds))}")
     size, itemsize = buffers[0].size, buffers[0].itemsize
     offsets = plan.offsets(size, itemsize).tolist()
-    block = max(CACHE_NBYTES // (plan.world_size * itemsize), 1024)
+    block = max(CACHE_NBYTES // (plan.world_size * itemsize), MIN_BLOCK)
     for steps, begin, end in zip(_by_chunk(plan), offsets, offsets[1:], strict=False):
         for start in range(begin, end, block):
             stop = min(start + block, end)

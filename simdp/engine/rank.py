@@ -155,13 +155,16 @@ class Cohort:
         for number in reversed(range(len(self.layers))):
             layer = self.layers[number]
             yield self._compute("backward", layer.name, number, batch)
-            for name in layer.ready_order() if hook else ():
-                yield from hook(name)
+            if hook is not None:
+                for ready in layer.ready_order():
+                    yield from hook(ready)
 
     def _compute(self, activity: str, name: str, layer: int, batch: NDArray[np.int64]) -> Work:
         key = (activity, layer, batch.tobytes())
         if key not in self._seconds:
-            self._seconds[key] = self.roofline.seconds(self._cost(activity, layer, batch * 1.0))
+            self._seconds[key] = self.roofline.seconds(
+                self._cost(activity, layer, batch.astype(float))
+            )
         seconds = self._seconds[key] * self._factors
         if self._owed.any():  # pauses come with the first work of a step
             seconds, self._owed = seconds + self._owed, np.zeros(self.world_size)
@@ -209,9 +212,7 @@ class Cohort:
         """See `simdp.strategies.base.Rank`."""
         assert isinstance(bucket, FlatBucket)
         if self.replicas and bucket.buffers:
-            scale = self.replicas.dtype.type(factor)
-            for rank, view in enumerate(bucket.buffers.views(name)):
-                np.multiply(self.replicas.gradients[rank][name], scale, out=view)
+            self.replicas.fill(bucket.buffers.views(name), name, factor)
         if copies:
             yield self._copy(name, self._nbytes[name])
 

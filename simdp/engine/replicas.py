@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import sqrt
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simdp.collectives import Plan
 from simdp.engine import payload
+from simdp.engine.threads import each_rank
 from simdp.scenario import Scenario
 from simdp.workload.layers.base import NO_ARRAYS, Parameters
 from simdp.workload.sampling import StepBatches
 
 Array = NDArray[Any]
+T = TypeVar("T")
 
 
 class Replicas:
@@ -42,15 +44,15 @@ class Replicas:
         self.dtype = np.dtype(workload.dtype)
         self.layers, self.loss = workload.model.layers(), workload.loss
         self.optimizer = workload.optimizer
+        self._num_elements = workload.model.num_parameters()
         arrays = workload.dataset.arrays(workload.model, scenario.seed, scenario.base)
         self.x, self.y = (
             a.astype(self.dtype) if np.issubdtype(a.dtype, np.floating) else a
             for a in (arrays["x"], arrays["y"])
         )
-        self.weights = [
-            workload.initial_weights(scenario.seed, rank, scenario.base)
-            for rank in range(world_size)
-        ]
+        self.weights = self._each_rank(
+            lambda rank: workload.initial_weights(scenario.seed, rank, scenario.base)
+        )
         self.gradients: list[dict[str, Array]] = [{} for _ in range(world_size)]
         self._state = [
             {name: self.optimizer.new_state(w) for name, w in weights.items()}
@@ -63,6 +65,9 @@ class Replicas:
             {name: np.empty_like(w) for name, w in weights.items()} for weights in self.weights
         ]
         self._buffers: dict[tuple[str, ...], FlatBuffers] = {}
+
+    def _each_rank(self, work: Callable[[int], T]) -> list[T]:
+        return each_rank(work, self.world_size, self._num_elements)
 
     def counts(self, batches: StepBatches) -> NDArray[np.float64]:
         """How many things each loss averages, shape `(num_micro, world_size)`."""
@@ -86,33 +91,37 @@ class Replicas:
         ndarray, shape `(world_size,)`
             The unscaled losses; nan where a rank has nothing to average.
         """
-        losses = np.full(self.world_size, np.nan)
-        for rank, part in enumerate(parts):
-            self._saved[rank] = None
-            target = self.y[part]
-            if not self.loss.count(target):
-                continue
-            out, saved = self.x[part], []
-            for layer in self.layers:
-                out, kept = layer.forward(self.weights[rank], out)
-                saved.append(kept)
-            losses[rank], slope = self.loss.value_and_grad(out, target)
-            if scales[rank] != 1.0:
-                slope *= self.dtype.type(scales[rank])
-            self._saved[rank] = saved, slope
-        return losses
+        work = lambda rank: self._forward_of(rank, parts[rank], float(scales[rank]))  # noqa: E731
+        return np.array(self._each_rank(work))
+
+    def _forward_of(self, rank: int, part: Array, scale: float) -> float:
+        self._saved[rank] = None
+        target = self.y[part]
+        if not self.loss.count(target):
+            return np.nan
+        out, saved = self.x[part], []
+        for layer in self.layers:
+            out, kept = layer.forward(self.weights[rank], out)
+            saved.append(kept)
+        loss, slope = self.loss.value_and_grad(out, target)
+        if scale != 1.0:
+            slope *= self.dtype.type(scale)
+        self._saved[rank] = saved, slope
+        return loss
 
     def backward(self) -> None:
         """Add the gradients of the last forward to those of the step."""
-        for rank in range(self.world_size):
-            total = self.gradients[rank]
-            found = self._backward_of(rank, NO_ARRAYS if total else self._own[rank])
-            if total:
-                for name, gradient in found.items():
-                    total[name] += gradient
+        self._each_rank(self._accumulate)
+
+    def _accumulate(self, rank: int) -> None:
+        total = self.gradients[rank]
+        found = self._backward_of(rank, NO_ARRAYS if total else self._own[rank])
+        for name, gradient in found.items():
+            if name in total:
+                total[name] += gradient
             else:
-                total.update(found)
-            self._saved[rank] = None
+                total[name] = gradient
+        self._saved[rank] = None
 
     def _backward_of(self, rank: int, into: Parameters) -> dict[str, Array]:
         weights, kept = self.weights[rank], self._saved[rank]
@@ -122,9 +131,7 @@ class Replicas:
         found: dict[str, Array] = {}
         for number in reversed(range(len(self.layers))):
             layer, need_input_grad = self.layers[number], number > 0
-            below, gradients = layer.backward(
-                weights, saved[number], slope, need_input_grad, into
-            )
+            below, gradients = layer.backward(weights, saved[number], slope, need_input_grad, into)
             found.update(gradients)
             slope = below if below is not None else slope
         return found
@@ -137,6 +144,13 @@ class Replicas:
             self._buffers[key] = FlatBuffers(shapes, self.world_size, self.dtype)
         return self._buffers[key]
 
+    def fill(self, views: Sequence[Array], name: str, factor: float) -> None:
+        """Write every rank's gradient of a parameter, times a factor, to a place in its buffer."""
+        scale = self.dtype.type(factor)
+        self._each_rank(
+            lambda rank: np.multiply(self.gradients[rank][name], scale, out=views[rank])
+        )
+
     def update(self, step: int) -> float:
         """Let the optimizer change every rank's weights; forget the gradients.
 
@@ -146,14 +160,14 @@ class Replicas:
             Norm of rank 0's gradient before.
         """
         norm = sqrt(sum(float(np.vdot(g, g)) for g in self.gradients[0].values()))
-        for rank in range(self.world_size):
-            weights, gradients, state = self.weights[rank], self.gradients[rank], self._state[rank]
-            for name, weight in weights.items():
-                self.optimizer.step(
-                    weight, gradients[name], state[name], self.optimizer.lr, step + 1
-                )
-            self.gradients[rank] = {}
+        self._each_rank(lambda rank: self._update_of(rank, step))
         return norm
+
+    def _update_of(self, rank: int, step: int) -> None:
+        gradients, state, optimizer = self.gradients[rank], self._state[rank], self.optimizer
+        for name, weight in self.weights[rank].items():
+            optimizer.step(weight, gradients[name], state[name], optimizer.lr, step + 1)
+        self.gradients[rank] = {}
 
     def identical(self) -> bool:
         """Whether all ranks hold the same weights, bit for bit."""

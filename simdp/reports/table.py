@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from rich import box
@@ -41,6 +42,10 @@ def seconds(value: float | None) -> str:
 
 def _number(value: float | None, digits: str = ".4g") -> str:
     return "-" if value is None else f"{value:{digits}}"
+
+
+def _scaled(key: str, scale: float, metrics: dict[str, Any]) -> str:
+    return _number(metrics[key] / scale)
 
 
 def _percent(value: float | None) -> str:
@@ -117,7 +122,7 @@ def _sweep(study: Study) -> RenderableType:
     for key in keys:
         table.add_column(key.split(".")[-1], no_wrap=True)
     columns: list[tuple[str, Callable[[dict[str, Any]], str]]] = [
-        (name, lambda m, key=key: _number(m[key] / scale))
+        (name, partial(_scaled, key, scale))
         for key, name in SHORT.items()
         if any(p.metrics[key] for p in points)
     ]
@@ -170,12 +175,11 @@ def ranks(study: Study) -> RenderableType:
 
 
 def kinds(families: Mapping[str, Mapping[str, str]]) -> RenderableType:
-    """List the kinds of families, one line each."""
-    table = Table(box=None, pad_edge=False)
-    table.add_column("family")
-    table.add_column("kind", no_wrap=True)
-    table.add_column("what it is", overflow="fold")
-    for family, members in families.items():
-        for number, (kind, line) in enumerate(members.items()):
-            table.add_row("" if number else family, kind, Text(line))
-    return table
+    """List the kinds of families, one line each: family, kind, what it is."""
+    rows = [
+        (family, kind, line.replace("`", ""))
+        for family, members in families.items()
+        for kind, line in members.items()
+    ]
+    widths = [max(len(row[column]) for row in rows) + 2 for column in (0, 1)]
+    return Text("\n".join(f"{a:{widths[0]}}{b:{widths[1]}}{c}" for a, b, c in rows))

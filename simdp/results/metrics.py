@@ -15,6 +15,7 @@ communication stream does meanwhile::
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -90,9 +91,7 @@ def numbers(records: Sequence[StepNumbers]) -> dict[str, Any]:
     }
 
 
-def times(
-    trace: Trace, world_size: int, num_steps: int, samples: Sequence[int]
-) -> dict[str, Any]:
+def times(trace: Trace, world_size: int, num_steps: int, samples: Sequence[int]) -> dict[str, Any]:
     """Metrics of time: seconds per steady step, averaged over ranks.
 
     Parameters
@@ -195,7 +194,7 @@ def hidden_time(trace: Trace, world_size: int) -> Floats:
     bounds = np.searchsorted(trace.rank, np.arange(world_size + 1))
     asked = trace.select("comm", "wait")
     busy = trace.lane == COMPUTE_LANE
-    for first, last in zip(bounds, bounds[1:], strict=False):
+    for first, last in pairwise(bounds.tolist()):
         here = slice(first, last)
         mine, work = np.flatnonzero(asked[here]) + first, np.flatnonzero(busy[here]) + first
         if not len(mine) or not len(work):

@@ -122,9 +122,9 @@ class Strategy(Spec):
         """Families of collectives that the strategy calls, as keys of ``collectives``."""
         return []
 
-    def bucket_nbytes(self, parameters: Sequence[Parameter], ready: Sequence[str], itemsize: int) -> (
-        list[int]
-    ):
+    def bucket_nbytes(
+        self, parameters: Sequence[Parameter], ready: Sequence[str], itemsize: int
+    ) -> list[int]:
         """Bytes of each bucket in a steady step, in launch order; none without buckets."""
         return []
 

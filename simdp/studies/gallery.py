@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from simdp.files import write_whole
@@ -37,11 +38,6 @@ def draw_gallery(scenarios: Path, out: Path) -> Iterator[Path]:
     for name, kind in PICTURES:
         if name not in studies:
             studies[name] = sweep(load_scenario(scenarios / f"{name}.yaml"))
-        picture = render(studies[name], kind)
         path = out / f"{name}_{kind}.png"
-        write_whole(path, lambda stream, picture=picture: _put(stream, picture))
+        write_whole(path, partial(render, studies[name], kind))
         yield path
-
-
-def _put(stream: object, picture: bytes) -> None:
-    stream.write(picture)  # type: ignore[attr-defined]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 
 import simdp
+from simdp.engine import threads
 from simdp.engine.simulate import simulate
 from simdp.results.metrics import scaling_efficiency
 from simdp.results.result import Result, Study
@@ -15,9 +16,7 @@ from simdp.scenario import Scenario
 Progress = Callable[[int, int], None]
 
 
-def sweep(
-    scenario: Scenario, *, processes: int = 1, progress: Progress | None = None
-) -> Study:
+def sweep(scenario: Scenario, *, processes: int = 1, progress: Progress | None = None) -> Study:
     """Simulate every point of a scenario's sweep; one point if it has none.
 
     Parameters
@@ -46,7 +45,10 @@ def sweep(
         results = [_play(*job, number, progress) for number, job in enumerate(jobs)]
     else:
         context = multiprocessing.get_context("spawn")  # each process counts its BLAS threads anew
-        with ProcessPoolExecutor(processes, mp_context=context) as pool:
+        share = max(1, threads.available() // processes)
+        with ProcessPoolExecutor(
+            processes, mp_context=context, initializer=threads.limit, initargs=(share,)
+        ) as pool:
             results = list(pool.map(_play, *zip(*jobs, strict=True)))
     for result, (chosen, _) in zip(results, points, strict=True):
         result.set = chosen

@@ -211,7 +211,9 @@ class Workload(Spec):
         path = base / self.weights
         stored = read_npz(path)
         wanted = {p.name: p.shape for p in self.model.parameters()}
-        wrong = [f"has no {name!r} of shape {wanted[name]}" for name in wanted if name not in stored]
+        wrong = [
+            f"has no {name!r} of shape {wanted[name]}" for name in wanted if name not in stored
+        ]
         wrong += [f"has {name!r}, which the model lacks" for name in stored if name not in wanted]
         wrong += [
             f"has {name!r} of shape {stored[name].shape}, the model needs {shape}"
@@ -269,4 +271,5 @@ def read_permutation(path: Path, num_samples: int, epoch: int) -> Ints:
                 f"or (epochs, {num_samples}), each row a permutation of 0 ... {num_samples - 1}."
             ]
         )
-    return rows[epoch % len(rows)].astype(np.int64)
+    order: Ints = rows[epoch % len(rows)].astype(np.int64)
+    return order

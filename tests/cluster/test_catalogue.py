@@ -8,10 +8,35 @@ from simdp.cluster.device import DEVICES, AnyDevice
 from simdp.cluster.link import LINKS, AnyLink
 from simdp.units import parse
 
-PROMISED_DEVICES = """t4-16gb v100-sxm2-16gb v100-sxm2-32gb a100-sxm4-40gb a100-sxm4-80gb
-h100-sxm5-80gb h200-sxm5-141gb rtx2080ti-11gb rtx3090-24gb rtx4090-24gb a10g-24gb l4-24gb""".split()
-PROMISED_LINKS = """pcie3-x16 pcie4-x16 pcie5-x16 nvlink2 nvlink3 nvlink4 10gbe 25gbe 50gbe 100gbe
-ib-edr ib-hdr ib-ndr""".split()
+PROMISED_DEVICES = [
+    "t4-16gb",
+    "v100-sxm2-16gb",
+    "v100-sxm2-32gb",
+    "a100-sxm4-40gb",
+    "a100-sxm4-80gb",
+    "h100-sxm5-80gb",
+    "h200-sxm5-141gb",
+    "rtx2080ti-11gb",
+    "rtx3090-24gb",
+    "rtx4090-24gb",
+    "a10g-24gb",
+    "l4-24gb",
+]
+PROMISED_LINKS = [
+    "pcie3-x16",
+    "pcie4-x16",
+    "pcie5-x16",
+    "nvlink2",
+    "nvlink3",
+    "nvlink4",
+    "10gbe",
+    "25gbe",
+    "50gbe",
+    "100gbe",
+    "ib-edr",
+    "ib-hdr",
+    "ib-ndr",
+]
 
 every_device = pytest.mark.parametrize("name", DEVICES.names())
 every_link = pytest.mark.parametrize("name", LINKS.names())

@@ -50,9 +50,7 @@ def refusal(**keys):
     [(8, None, 8, 1), (8, 8, 8, 1), (3, 8, 3, 1), (8, 4, 4, 2), (8, 1, 1, 8), (1, 4, 1, 1)],
 )
 def test_ranks_fill_nodes(world_size, per_node, local_size, num_nodes):
-    where = cluster(
-        world_size=world_size, devices_per_node=per_node, inter_node={"link": BETWEEN}
-    )
+    where = cluster(world_size=world_size, devices_per_node=per_node, inter_node={"link": BETWEEN})
     assert (where.local_size, where.num_nodes) == (local_size, num_nodes)
 
 

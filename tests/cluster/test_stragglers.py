@@ -136,7 +136,10 @@ def test_a_wrong_jitter_is_refused(sigma, line):
 
 
 def test_jitter_stays_when_another_straggler_is_idle():
-    jitter, slow = {"kind": "lognormal", "sigma": 0.3}, {"kind": "slow_rank", "rank": 3, "factor": 2}
+    jitter, slow = (
+        {"kind": "lognormal", "sigma": 0.3},
+        {"kind": "slow_rank", "rank": 3, "factor": 2},
+    )
 
     def factors(world_size, stragglers):
         keys = {"world_size": world_size, "device": "t4-16gb", "link": "pcie3-x16"}
@@ -216,6 +219,16 @@ def test_work_that_ends_as_a_pause_begins_is_not_delayed():
 def test_there_is_no_pause_at_the_beginning_of_a_run():
     pause = Pause(rank=0, every="10 s", duration="4 s")
     assert pause.finish(np.array([0.0]), np.array([10.0]), np.array([0])).tolist() == [10.0]
+
+
+def test_two_pauses_of_one_rank_each_take_their_time():
+    pauses = [
+        {"kind": "pause", "rank": 0, "every": every, "duration": "1 s"}
+        for every in ("10 s", "15 s")
+    ]
+    cluster = Cluster.model_validate({"world_size": 1, "device": "t4-16gb", "stragglers": pauses})
+    end = Slowdown(cluster, seed=0).finish(np.array([1.0]), np.array([16.0]), np.array([0]))
+    assert end.tolist() == [19.0]  # 16 s of work and the pauses at 10 s and at 15 s
 
 
 # Pauses by steps ---------------------------------------------------------------------------------

@@ -100,7 +100,10 @@ def test_gradients_become_ready_once_each(layer, shape):
 def test_the_bias_of_a_linear_layer_is_ready_before_its_weight():
     layer, _ = LAYERS["linear"]
     assert layer.ready_order() == ["l.bias", "l.weight"]
-    assert [(p.name, p.shape) for p in layer.parameters()] == [("l.weight", (3, 4)), ("l.bias", (3,))]
+    assert [(p.name, p.shape) for p in layer.parameters()] == [
+        ("l.weight", (3, 4)),
+        ("l.bias", (3,)),
+    ]
     assert all(p.bound == 0.5 for p in layer.parameters())  # 1 / sqrt(4), as torch's default
 
 
@@ -171,9 +174,7 @@ def test_a_linear_layer_costs_what_its_products_cost(bias):
         backward = layer.backward_cost(batch, 4, need_input_grad)
         products = 1 + need_input_grad
         assert backward.flops == products * 2 * i * o * b + bias * o * b
-        assert backward.nbytes == 4 * (
-            products * (b * (i + o) + i * o) + bias * (b * o + o)
-        )
+        assert backward.nbytes == 4 * (products * (b * (i + o) + i * o) + bias * (b * o + o))
         assert backward.launches == products + bias
     assert layer.activation_nbytes(batch, 4) == 4 * i * b
 

@@ -1,5 +1,7 @@
 """Every model: torch's parameter names and shapes, in torch's orders."""
 
+import re
+
 import numpy as np
 import pytest
 from pydantic import TypeAdapter, ValidationError
@@ -99,7 +101,13 @@ def test_an_mlp_without_bias_has_weights_only():
 @pytest.mark.parametrize("activation", ["relu", "tanh", "gelu"])
 def test_an_activation_stands_between_linear_layers_only(activation):
     layers = model("mlp", widths=[5, 8, 6, 2], activation=activation).layers()
-    assert [layer.kind for layer in layers] == ["linear", activation, "linear", activation, "linear"]
+    assert [layer.kind for layer in layers] == [
+        "linear",
+        activation,
+        "linear",
+        activation,
+        "linear",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -168,9 +176,8 @@ LOOKS = 'it must look like "bd,df->bf": the batch, the weight, the output'
     ],
 )
 def test_an_equation_that_cannot_be_trained_on_is_refused(equation, reason):
-    with pytest.raises(ValueError, match="") as caught:
+    with pytest.raises(ValueError, match=f"^{re.escape(reason)}$"):
         split_equation(equation)
-    assert str(caught.value) == reason
     assert refusal(kind="einsum", equation=equation, d=4, f=3) == [
         f"equation: {equation!r} cannot be trained on: {reason}."
     ]

@@ -107,7 +107,8 @@ def test_bytes_moved_are_gradient_in_and_the_rest_in_and_out(kind):
 
 
 @pytest.mark.parametrize(
-    ("options", "tensors"), [({}, 0), ({"momentum": 0.9}, 1), ({"momentum": 0.9, "nesterov": True}, 1)]
+    ("options", "tensors"),
+    [({}, 0), ({"momentum": 0.9}, 1), ({"momentum": 0.9, "nesterov": True}, 1)],
 )
 def test_sgd_keeps_a_buffer_only_with_momentum(options, tensors):
     assert len(optimizer("sgd", **options).state_names()) == tensors
@@ -136,13 +137,19 @@ def test_none_leaves_weights_and_takes_no_bytes():
         ),
         ({"kind": "adam", "eps": -1}, "eps: -1 is out of range; it must be >= 0.0."),
         ({"kind": "adam", "betas": [1, 0.9]}, "betas.0: 1 is out of range; it must be < 1.0."),
-        ({"kind": "adamw", "betas": [0.9, -0.1]}, "betas.1: -0.1 is out of range; it must be >= 0.0."),
+        (
+            {"kind": "adamw", "betas": [0.9, -0.1]},
+            "betas.1: -0.1 is out of range; it must be >= 0.0.",
+        ),
         (
             {"kind": "sgd", "learning_rate": 1},
             "unknown key 'learning_rate'; known: lr, momentum, dampening, weight_decay, nesterov, "
             "maximize.",
         ),
-        ({"kind": "sdg"}, "unknown optimizer 'sdg'; known: adam, adamw, none, sgd. Did you mean 'sgd'?"),
+        (
+            {"kind": "sdg"},
+            "unknown optimizer 'sdg'; known: adam, adamw, none, sgd. Did you mean 'sgd'?",
+        ),
     ],
 )
 def test_a_wrong_optimizer_is_refused(raw, line):

@@ -83,7 +83,9 @@ def test_a_global_batch_is_cut_by_torch_chunk(tmp_path):
 
 
 def test_a_global_batch_is_cut_over_ranks_before_micro_steps(tmp_path):
-    assert sizes(workload(global_batch=10, grad_accum=2), 3, tmp_path) == [[[2, 2, 1], [2, 2, 1]]] * 2
+    assert (
+        sizes(workload(global_batch=10, grad_accum=2), 3, tmp_path) == [[[2, 2, 1], [2, 2, 1]]] * 2
+    )
     assert sizes(workload(global_batch=20, grad_accum=[7, 3]), 2, tmp_path) == [[[7, 7], [3, 3]]]
 
 

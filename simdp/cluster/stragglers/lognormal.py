@@ -21,4 +21,5 @@ class Lognormal(Straggler):
     sigma: float = Field(ge=0, le=10)
 
     def slowdown(self, step: int, world_size: int, random: np.random.Generator) -> Floats:
-        return np.round(np.exp(self.sigma * random.standard_normal(world_size)), 12)
+        factors: Floats = np.exp(self.sigma * random.standard_normal(world_size))
+        return factors.round(12)

@@ -51,4 +51,4 @@ class Roofline:
 
     def moving(self, nbytes: float) -> Floats:
         """Time to read and write so many bytes in device memory, per rank [s]."""
-        return nbytes / self.bandwidth
+        return np.divide(nbytes, self.bandwidth)

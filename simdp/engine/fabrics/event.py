@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import simpy
 from numpy.typing import NDArray
+from simpy.events import EventPriority
 
 from simdp.collectives import Plan
 from simdp.engine.fabrics.dependencies import Dependencies
@@ -27,7 +28,7 @@ from simdp.results.trace import COMPUTE_LANE, FIRST_SEND_LANE, TraceBuilder
 
 Ints = NDArray[np.int64]
 
-LAST = 2
+LAST = cast(EventPriority, 2)
 """A SimPy priority after URGENT (0) and NORMAL (1): once everything else at an instant is done."""
 
 
@@ -100,9 +101,8 @@ class EventFabric:
                     self._alpha.append(float(c.alpha[i]))
                     self._bandwidth.append(float(c.bandwidth[i]))
         self._connection = pairs
-        used, times = (
-            np.unique(np.concatenate(routes), return_counts=True) if routes else ([], np.empty(0))
-        )
+        every = np.concatenate([np.empty(0, dtype=np.int64), *routes])
+        used, times = np.unique(every, return_counts=True)
         position = {int(link): i for i, link in enumerate(used)}
         longest = max((len(route) for route in routes), default=1)
         self._own: list[bool] = []
@@ -112,7 +112,7 @@ class EventFabric:
             self._own.append(all(times[place] == 1 for place in places))
             padded = places + [len(used)] * (longest - len(places))
             self._route.append(np.array(padded))
-        _, bandwidth = self.network.cluster.link_figures(np.array(used, dtype=np.int64))
+        _, bandwidth = self.network.cluster.link_figures(used)
         self._flows = Flows(np.append(bandwidth, np.inf), longest)
         self._settling: float | None = None
         self._next_end = np.inf
@@ -233,7 +233,7 @@ class EventFabric:
             due.append((action, call, number))
 
     def _fire(self, event: simpy.Event) -> None:
-        now: float = event.value
+        now = float(event.value)  # type: ignore[arg-type]
         for action, call, number in self._due.pop(now):
             action(call, number, now)
 
@@ -282,9 +282,13 @@ class EventFabric:
             self.env.schedule(event, priority=LAST)
 
     def _settle(self, event: simpy.Event) -> None:
-        now: float = event.value
+        now = float(event.value)  # type: ignore[arg-type]
         self._settling = None
-        self._next_end = self._flows.settle(now, lambda token: self._arrive(*token, now))
+
+        def arrived(token: tuple[_Call, int]) -> None:
+            self._arrive(token[0], token[1], now)
+
+        self._next_end = self._flows.settle(now, arrived)
         if self._next_end < np.inf:
             delay = max(self._next_end - self.env.now, 0.0)
             self.env.timeout(delay, self._next_end).callbacks.append(self._flow_ends)

@@ -57,21 +57,21 @@ def fair_rates(links: Ints, capacity: Floats) -> Floats:
 
 
 def _narrowest(links: Ints, share: Floats) -> Floats:
-    found = share.take(links[0])
+    found: Floats = share.take(links[0])
     for row in links[1:]:
         np.minimum(found, share.take(row), out=found)
     return found
 
 
 def _load(links: Ints, rates: Floats, num_links: int) -> Floats:
-    load = np.bincount(links[0], rates, num_links)
+    load = np.bincount(links[0], rates, num_links).astype(np.float64, copy=False)
     for row in links[1:]:
         load += np.bincount(row, rates, num_links)
     return load
 
 
 def _on_full_link(links: Ints, full: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    found = full.take(links[0])
+    found: NDArray[np.bool_] = full.take(links[0])
     for row in links[1:]:
         found |= full.take(row)
     return found

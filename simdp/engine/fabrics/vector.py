@@ -186,9 +186,7 @@ class _Round:
     connection: Ints
 
 
-def record_collective(
-    trace: TraceBuilder, op: Launch, enter: Floats, end: Floats
-) -> None:
+def record_collective(trace: TraceBuilder, op: Launch, enter: Floats, end: Floats) -> None:
     """Add the spans of a collective: each rank waits for the last one to enter, then takes part.
 
     A rank that is done before the last one has entered, as in a broadcast, has waited until then.
@@ -201,8 +199,6 @@ def record_collective(
     name = f"{op.plan.collective} {op.name}"
     waits = begin > enter
     if waits.any():
-        trace.add(
-            ranks[waits], op.step, COMM_LANE, "wait", name, enter[waits], begin[waits]
-        )
+        trace.add(ranks[waits], op.step, COMM_LANE, "wait", name, enter[waits], begin[waits])
     sent = op.plan.sends_per_rank * op.nbytes / op.plan.num_chunks
     trace.add(ranks, op.step, COMM_LANE, "comm", name, begin, end, sent)

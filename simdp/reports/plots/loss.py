@@ -17,7 +17,7 @@ from simdp.results.result import Result, Study
 
 Floats = NDArray[np.float64]
 
-MAX_LINES, MAX_RANKS, MAX_MARKERS = 8, 64, 12
+MAX_LINES, MAX_RANKS, MAX_MARKERS = len(theme.MARKERS), 64, 12
 """Lines of a sweep; thin lines of ranks; markers on a line. Beyond them some are left out."""
 
 LOG_RATIO = 100.0
@@ -92,7 +92,7 @@ def _draw_sweep(ax: Axes, points: list[Result]) -> list[End]:
 
 
 def _coincide(a: Floats, b: Floats) -> bool:
-    return len(a) == len(b) and np.allclose(a, b, rtol=1e-3, atol=0, equal_nan=True)
+    return len(a) == len(b) and np.allclose(a, b, rtol=1e-4, atol=0, equal_nan=True)
 
 
 def _draw_line(
@@ -106,7 +106,7 @@ def _draw_line(
         loss,
         color=color,
         marker=marker,
-        markevery=(number * every // num_lines, every),
+        markevery=(number * max(1, every // num_lines) % every, every),
         markeredgecolor="white",
         markeredgewidth=0.6,
         zorder=3 + 0.01 * number,

@@ -218,9 +218,9 @@ def _throughput_axis(ax: Axes, curves: list[Curve]) -> None:
     low = high / (high / low) ** (1 / (1 - below))
     ax.set_yscale("log")
     ax.set_ylim(low, high)
-    wide = high / low > 20
+    few, many = high / low < 5, high / low > 1e3
     ax.yaxis.set_major_locator(
-        LogLocator(10, subs=(1, 2, 5)) if wide else MaxNLocator(6, steps=[1, 2, 5, 10])
+        MaxNLocator(5) if few else LogLocator(10, subs=(1,) if many else (1, 2, 5))
     )
     ax.yaxis.set_major_formatter(FuncFormatter(theme.short_number))
     ax.yaxis.set_minor_locator(NullLocator())

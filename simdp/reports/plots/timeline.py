@@ -235,7 +235,11 @@ def _shorter(name: str) -> list[str]:
     short = {"forward": "fwd", "backward": "bwd"}.get(name)
     if short:
         return [name, short]
-    return [name, name.partition(" ")[2]] if " " in name else [name]
+    what, _, number = name.rpartition(" ")  # as in "all_reduce bucket 0"
+    if not what:
+        return [name]
+    shorter = [name, name.partition(" ")[2]]
+    return [*shorter, f"{what.split()[-1][0]}{number}"] if number.isdigit() else shorter
 
 
 def _mark_steps(

@@ -6,7 +6,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from simdp.workload.layers.base import NO_ARRAYS, Array, Cost, Floats, Layer, Parameter, Parameters, cost
+from simdp.workload.layers.base import (
+    NO_ARRAYS,
+    Array,
+    Cost,
+    Floats,
+    Layer,
+    Parameter,
+    Parameters,
+    cost,
+)
 
 
 def split_equation(equation: str) -> tuple[str, str, str]:

@@ -11,7 +11,7 @@ class NoOptimizer(Optimizer):
     """Leaves the parameters as they are and takes no time."""
 
     kind: Literal["none"] = "none"
-    lr: Literal[0] = 0  # type: ignore[assignment]
+    lr: Literal[0] = 0
 
     def state_names(self) -> list[str]:
         return []

@@ -1,0 +1,62 @@
+"""Threads: ranks compute side by side on this machine's cores, with the same bits on any number.
+
+NumPy's kernels let other threads run while they work. Each rank's arrays are its own and each
+matrix product runs in one thread, so that the order in which ranks are served changes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import TypeVar
+
+T = TypeVar("T")
+
+WORTHWHILE_ELEMENTS = 100_000
+"""Parameters of a model from which on a rank's work outweighs the hand-over to a thread."""
+
+
+def available() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+_limit = available()
+
+
+def limit(num_threads: int) -> None:
+    """Use so many threads from now on, 1 or more; for processes that share a machine."""
+    global _limit
+    _limit = num_threads
+    _pool.cache_clear()
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_limit, thread_name_prefix="rank")
+
+
+def each_rank(work: Callable[[int], T], world_size: int, num_elements: int) -> list[T]:
+    """Do something for every rank.
+
+    Parameters
+    ----------
+    work : callable
+        Takes a rank; touches nothing that belongs to another.
+    world_size : int
+        Number of ranks.
+    num_elements : int
+        Parameters that the work goes over.
+
+    Returns
+    -------
+    list
+        What it returned, by rank.
+    """
+    if _limit == 1 or world_size == 1 or num_elements < WORTHWHILE_ELEMENTS:
+        return [work(rank) for rank in range(world_size)]
+    return list(_pool().map(work, range(world_size)))

@@ -1,0 +1,76 @@
+"""Small real studies to draw, each simulated once."""
+
+from __future__ import annotations
+
+import pytest
+
+import simdp
+from simdp.reports import theme
+
+SCENARIO = """
+name: small
+cluster:
+  world_size: 4
+  device: a100-sxm4-80gb
+  topology: ring
+  link: {alpha: 5 us, bandwidth: 25 GB/s}
+  stragglers: [{kind: slow_rank, rank: 1, factor: 1.5}]
+workload:
+  model: {kind: mlp, widths: [64, 64, 10]}
+  dataset: {kind: blobs, num_samples: 512}
+  loss: cross_entropy
+  optimizer: {kind: sgd, lr: 0.1}
+  microbatch: 8
+  steps: 5
+strategy: {kind: ddp, bucket_cap: 0 B}
+collectives: {all_reduce: ring}
+"""
+
+SIZES = {"cluster.world_size": [2, 4, 8]}
+
+
+@pytest.fixture(scope="session")
+def play(tmp_path_factory):
+    path = tmp_path_factory.mktemp("plots") / "small.yaml"
+    path.write_text(SCENARIO)
+    return lambda **sections: simdp.sweep(simdp.load_scenario(path, sections.get("set", {})))
+
+
+@pytest.fixture(scope="session")
+def single(play):
+    return play()
+
+
+@pytest.fixture(scope="session")
+def sizes(play):
+    return play(set={"sweep": SIZES})
+
+
+@pytest.fixture(scope="session")
+def grid(play):
+    return play(set={"sweep": {**SIZES, "strategy.overlap": [True, False]}})
+
+
+@pytest.fixture(scope="session")
+def large(play):
+    return play(
+        set={
+            "cluster.world_size": 40,
+            "cluster.stragglers.0.rank": 21,
+            "numerics": False,
+        }
+    )
+
+
+@pytest.fixture
+def drawn():
+    """Draw a plot of a study on fresh axes, and lay them out."""
+
+    def draw(plot, study):
+        with theme.style():
+            figure, axes = theme.new_figure(plot.num_axes, plot.num_rows(study))
+            plot.draw(study, *axes)
+            figure.draw_without_rendering()
+        return axes
+
+    return draw

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from simdp.reports.plots.labels import evenly, point_names, spread
+from simdp.results.result import Result
+
+
+def points(*sets):
+    return [Result({}, chosen, {}) for chosen in sets]
+
+
+@pytest.mark.parametrize(("count", "limit"), [(3, 5), (5, 5), (100, 8), (9, 2), (4, 1)])
+def test_an_even_choice_is_ordered_and_within_its_limit(count, limit):
+    chosen = evenly(count, limit)
+    assert chosen == sorted(set(chosen))
+    assert len(chosen) == min(count, limit)
+    assert chosen[0] == 0
+    assert limit < 2 or chosen[-1] == count - 1
+
+
+def test_a_point_is_named_by_what_differs_between_the_points():
+    named = point_names(points({"a.x": 1, "b.on": True}, {"a.x": 1, "b.on": False}))
+    assert named == ["on: true", "on: false"]
+
+
+def test_a_key_that_an_axis_shows_is_not_in_the_name():
+    swept = points({"a.x": 1, "b.y": 0.5}, {"a.x": 2, "b.y": 1.0})
+    assert point_names(swept, leave_out="a.x") == ["y: 0.5", "y: 1"]
+
+
+def test_a_kind_is_named_after_its_family():
+    swept = points({"strategy.kind": "ddp"}, {"strategy.kind": "single"})
+    assert point_names(swept) == ["strategy: ddp", "strategy: single"]
+
+
+def test_options_of_a_kind_are_part_of_the_name():
+    swept = points(
+        {"collectives.all_reduce": "ring"},
+        {"collectives.all_reduce": {"kind": "ring", "chunking": "gloo"}},
+    )
+    assert point_names(swept) == ["all_reduce: ring", "all_reduce: ring(chunking=gloo)"]
+
+
+def test_a_long_name_is_cut():
+    (name, _) = point_names(points({"a.b": "x" * 90}, {"a.b": "y"}))
+    assert name.endswith("x…")
+    assert len(name) <= 34
+
+
+@pytest.mark.parametrize(
+    "wanted", [[], [0.5], [0.5, 0.5, 0.5], [0.0, 0.05, 0.3, 0.31, 0.32, 0.9], [0.9, 0.1, 0.11]]
+)
+def test_labels_that_were_spread_keep_their_order_and_never_overlap(wanted):
+    placed = spread(wanted, 0.1)
+    order = sorted(range(len(wanted)), key=lambda i: (-wanted[i], i))
+    heights = [placed[i] for i in order]
+    for above, below in itertools.pairwise(heights):
+        assert above - below >= 0.1 - 1e-12
+
+
+def test_labels_with_room_stay_where_they_were():
+    assert spread([0.2, 0.8, 0.5], 0.1) == [0.2, 0.8, 0.5]

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import copy
+import io
+import re
+import subprocess
+import sys
+
+import matplotlib
+import numpy as np
+import pytest
+
+from simdp.reports import theme
+from simdp.reports.plots import PLOTS, fitting, render
+from simdp.results.result import Study
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def png(study, kind):
+    stream = io.BytesIO()
+    render(study, kind, stream)
+    return stream.getvalue()
+
+
+def test_a_plot_is_registered_under_its_kind():
+    assert {kind: plot.kind for kind, plot in PLOTS.items()} == {kind: kind for kind in PLOTS}
+    assert list(PLOTS) == sorted(PLOTS)
+
+
+def test_a_study_gets_the_plots_that_its_data_allow(single, sizes, grid, large):
+    assert fitting(single) == ["loss", "timeline"]
+    assert fitting(sizes) == fitting(grid) == ["loss", "scaling", "timeline"]
+    assert fitting(large) == ["timeline"]
+
+
+def test_a_saved_study_can_be_drawn_but_for_its_trace(sizes, tmp_path):
+    sizes.save(tmp_path / "result.json")
+    loaded = Study.load(tmp_path / "result.json")
+    assert fitting(loaded) == ["loss", "scaling"]
+    assert png(loaded, "scaling") == png(sizes, "scaling")
+
+
+@pytest.mark.parametrize("kind", PLOTS)
+def test_every_axis_has_a_label_with_a_unit(kind, grid, drawn):
+    for ax in drawn(PLOTS[kind](), grid):
+        for label in (ax.get_xlabel(), ax.get_ylabel()):
+            assert re.search(r"\S \[[^\]]+\]", label)
+
+
+@pytest.mark.parametrize("kind", PLOTS)
+def test_nothing_written_leaves_the_figure(kind, grid, drawn):
+    axes = drawn(PLOTS[kind](), grid)
+    figure = axes[0].get_figure()
+    width, height = figure.canvas.get_width_height()
+    for ax in axes:
+        box = ax.get_tightbbox()
+        assert box.x0 >= 0
+        assert box.y0 >= 0
+        assert box.x1 <= width
+        assert box.y1 <= height
+
+
+@pytest.mark.parametrize("kind", PLOTS)
+def test_equal_studies_give_equal_bytes(kind, grid):
+    first = png(grid, kind)
+    assert first.startswith(PNG)
+    assert png(copy.deepcopy(grid), kind) == first
+
+
+@pytest.mark.parametrize("kind", PLOTS)
+def test_a_file_holds_no_time_and_no_version_of_matplotlib(kind, grid):
+    content = png(grid, kind)
+    assert b"tIME" not in content
+    assert matplotlib.__version__.encode() not in content
+
+
+@pytest.mark.parametrize("kind", PLOTS)
+def test_drawing_leaves_the_study_as_it_was(kind, grid):
+    json, columns = grid.to_json(), copy.deepcopy(vars(grid.points[-1].trace))
+    png(grid, kind)
+    assert grid.to_json() == json
+    for name, column in vars(grid.points[-1].trace).items():
+        assert np.array_equal(column, columns[name])
+
+
+@pytest.mark.parametrize("kind", PLOTS)
+def test_drawing_leaves_matplotlib_as_it_was(kind, grid):
+    before = dict(matplotlib.rcParams)
+    png(grid, kind)
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_a_users_own_settings_change_no_byte(single):
+    before = png(single, "loss")
+    with matplotlib.rc_context({"lines.linewidth": 9, "font.size": 20, "savefig.dpi": 30}):
+        assert png(single, "loss") == before
+
+
+def test_pyplot_is_never_imported():
+    script = "import sys, simdp.reports.plots; sys.exit('matplotlib.pyplot' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+def test_an_unknown_kind_is_refused_with_the_known_ones(single):
+    with pytest.raises(ValueError, match="kind must be one of loss, scaling, timeline, got 'loos'"):
+        png(single, "loos")
+
+
+def test_a_plot_without_its_data_is_refused_with_what_it_needs(single):
+    with pytest.raises(ValueError, match="a scaling plot needs a sweep over"):
+        png(single, "scaling")
+
+
+def test_the_footer_names_scenario_seed_and_version(single):
+    assert theme.footer(single) == f"scenario small · seed 0 · simdp {single.version}"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "unit"), [(2.0, "s"), (0.25, "ms"), (1e-4, "us"), (5e-9, "ns"), (0.0, "ns")]
+)
+def test_a_time_axis_has_the_unit_that_fits_its_longest_time(seconds, unit):
+    assert theme.time_unit(seconds)[0] == unit
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.5, "0.5"), (950, "950"), (1.5e6, "1.5 M"), (2e4, "20 k"), (3e9, "3 G")]
+)
+def test_large_numbers_are_written_short(value, text):
+    assert theme.short_number(value) == text

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from simdp.reports.plots.scaling import ScalingCurve
+
+
+def lines(ax, style):
+    return [
+        line
+        for line in ax.lines
+        if line.get_transform() == ax.transData and line.get_linestyle() == style
+    ]
+
+
+def metric(study, name):
+    return np.array([point.metrics[name] for point in study.points])
+
+
+def test_one_world_size_does_not_make_a_curve(play):
+    study = play(set={"sweep": {"cluster.world_size": [4], "strategy.overlap": [True, False]}})
+    assert not ScalingCurve().fits(study)
+
+
+def test_the_solid_lines_are_what_was_simulated(sizes, drawn):
+    top, bottom = drawn(ScalingCurve(), sizes)
+    (step_time,), (throughput,) = lines(top, "-"), lines(bottom, "-")
+    assert top.get_ylabel() == "Step time [us]"
+    assert np.allclose(step_time.get_ydata(), metric(sizes, "step_time_s") * 1e6)
+    assert np.array_equal(throughput.get_ydata(), metric(sizes, "throughput_samples_per_s"))
+    assert list(throughput.get_xdata()) == [2, 4, 8]
+    assert throughput.get_marker() == "o"
+
+
+def test_the_dashed_lines_scale_linearly_from_the_smallest_world_size(sizes, drawn):
+    top, bottom = drawn(ScalingCurve(), sizes)
+    (step_time,), (throughput,) = lines(top, "--"), lines(bottom, "--")
+    first = sizes.points[0].metrics
+    assert np.allclose(step_time.get_ydata(), first["step_time_s"] * 1e6)  # fixed microbatch
+    assert np.allclose(
+        throughput.get_ydata(), first["throughput_samples_per_s"] * np.array([1, 2, 4])
+    )
+
+
+def test_each_point_is_labelled_with_its_scaling_efficiency(sizes, drawn):
+    _, bottom = drawn(ScalingCurve(), sizes)
+    written = [text.get_text() for text in bottom.texts if "%" in text.get_text()]
+    wanted = [f"{value:.0%}".replace("%", " %") for value in metric(sizes, "scaling_efficiency")]
+    assert written == wanted
+
+
+def test_world_sizes_are_plain_numbers_on_a_log2_axis(sizes, drawn):
+    for ax in drawn(ScalingCurve(), sizes):
+        assert ax.get_xscale() == "log"
+        assert [label.get_text() for label in ax.get_xticklabels()] == ["2", "4", "8"]
+
+
+@pytest.mark.parametrize("panel", [0, 1])
+def test_a_second_key_gives_a_named_line_per_value(panel, grid, drawn):
+    ax = drawn(ScalingCurve(), grid)[panel]
+    named = {text.get_text() for text in ax.texts}
+    assert {"overlap: true", "overlap: false", "linear scaling"} <= named
+    assert len({line.get_marker() for line in lines(ax, "-")}) == 2
+    assert len({line.get_color() for line in lines(ax, "-")}) == 2
+
+
+def test_points_are_drawn_by_world_size_in_whatever_order_they_were_swept(play, drawn):
+    study = play(set={"sweep": {"cluster.world_size": [8, 2]}})
+    top, _ = drawn(ScalingCurve(), study)
+    assert list(lines(top, "-")[0].get_xdata()) == [2, 8]

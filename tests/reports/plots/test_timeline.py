@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_rgba
+
+from simdp.reports import theme
+from simdp.reports.plots.timeline import MAX_RANKS, Timeline, choose_ranks
+from simdp.results.trace import COMM_LANE
+
+
+def bars(ax, activity):
+    (found,) = [c for c in ax.collections if c.get_label() == activity]
+    return [path.vertices[:4] for path in found.get_paths()]
+
+
+def test_rank_0_is_on_top_and_compute_above_communication(single, drawn):
+    (ax,) = drawn(Timeline(), single)
+    bottom, top = ax.get_ylim()
+    assert bottom > top
+    assert ax.get_yticklabels()[0].get_text() == "0"
+    highest_comm = min(corners[:, 1].min() for corners in bars(ax, "comm"))
+    assert min(corners[:, 1].min() for corners in bars(ax, "forward")) < highest_comm
+
+
+def test_the_last_two_steps_are_shown_from_their_start(single, drawn):
+    (ax,) = drawn(Timeline(), single)
+    trace = single.points[0].trace
+    shown = (trace.step >= 3) & (trace.lane <= COMM_LANE)
+    length = trace.end[shown].max() - trace.start[shown].min()
+    assert ax.get_title(loc="left") == "Timeline of steps 3–4"
+    assert ax.get_xlabel() == "Time since the start of step 3 [us]"
+    assert ax.get_xlim() == pytest.approx((0, length * 1e6))
+
+
+def test_a_run_of_one_step_is_shown_alone(play, drawn):
+    (ax,) = drawn(Timeline(), play(set={"workload.steps": 1}))
+    assert ax.get_title(loc="left") == "Timeline of step 0"
+
+
+def test_bars_are_as_long_as_the_spans_that_they_stand_for(single, drawn):
+    (ax,) = drawn(Timeline(), single)
+    trace = single.points[0].trace
+    pixel = ax.get_xlim()[1] / 1000
+    for activity in ("forward", "backward", "comm", "wait"):
+        mine = trace.select(activity) & (trace.step >= 3)
+        length = (trace.end[mine] - trace.start[mine]).sum() * 1e6
+        drawn_bars = bars(ax, activity)
+        found = sum(np.ptp(corners[:, 0]) for corners in drawn_bars)
+        assert found == pytest.approx(length, abs=2 * pixel * len(drawn_bars))
+
+
+def test_every_activity_has_its_colour_and_what_shares_one_has_a_hatch(single, drawn):
+    (ax,) = drawn(Timeline(), single)
+    colors = {c.get_label(): c.get_facecolor() for c in ax.collections if len(c.get_facecolor())}
+    for activity in ("forward", "backward", "comm"):
+        assert tuple(colors[activity][0]) == to_rgba(theme.FILLS[activity].color)
+    assert {c.get_hatch() for c in ax.collections} >= {
+        theme.FILLS["backward"].hatch,
+        theme.FILLS["wait"].hatch,
+    }
+    looks = [(fill.color, fill.hatch) for fill in theme.FILLS.values()]
+    assert len(set(looks)) == len(looks)
+
+
+def test_buckets_are_named_where_there_is_room(single, drawn):
+    (ax,) = drawn(Timeline(), single)
+    assert any("bucket" in text.get_text() for text in ax.texts)
+
+
+def test_a_straggler_is_marked_by_colour_by_marker_and_by_its_factor(single, drawn):
+    (ax,) = drawn(Timeline(), single)
+    labels = ax.get_yticklabels()
+    assert [label.get_text() for label in labels] == ["0", "▲ 1 · 1.5×", "2", "3"]
+    assert [label.get_color() == theme.STRAGGLER for label in labels] == [False, True, False, False]
+    assert "straggler" in [text.get_text() for text in ax.get_legend().get_texts()]
+
+
+def test_the_ranks_that_are_left_out_are_named(large, drawn):
+    (ax,) = drawn(Timeline(), large)
+    labels = [label.get_text() for label in ax.get_yticklabels()]
+    assert len(labels) == MAX_RANKS
+    assert "▲ 21 · 1.5×" in labels
+    assert "16 of 40 ranks are shown; left out: " in ax.get_xlabel()
+
+
+@pytest.mark.parametrize("world_size", [1, 16, 17, 18, 40, 1024])
+@pytest.mark.parametrize("named", [[], [0], [7, 8, 9], list(range(14))])
+def test_the_first_the_last_and_the_named_ranks_are_chosen(world_size, named):
+    named = [rank for rank in named if rank < world_size]
+    chosen = choose_ranks(world_size, named)
+    assert chosen == sorted(set(chosen))
+    assert len(chosen) == min(world_size, MAX_RANKS)
+    assert {0, world_size - 1, *named} <= set(chosen)

@@ -1,0 +1,253 @@
+"""Tables: what they say is what the metrics say, in units that suit."""
+
+import copy
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+import simdp
+from simdp.reports import table
+from simdp.results.metrics import ORDER, per_rank
+from simdp.results.result import Result, Study
+
+SCENARIOS = Path(__file__).parents[2] / "scenarios"
+
+
+def text(renderable, width=120):
+    stream = io.StringIO()
+    Console(file=stream, width=width, highlight=False).print(renderable)
+    return stream.getvalue()
+
+
+def rows(renderable, begins):
+    """Cells of the rows whose first cell is one of these."""
+    lines = [line.replace("│", " ").split() for line in text(renderable).splitlines()]
+    return [cells for cells in lines if cells and cells[0] in begins]
+
+
+def study(name, **overrides):
+    return simdp.sweep(simdp.load_scenario(SCENARIOS / f"{name}.yaml", overrides))
+
+
+@pytest.fixture(scope="module")
+def one():
+    """One run with numerics and a straggler."""
+    return study("8gpu_ring", **{"workload.steps": 3, "workload.model.widths": [512, 256, 10]})
+
+
+@pytest.fixture(scope="module")
+def many():
+    """A sweep over two keys, one of them the world size."""
+    return study(
+        "ring_vs_tree",
+        **{"sweep": {"collectives.all_reduce": ["ring", "tree"], "cluster.world_size": [1, 4]}},
+    )
+
+
+def made_up(**metrics):
+    """A study of one run with these metrics, all others as dull as can be."""
+    dull = dict.fromkeys(ORDER, 0.0) | {
+        "bytes_sent_per_rank": [0],
+        "bucket_bytes": [],
+        "peak_memory_bytes": [0],
+        "fits_memory": True,
+        "loss": None,
+        "lr": [0.1],
+    }
+    scenario = {"name": "dull", "cluster": {"world_size": 1}}
+    return Study("0.1.0", scenario, [Result(scenario, {}, dull | metrics)])
+
+
+# Numbers
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        (None, "-"),
+        (0.0, "0"),
+        (1.5, "1.5 s"),
+        (0.25, "250 ms"),
+        (698.6e-6, "698.6 us"),
+        (2e-9, "2 ns"),
+        (3e-12, "0.003 ns"),
+        (123.456, "123.5 s"),
+    ],
+)
+def test_a_time_is_written_in_the_unit_that_suits_it(value, written):
+    assert table.seconds(value) == written
+
+
+# One run
+
+
+def test_the_summary_shows_each_part_of_a_step(one):
+    m = one.points[0].metrics
+    shown = text(table.summary(one))
+    assert "8gpu_ring: 8 ranks" in shown
+    for key, name in {"step_time_s": "step time", **table.PARTS}.items():
+        (line,) = [line for line in shown.splitlines() if f" {name} " in line]
+        assert table.seconds(m[key]) in line
+        if key != "step_time_s":
+            assert f"{100 * m[key] / m['step_time_s']:.1f} %" in line
+
+
+def test_the_summary_shows_what_was_learned_and_sent(one):
+    m = one.points[0].metrics
+    shown = text(table.summary(one))
+    for part in (
+        f"{m['throughput_samples_per_s']:,.0f} samples/s",
+        f"{m['loss'][0]:.4g} to {m['loss'][-1]:.4g}",
+        f"{m['bytes_sent_per_rank'][0] / 1e6:.4g} MB",
+        f"{m['peak_memory_bytes'][0] / 1e9:.4g} GB",
+        f"{len(m['bucket_bytes'])} (",
+        table.seconds(m["simulated_s"]),
+        "vector fabric: no link is shared",
+    ):
+        assert part in shown
+    (identical,) = rows(table.summary(one), ["replicas"])
+    assert identical == ["replicas", "identical:", "yes"]
+
+
+def test_a_model_that_does_not_fit_is_named():
+    assert "does not fit" in text(table.summary(made_up(fits_memory=False)))
+    assert "does not fit" not in text(table.summary(made_up()))
+
+
+def test_a_run_in_which_nothing_happens_has_dashes_and_no_division_by_zero():
+    shown = text(table.summary(made_up(throughput_samples_per_s=None, utilization=None)))
+    assert shown.splitlines()[0].strip() == "dull: 1 rank"
+    (line,) = rows(table.summary(made_up(throughput_samples_per_s=None)), ["throughput:"])
+    assert line == ["throughput:", "-"]
+    assert "nan" not in shown
+
+
+def test_a_long_list_of_buckets_is_cut():
+    shown = text(table.summary(made_up(bucket_bytes=[2**20] * 9)))
+    assert "9 (1, 1, 1, 1, 1, 1, ... MiB)" in shown
+    assert "2 (0.5, 4 MiB)" in text(table.summary(made_up(bucket_bytes=[2**19, 2**22])))
+
+
+def test_a_loss_that_is_no_number_is_a_dash_in_a_loaded_result():
+    assert "0.5 to -" in text(table.summary(made_up(loss=[0.5, None])))
+
+
+# A sweep
+
+
+def test_a_sweep_has_a_row_for_each_point_in_its_order(many):
+    scale = 1e-3 if "time in ms" in text(table.summary(many)) else 1e-6
+    found = rows(table.summary(many), ["ring", "tree"])
+    assert [cells[:2] for cells in found] == [
+        ["ring", "1"],
+        ["ring", "4"],
+        ["tree", "1"],
+        ["tree", "4"],
+    ]
+    for cells, point in zip(found, many.points, strict=True):
+        m = point.metrics
+        assert cells[2] == f"{m['step_time_s'] / scale:.4g}"
+        assert cells[3] == f"{m['compute_s'] / scale:.4g}"
+        assert cells[-3] == f"{m['throughput_samples_per_s']:,.0f}"
+        assert cells[-2:] == [f"{100 * m['scaling_efficiency']:.1f}", "%"]
+
+
+def test_columns_in_which_nothing_happens_are_left_out(many):
+    alone = Study(many.version, many.scenario, many.points[:1])
+    assert "wait" not in text(table.summary(alone))
+    head = text(table.summary(many)).splitlines()
+    (line,) = [line for line in head if "world_size" in line]
+    assert line.split() == [
+        "all_reduce",
+        "world_size",
+        "step",
+        "compute",
+        "update",
+        "exposed",
+        "wait",
+        "samples/s",
+        "eff.",
+    ]
+
+
+def test_a_sweep_over_options_shows_their_values():
+    kinds = [{"kind": "ddp", "overlap": False}, "ddp"]
+    found = rows(
+        table.summary(study("naive_vs_overlap", sweep={"strategy": kinds})), ["ddp,", "ddp"]
+    )
+    assert len(found) == 2
+    assert found[0][:2] == ["ddp,", "False"]
+
+
+# Every rank
+
+
+def test_every_rank_has_its_row(one):
+    result = one.points[0]
+    found = per_rank(result.trace, 8, 3)
+    lines = rows(table.ranks(one), [str(rank) for rank in range(8)])
+    m = result.metrics
+    assert len(lines) == 8
+    for rank, cells in enumerate(lines):
+        times = [f"{found[key][rank] / 1e-6:.4g}" for key in table.SHORT]
+        sent, loss = m["bytes_sent_per_rank"][rank] / 1e6, m["loss_per_rank"][-1][rank]
+        assert cells == [str(rank), *times, f"{sent:.4g}", f"{loss:.4g}"]
+
+
+def test_the_slow_rank_stands_out_and_the_others_wait(one):
+    cells = rows(table.ranks(one), [str(rank) for rank in range(8)])
+    names = ["rank", *table.SHORT]
+    compute, wait = names.index("compute_s"), names.index("wait_s")
+    slow = cells.pop(3)
+    assert all(float(slow[compute]) > 1.4 * float(other[compute]) for other in cells)
+    assert all(float(slow[wait]) < float(other[wait]) for other in cells)
+
+
+def test_the_ranks_of_a_sweep_are_those_of_its_last_point(many):
+    shown = text(table.ranks(many))
+    assert "every rank at tree, 4" in shown
+    assert len(rows(table.ranks(many), "0123")) == 4
+
+
+def test_many_ranks_are_cut_and_the_table_says_so(one, monkeypatch):
+    monkeypatch.setattr(table, "MAX_RANKS", 3)
+    assert len(rows(table.ranks(one), "01234567")) == 3
+    assert "ranks 3 ... 7 are left out" in text(table.ranks(one))
+
+
+def test_a_loaded_result_has_no_ranks_to_show(one, tmp_path):
+    one.save(tmp_path / "result.json")
+    loaded = Study.load(tmp_path / "result.json")
+    assert text(table.ranks(loaded)).strip() == "no trace"
+    assert "8gpu_ring: 8 ranks" in text(table.summary(loaded))
+
+
+# All of them
+
+
+def test_tables_fit_into_80_columns(one, many):
+    for renderable in (table.summary(one), table.summary(many), table.ranks(one)):
+        wide, narrow = text(renderable, 300).splitlines(), text(renderable, 80).splitlines()
+        assert len(wide) == len(narrow)
+        assert max(map(len, narrow)) <= 80
+        assert "…" not in "".join(narrow)
+
+
+def test_a_table_leaves_its_study_as_it_is(one):
+    before, metrics = one.to_json(), copy.deepcopy(one.points[0].metrics)
+    start = one.points[0].trace.start.copy()
+    text(table.summary(one))
+    text(table.ranks(one))
+    assert one.to_json() == before
+    assert one.points[0].metrics == metrics
+    assert (one.points[0].trace.start == start).all()
+
+
+def test_kinds_are_listed_one_a_line():
+    shown = text(table.kinds({"colours": {"blue": "the sky", "red": "[bold]`wine`"}, "none": {}}))
+    assert [line.split() for line in shown.splitlines()] == [
+        ["colours", "blue", "the", "sky"],
+        ["colours", "red", "[bold]wine"],
+    ]

@@ -1,0 +1,148 @@
+"""Buckets, byte for byte as torch's DDP fills them, and the rule itself on any tensors."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simdp.strategies.buckets import MiB, assign, limits
+from simdp.strategies.ddp import DDP
+from simdp.workload.layers import Parameter
+from simdp.workload.models.mlp import MLP
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+CASES = json.loads((GOLDEN / "g08_buckets.json").read_text())["cases"]
+RECORDED = json.loads((GOLDEN / "g08_models.json").read_text())["models"]
+MODELS = {"seed_mlp_5_8_6_2": MLP(widths=[5, 8, 6, 2]), "mlp4x1024": MLP(widths=[1024] * 5)}
+FLOAT32 = 4
+
+
+def torchs_name(name):
+    """Torch's Sequential counts activations too: layers.1.weight is its 2.weight."""
+    _, number, what = name.split(".")
+    return f"{2 * int(number)}.{what}"
+
+
+def strategy_of(case):
+    cap = case["bucket_cap_mb"]
+    options = {} if cap is None else {"bucket_cap": f"{int(cap * 1024 * 1024)} B"}
+    return DDP(find_unused_parameters=case["find_unused_parameters"], **options)
+
+
+def layout(case, iteration):
+    """Buckets of an iteration, as torch's parameter indices and as bytes."""
+    model = MODELS[case["model"]]
+    parameters = model.parameters()
+    index = {p.name: i for i, p in enumerate(parameters)}
+    buckets = strategy_of(case).buckets(parameters, model.ready_order(), FLOAT32, iteration)
+    nbytes = [sum(parameters[index[n]].num_elements * FLOAT32 for n in names) for names in buckets]
+    return [[index[name] for name in names] for names in buckets], nbytes
+
+
+every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+
+
+# torch -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_have_torchs_tensors_and_ready_order(name):
+    model, recorded = MODELS[name], RECORDED[name]
+    parameters = model.parameters()
+    assert [torchs_name(p.name) for p in parameters] == recorded["names"]
+    assert [list(p.shape) for p in parameters] == recorded["shapes"]
+    assert [p.num_elements * FLOAT32 for p in parameters] == recorded["nbytes"]
+    ready = [recorded["names"][i] for i in recorded["grad_ready_order_no_ddp"]]
+    assert [torchs_name(n) for n in model.ready_order()] == ready
+
+
+@every_case
+def test_the_first_iteration_has_torchs_buckets(case):
+    _, nbytes = layout(case, iteration=0)
+    assert nbytes == case["bucket_sizes"]
+    launched = [launch[2] * FLOAT32 for launch in case["comm_launches_iter1"]]
+    assert nbytes == launched
+
+
+@every_case
+def test_later_iterations_have_torchs_buckets(case):
+    indices, nbytes = layout(case, iteration=1)
+    assert nbytes == (case["rebuilt_bucket_sizes"] or case["bucket_sizes"])
+    assert nbytes == [launch[2] * FLOAT32 for launch in case["comm_launches_iter2"]]
+    if case["has_rebuilt_buckets"]:
+        written = ", ".join(" ".join(map(str, bucket)) for bucket in indices)
+        assert written == case["rebuilt_per_bucket_param_indices"]
+    assert layout(case, iteration=7) == (indices, nbytes)
+
+
+@every_case
+def test_bytes_of_a_steady_step_are_those_of_later_iterations(case):
+    model = MODELS[case["model"]]
+    nbytes = strategy_of(case).bucket_nbytes(model.parameters(), model.ready_order(), FLOAT32)
+    assert nbytes == layout(case, iteration=1)[1]
+    assert all(isinstance(value, int) for value in nbytes)
+
+
+# Settings ----------------------------------------------------------------------------------------
+
+
+def test_without_a_cap_the_first_bucket_is_small():
+    assert limits(None) == [1 * MiB, 25 * MiB]
+
+
+def test_a_cap_holds_for_every_bucket():
+    assert limits(25.0 * MiB) == [25 * MiB]
+
+
+@pytest.mark.parametrize("iteration", [0, 1])
+def test_reverse_registration_has_its_buckets_from_the_start(iteration):
+    model = MODELS["mlp4x1024"]
+    names = [p.name for p in model.parameters()]
+    buckets = DDP(bucket_order="reverse_registration").buckets(
+        model.parameters(), model.ready_order(), FLOAT32, iteration
+    )
+    assert [name for bucket in buckets for name in bucket] == names[::-1]
+    assert [len(bucket) for bucket in buckets] == [2, 6]
+
+
+def test_a_cap_of_nothing_puts_every_tensor_into_a_bucket_of_its_own():
+    model = MODELS["seed_mlp_5_8_6_2"]
+    nbytes = DDP(bucket_cap="0 B").bucket_nbytes(model.parameters(), model.ready_order(), FLOAT32)
+    assert nbytes == [8, 48, 24, 192, 32, 160]
+
+
+@pytest.mark.parametrize(("view", "nbytes"), [(False, 100.0), (True, 0.0)])
+def test_buckets_take_memory_unless_gradients_live_in_them(view, nbytes):
+    assert DDP(gradient_as_bucket_view=view).bucket_memory(100.0) == nbytes
+
+
+# The rule ----------------------------------------------------------------------------------------
+
+tensors = st.lists(st.integers(0, 50), max_size=30).map(
+    lambda sizes: [Parameter(f"p{i}", (size,), 1.0) for i, size in enumerate(sizes)]
+)
+caps = st.lists(st.integers(0, 300), min_size=1, max_size=3)
+
+
+@given(parameters=tensors, itemsize=st.sampled_from([2, 4, 8]), caps=caps)
+def test_no_tensor_is_split_lost_or_moved(parameters, itemsize, caps):
+    buckets = assign(parameters, itemsize, caps)
+    assert [name for names in buckets for name in names] == [p.name for p in parameters]
+    assert all(buckets)
+
+
+@given(parameters=tensors, itemsize=st.sampled_from([2, 4, 8]), caps=caps)
+def test_a_bucket_closes_as_soon_as_it_holds_its_limit(parameters, itemsize, caps):
+    nbytes = {p.name: p.num_elements * itemsize for p in parameters}
+    buckets = assign(parameters, itemsize, caps)
+    for number, names in enumerate(buckets):
+        limit = caps[min(number, len(caps) - 1)]
+        held = sum(nbytes[name] for name in names)
+        assert held >= limit or number == len(buckets) - 1
+        assert len(names) == 1 or held - nbytes[names[-1]] < limit
+
+
+def test_no_tensors_make_no_buckets():
+    assert assign([], 4, [100]) == []

@@ -1,0 +1,65 @@
+"""Families: every table and catalogue is listed, each kind with a line of its own."""
+
+import importlib
+import pkgutil
+
+import pytest
+
+import simdp
+from simdp.cluster.device import DEVICES
+from simdp.cluster.link import LINKS
+from simdp.spec import Spec
+from simdp.studies.families import families
+
+KNOWN = families()
+
+
+def is_spec(member):
+    return isinstance(member, type) and issubclass(member, Spec)
+
+
+def tables():
+    """Every dict from kinds to specs that some module of simdp declares, by its name."""
+    found = {}
+    for module in pkgutil.walk_packages(simdp.__path__, "simdp."):
+        if module.name.split(".")[-1] == "__main__":
+            continue
+        for name, table in vars(importlib.import_module(module.name)).items():
+            members = isinstance(table, dict) and list(table.values())
+            if name.isupper() and members and all(is_spec(member) for member in members):
+                found[name.lower()] = table
+    return found
+
+
+def test_families_are_sorted_and_so_are_their_kinds():
+    assert list(KNOWN) == sorted(KNOWN)
+    for members in KNOWN.values():
+        assert list(members) == sorted(members)
+        assert members
+
+
+def test_every_table_of_simdp_is_listed():
+    assert set(KNOWN) == set(tables()) | {"devices", "links"}
+    for family, table in tables().items():
+        assert set(KNOWN[family]) == set(table), family
+
+
+def test_the_catalogue_is_listed():
+    assert list(KNOWN["devices"]) == DEVICES.names()
+    assert list(KNOWN["links"]) == LINKS.names()
+    assert KNOWN["devices"]["a100-sxm4-80gb"] == "19.5 TFLOP/s float32, 80 GB at 2039 GB/s"
+
+
+@pytest.mark.parametrize("family", KNOWN)
+def test_every_kind_has_one_line_that_says_what_it_is(family):
+    for kind, line in KNOWN[family].items():
+        assert line.strip() == line != "", kind
+        assert "\n" not in line, kind
+        assert len(line) > len("A thing."), kind
+
+
+@pytest.mark.parametrize("family", sorted(set(KNOWN) - {"devices", "links"}))
+def test_a_line_is_the_first_of_the_documentation_and_a_whole_sentence(family):
+    for kind, line in KNOWN[family].items():
+        assert line.endswith("."), f"{kind}: {line}"
+        assert tables()[family][kind].__doc__.strip().startswith(line)

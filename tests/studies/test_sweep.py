@@ -1,0 +1,132 @@
+"""Sweeps: every point of the grid in its order, the same for any number of processes."""
+
+from pathlib import Path
+
+import pytest
+
+import simdp
+from simdp.scenario import checked
+from simdp.studies.sweep import sweep
+
+TINY = {
+    "cluster": {"world_size": 2, "device": "t4-16gb", "topology": "ring", "link": "pcie3-x16"},
+    "workload": {
+        "model": {"kind": "mlp", "widths": [8, 16, 4]},
+        "dataset": {"kind": "regression", "num_samples": 64},
+        "microbatch": 4,
+        "steps": 3,
+    },
+}
+SIZES = "cluster.world_size"
+
+
+def scenario(sweep=None, **top):
+    return checked({**TINY, "sweep": sweep or {}, **top}, Path())
+
+
+def efficiencies(study):
+    return [point.metrics["scaling_efficiency"] for point in study.points]
+
+
+def test_without_a_sweep_there_is_one_point_with_everything():
+    study = sweep(scenario())
+    (point,) = study.points
+    assert point.set == {}
+    assert point.trace is not None
+    assert len(point.replicas) == 2
+    assert point.metrics["scaling_efficiency"] is None
+    assert study.version == simdp.__version__
+    assert study.scenario == scenario().resolved()
+
+
+def test_the_last_key_of_a_grid_runs_fastest():
+    grid = {"workload.microbatch": [4, 8], SIZES: [2, 1, 4]}
+    study = sweep(scenario(grid))
+    assert [tuple(point.set.values()) for point in study.points] == [
+        (4, 2),
+        (4, 1),
+        (4, 4),
+        (8, 2),
+        (8, 1),
+        (8, 4),
+    ]
+    assert [point.world_size for point in study.points] == [2, 1, 4] * 2
+    assert all(list(point.set) == list(grid) for point in study.points)
+    assert study.scenario["sweep"] == grid
+
+
+def test_each_point_is_what_its_scenario_alone_would_give():
+    whole = scenario({SIZES: [1, 3], "strategy": [{"kind": "ddp", "overlap": False}, "ddp"]})
+    for point, (chosen, alone) in zip(sweep(whole).points, whole.points(), strict=True):
+        metrics = {**simdp.simulate(alone).metrics, "scaling_efficiency": None}
+        assert point.set == chosen
+        assert {**point.metrics, "scaling_efficiency": None} == metrics
+
+
+def test_only_the_last_point_keeps_its_trace_and_none_its_weights():
+    points = sweep(scenario({SIZES: [1, 2, 3]})).points
+    assert [point.trace is None for point in points] == [True, True, False]
+    assert [point.replicas for point in points] == [None] * 3
+
+
+def test_a_sweep_over_one_value_is_still_a_sweep():
+    (point,) = sweep(scenario({SIZES: [2]})).points
+    assert point.set == {SIZES: 2}
+    assert point.replicas is None
+    assert point.metrics["scaling_efficiency"] == 1.0
+
+
+def test_two_processes_give_the_same_bytes_as_one():
+    whole = scenario({SIZES: [1, 2, 3], "workload.optimizer": [{"kind": "sgd", "lr": 0.1}, "adam"]})
+    one, two = sweep(whole), sweep(whole, processes=2)
+    assert two.to_json() == one.to_json()
+    assert list(two.points[-1].trace.spans) == list(one.points[-1].trace.spans)
+    assert two.points[0].trace is None
+
+
+def test_there_is_no_less_than_one_process():
+    with pytest.raises(ValueError, match="processes must be >= 1, got 0"):
+        sweep(scenario(), processes=0)
+
+
+# Scaling efficiency
+
+
+def test_efficiency_is_throughput_per_rank_over_that_of_the_smallest():
+    study = sweep(scenario({SIZES: [4, 1, 2]}))
+    per_rank = [p.metrics["throughput_samples_per_s"] / p.world_size for p in study.points]
+    assert efficiencies(study) == [value / per_rank[1] for value in per_rank]
+    assert efficiencies(study)[1] == 1.0
+    assert efficiencies(study)[0] < efficiencies(study)[2] < 1.0
+
+
+def test_only_points_that_differ_in_the_world_size_alone_are_compared():
+    links = [{"alpha": "1 us", "bandwidth": "10 GB/s"}, {"alpha": "90 us", "bandwidth": "1 GB/s"}]
+    study = sweep(scenario({"cluster.link": links, SIZES: [2, 4]}))
+    for fast_or_slow in (study.points[:2], study.points[2:]):
+        two, four = (p.metrics["throughput_samples_per_s"] / p.world_size for p in fast_or_slow)
+        assert [p.metrics["scaling_efficiency"] for p in fast_or_slow] == [1.0, four / two]
+
+
+def test_a_sweep_over_something_else_has_no_efficiency():
+    assert efficiencies(sweep(scenario({"workload.microbatch": [2, 4]}))) == [None, None]
+
+
+# Progress
+
+
+def test_progress_counts_the_steps_of_each_point():
+    seen = []
+    sweep(scenario({SIZES: [1, 2]}), progress=lambda *call: seen.append(call))
+    assert seen == [(0, 1), (0, 2), (0, 3), (1, 1), (1, 2), (1, 3)]
+
+
+def test_progress_of_a_single_run_is_that_of_point_0():
+    seen = []
+    sweep(scenario(), progress=lambda *call: seen.append(call))
+    assert seen == [(0, 1), (0, 2), (0, 3)]
+
+
+def test_watching_changes_nothing():
+    whole = scenario({SIZES: [1, 2]})
+    assert sweep(whole, progress=lambda *call: None).to_json() == sweep(whole).to_json()

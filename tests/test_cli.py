@@ -1,0 +1,514 @@
+"""The command line: what it prints and writes, what it refuses, and with which exit status."""
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import rich.progress  # noqa: F401  binds the clock of its own before a test replaces ours
+
+import simdp
+from simdp.cli import run_command_line
+from simdp.errors import DeadlockError
+from simdp.studies.families import families
+
+TINY = """\
+# How small can a scenario be?
+cluster: {world_size: 2, device: a100-sxm4-80gb, topology: ring, link: nvlink3}
+workload:
+  model: {kind: mlp, widths: [4, 3]}
+  dataset: {kind: regression, num_samples: 32}
+  microbatch: 4
+  steps: 3
+"""
+SWEEP = TINY + "sweep: {cluster.world_size: [1, 2]}\n"
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A working folder with a scenario and a sweep."""
+    monkeypatch.chdir(tmp_path)
+    Path("tiny.yaml").write_text(TINY)
+    Path("sweep.yaml").write_text(SWEEP)
+    return tmp_path
+
+
+@pytest.fixture
+def say(here, capsys):
+    """Run one command; return its status, standard output, and the lines on standard error."""
+
+    def say(*arguments):
+        status = run_command_line([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        return status, out, err.splitlines()
+
+    return say
+
+
+def files(folder="."):
+    return sorted(str(p.relative_to(folder)) for p in Path(folder).rglob("*") if p.is_file())
+
+
+def made():
+    """Every file beside those that the fixture wrote."""
+    return [name for name in files() if name not in ("tiny.yaml", "sweep.yaml")]
+
+
+# run: files --------------------------------------------------------------------------------------
+
+
+def test_run_writes_into_a_folder_of_the_scenarios_name(say):
+    status, out, err = say("run", "tiny.yaml", "--no-plots")
+    assert (status, err) == (0, [])
+    assert made() == ["runs/tiny/result.json", "runs/tiny/trace.json"]
+    assert "tiny: 2 ranks" in out
+    assert out.splitlines()[-1] == "files in runs/tiny"
+
+
+def test_out_names_another_folder(say):
+    status, out, _ = say("run", "tiny.yaml", "--no-plots", "--out", "some/where")
+    assert status == 0
+    assert made() == ["some/where/result.json", "some/where/trace.json"]
+    assert "files in some/where" in out
+
+
+def test_the_plots_that_fit_are_drawn(say):
+    pytest.importorskip("simdp.reports.plots")
+    assert say("run", "tiny.yaml", "--quiet")[0] == 0
+    assert files("runs/tiny") == ["loss.png", "result.json", "timeline.png", "trace.json"]
+    assert say("run", "sweep.yaml", "--quiet")[0] == 0
+    assert "scaling.png" in files("runs/sweep")
+    assert all(path.read_bytes()[:4] == b"\x89PNG" for path in Path("runs").rglob("*.png"))
+
+
+def test_a_second_run_overwrites_the_first(say):
+    say("run", "tiny.yaml", "--no-plots")
+    say("run", "tiny.yaml", "--no-plots", "--set", "workload.steps=1")
+    (point,) = json.loads(Path("runs/tiny/result.json").read_text())["points"]
+    assert len(point["metrics"]["loss"]) == 1
+    assert made() == ["runs/tiny/result.json", "runs/tiny/trace.json"]
+
+
+def test_a_saved_result_runs_again_and_gives_the_same(say):
+    say("run", "tiny.yaml", "--no-plots", "--out", "a")
+    assert say("run", "a/result.json", "--no-plots", "--out", "b")[0] == 0
+    assert Path("b/result.json").read_bytes() == Path("a/result.json").read_bytes()
+    assert Path("b/trace.json").read_bytes() == Path("a/trace.json").read_bytes()
+
+
+def test_the_trace_of_a_sweep_is_that_of_its_last_point(say):
+    say("run", "sweep.yaml", "--no-plots")
+    trace = json.loads(Path("runs/sweep/trace.json").read_text())
+    assert {event["pid"] for event in trace["traceEvents"]} == {0, 1}
+
+
+# run: what is printed ----------------------------------------------------------------------------
+
+
+def test_json_prints_the_result_and_nothing_else(say):
+    status, out, err = say("run", "tiny.yaml", "--no-plots", "--json")
+    assert (status, err) == (0, [])
+    assert out == Path("runs/tiny/result.json").read_text()
+    assert json.loads(out)["points"][0]["set"] == {}
+
+
+def test_quiet_prints_nothing(say):
+    assert say("run", "tiny.yaml", "--no-plots", "--quiet") == (0, "", [])
+    assert len(made()) == 2
+
+
+def test_verbose_adds_a_row_for_every_rank(say):
+    _, short, _ = say("run", "tiny.yaml", "--no-plots")
+    _, long, _ = say("run", "tiny.yaml", "--no-plots", "--verbose")
+    assert "every rank" in long
+    assert "every rank" not in short
+    rows = long[long.index("every rank") :].splitlines()
+    assert [row.split()[0] for row in rows if row.split()[:1] in (["0"], ["1"])] == ["0", "1"]
+
+
+def test_a_sweep_prints_a_row_for_each_point(say):
+    _, out, _ = say("run", "sweep.yaml", "--no-plots")
+    rows = [line.split()[0] for line in out.splitlines() if line.strip()]
+    assert rows.index("1") + 1 == rows.index("2")
+
+
+# run: --save-weights -----------------------------------------------------------------------------
+
+
+def test_save_weights_stores_what_rank_0_has_learned(say):
+    assert say("run", "tiny.yaml", "--no-plots", "--save-weights", "out/w.npz")[0] == 0
+    learned = simdp.simulate(simdp.load_scenario("tiny.yaml")).replicas[0]
+    with np.load("out/w.npz") as stored:
+        assert stored.files == list(learned)
+        for name, array in learned.items():
+            np.testing.assert_array_equal(stored[name], array)
+            assert stored[name].dtype == array.dtype
+
+
+def test_saved_weights_are_where_the_next_run_begins(say):
+    epoch, more, next_step = (("--set", f"workload.steps={n}") for n in (4, 5, 1))
+    say("run", "tiny.yaml", "--no-plots", *epoch, "--save-weights", "w.npz")
+    say("run", "tiny.yaml", "--no-plots", *more, "--out", "one")
+    again = "--set", "workload.weights=w.npz"
+    assert say("run", "tiny.yaml", "--no-plots", *next_step, *again, "--out", "two")[0] == 0
+    one, two = (json.loads(Path(f, "result.json").read_text())["points"] for f in ("one", "two"))
+    assert two[0]["metrics"]["loss"] == one[0]["metrics"]["loss"][4:]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["sweep.yaml"], "a sweep trains many models"),
+        (["tiny.yaml", "--set", "numerics=false"], "numerics: false trains none"),
+    ],
+)
+def test_save_weights_is_refused_where_there_are_none(say, arguments, reason):
+    status, out, (line,) = say("run", *arguments, "--save-weights", "w.npz")
+    assert (status, out) == (2, "")
+    assert line.startswith(f"--save-weights: {reason}")
+    assert made() == []
+
+
+def test_weights_that_cannot_be_written_leave_nothing_behind(say):
+    Path("file").write_text("in the way")
+    status, _, err = say("run", "tiny.yaml", "--no-plots", "--save-weights", "file/w.npz")
+    assert (status, len(err)) == (2, 1)
+    assert made() == ["file"]
+
+
+# run: --require-fit ------------------------------------------------------------------------------
+
+BIG = ("--set", "workload.model.widths=[512, 512]")
+SMALL_DEVICE = ("--set", 'cluster.device.memory="1 MB"')
+
+
+def test_a_model_that_does_not_fit_is_a_warning(say):
+    status, _, (line,) = say("run", "tiny.yaml", "--no-plots", *BIG, *SMALL_DEVICE)
+    assert status == 0
+    assert line.startswith("warning: the model does not fit")
+    (point,) = json.loads(Path("runs/tiny/result.json").read_text())["points"]
+    assert point["metrics"]["fits_memory"] is False
+
+
+def test_require_fit_turns_the_warning_into_status_3(say):
+    command = ("run", "tiny.yaml", "--no-plots", "--quiet", "--require-fit", *BIG)
+    assert say(*command)[0] == 0
+    status, out, err = say(*command, *SMALL_DEVICE)
+    assert (status, out, len(err)) == (3, "", 1)
+    assert len(made()) == 2
+
+
+def test_a_warning_says_how_much_memory_is_needed(say):
+    _, _, (line,) = say("run", "tiny.yaml", "--no-plots", *BIG, *SMALL_DEVICE)
+    assert "0.0 GB" not in line
+
+
+def test_a_warning_names_the_point_of_a_sweep(say):
+    _, _, err = say("run", "sweep.yaml", "--no-plots", *BIG, *SMALL_DEVICE)
+    assert len(err) == 2
+    assert "world_size" in err[0]
+
+
+# --set -------------------------------------------------------------------------------------------
+
+
+def resolved(out):
+    return json.loads(out)["scenario"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "path", "value"),
+    [
+        ("seed=7", ("seed",), 7),
+        ("cluster.world_size=1", ("cluster", "world_size"), 1),
+        ("workload.model.widths=[4, 5, 3]", ("workload", "model", "widths"), [4, 5, 3]),
+        ("workload.optimizer={kind: sgd, lr: 1e-4}", ("workload", "optimizer", "lr"), 1e-4),
+        ("strategy={kind: ddp, overlap: false}", ("strategy", "overlap"), False),
+        ("cluster.link.alpha=2 us", ("cluster", "link", "alpha"), "2 us"),
+        ("workload.loss=mse", ("workload", "loss", "kind"), "mse"),
+        ("workload.shuffle=true", ("workload", "shuffle"), True),
+    ],
+)
+def test_set_takes_yaml_values(say, setting, path, value):
+    status, out, err = say("run", "tiny.yaml", "--no-plots", "--json", "--set", setting)
+    assert (status, err) == (0, [])
+    found = resolved(out)
+    for key in path:
+        found = found[key]
+    assert found == value
+
+
+def test_several_settings_act_in_their_order(say):
+    slow = "cluster.stragglers=[{kind: slow_rank, rank: 1, factor: 3}]"
+    inner = "cluster.stragglers.0.factor=2"
+    _, out, _ = say("run", "tiny.yaml", "--no-plots", "--json", "--set", slow, "--set", inner)
+    assert resolved(out)["cluster"]["stragglers"][0]["factor"] == 2
+
+
+def test_a_new_kind_drops_the_options_of_the_old_one(say):
+    sgd = "workload.optimizer={kind: sgd, momentum: 0.9}"
+    adam = ("--set", sgd, "--set", "workload.optimizer.kind=adam")
+    status, out, _ = say("run", "tiny.yaml", "--no-plots", "--json", *adam)
+    assert status == 0
+    assert resolved(out)["workload"]["optimizer"]["kind"] == "adam"
+    assert "momentum" not in resolved(out)["workload"]["optimizer"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "part"),
+    [
+        ("cluster.world_size", "is not KEY=VALUE; write for example cluster.world_size=4."),
+        ("=4", "is not KEY=VALUE"),
+        ("cluster.world_size=[", "--set cluster.world_size:1: is not valid YAML"),
+        ("cluster.world_size=2: 3: 4", "is not valid YAML"),
+        ("name=a=b", "name: 'a=b'"),
+        ("cluster.world_size=two", "cluster.world_size: 'two' is not a whole number."),
+        ("cluster.wold_size=2", "Did you mean 'world_size'?"),
+        ("cluster.world_size.more=2", "cluster.world_size is 2, which has no keys inside."),
+        ("workload.model.widths.7=2", "the list has 2 entries, so '7' is none; count from 0."),
+        ("workload.model.widths.last=2", "so 'last' is none"),
+        ("cluster.link.bandwidth=25", '25 has no unit; write for example "25 GB/s".'),
+        ("sweep={cluster.world_size: [one]}", "'one' is not a whole number"),
+        ("sweep={1: [2]}", "sweep"),
+        ("workload.model.kind=[mlp]", "workload.model"),
+        ("strategy={kind: {ddp: 1}}", "strategy"),
+        (f"workload.microbatch={10**400}", "workload.microbatch"),
+    ],
+)
+def test_a_bad_setting_is_one_line(say, setting, part):
+    status, out, (line,) = say("run", "tiny.yaml", "--set", setting)
+    assert (status, out) == (2, "")
+    assert part in line
+    assert made() == []
+
+
+# What is refused ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["run"], "Missing argument"),
+        (["run", "none.yaml"], "none.yaml: there is no such file."),
+        (["run", "."], "is a folder; name a file in it."),
+        (["run", "tiny.yaml", "--nonsense"], "No such option"),
+        (["run", "tiny.yaml", "more.yaml"], "unexpected extra argument"),
+        (["run", "tiny.yaml", "--set"], "requires an argument"),
+        (["dance"], "No such command 'dance'"),
+        (["check"], "Missing argument"),
+        (["list", "topology"], "Did you mean 'topologies'?"),
+        (["list", "nonsense"], "unknown family 'nonsense'; known: activations, "),
+    ],
+)
+def test_wrong_usage_is_one_line(say, arguments, part):
+    status, out, (line,) = say(*arguments)
+    assert (status, out) == (2, "")
+    assert part in line
+    assert made() == []
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("cluster: [1,\n", "bad.yaml:2: is not valid YAML"),
+        ("a: 1\na: 2\n", "bad.yaml:2: is not valid YAML: the key 'a' is given twice."),
+        ("", "bad.yaml: is not a scenario"),
+        ("- 1\n", "bad.yaml: is not a scenario"),
+        (TINY + "speed: 3\n", "bad.yaml: unknown key 'speed'; known: name, seed, cluster, "),
+        (TINY.replace("steps", "stesp"), "Did you mean 'steps'?"),
+        (TINY.replace("topology: ring", "topology: rign"), "Did you mean 'ring'?"),
+        (TINY.replace("nvlink3", "nvlink33"), "Did you mean 'nvlink3'?"),
+    ],
+)
+def test_a_wrong_scenario_is_one_line_that_begins_with_its_file(say, text, part):
+    Path("bad.yaml").write_text(text)
+    status, out, (line,) = say("run", "bad.yaml")
+    assert (status, out) == (2, "")
+    assert line.startswith("bad.yaml")
+    assert part in line
+    assert made() == ["bad.yaml"]
+
+
+def test_every_problem_has_a_line_of_its_own(say):
+    text = TINY.replace("ring", "rign").replace("steps", "stesp").replace("mlp", "nlp")
+    Path("bad.yaml").write_text(text)
+    status, _, err = say("run", "bad.yaml")
+    assert (status, len(err)) == (2, 3)
+    assert all(line.startswith("bad.yaml: ") for line in err)
+
+
+def test_a_missing_data_file_is_named_as_it_was_given(say):
+    npz = "workload.dataset={kind: npz, path: none.npz}"
+    status, _, (line,) = say("run", "tiny.yaml", "--set", npz)
+    assert status == 2
+    assert line.startswith("tiny.yaml: workload.dataset")
+    assert " none.npz: there is no such file." in line
+
+
+@pytest.mark.parametrize("out", ["file", "file/inside"])
+def test_a_file_in_the_way_of_the_results_is_one_line(say, out):
+    Path("file").write_text("in the way")
+    status, printed, (line,) = say("run", "tiny.yaml", "--no-plots", "--out", out)
+    assert (status, printed) == (2, "")
+    assert line.startswith(f"{out}: ")
+    assert made() == ["file"]
+    assert Path("file").read_text() == "in the way"
+
+
+def test_a_fault_while_writing_leaves_nothing_half_written(say, monkeypatch):
+    def fail(result):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("simdp.reports.chrome_trace.write", fail)
+    status, _, (line,) = say("run", "tiny.yaml", "--no-plots")
+    assert status == 2
+    assert line == "runs/tiny: cannot be written to: No space left on device."
+    assert made() == []
+
+
+def test_a_deadlock_is_status_4_and_names_who_waits(say, monkeypatch):
+    def stuck(*arguments, **options):
+        raise DeadlockError(["rank 0 waits in all_reduce 'bucket 0' for rank 1 to enter"])
+
+    monkeypatch.setattr("simdp.studies.sweep.sweep", stuck)
+    status, out, (line,) = say("run", "tiny.yaml")
+    assert (status, out) == (4, "")
+    assert line == "deadlock: rank 0 waits in all_reduce 'bucket 0' for rank 1 to enter"
+    assert made() == []
+
+
+def test_our_own_fault_is_not_disguised(say, monkeypatch):
+    def broken(*arguments, **options):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("simdp.studies.sweep.sweep", broken)
+    with pytest.raises(ZeroDivisionError):
+        say("run", "tiny.yaml")
+
+
+def test_an_interrupted_run_says_so(say, monkeypatch):
+    def interrupted(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("simdp.studies.sweep.sweep", interrupted)
+    assert say("run", "tiny.yaml") == (130, "", ["stopped"])
+
+
+# check, list, help -------------------------------------------------------------------------------
+
+
+def test_check_prints_a_line_for_each_valid_file(say):
+    status, out, err = say("check", "tiny.yaml", "sweep.yaml")
+    assert (status, err) == (0, [])
+    assert out.splitlines() == ["tiny.yaml: valid, 1 point", "sweep.yaml: valid, 2 points"]
+    assert made() == []
+
+
+def test_check_goes_on_after_a_wrong_file(say):
+    Path("bad.yaml").write_text(TINY.replace("ring", "rign"))
+    status, out, err = say("check", "bad.yaml", "tiny.yaml", "none.yaml")
+    assert status == 2
+    assert out == "tiny.yaml: valid, 1 point\n"
+    assert [line.split(":")[0] for line in err] == ["bad.yaml", "none.yaml"]
+
+
+def test_check_takes_settings(say):
+    assert say("check", "tiny.yaml", "--set", "workload.steps=0")[0] == 2
+
+
+def test_list_gives_every_kind_of_every_family_one_line(say):
+    status, out, err = say("list")
+    assert (status, err) == (0, [])
+    assert [line.split()[:2] for line in out.splitlines()] == [
+        [family, kind] for family, members in families().items() for kind in members
+    ]
+
+
+@pytest.mark.parametrize("family", families())
+def test_list_of_one_family_says_what_its_kinds_are(say, family):
+    status, out, _ = say("list", family)
+    assert status == 0
+    for line, (kind, about) in zip(out.splitlines(), families()[family].items(), strict=True):
+        assert line.split() == [family, kind, *about.replace("`", "").split()]
+
+
+def test_help_is_for_reading(say):
+    status, out, err = say("--help")
+    assert (status, err) == (0, [])
+    for command in ("run", "check", "list", "gallery"):
+        assert any(line.split()[:1] == [command] for line in out.splitlines())
+
+
+def test_no_command_at_all_prints_the_help(say):
+    _, out, err = say()
+    assert len([*out.splitlines(), *err]) > 5
+
+
+# gallery -----------------------------------------------------------------------------------------
+
+
+def test_gallery_draws_its_pictures_and_names_them(say, monkeypatch):
+    pytest.importorskip("simdp.reports.plots")
+    pictures = (("tiny", "timeline"), ("tiny", "loss"), ("sweep", "scaling"))
+    monkeypatch.setattr("simdp.studies.gallery.PICTURES", pictures)
+    status, out, _ = say("gallery", "--scenarios", ".", "--out", "pictures")
+    wanted = [f"pictures/{name}_{kind}.png" for name, kind in pictures]
+    assert (status, out.splitlines()) == (0, wanted)
+    assert made() == sorted(wanted)
+
+
+def test_gallery_shows_scenarios_that_are_there():
+    gallery = pytest.importorskip("simdp.studies.gallery")
+    plots = pytest.importorskip("simdp.reports.plots")
+    scenarios = Path(__file__).parents[1] / "scenarios"
+    for name, kind in gallery.PICTURES:
+        assert (scenarios / f"{name}.yaml").is_file()
+        assert kind in plots.PLOTS
+
+
+# The progress bar --------------------------------------------------------------------------------
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def progress(here, monkeypatch):
+    """Run with a terminal as standard error; return what it shows."""
+
+    def progress(seconds_per_look, *options, term="xterm", tty=True):
+        looks = iter(range(10**6))
+        stream = Terminal() if tty else io.StringIO()
+        monkeypatch.setenv("TERM", term)
+        monkeypatch.setattr("sys.stderr", stream)
+        monkeypatch.setattr("time.monotonic", lambda: next(looks) * seconds_per_look)
+        assert run_command_line(["run", "tiny.yaml", "--no-plots", *options]) == 0
+        return stream.getvalue()
+
+    return progress
+
+
+def test_a_run_of_more_than_a_second_shows_its_progress(progress):
+    shown = progress(0.6)
+    assert "tiny" in shown
+    assert "100%" in shown
+
+
+def test_a_short_run_shows_no_progress(progress):
+    assert progress(0.1) == ""
+
+
+@pytest.mark.parametrize("option", ["--quiet", "--json"])
+def test_no_progress_when_silence_is_asked_for(progress, option):
+    assert progress(0.6, option) == ""
+
+
+def test_no_progress_where_nobody_looks(progress):
+    assert progress(0.6, tty=False) == ""
+
+
+def test_a_dumb_terminal_stays_clean_after_a_short_run(progress):
+    assert progress(0.1, term="dumb") == ""
