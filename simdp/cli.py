@@ -6,6 +6,7 @@ hold; 4 deadlock.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,13 +29,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-CHECK_FAILED = 3
+CHECK_FAILED, STOPPED = 3, 130
 
 
 def run_command_line(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit status; errors of the input are one line each."""
     from simdp.errors import ScenarioError, SimdpError
 
+    if not (sys.argv[1:] if arguments is None else arguments):
+        arguments = ["--help"]
     try:
         status = app(arguments, standalone_mode=False)
     except ScenarioError as error:
@@ -45,14 +48,18 @@ def run_command_line(arguments: list[str] | None = None) -> int:
         _complain(str(error))
         return error.exit_status
     except (KeyboardInterrupt, typer.Abort):
-        _complain("stopped")
-        return 130
+        status = STOPPED
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except Exception as error:
         # Typer's errors of usage; their base class is click's, which Typer may bring along itself.
         if not hasattr(error, "format_message"):
             raise
-        _complain(error.format_message().replace("\n", " ") or "name a command; see --help")
+        _complain(error.format_message().replace("\n", " "))
         return 2
+    if status == STOPPED:
+        _complain("stopped")
     return status if isinstance(status, int) else 0
 
 
@@ -114,11 +121,7 @@ def run(
         raise ScenarioError([f"--save-weights: {why}; leave it out, or --set what it needs."])
     study = _simulate(chosen, quiet or as_json)
     folder = out or Path("runs") / chosen.name
-    _write(study, folder, plots=not no_plots)
-    if save_weights is not None:
-        from simdp.files import write_npz
-
-        write_npz(save_weights, study.points[0].weights())
+    _write(study, folder, not no_plots, save_weights)
     if as_json:
         sys.stdout.write(study.to_json())
     elif not quiet:
@@ -132,13 +135,13 @@ def run(
 
 
 def _check_fit(study: Study, require_fit: bool) -> int:
+    from simdp.reports import table
+
     too_large = [p for p in study.points if p.metrics["fits_memory"] is False]
     for point in too_large:
-        peak = max(point.metrics["peak_memory_bytes"]) / 1e9
+        peak = table.nbytes(max(point.metrics["peak_memory_bytes"]))
         where = f" at {point.set}" if point.set else ""
-        _complain(
-            f"warning: the model does not fit{where}: a rank needs {peak:.1f} GB of device memory."
-        )
+        _complain(f"warning: the model does not fit{where}: a rank needs {peak} of device memory.")
     return CHECK_FAILED if too_large and require_fit else 0
 
 
@@ -176,14 +179,22 @@ def _progress_bar(scenario: Scenario, silent: bool) -> Iterator[Callable[[int, i
     try:
         yield progress
     finally:
-        bar.stop()
+        if bar.live.is_started:
+            bar.stop()
 
 
-def _write(study: Study, folder: Path, plots: bool) -> None:
-    from simdp.files import whole_files
+def _write(study: Study, folder: Path, plots: bool, weights: Path | None) -> None:
+    """Write every file of a run, or none."""
+    from contextlib import ExitStack
+
+    from simdp.files import put_npz, whole_files
     from simdp.reports import chrome_trace
 
-    with whole_files(folder) as add:
+    with ExitStack() as stack:
+        if weights is not None:
+            add = stack.enter_context(whole_files(weights.parent))
+            add(weights.name, partial(put_npz, study.points[0].weights()))
+        add = stack.enter_context(whole_files(folder))
         add("result.json", lambda stream: _put(stream, study.to_json()))
         add("trace.json", lambda stream: _put(stream, chrome_trace.write(study.points[-1])))
         if plots:

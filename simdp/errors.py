@@ -58,6 +58,9 @@ class DeadlockError(SimdpError):
         self.waiting = list(waiting)
         super().__init__("deadlock: " + "; ".join(self.waiting))
 
+    def __reduce__(self) -> tuple[type[DeadlockError], tuple[list[str]]]:
+        return type(self), (self.waiting,)
+
 
 def unknown_name(what: str, given: object, known: Sequence[str]) -> str:
     """Say that a name is unknown, which names are known, and which one was probably meant.

@@ -6,8 +6,9 @@ import csv
 import json
 import os
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -25,6 +26,10 @@ MAX_YAML_NODES = 200_000
 """Nodes of a document after its aliases are expanded; more is an alias bomb."""
 
 
+_UNSUITED_TAG = (ValueError, LookupError, AttributeError, TypeError)
+"""What PyYAML lets through when a tag stands on a value that it does not suit, as ``!!int ""``."""
+
+
 def read_text(path: Path) -> str:
     """Read a text file.
 
@@ -36,7 +41,7 @@ def read_text(path: Path) -> str:
     try:
         if path.stat().st_size > MAX_TEXT_BYTES:
             raise ScenarioError([f"{path}: is larger than 16 MiB, so it is no scenario or table."])
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise ScenarioError([f"{path}: there is no such file."]) from None
     except IsADirectoryError:
@@ -79,7 +84,7 @@ def parse_yaml(text: str, where: str) -> Any:
         mark = error.problem_mark or error.context_mark
         line = f":{mark.line + 1}" if mark else ""
         raise ScenarioError([f"{where}{line}: is not valid YAML: {error.problem}."]) from None
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
+    except (yaml.YAMLError, RecursionError, *_UNSUITED_TAG) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ScenarioError([f"{where}: is not valid YAML: {reason}."]) from None
 
@@ -163,6 +168,8 @@ def read_json(path: Path) -> Any:
         return json.loads(read_text(path))
     except json.JSONDecodeError as error:
         raise ScenarioError([f"{path}:{error.lineno}: is not valid JSON: {error.msg}."]) from None
+    except RecursionError:
+        raise ScenarioError([f"{path}: is not valid JSON: it is nested too deeply."]) from None
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:
@@ -176,14 +183,17 @@ def read_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     import numpy as np
 
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise ScenarioError([f"{path}: is not an npz file of arrays."])
-            return {name: archive[name] for name in archive.files}
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
     except FileNotFoundError:
         raise ScenarioError([f"{path}: there is no such file."]) from None
-    except (OSError, ValueError, BadZipFile, EOFError, AttributeError, TypeError):
+    except (OSError, ValueError, BadZipFile, zlib.error, EOFError, RuntimeError) as error:
+        raise ScenarioError([f"{path}: is not an npz file of arrays."]) from error
+    except (AttributeError, TypeError):  # a single array, not an archive of several
         raise ScenarioError([f"{path}: is not an npz file of arrays."]) from None
+    if not all(isinstance(array, np.ndarray) for array in arrays.values()):
+        raise ScenarioError([f"{path}: is not an npz file of arrays."])
+    return arrays
 
 
 def read_csv(path: Path) -> list[tuple[int, dict[str, str]]]:
@@ -206,16 +216,23 @@ def read_csv(path: Path) -> list[tuple[int, dict[str, str]]]:
     ]
     if not lines:
         raise ScenarioError([f"{path}: has no header line."])
-    header = [cell.strip() for cell in next(csv.reader([lines[0][1]]))]
+    header = _cells(path, *lines[0])
     rows, wrong = [], []
     for number, line in lines[1:]:
-        cells = [cell.strip() for cell in next(csv.reader([line]))]
+        cells = _cells(path, number, line)
         if len(cells) != len(header):
             wrong.append(f"{path}:{number}: has {len(cells)} cells, the header {len(header)}.")
         rows.append((number, dict(zip(header, cells, strict=False))))
     if wrong:
         raise ScenarioError(wrong)
     return rows
+
+
+def _cells(path: Path, number: int, line: str) -> list[str]:
+    try:
+        return [cell.strip() for cell in next(csv.reader([line]))]
+    except csv.Error as error:
+        raise ScenarioError([f"{path}:{number}: is not a line of CSV: {error}."]) from None
 
 
 class Catalogue:
@@ -239,6 +256,10 @@ class Catalogue:
         entry: Mapping[str, Any] = read_yaml(self.folder / f"{name}.yaml")
         return entry
 
+    def figures(self, name: str) -> dict[str, Any]:
+        """Read the entry of one part, without where its figures come from."""
+        return {key: value for key, value in self.read(name).items() if key != "source"}
+
 
 @contextmanager
 def whole_files(folder: Path) -> Iterator[Callable[[str, Callable[[BinaryIO], None]], None]]:
@@ -247,7 +268,7 @@ def whole_files(folder: Path) -> Iterator[Callable[[str, Callable[[BinaryIO], No
     Parameters
     ----------
     folder : Path
-        Made, with its parents, when the first file is complete.
+        Made, with its parents; gone again if the files do not come about.
 
     Yields
     ------
@@ -259,28 +280,39 @@ def whole_files(folder: Path) -> Iterator[Callable[[str, Callable[[BinaryIO], No
     ScenarioError
         If the folder cannot be written to.
     """
-    written: list[tuple[str, Path]] = []
+    written: list[tuple[Path, Path]] = []
+    made = [place for place in (folder, *folder.parents) if not place.exists()]
+    complete = False
     try:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-        except FileExistsError:
-            raise ScenarioError([f"{folder}: is a file; name a folder to write to."]) from None
+        except (FileExistsError, NotADirectoryError):
+            raise ScenarioError([f"{folder}: is no folder; name one to write to."]) from None
 
         def add(name: str, write: Callable[[BinaryIO], None]) -> None:
+            target = folder / name
+            if target.is_dir():
+                raise ScenarioError([f"{target}: is a folder; name a file to write to."])
             handle, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=folder)
-            written.append((name, Path(temporary)))
+            written.append((target, Path(temporary)))
             with os.fdopen(handle, "wb") as stream:
                 write(stream)
             Path(temporary).chmod(0o644)
 
         yield add
-        for name, temporary in written:
-            temporary.replace(folder / name)
+        for target, temporary in written:
+            temporary.replace(target)
+        complete = True
     except OSError as error:
-        raise ScenarioError([f"{folder}: cannot be written to: {error.strerror}."]) from None
+        why = error.strerror or error
+        raise ScenarioError([f"{folder}: cannot be written to: {why}."]) from None
     finally:
         for _, temporary in written:
             temporary.unlink(missing_ok=True)
+        if not complete:
+            for place in made:
+                with suppress(OSError):
+                    place.rmdir()
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], None]) -> None:
@@ -289,8 +321,8 @@ def write_whole(path: Path, write: Callable[[BinaryIO], None]) -> None:
         add(path.name, write)
 
 
-def write_npz(path: Path, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
-    """Write arrays into an npz file, whole or not at all."""
+def put_npz(arrays: Mapping[str, np.ndarray[Any, Any]], stream: BinaryIO) -> None:
+    """Write arrays into a stream as npz; for `whole_files`."""
     import numpy as np
 
-    write_whole(path, lambda stream: np.savez(stream, allow_pickle=False, **arrays))
+    np.savez(stream, allow_pickle=False, **arrays)

@@ -23,4 +23,4 @@ def stream(seed: int, *name: str | int) -> np.random.Generator:
         The same stream for the same seed and name, on any machine.
     """
     key = [part if isinstance(part, int) else zlib.crc32(part.encode()) for part in name]
-    return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, *key])))
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, len(key), *key])))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 import itertools
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, PrivateAttr, TypeAdapter, ValidationError
+from pydantic import Field, PrivateAttr, TypeAdapter, ValidationError, field_validator
 
 from simdp.cluster import Cluster
 from simdp.cluster.device import DEVICES
@@ -17,7 +18,7 @@ from simdp.cluster.link import LINKS
 from simdp.collectives import Collectives
 from simdp.errors import ScenarioError
 from simdp.files import read_json, read_yaml
-from simdp.spec import Spec, problems
+from simdp.spec import Bool, Int, Spec, problem, problems
 from simdp.strategies import AnyStrategy
 from simdp.strategies.ddp import DDP
 from simdp.strategies.memory import host_memory, host_memory_needed
@@ -46,16 +47,23 @@ class Scenario(Spec):
         Dotted keys and their values; several make a grid whose last key runs fastest.
     """
 
-    name: str = Field("scenario", pattern=r"^[\w][\w.+-]*$")
-    seed: int = Field(0, ge=0, lt=2**63)
+    name: str = "scenario"
+    seed: Int = Field(0, ge=0, lt=2**63)
     cluster: Cluster
     workload: Workload
     strategy: AnyStrategy = DDP()
     collectives: Collectives = Collectives()
-    numerics: bool = True
+    numerics: Bool = True
     sweep: dict[str, list[Any]] = Field(default_factory=dict)
 
     _base: Path = PrivateAttr(default=Path())
+
+    @field_validator("name")
+    @classmethod
+    def _names_a_folder(cls, value: str) -> str:
+        if not re.fullmatch(r"\w[\w.+-]*", value):
+            raise problem(f"{value!r} cannot name a folder; use letters, digits, '_', '-' and '.'.")
+        return value
 
     @property
     def base(self) -> Path:
@@ -72,7 +80,7 @@ class Scenario(Spec):
         Returns
         -------
         list of (dict, Scenario)
-            In the order of the grid. A straggler whose rank a point lacks is left out there.
+            In the order of the grid. A straggler whose rank a point lacks is idle there.
         """
         if not self.sweep:
             return [({}, self)]
@@ -130,25 +138,29 @@ def checked(raw: Raw, base: Path) -> Scenario:
     found = _sweep_problems(raw)
     if found:
         raise ScenarioError(found)
-    full = copy.deepcopy(raw)
-    for key, values in (raw.get("sweep") or {}).items():
-        if not _has(full, key):  # a key that only the sweep gives
-            set_key(full, key, values[-1])
+    grid = list(_grid(raw)) if raw.get("sweep") else [({}, raw)]
+    each = [_point_problems(point, base) for _, point in grid]
+    lines = [line for line in each[0] if all(line in other for other in each)]
+    for (chosen, _), found in zip(grid, each, strict=True):
+        said = ", ".join(f"{key}={value}" for key, value in chosen.items())
+        lines += [f"with {said}: {line}" for line in found if line not in lines]
+    # The file's own value of a swept key is no point: the last point stands for it.
+    full = {**grid[-1][1], **({"sweep": raw["sweep"]} if raw.get("sweep") else {})}
     try:
         scenario = _build(full, base)
     except ScenarioError as error:
-        raise ScenarioError(error.problems + _file_problems(full, base)) from None
-    lines = _straggler_problems(scenario) + _problems(scenario)
-    for chosen, point in _grid(full) if scenario.sweep else ():
-        said = ", ".join(f"{key}={value}" for key, value in chosen.items())
-        try:
-            found = _problems(_build(point, base))
-        except ScenarioError as error:
-            found = error.problems
-        lines += [f"with {said}: {line}" for line in found if line not in lines]
+        raise ScenarioError(lines or error.problems) from None
+    lines += _straggler_problems(scenario)
     if lines:
-        raise ScenarioError(list(dict.fromkeys(lines)))
+        raise ScenarioError(lines)
     return scenario
+
+
+def _point_problems(raw: Raw, base: Path) -> list[str]:
+    try:
+        return _problems(_build(raw, base))
+    except ScenarioError as error:
+        return error.problems + _file_problems(raw, base)
 
 
 def _build(raw: Raw, base: Path) -> Scenario:
@@ -160,17 +172,17 @@ def _build(raw: Raw, base: Path) -> Scenario:
     return scenario
 
 
-def _relative_paths(value: Any, base: Path) -> Any:
+def _relative_paths(value: Any, base: Path, key: str = "") -> Any:
     """Write absolute paths relative to the scenario, so that no result holds one."""
     if isinstance(value, dict):
         return {
-            key: os.path.relpath(inner, base.resolve())
-            if key in ("path", "weights") and isinstance(inner, str) and Path(inner).is_absolute()
-            else _relative_paths(inner, base)
-            for key, inner in value.items()
+            name: _relative_paths(inner, base, str(name).split(".")[-1])
+            for name, inner in value.items()
         }
     if isinstance(value, list):
-        return [_relative_paths(inner, base) for inner in value]
+        return [_relative_paths(inner, base, key) for inner in value]
+    if key in ("path", "weights") and isinstance(value, str) and Path(value).is_absolute():
+        return os.path.relpath(value, base.resolve())
     return value
 
 
@@ -207,7 +219,7 @@ def set_key(raw: Raw, key: str, value: Any) -> None:
 def _index(here: Any, part: str, key: str) -> Any:
     if isinstance(here, dict):
         return part
-    if not part.isdigit() or int(part) >= len(here):
+    if not (part.isascii() and part.isdecimal()) or int(part) >= len(here):
         raise ScenarioError(
             [f"{key}: the list has {len(here)} entries, so {part!r} is none; count from 0."]
         )
@@ -220,24 +232,14 @@ def _enter(here: Any, part: str, path: str, key: str) -> Any:
     if inner is None or isinstance(inner, bool):
         inner = {}
     elif isinstance(inner, str):
-        catalogue = {"device": DEVICES, "link": LINKS}.get(part)
+        family = next(word for word in reversed(path.split(".")) if not word.isdecimal())
+        catalogue = {"device": DEVICES, "link": LINKS}.get(family)
         known = catalogue is not None and inner in catalogue.names()
-        inner = dict(catalogue.read(inner)) if catalogue and known else {"kind": inner}
+        inner = catalogue.figures(inner) if catalogue and known else {"kind": inner}
     elif not isinstance(inner, dict | list):
         raise ScenarioError([f"{key}: {path} is {inner!r}, which has no keys inside."])
     here[place] = inner
     return inner
-
-
-def _has(raw: Any, key: str) -> bool:
-    for part in key.split("."):
-        if isinstance(raw, list) and part.isdigit() and int(part) < len(raw):
-            raw = raw[int(part)]
-        elif isinstance(raw, dict) and part in raw:
-            raw = raw[part]
-        else:
-            return False
-    return True
 
 
 def _grid(raw: Raw) -> Iterator[tuple[Raw, Raw]]:
@@ -248,16 +250,7 @@ def _grid(raw: Raw) -> Iterator[tuple[Raw, Raw]]:
         point = copy.deepcopy({key: value for key, value in raw.items() if key != "sweep"})
         for key, value in chosen.items():
             set_key(point, key, value)
-        cluster = point.get("cluster")
-        if isinstance(cluster, dict) and isinstance(cluster.get("stragglers"), list):
-            size = cluster.get("world_size")
-            cluster["stragglers"] = [s for s in cluster["stragglers"] if not _absent(s, size)]
         yield chosen, point
-
-
-def _absent(straggler: Any, world_size: Any) -> bool:
-    rank = straggler.get("rank") if isinstance(straggler, dict) else None
-    return isinstance(rank, int) and isinstance(world_size, int) and rank >= world_size
 
 
 def _sweep_problems(raw: Raw) -> list[str]:
@@ -270,7 +263,7 @@ def _sweep_problems(raw: Raw) -> list[str]:
     for key, values in sweep.items():
         if not isinstance(values, list) or not values:
             found.append(f"sweep.{key}: {values!r} is not a list of values; write for example [1].")
-        elif str(key).split(".")[0] in ("sweep", "name"):
+        elif not isinstance(key, str) or key.split(".")[0] in ("sweep", "name"):
             found.append(f"sweep.{key}: cannot be swept; sweep a key of cluster, workload, ...")
         else:
             points *= len(values)
@@ -283,8 +276,9 @@ def _sweep_problems(raw: Raw) -> list[str]:
 
 
 def _straggler_problems(scenario: Scenario) -> list[str]:
-    sizes = scenario.sweep.get("cluster.world_size") or [scenario.cluster.world_size]
-    largest = max(size for size in sizes if isinstance(size, int))
+    swept = scenario.sweep.get("cluster.world_size", [])
+    sizes = [size for size in swept if isinstance(size, int)] or [scenario.cluster.world_size]
+    largest = max(sizes)
     return [
         f"cluster.stragglers.{i}.rank: rank {straggler.on_rank()} does not exist; the largest "
         f"world_size is {largest}, so ranks are 0 ... {largest - 1}."

@@ -16,6 +16,7 @@ from pydantic import (
     ConfigDict,
     GetCoreSchemaHandler,
     ModelWrapValidatorHandler,
+    Strict,
     ValidationError,
     model_validator,
 )
@@ -85,10 +86,14 @@ class one_of:  # noqa: N801  reads as a word in annotations
         The family's name in error messages, for example ``"all_reduce"``.
     table : mapping of str to Spec class
         The family's members by kind; the folder's own table of registration.
+    default : str, optional
+        The kind of a mapping that names none, such as ``{overlap: false}``.
     """
 
-    def __init__(self, family: str, table: Mapping[str, type[Spec]]) -> None:
-        self.family, self.table = family, table
+    def __init__(
+        self, family: str, table: Mapping[str, type[Spec]], default: str | None = None
+    ) -> None:
+        self.family, self.table, self.default = family, table, default
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
@@ -116,9 +121,11 @@ class one_of:  # noqa: N801  reads as a word in annotations
         if not isinstance(value, Mapping):
             raise problem(f"{value!r} is not a {self.family}; known: {', '.join(known)}.")
         kind = value.get("kind")
-        if kind is None:
+        if kind is None and self.default is None:
             raise problem(f"this {self.family} has no kind; known: {', '.join(known)}.")
-        if kind not in self.table:
+        if kind is None:
+            return {"kind": self.default, **value}
+        if not isinstance(kind, str) or kind not in self.table:
             raise problem(unknown_name(self.family, kind, known))
         return dict(value)
 
@@ -196,6 +203,8 @@ class Quantity:
         return value
 
 
+Int = Annotated[int, Strict()]
+Bool = Annotated[bool, Strict()]
 Seconds = Annotated[float, Quantity("time")]
 PositiveSeconds = Annotated[float, Quantity("time", exclusive=True)]
 Bytes = Annotated[float, Quantity("data size")]

@@ -145,11 +145,12 @@ def format_quantity(value: float, dimension: str) -> str:
     str
         For example ``"25 GB/s"``; `parse` gives back the same float.
     """
-    best = f"{value!r} {DIMENSIONS[dimension].unit}"
+    value = float(value)
+    candidates = [f"{value!r} {DIMENSIONS[dimension].unit}"]
     for unit, scale in DIMENSIONS[dimension].printed.items():
-        if abs(value / scale) > 1e15:
-            continue
-        text = f"{value / scale:.12g} {unit}"
-        if len(text) <= len(best) and parse(text, dimension) == value:
-            best = text
-    return best
+        if abs(value / scale) <= 1e15:
+            text = f"{value / scale:.12g} {unit}"
+            if parse(text, dimension) == value:
+                candidates.append(text)
+    # Among the shortest, a number that does not begin with "0.".
+    return min(candidates, key=lambda text: (len(text), text.startswith(("0.", "-0."))))

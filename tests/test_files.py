@@ -13,13 +13,13 @@ from simdp.errors import ScenarioError
 from simdp.files import (
     Catalogue,
     parse_yaml,
+    put_npz,
     read_csv,
     read_json,
     read_npz,
     read_text,
     read_yaml,
     whole_files,
-    write_npz,
     write_whole,
 )
 
@@ -210,7 +210,7 @@ def test_an_endless_cell_is_refused(tmp_path):
 def test_arrays_come_back_as_they_were_written(tmp_path):
     path = tmp_path / "weights.npz"
     arrays = {"layers.0.weight": np.arange(6.0).reshape(2, 3), "n": np.array(3)}
-    write_npz(path, arrays)
+    write_whole(path, lambda stream: put_npz(arrays, stream))
     found = read_npz(path)
     assert list(found) == list(arrays)
     for name, array in arrays.items():

@@ -58,7 +58,9 @@ def test_scenario_answers_as_it_did(path, request):
 
 
 def point_metrics(name):
-    return [p.metrics for p in simdp.sweep(simdp.load_scenario(ROOT / f"scenarios/{name}.yaml")).points]
+    return [
+        p.metrics for p in simdp.sweep(simdp.load_scenario(ROOT / f"scenarios/{name}.yaml")).points
+    ]
 
 
 def test_the_main_job_has_what_its_comment_promises():

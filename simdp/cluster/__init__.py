@@ -13,7 +13,7 @@ from simdp.cluster.link import AnyLink, Link
 from simdp.cluster.stragglers import AnyStraggler
 from simdp.cluster.topologies import AnyTopology
 from simdp.cluster.topologies.switch import SwitchTopology
-from simdp.spec import Spec, problem
+from simdp.spec import Int, Spec, problem
 
 Ints = NDArray[np.int64]
 
@@ -36,7 +36,7 @@ class InterNode(Spec):
 
     topology: AnyTopology = SwitchTopology()
     link: AnyLink
-    links_per_node: int = Field(1, ge=1)
+    links_per_node: Int = Field(1, ge=1, le=1024)
 
 
 class Cluster(Spec):
@@ -58,8 +58,8 @@ class Cluster(Spec):
         Their factors multiply.
     """
 
-    world_size: int = Field(ge=1, le=2**20)
-    devices_per_node: int | None = Field(None, ge=1)
+    world_size: Int = Field(ge=1, le=2**20)
+    devices_per_node: Int | None = Field(None, ge=1, le=2**20)
     device: AnyDevice | list[AnyDevice]
     topology: AnyTopology = SwitchTopology()
     link: AnyLink | None = None

@@ -38,7 +38,6 @@ class Device(Spec):
     memory_bandwidth: Bandwidth
     efficiency: float = Field(0.5, gt=0, le=1)
     launch: Seconds = 5e-6
-    source: dict[str, str] | None = Field(None, exclude=True)
 
     @field_validator("peak")
     @classmethod
@@ -50,7 +49,7 @@ class Device(Spec):
         return peak
 
 
-AnyDevice = Annotated[Device, from_catalogue("device", DEVICES.names, DEVICES.read)]
+AnyDevice = Annotated[Device, from_catalogue("device", DEVICES.names, DEVICES.figures)]
 
 
 def describe(name: str) -> str:

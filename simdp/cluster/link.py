@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field
-
 from simdp.files import Catalogue
 from simdp.spec import Bandwidth, Seconds, Spec, from_catalogue
 
@@ -27,10 +25,9 @@ class Link(Spec):
     name: str | None = None
     alpha: Seconds
     bandwidth: Bandwidth
-    source: dict[str, str] | None = Field(None, exclude=True)
 
 
-AnyLink = Annotated[Link, from_catalogue("link", LINKS.names, LINKS.read)]
+AnyLink = Annotated[Link, from_catalogue("link", LINKS.names, LINKS.figures)]
 
 
 def describe(name: str) -> str:

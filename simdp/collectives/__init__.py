@@ -64,8 +64,8 @@ FAMILIES: dict[str, dict[str, type[Algorithm]]] = {
     "scatter": {**SCATTER},
 }
 
-AnyAllReduce = Annotated[AllReduce, one_of("all_reduce", ALL_REDUCE)]
-AnyBroadcast = Annotated[Broadcast, one_of("broadcast", BROADCAST)]
+AnyAllReduce = Annotated[AllReduce, one_of("all_reduce", ALL_REDUCE, default="ring")]
+AnyBroadcast = Annotated[Broadcast, one_of("broadcast", BROADCAST, default="ring")]
 
 
 class Collectives(Spec):

@@ -116,11 +116,11 @@ def _check_final(plan: Plan, held: Bits) -> None:
                 wanted = [everyone]
             case _:
                 chunks, wanted = list(range(plan.num_chunks)), [everyone]
-        for i in np.flatnonzero((held[rank, chunks] != np.stack(wanted)).any(axis=1)):
-            missing = int(
-                np.bitwise_count(everyone).sum() - np.bitwise_count(held[rank, chunks[i]]).sum()
-            )
+        due = np.broadcast_to(np.stack(wanted), held[rank, chunks].shape)
+        for i in np.flatnonzero((held[rank, chunks] != due).any(axis=1)):
+            missing = int(np.bitwise_count(due[i] & ~held[rank, chunks[i]]).sum())
             raise PlanError(
                 f"{plan.collective}: rank {rank} ends without what it should have of chunk "
-                f"{chunks[i]}: {missing} of {n} contributions are missing."
+                f"{chunks[i]}: {missing} of {int(np.bitwise_count(due[i]).sum())} contributions "
+                "are missing."
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -172,7 +173,7 @@ class Cohort:
 
     def _cost(self, activity: str, layer: int, batch: Floats) -> Cost:
         if layer == len(self.layers):  # the loss: prediction and target in, a gradient out
-            width = float(np.prod(self.scenario.workload.model.output_shape()))
+            width = float(prod(self.scenario.workload.model.output_shape()))
             return cost(batch, 4 * width, 2 * width * self.itemsize, 1)
         if activity == "forward":
             return self.layers[layer].forward_cost(batch, self.itemsize)

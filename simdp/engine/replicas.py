@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import sqrt
+from math import prod, sqrt
 from typing import Any, TypeVar
 
 import numpy as np
@@ -173,7 +173,7 @@ class Replicas:
         """Whether all ranks hold the same weights, bit for bit."""
         first = self.weights[0]
         return all(
-            np.array_equal(weights[name].view(np.uint8), first[name].view(np.uint8))
+            weights[name].tobytes() == first[name].tobytes()
             for weights in self.weights[1:]
             for name in first
         )
@@ -195,7 +195,7 @@ class FlatBuffers:
     def __init__(
         self, shapes: dict[str, tuple[int, ...]], world_size: int, dtype: np.dtype[Any]
     ) -> None:
-        sizes = [int(np.prod(shape, dtype=np.int64)) for shape in shapes.values()]
+        sizes = [prod(shape) for shape in shapes.values()]
         ends = np.cumsum([0, *sizes]).tolist()
         self.flat = [np.empty(ends[-1], dtype) for _ in range(world_size)]
         self._places = {

@@ -26,7 +26,10 @@ class Slowdown:
     def __init__(self, cluster: Cluster, seed: int) -> None:
         self.stragglers, self.seed = cluster.stragglers, seed
         self.world_size = cluster.world_size
-        self._stops = [s for s in cluster.stragglers if isinstance(s, Pause)]
+        self._stops: dict[int, list[Pause]] = {}
+        for straggler in cluster.stragglers:
+            if isinstance(straggler, Pause) and straggler.on_the_clock():
+                self._stops.setdefault(straggler.rank, []).append(straggler)
 
     def factors(self, step: int) -> Floats:
         """Factor on each rank's compute time in a step, shape `(world_size,)`."""
@@ -44,8 +47,39 @@ class Slowdown:
         return total
 
     def finish(self, start: Floats, seconds: Floats, ranks: NDArray[np.int64]) -> Floats:
-        """Instants at which work ends; arguments as in `Straggler.finish`."""
+        """Instants at which work ends.
+
+        Parameters
+        ----------
+        start, seconds : ndarray, shape `(num_ranks,)`
+            When it starts, and how long the device needs for it [s].
+        ranks : ndarray, shape `(num_ranks,)`, int64
+            Which ranks these are.
+
+        Returns
+        -------
+        ndarray, shape `(num_ranks,)`
+            ``start + seconds``, later where pauses come between [s].
+        """
         end = start + seconds
-        for straggler in self._stops:  # only pauses on the clock depend on the instant
-            end = np.maximum(end, straggler.finish(start, seconds, ranks))
+        for rank, pauses in self._stops.items():
+            for index in np.flatnonzero((ranks == rank) & (seconds > 0)):
+                end[index] = _work_between(pauses, float(start[index]), float(seconds[index]))
         return end
+
+
+def _work_between(pauses: list[Pause], start: float, seconds: float) -> float:
+    """When work ends that several pauses interrupt, each on its own beat."""
+    if len(pauses) == 1:
+        return pauses[0].finish(start, seconds)
+    now, left = start, seconds
+    while True:
+        windows = [pause.window(now) for pause in pauses]
+        inside = [end for begin, end in windows if begin <= now]
+        if inside:
+            now = max(inside)
+            continue
+        until = min(begin for begin, _ in windows)
+        if now + left <= until:
+            return now + left
+        now, left = until, left - (until - now)

@@ -40,12 +40,20 @@ def seconds(value: float | None) -> str:
     return f"{value / scale:.4g} {unit}" if value else "0"
 
 
+def nbytes(value: float) -> str:
+    """Write a size with three digits and the unit that suits it."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if value >= scale:
+            return f"{value / scale:.3g} {unit}"
+    return f"{value:.0f} B"
+
+
 def _number(value: float | None, digits: str = ".4g") -> str:
     return "-" if value is None else f"{value:{digits}}"
 
 
-def _scaled(key: str, scale: float, metrics: dict[str, Any]) -> str:
-    return _number(metrics[key] / scale)
+def _scaled(key: str, scale: float, digits: str, metrics: Mapping[str, Any]) -> str:
+    return f"{metrics[key] / scale:{digits}}" if metrics[key] else "0"
 
 
 def _percent(value: float | None) -> str:
@@ -79,11 +87,10 @@ def _one(result: Result) -> RenderableType:
     rows = [
         ("throughput", "-" if throughput is None else f"{throughput:,.0f} samples/s"),
         ("buckets", _buckets(m["bucket_bytes"])),
-        ("sent per rank and step", f"{max(m['bytes_sent_per_rank']) / 1e6:.4g} MB"),
+        ("sent per rank and step", nbytes(max(m["bytes_sent_per_rank"]))),
         (
             "peak memory",
-            f"{max(m['peak_memory_bytes']) / 1e9:.4g} GB"
-            + ("" if m["fits_memory"] else "  does not fit"),
+            nbytes(max(m["peak_memory_bytes"])) + ("" if m["fits_memory"] else ", does not fit"),
         ),
         ("simulated", seconds(m["simulated_s"])),
         ("clock", result.fabric),
@@ -99,12 +106,11 @@ def _one(result: Result) -> RenderableType:
     return Group(times, facts)
 
 
-def _buckets(nbytes: list[int]) -> str:
-    if not nbytes:
+def _buckets(sizes: list[int]) -> str:
+    if not sizes:
         return "none"
-    sizes = [f"{size / 2**20:.3g}" for size in nbytes[:6]]
-    more = ", ..." if len(nbytes) > 6 else ""
-    return f"{len(nbytes)} ({', '.join(sizes)}{more} MiB)"
+    more = ", ..." if len(sizes) > 6 else ""
+    return f"{len(sizes)} ({', '.join(map(nbytes, sizes[:6]))}{more})"
 
 
 def _unit(values: Iterable[float]) -> tuple[str, float]:
@@ -113,16 +119,22 @@ def _unit(values: Iterable[float]) -> tuple[str, float]:
     return next((unit for unit in UNITS if largest >= unit[1]), UNITS[-1])
 
 
+def _digits(largest: float) -> str:
+    """As many decimals for all numbers as give the largest four digits."""
+    return f".{max(3 - len(str(int(largest))) + 1, 0)}f"
+
+
 def _sweep(study: Study) -> RenderableType:
     """A row per point; columns in which nothing happens are left out."""
     points, keys = study.points, list(study.scenario["sweep"])
     unit, scale = _unit(p.metrics["step_time_s"] for p in points)
+    digits = _digits(max(p.metrics["step_time_s"] for p in points) / scale)
     title = f"{study.scenario['name']}: a step's time in {unit}, mean over ranks"
     table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for key in keys:
-        table.add_column(key.split(".")[-1], no_wrap=True)
+        table.add_column(key.split(".")[-1], overflow="fold")
     columns: list[tuple[str, Callable[[dict[str, Any]], str]]] = [
-        (name, partial(_scaled, key, scale))
+        (name, partial(_scaled, key, scale, digits))
         for key, name in SHORT.items()
         if any(p.metrics[key] for p in points)
     ]
@@ -153,20 +165,21 @@ def ranks(study: Study) -> RenderableType:
     m, n = result.metrics, result.world_size
     found = per_rank(result.trace, n, len(m["lr"]))
     unit, scale = _unit([m["step_time_s"]])
+    digits = _digits(m["step_time_s"] / scale)
     where = f" at {', '.join(map(_setting, result.set.values()))}" if result.set else ""
     table = Table(
         title=f"every rank{where}: a step's time in {unit}",
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
     )
-    for name in ("rank", *SHORT.values(), "sent [MB]", "loss"):
+    for name in ("rank", *SHORT.values(), "sent", "loss"):
         table.add_column(name, justify="right", no_wrap=True)
     for rank in range(min(n, MAX_RANKS)):
         loss = m["loss_per_rank"][-1][rank] if m["loss_per_rank"] else None
         table.add_row(
             str(rank),
-            *(_number(found[key][rank] / scale) for key in SHORT),
-            _number(m["bytes_sent_per_rank"][rank] / 1e6),
+            *(f"{found[key][rank] / scale:{digits}}" for key in SHORT),
+            nbytes(m["bytes_sent_per_rank"][rank]),
             _number(loss),
         )
     if n > MAX_RANKS:

@@ -61,7 +61,7 @@ class Result:
         kept = dict(first)
         for rank, weights in enumerate(self.replicas[1:], 1):
             for name, array in weights.items():
-                if not np.array_equal(array.view(np.uint8), first[name].view(np.uint8)):
+                if array.tobytes() != first[name].tobytes():
                     kept[f"rank{rank}/{name}"] = array
         return kept
 
@@ -109,7 +109,7 @@ class Study:
                 for point in content["points"]
             ]
             return cls(content["simdp"], scenario, points)
-        except (KeyError, TypeError):
+        except (KeyError, TypeError, AttributeError):
             raise ScenarioError([f"{path}: is not a result.json of simdp."]) from None
 
 

@@ -73,10 +73,10 @@ class Trace:
     """
 
     def __init__(self, columns: dict[str, NDArray[Any]], names: list[str]) -> None:
+        # By rank, lane, start and end; the rest decides nothing but which of two equals is first.
         order = np.lexsort(
-            [columns[key] for key in ("name", "end", "start", "activity", "lane", "rank")]
+            [columns[key] for key in ("name", "activity", "end", "start", "lane", "rank")]
         )
-        order = order[np.lexsort([columns[key][order] for key in ("start", "lane", "rank")])]
         self.rank: Ints = columns["rank"][order]
         self.step: Ints = columns["step"][order]
         self.lane: Ints = columns["lane"][order]

@@ -10,6 +10,6 @@ from simdp.strategies.ddp import DDP
 from simdp.strategies.single import Single
 
 STRATEGIES: dict[str, type[Strategy]] = {"ddp": DDP, "single": Single}
-AnyStrategy = Annotated[Strategy, one_of("strategy", STRATEGIES)]
+AnyStrategy = Annotated[Strategy, one_of("strategy", STRATEGIES, default="ddp")]
 
 __all__ = ["STRATEGIES", "AnyStrategy", "Strategy"]

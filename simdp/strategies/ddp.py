@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from simdp.spec import Bytes
+from simdp.spec import Bool, Bytes
 from simdp.strategies.base import Bucket, Pending, Rank, Script, Strategy
 from simdp.strategies.buckets import MiB, assign, limits
 from simdp.workload.layers import Parameter
@@ -52,13 +52,13 @@ class DDP(Strategy):
 
     kind: Literal["ddp"] = "ddp"
     bucket_cap: Bytes | None = None
-    overlap: bool = True
+    overlap: Bool = True
     bucket_order: Literal["gradient_ready", "reverse_registration"] = "gradient_ready"
-    find_unused_parameters: bool = False
-    gradient_as_bucket_view: bool = False
-    charge_copies: bool = False
-    no_sync: bool = True
-    weight_by_shard: bool = False
+    find_unused_parameters: Bool = False
+    gradient_as_bucket_view: Bool = False
+    charge_copies: Bool = False
+    no_sync: Bool = True
+    weight_by_shard: Bool = False
 
     def uses(self) -> list[str]:
         return ["all_reduce", "broadcast"]

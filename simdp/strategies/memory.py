@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
@@ -54,7 +55,7 @@ def rank_memory(workload: Workload, strategy: Strategy, microbatch: int) -> Rank
     kept = sum(
         float(layer.activation_nbytes(batch, itemsize)[0]) for layer in workload.model.layers()
     )
-    sample = np.prod(workload.model.input_shape(), dtype=np.int64) * itemsize
+    sample = prod(workload.model.input_shape()) * itemsize
     return RankMemory(
         parameters=weights,
         gradients=weights,
@@ -81,9 +82,7 @@ def host_memory_needed(
     """Bytes that a run with numerics takes on this machine: every rank's arrays and the data."""
     one = rank_memory(workload, strategy, largest_microbatch(workload, world_size))
     model = workload.model
-    sample = np.prod(model.input_shape(), dtype=np.int64) + np.prod(
-        model.output_shape(), dtype=np.int64
-    )
+    sample = prod(model.input_shape()) + prod(model.output_shape())
     # The data is drawn in float64 and then cast, so that both copies exist for a moment.
     return one.total() * world_size + float(num_samples * sample * (8 + workload.itemsize))
 

@@ -8,12 +8,12 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, TypeAdapter, field_validator, model_validator
 
 from simdp.errors import ScenarioError
 from simdp.files import read_npz
 from simdp.rng import stream
-from simdp.spec import Spec, problem
+from simdp.spec import Bool, Int, Spec, problem
 from simdp.workload.datasets import AnyDataset
 from simdp.workload.losses import AnyLoss
 from simdp.workload.losses.mse import MSE
@@ -29,7 +29,8 @@ from simdp.workload.sampling import (
 )
 
 Array = NDArray[Any]
-PositiveInt = Annotated[int, Field(ge=1)]
+MicroSteps = Annotated[Int, Field(ge=1, le=10**6)]
+MicroSizes = Annotated[list[Annotated[Int, Field(ge=1, le=10**9)]], Field(min_length=1)]
 
 __all__ = ["Permutation", "Workload"]
 
@@ -75,30 +76,30 @@ class Workload(Spec):
     loss: AnyLoss = MSE()
     optimizer: AnyOptimizer = SGD()
     lr_schedule: Literal["none"] = "none"
-    microbatch: int | None = Field(None, ge=1)
-    global_batch: int | None = Field(None, ge=1)
-    grad_accum: PositiveInt | Annotated[list[PositiveInt], Field(min_length=1)] = 1
+    microbatch: Int | None = Field(None, ge=1, le=10**9)
+    global_batch: Int | None = Field(None, ge=1, le=10**9)
+    grad_accum: MicroSteps | MicroSizes = 1
     dtype: Literal["float32", "float64"] = "float32"
     precision: Literal["full"] = "full"
-    shuffle: bool | Permutation = False
-    drop_last: bool = False
+    shuffle: Bool | Permutation = False
+    drop_last: Bool = False
     compute: Literal["roofline"] = "roofline"
-    epochs: int | None = Field(None, ge=1)
-    steps: int | None = Field(None, ge=1)
+    epochs: Int | None = Field(None, ge=1, le=10**9)
+    steps: Int | None = Field(None, ge=1, le=10**9)
 
-    @field_validator("shuffle", "grad_accum", mode="wrap")
+    @field_validator("shuffle", mode="wrap")
     @classmethod
-    def _one_form(cls, value: Any, handler: Any) -> Any:
+    def _yes_no_or_a_file(cls, value: Any, handler: Any) -> Any:
         """Choose the form by the value, so that an error speaks of the form that was written."""
-        from pydantic import TypeAdapter
+        mapping = isinstance(value, dict | Permutation)
+        return TypeAdapter(Permutation if mapping else Bool).validate_python(value)
 
-        if isinstance(value, dict):
-            return TypeAdapter(Permutation).validate_python(value)
-        if isinstance(value, list):
-            form: Any = Annotated[list[PositiveInt], Field(min_length=1)]
-            return TypeAdapter(form).validate_python(value, strict=True)
-        plain: Any = bool if isinstance(value, bool) else PositiveInt
-        return TypeAdapter(plain).validate_python(value, strict=True)
+    @field_validator("grad_accum", mode="wrap")
+    @classmethod
+    def _number_or_sizes(cls, value: Any, handler: Any) -> Any:
+        """As for ``shuffle``."""
+        form: Any = MicroSizes if isinstance(value, list) else MicroSteps
+        return TypeAdapter(form).validate_python(value)
 
     @model_validator(mode="after")
     def _batches_are_clear(self) -> Workload:
@@ -196,18 +197,24 @@ class Workload(Spec):
         }
 
     def problems(self, base: Path) -> list[str]:
-        """Say what is wrong with the files that this workload reads, without its prefix."""
+        """Say what is wrong with the files that this workload reads, led by the key of each."""
         found = []
-        for check in (self._weights_problems, self._dataset_problems, self._shuffle_problems):
+        for key, check in (
+            ("weights", self._problem_with_weights),
+            ("dataset", self._problem_with_dataset),
+            ("shuffle", self._problem_with_shuffle),
+        ):
             try:
-                found += check(base)
+                wrong = check(base)
             except ScenarioError as error:
-                found += error.problems
+                wrong = "; ".join(error.problems)
+            if wrong:
+                found.append(f"{key}: {wrong}")
         return found
 
-    def _weights_problems(self, base: Path) -> list[str]:
+    def _problem_with_weights(self, base: Path) -> str | None:
         if self.weights is None:
-            return []
+            return None
         path = base / self.weights
         stored = read_npz(path)
         wanted = {p.name: p.shape for p in self.model.parameters()}
@@ -215,42 +222,24 @@ class Workload(Spec):
             f"has no {name!r} of shape {wanted[name]}" for name in wanted if name not in stored
         ]
         wrong += [f"has {name!r}, which the model lacks" for name in stored if name not in wanted]
-        wrong += [
-            f"has {name!r} of shape {stored[name].shape}, the model needs {shape}"
-            for name, shape in wanted.items()
-            if name in stored and stored[name].shape != shape
-        ]
+        for name in wanted.keys() & stored.keys():
+            array = stored[name]
+            if array.shape != wanted[name]:
+                wrong.append(f"has {name!r} of shape {array.shape}, the model needs {wanted[name]}")
+            elif array.dtype.kind not in "fiu" or not np.isfinite(array).all():
+                wrong.append(f"has {name!r} of {array.dtype} that is not all finite numbers")
         more = f" (and {len(wrong) - 3} more)" if len(wrong) > 3 else ""
-        return [f"weights: {path}: {'; '.join(wrong[:3])}{more}."] if wrong else []
+        return f"{path}: {'; '.join(sorted(wrong)[:3])}{more}." if wrong else None
 
-    def _dataset_problems(self, base: Path) -> list[str]:
-        if self.dataset.kind != "npz":
-            made = self.dataset.model_copy(update={"num_samples": 1}).arrays(self.model, 0, base)
-            wrong = self.loss.problem_with(made["y"], self.model.output_shape())
-            if wrong:
-                kind = self.dataset.kind
-                return [f"dataset: {kind} does not suit the loss {self.loss.kind}: {wrong}"]
-            return []
-        arrays = self.dataset.arrays(self.model, 0, base)
-        path = base / str(getattr(self.dataset, "path", ""))
-        x, found = arrays["x"], []
-        if x.shape[1:] != self.model.input_shape():
-            found.append(
-                f"dataset: {path}: x has shape {x.shape}, but the model takes samples of shape "
-                f"{self.model.input_shape()}."
-            )
-        if not np.issubdtype(x.dtype, np.floating) or not np.isfinite(x).all():
-            found.append(
-                f"dataset: {path}: x is {x.dtype} or has values that are not finite; "
-                "give finite floats."
-            )
-        wrong = self.loss.problem_with(arrays["y"], self.model.output_shape())
-        return [*found, f"dataset: {path}: {wrong}"] if wrong else found
+    def _problem_with_dataset(self, base: Path) -> str | None:
+        wrong = self.dataset.problem_with(self.model, self.loss, base)
+        path = getattr(self.dataset, "path", None)
+        return f"{base / path}: {wrong}" if wrong and path else wrong
 
-    def _shuffle_problems(self, base: Path) -> list[str]:
+    def _problem_with_shuffle(self, base: Path) -> str | None:
         if isinstance(self.shuffle, Permutation):
             read_permutation(base / self.shuffle.path, self.dataset.length(base), 0)
-        return []
+        return None
 
 
 def read_permutation(path: Path, num_samples: int, epoch: int) -> Ints:

@@ -121,7 +121,9 @@ def test_copies_into_buckets_and_back_are_charged_when_asked_for():
     assert not spans(free, activity="copy")
     copies = spans(charged, activity="copy")
     weights = sum(charged.metrics["bucket_bytes"])
-    assert sum(span.nbytes for span in copies) == 2 * 2 * weights  # read and written, there and back
+    assert (
+        sum(span.nbytes for span in copies) == 2 * 2 * weights
+    )  # read and written, there and back
     assert charged.metrics["other_s"] == pytest.approx(4 * weights / 1e12, rel=1e-9)
     viewed = simulate(strategy={"charge_copies": True, "gradient_as_bucket_view": True})
     assert not spans(viewed, activity="copy")
@@ -233,5 +235,5 @@ def test_the_fabric_is_chosen_by_whether_links_are_shared():
 def test_the_vector_fabric_refuses_what_it_cannot_time_exactly():
     raw = simulate(cluster={"topology": "switch"}).scenario
     raw["collectives"]["all_reduce"] = "tree"
-    with pytest.raises(ValueError, match="fabric 'vector' is not exact here: the link from .* is"):
+    with pytest.raises(ValueError, match=r"fabric 'vector' is not exact here: the link from .* is"):
         simdp.simulate(checked(raw, Path()), fabric="vector")

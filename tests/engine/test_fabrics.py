@@ -157,9 +157,7 @@ def flows_plan(world_size, transfers, rounds=1):
     """Transfers of the whole buffer, src to dst, all in one round; as often as there are rounds."""
     src, dst = (np.array(column) for column in zip(*transfers, strict=True))
     one = Round(src, dst, np.zeros_like(src), False)
-    return Plan(
-        "broadcast", world_size, 1, 0, lambda: iter([one] * rounds), even_offsets(1), False
-    )
+    return Plan("broadcast", world_size, 1, 0, lambda: iter([one] * rounds), even_offsets(1), False)
 
 
 def transfer_ends(trace):
@@ -246,7 +244,9 @@ def test_a_late_rank_holds_the_ring_up_by_its_delay():
         trace = play(fabric, cluster(8, "ring"), plan, 8e6, [late])
         expected = 1e-3 + closed_forms.ring_all_reduce_time(8e6, 8, ALPHA, 1 / BANDWIDTH)
         assert trace.end.max() == pytest.approx(expected, rel=1e-12)
-        waits = {span.rank: span.end - span.start for span in trace.spans if span.activity == "wait"}
+        waits = {
+            span.rank: span.end - span.start for span in trace.spans if span.activity == "wait"
+        }
         assert waits == pytest.approx({rank: 1e-3 for rank in range(8) if rank != 3})
 
 

@@ -1,6 +1,7 @@
 """The payload moves real arrays: sums, copies, and the bits of gloo."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,7 @@ ALGORITHMS = [
 
 def pieces(plan, array):
     offsets = plan.offsets(array.size, array.itemsize)
-    return [array[a:b] for a, b in zip(offsets, offsets[1:], strict=False)]
+    return [array[a:b] for a, b in pairwise(offsets)]
 
 
 def expected(plan, before, rank):

@@ -138,9 +138,7 @@ def test_distributed_sampler_shards_train_as_torch(tmp_path, seed_mlp, world_siz
 
 def test_four_epochs_are_sixteen_steps(tmp_path, seed_mlp):
     _, workload = seed_mlp
-    result = simdp.simulate(
-        scenario(tmp_path, 4, {**workload, "global_batch": 30, "epochs": 4})
-    )
+    result = simdp.simulate(scenario(tmp_path, 4, {**workload, "global_batch": 30, "epochs": 4}))
     assert len(result.metrics["loss"]) == 16
 
 
@@ -208,7 +206,8 @@ def test_accumulated_gradients_equal_torchs(tmp_path, world_size, case, accumula
     norms = np.linalg.norm(golden[f"w{world_size}.{case}.grad"], axis=1)
     np.testing.assert_allclose(results[-1].metrics["grad_norm"], norms, rtol=1e-12)
     calls = [
-        span for span in results[0].trace.spans
+        span
+        for span in results[0].trace.spans
         if span.rank == 0 and span.activity == "comm" and span.step == 0
     ]
     assert len(calls) == (1 if no_sync else 4)
@@ -308,7 +307,8 @@ def test_a_rank_without_samples_has_no_loss_and_a_gradient_of_zero():
     assert [loss is None for loss in losses] == [False] * 5 + [True] * 3
     assert result.metrics["replicas_identical"] is True
     compute = {
-        span.rank for span in result.trace.spans
+        span.rank
+        for span in result.trace.spans
         if span.activity == "forward" and span.end > span.start
     }
     assert compute == set(range(5))

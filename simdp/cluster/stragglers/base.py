@@ -45,20 +45,3 @@ class Straggler(Spec):
     def lost(self, step: int, world_size: int) -> Floats:
         """Time lost once in a step, shape `(world_size,)` [s]."""
         return np.zeros(world_size)
-
-    def finish(self, start: Floats, seconds: Floats, ranks: NDArray[np.int64]) -> Floats:
-        """Instant at which work ends that starts at ``start`` and needs ``seconds`` of the device.
-
-        Parameters
-        ----------
-        start, seconds : ndarray, shape `(num_ranks,)`
-            Instants and durations [s].
-        ranks : ndarray, shape `(num_ranks,)`, int64
-            Which ranks these are.
-
-        Returns
-        -------
-        ndarray, shape `(num_ranks,)`
-            ``start + seconds`` where nothing happens [s].
-        """
-        return start + seconds

@@ -13,7 +13,7 @@ from simdp.cluster.stragglers.base import Floats, Straggler
 class Lognormal(Straggler):
     """Factor ``exp(sigma z)`` with a standard normal z per rank and step: median 1.
 
-    The factor is rounded to 12 digits, since the last bit of an exponential differs from one
+    The factor is rounded to 40 bits, since the last bits of an exponential differ from one
     processor to another while a trace must not.
     """
 
@@ -22,4 +22,5 @@ class Lognormal(Straggler):
 
     def slowdown(self, step: int, world_size: int, random: np.random.Generator) -> Floats:
         factors: Floats = np.exp(self.sigma * random.standard_normal(world_size))
-        return factors.round(12)
+        mantissa, exponent = np.frexp(factors)
+        return np.ldexp(np.round(mantissa * 2.0**40) / 2.0**40, exponent)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, PlainSerializer, PlainValidator, model_validator
 
 from simdp.cluster.stragglers.base import Floats, Straggler
-from simdp.spec import PositiveSeconds, Quantity, problem
+from simdp.spec import Int, PositiveSeconds, Quantity, problem
 from simdp.units import format_quantity
 
 _time = Quantity("time", exclusive=True)
@@ -37,7 +36,7 @@ class Pause(Straggler):
     """
 
     kind: Literal["pause"] = "pause"
-    rank: int = Field(ge=0)
+    rank: Int = Field(ge=0)
     every: Annotated[
         int | float,
         PlainValidator(_every),
@@ -60,18 +59,25 @@ class Pause(Straggler):
     def lost(self, step: int, world_size: int) -> Floats:
         lost = np.zeros(world_size)
         if isinstance(self.every, int) and step > 0 and step % self.every == 0:
-            lost[self.rank] = self.duration
+            lost[self.rank : self.rank + 1] = self.duration  # idle where there is no such rank
         return lost
 
-    def finish(self, start: Floats, seconds: Floats, ranks: NDArray[np.int64]) -> Floats:
-        end = start + seconds
-        if isinstance(self.every, float):
-            for index in np.flatnonzero((ranks == self.rank) & (seconds > 0)):
-                end[index] = self._finish_one(float(start[index]), float(seconds[index]))
-        return end
+    def on_the_clock(self) -> bool:
+        """Whether the pauses come at instants, rather than in steps."""
+        return isinstance(self.every, float)
 
-    def _finish_one(self, start: float, seconds: float) -> float:
-        """Jump over the pauses: between two of them the device works ``every - duration``."""
+    def window(self, instant: float) -> tuple[float, float]:
+        """Begin and end of the pause at an instant, or of the next one [s]."""
+        number = max(int(instant // self.every), 1)
+        if instant >= number * self.every + self.duration:
+            number += 1
+        return number * self.every, number * self.every + self.duration
+
+    def finish(self, start: float, seconds: float) -> float:
+        """Instant at which work ends that starts at ``start`` and needs ``seconds`` [s].
+
+        Jumps over whole periods: between two pauses the device works ``every - duration``.
+        """
         every, working = float(self.every), float(self.every) - self.duration
         period = int(start // every)
         # Time since the last pause ended; before the first there is none to wait for.
@@ -84,4 +90,4 @@ class Pause(Straggler):
         periods, rest = divmod(seconds - room, working)
         if rest == 0.0:  # ends just as a pause begins
             periods, rest = periods - 1, working
-        return (period + 1 + periods) * every + self.duration + rest
+        return float((period + 1 + periods) * every + self.duration + rest)

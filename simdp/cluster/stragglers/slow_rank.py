@@ -8,13 +8,14 @@ import numpy as np
 from pydantic import Field
 
 from simdp.cluster.stragglers.base import Floats, Straggler
+from simdp.spec import Int
 
 
 class SlowRank(Straggler):
     """Rank ``rank`` takes ``factor`` times as long for forward and backward."""
 
     kind: Literal["slow_rank"] = "slow_rank"
-    rank: int = Field(ge=0)
+    rank: Int = Field(ge=0)
     factor: float = Field(gt=0)
 
     def on_rank(self) -> int | None:
@@ -22,5 +23,5 @@ class SlowRank(Straggler):
 
     def slowdown(self, step: int, world_size: int, random: np.random.Generator) -> Floats:
         factors = np.ones(world_size)
-        factors[self.rank] = self.factor
+        factors[self.rank : self.rank + 1] = self.factor  # idle where there is no such rank
         return factors

@@ -15,6 +15,6 @@ TOPOLOGIES: dict[str, type[Topology]] = {
     "ring": RingTopology,
     "switch": SwitchTopology,
 }
-AnyTopology = Annotated[Topology, one_of("topology", TOPOLOGIES)]
+AnyTopology = Annotated[Topology, one_of("topology", TOPOLOGIES, default="switch")]
 
 __all__ = ["TOPOLOGIES", "AnyTopology", "Topology"]

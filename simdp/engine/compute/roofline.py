@@ -46,9 +46,11 @@ class Roofline:
         ndarray, shape `(world_size,)`
             ``max(flops / (peak efficiency), nbytes / bandwidth) + launches launch`` [s].
         """
-        work = np.maximum(cost.flops / self.flops, cost.nbytes / self.bandwidth)
-        return work + cost.launches * self.launch
+        work: Floats = np.maximum(cost.flops / self.flops, cost.nbytes / self.bandwidth)
+        work += cost.launches * self.launch
+        return work
 
     def moving(self, nbytes: float) -> Floats:
         """Time to read and write so many bytes in device memory, per rank [s]."""
-        return np.divide(nbytes, self.bandwidth)
+        time: Floats = nbytes / self.bandwidth
+        return time

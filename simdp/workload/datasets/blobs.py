@@ -20,6 +20,9 @@ class Blobs(Synthetic):
 
     kind: Literal["blobs"] = "blobs"
 
+    def targets(self, model: Model) -> Array:
+        return np.zeros((1, *model.output_shape()[:-1]), dtype=np.int64)
+
     def arrays(self, model: Model, seed: int, base: Path) -> dict[str, Array]:
         random = stream(seed, "dataset", "blobs")
         *positions, classes = model.output_shape()

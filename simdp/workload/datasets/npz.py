@@ -23,12 +23,9 @@ class Npz(Dataset):
         return len(self._read(base)["x"])
 
     def arrays(self, model: Model, seed: int, base: Path) -> dict[str, Array]:
-        found = self._read(base)
         return {
-            name: array.astype(np.float64)
-            if np.issubdtype(array.dtype, np.floating)
-            else array.astype(np.int64)
-            for name, array in found.items()
+            name: array.astype(np.float64 if array.dtype.kind == "f" else np.int64)
+            for name, array in self._read(base).items()
         }
 
     def _read(self, base: Path) -> dict[str, Array]:
@@ -41,6 +38,11 @@ class Npz(Dataset):
                 [f"{path}: has no array {missing[0]!r}; it holds {listed}; store x and y."]
             )
         x, y = found["x"], found["y"]
+        for name, array in (("x", x), ("y", y)):
+            if array.dtype.kind not in "fiub":
+                raise ScenarioError(
+                    [f"{path}: {name} is {array.dtype}; store real or whole numbers."]
+                )
         if x.ndim == 0 or y.ndim == 0 or len(x) != len(y) or not len(x):
             raise ScenarioError(
                 [f"{path}: x has shape {x.shape} and y {y.shape}; give both as many samples."]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from pathlib import Path
 from typing import Literal
 
@@ -17,10 +18,13 @@ class Regression(Synthetic):
 
     kind: Literal["regression"] = "regression"
 
+    def targets(self, model: Model) -> Array:
+        return np.zeros((1, *model.output_shape()))
+
     def arrays(self, model: Model, seed: int, base: Path) -> dict[str, Array]:
         random = stream(seed, "dataset", "regression")
-        num_in = int(np.prod(model.input_shape()))
-        num_out = int(np.prod(model.output_shape()))
+        num_in = prod(model.input_shape())
+        num_out = prod(model.output_shape())
         x = random.standard_normal((self.num_samples, num_in))
         teacher = random.standard_normal((num_in, num_out)) / np.sqrt(num_in)
         y = x @ teacher + 0.1 * random.standard_normal((self.num_samples, num_out))

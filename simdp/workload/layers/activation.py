@@ -7,13 +7,14 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
+from simdp.spec import Int
 from simdp.workload.layers.base import NO_ARRAYS, Array, Cost, Floats, Layer, Parameters, cost
 
 
 class Activation(Layer):
     """An elementwise function of a sample with ``features`` elements."""
 
-    features: int = Field(ge=1)
+    features: Int = Field(ge=1)
 
     flops_per_element: ClassVar[int] = 1
     """Arithmetic per element; these layers are bound by memory, so that a rough count serves."""
@@ -43,8 +44,10 @@ class Activation(Layer):
         return cost(batch, self.flops_per_element * self.features, 2 * self.features * itemsize, 1)
 
     def backward_cost(self, batch: Floats, itemsize: int, need_input_grad: bool) -> Cost:
+        if not need_input_grad:
+            return cost(batch, 0, 0, 0)
         flops = (self.flops_per_element + 1) * self.features
-        return cost(batch, flops, 3 * self.features * itemsize, int(need_input_grad))
+        return cost(batch, flops, 3 * self.features * itemsize, 1)
 
     def activation_nbytes(self, batch: Floats, itemsize: int) -> Floats:
         return batch * self.features * itemsize

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from math import prod
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -29,7 +30,7 @@ class Parameter(NamedTuple):
     @property
     def num_elements(self) -> int:
         """Number of elements."""
-        return int(np.prod(self.shape, dtype=np.int64))
+        return prod(self.shape)
 
 
 class Cost(NamedTuple):

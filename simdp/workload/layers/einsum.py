@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any, Literal
 
 import numpy as np
@@ -53,7 +54,7 @@ class Einsum(Layer):
         return split_equation(self.equation)
 
     def _num(self, indices: str) -> int:
-        return int(np.prod([self.sizes[i] for i in indices], dtype=np.int64))
+        return prod(self.sizes[i] for i in indices)
 
     def parameters(self) -> list[Parameter]:
         x, weight, _ = self._parts()

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
+from simdp.spec import Bool, Int
 from simdp.workload.layers.base import (
     NO_ARRAYS,
     Array,
@@ -23,9 +24,9 @@ class Linear(Layer):
     """Affine map of the last axis; the weight has shape ``(out_features, in_features)``."""
 
     kind: Literal["linear"] = "linear"
-    in_features: int = Field(ge=1)
-    out_features: int = Field(ge=1)
-    bias: bool = True
+    in_features: Int = Field(ge=1)
+    out_features: Int = Field(ge=1)
+    bias: Bool = True
 
     def parameters(self) -> list[Parameter]:
         bound = self.in_features**-0.5  # torch: kaiming_uniform_(a=sqrt(5)), and the same for bias

@@ -10,6 +10,6 @@ from simdp.workload.losses.cross_entropy import CrossEntropy
 from simdp.workload.losses.mse import MSE
 
 LOSSES: dict[str, type[Loss]] = {"cross_entropy": CrossEntropy, "mse": MSE}
-AnyLoss = Annotated[Loss, one_of("loss", LOSSES)]
+AnyLoss = Annotated[Loss, one_of("loss", LOSSES, default="mse")]
 
 __all__ = ["LOSSES", "AnyLoss", "Loss"]

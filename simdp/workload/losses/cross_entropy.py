@@ -6,6 +6,7 @@ from typing import Literal
 
 import numpy as np
 
+from simdp.spec import Int
 from simdp.workload.losses.base import Array, Loss
 
 
@@ -19,7 +20,7 @@ class CrossEntropy(Loss):
     """
 
     kind: Literal["cross_entropy"] = "cross_entropy"
-    ignore_index: int = -100
+    ignore_index: Int = -100
 
     def count(self, target: Array) -> int:
         return int((target != self.ignore_index).sum())
@@ -40,6 +41,8 @@ class CrossEntropy(Loss):
         return float(-log_probability.mean()), gradient.reshape(prediction.shape)
 
     def problem_with(self, target: Array, output_shape: tuple[int, ...]) -> str | None:
+        if not output_shape:
+            return "the model makes one number of each sample, but cross_entropy needs classes."
         if target.shape[1:] != output_shape[:-1]:
             wanted = (len(target), *output_shape[:-1])
             return f"y has shape {target.shape}, but cross_entropy needs class indices {wanted}."

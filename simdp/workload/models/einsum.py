@@ -43,8 +43,10 @@ class EinsumModel(Model):
         for index, size in given.items():
             if index not in wanted:
                 raise problem(f"unknown key {index!r}; known: equation, {', '.join(wanted)}.")
-            if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-                raise problem(f"{index}: {size!r} is not a size; write a whole number >= 1.")
+            if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= 10**8:
+                raise problem(
+                    f"{index}: {size!r} is not a size; write a whole number from 1 to 10^8."
+                )
         return self
 
     def sizes(self) -> dict[str, int]:

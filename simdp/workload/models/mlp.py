@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator
 
 from simdp.errors import unknown_name
-from simdp.spec import problem
+from simdp.spec import Bool, Int, problem
 from simdp.workload.layers import ACTIVATIONS, Layer, Linear
 from simdp.workload.models.base import Model
 
@@ -19,9 +19,9 @@ class MLP(Model):
     """
 
     kind: Literal["mlp"] = "mlp"
-    widths: list[Annotated[int, Field(ge=1)]] = Field(min_length=2)
+    widths: list[Annotated[Int, Field(ge=1, le=10**8)]] = Field(min_length=2)
     activation: str = "relu"
-    bias: bool = True
+    bias: Bool = True
 
     @field_validator("activation")
     @classmethod

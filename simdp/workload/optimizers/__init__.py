@@ -17,6 +17,6 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {
     "none": NoOptimizer,
     "sgd": SGD,
 }
-AnyOptimizer = Annotated[Optimizer, one_of("optimizer", OPTIMIZERS)]
+AnyOptimizer = Annotated[Optimizer, one_of("optimizer", OPTIMIZERS, default="sgd")]
 
 __all__ = ["OPTIMIZERS", "AnyOptimizer", "Optimizer"]

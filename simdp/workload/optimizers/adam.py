@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
+from simdp.spec import Bool
 from simdp.workload.optimizers.base import Array, Optimizer, State
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -20,8 +21,8 @@ class Adam(Optimizer):
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     eps: float = Field(1e-8, ge=0)
     weight_decay: float = Field(0.0, ge=0)
-    amsgrad: bool = False
-    maximize: bool = False
+    amsgrad: Bool = False
+    maximize: Bool = False
 
     def state_names(self) -> list[str]:
         return ["exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if self.amsgrad else [])]

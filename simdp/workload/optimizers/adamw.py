@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from simdp.spec import Bool
 from simdp.workload.optimizers.adam import Beta, moments
 from simdp.workload.optimizers.base import Array, Optimizer, State
 
@@ -17,8 +18,8 @@ class AdamW(Optimizer):
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     eps: float = Field(1e-8, ge=0)
     weight_decay: float = Field(0.01, ge=0)
-    amsgrad: bool = False
-    maximize: bool = False
+    amsgrad: Bool = False
+    maximize: Bool = False
 
     def state_names(self) -> list[str]:
         return ["exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if self.amsgrad else [])]

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from simdp.spec import problem
+from simdp.spec import Bool, problem
 from simdp.workload.optimizers.base import Array, Optimizer, State
 
 
@@ -17,8 +17,8 @@ class SGD(Optimizer):
     momentum: float = Field(0.0, ge=0)
     dampening: float = 0.0
     weight_decay: float = Field(0.0, ge=0)
-    nesterov: bool = False
-    maximize: bool = False
+    nesterov: Bool = False
+    maximize: Bool = False
 
     @model_validator(mode="after")
     def _nesterov_needs_momentum(self) -> SGD:
