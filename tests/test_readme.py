@@ -1,0 +1,104 @@
+"""The README's promises: its commands, its reference and its pictures."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+import simdp
+from simdp.cli import run_command_line
+from simdp.files import parse_yaml
+from simdp.results.metrics import ORDER
+from simdp.scenario import checked
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+def test_it_opens_with_two_single_line_commands():
+    first = blocks("sh")[0].strip().splitlines()
+    assert len(first) == 2
+    assert first[0].endswith("python3 -m simdp run scenarios/8gpu_ring.yaml")
+    assert first[1].endswith("python3 -m pytest")
+
+
+COMMANDS = [
+    line.split("  #")[0].strip()
+    for line in "".join(blocks("sh")).splitlines()
+    if line.startswith("python -m simdp")
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_other_command_works(command, tmp_path, monkeypatch, capsys):
+    for name in ("scenarios", "README.md"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    monkeypatch.chdir(tmp_path)
+    assert run_command_line(shlex.split(command)[3:]) == 0
+    assert capsys.readouterr().out
+
+
+def test_the_scenario_reference_is_a_valid_scenario(tmp_path):
+    import numpy as np
+
+    (reference,) = (block for block in blocks("yaml") if "cluster:" in block)
+    raw = parse_yaml(reference, "README.md")
+    widths = raw["workload"]["model"]["widths"]
+    weights = {}
+    for i, (before, after) in enumerate(zip(widths, widths[1:], strict=False)):
+        weights[f"layers.{i}.weight"] = np.zeros((after, before))
+        weights[f"layers.{i}.bias"] = np.zeros(after)
+    np.savez(tmp_path / "weights.npz", **weights)
+    assert len(checked(raw, tmp_path).points()) == 5
+
+
+def test_the_python_example_runs(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    (example,) = (block for block in blocks("python") if "import simdp" in block)
+    names = {}
+    exec(example, names)
+    assert names["result"].metrics["step_time_s"] > 0
+    assert len(names["study"].points) == 7
+
+
+def test_every_scenario_is_listed_with_its_question():
+    listed = re.findall(r"^\| `(\w+)` \|", README, re.MULTILINE)
+    assert sorted(listed) == sorted(path.stem for path in (ROOT / "scenarios").glob("*.yaml"))
+
+
+def test_every_picture_is_there_and_drawn_by_the_gallery():
+    from simdp.studies.gallery import PICTURES
+
+    shown = re.findall(r"!\[[^]]+\]\(plots/(\w+)\.png\)", README)
+    drawn = {f"{scenario}_{kind}" for scenario, kind in PICTURES}
+    assert shown
+    assert set(shown) <= drawn
+    assert {path.stem for path in (ROOT / "plots").glob("*.png")} == drawn
+
+
+def test_the_version_is_the_packages():
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["version"] == simdp.__version__
+
+
+def test_every_key_of_the_specs_stands_in_the_reference():
+    from simdp.cluster import Cluster, InterNode
+    from simdp.scenario import Scenario
+    from simdp.strategies.ddp import DDP
+    from simdp.workload import Workload
+
+    for spec in (Scenario, Cluster, InterNode, Workload, DDP):
+        for key in spec.model_fields:
+            assert re.search(rf"\b{key}\b", README), f"{spec.__name__}.{key} is not in the README"
+
+
+def test_the_metrics_named_in_the_readme_exist():
+    for name in ("step_time", "compute", "update", "exposed_comm", "wait", "other"):
+        assert f"{name}_s" in ORDER
