@@ -56,6 +56,14 @@ def _scaled(key: str, scale: float, digits: str, metrics: Mapping[str, Any]) -> 
     return f"{metrics[key] / scale:{digits}}" if metrics[key] else "0"
 
 
+def _short(value: float | None) -> str:
+    """Write a large number in thousands or millions."""
+    for letter, scale in (("M", 1e6), ("k", 1e3)):
+        if value is not None and value >= scale:
+            return f"{value / scale:.4g} {letter}"
+    return _number(value)
+
+
 def _percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.1f} %"
 
@@ -132,13 +140,13 @@ def _sweep(study: Study) -> RenderableType:
     title = f"{study.scenario['name']}: a step's time in {unit}, mean over ranks"
     table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for key in keys:
-        table.add_column(key.split(".")[-1], overflow="fold")
+        table.add_column(key.split(".")[-1], no_wrap=True)
     columns: list[tuple[str, Callable[[dict[str, Any]], str]]] = [
         (name, partial(_scaled, key, scale, digits))
         for key, name in SHORT.items()
         if any(p.metrics[key] for p in points)
     ]
-    columns.append(("samples/s", lambda m: _number(m["throughput_samples_per_s"], ",.0f")))
+    columns.append(("samples/s", lambda m: _short(m["throughput_samples_per_s"])))
     if any(p.metrics["scaling_efficiency"] is not None for p in points):
         columns.append(("eff.", lambda m: _percent(m["scaling_efficiency"])))
     if any(p.metrics["loss"] for p in points):
