@@ -138,7 +138,7 @@ def _sweep(study: Study) -> RenderableType:
     unit, scale = _unit(p.metrics["step_time_s"] for p in points)
     digits = _digits(max(p.metrics["step_time_s"] for p in points) / scale)
     title = f"{study.scenario['name']}: a step's time in {unit}, mean over ranks"
-    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(title=title, box=box.SIMPLE_HEAD, padding=0)
     for key in keys:
         table.add_column(key.split(".")[-1], no_wrap=True)
     columns: list[tuple[str, Callable[[dict[str, Any]], str]]] = [
@@ -178,7 +178,7 @@ def ranks(study: Study) -> RenderableType:
     table = Table(
         title=f"every rank{where}: a step's time in {unit}",
         box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
+        padding=0,
     )
     for name in ("rank", *SHORT.values(), "sent", "loss"):
         table.add_column(name, justify="right", no_wrap=True)
