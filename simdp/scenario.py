@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field, PrivateAttr, TypeAdapter, ValidationError, field_validator
 
 from simdp.cluster import Cluster
-from simdp.cluster.device import DEVICES
-from simdp.cluster.link import LINKS
 from simdp.collectives import Collectives
 from simdp.errors import ScenarioError
 from simdp.files import read_json, read_yaml
+from simdp.overrides import Raw, grid, set_key, sweep_problems
 from simdp.spec import Bool, Int, Spec, problem, problems
 from simdp.strategies import AnyStrategy
 from simdp.strategies.ddp import DDP
 from simdp.strategies.memory import host_memory, host_memory_needed
 from simdp.units import format_quantity
 from simdp.workload import Workload
-
-Raw = dict[str, Any]
-
-MAX_POINTS = 10_000
 
 
 class Scenario(Spec):
@@ -84,7 +78,7 @@ class Scenario(Spec):
         """
         if not self.sweep:
             return [({}, self)]
-        return [(chosen, _build(raw, self._base)) for chosen, raw in _grid(self.resolved())]
+        return [(chosen, _build(raw, self._base)) for chosen, raw in grid(self.resolved())]
 
 
 def load_scenario(
@@ -135,17 +129,17 @@ def checked(raw: Raw, base: Path) -> Scenario:
         With every problem that was found.
     """
     raw = _relative_paths(raw, base)
-    found = _sweep_problems(raw)
+    found = sweep_problems(raw)
     if found:
         raise ScenarioError(found)
-    grid = list(_grid(raw)) if raw.get("sweep") else [({}, raw)]
-    each = [_point_problems(point, base) for _, point in grid]
+    points = list(grid(raw)) if raw.get("sweep") else [({}, raw)]
+    each = [_point_problems(point, base) for _, point in points]
     lines = [line for line in each[0] if all(line in other for other in each)]
-    for (chosen, _), found in zip(grid, each, strict=True):
+    for (chosen, _), found in zip(points, each, strict=True):
         said = ", ".join(f"{key}={value}" for key, value in chosen.items())
         lines += [f"with {said}: {line}" for line in found if line not in lines]
     # The file's own value of a swept key is no point: the last point stands for it.
-    full = {**grid[-1][1], **({"sweep": raw["sweep"]} if raw.get("sweep") else {})}
+    full = {**points[-1][1], **({"sweep": raw["sweep"]} if raw.get("sweep") else {})}
     try:
         scenario = _build(full, base)
     except ScenarioError as error:
@@ -184,95 +178,6 @@ def _relative_paths(value: Any, base: Path, key: str = "") -> Any:
     if key in ("path", "weights") and isinstance(value, str) and Path(value).is_absolute():
         return os.path.relpath(value, base.resolve())
     return value
-
-
-# Overrides and sweeps --------------------------------------------------------------------------
-
-
-def set_key(raw: Raw, key: str, value: Any) -> None:
-    """Set a dotted key in a scenario as plain data, in place; short forms on its way are expanded.
-
-    Parameters
-    ----------
-    raw : dict
-        The scenario.
-    key : str
-        For example ``"cluster.stragglers.0.factor"``.
-    value : Any
-        A YAML value.
-
-    Raises
-    ------
-    ScenarioError
-        If the key leads through a value that has nothing inside.
-    """
-    *parents, last = key.split(".")
-    here: Any = raw
-    for depth, part in enumerate(parents):
-        here = _enter(here, part, ".".join(parents[: depth + 1]), key)
-    place = _index(here, last, key)
-    if last == "kind" and isinstance(here, dict) and here.get("kind") != value:
-        here.clear()
-    here[place] = copy.deepcopy(value)
-
-
-def _index(here: Any, part: str, key: str) -> Any:
-    if isinstance(here, dict):
-        return part
-    if not (part.isascii() and part.isdecimal()) or int(part) >= len(here):
-        raise ScenarioError(
-            [f"{key}: the list has {len(here)} entries, so {part!r} is none; count from 0."]
-        )
-    return int(part)
-
-
-def _enter(here: Any, part: str, path: str, key: str) -> Any:
-    place = _index(here, part, key)
-    inner = here.get(place) if isinstance(here, dict) else here[place]
-    if inner is None or isinstance(inner, bool):
-        inner = {}
-    elif isinstance(inner, str):
-        family = next(word for word in reversed(path.split(".")) if not word.isdecimal())
-        catalogue = {"device": DEVICES, "link": LINKS}.get(family)
-        known = catalogue is not None and inner in catalogue.names()
-        inner = catalogue.figures(inner) if catalogue and known else {"kind": inner}
-    elif not isinstance(inner, dict | list):
-        raise ScenarioError([f"{key}: {path} is {inner!r}, which has no keys inside."])
-    here[place] = inner
-    return inner
-
-
-def _grid(raw: Raw) -> Iterator[tuple[Raw, Raw]]:
-    """Yield what each point sets, and its scenario as plain data."""
-    sweep = raw["sweep"]
-    for values in itertools.product(*sweep.values()):
-        chosen = dict(zip(sweep, values, strict=True))
-        point = copy.deepcopy({key: value for key, value in raw.items() if key != "sweep"})
-        for key, value in chosen.items():
-            set_key(point, key, value)
-        yield chosen, point
-
-
-def _sweep_problems(raw: Raw) -> list[str]:
-    sweep = raw.get("sweep")
-    if not sweep:
-        return []
-    if not isinstance(sweep, dict):
-        return [f"sweep: {sweep!r} is not a mapping; write sweep: {{cluster.world_size: [1, 2]}}."]
-    found, points = [], 1
-    for key, values in sweep.items():
-        if not isinstance(values, list) or not values:
-            found.append(f"sweep.{key}: {values!r} is not a list of values; write for example [1].")
-        elif not isinstance(key, str) or key.split(".")[0] in ("sweep", "name"):
-            found.append(f"sweep.{key}: cannot be swept; sweep a key of cluster, workload, ...")
-        else:
-            points *= len(values)
-    if points > MAX_POINTS:
-        found.append(f"sweep: makes {points} points; at most {MAX_POINTS} are allowed.")
-    return found
-
-
-# What cannot be right --------------------------------------------------------------------------
 
 
 def _straggler_problems(scenario: Scenario) -> list[str]:

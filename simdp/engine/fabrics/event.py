@@ -17,9 +17,12 @@ from numpy.typing import NDArray
 from simpy.events import EventPriority
 
 from simdp.collectives import Plan
+from simdp.engine.fabrics.call import Call
 from simdp.engine.fabrics.dependencies import Dependencies
 from simdp.engine.fabrics.flows import Flows
+from simdp.engine.fabrics.tape import Tape
 from simdp.engine.fabrics.vector import record_collective
+from simdp.engine.fabrics.wires import Wires
 from simdp.engine.network import Network
 from simdp.engine.ops import Launch, Op, Wait, Work
 from simdp.engine.slowdown import Slowdown
@@ -30,26 +33,6 @@ Ints = NDArray[np.int64]
 
 LAST = cast(EventPriority, 2)
 """A SimPy priority after URGENT (0) and NORMAL (1): once everything else at an instant is done."""
-
-
-class _Call:
-    """One collective under way: what each transfer still waits for."""
-
-    def __init__(self, op: Launch, needs: Dependencies) -> None:
-        self.op, self.needs = op, needs
-        self.chunk_nbytes = op.nbytes / op.plan.num_chunks
-        self.pending = needs.pending.copy()
-        self.gate_pending = needs.gate_pending.copy()
-        self.touching = needs.touching.copy()
-        n = op.plan.world_size
-        self.enter: list[float | None] = [None] * n
-        self.end: list[float | None] = [None] * n
-        self.num_done = 0
-        self.waiting: dict[int, simpy.Event] = {}
-        count = len(needs.src)
-        self.start_of = [0.0] * count if op.record else []
-        self.end_of = [0.0] * count
-        self.arrived = bytearray(count)
 
 
 class EventFabric:
@@ -75,53 +58,22 @@ class EventFabric:
         self.env = simpy.Environment()
         self.world_size = network.cluster.world_size
         self._needs: dict[Plan, Dependencies] = {}
-        self._calls: dict[int, _Call] = {}
-        self._streams: list[deque[tuple[_Call, float]]] = [deque() for _ in range(self.world_size)]
+        self._calls: dict[int, Call] = {}
+        self._streams: list[deque[tuple[Call, float]]] = [deque() for _ in range(self.world_size)]
         self._stream_free = [0.0] * self.world_size
-        self._blocked: dict[int, _Call] = {}
+        self._blocked: dict[int, Call] = {}
         self._due: dict[float, list[tuple[Callable[..., None], Any, int]]] = {}
-        self._connect(plans)
-        self.num_transfers = 0
-
-    # Links -------------------------------------------------------------------------------------
-
-    def _connect(self, plans: Sequence[Plan]) -> None:
-        """Number every connection and find which of them have all their links to themselves."""
-        n = self.world_size
-        pairs: dict[int, int] = {}
-        routes: list[Ints] = []
-        self._alpha: list[float] = []
-        self._bandwidth: list[float] = []
-        for plan in plans:
-            c = self.network.of_plan(plan)
-            for i, pair in enumerate((c.src * n + c.dst).tolist()):
-                if pair not in pairs:
-                    pairs[pair] = len(pairs)
-                    routes.append(c.links[i][c.links[i] >= 0])
-                    self._alpha.append(float(c.alpha[i]))
-                    self._bandwidth.append(float(c.bandwidth[i]))
-        self._connection = pairs
-        every = np.concatenate([np.empty(0, dtype=np.int64), *routes])
-        used, times = np.unique(every, return_counts=True)
-        position = {int(link): i for i, link in enumerate(used)}
-        longest = max((len(route) for route in routes), default=1)
-        self._own: list[bool] = []
-        self._route: list[Ints] = []
-        for route in routes:
-            places = [position[int(link)] for link in route]
-            self._own.append(all(times[place] == 1 for place in places))
-            padded = places + [len(used)] * (longest - len(places))
-            self._route.append(np.array(padded))
-        _, bandwidth = self.network.cluster.link_figures(used)
-        self._flows = Flows(np.append(bandwidth, np.inf), longest)
+        self._wires = Wires(network, plans)
+        self._flows = Flows(self._wires.capacity, self._wires.longest)
         self._settling: float | None = None
         self._next_end = np.inf
+        self.num_transfers = 0
 
     # Playing -----------------------------------------------------------------------------------
 
     def play(self, script: Iterator[Op]) -> None:
         """Play one script on every rank; it is asked for each of its operations once."""
-        tape = _Tape(script)
+        tape = Tape(script)
         self.play_each([tape.read() for _ in range(self.world_size)])
 
     def play_each(self, scripts: Sequence[Iterable[Op]]) -> None:
@@ -176,8 +128,8 @@ class EventFabric:
         """Queue a collective on the rank's communication stream."""
         if op.call not in self._calls:
             if op.plan not in self._needs:
-                self._needs[op.plan] = Dependencies(op.plan, self._connection)
-            self._calls[op.call] = _Call(op, self._needs[op.plan])
+                self._needs[op.plan] = Dependencies(op.plan, self._wires.number)
+            self._calls[op.call] = Call(op, self._needs[op.plan])
         stream = self._streams[rank]
         stream.append((self._calls[op.call], ready))
         if len(stream) == 1:
@@ -187,7 +139,7 @@ class EventFabric:
         call, ready = self._streams[rank][0]
         self._at(max(ready, self._stream_free[rank]), self._enter, call, rank)
 
-    def _finish(self, call: _Call, rank: int, now: float) -> None:
+    def _finish(self, call: Call, rank: int, now: float) -> None:
         """Let a rank leave a collective: it is done with all its transfers."""
         call.end[rank] = now
         call.num_done += 1
@@ -201,7 +153,7 @@ class EventFabric:
         if stream:
             self._begin(rank)
 
-    def _record(self, call: _Call) -> None:
+    def _record(self, call: Call) -> None:
         op, needs = call.op, call.needs
         enter, end = np.array(call.enter, dtype=float), np.array(call.end, dtype=float)
         record_collective(self.trace, op, enter, end)
@@ -239,7 +191,7 @@ class EventFabric:
 
     # Transfers ---------------------------------------------------------------------------------
 
-    def _enter(self, call: _Call, rank: int, now: float) -> None:
+    def _enter(self, call: Call, rank: int, now: float) -> None:
         call.enter[rank] = now
         pending = call.pending
         if not call.touching[rank]:
@@ -250,25 +202,25 @@ class EventFabric:
             if not pending[i]:
                 self._start(call, i, now)
 
-    def _start(self, call: _Call, i: int, now: float) -> None:
+    def _start(self, call: Call, i: int, now: float) -> None:
         if call.start_of:
             call.start_of[i] = now
-        connection = call.needs.connection[i]
-        alpha = self._alpha[connection]
-        if self._own[connection]:
-            delay = alpha + call.chunk_nbytes / self._bandwidth[connection]
+        connection, wires = call.needs.connection[i], self._wires
+        alpha = wires.alpha[connection]
+        if wires.own[connection]:
+            delay = alpha + call.chunk_nbytes / wires.bandwidth[connection]
             self._at(now + delay, self._arrive, call, i)
         elif alpha:
             self._at(now + alpha, self._flow, call, i)
         else:
             self._flow(call, i, now)
 
-    def _flow(self, call: _Call, i: int, now: float) -> None:
+    def _flow(self, call: Call, i: int, now: float) -> None:
         """Let a transfer's bytes flow over links that others may use, after its latency."""
         if call.chunk_nbytes == 0:
             self._arrive(call, i, now)
             return
-        route = self._route[call.needs.connection[i]]
+        route = self._wires.route[call.needs.connection[i]]
         self._flows.join(route, call.chunk_nbytes, (call, i))
         self._settle_at(now)
 
@@ -285,7 +237,7 @@ class EventFabric:
         now = float(event.value)  # type: ignore[arg-type]
         self._settling = None
 
-        def arrived(token: tuple[_Call, int]) -> None:
+        def arrived(token: tuple[Call, int]) -> None:
             self._arrive(token[0], token[1], now)
 
         self._next_end = self._flows.settle(now, arrived)
@@ -297,7 +249,7 @@ class EventFabric:
         if event.value == self._next_end:  # else the shares have changed since it was announced
             self._settle_at(event.value)
 
-    def _arrive(self, call: _Call, i: int, now: float) -> None:
+    def _arrive(self, call: Call, i: int, now: float) -> None:
         """A transfer is done: free its connection, and pass on what it brought."""
         needs, pending = call.needs, call.pending
         self.num_transfers += 1
@@ -326,7 +278,7 @@ class EventFabric:
 
     # Deadlock ----------------------------------------------------------------------------------
 
-    def _explain(self, stuck: list[_Call]) -> list[str]:
+    def _explain(self, stuck: list[Call]) -> list[str]:
         """Say for each rank that cannot go on what it waits for."""
         lines = []
         for rank in range(self.world_size):
@@ -336,38 +288,6 @@ class EventFabric:
                 if not inside:
                     continue
                 call = inside[0]
-            lines.append(f"rank {rank} waits {self._reason(call, rank)}")
+            ahead = self._streams[rank][0][0]
+            lines.append(f"rank {rank} waits {call.reason(rank, ahead)}")
         return lines
-
-    def _reason(self, call: _Call, rank: int) -> str:
-        op, needs = call.op, call.needs
-        what = f"in {op.plan.collective} {op.name!r}"
-        if call.enter[rank] is None:
-            ahead = self._streams[rank][0][0].op
-            return f"{what}, behind {ahead.plan.collective} {ahead.name!r}"
-        absent = [r for r in range(self.world_size) if call.enter[r] is None]
-        if absent:
-            listed = ", ".join(map(str, absent[:8])) + (" ..." if len(absent) > 8 else "")
-            return f"{what} for rank{'s' if len(absent) > 1 else ''} {listed} to enter"
-        for i, dst in enumerate(needs.dst):
-            if dst == rank and not call.arrived[i]:
-                return f"{what} for chunk {needs.chunk[i]} from rank {needs.src[i]}"
-        return f"{what} to send to a rank that does not receive"
-
-
-class _Tape:
-    """One script for many readers: each operation is made once, when the first reader needs it."""
-
-    def __init__(self, script: Iterator[Op]) -> None:
-        self._script, self._ops = script, list[Op]()
-
-    def read(self) -> Iterator[Op]:
-        position = 0
-        while True:
-            if position == len(self._ops):
-                op = next(self._script, None)
-                if op is None:
-                    return
-                self._ops.append(op)
-            yield self._ops[position]
-            position += 1

@@ -1,0 +1,100 @@
+"""Overrides: dotted keys set in a scenario as plain data, by the command line or by a sweep."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+from simdp.cluster.device import DEVICES
+from simdp.cluster.link import LINKS
+from simdp.errors import ScenarioError
+
+Raw = dict[str, Any]
+
+MAX_POINTS = 10_000
+
+
+def set_key(raw: Raw, key: str, value: Any) -> None:
+    """Set a dotted key in a scenario as plain data, in place; short forms on its way are expanded.
+
+    Parameters
+    ----------
+    raw : dict
+        The scenario.
+    key : str
+        For example ``"cluster.stragglers.0.factor"``.
+    value : Any
+        A YAML value.
+
+    Raises
+    ------
+    ScenarioError
+        If the key leads through a value that has nothing inside.
+    """
+    *parents, last = key.split(".")
+    here: Any = raw
+    for depth, part in enumerate(parents):
+        here = _enter(here, part, ".".join(parents[: depth + 1]), key)
+    place = _index(here, last, key)
+    if last == "kind" and isinstance(here, dict) and here.get("kind") != value:
+        here.clear()
+    here[place] = copy.deepcopy(value)
+
+
+def _index(here: Any, part: str, key: str) -> Any:
+    if isinstance(here, dict):
+        return part
+    if not (part.isascii() and part.isdecimal()) or int(part) >= len(here):
+        raise ScenarioError(
+            [f"{key}: the list has {len(here)} entries, so {part!r} is none; count from 0."]
+        )
+    return int(part)
+
+
+def _enter(here: Any, part: str, path: str, key: str) -> Any:
+    place = _index(here, part, key)
+    inner = here.get(place) if isinstance(here, dict) else here[place]
+    if inner is None or isinstance(inner, bool):
+        inner = {}
+    elif isinstance(inner, str):
+        words = [word for word in path.split(".") if not word.isdecimal()]  # device.0 is a device
+        catalogue = {"device": DEVICES, "link": LINKS}.get(words[-1] if words else "")
+        known = catalogue is not None and inner in catalogue.names()
+        inner = catalogue.figures(inner) if catalogue and known else {"kind": inner}
+    elif not isinstance(inner, dict | list):
+        raise ScenarioError([f"{key}: {path} is {inner!r}, which has no keys inside."])
+    here[place] = inner
+    return inner
+
+
+def grid(raw: Raw) -> Iterator[tuple[Raw, Raw]]:
+    """Yield what each point of the sweep sets, and the point's scenario as plain data."""
+    sweep = raw["sweep"]
+    for values in itertools.product(*sweep.values()):
+        chosen = dict(zip(sweep, values, strict=True))
+        point = copy.deepcopy({key: value for key, value in raw.items() if key != "sweep"})
+        for key, value in chosen.items():
+            set_key(point, key, value)
+        yield chosen, point
+
+
+def sweep_problems(raw: Raw) -> list[str]:
+    """Say what is wrong with the sweep of a scenario as plain data, apart from its values."""
+    sweep = raw.get("sweep")
+    if not sweep:
+        return []
+    if not isinstance(sweep, dict):
+        return [f"sweep: {sweep!r} is not a mapping; write sweep: {{cluster.world_size: [1, 2]}}."]
+    found, points = [], 1
+    for key, values in sweep.items():
+        if not isinstance(values, list) or not values:
+            found.append(f"sweep.{key}: {values!r} is not a list of values; write for example [1].")
+        elif not isinstance(key, str) or key.split(".")[0] in ("sweep", "name"):
+            found.append(f"sweep.{key}: cannot be swept; sweep a key of cluster, workload, ...")
+        else:
+            points *= len(values)
+    if points > MAX_POINTS:
+        found.append(f"sweep: makes {points} points; at most {MAX_POINTS} are allowed.")
+    return found
