@@ -119,8 +119,9 @@ def run(
     if save_weights is not None and (chosen.sweep or not chosen.numerics):
         why = "a sweep trains many models" if chosen.sweep else "numerics: false trains none"
         raise ScenarioError([f"--save-weights: {why}; leave it out, or --set what it needs."])
-    study = _simulate(chosen, quiet or as_json)
+    study = _simulate(chosen, quiet)
     folder = out or Path("runs") / chosen.name
+    study.scenario = chosen.resolved(folder)  # so that it loads again from there
     _write(study, folder, not no_plots, save_weights)
     if as_json:
         sys.stdout.write(study.to_json())
@@ -213,14 +214,17 @@ def check(
     scenarios: Annotated[list[Path], typer.Argument(help="YAML files.")],
     settings: Overrides = None,
 ) -> int:
-    """Validate scenarios without running them."""
+    """Validate scenarios, and prove their collectives, without running them."""
+    from simdp.engine.simulate import prove_plans
     from simdp.errors import ScenarioError
 
     problems = []
     for path in scenarios:
         try:
-            points = len(_load(path, settings).points())
-            print(f"{path}: valid, {points} point{'s' if points > 1 else ''}")
+            points = _load(path, settings).points()
+            for _, point in points:
+                prove_plans(point)
+            print(f"{path}: valid, {len(points)} point{'s' if len(points) > 1 else ''}")
         except ScenarioError as error:
             problems += error.problems
     if problems:

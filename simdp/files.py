@@ -1,8 +1,7 @@
-"""The only door to disk: YAML, npz, CSV and JSON in; whole files or nothing out."""
+"""The only door to disk: YAML, npz and JSON in; whole files or nothing out."""
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import tempfile
@@ -194,45 +193,6 @@ def read_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     if not all(isinstance(array, np.ndarray) for array in arrays.values()):
         raise ScenarioError([f"{path}: is not an npz file of arrays."])
     return arrays
-
-
-def read_csv(path: Path) -> list[tuple[int, dict[str, str]]]:
-    """Read a CSV table with a header; lines that begin with # are comments.
-
-    Returns
-    -------
-    list of (int, dict)
-        The line number and the cells of each row.
-
-    Raises
-    ------
-    ScenarioError
-        If a row has another number of cells than the header.
-    """
-    lines = [
-        (number, line)
-        for number, line in enumerate(read_text(path).splitlines(), 1)
-        if line.strip() and not line.lstrip().startswith("#")
-    ]
-    if not lines:
-        raise ScenarioError([f"{path}: has no header line."])
-    header = _cells(path, *lines[0])
-    rows, wrong = [], []
-    for number, line in lines[1:]:
-        cells = _cells(path, number, line)
-        if len(cells) != len(header):
-            wrong.append(f"{path}:{number}: has {len(cells)} cells, the header {len(header)}.")
-        rows.append((number, dict(zip(header, cells, strict=False))))
-    if wrong:
-        raise ScenarioError(wrong)
-    return rows
-
-
-def _cells(path: Path, number: int, line: str) -> list[str]:
-    try:
-        return [cell.strip() for cell in next(csv.reader([line]))]
-    except csv.Error as error:
-        raise ScenarioError([f"{path}:{number}: is not a line of CSV: {error}."]) from None
 
 
 class Catalogue:

@@ -16,6 +16,22 @@ Raw = dict[str, Any]
 MAX_POINTS = 10_000
 
 
+def override(raw: Raw, key: str, value: Any) -> None:
+    """Set a key for good: it is swept no longer.
+
+    What follows ``sweep.`` is one key of the sweep, with its dots. Arguments as in `set_key`.
+    """
+    sweep = raw.get("sweep")
+    if isinstance(sweep, dict):
+        sweep.pop(key, None)
+    if key == "sweep" and value is None:
+        value = {}
+    if key.startswith("sweep."):
+        raw["sweep"] = {**(sweep if isinstance(sweep, dict) else {}), key[len("sweep.") :]: value}
+    else:
+        set_key(raw, key, value)
+
+
 def set_key(raw: Raw, key: str, value: Any) -> None:
     """Set a dotted key in a scenario as plain data, in place; short forms on its way are expanded.
 

@@ -15,7 +15,7 @@ from simdp.cluster import Cluster
 from simdp.collectives import Collectives
 from simdp.errors import ScenarioError
 from simdp.files import read_json, read_yaml
-from simdp.overrides import Raw, grid, set_key, sweep_problems
+from simdp.overrides import Raw, grid, override, sweep_problems
 from simdp.spec import Bool, Int, Spec, problem, problems
 from simdp.strategies import AnyStrategy
 from simdp.strategies.ddp import DDP
@@ -64,9 +64,16 @@ class Scenario(Spec):
         """The folder that relative paths start from: the scenario file's."""
         return self._base
 
-    def resolved(self) -> Raw:
-        """Write the scenario as plain data that loads again: defaults and units spelled out."""
-        return self.model_dump(mode="json", exclude_none=True)
+    def resolved(self, folder: Path | None = None) -> Raw:
+        """Write the scenario as plain data that loads again: defaults and units spelled out.
+
+        Parameters
+        ----------
+        folder : Path, optional
+            Where it will lie: its paths start from there. Left out, from where they do now.
+        """
+        raw: Raw = self.model_dump(mode="json", exclude_none=True)
+        return raw if folder is None else _move_paths(raw, self._base.resolve(), folder.resolve())
 
     def points(self) -> list[tuple[Raw, Scenario]]:
         """Every point of the sweep: what it sets, and its scenario; one point without a sweep.
@@ -113,8 +120,8 @@ def load_scenario(
     try:
         raw = copy.deepcopy(raw)
         for key, value in (overrides or {}).items():
-            set_key(raw, key, value)
-        raw.setdefault("name", file.stem)
+            override(raw, key, value)
+        raw.setdefault("name", re.sub(r"[^\w.+-]|^\W", "_", file.stem))
         return checked(raw, file.parent)
     except ScenarioError as error:
         raise ScenarioError([f"{file}: {line}" for line in error.problems]) from None
@@ -128,33 +135,42 @@ def checked(raw: Raw, base: Path) -> Scenario:
     ScenarioError
         With every problem that was found.
     """
-    raw = _relative_paths(raw, base)
+    raw = _move_paths(raw, base.resolve(), base.resolve())
     found = sweep_problems(raw)
     if found:
         raise ScenarioError(found)
     points = list(grid(raw)) if raw.get("sweep") else [({}, raw)]
-    each = [_point_problems(point, base) for _, point in points]
+    largest = max([_world_size(point) for _, point in points])
+    each = [_point_problems(point, base, largest) for _, point in points]
     lines = [line for line in each[0] if all(line in other for other in each)]
     for (chosen, _), found in zip(points, each, strict=True):
         said = ", ".join(f"{key}={value}" for key, value in chosen.items())
         lines += [f"with {said}: {line}" for line in found if line not in lines]
-    # The file's own value of a swept key is no point: the last point stands for it.
-    full = {**points[-1][1], **({"sweep": raw["sweep"]} if raw.get("sweep") else {})}
     try:
-        scenario = _build(full, base)
+        scenario = _build(raw, base)
     except ScenarioError as error:
-        raise ScenarioError(lines or error.problems) from None
-    lines += _straggler_problems(scenario)
+        if lines or not raw.get("sweep"):
+            raise ScenarioError(lines or error.problems) from None
+        # A key that only the sweep gives: the last point stands for the file's own value.
+        scenario = _build({**points[-1][1], "sweep": raw["sweep"]}, base)
     if lines:
         raise ScenarioError(lines)
     return scenario
 
 
-def _point_problems(raw: Raw, base: Path) -> list[str]:
+def _world_size(raw: Raw) -> int:
+    """World size of a scenario as plain data; 1 where that is no number."""
+    cluster = raw.get("cluster")
+    size = cluster.get("world_size") if isinstance(cluster, dict) else None
+    return size if isinstance(size, int) else 1
+
+
+def _point_problems(raw: Raw, base: Path, largest: int) -> list[str]:
     try:
-        return _problems(_build(raw, base))
+        scenario = _build(raw, base)
     except ScenarioError as error:
         return error.problems + _file_problems(raw, base)
+    return _straggler_problems(scenario, largest) + _problems(scenario)
 
 
 def _build(raw: Raw, base: Path) -> Scenario:
@@ -166,24 +182,22 @@ def _build(raw: Raw, base: Path) -> Scenario:
     return scenario
 
 
-def _relative_paths(value: Any, base: Path, key: str = "") -> Any:
-    """Write absolute paths relative to the scenario, so that no result holds one."""
+def _move_paths(value: Any, base: Path, folder: Path, key: str = "") -> Any:
+    """Write paths that start from ``base``, and absolute ones, as seen from ``folder``."""
     if isinstance(value, dict):
         return {
-            name: _relative_paths(inner, base, str(name).split(".")[-1])
+            name: _move_paths(inner, base, folder, str(name).split(".")[-1])
             for name, inner in value.items()
         }
     if isinstance(value, list):
-        return [_relative_paths(inner, base, key) for inner in value]
-    if key in ("path", "weights") and isinstance(value, str) and Path(value).is_absolute():
-        return os.path.relpath(value, base.resolve())
+        return [_move_paths(inner, base, folder, key) for inner in value]
+    if key in ("path", "weights") and isinstance(value, str):
+        return os.path.relpath(base / value, folder)
     return value
 
 
-def _straggler_problems(scenario: Scenario) -> list[str]:
-    swept = scenario.sweep.get("cluster.world_size", [])
-    sizes = [size for size in swept if isinstance(size, int)] or [scenario.cluster.world_size]
-    largest = max(sizes)
+def _straggler_problems(scenario: Scenario, largest: int) -> list[str]:
+    """Refuse stragglers on ranks that the sweep's largest world size lacks."""
     return [
         f"cluster.stragglers.{i}.rank: rank {straggler.on_rank()} does not exist; the largest "
         f"world_size is {largest}, so ranks are 0 ... {largest - 1}."

@@ -77,6 +77,10 @@ class Spec(BaseModel):
         raise ValidationError.from_exception_data(cls.__name__, errors)
 
 
+_DEFAULT_KINDS: set[str] = set()
+"""Kinds that a mapping may leave out, so that they can stand in pydantic's places alone."""
+
+
 class one_of:  # noqa: N801  reads as a word in annotations
     """A field that takes one member of a family: ``ring``, or ``{kind: ring, chunking: gloo}``.
 
@@ -94,6 +98,8 @@ class one_of:  # noqa: N801  reads as a word in annotations
         self, family: str, table: Mapping[str, type[Spec]], default: str | None = None
     ) -> None:
         self.family, self.table, self.default = family, table, default
+        if default is not None:
+            _DEFAULT_KINDS.add(default)
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
@@ -241,7 +247,8 @@ def _place(location: Iterable[int | str], raw: object) -> str:
     here = raw
     for step in location:
         if isinstance(here, Mapping):
-            if step not in here and step == here.get("kind"):
+            kind = here.get("kind")
+            if step not in here and (step == kind or (kind is None and step in _DEFAULT_KINDS)):
                 continue
             here = here.get(step)
         elif isinstance(here, list) and isinstance(step, int) and step < len(here):

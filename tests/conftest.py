@@ -1,7 +1,45 @@
-"""Options of the test suite."""
+"""Options of the test suite, and the small scenario that many tests change."""
+
+import pytest
+import yaml
+from hypothesis import settings
+from small_scenario import MINIMAL
+
+from simdp.errors import ScenarioError
+from simdp.scenario import load_scenario
+
+# How long an example takes depends on what else the machine does, and is nobody's fault here.
+settings.register_profile("simdp", deadline=None)
+settings.load_profile("simdp")
 
 
 def pytest_addoption(parser):
     parser.addoption(
         "--update-golden", action="store_true", help="write golden/scenarios anew, then compare"
     )
+
+
+@pytest.fixture
+def load(tmp_path):
+    """Write the minimal scenario with some top keys replaced, and load it with overrides."""
+
+    def load(overrides=None, **top):
+        path = tmp_path / "small.yaml"
+        path.write_text(yaml.safe_dump({**MINIMAL, **top}, sort_keys=False))
+        return load_scenario(path, overrides)
+
+    return load
+
+
+@pytest.fixture
+def refuse(load, tmp_path):
+    """Load what must be refused; return the problems without the file that leads each line."""
+
+    def refuse(overrides=None, **top):
+        with pytest.raises(ScenarioError) as caught:
+            load(overrides, **top)
+        lead = f"{tmp_path / 'small.yaml'}: "
+        assert all(line.startswith(lead) for line in caught.value.problems)
+        return [line.removeprefix(lead) for line in caught.value.problems]
+
+    return refuse

@@ -46,6 +46,13 @@ def test_a_folder_is_no_file(read, tmp_path):
     assert refusal(read, tmp_path) == f"{tmp_path}: is a folder; name a file in it."
 
 
+@pytest.mark.parametrize("read", [read_yaml, read_json])
+def test_a_byte_order_mark_is_no_part_of_the_text(read, tmp_path):
+    path = tmp_path / "a.json"
+    path.write_bytes(b'\xef\xbb\xbf{"a": 1}')
+    assert read(path) == {"a": 1}
+
+
 def test_a_binary_file_is_no_text(tmp_path):
     path = tmp_path / "picture.yaml"
     path.write_bytes(b"\x89PNG\xff\xfe\x00")
@@ -281,6 +288,13 @@ def test_a_catalogue_lists_its_parts_in_order(tmp_path):
     assert catalogue.read("b") == {"alpha": "b"}
 
 
+def test_figures_come_without_their_source(tmp_path):
+    (tmp_path / "a.yaml").write_text("alpha: 1 us\nsource: {alpha: measured}")
+    catalogue = Catalogue(tmp_path)
+    assert catalogue.figures("a") == {"alpha": "1 us"}
+    assert "source" in catalogue.read("a")
+
+
 # Whole files or nothing --------------------------------------------------------------------------
 
 
@@ -334,7 +348,10 @@ def test_nothing_changes_when_the_work_between_the_files_raises(tmp_path):
 
 def test_nothing_changes_when_one_place_is_taken_by_a_folder(tmp_path):
     (tmp_path / "b").mkdir()
-    with pytest.raises(ScenarioError, match="cannot be written to"), whole_files(tmp_path) as add:
+    with (
+        pytest.raises(ScenarioError, match="/b: is a folder; name a file to"),
+        whole_files(tmp_path) as add,
+    ):
         add("a", put("new"))
         add("b", put("new"))
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
@@ -343,15 +360,24 @@ def test_nothing_changes_when_one_place_is_taken_by_a_folder(tmp_path):
 def test_a_file_in_the_folders_place_is_refused(tmp_path):
     place = tmp_path / "file"
     place.write_text("")
-    wanted = f"{place}: is a file; name a folder to write to."
+    wanted = f"{place}: is no folder; name one to write to."
     assert refusal(write_whole, place / "a", put("1")) == wanted
 
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     folder = tmp_path / "file" / "inner"
-    wanted = f"{folder}: cannot be written to: Not a directory."
+    wanted = f"{folder}: is no folder; name one to write to."
     assert refusal(write_whole, folder / "a", put("1")) == wanted
+
+
+@pytest.mark.parametrize("fault", [KeyError, OSError])
+def test_folders_that_were_made_for_files_go_with_them(fault, tmp_path):
+    (tmp_path / "there").mkdir()
+    with pytest.raises((KeyError, ScenarioError)), whole_files(tmp_path / "there/a/b") as add:
+        add("c", put("1"))
+        raise fault
+    assert list(tmp_path.rglob("*")) == [tmp_path / "there"]
 
 
 def test_a_folder_without_permission_is_refused(tmp_path, monkeypatch):

@@ -18,7 +18,7 @@ SCENARIOS = sorted((ROOT / "scenarios").rglob("*.yaml"))
 FLOORS = [
     {"spec", "units", "errors", "rng", "files"},
     {"cluster", "workload", "collectives", "results"},
-    {"strategies"},
+    {"strategies", "overrides"},
     {"scenario"},
     {"engine"},
     {"reports", "distributed"},

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,7 @@ def test_the_scenario_reference_is_a_valid_scenario(tmp_path):
     raw = parse_yaml(reference, "README.md")
     widths = raw["workload"]["model"]["widths"]
     weights = {}
-    for i, (before, after) in enumerate(zip(widths, widths[1:], strict=False)):
+    for i, (before, after) in enumerate(pairwise(widths)):
         weights[f"layers.{i}.weight"] = np.zeros((after, before))
         weights[f"layers.{i}.bias"] = np.zeros(after)
     np.savez(tmp_path / "weights.npz", **weights)

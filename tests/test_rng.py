@@ -21,6 +21,7 @@ def test_the_same_seed_and_name_draw_the_same():
         (0, "straggler", 1, 0),
         (0, "straggler", 0, 1),
         (0, "straggler", 0),
+        (0, "straggler", 0, 0, 0),
     ],
 )
 def test_another_seed_or_name_draws_something_else(other):
@@ -30,7 +31,7 @@ def test_another_seed_or_name_draws_something_else(other):
 
 def test_a_stream_is_the_same_on_every_machine():
     drawn = stream(0, "weights", 0, "layers.0.weight").integers(0, 2**32, 3)
-    assert drawn.tolist() == [1786936944, 3141423892, 1740840655]
+    assert drawn.tolist() == [3703097098, 1034230293, 4260005013]
 
 
 @given(seed=st.integers(0, 2**63 - 1), step=st.integers(0, 2**40))

@@ -9,6 +9,8 @@ from pydantic import Field, ValidationError
 from simdp.errors import DeadlockError, ScenarioError, UnitError, unknown_name
 from simdp.spec import (
     Bandwidth,
+    Bool,
+    Int,
     PositiveSeconds,
     Seconds,
     Spec,
@@ -29,7 +31,7 @@ class Circle(Shape):
 
 class Square(Shape):
     kind: Literal["square"] = "square"
-    side: int = Field(ge=1, le=9)
+    side: Int = Field(ge=1, le=9)
 
 
 class Nothing(Shape):
@@ -38,7 +40,7 @@ class Nothing(Shape):
 
 class Wire(Spec):
     name: str | None = None
-    length: int
+    length: Int
 
 
 SHAPES = {"circle": Circle, "none": Nothing, "square": Square}
@@ -54,10 +56,10 @@ class Thing(Spec):
     pause: Seconds = 0.0
     period: PositiveSeconds = 1.0
     rate: Bandwidth = 1.0
-    on: bool = True
+    on: Bool = True
     label: str = ""
     colour: Literal["red", "green"] = "red"
-    sizes: list[int] = Field([1], min_length=1)
+    sizes: list[Int] = Field([1], min_length=1)
     table: dict[str, int] = {}
 
 
@@ -103,6 +105,22 @@ def test_a_spec_is_written_with_its_members_and_units():
     assert written["more"] == [{"kind": "circle", "radius": 1.0}]
     assert written["pause"] == "5 us"
     assert Thing.model_validate(written) == thing
+
+
+class Drawing(Spec):
+    shape: Annotated[Shape, one_of("shape", SHAPES, default="circle")] = Circle()
+
+
+@pytest.mark.parametrize("raw", [{"radius": 2}, {"kind": "circle", "radius": 2}])
+def test_a_mapping_without_a_kind_is_of_the_default_kind(raw):
+    assert Drawing(shape=raw).shape == Circle(radius=2)
+
+
+def test_the_default_kind_refuses_the_options_of_others():
+    with pytest.raises(ValidationError) as caught:
+        Drawing(shape={"side": 2})
+    (line,) = problems(caught.value, {"shape": {"side": 2}})
+    assert line == "shape: unknown key 'side'; known: radius."
 
 
 # Refusals ----------------------------------------------------------------------------------------
@@ -164,6 +182,11 @@ def test_a_spec_is_written_with_its_members_and_units():
         ({"rate": "1e400 B/s"}, "rate: 1e400 B/s is out of range; it must be > 0 B/s and finite."),
         ({"on": "perhaps"}, "on: 'perhaps' is not true or false."),
         ({"on": [1]}, "on: [1] is not true or false."),
+        ({"on": 1}, "on: 1 is not true or false."),
+        ({"on": "yes"}, "on: 'yes' is not true or false."),
+        ({"wire": {"length": 64.0}}, "wire.length: 64.0 is not a whole number."),
+        ({"wire": {"length": True}}, "wire.length: True is not a whole number."),
+        ({"wire": {"length": "3"}}, "wire.length: '3' is not a whole number."),
         ({"label": 3}, "label: 3 is not a text."),
         ({"colour": "blue"}, "colour: 'blue' is not allowed; known: 'red' or 'green'."),
         ({"sizes": 3}, "sizes: 3 is not a list."),

@@ -61,6 +61,22 @@ def test_what_is_written_reads_back_to_the_same_float(dimension, value):
     assert parse(format_quantity(value, dimension), dimension) == value
 
 
+@pytest.mark.parametrize(
+    ("value", "dimension", "written"),
+    [
+        (300e9, "bandwidth", "300 GB/s"),
+        (0.5e9, "bandwidth", "500 MB/s"),
+        (2.0**19, "data size", "512 KiB"),
+        (25 * 2.0**20, "data size", "25 MiB"),
+        (80e9, "data size", "80 GB"),
+        (0.0, "data size", "0 B"),
+        (5e-6, "time", "5 us"),
+    ],
+)
+def test_the_shortest_text_is_written_that_begins_with_no_zero(value, dimension, written):
+    assert format_quantity(value, dimension) == written
+
+
 @every_dimension
 @pytest.mark.parametrize("value", [1.7e308, -1.7e308, 5e-324])
 def test_the_largest_and_smallest_floats_can_be_written(dimension, value):

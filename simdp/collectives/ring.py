@@ -13,14 +13,11 @@ from simdp.collectives.base import (
     Broadcast,
     Ints,
     Offsets,
-    Plan,
     ReduceScatter,
     Round,
     even_offsets,
 )
 from simdp.spec import PositiveBytes
-
-__all__ = ["Plan", "RingAllGather", "RingAllReduce", "RingBroadcast", "RingReduceScatter"]
 
 
 def _ring_rounds(

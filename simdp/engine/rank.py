@@ -117,6 +117,8 @@ class Cohort:
 
     def _begin(self, step: int, batches: StepBatches) -> None:
         self.step, self._batches, self._losses = step, batches, []
+        if step <= 1 and self.replicas:  # the setup's and the first step's buckets are gone by now
+            self.replicas.forget_buffers()
         self._factors = self.slowdown.factors(step)
         self._owed = self.slowdown.lost(step)
 
@@ -194,7 +196,8 @@ class Cohort:
     def _mean_losses(self) -> tuple[float | None, list[float | None] | None]:
         if not self.replicas:
             return None, None
-        totals = np.nansum(np.array(self._losses) * self._counts, axis=0)
+        losses = np.where(self._counts > 0, self._losses, 0.0)  # nan where there is no loss
+        totals = (losses * self._counts).sum(axis=0)
         counts = self._counts.sum(axis=0)
         mean = float(totals.sum() / counts.sum()) if counts.sum() else None
         return mean, [

@@ -136,8 +136,12 @@ class Replicas:
             slope = below if below is not None else slope
         return found
 
+    def forget_buffers(self) -> None:
+        """Give back the memory of flat buffers; those still needed are made anew."""
+        self._buffers.clear()
+
     def buffers(self, names: Sequence[str]) -> FlatBuffers:
-        """Flat buffers, one per rank, with room for some parameters; made once per layout."""
+        """Flat buffers, one per rank, with room for some parameters; kept until forgotten."""
         key = tuple(names)
         if key not in self._buffers:
             shapes = {name: self.weights[0][name].shape for name in names}

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
-from simdp.collectives import Plan
+import numpy as np
+
+from simdp.collectives import Plan, ledger
 from simdp.engine.fabrics.event import EventFabric
 from simdp.engine.fabrics.vector import VectorFabric
 from simdp.engine.network import Network
@@ -15,7 +17,10 @@ from simdp.results import metrics
 from simdp.results.result import Result
 from simdp.results.trace import TraceBuilder
 from simdp.scenario import Scenario
-from simdp.strategies.memory import largest_microbatch, rank_memory
+from simdp.strategies.memory import largest_microbatches, rank_memory
+
+MAX_PROVED = 128
+"""A proof takes memory that grows as the cube of the ranks; a plan does not change its nature."""
 
 Fabric = Literal["auto", "event", "vector"]
 
@@ -52,6 +57,11 @@ def simulate(
     """
     if scenario.sweep:
         raise ValueError("the scenario has a sweep; use simdp.sweep(scenario) for all its points")
+    with np.errstate(over="ignore", invalid="ignore"):  # a run that diverges has no finite loss
+        return _played(scenario, fabric, progress)
+
+
+def _played(scenario: Scenario, fabric: Fabric, progress: Callable[[int], None] | None) -> Result:
     slowdown = Slowdown(scenario.cluster, scenario.seed)
     network, trace = Network(scenario.cluster), TraceBuilder()
     plans = plans_of(scenario)
@@ -77,18 +87,36 @@ def plans_of(scenario: Scenario) -> list[Plan]:
     return [getattr(scenario.collectives, use).plan(n, 0.0) for use in scenario.strategy.uses()]
 
 
+def prove_plans(scenario: Scenario) -> None:
+    """Prove the plans of a scenario's collectives, for up to `MAX_PROVED` ranks.
+
+    Raises
+    ------
+    PlanError
+        If a contribution is lost, doubled or misplaced.
+    """
+    if scenario.cluster.world_size <= MAX_PROVED:
+        for plan in plans_of(scenario):
+            ledger.prove(plan)
+
+
 def _result(scenario: Scenario, cohort: Cohort, builder: TraceBuilder, why: str) -> Result:
     workload, strategy, cluster = scenario.workload, scenario.strategy, scenario.cluster
     n, model, trace, records = cluster.world_size, workload.model, builder.build(), cohort.records
-    memory = rank_memory(workload, strategy, largest_microbatch(workload, n))
+    parts = rank_memory(workload, strategy, max(largest_microbatches(workload, n)))
+    peaks = [
+        rank_memory(workload, strategy, microbatch).total()
+        for microbatch in largest_microbatches(workload, n)
+    ]
+    buckets = strategy.bucket_nbytes(model.parameters(), model.ready_order(), workload.itemsize)
     found = {
         **metrics.times(trace, n, len(records), [record.samples for record in records]),
-        "bucket_bytes": strategy.bucket_nbytes(
-            model.parameters(), model.ready_order(), workload.itemsize
+        "bucket_bytes": buckets or None,
+        "memory_bytes": {name: int(value) for name, value in parts._asdict().items()},
+        "peak_memory_bytes": [int(peak) for peak in peaks],
+        "fits_memory": all(
+            peak <= device.memory for peak, device in zip(peaks, cluster.devices(), strict=True)
         ),
-        "memory_bytes": {name: int(value) for name, value in memory._asdict().items()},
-        "peak_memory_bytes": [int(memory.total())] * n,
-        "fits_memory": all(memory.total() <= device.memory for device in cluster.devices()),
         **metrics.numbers(records),
         "replicas_identical": cohort.replicas.identical() if cohort.replicas else None,
     }

@@ -114,7 +114,7 @@ def _one(result: Result) -> RenderableType:
     return Group(times, facts)
 
 
-def _buckets(sizes: list[int]) -> str:
+def _buckets(sizes: list[int] | None) -> str:
     if not sizes:
         return "none"
     more = ", ..." if len(sizes) > 6 else ""
@@ -171,7 +171,7 @@ def ranks(study: Study) -> RenderableType:
     if result.trace is None:
         return Text("no trace")
     m, n = result.metrics, result.world_size
-    found = per_rank(result.trace, n, len(m["lr"]))
+    found = per_rank(result.trace, n, int(result.trace.step.max()) + 1)
     unit, scale = _unit([m["step_time_s"]])
     digits = _digits(m["step_time_s"] / scale)
     where = f" at {', '.join(map(_setting, result.set.values()))}" if result.set else ""

@@ -81,12 +81,13 @@ def ordered(found: dict[str, Any]) -> dict[str, Any]:
 
 def numbers(records: Sequence[StepNumbers]) -> dict[str, Any]:
     """Metrics of the numbers: a list over steps each, or None without numerics."""
+    lr = [record.lr for record in records]
     if not records or records[0].loss_per_rank is None:
-        return {"lr": [record.lr for record in records]}
+        return {"lr": lr}
     return {
         "loss": [record.loss for record in records],
         "loss_per_rank": [record.loss_per_rank for record in records],
-        "lr": [record.lr for record in records],
+        "lr": lr,
         "grad_norm": [record.grad_norm for record in records],
     }
 

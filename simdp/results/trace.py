@@ -15,8 +15,8 @@ ACTIVITIES = ("forward", "backward", "copy", "update", "wait", "comm", "transfer
 """What a span can be.
 
 ``forward`` and ``backward`` are compute; ``copy`` moves gradients into buckets and back; ``wait``
-is a collective's time before its last rank has entered, ``comm`` the rest of it; a ``transfer`` is
-one chunk over one route.
+is a collective's time before its slowest rank is ready for it, ``comm`` the rest of it; a
+``transfer`` is one chunk over one route.
 """
 
 COMPUTE_LANE, COMM_LANE, FIRST_SEND_LANE = 0, 1, 2

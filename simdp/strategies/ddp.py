@@ -112,7 +112,8 @@ class DDP(Strategy):
             if self.no_sync and micro_step < last:
                 yield from rank.backward(micro_step)
                 continue
-            reducer = Reducer(self, rank)
+            # Buckets are rebuilt after the first backward that is reduced.
+            reducer = Reducer(self, rank, rank.step if self.no_sync else rank.step + micro_step)
             if self.overlap:
                 yield from rank.backward(micro_step, hook=reducer.mark_ready)
             else:
@@ -132,13 +133,15 @@ class Reducer:
         The settings.
     rank : Rank
         Whose gradients.
+    iteration : int
+        0 for the first reduced backward, which has other buckets than those that follow.
     """
 
-    def __init__(self, strategy: DDP, rank: Rank) -> None:
+    def __init__(self, strategy: DDP, rank: Rank, iteration: int) -> None:
         self.rank = rank
         self.copies = strategy.charge_copies and not strategy.gradient_as_bucket_view
         self.used_map = strategy.find_unused_parameters
-        layout = strategy.buckets(rank.parameters, rank.ready_order, rank.itemsize, rank.step)
+        layout = strategy.buckets(rank.parameters, rank.ready_order, rank.itemsize, iteration)
         self.buckets: list[Bucket] = [rank.bucket(names) for names in layout]
         self.home = {name: number for number, names in enumerate(layout) for name in names}
         self.missing = [len(names) for names in layout]

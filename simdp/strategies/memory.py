@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from simdp.strategies.base import Strategy
 from simdp.workload import Workload
+from simdp.workload.sampling import chunk_sizes
 
 Floats = NDArray[np.float64]
 
@@ -66,25 +67,34 @@ def rank_memory(workload: Workload, strategy: Strategy, microbatch: int) -> Rank
     )
 
 
-def largest_microbatch(workload: Workload, world_size: int) -> int:
-    """Samples of the largest micro-step that any rank has."""
+def largest_microbatches(workload: Workload, world_size: int) -> list[int]:
+    """Samples of the largest micro-step of each rank."""
     if isinstance(workload.grad_accum, list):
-        return max(workload.grad_accum)
-    if workload.global_batch is not None:
-        shard = -(-workload.global_batch // world_size)
-        return -(-shard // workload.grad_accum)
-    return workload.microbatch or 0
+        return [max(workload.grad_accum)] * world_size
+    if workload.global_batch is None:
+        return [workload.microbatch or 0] * world_size
+    shards = chunk_sizes(workload.global_batch, world_size)
+    shards += [0] * (world_size - len(shards))
+    return [-(-shard // workload.grad_accum) for shard in shards]
 
 
 def host_memory_needed(
     workload: Workload, strategy: Strategy, world_size: int, num_samples: int
 ) -> float:
-    """Bytes that a run with numerics takes on this machine: every rank's arrays and the data."""
-    one = rank_memory(workload, strategy, largest_microbatch(workload, world_size))
-    model = workload.model
+    """Bytes that a run with numerics takes on this machine.
+
+    Every rank has weights, gradients, optimizer state, activations and, where gradients are
+    reduced, flat buffers; these are real here whatever the simulated device saves. Data and fresh
+    weights are drawn in float64 and then cast, so that for a moment both are there.
+    """
+    one = rank_memory(workload, strategy, max(largest_microbatches(workload, world_size)))
+    model, buffers = workload.model, one.parameters * bool(strategy.uses())
+    each = one.parameters + one.gradients + one.optimizer_state + buffers
+    each += 2 * (one.activations + one.other)  # and what flows between the layers
     sample = prod(model.input_shape()) + prod(model.output_shape())
-    # The data is drawn in float64 and then cast, so that both copies exist for a moment.
-    return one.total() * world_size + float(num_samples * sample * (8 + workload.itemsize))
+    data = num_samples * sample * (8 + workload.itemsize)
+    largest_tensor = max(parameter.num_elements for parameter in model.parameters())
+    return each * world_size + float(data + 8 * largest_tensor * (os.cpu_count() or 1))
 
 
 def host_memory() -> float:

@@ -158,12 +158,13 @@ class Workload(Spec):
         num_samples = self.dataset.length(base)
         done = epoch = 0
         while self.steps is not None or epoch < (self.epochs or 1):
-            order = self._order(num_samples, epoch, seed, base)
+            order, before = self._order(num_samples, epoch, seed, base), done
             for batches in self.steps_of_epoch(order, world_size):
                 if self.steps is not None and done == self.steps:
                     return
                 yield batches
                 done += 1
+            assert done > before, "an epoch without a step; the scenario's checks refuse it"
             epoch += 1
 
     def num_steps(self, world_size: int, base: Path) -> int:

@@ -35,6 +35,13 @@ def refusal(kind, **options):
     return problems(caught.value, raw)
 
 
+def slowdown(world_size, *stragglers):
+    """All of them together, as the clocks have them."""
+    keys = {"world_size": world_size, "device": "t4-16gb", "link": "pcie3-x16"}
+    raw = [chosen.model_dump(mode="json") for chosen in stragglers]
+    return Slowdown(Cluster.model_validate({**keys, "stragglers": raw}), seed=0)
+
+
 def draw(chosen, step, world_size, seed=0):
     return chosen.slowdown(step, world_size, stream(seed, "straggler", 0, step))
 
@@ -72,7 +79,20 @@ def test_time_is_lost_by_nobody_at_once_before_the_first_step(kind):
 @every_straggler
 def test_work_never_ends_before_it_would_without_a_straggler(kind):
     start, seconds, ranks = np.array([0.0, 0.95]), np.array([0.5, 0.3]), np.array([0, 1])
-    assert (straggler(kind).finish(start, seconds, ranks) >= start + seconds).all()
+    end = slowdown(2, straggler(kind)).finish(start, seconds, ranks)
+    assert (end >= start + seconds).all()
+    assert (end == start + seconds).all() == (kind != "pause")
+
+
+@pytest.mark.parametrize("kind", ["slow_rank", "pause"])
+@pytest.mark.parametrize("every", ["1 s", 3])
+def test_a_straggler_is_idle_where_its_rank_does_not_exist(kind, every):
+    chosen = straggler(kind, rank=4, **({"every": every} if kind == "pause" else {}))
+    together = slowdown(4, chosen)
+    for step in range(7):
+        assert together.factors(step).tolist() == [1.0] * 4
+        assert together.lost(step).tolist() == [0.0] * 4
+    assert together.finish(np.full(4, 0.95), np.ones(4), np.arange(4)).tolist() == [1.95] * 4
 
 
 # Slow rank ---------------------------------------------------------------------------------------
@@ -124,6 +144,12 @@ def test_the_widest_jitter_still_takes_time():
         assert (draw(chosen, step, 64) > 0).all()
 
 
+@pytest.mark.parametrize("sigma", [0.3, 10])
+def test_jitter_has_40_bits(sigma):
+    mantissa, _ = np.frexp(draw(straggler("lognormal", sigma=sigma), 0, 1000))
+    np.testing.assert_array_equal(mantissa * 2.0**40 % 1, np.zeros(1000))
+
+
 @pytest.mark.parametrize(
     ("sigma", "line"),
     [
@@ -136,18 +162,10 @@ def test_a_wrong_jitter_is_refused(sigma, line):
 
 
 def test_jitter_stays_when_another_straggler_is_idle():
-    jitter, slow = (
-        {"kind": "lognormal", "sigma": 0.3},
-        {"kind": "slow_rank", "rank": 3, "factor": 2},
-    )
-
-    def factors(world_size, stragglers):
-        keys = {"world_size": world_size, "device": "t4-16gb", "link": "pcie3-x16"}
-        cluster = Cluster.model_validate({**keys, "stragglers": stragglers})
-        return Slowdown(cluster, seed=0).factors(0)[:2]
-
-    # As a sweep does: at world_size 2 the straggler on rank 3 is left out.
-    np.testing.assert_array_equal(factors(4, [slow, jitter]), factors(2, [jitter]))
+    slow, jitter = straggler("slow_rank", rank=3, factor=2), straggler("lognormal")
+    idle, busy = slowdown(2, slow, jitter), slowdown(4, slow, jitter)
+    for step in range(4):
+        np.testing.assert_array_equal(idle.factors(step), busy.factors(step)[:2])
 
 
 # Pauses on the clock -----------------------------------------------------------------------------
@@ -172,8 +190,8 @@ def brute_force(start, seconds, every, duration):
 def test_a_pause_on_the_clock_stops_work_at_every_multiple(every, start, seconds, data):
     duration = data.draw(st.integers(1, every - 1))
     pause = Pause(rank=0, every=f"{every} s", duration=f"{duration} s")
-    end = pause.finish(np.array([float(start)]), np.array([float(seconds)]), np.array([0]))
-    assert end[0] == brute_force(start, seconds, every, duration)
+    end = pause.finish(float(start), float(seconds))
+    assert end == brute_force(start, seconds, every, duration)
 
 
 @given(
@@ -185,7 +203,7 @@ def test_a_pause_on_the_clock_stops_work_at_every_multiple(every, start, seconds
 def test_work_during_pauses_takes_its_own_time_and_that_of_the_pauses(every, share, start, seconds):
     duration = every * share
     pause = Pause(rank=0, every=f"{every!r} s", duration=f"{duration!r} s")
-    end = float(pause.finish(np.array([start]), np.array([seconds]), np.array([0]))[0])
+    end = pause.finish(start, seconds)
     assert isfinite(end)
     working = seconds / (every - duration)  # periods of pure work
     assert start + seconds <= end + 1e-9
@@ -195,39 +213,62 @@ def test_work_during_pauses_takes_its_own_time_and_that_of_the_pauses(every, sha
 def test_a_pause_on_the_clock_concerns_its_rank_only():
     pause = Pause(rank=1, every="10 s", duration="4 s")
     start, seconds = np.array([8.0, 8.0, 8.0]), np.array([5.0, 5.0, 5.0])
-    assert pause.finish(start, seconds, np.arange(3)).tolist() == [13.0, 17.0, 13.0]
+    end = slowdown(3, pause).finish(start, seconds, np.arange(3))
+    assert end.tolist() == [13.0, 17.0, 13.0]
     assert pause.lost(10, 3).tolist() == [0, 0, 0]
     assert pause.on_rank() == 1
 
 
 def test_no_work_ends_at_once_even_in_a_pause():
     pause = Pause(rank=0, every="10 s", duration="4 s")
-    assert pause.finish(np.array([11.0]), np.array([0.0]), np.array([0])).tolist() == [11.0]
+    end = slowdown(1, pause).finish(np.array([11.0]), np.array([0.0]), np.array([0]))
+    assert end.tolist() == [11.0]
 
 
 def test_work_that_ends_as_a_pause_begins_is_not_delayed():
     pause = Pause(rank=0, every="10 s", duration="4 s")
-    start = np.array([7.0, 14.0, 12.0, 10.0])
-    seconds = np.array([3.0, 6.0, 6.0, 12.0])
-    ends = [
-        float(pause.finish(start[i : i + 1], seconds[i : i + 1], np.array([0]))[0])
-        for i in range(4)
-    ]
-    assert ends == [10.0, 20.0, 20.0, 30.0]
+    work = [(7.0, 3.0), (14.0, 6.0), (12.0, 6.0), (10.0, 12.0)]
+    assert [pause.finish(*each) for each in work] == [10.0, 20.0, 20.0, 30.0]
 
 
 def test_there_is_no_pause_at_the_beginning_of_a_run():
     pause = Pause(rank=0, every="10 s", duration="4 s")
-    assert pause.finish(np.array([0.0]), np.array([10.0]), np.array([0])).tolist() == [10.0]
+    assert pause.finish(0.0, 10.0) == 10.0
+
+
+@pytest.mark.parametrize(
+    ("instant", "window"),
+    [
+        (0.0, (10.0, 14.0)),
+        (9.5, (10.0, 14.0)),
+        (10.0, (10.0, 14.0)),
+        (13.5, (10.0, 14.0)),
+        (14.0, (20.0, 24.0)),
+        (25.0, (30.0, 34.0)),
+    ],
+)
+def test_a_window_is_the_pause_at_an_instant_or_the_next(instant, window):
+    assert Pause(rank=0, every="10 s", duration="4 s").window(instant) == window
+
+
+@given(
+    every=st.tuples(st.integers(2, 12), st.integers(2, 12)),
+    start=st.integers(0, 60),
+    seconds=st.integers(1, 60),
+)
+def test_pauses_of_one_rank_may_overlap(every, start, seconds):
+    pauses = [Pause(rank=0, every=f"{each} s", duration="1 s") for each in every]
+    end = slowdown(1, *pauses).finish(np.array([float(start)]), np.array([seconds]), np.array([0]))
+    now, left = start, seconds
+    while left:
+        left -= not any(now >= each and now % each == 0 for each in every)
+        now += 1
+    assert end[0] == now
 
 
 def test_two_pauses_of_one_rank_each_take_their_time():
-    pauses = [
-        {"kind": "pause", "rank": 0, "every": every, "duration": "1 s"}
-        for every in ("10 s", "15 s")
-    ]
-    cluster = Cluster.model_validate({"world_size": 1, "device": "t4-16gb", "stragglers": pauses})
-    end = Slowdown(cluster, seed=0).finish(np.array([1.0]), np.array([16.0]), np.array([0]))
+    pauses = [Pause(rank=0, every=every, duration="1 s") for every in ("10 s", "15 s")]
+    end = slowdown(1, *pauses).finish(np.array([1.0]), np.array([16.0]), np.array([0]))
     assert end.tolist() == [19.0]  # 16 s of work and the pauses at 10 s and at 15 s
 
 
@@ -242,7 +283,9 @@ def test_a_pause_by_steps_comes_at_every_multiple_but_the_first():
 
 def test_a_pause_by_steps_leaves_the_clock_alone():
     pause = Pause(rank=0, every=3, duration="2 s")
-    assert pause.finish(np.array([3.0]), np.array([9.0]), np.array([0])).tolist() == [12.0]
+    assert not pause.on_the_clock()
+    end = slowdown(1, pause).finish(np.array([3.0]), np.array([9.0]), np.array([0]))
+    assert end.tolist() == [12.0]
 
 
 @pytest.mark.parametrize(

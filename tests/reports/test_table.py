@@ -80,6 +80,21 @@ def test_a_time_is_written_in_the_unit_that_suits_it(value, written):
     assert table.seconds(value) == written
 
 
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        (0, "0 B"),
+        (12, "12 B"),
+        (999, "999 B"),
+        (1240, "1.24 kB"),
+        (25e6, "25 MB"),
+        (80e9, "80 GB"),
+    ],
+)
+def test_a_size_is_written_in_the_unit_that_suits_it(value, written):
+    assert table.nbytes(value) == written
+
+
 # One run
 
 
@@ -100,9 +115,9 @@ def test_the_summary_shows_what_was_learned_and_sent(one):
     for part in (
         f"{m['throughput_samples_per_s']:,.0f} samples/s",
         f"{m['loss'][0]:.4g} to {m['loss'][-1]:.4g}",
-        f"{m['bytes_sent_per_rank'][0] / 1e6:.4g} MB",
-        f"{m['peak_memory_bytes'][0] / 1e9:.4g} GB",
-        f"{len(m['bucket_bytes'])} (",
+        table.nbytes(m["bytes_sent_per_rank"][0]),
+        table.nbytes(m["peak_memory_bytes"][0]),
+        f"{len(m['bucket_bytes'])} ({', '.join(map(table.nbytes, m['bucket_bytes']))})",
         table.seconds(m["simulated_s"]),
         "vector fabric: no link is shared",
     ):
@@ -125,9 +140,9 @@ def test_a_run_in_which_nothing_happens_has_dashes_and_no_division_by_zero():
 
 
 def test_a_long_list_of_buckets_is_cut():
-    shown = text(table.summary(made_up(bucket_bytes=[2**20] * 9)))
-    assert "9 (1, 1, 1, 1, 1, 1, ... MiB)" in shown
-    assert "2 (0.5, 4 MiB)" in text(table.summary(made_up(bucket_bytes=[2**19, 2**22])))
+    shown = text(table.summary(made_up(bucket_bytes=[10**6] * 9)))
+    assert f"9 ({', '.join(['1 MB'] * 6)}, ...)" in shown
+    assert "2 (500 kB, 4 MB)" in text(table.summary(made_up(bucket_bytes=[500_000, 4_000_000])))
 
 
 def test_a_loss_that_is_no_number_is_a_dash_in_a_loaded_result():
@@ -150,7 +165,7 @@ def test_a_sweep_has_a_row_for_each_point_in_its_order(many):
         m = point.metrics
         assert cells[2] == f"{m['step_time_s'] / scale:.4g}"
         assert cells[3] == f"{m['compute_s'] / scale:.4g}"
-        assert cells[-3] == f"{m['throughput_samples_per_s']:,.0f}"
+        assert cells[-4:-2] == [f"{m['throughput_samples_per_s'] / 1e3:.4g}", "k"]
         assert cells[-2:] == [f"{100 * m['scaling_efficiency']:.1f}", "%"]
 
 
@@ -191,9 +206,11 @@ def test_every_rank_has_its_row(one):
     m = result.metrics
     assert len(lines) == 8
     for rank, cells in enumerate(lines):
-        times = [f"{found[key][rank] / 1e-6:.4g}" for key in table.SHORT]
-        sent, loss = m["bytes_sent_per_rank"][rank] / 1e6, m["loss_per_rank"][-1][rank]
-        assert cells == [str(rank), *times, f"{sent:.4g}", f"{loss:.4g}"]
+        # All times have as many decimals as the longest, which shows four digits.
+        assert 100 <= found["step_time_s"][rank] / 1e-6 < 1000
+        times = [f"{found[key][rank] / 1e-6:.1f}" for key in table.SHORT]
+        sent, loss = m["bytes_sent_per_rank"][rank], m["loss_per_rank"][-1][rank]
+        assert cells == [str(rank), *times, *table.nbytes(sent).split(), f"{loss:.4g}"]
 
 
 def test_the_slow_rank_stands_out_and_the_others_wait(one):

@@ -75,6 +75,19 @@ def test_the_gradient_of_the_input_is_left_out_where_nobody_needs_it(layer, shap
 
 
 @every_layer
+def test_gradients_may_be_written_into_arrays_that_are_there(layer, shape):
+    parameters, x = drawn(layer, shape)
+    y, saved = layer.forward(parameters, x)
+    _, wanted = layer.backward(parameters, saved, np.ones_like(y), False)
+    into = {name: np.full_like(array, np.nan) for name, array in parameters.items()}
+    _, gradients = layer.backward(parameters, saved, np.ones_like(y), False, into)
+    assert set(gradients) == set(wanted)
+    for name, gradient in gradients.items():
+        np.testing.assert_array_equal(gradient, wanted[name])
+        assert not np.shares_memory(gradient, parameters[name])
+
+
+@every_layer
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_layer_keeps_the_dtype_and_its_input(layer, shape, dtype):
     parameters, x = drawn(layer, shape)

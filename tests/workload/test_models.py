@@ -197,9 +197,9 @@ def test_an_einsum_has_one_weight_with_a_size_for_every_index():
         ({"d": 4}, "index 'f' of 'bd,df->bf' has no size; add f: 64."),
         ({"d": 4, "f": 3, "g": 2}, "unknown key 'g'; known: equation, d, f."),
         ({"b": 8, "d": 4, "f": 3}, "unknown key 'b'; known: equation, d, f."),
-        ({"d": 4, "f": 0}, "f: 0 is not a size; write a whole number >= 1."),
-        ({"d": 4, "f": 2.5}, "f: 2.5 is not a size; write a whole number >= 1."),
-        ({"d": 4, "f": True}, "f: True is not a size; write a whole number >= 1."),
+        ({"d": 4, "f": 0}, "f: 0 is not a size; write a whole number from 1 to 10^8."),
+        ({"d": 4, "f": 2.5}, "f: 2.5 is not a size; write a whole number from 1 to 10^8."),
+        ({"d": 4, "f": True}, "f: True is not a size; write a whole number from 1 to 10^8."),
     ],
 )
 def test_wrong_sizes_of_an_einsum_are_refused(sizes, line):

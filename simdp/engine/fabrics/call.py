@@ -26,6 +26,7 @@ class Call:
         self.gate_pending = needs.gate_pending.copy()
         self.touching = needs.touching.copy()
         n = op.plan.world_size
+        self.ready = [0.0] * n
         self.enter: list[float | None] = [None] * n
         self.end: list[float | None] = [None] * n
         self.num_done = 0

@@ -115,7 +115,10 @@ class EventFabric:
                     self._submit(rank, op, clock)
                 case Wait():
                     for number in op.calls:
-                        call = self._calls[number]
+                        call = self._calls.get(number)
+                        if call is None:
+                            reason = f"rank {rank} waits for a collective that nobody launched"
+                            raise DeadlockError([reason])
                         end_of_rank = call.end[rank]
                         if end_of_rank is None:
                             event = call.waiting[rank] = self.env.event()
@@ -132,6 +135,7 @@ class EventFabric:
             self._calls[op.call] = Call(op, self._needs[op.plan])
         stream = self._streams[rank]
         stream.append((self._calls[op.call], ready))
+        self._calls[op.call].ready[rank] = ready
         if len(stream) == 1:
             self._begin(rank)
 
@@ -156,7 +160,7 @@ class EventFabric:
     def _record(self, call: Call) -> None:
         op, needs = call.op, call.needs
         enter, end = np.array(call.enter, dtype=float), np.array(call.end, dtype=float)
-        record_collective(self.trace, op, enter, end)
+        record_collective(self.trace, op, np.array(call.ready), enter, end)
         if op.record and needs.src:
             self.trace.add(
                 np.array(needs.src),

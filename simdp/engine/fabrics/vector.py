@@ -71,16 +71,16 @@ class VectorFabric:
                     )
                     clock = end
                 case Launch():
-                    enter = np.maximum(clock, stream_free)
-                    stream_free = done[op.call] = self._collective(op, enter)
+                    stream_free = done[op.call] = self._collective(op, clock, stream_free)
                 case Wait():
                     for call in op.calls:
                         clock = np.maximum(clock, done.pop(call))
 
-    def _collective(self, op: Launch, enter: Floats) -> Floats:
+    def _collective(self, op: Launch, ready: Floats, stream_free: Floats) -> Floats:
+        enter = np.maximum(ready, stream_free)
         recorded: list[Transfers] | None = [] if op.record else None
         end = self.times(op.plan, op.nbytes, enter, recorded)
-        record_collective(self.trace, op, enter, end)
+        record_collective(self.trace, op, ready, enter, end)
         chunk_nbytes = op.nbytes / op.plan.num_chunks
         for t in recorded or ():
             self.trace.add(
@@ -186,16 +186,27 @@ class _Round:
     connection: Ints
 
 
-def record_collective(trace: TraceBuilder, op: Launch, enter: Floats, end: Floats) -> None:
-    """Add the spans of a collective: each rank waits for the last one to enter, then takes part.
+def record_collective(
+    trace: TraceBuilder, op: Launch, ready: Floats, enter: Floats, end: Floats
+) -> None:
+    """Add the spans of a collective: each rank waits for the slowest to be ready, then takes part.
 
-    A rank that is done before the last one has entered, as in a broadcast, has waited until then.
+    Parameters
+    ----------
+    trace : TraceBuilder
+        Takes the spans.
+    op : Launch
+        The collective.
+    ready, enter, end : ndarray, shape `(world_size,)`
+        When each rank's compute stream asks for it, when its communication stream is free for it,
+        and when it is done [s]. A rank that is done before the last one is ready, as in a
+        broadcast, has waited until then.
     """
     n = len(enter)
     if n == 1:
         return
     ranks = np.arange(n)
-    begin = np.minimum(enter.max(), end)
+    begin = np.minimum(np.maximum(enter, ready.max()), end)
     name = f"{op.plan.collective} {op.name}"
     waits = begin > enter
     if waits.any():

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, field_validator, model_validator
 
+from simdp.errors import unknown_name
 from simdp.spec import problem
 from simdp.workload.layers import Einsum, Layer
 from simdp.workload.layers.einsum import split_equation
@@ -22,6 +23,15 @@ class EinsumModel(Model):
 
     kind: Literal["einsum"] = "einsum"
     equation: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown_words(cls, data: Any) -> Any:
+        """Indices are single letters; anything longer is a key that was meant otherwise."""
+        words = [key for key in data if key not in ("kind", "equation") and len(str(key)) > 1]
+        if isinstance(data, dict) and words:
+            raise problem(unknown_name("key", words[0], ["equation"]))
+        return data
 
     @field_validator("equation")
     @classmethod
