@@ -14,7 +14,6 @@ from simdp.files import (
     Catalogue,
     parse_yaml,
     put_npz,
-    read_csv,
     read_json,
     read_npz,
     read_text,
@@ -35,13 +34,13 @@ def refusal(function, *arguments):
 # Text --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("read", [read_text, read_yaml, read_json, read_csv, read_npz])
+@pytest.mark.parametrize("read", [read_text, read_yaml, read_json, read_npz])
 def test_a_missing_file_is_named(read, tmp_path):
     path = tmp_path / "none.yaml"
     assert refusal(read, path) == f"{path}: there is no such file."
 
 
-@pytest.mark.parametrize("read", [read_text, read_yaml, read_json, read_csv])
+@pytest.mark.parametrize("read", [read_text, read_yaml, read_json])
 def test_a_folder_is_no_file(read, tmp_path):
     assert refusal(read, tmp_path) == f"{tmp_path}: is a folder; name a file in it."
 
@@ -172,43 +171,6 @@ def test_json_that_is_nested_too_deeply_is_refused(tmp_path):
     path = tmp_path / "deep.json"
     path.write_text("[" * 100_000)
     assert refusal(read_json, path).startswith(f"{path}")
-
-
-def test_a_table_is_read_with_its_line_numbers(tmp_path):
-    path = tmp_path / "layers.csv"
-    path.write_text('# measured\nname, forward_us\n\nconv1, 1.5\n  # note\n"a,b",2\n')
-    assert read_csv(path) == [
-        (4, {"name": "conv1", "forward_us": "1.5"}),
-        (6, {"name": "a,b", "forward_us": "2"}),
-    ]
-
-
-def test_every_row_of_the_wrong_length_is_reported(tmp_path):
-    path = tmp_path / "layers.csv"
-    path.write_text("a,b\n1\n1,2\n1,2,3\n")
-    assert refusal(read_csv, path).splitlines() == [
-        f"{path}:2: has 1 cells, the header 2.",
-        f"{path}:4: has 3 cells, the header 2.",
-    ]
-
-
-@pytest.mark.parametrize("text", ["", "\n\n", "# only a comment\n"])
-def test_a_table_without_a_header_is_refused(text, tmp_path):
-    path = tmp_path / "layers.csv"
-    path.write_text(text)
-    assert refusal(read_csv, path) == f"{path}: has no header line."
-
-
-def test_a_table_saved_by_a_spreadsheet_with_a_byte_order_mark_is_read(tmp_path):
-    path = tmp_path / "layers.csv"
-    path.write_bytes(b"\xef\xbb\xbfname,forward_us\nconv1,1\n")
-    assert read_csv(path) == [(2, {"name": "conv1", "forward_us": "1"})]
-
-
-def test_an_endless_cell_is_refused(tmp_path):
-    path = tmp_path / "layers.csv"
-    path.write_text("a\n" + "x" * 200_000 + "\n")
-    assert refusal(read_csv, path).startswith(f"{path}:2:")
 
 
 # npz ---------------------------------------------------------------------------------------------
