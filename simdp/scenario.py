@@ -16,7 +16,7 @@ from simdp.collectives import Collectives
 from simdp.errors import ScenarioError
 from simdp.files import read_json, read_yaml
 from simdp.overrides import Raw, grid, override, sweep_problems
-from simdp.spec import Bool, Int, Spec, problem, problems
+from simdp.spec import Bool, Int, Problem, Spec, problem, problems
 from simdp.strategies import AnyStrategy
 from simdp.strategies.ddp import DDP
 from simdp.strategies.memory import host_memory, host_memory_needed
@@ -165,21 +165,83 @@ def _world_size(raw: Raw) -> int:
     return size if isinstance(size, int) else 1
 
 
-def _point_problems(raw: Raw, base: Path, largest: int) -> list[str]:
-    try:
-        scenario = _build(raw, base)
-    except ScenarioError as error:
-        return error.problems + _file_problems(raw, base)
-    return _straggler_problems(scenario, largest) + _problems(scenario)
-
-
 def _build(raw: Raw, base: Path) -> Scenario:
     try:
         scenario = Scenario.model_validate(raw)
     except ValidationError as error:
-        raise ScenarioError(problems(error, raw)) from None
+        raise ScenarioError([found.line for found in problems(error, raw)]) from None
     scenario._base = base
     return scenario
+
+
+# What cannot be right, all of it at once -------------------------------------------------------
+
+
+def _point_problems(raw: Raw, base: Path, largest: int) -> list[str]:
+    """Say everything that is wrong with one point.
+
+    What is wrong is taken out, and the rest is looked at again, until it is valid or nothing more
+    can be taken out. Checks that would judge what was taken out are passed over.
+    """
+    lines: list[str] = []
+    mended, doubts = copy.deepcopy(raw), list[tuple[str, ...]]()
+    scenario = None
+    while scenario is None:
+        try:
+            scenario = Scenario.model_validate(mended)
+            scenario._base = base
+        except ValidationError as error:
+            found = problems(error, mended)
+            fresh = [p.line for p in found if not _follows(p.place, doubts)]
+            lines += [line for line in fresh if line not in lines]
+            taken_out = [place for p in found if (place := _take_out(mended, p)) is not None]
+            unknown = [(*p.place, p.unknown) for p in found]  # nobody misses these
+            doubts += [place for place in taken_out if place not in unknown]
+            if not taken_out:
+                return lines + _file_problems(mended, base, doubts)
+    lines += _file_problems(mended, base, doubts)
+    if _sure(doubts, ("cluster", "stragglers"), ("cluster", "world_size")):
+        lines += _straggler_problems(scenario, largest)
+    lines += _joint_problems(scenario, doubts)
+    return lines or _size_problems(scenario)
+
+
+def _follows(place: tuple[str, ...], doubts: list[tuple[str, ...]]) -> bool:
+    """Whether a problem may come from what was taken out: there, around it, or a field of it."""
+    return any(place[: len(doubt)] == doubt or place == doubt[:-1] for doubt in doubts)
+
+
+def _sure(doubts: list[tuple[str, ...]], *places: tuple[str, ...]) -> bool:
+    """Whether nothing was taken out at these places, inside them or around them."""
+    return not any(
+        doubt[: len(place)] == place[: len(doubt)] for doubt in doubts for place in places
+    )
+
+
+def _take_out(raw: Raw, found: Problem) -> tuple[str, ...] | None:
+    """Remove what is wrong, and say where that was; an entry of a list takes the list along."""
+    place = found.place if found.unknown is None else (*found.place, found.unknown)
+    here: Any = raw
+    inside, depth = None, 0
+    for depth, part in enumerate(place, 1):  # noqa: B007  the depth reached counts
+        inside, here = here, here.get(part)
+        if not isinstance(here, dict):
+            break
+    if inside is None or inside.pop(place[depth - 1], None) is None:
+        return None
+    return place[:depth]
+
+
+def _file_problems(raw: Raw, base: Path, doubts: list[tuple[str, ...]]) -> list[str]:
+    """Check the files of a workload that is valid, although other parts may not be."""
+    keys = ("model", "dataset", "loss", "weights", "shuffle")
+    if not _sure(doubts, *(("workload", key) for key in keys)):
+        return []
+    try:
+        workload = TypeAdapter(Workload).validate_python(raw.get("workload"))
+    except ValidationError:
+        return []
+    return [f"workload.{line}" for line in workload.problems(base)]
 
 
 def _move_paths(value: Any, base: Path, folder: Path, key: str = "") -> Any:
@@ -206,43 +268,30 @@ def _straggler_problems(scenario: Scenario, largest: int) -> list[str]:
     ]
 
 
-def _file_problems(raw: Raw, base: Path) -> list[str]:
-    """Check the files of a workload that is valid, although another part of the scenario is not."""
-    try:
-        workload = TypeAdapter(Workload).validate_python(raw.get("workload"))
-    except ValidationError:
-        return []
-    return [f"workload.{line}" for line in workload.problems(base)]
-
-
-def _problems(scenario: Scenario) -> list[str]:
+def _joint_problems(scenario: Scenario, doubts: list[tuple[str, ...]]) -> list[str]:
     """Say what is wrong between the parts of one point."""
     cluster, workload, n = scenario.cluster, scenario.workload, scenario.cluster.world_size
-    found = [f"workload.{line}" for line in workload.problems(scenario.base)]
-    wrong = scenario.strategy.problem_with(n)
-    if wrong:
+    found = []
+    wrong, batch = scenario.strategy.problem_with(n), workload.global_batch
+    if wrong and _sure(doubts, ("strategy",), ("cluster", "world_size")):
         found.append(f"strategy.kind: {wrong}")
-    for rank, device in enumerate(cluster.devices()):
-        if workload.dtype not in device.peak:
-            place = (
-                f"cluster.device.{rank}" if isinstance(cluster.device, list) else ("cluster.device")
-            )
-            found.append(
-                f"{place}.peak: has no {workload.dtype}, the workload's dtype; "
-                f"known: {', '.join(device.peak)}."
-            )
-            break
-    batch = workload.global_batch
-    if batch is not None and batch < n:
+    if batch is not None and batch < n and _sure(doubts, ("cluster", "world_size")):
         found.append(
             f"workload.global_batch: {batch} samples cannot feed {n} ranks; use {n} or more."
         )
-    if not found:
-        found += _size_problems(scenario)
+    lacking = [r for r, device in enumerate(cluster.devices()) if workload.dtype not in device.peak]
+    if lacking and _sure(doubts, ("workload", "dtype")):
+        listed = isinstance(cluster.device, list)
+        place = f"cluster.device.{lacking[0]}" if listed else "cluster.device"
+        known = ", ".join(cluster.devices()[lacking[0]].peak)
+        found.append(
+            f"{place}.peak: has no {workload.dtype}, the workload's dtype; known: {known}."
+        )
     return found
 
 
 def _size_problems(scenario: Scenario) -> list[str]:
+    """Compare batches, data and memory of a point with which nothing else is wrong."""
     workload, n = scenario.workload, scenario.cluster.world_size
     num_samples = workload.dataset.length(scenario.base)
     accumulate = workload.grad_accum

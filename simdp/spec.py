@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -61,7 +61,7 @@ class Spec(BaseModel):
         shown = [name for name in known if name != "kind"]
         errors = [
             InitErrorDetails(
-                type=_custom("problem", unknown_name("key", key, shown)), loc=(), input=key
+                type=_custom("unknown_key", unknown_name("key", key, shown)), loc=(), input=key
             )
             for key in unknown
         ]
@@ -219,7 +219,25 @@ Bandwidth = Annotated[float, Quantity("bandwidth", exclusive=True)]
 FlopRate = Annotated[float, Quantity("compute rate", exclusive=True)]
 
 
-def problems(error: ValidationError, raw: object) -> list[str]:
+class Problem(NamedTuple):
+    """One thing that is wrong with a value.
+
+    Attributes
+    ----------
+    place : tuple of str
+        The keys that lead to it.
+    line : str
+        Where, what was given, what is allowed.
+    unknown : str or None
+        The unknown key at that place, if that is what is wrong.
+    """
+
+    place: tuple[str, ...]
+    line: str
+    unknown: str | None = None
+
+
+def problems(error: ValidationError, raw: object) -> list[Problem]:
     """Say each of pydantic's errors in one line: where, what was given, what is allowed.
 
     Parameters
@@ -231,18 +249,20 @@ def problems(error: ValidationError, raw: object) -> list[str]:
 
     Returns
     -------
-    list of str
-        Lines such as ``"cluster.link.bandwidth: 25 has no unit; write ..."``.
+    list of Problem
+        With lines such as ``"cluster.link.bandwidth: 25 has no unit; write ..."``.
     """
-    lines = []
+    listed = []
     for found in error.errors():
         place = _place(found["loc"], raw)
-        lines.append(f"{place}: {_say(found)}" if place else _say(found))
-    return lines
+        line = f"{'.'.join(place)}: {_say(found)}" if place else _say(found)
+        unknown = str(found["input"]) if found["type"] == "unknown_key" else None
+        listed.append(Problem(place, line, unknown))
+    return listed
 
 
-def _place(location: Iterable[int | str], raw: object) -> str:
-    """Join a location, leaving out the tags that a union adds to it."""
+def _place(location: Iterable[int | str], raw: object) -> tuple[str, ...]:
+    """Follow a location, leaving out the tags that a union adds to it."""
     parts: list[str] = []
     here = raw
     for step in location:
@@ -256,7 +276,7 @@ def _place(location: Iterable[int | str], raw: object) -> str:
         elif here == step or not re.fullmatch(r"\w+", str(step)):
             continue
         parts.append(str(step))
-    return ".".join(parts)
+    return tuple(parts)
 
 
 _PHRASES = {

@@ -167,10 +167,36 @@ def test_all_problems_are_reported_together(refuse):
         "cluster.link.alpha: 5 has no unit; ",
         "cluster.link.bandwidth: is required ",
         "workload: unknown key 'optimiser'; known: ",
+        "workload.weights: ",
     ]
     assert len(lines) == len(starts)
     for start in starts:
         assert sum(line.startswith(start) for line in lines) == 1, start
+
+
+def test_problems_behind_problems_are_reported_too(refuse):
+    lines = refuse(
+        {
+            "workload.optimizer.lr": -1,
+            "workload.microbatch": None,
+            "workload.global_batch": 1,
+            "workload.weights": "none.npz",
+            "cluster.stragglers": [{"kind": "slow_rank", "rank": 30, "factor": 2}],
+            "cluster.devices_per_node": 3,
+        }
+    )
+    for part in ("lr: -1 is out", "none.npz: there is no such file", "nor a multiple of devices"):
+        assert sum(part in line for line in lines) == 1, part
+
+
+def test_what_was_taken_out_is_not_missed(refuse):
+    assert refuse({"workload.microbatch": -1}) == [
+        "workload.microbatch: -1 is out of range; it must be >= 1."
+    ]
+    assert refuse({"workload.shuffle": {"file": "a"}}) == [
+        "workload.shuffle: unknown key 'file'; known: path.",
+        "workload.shuffle.path: is required but was not given; add it.",
+    ]
 
 
 def test_wrong_files_are_reported_beside_wrong_keys(refuse):
@@ -278,10 +304,6 @@ def test_wrong_files_are_reported_beside_wrong_keys(refuse):
         ),
         ({"workload.grad_accum": "2"}, "workload.grad_accum: '2' is not a whole number."),
         ({"workload.shuffle": "perhaps"}, "workload.shuffle: "),
-        (
-            {"workload.shuffle": {"file": "a", "path": "b"}},
-            "workload.shuffle: unknown key 'file'; known: path.",
-        ),
         ({"workload.dtype": "float16"}, "workload.dtype: 'float16' is not allowed; known: "),
         ({"workload.mode": "inference"}, "workload.mode: 'inference' is not allowed; known: "),
         ({"workload.model": None}, "workload.model: unknown model 'none'; known: "),

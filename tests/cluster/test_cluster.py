@@ -39,7 +39,7 @@ def refusal(**keys):
     raw = {"device": DEVICE, "link": INSIDE, **keys}
     with pytest.raises(ValidationError) as caught:
         Cluster.model_validate(raw)
-    return problems(caught.value, raw)
+    return [found.line for found in problems(caught.value, raw)]
 
 
 # Sizes -------------------------------------------------------------------------------------------

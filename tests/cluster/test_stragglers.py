@@ -32,7 +32,7 @@ def refusal(kind, **options):
     raw = {"kind": kind, **EXAMPLES[kind], **options}
     with pytest.raises(ValidationError) as caught:
         TypeAdapter(AnyStraggler).validate_python(raw)
-    return problems(caught.value, raw)
+    return [found.line for found in problems(caught.value, raw)]
 
 
 def slowdown(world_size, *stragglers):

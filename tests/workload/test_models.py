@@ -25,7 +25,7 @@ def model(kind, **options):
 def refusal(**raw):
     with pytest.raises(ValidationError) as caught:
         TypeAdapter(AnyModel).validate_python(raw)
-    return problems(caught.value, raw)
+    return [found.line for found in problems(caught.value, raw)]
 
 
 def shapes(chosen):

@@ -155,4 +155,4 @@ def test_none_leaves_weights_and_takes_no_bytes():
 def test_a_wrong_optimizer_is_refused(raw, line):
     with pytest.raises(ValidationError) as caught:
         TypeAdapter(AnyOptimizer).validate_python(raw)
-    assert problems(caught.value, raw) == [line]
+    assert [found.line for found in problems(caught.value, raw)] == [line]

@@ -1,0 +1,152 @@
+"""Whole runs, from a scenario to its result: what only shows when all floors work together."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import simdp
+from simdp.cli import run_command_line
+from simdp.scenario import checked
+from simdp.strategies.memory import host_memory_needed, largest_microbatches
+
+SCENARIOS = Path(__file__).parents[2] / "scenarios"
+
+
+def raw(**workload):
+    return {
+        "cluster": {
+            "world_size": 4,
+            "device": "a100-sxm4-80gb",
+            "topology": "switch",
+            "link": {"alpha": "5 us", "bandwidth": "25 GB/s"},
+        },
+        "workload": {
+            "model": {"kind": "mlp", "widths": [8, 16, 4]},
+            "dataset": {"kind": "regression", "num_samples": 64},
+            "microbatch": 4,
+            "steps": 4,
+            **workload,
+        },
+    }
+
+
+def test_a_run_that_diverges_has_no_loss_instead_of_none_at_all():
+    result = simdp.simulate(checked(raw(optimizer={"kind": "sgd", "lr": 1e30}), Path()))
+    study = simdp.Study("0", {}, [result])
+    losses = json.loads(study.to_json())["points"][0]["metrics"]["loss"]
+    assert losses[0] > 0
+    assert losses[-1] is None
+
+
+def test_a_swept_kind_keeps_the_options_of_the_files_own_kind():
+    scenario = checked(
+        {
+            **raw(optimizer={"kind": "sgd", "lr": 0.1, "momentum": 0.9}),
+            "sweep": {"workload.optimizer.kind": ["sgd", "adam"]},
+        },
+        Path(),
+    )
+    for again in (scenario, checked(scenario.resolved(), Path())):
+        (_, sgd), (_, adam) = again.points()
+        assert sgd.workload.optimizer.model_dump()["momentum"] == 0.9
+        assert adam.workload.optimizer.lr == 1e-3
+
+
+@pytest.mark.parametrize("path", sorted(SCENARIOS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_a_saved_result_loads_again_from_where_it_lies(path, tmp_path):
+    scenario = simdp.load_scenario(path)
+    saved = tmp_path / "runs" / "result.json"
+    saved.parent.mkdir()
+    saved.write_text(json.dumps({"scenario": scenario.resolved(saved.parent)}))
+    again = simdp.load_scenario(saved)
+    assert [chosen for chosen, _ in again.points()] == [c for c, _ in scenario.points()]
+    assert '"/' not in saved.read_text()  # no absolute path
+
+
+def test_run_writes_paths_that_start_from_the_folder(tmp_path):
+    out = tmp_path / "out"
+    arguments = [str(SCENARIOS / "seed_mlp.yaml"), "--out", str(out), "--quiet", "--no-plots"]
+    assert run_command_line(["run", *arguments]) == 0
+    assert run_command_line(["check", str(out / "result.json")]) == 0
+
+
+def test_a_setting_of_a_swept_key_ends_its_sweep():
+    scenario = simdp.load_scenario(SCENARIOS / "scaling.yaml", {"cluster.world_size": 4})
+    assert scenario.sweep == {}
+    assert scenario.cluster.world_size == 4
+    swept = simdp.load_scenario(SCENARIOS / "scaling.yaml", {"sweep.cluster.world_size": [2, 4]})
+    assert swept.sweep == {"cluster.world_size": [2, 4]}
+    assert simdp.load_scenario(SCENARIOS / "scaling.yaml", {"sweep": None}).sweep == {}
+
+
+def test_a_straggler_whose_rank_is_swept_must_exist_at_every_point():
+    with pytest.raises(simdp.ScenarioError, match="rank 99 does not exist"):
+        checked(
+            {
+                **raw(),
+                "cluster": {
+                    **raw()["cluster"],
+                    "stragglers": [{"kind": "slow_rank", "rank": 3, "factor": 2}],
+                },
+                "sweep": {"cluster.stragglers.0.rank": [99, 0]},
+            },
+            Path(),
+        )
+
+
+def test_buckets_are_rebuilt_after_the_first_reduced_micro_step():
+    scenario = checked(
+        {
+            **raw(grad_accum=2, steps=1),
+            "strategy": {"kind": "ddp", "no_sync": False, "bucket_cap": "0 B"},
+        },
+        Path(),
+    )
+    trace = simdp.simulate(scenario).trace
+    comm = [s for s in trace.spans if s.rank == 0 and s.activity == "comm" and s.step == 0]
+    assert len(comm) == 1 + 4  # one bucket with everything, then one per tensor
+
+
+@pytest.mark.parametrize("all_reduce", ["ring", "tree", "naive"])
+def test_equal_ranks_do_not_wait_for_slower_ones_inside_a_step(all_reduce):
+    widths = [256, 256, 256, 8]
+    scenario = checked(
+        {
+            **raw(model={"kind": "mlp", "widths": widths}, steps=1),
+            "strategy": {
+                "kind": "ddp",
+                "bucket_order": "reverse_registration",
+                "bucket_cap": "0 B",
+            },
+            "collectives": {"all_reduce": all_reduce, "broadcast": "naive"},
+        },
+        Path(),
+    )
+    trace = simdp.simulate(scenario).trace
+    waits = [s for s in trace.spans if s.activity == "wait" and s.step == 0]
+    # The constructor's broadcast lets ranks go at different times; later buckets add no wait.
+    assert {span.name.split()[-1] for span in waits} <= {"0"}
+
+
+def test_memory_is_counted_by_each_ranks_own_batch():
+    scenario = checked(raw(microbatch=None, global_batch=9), Path())
+    assert largest_microbatches(scenario.workload, 4) == [3, 3, 3, 0]
+    peaks = simdp.simulate(scenario).metrics["peak_memory_bytes"]
+    assert peaks[0] == peaks[1] == peaks[2] > peaks[3]
+
+
+def test_the_host_counts_real_arrays_whatever_the_device_saves():
+    def needed(**strategy):
+        scenario = checked({**raw(), "strategy": {"kind": "ddp", **strategy}}, Path())
+        return host_memory_needed(scenario.workload, scenario.strategy, 4, 64)
+
+    assert needed(gradient_as_bucket_view=True) == needed()
+    weights = 4 * (8 * 16 + 16 + 16 * 4 + 4)
+    assert needed() > 4 * 3 * weights  # weights, gradients and buckets on four ranks
+
+
+def test_a_single_device_has_no_buckets():
+    lone = {**raw(), "strategy": "single"}
+    lone["cluster"] = {**lone["cluster"], "world_size": 1}
+    assert simdp.simulate(checked(lone, Path())).metrics["bucket_bytes"] is None
