@@ -1,7 +1,6 @@
 """The public names: the few lines of Python that README promises, and what an import costs."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -28,7 +27,6 @@ def python(*arguments):
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=60,
