@@ -1,6 +1,7 @@
 """The public names: the few lines of Python that README promises, and what an import costs."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
