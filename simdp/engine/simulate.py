@@ -95,24 +95,24 @@ def prove_plans(scenario: Scenario) -> None:
     PlanError
         If a contribution is lost, doubled or misplaced.
     """
-    if scenario.cluster.world_size <= MAX_PROVED:
-        for plan in plans_of(scenario):
-            ledger.prove(plan)
+    n, workload = scenario.cluster.world_size, scenario.workload
+    nbytes = float(workload.model.num_parameters() * workload.itemsize)
+    for use in scenario.strategy.uses() if n <= MAX_PROVED else ():
+        ledger.prove(getattr(scenario.collectives, use).plan(n, nbytes))
 
 
 def _result(scenario: Scenario, cohort: Cohort, builder: TraceBuilder, why: str) -> Result:
     workload, strategy, cluster = scenario.workload, scenario.strategy, scenario.cluster
     n, model, trace, records = cluster.world_size, workload.model, builder.build(), cohort.records
-    parts = rank_memory(workload, strategy, max(largest_microbatches(workload, n)))
-    peaks = [
-        rank_memory(workload, strategy, microbatch).total()
-        for microbatch in largest_microbatches(workload, n)
-    ]
+    microbatches = largest_microbatches(workload, n)
+    parts = {size: rank_memory(workload, strategy, size) for size in set(microbatches)}
+    peaks = [parts[size].total() for size in microbatches]
+    fullest = parts[max(microbatches)]
     buckets = strategy.bucket_nbytes(model.parameters(), model.ready_order(), workload.itemsize)
     found = {
         **metrics.times(trace, n, len(records), [record.samples for record in records]),
         "bucket_bytes": buckets or None,
-        "memory_bytes": {name: int(value) for name, value in parts._asdict().items()},
+        "memory_bytes": {name: int(value) for name, value in fullest._asdict().items()},
         "peak_memory_bytes": [int(peak) for peak in peaks],
         "fits_memory": all(
             peak <= device.memory for peak, device in zip(peaks, cluster.devices(), strict=True)

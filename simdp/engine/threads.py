@@ -12,6 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import TypeVar
 
+import numpy as np
+
 T = TypeVar("T")
 
 WORTHWHILE_ELEMENTS = 100_000
@@ -59,4 +61,10 @@ def each_rank(work: Callable[[int], T], world_size: int, num_elements: int) -> l
     """
     if _limit == 1 or world_size == 1 or num_elements < WORTHWHILE_ELEMENTS:
         return [work(rank) for rank in range(world_size)]
-    return list(_pool().map(work, range(world_size)))
+
+    def with_the_callers_errors(rank: int) -> T:
+        with np.errstate(**errors):  # what NumPy warns about is set per thread
+            return work(rank)
+
+    errors = np.geterr()
+    return list(_pool().map(with_the_callers_errors, range(world_size)))

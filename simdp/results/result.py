@@ -72,6 +72,8 @@ class Study:
 
     Attributes
     ----------
+    version : str
+        Of simdp.
     scenario : dict
         As resolved, with its sweep.
     points : list of Result
@@ -83,7 +85,7 @@ class Study:
     points: list[Result] = field(default_factory=list)
 
     def to_json(self) -> str:
-        """Write result.json: finite numbers, sorted as in the contract, one value per line."""
+        """Write result.json, one value per line; what is not finite becomes null."""
         points = [{"set": point.set, "metrics": point.metrics} for point in self.points]
         content = {"simdp": self.version, "scenario": self.scenario, "points": points}
         return json.dumps(_finite(content), indent=1, allow_nan=False) + "\n"

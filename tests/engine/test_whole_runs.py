@@ -31,8 +31,12 @@ def raw(**workload):
     }
 
 
-def test_a_run_that_diverges_has_no_loss_instead_of_none_at_all():
-    result = simdp.simulate(checked(raw(optimizer={"kind": "sgd", "lr": 1e30}), Path()))
+@pytest.mark.parametrize("width", [16, 400])  # the wide one has a thread per rank
+def test_a_run_that_diverges_has_no_loss_and_no_warnings(width):
+    model = {"kind": "mlp", "widths": [8, width, width, 4]}
+    result = simdp.simulate(
+        checked(raw(model=model, optimizer={"kind": "sgd", "lr": 1e30}), Path())
+    )
     study = simdp.Study("0", {}, [result])
     losses = json.loads(study.to_json())["points"][0]["metrics"]["loss"]
     assert losses[0] > 0

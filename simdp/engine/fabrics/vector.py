@@ -137,7 +137,7 @@ class VectorFabric:
         if recorded is not None:
             recorded.append(Transfers(src, dst, start.copy(), end.copy()))
         for _ in range(plan.num_rounds - 1):
-            np.take(end, into_src, out=gathered)
+            end.take(into_src, out=gathered, mode="clip")  # in range; "raise" would copy first
             np.maximum(gathered, end, out=start)
             np.add(start, delay, out=end)
             if recorded is not None:
