@@ -158,12 +158,12 @@ def test_any_text_is_yaml_or_a_scenario_error(text):
         assert str(error).startswith("f.yaml")
 
 
-# JSON and CSV ------------------------------------------------------------------------------------
+# JSON --------------------------------------------------------------------------------------------
 
 
 def test_wrong_json_is_refused_with_its_line(tmp_path):
     path = tmp_path / "result.json"
-    path.write_text('{"a": 1,\n}')
+    path.write_text('{"a": 1,\n"b" 2}')
     assert refusal(read_json, path).startswith(f"{path}:2: is not valid JSON: ")
 
 
