@@ -174,6 +174,11 @@ def test_all_problems_are_reported_together(refuse):
         assert sum(line.startswith(start) for line in lines) == 1, start
 
 
+def test_the_loss_suits_the_dataset_where_none_is_named(load):
+    assert load({"workload.dataset": "blobs"}).workload.loss.kind == "cross_entropy"
+    assert load({"workload.dataset": "regression"}).workload.loss.kind == "mse"
+
+
 def test_problems_behind_problems_are_reported_too(refuse):
     lines = refuse(
         {
@@ -338,7 +343,7 @@ def test_wrong_files_are_reported_beside_wrong_keys(refuse):
             "workload.dataset.num_samples: 0 is out of range; it must be >= 1.",
         ),
         (
-            {"workload.dataset": "blobs"},
+            {"workload.dataset": "blobs", "workload.loss": "mse"},
             "workload.dataset: blobs does not suit the loss mse: y has shape (1,), "
             "but the model makes (3,) of each sample; give y the shape (1, 3).",
         ),

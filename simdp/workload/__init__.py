@@ -14,9 +14,8 @@ from simdp.errors import ScenarioError
 from simdp.files import read_npz
 from simdp.rng import stream
 from simdp.spec import Bool, Int, Spec, problem
-from simdp.workload.datasets import AnyDataset
+from simdp.workload.datasets import DATASETS, AnyDataset, Dataset
 from simdp.workload.losses import AnyLoss
-from simdp.workload.losses.mse import MSE
 from simdp.workload.models import AnyModel
 from simdp.workload.optimizers import AnyOptimizer
 from simdp.workload.optimizers.sgd import SGD
@@ -53,6 +52,8 @@ class Workload(Spec):
 
     Attributes
     ----------
+    loss : Loss
+        By default mse, or cross_entropy for a data set of classes.
     microbatch : int or None
         Samples per rank and micro-step; or ``global_batch``, samples of all ranks per step.
     grad_accum : int or list of int
@@ -73,7 +74,7 @@ class Workload(Spec):
     model: AnyModel
     weights: str | None = None
     dataset: AnyDataset
-    loss: AnyLoss = MSE()
+    loss: AnyLoss
     optimizer: AnyOptimizer = SGD()
     lr_schedule: Literal["none"] = "none"
     microbatch: Int | None = Field(None, ge=1, le=10**9)
@@ -86,6 +87,17 @@ class Workload(Spec):
     compute: Literal["roofline"] = "roofline"
     epochs: Int | None = Field(None, ge=1, le=10**9)
     steps: Int | None = Field(None, ge=1, le=10**9)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _the_datasets_usual_loss(cls, data: Any) -> Any:
+        """Fill in the loss that suits the data set, where none is named."""
+        if not isinstance(data, dict) or "loss" in data:
+            return data
+        dataset = data.get("dataset")
+        kind = dataset.get("kind") if isinstance(dataset, dict) else dataset
+        known = DATASETS.get(kind) if isinstance(kind, str) else None
+        return {**data, "loss": (known or Dataset).usual_loss}
 
     @field_validator("shuffle", mode="wrap")
     @classmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,9 @@ class Dataset(Spec):
     """Where samples come from."""
 
     kind: str
+
+    usual_loss: ClassVar[str] = "mse"
+    """The loss of a workload that names none."""
 
     @abstractmethod
     def length(self, base: Path) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -19,6 +19,8 @@ class Blobs(Synthetic):
     """
 
     kind: Literal["blobs"] = "blobs"
+
+    usual_loss: ClassVar[str] = "cross_entropy"
 
     def targets(self, model: Model) -> Array:
         return np.zeros((1, *model.output_shape()[:-1]), dtype=np.int64)
