@@ -25,10 +25,10 @@ class ScenarioError(SimdpError):
 
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = list(problems)
-        super().__init__("\n".join(self.problems))
+        super().__init__(self.problems)  # so that SimPy and pickle can make the error anew
 
-    def __reduce__(self) -> tuple[type[ScenarioError], tuple[list[str]]]:
-        return type(self), (self.problems,)
+    def __str__(self) -> str:
+        return "\n".join(self.problems)
 
 
 class UnitError(SimdpError, ValueError):
@@ -56,10 +56,10 @@ class DeadlockError(SimdpError):
 
     def __init__(self, waiting: Sequence[str]) -> None:
         self.waiting = list(waiting)
-        super().__init__("deadlock: " + "; ".join(self.waiting))
+        super().__init__(self.waiting)  # so that SimPy and pickle can make the error anew
 
-    def __reduce__(self) -> tuple[type[DeadlockError], tuple[list[str]]]:
-        return type(self), (self.waiting,)
+    def __str__(self) -> str:
+        return "deadlock: " + "; ".join(self.waiting)
 
 
 def unknown_name(what: str, given: object, known: Sequence[str]) -> str:

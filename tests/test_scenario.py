@@ -411,7 +411,7 @@ def test_time_alone_needs_no_arrays(small_machine, load):
 
 
 def test_what_fits_this_machine_is_allowed(small_machine, load):
-    load({"workload.model.widths": [1000, 1000]})
+    assert load({"workload.model.widths": [1000, 1000]}).numerics
 
 
 def test_every_catalogue_device_makes_a_scenario(load):

@@ -131,7 +131,8 @@ def test_data_that_are_no_real_numbers_are_refused(x, refuse, tmp_path):
 
 def test_ignored_labels_are_allowed(load, tmp_path):
     np.savez(tmp_path / "data.npz", x=np.zeros((8, 4)), y=np.array([0, 1, 2, -100] * 2))
-    load({"workload.dataset": NPZ, "workload.loss": "cross_entropy"})
+    scenario = load({"workload.dataset": NPZ, "workload.loss": "cross_entropy"})
+    assert scenario.workload.dataset.length(scenario.base) == 8
 
 
 @pytest.mark.parametrize(

@@ -91,8 +91,10 @@ class Replicas:
         ndarray, shape `(world_size,)`
             The unscaled losses; nan where a rank has nothing to average.
         """
-        work = lambda rank: self._forward_of(rank, parts[rank], float(scales[rank]))  # noqa: E731
-        return np.array(self._each_rank(work))
+        losses = self._each_rank(
+            lambda rank: self._forward_of(rank, parts[rank], float(scales[rank]))
+        )
+        return np.array(losses)
 
     def _forward_of(self, rank: int, part: Array, scale: float) -> float:
         self._saved[rank] = None

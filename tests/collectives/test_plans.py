@@ -67,7 +67,12 @@ def test_every_contribution_is_counted_once(algorithm, n, nbytes):
 
 @every_algorithm
 def test_the_proof_holds_beyond_one_word_of_ranks(algorithm):
-    prove(algorithm.plan(67, 1.0))
+    plan = algorithm.plan(67, 1.0)
+    prove(plan)
+    rounds = list(plan.rounds())
+    short = replace(plan, rounds=lambda: iter(rounds[:-1]), repeats=False)
+    with pytest.raises(PlanError):
+        prove(short)
 
 
 @every_algorithm

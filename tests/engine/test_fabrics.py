@@ -18,7 +18,7 @@ from simdp.engine.fabrics.vector import VectorFabric
 from simdp.engine.network import Network
 from simdp.engine.ops import Launch, Wait, Work
 from simdp.engine.slowdown import Slowdown
-from simdp.errors import DeadlockError
+from simdp.errors import DeadlockError, ScenarioError
 from simdp.results.trace import TraceBuilder
 
 ALPHA, BANDWIDTH = 5e-6, 25e9
@@ -290,8 +290,30 @@ def test_ranks_that_call_in_different_orders_deadlock_and_say_so():
     ]
 
 
-def test_a_plan_that_waits_for_itself_names_the_missing_chunk():
-    # Two chunks that each rank may send only when it has the other's, which no round provides.
+@pytest.mark.parametrize("others", [[], "launch"])
+def test_waiting_for_what_a_rank_never_launched_is_a_deadlock(others):
+    where, plan = cluster(2), RingAllReduce().plan(2, 2e3)
+    fabric = EventFabric(Network(where), [plan], Slowdown(where, 0), TraceBuilder())
+    first = [Launch(0, "x", 7, plan, 2e3, False)] if others else []
+    with pytest.raises(DeadlockError) as caught:
+        fabric.play_each([one_rank(first), one_rank([Wait((7,))])])
+    assert caught.value.waiting == ["rank 1 waits for a collective that it never launched"]
+    assert str(caught.value) == f"deadlock: {caught.value.waiting[0]}"
+
+
+def test_a_wrong_input_found_while_ranks_play_keeps_its_lines():
+    def script():
+        yield Work(0, "forward", "x", np.zeros(2))
+        raise ScenarioError(["data.npz: is gone.", "more.npz: is gone."])
+
+    where, plan = cluster(2), RingAllReduce().plan(2, 2e3)
+    fabric = EventFabric(Network(where), [plan], Slowdown(where, 0), TraceBuilder())
+    with pytest.raises(ScenarioError) as caught:
+        fabric.play(script())
+    assert caught.value.problems == ["data.npz: is gone.", "more.npz: is gone."]
+
+
+def test_a_transfer_to_a_rank_that_never_enters_is_a_deadlock():
     rounds = [
         Round(np.array([0]), np.array([1]), np.array([0]), False),
         Round(np.array([1]), np.array([0]), np.array([0]), False),

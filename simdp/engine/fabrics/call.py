@@ -26,7 +26,7 @@ class Call:
         self.gate_pending = needs.gate_pending.copy()
         self.touching = needs.touching.copy()
         n = op.plan.world_size
-        self.ready = [0.0] * n
+        self.ready: list[float | None] = [None] * n
         self.enter: list[float | None] = [None] * n
         self.end: list[float | None] = [None] * n
         self.num_done = 0
@@ -34,7 +34,6 @@ class Call:
         count = len(needs.src)
         self.start_of = [0.0] * count if op.record else []
         self.end_of = [0.0] * count
-        self.arrived = bytearray(count)
 
     def reason(self, rank: int, ahead: Call) -> str:
         """Say what a rank waits for that cannot go on.
@@ -46,18 +45,13 @@ class Call:
         ahead : Call
             The first collective in the queue of the rank's communication stream.
         """
-        needs, what = self.needs, f"in {self.title()}"
+        what = f"in {self.title()}"
         if self.enter[rank] is None:
             return f"{what}, behind {ahead.title()}"
+        # A plan's transfers wait for earlier ones alone, so that only a rank can be missing.
         absent = [r for r, instant in enumerate(self.enter) if instant is None]
-        if absent:
-            listed = ", ".join(map(str, absent[:8])) + (" ..." if len(absent) > 8 else "")
-            return f"{what} for rank{'s' if len(absent) > 1 else ''} {listed} to enter"
-        missing = [i for i, dst in enumerate(needs.dst) if dst == rank and not self.arrived[i]]
-        if missing:
-            first = missing[0]
-            return f"{what} for chunk {needs.chunk[first]} from rank {needs.src[first]}"
-        return f"{what} to send to a rank that does not receive"
+        listed = ", ".join(map(str, absent[:8])) + (" ..." if len(absent) > 8 else "")
+        return f"{what} for rank{'s' if len(absent) > 1 else ''} {listed} to enter"
 
     def title(self) -> str:
         """Name the collective, for messages."""

@@ -116,8 +116,8 @@ class EventFabric:
                 case Wait():
                     for number in op.calls:
                         call = self._calls.get(number)
-                        if call is None:
-                            reason = f"rank {rank} waits for a collective that nobody launched"
+                        if call is None or call.ready[rank] is None:
+                            reason = f"rank {rank} waits for a collective that it never launched"
                             raise DeadlockError([reason])
                         end_of_rank = call.end[rank]
                         if end_of_rank is None:
@@ -160,7 +160,7 @@ class EventFabric:
     def _record(self, call: Call) -> None:
         op, needs = call.op, call.needs
         enter, end = np.array(call.enter, dtype=float), np.array(call.end, dtype=float)
-        record_collective(self.trace, op, np.array(call.ready), enter, end)
+        record_collective(self.trace, op, np.array(call.ready, dtype=float), enter, end)
         if op.record and needs.src:
             self.trace.add(
                 np.array(needs.src),
@@ -258,7 +258,6 @@ class EventFabric:
         needs, pending = call.needs, call.pending
         self.num_transfers += 1
         call.end_of[i] = now
-        call.arrived[i] = 1
         follower = needs.next_on_connection[i]
         if follower >= 0:
             pending[follower] -= 1
