@@ -195,8 +195,8 @@ def read_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     return arrays
 
 
-class Catalogue:
-    """A folder of YAML files, one per real part.
+class Catalogue(Mapping[str, Mapping[str, Any]]):
+    """A folder of YAML files, one per real part; as a mapping, its parts' figures by name.
 
     Parameters
     ----------
@@ -206,6 +206,17 @@ class Catalogue:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+
+    def __getitem__(self, name: str) -> Mapping[str, Any]:
+        if name not in self.names():  # a mapping that raises anything else knows no `in`
+            raise KeyError(name)
+        return self.figures(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def __len__(self) -> int:
+        return len(self.names())
 
     def names(self) -> list[str]:
         """Every part's name, sorted."""

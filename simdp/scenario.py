@@ -6,6 +6,7 @@ import copy
 import os
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,12 @@ from pydantic import Field, PrivateAttr, TypeAdapter, ValidationError, field_val
 from simdp.cluster import Cluster
 from simdp.collectives import Collectives
 from simdp.errors import ScenarioError
+from simdp.feasibility import fault_problems, joint_problems, size_problems, straggler_problems
 from simdp.files import read_json, read_yaml
 from simdp.overrides import Raw, grid, override, sweep_problems
 from simdp.spec import Bool, Int, Problem, Spec, problem, problems
 from simdp.strategies import AnyStrategy
 from simdp.strategies.ddp import DDP
-from simdp.strategies.memory import host_memory, host_memory_needed
-from simdp.units import format_quantity
 from simdp.workload import Workload
 
 
@@ -81,7 +81,7 @@ class Scenario(Spec):
         Returns
         -------
         list of (dict, Scenario)
-            In the order of the grid. A straggler whose rank a point lacks is idle there.
+            In the order of the grid. A straggler or fault whose rank a point lacks is idle there.
         """
         if not self.sweep:
             return [({}, self)]
@@ -167,9 +167,25 @@ def _world_size(raw: Raw) -> int:
 
 def _build(raw: Raw, base: Path) -> Scenario:
     try:
-        scenario = Scenario.model_validate(raw)
+        return _validated(raw, base)
     except ValidationError as error:
         raise ScenarioError([found.line for found in problems(error, raw)]) from None
+
+
+def _validated(raw: Raw, base: Path) -> Scenario:
+    """Validate, and fill in what the data tells of the model.
+
+    Raises
+    ------
+    pydantic.ValidationError
+        If it is not valid.
+    """
+    scenario = Scenario.model_validate(raw)
+    try:
+        workload = scenario.workload.settled(base)
+    except ScenarioError:  # a file of the workload is at fault, which its own checks report
+        workload = scenario.workload
+    scenario = scenario.model_copy(update={"workload": workload})
     scenario._base = base
     return scenario
 
@@ -188,8 +204,7 @@ def _point_problems(raw: Raw, base: Path, largest: int) -> list[str]:
     scenario = None
     while scenario is None:
         try:
-            scenario = Scenario.model_validate(mended)
-            scenario._base = base
+            scenario = _validated(mended, base)
         except ValidationError as error:
             found = problems(error, mended)
             fresh = [p.line for p in found if not _follows(p.place, doubts)]
@@ -200,10 +215,13 @@ def _point_problems(raw: Raw, base: Path, largest: int) -> list[str]:
             if not taken_out:
                 return lines + _file_problems(mended, base, doubts)
     lines += _file_problems(mended, base, doubts)
+    cluster, workload, strategy = scenario.cluster, scenario.workload, scenario.strategy
     if _sure(doubts, ("cluster", "stragglers"), ("cluster", "world_size")):
-        lines += _straggler_problems(scenario, largest)
-    lines += _joint_problems(scenario, doubts)
-    return lines or _size_problems(scenario)
+        lines += straggler_problems(cluster, largest)
+    if _sure(doubts, ("workload", "inject"), ("cluster", "world_size")):
+        lines += fault_problems(workload, largest)
+    lines += joint_problems(cluster, workload, strategy, partial(_sure, doubts))
+    return lines or size_problems(cluster, workload, strategy, base, scenario.numerics)
 
 
 def _follows(place: tuple[str, ...], doubts: list[tuple[str, ...]]) -> bool:
@@ -256,64 +274,3 @@ def _move_paths(value: Any, base: Path, folder: Path, key: str = "") -> Any:
     if key in ("path", "weights") and isinstance(value, str):
         return os.path.relpath(base / value, folder)
     return value
-
-
-def _straggler_problems(scenario: Scenario, largest: int) -> list[str]:
-    """Refuse stragglers on ranks that the sweep's largest world size lacks."""
-    return [
-        f"cluster.stragglers.{i}.rank: rank {straggler.on_rank()} does not exist; the largest "
-        f"world_size is {largest}, so ranks are 0 ... {largest - 1}."
-        for i, straggler in enumerate(scenario.cluster.stragglers)
-        if (straggler.on_rank() or 0) >= largest
-    ]
-
-
-def _joint_problems(scenario: Scenario, doubts: list[tuple[str, ...]]) -> list[str]:
-    """Say what is wrong between the parts of one point."""
-    cluster, workload, n = scenario.cluster, scenario.workload, scenario.cluster.world_size
-    found = []
-    wrong, batch = scenario.strategy.problem_with(n), workload.global_batch
-    if wrong and _sure(doubts, ("strategy",), ("cluster", "world_size")):
-        found.append(f"strategy.kind: {wrong}")
-    if batch is not None and batch < n and _sure(doubts, ("cluster", "world_size")):
-        found.append(
-            f"workload.global_batch: {batch} samples cannot feed {n} ranks; use {n} or more."
-        )
-    lacking = [r for r, device in enumerate(cluster.devices()) if workload.dtype not in device.peak]
-    if lacking and _sure(doubts, ("workload", "dtype")):
-        listed = isinstance(cluster.device, list)
-        place = f"cluster.device.{lacking[0]}" if listed else "cluster.device"
-        known = ", ".join(cluster.devices()[lacking[0]].peak)
-        found.append(
-            f"{place}.peak: has no {workload.dtype}, the workload's dtype; known: {known}."
-        )
-    return found
-
-
-def _size_problems(scenario: Scenario) -> list[str]:
-    """Compare batches, data and memory of a point with which nothing else is wrong."""
-    workload, n = scenario.workload, scenario.cluster.world_size
-    num_samples = workload.dataset.length(scenario.base)
-    accumulate = workload.grad_accum
-    if isinstance(accumulate, list) and workload.global_batch is not None:
-        shard = -(-min(workload.global_batch, num_samples) // n)
-        if sum(accumulate) != shard:
-            return [
-                f"workload.grad_accum: {accumulate} sums to {sum(accumulate)}, but each rank gets "
-                f"{shard} of the {workload.global_batch} samples; make the sums equal."
-            ]
-    if workload.drop_last and workload.samples_per_step(n) > num_samples:
-        return [
-            f"workload.drop_last: leaves nothing, since one step takes "
-            f"{workload.samples_per_step(n)} samples and the dataset has {num_samples}."
-        ]
-    if not scenario.numerics:
-        return []
-    needed, there = host_memory_needed(workload, scenario.strategy, n, num_samples), host_memory()
-    if needed <= there:
-        return []
-    return [
-        f"numerics: the arrays of {n} ranks need {needed / 1e9:.1f} GB, but this machine has "
-        f"{format_quantity(round(there, -8), 'data size')}; set numerics: false to simulate the "
-        "time alone."
-    ]

@@ -8,7 +8,7 @@ each. What does not: any value of any scenario.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 from pydantic import (
@@ -77,8 +77,13 @@ class Spec(BaseModel):
         raise ValidationError.from_exception_data(cls.__name__, errors)
 
 
-_DEFAULT_KINDS: set[str] = set()
-"""Kinds that a mapping may leave out, so that they can stand in pydantic's places alone."""
+_KINDS: set[str] = set()
+"""Kinds of all families: the tags that pydantic adds to the places of its errors."""
+
+
+def _plain(kind: str) -> str:
+    """A kind without what people spell differently: BatchNorm2d, batch_norm2d, batch-norm2d."""
+    return re.sub(r"[-_ ]", "", kind).casefold()
 
 
 class one_of:  # noqa: N801  reads as a word in annotations
@@ -92,14 +97,22 @@ class one_of:  # noqa: N801  reads as a word in annotations
         The family's members by kind; the folder's own table of registration.
     default : str, optional
         The kind of a mapping that names none, such as ``{overlap: false}``.
+    presets : mapping of str to mapping, optional
+        Names that stand for a kind with some of its keys; keys written beside the name win.
+
+    A kind may be spelled as torch spells its classes: case, ``-`` and ``_`` do not matter.
     """
 
     def __init__(
-        self, family: str, table: Mapping[str, type[Spec]], default: str | None = None
+        self,
+        family: str,
+        table: Mapping[str, type[Spec]],
+        default: str | None = None,
+        presets: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         self.family, self.table, self.default = family, table, default
-        if default is not None:
-            _DEFAULT_KINDS.add(default)
+        self.presets = presets or {}
+        _KINDS.update(table)
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
@@ -123,7 +136,7 @@ class one_of:  # noqa: N801  reads as a word in annotations
             value = "none"
         if isinstance(value, str):
             value = {"kind": value}
-        known = sorted(self.table)
+        known = sorted([*self.table, *self.presets])
         if not isinstance(value, Mapping):
             raise problem(f"{value!r} is not a {self.family}; known: {', '.join(known)}.")
         kind = value.get("kind")
@@ -131,9 +144,12 @@ class one_of:  # noqa: N801  reads as a word in annotations
             raise problem(f"this {self.family} has no kind; known: {', '.join(known)}.")
         if kind is None:
             return {"kind": self.default, **value}
-        if not isinstance(kind, str) or kind not in self.table:
+        spelled = {_plain(name): name for name in known}.get(_plain(str(kind)))
+        if spelled is None:
             raise problem(unknown_name(self.family, kind, known))
-        return dict(value)
+        if spelled not in self.table:
+            return {**self.presets[spelled], **value, "kind": self.presets[spelled]["kind"]}
+        return {**value, "kind": spelled}
 
 
 class from_catalogue:  # noqa: N801
@@ -254,21 +270,21 @@ def problems(error: ValidationError, raw: object) -> list[Problem]:
     """
     listed = []
     for found in error.errors():
-        place = _place(found["loc"], raw)
+        place = _place(found["loc"], raw, found["type"] == "missing")
         line = f"{'.'.join(place)}: {_say(found)}" if place else _say(found)
         unknown = str(found["input"]) if found["type"] == "unknown_key" else None
         listed.append(Problem(place, line, unknown))
     return listed
 
 
-def _place(location: Iterable[int | str], raw: object) -> tuple[str, ...]:
-    """Follow a location, leaving out the tags that a union adds to it."""
+def _place(location: Sequence[int | str], raw: object, missing: bool) -> tuple[str, ...]:
+    """Follow a location, leaving out the tags that a union adds to it; a missing key is no tag."""
     parts: list[str] = []
     here = raw
-    for step in location:
+    for number, step in enumerate(location, 1):
         if isinstance(here, Mapping):
-            kind = here.get("kind")
-            if step not in here and (step == kind or (kind is None and step in _DEFAULT_KINDS)):
+            key = step in here or (missing and number == len(location))
+            if not key and step in _KINDS:
                 continue
             here = here.get(step)
         elif isinstance(here, list) and isinstance(step, int) and step < len(here):

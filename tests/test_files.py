@@ -257,6 +257,19 @@ def test_figures_come_without_their_source(tmp_path):
     assert "source" in catalogue.read("a")
 
 
+def test_a_catalogue_is_a_mapping_from_names_to_figures(tmp_path):
+    for name in "ba":
+        (tmp_path / f"{name}.yaml").write_text(f"alpha: {name}\nsource: here\n")
+    catalogue = Catalogue(tmp_path)
+    assert dict(catalogue) == {"a": {"alpha": "a"}, "b": {"alpha": "b"}}
+    assert len(catalogue) == 2
+    assert "a" in catalogue
+    assert "c" not in catalogue
+    assert catalogue.get("c") is None
+    with pytest.raises(KeyError, match="c"):
+        catalogue["c"]
+
+
 # Whole files or nothing --------------------------------------------------------------------------
 
 

@@ -19,6 +19,8 @@ FLOORS = [
     {"spec", "units", "errors", "rng", "files"},
     {"cluster", "workload", "collectives", "results"},
     {"strategies", "overrides"},
+    {"feasibility"},
+    {"feasibility"},
     {"scenario"},
     {"engine"},
     {"reports", "distributed"},
@@ -184,16 +186,29 @@ def test_scipy_is_imported_only_where_it_is_used():
 
 
 def test_imports_for_types_only_are_rare():
-    """A module that needs them anywhere else hides a circle."""
+    """A module that needs them anywhere else hides a circle.
+
+    Two are meant: layers add themselves to a graph, which is made of layers; and a layer may hold
+    others, of the table that it stands in itself.
+    """
     found = {
         (module, name)
         for module, tree in TREES.items()
         for node in for_types_only(tree)
         for name in imported(node, module)
     }
-    modules = {module for module, _ in found}
-    assert modules <= {"", "cli", "files"}
-    assert {name for module, name in found if module == "files"} == {"numpy"}
+    names = {
+        module: {name for user, name in found if user == module}
+        for module in {module for module, _ in found} - {"", "cli"}
+    }
+    layers = {name for name in names if name.startswith("workload.layers.")}
+    assert set(names) - layers == {"files"}
+    assert names["files"] == {"numpy"}
+    assert set.union(*(names[module] for module in layers)) <= {
+        "simdp.workload.graph.GraphBuilder",
+        "simdp.workload.graph.Value",
+        "simdp.workload.layers.AnyModule",
+    }
 
 
 # What code may do --------------------------------------------------------------------------------
@@ -293,9 +308,12 @@ ONE_FILE_PER_MEMBER = (
     "reports.plots",
     "strategies",
     "workload.datasets",
+    "workload.faults",
     "workload.losses",
     "workload.models",
     "workload.optimizers",
+    "workload.precision",
+    "workload.schedules",
 )
 
 
@@ -332,6 +350,14 @@ def test_a_table_calls_a_member_by_its_kind(package, kind, member):
 @pytest.mark.parametrize(("package", "kind", "member"), members())
 def test_a_members_file_is_called_by_its_kind(package, kind, member):
     assert member.__module__ == f"simdp.{package}.{kind}"
+
+
+def test_layers_are_the_activations_and_then_the_others_each_sorted():
+    activations, layers = (tables("workload.layers")[name] for name in ("ACTIVATIONS", "LAYERS"))
+    others = list(layers)[len(activations) :]
+    assert list(layers)[: len(activations)] == list(activations) == sorted(activations)
+    assert others == sorted(others)
+    assert len(set(layers.values())) == len(layers)
 
 
 @pytest.mark.parametrize("package", [p for p in ONE_FILE_PER_MEMBER if p in TREES])

@@ -14,6 +14,7 @@ from simdp.errors import ScenarioError
 from simdp.scenario import checked, load_scenario
 from simdp.strategies import STRATEGIES
 from simdp.units import parse
+from simdp.workload.layers import ACTIVATIONS
 
 # Loading -----------------------------------------------------------------------------------------
 
@@ -242,7 +243,7 @@ def test_wrong_files_are_reported_beside_wrong_keys(refuse):
         ),
         (
             {"cluster.device.peak": {"float64": "1 TFLOP/s"}},
-            "cluster.device.peak: has no float32, the workload's dtype; known: float64.",
+            "cluster.device.peak: has no float32, which the workload computes in; known: float64.",
         ),
         (
             {
@@ -256,7 +257,8 @@ def test_wrong_files_are_reported_beside_wrong_keys(refuse):
                 "cluster.device.0": "a100-sxm4-80gb",
                 "cluster.device.3": "a100-sxm4-80gb",
             },
-            "cluster.device.2.peak: has no float64, the workload's dtype; known: float32.",
+            "cluster.device.2.peak: has no float64, which the workload computes in; "
+            "known: float32.",
         ),
         (
             {"workload.microbatch": None, "workload.global_batch": 3},
@@ -295,6 +297,54 @@ def test_wrong_files_are_reported_beside_wrong_keys(refuse):
             "has 64.",
         ),
         (
+            {"workload.samples_per_rank": [3, 2, 7, 1], "strategy.join": True}
+            | {"workload.drop_last": True},
+            "workload.drop_last: leaves nothing, since one step takes 8 samples of a rank and "
+            "samples_per_rank is [3, 2, 7, 1].",
+        ),
+        (
+            {"workload.samples_per_rank": [8, 8]},
+            "workload.samples_per_rank: has 2 entries for 4 ranks; give one each.",
+        ),
+        (
+            {"workload.samples_per_rank": [40, 8, 8, 16], "strategy.join": True},
+            "workload.samples_per_rank: [40, 8, 8, 16] asks for 72 samples, but the dataset "
+            "has 64.",
+        ),
+        (
+            {"workload.samples_per_rank": [8, 0, 8, 8]},
+            "workload.samples_per_rank.1: 0 is out of range; it must be >= 1.",
+        ),
+        (
+            {"workload.samples_per_rank": [8] * 4, "workload.global_batch": 8}
+            | {"workload.microbatch": None},
+            "workload: samples_per_rank deals samples to ranks, and so does global_batch; "
+            "use microbatch instead.",
+        ),
+        (
+            {"workload.inject": [{"kind": "inf", "rank": 4, "step": 1}]},
+            "workload.inject.0.rank: rank 4 does not exist; the largest world_size is 4, so "
+            "ranks are 0 ... 3.",
+        ),
+        (
+            {"workload.precision": "amp", "workload.dtype": "float64"},
+            "workload: dtype is float64, but precision amp joins float16 with float32; "
+            "write dtype: float32, or precision: full.",
+        ),
+        (
+            {"workload.precision": "amp", "cluster.device.peak": {"float32": "1 TFLOP/s"}},
+            "cluster.device.peak: has no float16, which the workload computes in; known: float32.",
+        ),
+        (
+            {"workload.clip_grad_norm": 0},
+            "workload.clip_grad_norm: 0 is out of range; it must be > ",
+        ),
+        (
+            {"workload.optimizer": {"kind": "sgd", "param_groups": [{"params": ["nothing.*"]}]}},
+            "workload.optimizer.param_groups: no parameter matches 'nothing.*'; "
+            "--save-weights shows the names.",
+        ),
+        (
             {"workload.microbatch": 0},
             "workload.microbatch: 0 is out of range; it must be >= 1.",
         ),
@@ -322,8 +372,8 @@ def test_wrong_files_are_reported_beside_wrong_keys(refuse):
         ),
         (
             {"workload.model.activation": "rellu"},
-            "workload.model.activation: unknown activation 'rellu'; known: gelu, relu, tanh. "
-            "Did you mean 'relu'?",
+            "workload.model.activation: unknown activation 'rellu'; known: "
+            f"{', '.join(ACTIVATIONS)}. Did you mean 'relu'?",
         ),
         (
             {"workload.optimizer": {"kind": "sgd", "nesterov": True}},
@@ -395,7 +445,7 @@ def test_an_absurdly_large_model_is_refused(refuse):
 
 @pytest.fixture
 def small_machine(monkeypatch):
-    monkeypatch.setattr(simdp.scenario, "host_memory", lambda: 2e9)
+    monkeypatch.setattr(simdp.feasibility, "host_memory", lambda: 2e9)
 
 
 def test_arrays_that_this_machine_cannot_hold_are_refused(small_machine, refuse):

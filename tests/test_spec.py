@@ -123,6 +123,109 @@ def test_the_default_kind_refuses_the_options_of_others():
     assert line == "shape: unknown key 'side'; known: radius."
 
 
+# Spellings and presets ---------------------------------------------------------------------------
+
+
+class BatchNorm2d(Shape):
+    kind: Literal["batch_norm2d"] = "batch_norm2d"
+    num_features: Int
+
+
+class Relu(Shape):
+    kind: Literal["relu"] = "relu"
+
+
+LAYERS = {"batch_norm2d": BatchNorm2d, "relu": Relu}
+PRESETS = {
+    "norm-64": {"kind": "batch_norm2d", "num_features": 64},
+    "two_circles": {"kind": "relu"},
+}
+
+
+class Net(Spec):
+    layer: Annotated[Shape, one_of("layer", LAYERS, presets=PRESETS)]
+    after: Annotated[Shape, one_of("layer", LAYERS)] = Relu()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["batch_norm2d", "BatchNorm2d", "batchnorm2d", "batch-norm2d", "BATCH_NORM2D", "Batch Norm 2d"],
+)
+def test_a_kind_may_be_spelled_as_torch_spells_its_classes(kind):
+    net = Net(layer={"kind": kind, "num_features": 3})
+    assert net.layer == BatchNorm2d(num_features=3)
+    assert net.model_dump()["layer"]["kind"] == "batch_norm2d"
+
+
+@pytest.mark.parametrize("kind", ["ReLU", "relu", "RELU"])
+def test_the_short_form_may_be_spelled_freely_too(kind):
+    assert Net(layer=kind).layer == Relu()
+
+
+def test_a_preset_stands_for_a_kind_with_its_keys():
+    assert Net(layer="norm-64").layer == BatchNorm2d(num_features=64)
+    assert Net(layer={"kind": "Norm_64"}).layer == BatchNorm2d(num_features=64)
+
+
+def test_keys_beside_a_presets_name_win():
+    assert Net(layer={"kind": "norm-64", "num_features": 3}).layer == BatchNorm2d(num_features=3)
+    assert PRESETS["norm-64"]["num_features"] == 64
+
+
+def test_a_preset_is_written_as_what_it_stands_for():
+    written = Net(layer="norm-64").model_dump()
+    assert written["layer"] == {"kind": "batch_norm2d", "num_features": 64}
+    assert Net.model_validate(written) == Net(layer="norm-64")
+
+
+@pytest.mark.parametrize(
+    ("raw", "line"),
+    [
+        (
+            {"layer": "norm-65"},
+            "layer: unknown layer 'norm-65'; known: batch_norm2d, norm-64, relu, two_circles. "
+            "Did you mean 'norm-64'?",
+        ),
+        (
+            {"layer": {"kind": "norm-64", "features": 3}},
+            "layer: unknown key 'features'; known: num_features. Did you mean 'num_features'?",
+        ),
+        (
+            {"layer": {"kind": "norm-64", "num_features": 2.5}},
+            "layer.num_features: 2.5 is not a whole number.",
+        ),
+        (
+            {"layer": "relu", "after": {"kind": "BatchNorm2d"}},
+            "after.num_features: is required but was not given; add it.",
+        ),
+        (
+            {"layer": "relu", "after": "norm-64"},
+            "after: unknown layer 'norm-64'; known: batch_norm2d, relu.",
+        ),
+    ],
+)
+def test_what_is_wrong_beside_another_spelling_or_a_preset_is_told_in_place(raw, line):
+    with pytest.raises(ValidationError) as caught:
+        Net.model_validate(raw)
+    assert [found.line for found in problems(caught.value, raw)] == [line]
+
+
+class Legs(Spec):
+    circle: Int
+    square: Annotated[Shape, one_of("shape", SHAPES)]
+
+
+def test_a_missing_key_that_is_also_a_kind_keeps_its_place():
+    for raw, line in (
+        ({"square": "circle"}, "circle: is required but was not given; add it."),
+        ({"circle": 1}, "square: is required but was not given; add it."),
+        ({"circle": 1, "square": "square"}, "square.side: is required but was not given; add it."),
+    ):
+        with pytest.raises(ValidationError) as caught:
+            Legs.model_validate(raw)
+        assert [found.line for found in problems(caught.value, raw)] == [line]
+
+
 # Refusals ----------------------------------------------------------------------------------------
 
 

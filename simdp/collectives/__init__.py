@@ -64,6 +64,7 @@ FAMILIES: dict[str, dict[str, type[Algorithm]]] = {
     "scatter": {**SCATTER},
 }
 
+AnyAllGather = Annotated[AllGather, one_of("all_gather", ALL_GATHER, default="ring")]
 AnyAllReduce = Annotated[AllReduce, one_of("all_reduce", ALL_REDUCE, default="ring")]
 AnyBroadcast = Annotated[Broadcast, one_of("broadcast", BROADCAST, default="ring")]
 
@@ -73,12 +74,13 @@ class Collectives(Spec):
 
     Attributes
     ----------
-    all_reduce, broadcast
-        Algorithms; a broadcast takes NCCL's only one, the ring, unless told otherwise.
+    all_gather, all_reduce, broadcast
+        Algorithms; NCCL's rings, unless told otherwise.
     cost : str
         How their time is found; ``links``, the fabrics, is the only way so far.
     """
 
+    all_gather: AnyAllGather = RingAllGather()
     all_reduce: AnyAllReduce = RingAllReduce()
     broadcast: AnyBroadcast = RingBroadcast()
     cost: Literal["links"] = "links"

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simdp.collectives import Plan
+from simdp.engine import payload
+from simdp.engine.buffers import FlatBuffers
+from simdp.engine.compute.call_times import CallTimes
 from simdp.engine.compute.roofline import Roofline
 from simdp.engine.ops import Launch, Op, Wait, Work
-from simdp.engine.replicas import FlatBuffers, Replicas
+from simdp.engine.record import StepRecord, mean_losses
+from simdp.engine.replicas import Replicas
+from simdp.engine.samples import Samples
 from simdp.engine.slowdown import Slowdown
 from simdp.results.trace import SETUP
 from simdp.scenario import Scenario
-from simdp.strategies.base import Bucket, Pending, Script
-from simdp.workload.layers import Cost, Parameter
-from simdp.workload.layers.base import cost
+from simdp.strategies.base import Bucket, Pending, Script, Tensor
+from simdp.workload.faults import Fault
+from simdp.workload.layers.base import Synchronised
+from simdp.workload.precision.rounding import numpy_dtype
 from simdp.workload.sampling import StepBatches
 
+Array = NDArray[Any]
 Floats = NDArray[np.float64]
 
 MAX_TRANSFERS_PER_CALL = 2_000
@@ -29,9 +35,11 @@ MAX_TRANSFERS_PER_RUN = 100_000
 
 
 class FlatBucket(NamedTuple):
-    """A bucket: its size, and its arrays where there are numerics."""
+    """A bucket: its size on the wire, and its arrays where there are numerics."""
 
     nbytes: float
+    compressed: bool
+    names: tuple[str, ...]
     buffers: FlatBuffers | None
 
 
@@ -39,30 +47,6 @@ class Call(NamedTuple):
     """A collective under way, by its number."""
 
     number: int
-
-
-class StepRecord(NamedTuple):
-    """What a step did to the numbers; None where there are none.
-
-    Attributes
-    ----------
-    samples : int
-        Of all ranks.
-    loss : float or None
-        Mean over all that the ranks' losses average.
-    loss_per_rank : list of (float or None), or None
-        Each rank's own mean.
-    lr : float
-        Learning rate.
-    grad_norm : float or None
-        Of rank 0's gradient, before the update.
-    """
-
-    samples: int
-    loss: float | None
-    loss_per_rank: list[float | None] | None
-    lr: float
-    grad_norm: float | None
 
 
 class Cohort:
@@ -86,15 +70,16 @@ class Cohort:
         workload, cluster = scenario.workload, scenario.cluster
         self.world_size = cluster.world_size
         self.step = SETUP
-        self.parameters: list[Parameter] = workload.model.parameters()
-        self.ready_order: list[str] = workload.model.ready_order()
-        self.itemsize = workload.itemsize
-        self.layers = workload.model.layers()
-        self.roofline = Roofline(cluster.devices(), workload.dtype)
-        self.replicas = Replicas(scenario, self.world_size) if scenario.numerics else None
+        self.graph = workload.graph
+        self.parameters, self.buffers = self.graph.parameters, self.graph.buffers
+        self.ready_order, self.unused = self.graph.ready_order, self.graph.unused
+        self.itemsize = workload.gradient_itemsize
+        self.roofline = Roofline(cluster.devices())
+        self.times = CallTimes(workload, self.roofline)
+        self.samples = Samples(scenario)
+        self.replicas = Replicas(scenario, self.samples) if scenario.numerics else None
         self.records: list[StepRecord] = []
-        self._nbytes = {p.name: p.num_elements * self.itemsize for p in self.parameters}
-        self._seconds: dict[tuple[str, int, bytes], Floats] = {}
+        self._sizes = {tensor.name: tensor.num_elements for tensor in self.parameters}
         self._factors = np.ones(self.world_size)
         self._owed = np.zeros(self.world_size)
         self._num_calls = self._num_recorded = 0
@@ -117,8 +102,10 @@ class Cohort:
 
     def _begin(self, step: int, batches: StepBatches) -> None:
         self.step, self._batches, self._losses = step, batches, []
-        if step <= 1 and self.replicas:  # the setup's and the first step's buckets are gone by now
-            self.replicas.forget_buffers()
+        if self.replicas:
+            self.replicas.step = step
+            if step <= 1:  # the setup's and the first step's buckets are gone by now
+                self.replicas.forget_flat_buffers()
         self._factors = self.slowdown.factors(step)
         self._owed = self.slowdown.lost(step)
 
@@ -126,6 +113,17 @@ class Cohort:
     def num_micro_steps(self) -> int:
         """Micro-steps of the current step."""
         return len(self._batches.micro)
+
+    @property
+    def closes_epoch(self) -> bool:
+        """Whether the current step is the last one of its epoch, or of the run."""
+        return self._batches.closes_epoch
+
+    def active(self, micro_step: int | None = None) -> list[bool]:
+        """See `simdp.strategies.base.Rank`."""
+        sizes = self._batches.sizes
+        there: list[bool] = (sizes.sum(axis=0) if micro_step is None else sizes[micro_step]) > 0
+        return list(there)
 
     def scale_losses(self, by_shard: bool) -> None:
         """See `simdp.strategies.base.Rank`."""
@@ -142,93 +140,122 @@ class Cohort:
     def forward(self, micro_step: int) -> Script:
         """See `simdp.strategies.base.Rank`."""
         if self.replicas:
-            parts = self._batches.micro[micro_step]
-            self._losses.append(self.replicas.forward(parts, self._scales[micro_step]))
-        batch = self._batches.sizes[micro_step]
-        for number, layer in enumerate(self.layers):
-            yield self._compute("forward", layer.name, number, batch)
-        yield self._compute("forward", "loss", len(self.layers), batch)
+            parts, scales = self._batches.micro[micro_step], self._scales[micro_step]
+            self._losses.append(self.replicas.forward(parts, scales, self._gather))
+        seconds = self._seconds("forward", micro_step)
+        for number, call in enumerate(self.graph.calls):
+            yield self._work("forward", number, seconds)
+            if isinstance(call.layer, Synchronised):
+                elements = call.layer.exchanged_elements()[0]
+                plan = self._plan("all_gather", elements * self.world_size)
+                yield from self._exchange(plan, elements * self.world_size, number)
+        yield self._work("forward", len(self.graph.calls), seconds)
 
     def backward(self, micro_step: int, hook: Callable[[str], Script] | None = None) -> Script:
         """See `simdp.strategies.base.Rank`."""
         if self.replicas:
-            self.replicas.backward()
-        batch = self._batches.sizes[micro_step]
-        yield self._compute("backward", "loss", len(self.layers), batch)
-        for number in reversed(range(len(self.layers))):
-            layer = self.layers[number]
-            yield self._compute("backward", layer.name, number, batch)
+            self.replicas.backward(self._add)
+            for fault in self._faults() if micro_step == 0 else ():
+                self.replicas.inject(fault.on_rank(), fault.value)
+        seconds = self._seconds("backward", micro_step)
+        yield self._work("backward", len(self.graph.calls), seconds)
+        for number in reversed(range(len(self.graph.calls))):
+            layer = self.graph.calls[number].layer
+            if isinstance(layer, Synchronised):
+                elements = layer.exchanged_elements()[1]
+                yield from self._exchange(self._plan("all_reduce", elements), elements, number)
+            yield self._work("backward", number, seconds)
             if hook is not None:
-                for ready in layer.ready_order():
+                for ready in self.graph.ready_at[number]:
                     yield from hook(ready)
 
-    def _compute(self, activity: str, name: str, layer: int, batch: NDArray[np.int64]) -> Work:
-        key = (activity, layer, batch.tobytes())
-        if key not in self._seconds:
-            self._seconds[key] = self.roofline.seconds(
-                self._cost(activity, layer, batch.astype(float))
-            )
-        seconds = self._seconds[key] * self._factors
+    def _faults(self) -> list[Fault]:
+        """What goes wrong in the current step, on ranks that there are."""
+        ranks = range(self.world_size)
+        return [
+            fault
+            for fault in self.scenario.workload.inject
+            if any(fault.hits(rank, self.step + 1) for rank in ranks)
+        ]
+
+    def _seconds(self, activity: str, micro_step: int) -> Floats:
+        sizes = self._batches.sizes[micro_step]
+        if not self.samples.lengths:
+            return self.times.seconds(activity, sizes, [self.samples.model.known_shapes()])
+        parts = self._batches.micro[micro_step]
+        return self.times.seconds(activity, sizes, [self.samples.shapes(part) for part in parts])
+
+    def _work(self, activity: str, number: int, all_seconds: Floats) -> Work:
+        seconds = all_seconds[number] * self._factors
         if self._owed.any():  # pauses come with the first work of a step
             seconds, self._owed = seconds + self._owed, np.zeros(self.world_size)
-        return Work(self.step, activity, name, seconds)
+        return Work(self.step, activity, self.times.names[number], seconds)
 
-    def _cost(self, activity: str, layer: int, batch: Floats) -> Cost:
-        if layer == len(self.layers):  # the loss: prediction and target in, a gradient out
-            width = float(prod(self.scenario.workload.model.output_shape()))
-            return cost(batch, 4 * width, 2 * width * self.itemsize, 1)
-        if activity == "forward":
-            return self.layers[layer].forward_cost(batch, self.itemsize)
-        return self.layers[layer].backward_cost(batch, self.itemsize, layer > 0)
-
-    def update(self) -> Script:
+    def update(self, active: Sequence[bool] | None = None) -> Script:
         """See `simdp.strategies.base.Rank`."""
-        norm = self.replicas.update(self.step) if self.replicas else None
-        loss, per_rank = self._mean_losses()
-        lr = self.scenario.workload.optimizer.lr
-        samples = int(self._batches.sizes.sum())
-        self.records.append(StepRecord(samples, loss, per_rank, lr, norm))
-        num_elements = sum(p.num_elements for p in self.parameters)
-        nbytes = self.scenario.workload.optimizer.nbytes_moved(num_elements, self.itemsize)
-        if nbytes:
-            yield Work(self.step, "update", "optimizer", self.roofline.moving(nbytes), nbytes)
+        there = [True] * self.world_size if active is None else list(active)
+        record = self._record(there)
+        self.records.append(record)
+        workload = self.scenario.workload
+        elements = sum(self._sizes[name] for name in self.ready_order)
+        passes = 2 * (workload.precision.scaler() is not None)  # unscale: read and write
+        passes += 3 * (workload.clip_grad_norm is not None)  # norm: read; clip: read and write
+        if passes:
+            yield self._update_work("gradients", float(passes * elements * self.itemsize), there)
+        nbytes = sum(
+            workload.optimizer.for_parameter(name).nbytes_moved(
+                self._sizes[name], workload.itemsize
+            )
+            for name in self.ready_order
+        )
+        if nbytes and not record.skipped:
+            yield self._update_work("optimizer", nbytes, there)
 
-    def _mean_losses(self) -> tuple[float | None, list[float | None] | None]:
+    def _update_work(self, name: str, nbytes: float, active: Sequence[bool]) -> Work:
+        seconds = self.roofline.moving(nbytes) * np.array(active, dtype=float)
+        return Work(self.step, "update", name, seconds, nbytes)
+
+    def _record(self, active: Sequence[bool]) -> StepRecord:
+        workload, step = self.scenario.workload, self.step + 1
+        samples = int(self._batches.sizes.sum())
+        lr = workload.learning_rate(workload.optimizer.lr, step, self.world_size)
+        scaled = workload.precision.scaler() is not None
         if not self.replicas:
-            return None, None
-        losses = np.where(self._counts > 0, self._losses, 0.0)  # nan where there is no loss
-        totals = (losses * self._counts).sum(axis=0)
-        counts = self._counts.sum(axis=0)
-        mean = float(totals.sum() / counts.sum()) if counts.sum() else None
-        return mean, [
-            float(total / count) if count else None
-            for total, count in zip(totals, counts, strict=True)
-        ]
+            skipped = bool(self._faults()) if scaled else None
+            return StepRecord(samples, None, None, lr, None, None, skipped)
+        scale = self.replicas.trainer.loss_scale(0) if scaled else None
+        done = self.replicas.update(step, active)
+        mean, per_rank = mean_losses(self._losses, self._counts)
+        skipped = done.skipped if scaled else None
+        return StepRecord(samples, mean, per_rank, lr, done.norm, scale, skipped)
 
     # Communication -----------------------------------------------------------------------------
 
-    def bucket(self, names: Sequence[str]) -> FlatBucket:
+    def bucket(self, names: Sequence[str], compress: str | None = None) -> FlatBucket:
         """See `simdp.strategies.base.Rank`."""
-        buffers = self.replicas.buffers(names) if self.replicas else None
-        return FlatBucket(float(sum(self._nbytes[name] for name in names)), buffers)
+        workload = self.scenario.workload
+        dtype = compress or workload.precision.gradient_dtype(workload.dtype)
+        elements = sum(self._sizes[name] for name in names)
+        buffers = self.replicas.flat_buffers(names, dtype) if self.replicas else None
+        nbytes = float(elements * numpy_dtype(dtype).itemsize)
+        return FlatBucket(nbytes, compress is not None, tuple(names), buffers)
 
-    def fill(self, bucket: Bucket, name: str, factor: float, copies: bool) -> Script:
+    def fill(self, bucket: Bucket, name: str, divisor: float, copies: bool) -> Script:
         """See `simdp.strategies.base.Rank`."""
         assert isinstance(bucket, FlatBucket)
         if self.replicas and bucket.buffers:
-            self.replicas.fill(bucket.buffers.views(name), name, factor)
+            self.replicas.fill(bucket.buffers.views(name), name, divisor, bucket.compressed)
         if copies:
-            yield self._copy(name, self._nbytes[name])
+            yield self._copy(name, self._sizes[name] * self.itemsize)
 
     def empty(self, bucket: Bucket, copies: bool) -> Script:
         """See `simdp.strategies.base.Rank`."""
         assert isinstance(bucket, FlatBucket)
         if self.replicas and bucket.buffers:
-            for name in bucket.buffers.names():
-                for rank, view in enumerate(bucket.buffers.views(name)):
-                    self.replicas.gradients[rank][name] = view
+            self.replicas.empty(bucket.buffers)
         if copies:
-            yield self._copy("gradients", bucket.nbytes)
+            elements = sum(self._sizes[name] for name in bucket.names)
+            yield self._copy("gradients", float(elements * self.itemsize))
 
     def _copy(self, name: str, nbytes: float) -> Work:
         return Work(self.step, "copy", name, self.roofline.moving(2 * nbytes), 2 * nbytes)
@@ -238,7 +265,7 @@ class Cohort:
         assert isinstance(bucket, FlatBucket)
         plan = self.scenario.collectives.all_reduce.plan(self.world_size, bucket.nbytes)
         if bucket.buffers:
-            bucket.buffers.communicate(plan)
+            payload.run(plan, bucket.buffers.flat)
         return (yield from self._launch(plan, bucket.nbytes, label))
 
     def all_reduce_bytes(self, nbytes: float, label: str) -> Generator[Any, None, Call]:
@@ -246,25 +273,27 @@ class Cohort:
         plan = self.scenario.collectives.all_reduce.plan(self.world_size, nbytes)
         return (yield from self._launch(plan, nbytes, label))
 
-    def broadcast_parameters(self, names: Sequence[str], label: str) -> Script:
+    def broadcast(self, tensors: Sequence[Tensor], label: str, root: int = 0) -> Script:
         """See `simdp.strategies.base.Rank`."""
-        nbytes = float(sum(self._nbytes[name] for name in names))
-        plan = self.scenario.collectives.broadcast.plan(self.world_size, nbytes)
+        nbytes = float(sum(tensor.num_elements * self.stored(tensor) for tensor in tensors))
+        plan = self.scenario.collectives.broadcast.plan(self.world_size, nbytes, root)
         if self.replicas:
-            buffers = self.replicas.buffers(names)
-            weights = [
-                [self.replicas.weights[rank][name] for rank in range(self.world_size)]
-                for name in names
-            ]
-            for name, tensors in zip(names, weights, strict=True):
-                for view, tensor in zip(buffers.views(name), tensors, strict=True):
-                    view[...] = tensor
-            buffers.communicate(plan)
-            for name, tensors in zip(names, weights, strict=True):
-                for view, tensor in zip(buffers.views(name), tensors, strict=True):
-                    tensor[...] = view
+            self.replicas.broadcast([tensor.name for tensor in tensors], plan)
         call = yield from self._launch(plan, nbytes, label)
         yield from self.wait([call])
+
+    def stored(self, tensor: Tensor) -> int:
+        """See `simdp.strategies.base.Rank`."""
+        if getattr(tensor, "integer", False):
+            return 8
+        workload = self.scenario.workload
+        return numpy_dtype(workload.precision.weight_dtype(workload.dtype)).itemsize
+
+    def wait(self, pending: Sequence[Pending]) -> Script:
+        """See `simdp.strategies.base.Rank`."""
+        numbers = tuple(call.number for call in pending if isinstance(call, Call))
+        if numbers:
+            yield Wait(numbers)
 
     def _launch(self, plan: Plan, nbytes: float, label: str) -> Generator[Any, None, Call]:
         number = self._num_calls
@@ -276,8 +305,24 @@ class Cohort:
         yield Launch(self.step, label, number, plan, nbytes, record)
         return Call(number)
 
-    def wait(self, pending: Sequence[Pending]) -> Script:
-        """See `simdp.strategies.base.Rank`."""
-        numbers = tuple(call.number for call in pending if isinstance(call, Call))
-        if numbers:
-            yield Wait(numbers)
+    # What synchronised layers exchange ---------------------------------------------------------
+
+    def _plan(self, collective: str, elements: int) -> Plan:
+        nbytes = float(elements * self.scenario.workload.itemsize)
+        algorithm = getattr(self.scenario.collectives, collective)
+        plan: Plan = algorithm.plan(self.world_size, nbytes)
+        return plan
+
+    def _exchange(self, plan: Plan, elements: int, number: int) -> Script:
+        nbytes = float(elements * self.scenario.workload.itemsize)
+        call = yield from self._launch(plan, nbytes, f"{self.times.names[number]} statistics")
+        yield from self.wait([call])
+
+    def _gather(self, parts: list[Array]) -> list[Array]:
+        rows = np.stack(parts)
+        return [rows] * self.world_size
+
+    def _add(self, parts: list[Array]) -> list[Array]:
+        flat = [part.copy() for part in parts]
+        payload.run(self._plan("all_reduce", parts[0].size), flat)
+        return flat

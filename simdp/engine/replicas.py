@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from math import prod, sqrt
-from typing import Any, TypeVar
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simdp.collectives import Plan
 from simdp.engine import payload
+from simdp.engine.buffers import FlatBuffers
+from simdp.engine.samples import Samples
 from simdp.engine.threads import each_rank
+from simdp.engine.trainer import Trainer, Update
 from simdp.scenario import Scenario
-from simdp.workload.layers.base import NO_ARRAYS, Parameters
+from simdp.workload.execution import Executor, Kept, call_dtypes
+from simdp.workload.layers.base import NO_ARRAYS, Pass
+from simdp.workload.precision.rounding import numpy_dtype
 from simdp.workload.sampling import StepBatches
 
 Array = NDArray[Any]
 T = TypeVar("T")
+Script = Generator[Array, Array, T]
+
+
+class Begun(NamedTuple):
+    """A rank's forward, waiting for its backward."""
+
+    run: Pass
+    kept: Kept
+    slopes: list[Array]
 
 
 class Replicas:
@@ -27,44 +40,43 @@ class Replicas:
     ----------
     scenario : Scenario
         One point, with numerics.
-    world_size : int
-        Number of ranks.
+    samples : Samples
+        The data.
 
     Attributes
     ----------
     weights : list of dict of str to ndarray
+        Of each rank, by torch name; what forward computes with.
+    buffers : list of dict of str to ndarray
         Of each rank, by torch name.
     gradients : list of dict of str to ndarray
         Of the current step; empty before its first backward.
     """
 
-    def __init__(self, scenario: Scenario, world_size: int) -> None:
-        workload = scenario.workload
-        self.world_size = world_size
+    def __init__(self, scenario: Scenario, samples: Samples) -> None:
+        workload, n = scenario.workload, scenario.cluster.world_size
+        self.scenario, self.world_size, self.samples = scenario, n, samples
+        self.graph, self.loss = workload.graph, workload.loss
         self.dtype = np.dtype(workload.dtype)
-        self.layers, self.loss = workload.model.layers(), workload.loss
-        self.optimizer = workload.optimizer
+        ran = call_dtypes(self.graph, workload.precision, workload.dtype)
+        self.executor = Executor(self.graph, ran, workload.dtype)
         self._num_elements = workload.model.num_parameters()
-        arrays = workload.dataset.arrays(workload.model, scenario.seed, scenario.base)
-        self.x, self.y = (
-            a.astype(self.dtype) if np.issubdtype(a.dtype, np.floating) else a
-            for a in (arrays["x"], arrays["y"])
-        )
-        self.weights = self._each_rank(
+        drawn = self._each_rank(
             lambda rank: workload.initial_weights(scenario.seed, rank, scenario.base)
         )
-        self.gradients: list[dict[str, Array]] = [{} for _ in range(world_size)]
-        self._state = [
-            {name: self.optimizer.new_state(w) for name, w in weights.items()}
-            for weights in self.weights
-        ]
-        self._saved: list[tuple[list[Any], Array] | None] = [None] * world_size
+        kept = [buffer.name for buffer in self.graph.buffers]
+        self.buffers = [{name: found.pop(name) for name in kept} for found in drawn]
+        self.trainer = Trainer(scenario, drawn)
+        self.weights = self.trainer.weights
+        self.gradients: list[dict[str, Array]] = [{} for _ in range(n)]
+        self._begun: list[Begun | None] = [None] * n
         # Gradients are written over those of the step before, which saves the system from handing
         # out and clearing fresh memory; later micro-steps have arrays of their own, to be added.
         self._own = [
             {name: np.empty_like(w) for name, w in weights.items()} for weights in self.weights
         ]
-        self._buffers: dict[tuple[str, ...], FlatBuffers] = {}
+        self._buffers: dict[tuple[tuple[str, ...], str], FlatBuffers] = {}
+        self.step = 0
 
     def _each_rank(self, work: Callable[[int], T]) -> list[T]:
         return each_rank(work, self.world_size, self._num_elements)
@@ -72,11 +84,18 @@ class Replicas:
     def counts(self, batches: StepBatches) -> NDArray[np.float64]:
         """How many things each loss averages, shape `(num_micro, world_size)`."""
         return np.array(
-            [[self.loss.count(self.y[part]) for part in ranks] for ranks in batches.micro],
+            [
+                [self.loss.count(self.samples.target(part)) for part in ranks]
+                for ranks in batches.micro
+            ],
             dtype=float,
         )
 
-    def forward(self, parts: Sequence[Array], scales: Array) -> NDArray[np.float64]:
+    # Forward and backward ----------------------------------------------------------------------
+
+    def forward(
+        self, parts: Sequence[Array], scales: Array, gather: Callable[[list[Array]], list[Array]]
+    ) -> NDArray[np.float64]:
         """Run every rank's model and loss on its samples.
 
         Parameters
@@ -85,95 +104,171 @@ class Replicas:
             Sample indices of each rank.
         scales : ndarray, shape `(world_size,)`
             Factor on each rank's loss, for the gradients alone.
+        gather : callable
+            Takes what the ranks yield in the middle of forward, returns what each is sent.
 
         Returns
         -------
         ndarray, shape `(world_size,)`
             The unscaled losses; nan where a rank has nothing to average.
         """
-        losses = self._each_rank(
-            lambda rank: self._forward_of(rank, parts[rank], float(scales[rank]))
-        )
+        self._begun = [None] * self.world_size
+        scripts = [
+            self._forward_of(rank, parts[rank], float(scales[rank]))
+            for rank in range(self.world_size)
+        ]
+        losses = self._play(scripts, gather)
         return np.array(losses)
 
-    def _forward_of(self, rank: int, part: Array, scale: float) -> float:
-        self._saved[rank] = None
-        target = self.y[part]
+    def _forward_of(self, rank: int, part: Array, scale: float) -> Script[float]:
+        target = self.samples.target(part)
         if not self.loss.count(target):
             return np.nan
-        out, saved = self.x[part], []
-        for layer in self.layers:
-            out, kept = layer.forward(self.weights[rank], out)
-            saved.append(kept)
-        loss, slope = self.loss.value_and_grad(out, target)
-        if scale != 1.0:
-            slope *= self.dtype.type(scale)
-        self._saved[rank] = saved, slope
-        return loss
+        run = Pass(
+            parameters=self.weights[rank],
+            buffers=self.buffers[rank],
+            into=NO_ARRAYS if self.gradients[rank] else self._own[rank],
+            samples=part,
+            seed=self.scenario.seed,
+            step=self.step,
+        )
+        outputs, kept = yield from self.executor.forward(run, self.samples.inputs(part))
+        total, slopes = 0.0, []
+        for output, (_, weight) in zip(outputs, self.graph.outputs, strict=True):
+            loss, slope = self.loss.value_and_grad(output, target)
+            total += weight * loss
+            factor = weight * scale * self.trainer.loss_scale(rank)
+            if factor != 1.0:
+                slope *= self.dtype.type(factor)
+            slopes.append(slope)
+        self._begun[rank] = Begun(run, kept, slopes)
+        return total
 
-    def backward(self) -> None:
-        """Add the gradients of the last forward to those of the step."""
-        self._each_rank(self._accumulate)
+    def backward(self, add: Callable[[list[Array]], list[Array]]) -> None:
+        """Add the gradients of the last forward to those of the step.
 
-    def _accumulate(self, rank: int) -> None:
-        total = self.gradients[rank]
-        found = self._backward_of(rank, NO_ARRAYS if total else self._own[rank])
-        for name, gradient in found.items():
-            if name in total:
-                total[name] += gradient
-            else:
-                total[name] = gradient
-        self._saved[rank] = None
+        ``add`` is as ``gather`` in forward, in the middle of backward.
+        """
+        self._play([self._backward_of(rank) for rank in range(self.world_size)], add)
 
-    def _backward_of(self, rank: int, into: Parameters) -> dict[str, Array]:
-        weights, kept = self.weights[rank], self._saved[rank]
-        if kept is None:  # nothing to learn from: a gradient of zero
-            return {name: np.zeros_like(w) for name, w in weights.items()}
-        saved, slope = kept
+    def _backward_of(self, rank: int) -> Script[None]:
+        begun, total = self._begun[rank], self.gradients[rank]
+        self._begun[rank] = None
         found: dict[str, Array] = {}
-        for number in reversed(range(len(self.layers))):
-            layer, need_input_grad = self.layers[number], number > 0
-            below, gradients = layer.backward(weights, saved[number], slope, need_input_grad, into)
-            found.update(gradients)
-            slope = below if below is not None else slope
-        return found
+        if begun is not None:
+            yield from self.executor.backward(begun.run, begun.kept, begun.slopes)
+            found = begun.run.gradients
+        for name in self.graph.ready_order:
+            if name not in found:  # nothing to learn from: a gradient of zero
+                found[name] = np.zeros_like(self.weights[rank][name])
+            if name in total:
+                total[name] += found[name]
+            else:
+                total[name] = found[name]
 
-    def forget_buffers(self) -> None:
+    def _play(
+        self, scripts: Sequence[Script[T]], answer: Callable[[list[Array]], list[Array]]
+    ) -> list[T]:
+        """Run every rank's script; where they yield, all of them are answered together."""
+        results: list[Any] = [None] * self.world_size
+        waiting = set(range(self.world_size))
+        told: list[Array | None] = [None] * self.world_size
+
+        def advance(rank: int) -> Array | None:
+            if rank not in waiting:
+                return None
+            try:
+                return scripts[rank].send(told[rank])  # type: ignore[arg-type]  # None starts it
+            except StopIteration as stop:
+                results[rank] = stop.value
+                return None
+
+        while waiting:
+            parts = self._each_rank(advance)
+            waiting = {rank for rank, part in enumerate(parts) if part is not None}
+            if waiting:
+                told = list(answer(_filled(parts)))
+        return results
+
+    def inject(self, rank: int, value: float) -> None:
+        """Put a value into the first element of a rank's gradient."""
+        self.gradients[rank][self.graph.ready_order[0]].reshape(-1)[0] = value
+
+    # Buffers of what travels -------------------------------------------------------------------
+
+    def forget_flat_buffers(self) -> None:
         """Give back the memory of flat buffers; those still needed are made anew."""
         self._buffers.clear()
 
-    def buffers(self, names: Sequence[str]) -> FlatBuffers:
+    def flat_buffers(self, names: Sequence[str], dtype: str) -> FlatBuffers:
         """Flat buffers, one per rank, with room for some parameters; kept until forgotten."""
-        key = tuple(names)
+        key = (tuple(names), dtype)
         if key not in self._buffers:
             shapes = {name: self.weights[0][name].shape for name in names}
-            self._buffers[key] = FlatBuffers(shapes, self.world_size, self.dtype)
+            self._buffers[key] = FlatBuffers(shapes, self.world_size, numpy_dtype(dtype))
         return self._buffers[key]
 
-    def fill(self, views: Sequence[Array], name: str, factor: float) -> None:
-        """Write every rank's gradient of a parameter, times a factor, to a place in its buffer."""
-        scale = self.dtype.type(factor)
-        self._each_rank(
-            lambda rank: np.multiply(self.gradients[rank][name], scale, out=views[rank])
-        )
+    def fill(self, views: Sequence[Array], name: str, divisor: float, compressed: bool) -> None:
+        """Write every rank's gradient of a parameter, divided, to a place in its buffer.
 
-    def update(self, step: int) -> float:
-        """Let the optimizer change every rank's weights; forget the gradients.
+        torch multiplies by 1 / divisor in the gradient's dtype; its compression hooks round to
+        16 bit first and then divide.
+        """
+
+        def write(rank: int) -> None:
+            view, gradient = views[rank], self.gradients[rank].get(name)
+            if gradient is None:  # a parameter that is never used
+                view[...] = 0
+            elif compressed:
+                view[...] = gradient
+                np.divide(view, view.dtype.type(divisor), out=view)
+            elif view.dtype == gradient.dtype:
+                np.multiply(gradient, view.dtype.type(1.0 / divisor), out=view)
+            else:
+                view[...] = gradient * gradient.dtype.type(1.0 / divisor)
+
+        self._each_rank(write)
+
+    def empty(self, buffers: FlatBuffers) -> None:
+        """Make a buffer's content the gradients of its parameters."""
+        used = set(self.graph.ready_order)
+        for name in [name for name in buffers.names() if name in used]:
+            for rank, view in enumerate(buffers.views(name)):
+                own = view if view.dtype == self.dtype else view.astype(self.dtype)
+                self.gradients[rank][name] = own
+
+    def broadcast(self, names: Sequence[str], plan: Plan) -> None:
+        """Replace some tensors of one dtype, weights or buffers, by those of the plan's root."""
+        tensors = self.weights if names[0] in self.weights[0] else self.buffers
+        own_dtype = tensors[0][names[0]].dtype
+        dtype = numpy_dtype(self.trainer.stored) if tensors is self.weights else own_dtype
+        shapes = {name: tensors[0][name].shape for name in names}
+        buffers = FlatBuffers(shapes, self.world_size, dtype)
+        for name in names:
+            for view, own in zip(buffers.views(name), tensors, strict=True):
+                view[...] = own[name]
+        payload.run(plan, buffers.flat)
+        for name in names:
+            for view, own in zip(buffers.views(name), tensors, strict=True):
+                own[name][...] = view
+        if tensors is self.weights:
+            self.trainer.follow(plan.root, names)
+
+    def update(self, step: int, active: Sequence[bool]) -> Update:
+        """Let the optimizer change every active rank's weights; forget the gradients.
 
         Returns
         -------
-        float
-            Norm of rank 0's gradient before.
+        Update
+            Of the first active rank.
         """
-        norm = sqrt(sum(float(np.vdot(g, g)) for g in self.gradients[0].values()))
-        self._each_rank(lambda rank: self._update_of(rank, step))
-        return norm
+        done = self.trainer.update(self.gradients, step, active)
+        self.gradients = [{} for _ in range(self.world_size)]
+        return next(update for update in done if update is not None)
 
-    def _update_of(self, rank: int, step: int) -> None:
-        gradients, state, optimizer = self.gradients[rank], self._state[rank], self.optimizer
-        for name, weight in self.weights[rank].items():
-            optimizer.step(weight, gradients[name], state[name], optimizer.lr, step + 1)
-        self.gradients[rank] = {}
+    def state_dicts(self) -> list[dict[str, Array]]:
+        """Every rank's parameters and buffers, by torch name."""
+        return [{**w, **b} for w, b in zip(self.weights, self.buffers, strict=True)]
 
     def identical(self) -> bool:
         """Whether all ranks hold the same weights, bit for bit."""
@@ -185,39 +280,7 @@ class Replicas:
         )
 
 
-class FlatBuffers:
-    """One contiguous buffer per rank that holds several tensors, one after the other.
-
-    Parameters
-    ----------
-    shapes : dict of str to tuple
-        Of the tensors, in order.
-    world_size : int
-        Number of ranks.
-    dtype : numpy dtype
-        Of the elements.
-    """
-
-    def __init__(
-        self, shapes: dict[str, tuple[int, ...]], world_size: int, dtype: np.dtype[Any]
-    ) -> None:
-        sizes = [prod(shape) for shape in shapes.values()]
-        ends = np.cumsum([0, *sizes]).tolist()
-        self.flat = [np.empty(ends[-1], dtype) for _ in range(world_size)]
-        self._places = {
-            name: (slice(begin, end), shape)
-            for (name, shape), begin, end in zip(shapes.items(), ends, ends[1:], strict=False)
-        }
-
-    def views(self, name: str) -> list[Array]:
-        """One tensor's place in every rank's buffer, in the tensor's shape."""
-        place, shape = self._places[name]
-        return [flat[place].reshape(shape) for flat in self.flat]
-
-    def names(self) -> list[str]:
-        """The tensors, in order."""
-        return list(self._places)
-
-    def communicate(self, plan: Plan) -> None:
-        """Carry out a collective on the buffers."""
-        payload.run(plan, self.flat)
+def _filled(parts: Sequence[Array | None]) -> list[Array]:
+    """Let ranks without samples take part with zeros."""
+    there = next(part for part in parts if part is not None)
+    return [np.zeros_like(there) if part is None else part for part in parts]

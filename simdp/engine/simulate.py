@@ -84,7 +84,17 @@ def plans_of(scenario: Scenario) -> list[Plan]:
     An algorithm's connections do not depend on the size, so that one plan stands for all.
     """
     n = scenario.cluster.world_size
-    return [getattr(scenario.collectives, use).plan(n, 0.0) for use in scenario.strategy.uses()]
+    return [
+        getattr(scenario.collectives, name).plan(n, 0.0, root) for name, root in calls(scenario)
+    ]
+
+
+def calls(scenario: Scenario) -> list[tuple[str, int]]:
+    """Collectives that a run of the scenario calls: keys of ``collectives``, and roots."""
+    called = scenario.strategy.uses(scenario.cluster.world_size, scenario.workload)
+    if scenario.workload.graph.is_synchronised:
+        called += [("all_gather", 0), ("all_reduce", 0)]
+    return list(dict.fromkeys(called))
 
 
 def prove_plans(scenario: Scenario) -> None:
@@ -97,8 +107,8 @@ def prove_plans(scenario: Scenario) -> None:
     """
     n, workload = scenario.cluster.world_size, scenario.workload
     nbytes = float(workload.model.num_parameters() * workload.itemsize)
-    for use in scenario.strategy.uses() if n <= MAX_PROVED else ():
-        ledger.prove(getattr(scenario.collectives, use).plan(n, nbytes))
+    for name, root in calls(scenario) if n <= MAX_PROVED else ():
+        ledger.prove(getattr(scenario.collectives, name).plan(n, nbytes, root))
 
 
 def _result(scenario: Scenario, cohort: Cohort, builder: TraceBuilder, why: str) -> Result:
@@ -108,7 +118,9 @@ def _result(scenario: Scenario, cohort: Cohort, builder: TraceBuilder, why: str)
     parts = {size: rank_memory(workload, strategy, size) for size in set(microbatches)}
     peaks = [parts[size].total() for size in microbatches]
     fullest = parts[max(microbatches)]
-    buckets = strategy.bucket_nbytes(model.parameters(), model.ready_order(), workload.itemsize)
+    buckets = strategy.bucket_nbytes(
+        model.parameters(), model.ready_order(), workload.gradient_itemsize
+    )
     found = {
         **metrics.times(trace, n, len(records), [record.samples for record in records]),
         "bucket_bytes": buckets or None,
@@ -125,6 +137,6 @@ def _result(scenario: Scenario, cohort: Cohort, builder: TraceBuilder, why: str)
         set={},
         metrics=metrics.ordered(found),
         trace=trace,
-        replicas=cohort.replicas.weights if cohort.replicas else None,
+        replicas=cohort.replicas.state_dicts() if cohort.replicas else None,
         fabric=why,
     )

@@ -108,10 +108,21 @@ def _one(result: Result) -> RenderableType:
             ("loss, first to last step", f"{_number(m['loss'][0])} to {_number(m['loss'][-1])}"),
             ("replicas identical", "yes" if m["replicas_identical"] else "no"),
         ]
+    if m["skipped_steps"] is not None:
+        rows.insert(3 if m["loss"] else 1, ("skipped steps", _skipped(m)))
     facts = Table(show_header=False, box=None, pad_edge=False)
     for name, value in rows:
         facts.add_row(f"{name}:", value)
     return Group(times, facts)
+
+
+def _skipped(m: dict[str, Any]) -> str:
+    """Which steps an inf or nan cost, and where the loss scale went."""
+    steps = ", ".join(map(str, m["skipped_steps"][:6])) or "none"
+    more = ", ..." if len(m["skipped_steps"]) > 6 else ""
+    scale = m["loss_scale"]
+    moved = f" (loss scale {scale[0]:,.6g} to {scale[-1]:,.6g})" if scale else ""
+    return f"{steps}{more}{moved}"
 
 
 def _buckets(sizes: list[int] | None) -> str:
@@ -162,7 +173,7 @@ def _sweep(study: Study) -> RenderableType:
 def _setting(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(str(inner) for inner in value.values())
-    return str(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def ranks(study: Study) -> RenderableType:

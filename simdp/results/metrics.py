@@ -72,6 +72,14 @@ class StepNumbers(Protocol):
     def grad_norm(self) -> float | None:
         """Of rank 0's gradient."""
 
+    @property
+    def loss_scale(self) -> float | None:
+        """What the losses were multiplied by."""
+
+    @property
+    def skipped(self) -> bool | None:
+        """Whether the weights were left as they were; None without a loss scale."""
+
 
 def ordered(found: dict[str, Any]) -> dict[str, Any]:
     """Put metrics in the order of result.json; None for those that do not apply."""
@@ -81,13 +89,17 @@ def ordered(found: dict[str, Any]) -> dict[str, Any]:
 
 def numbers(records: Sequence[StepNumbers]) -> dict[str, Any]:
     """Metrics of the numbers: a list over steps each, or None without numerics."""
-    lr = [record.lr for record in records]
+    found: dict[str, Any] = {"lr": [record.lr for record in records]}
+    if records and records[0].skipped is not None:
+        # Steps count from 1 here, as the k of lr(k).
+        found["skipped_steps"] = [k for k, record in enumerate(records, 1) if record.skipped]
     if not records or records[0].loss_per_rank is None:
-        return {"lr": lr}
-    return {
+        return found
+    if records[0].loss_scale is not None:
+        found["loss_scale"] = [record.loss_scale for record in records]
+    return found | {
         "loss": [record.loss for record in records],
         "loss_per_rank": [record.loss_per_rank for record in records],
-        "lr": lr,
         "grad_norm": [record.grad_norm for record in records],
     }
 

@@ -12,7 +12,8 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any, Protocol
 
 from simdp.spec import Spec
-from simdp.workload.layers import Parameter
+from simdp.workload import Workload
+from simdp.workload.layers import Buffer, Parameter
 
 Script = Generator[Any, None, None]
 """A generator that the engine drives."""
@@ -20,6 +21,9 @@ Script = Generator[Any, None, None]
 
 class Pending(Protocol):
     """A collective under way."""
+
+
+Tensor = Parameter | Buffer
 
 
 class Bucket(Protocol):
@@ -46,8 +50,16 @@ class Rank(Protocol):
         """Learned tensors, in torch's order of registration."""
 
     @property
+    def buffers(self) -> Sequence[Buffer]:
+        """Tensors that are kept but not learned, in torch's order of registration."""
+
+    @property
     def ready_order(self) -> Sequence[str]:
         """Names of the parameters in the order in which backward finishes their gradients."""
+
+    @property
+    def unused(self) -> Sequence[str]:
+        """Names of the parameters that get no gradient."""
 
     @property
     def itemsize(self) -> int:
@@ -56,6 +68,13 @@ class Rank(Protocol):
     @property
     def num_micro_steps(self) -> int:
         """Micro-steps of the current step."""
+
+    @property
+    def closes_epoch(self) -> bool:
+        """Whether the current step is the last one of its epoch, or of the run."""
+
+    def active(self, micro_step: int | None = None) -> list[bool]:
+        """Which ranks have samples in a micro-step, or in any one of the step."""
 
     def scale_losses(self, by_shard: bool) -> None:
         """Choose how each loss counts in this step.
@@ -73,11 +92,14 @@ class Rank(Protocol):
         Each time a parameter's gradient is complete, ``hook(name)`` is run, as torch's hooks are.
         """
 
-    def bucket(self, names: Sequence[str]) -> Bucket:
-        """Make a flat buffer for the gradients of some parameters, in this order."""
+    def bucket(self, names: Sequence[str], compress: str | None = None) -> Bucket:
+        """Make a flat buffer for the gradients of some parameters, in this order.
 
-    def fill(self, bucket: Bucket, name: str, factor: float, copies: bool) -> Script:
-        """Write a gradient, times a factor, into its place in the bucket.
+        With ``compress`` it holds elements of that 16-bit dtype.
+        """
+
+    def fill(self, bucket: Bucket, name: str, divisor: float, copies: bool) -> Script:
+        """Write a gradient, divided, into its place in the bucket; 0 where there is none.
 
         With ``copies`` the copy is charged: it reads and writes the gradient in device memory.
         """
@@ -94,11 +116,14 @@ class Rank(Protocol):
     def empty(self, bucket: Bucket, copies: bool) -> Script:
         """Make the bucket's content the gradients of its parameters."""
 
-    def broadcast_parameters(self, names: Sequence[str], label: str) -> Script:
-        """Replace parameters by those of rank 0, as one buffer, and wait for it."""
+    def broadcast(self, tensors: Sequence[Tensor], label: str, root: int = 0) -> Script:
+        """Replace parameters, or buffers of one dtype, by the root's; wait for it."""
 
-    def update(self) -> Script:
-        """Let the optimizer change the weights, and forget the gradients."""
+    def stored(self, tensor: Tensor) -> int:
+        """Bytes per element of a parameter or buffer."""
+
+    def update(self, active: Sequence[bool] | None = None) -> Script:
+        """Let the optimizer change the weights of all or some ranks, and forget the gradients."""
 
 
 class Strategy(Spec):
@@ -114,12 +139,12 @@ class Strategy(Spec):
     def train_step(self, rank: Rank) -> Script:
         """One optimizer step."""
 
-    def problem_with(self, world_size: int) -> str | None:
-        """Say why this strategy cannot run on so many ranks, or None."""
+    def problem_with(self, world_size: int, workload: Workload) -> str | None:
+        """Say why this strategy cannot train this on so many ranks, led by a key; or None."""
         return None
 
-    def uses(self) -> list[str]:
-        """Families of collectives that the strategy calls, as keys of ``collectives``."""
+    def uses(self, world_size: int, workload: Workload) -> list[tuple[str, int]]:
+        """Collectives that the strategy calls: keys of ``collectives``, and roots."""
         return []
 
     def bucket_nbytes(

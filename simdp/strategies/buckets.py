@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simdp.workload.layers import Parameter
+from simdp.workload.layers import Buffer, Parameter
 
 MiB = 2**20
 
@@ -23,7 +23,7 @@ def limits(bucket_cap: float | None) -> list[float]:
 
 
 def assign(
-    parameters: Sequence[Parameter], itemsize: int, caps: Sequence[float]
+    parameters: Sequence[Parameter | Buffer], itemsize: int, caps: Sequence[float]
 ) -> list[list[str]]:
     """Sort tensors into buckets by torch's rule.
 
@@ -32,7 +32,7 @@ def assign(
 
     Parameters
     ----------
-    parameters : sequence of Parameter
+    parameters : sequence of Parameter or Buffer
         In the order in which they are to be sorted.
     itemsize : int
         Bytes per element.

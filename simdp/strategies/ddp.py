@@ -8,11 +8,14 @@ a few hundred bytes, once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, Self
 
-from simdp.spec import Bool, Bytes
-from simdp.strategies.base import Bucket, Pending, Rank, Script, Strategy
+from pydantic import model_validator
+
+from simdp.spec import Bool, Bytes, problem
+from simdp.strategies.base import Bucket, Pending, Rank, Script, Strategy, Tensor
 from simdp.strategies.buckets import MiB, assign, limits
+from simdp.workload import Workload
 from simdp.workload.layers import Parameter
 
 BROADCAST_NBYTES = 250 * MiB
@@ -20,6 +23,13 @@ BROADCAST_NBYTES = 250 * MiB
 
 USED_MAP_ITEMSIZE = 4
 """find_unused_parameters sends one int32 per parameter after the last bucket."""
+
+
+JOIN_ITEMSIZE = 4
+"""Join's notices are all_reduces of one number."""
+
+HOOK_DTYPES = {"none": None, "fp16": "float16", "bf16": "bfloat16"}
+"""What torch's compression hooks round gradients to (fp16_compress_hook, bf16_compress_hook)."""
 
 
 class DDP(Strategy):
@@ -43,6 +53,16 @@ class DDP(Strategy):
         Gradients live in their buckets, which then take no memory of their own and need no copies.
     charge_copies : bool
         Charge the copy of every gradient into its bucket and back, at the memory's bandwidth.
+    broadcast_buffers : bool
+        Replace every rank's buffers, such as running means, by rank 0's before each forward that
+        follows a reduction.
+    comm_hook : {"none", "fp16", "bf16"}
+        Send gradients in 16 bit: torch's compression hooks.
+    join : bool
+        Ranks whose samples run out take part in the others' reductions with zeros, as under
+        torch's Join; at the end of the epoch the last one to go on gives its weights to all.
+    divide_by_initial_world_size : bool
+        With ``join``, average over all ranks; False averages over those that still have samples.
     no_sync : bool
         Reduce gradients once per step; False reduces them after every micro-step.
     weight_by_shard : bool
@@ -57,11 +77,39 @@ class DDP(Strategy):
     find_unused_parameters: Bool = False
     gradient_as_bucket_view: Bool = False
     charge_copies: Bool = False
+    broadcast_buffers: Bool = True
+    comm_hook: Literal["none", "fp16", "bf16"] = "none"
+    join: Bool = False
+    divide_by_initial_world_size: Bool = True
     no_sync: Bool = True
     weight_by_shard: Bool = False
 
-    def uses(self) -> list[str]:
-        return ["all_reduce", "broadcast"]
+    @model_validator(mode="after")
+    def _divisor_needs_join(self) -> Self:
+        if not (self.join or self.divide_by_initial_world_size):
+            raise problem("divide_by_initial_world_size: false needs join: true.")
+        return self
+
+    def uses(self, world_size: int, workload: Workload) -> list[tuple[str, int]]:
+        called = [("all_reduce", 0), ("broadcast", 0)]
+        if self.join:
+            called.append(("broadcast", last_joiner(workload)))
+        return called
+
+    def problem_with(self, world_size: int, workload: Workload) -> str | None:
+        unused = workload.graph.unused
+        if unused and not self.find_unused_parameters:
+            return (
+                f"find_unused_parameters: {unused[0]} gets no gradient, so that its bucket would "
+                "never be complete; set find_unused_parameters: true."
+            )
+        parts = workload.samples_per_rank or []
+        if len(set(parts)) > 1 and not self.join:
+            return (
+                "join: ranks have different numbers of samples, and those that run out would "
+                "leave the others waiting; set join: true."
+            )
+        return None
 
     def buckets(
         self, parameters: Sequence[Parameter], ready: Sequence[str], itemsize: int, iteration: int
@@ -101,19 +149,29 @@ class DDP(Strategy):
 
     def setup(self, rank: Rank) -> Script:
         """Make every replica a copy of rank 0's."""
-        for number, names in enumerate(assign(rank.parameters, rank.itemsize, [BROADCAST_NBYTES])):
-            yield from rank.broadcast_parameters(names, f"parameters {number}")
+        yield from send_all(rank, rank.parameters, "parameters")
+        yield from self._send_buffers(rank)
+
+    def _send_buffers(self, rank: Rank) -> Script:
+        for integer, label in ((False, "buffers"), (True, "counters")):
+            yield from send_all(rank, [b for b in rank.buffers if b.integer == integer], label)
 
     def train_step(self, rank: Rank) -> Script:
         rank.scale_losses(by_shard=self.weight_by_shard)
         last = rank.num_micro_steps - 1
         for micro_step in range(rank.num_micro_steps):
+            if self.join:
+                yield from self._announce(rank)
+            # torch: after a forward under no_sync the buffers are left alone.
+            if self.broadcast_buffers and not (self.no_sync and micro_step):
+                yield from self._send_buffers(rank)
             yield from rank.forward(micro_step)
             if self.no_sync and micro_step < last:
                 yield from rank.backward(micro_step)
                 continue
             # Buckets are rebuilt after the first backward that is reduced.
-            reducer = Reducer(self, rank, rank.step if self.no_sync else rank.step + micro_step)
+            iteration = rank.step if self.no_sync else rank.step + micro_step
+            reducer = Reducer(self, rank, iteration, self._divisor(rank, micro_step))
             if self.overlap:
                 yield from rank.backward(micro_step, hook=reducer.mark_ready)
             else:
@@ -121,7 +179,39 @@ class DDP(Strategy):
                 for name in rank.ready_order:
                     yield from reducer.mark_ready(name)
             yield from reducer.finish()
-        yield from rank.update()
+        yield from rank.update(rank.active() if self.join else None)
+        if self.join and rank.closes_epoch:
+            root = max(r for r, there in enumerate(rank.active()) if there)
+            yield from send_all(rank, rank.parameters, "parameters", root)
+
+    def _announce(self, rank: Rank) -> Script:
+        """Under Join, ranks count who still has samples, and whether gradients will be reduced."""
+        counted = yield from rank.all_reduce_bytes(JOIN_ITEMSIZE, "active ranks")
+        agreed = yield from rank.all_reduce_bytes(JOIN_ITEMSIZE, "will reduce")
+        # Only an average over the active ranks needs the count on the host.
+        yield from rank.wait([agreed] if self.divide_by_initial_world_size else [counted, agreed])
+
+    def _divisor(self, rank: Rank, micro_step: int) -> int:
+        if self.divide_by_initial_world_size:
+            return rank.world_size
+        return sum(rank.active(micro_step))
+
+
+def send_all(rank: Rank, tensors: Sequence[Tensor], label: str, root: int = 0) -> Script:
+    """Broadcast tensors of one dtype in buffers of `BROADCAST_NBYTES`."""
+    if not tensors:
+        return
+    by_name = {tensor.name: tensor for tensor in tensors}
+    for number, names in enumerate(assign(tensors, rank.stored(tensors[0]), [BROADCAST_NBYTES])):
+        yield from rank.broadcast([by_name[name] for name in names], f"{label} {number}", root)
+
+
+def last_joiner(workload: Workload) -> int:
+    """The last rank that has samples in an epoch; the largest of several."""
+    parts = workload.samples_per_rank or [0]
+    step = workload.samples_per_step(1)
+    steps = [part // step if workload.drop_last else -(-part // step) for part in parts]
+    return max(range(len(parts)), key=lambda rank: (steps[rank], rank))
 
 
 class Reducer:
@@ -135,28 +225,33 @@ class Reducer:
         Whose gradients.
     iteration : int
         0 for the first reduced backward, which has other buckets than those that follow.
+    divisor : int
+        What the sum is divided by.
     """
 
-    def __init__(self, strategy: DDP, rank: Rank, iteration: int) -> None:
-        self.rank = rank
+    def __init__(self, strategy: DDP, rank: Rank, iteration: int, divisor: int) -> None:
+        self.rank, self.divisor = rank, divisor
         self.copies = strategy.charge_copies and not strategy.gradient_as_bucket_view
         self.used_map = strategy.find_unused_parameters
         layout = strategy.buckets(rank.parameters, rank.ready_order, rank.itemsize, iteration)
-        self.buckets: list[Bucket] = [rank.bucket(names) for names in layout]
+        compress = HOOK_DTYPES[strategy.comm_hook]
+        self.buckets: list[Bucket] = [rank.bucket(names, compress) for names in layout]
         self.home = {name: number for number, names in enumerate(layout) for name in names}
         self.missing = [len(names) for names in layout]
         self.launched: list[Pending] = []
+        self.unmarked = list(rank.unused)
 
     def mark_ready(self, name: str) -> Script:
         """Take a gradient into its bucket; launch every bucket whose turn has come.
 
         The gradient is multiplied by 1/W before the sum, as torch does. A bucket that is complete
-        waits for the ones before it.
+        waits for the ones before it. Parameters without a gradient are ready with the first hook.
         """
-        number = self.home[name]
-        factor = 1.0 / self.rank.world_size
-        yield from self.rank.fill(self.buckets[number], name, factor, self.copies)
-        self.missing[number] -= 1
+        names, self.unmarked = [*self.unmarked, name], []
+        for ready in names:
+            number = self.home[ready]
+            yield from self.rank.fill(self.buckets[number], ready, self.divisor, self.copies)
+            self.missing[number] -= 1
         while len(self.launched) < len(self.buckets) and not self.missing[len(self.launched)]:
             turn = len(self.launched)
             pending = yield from self.rank.all_reduce(self.buckets[turn], f"bucket {turn}")

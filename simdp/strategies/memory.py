@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from simdp.strategies.base import Strategy
 from simdp.workload import Workload
+from simdp.workload.execution import call_dtypes
+from simdp.workload.precision.rounding import numpy_dtype
 from simdp.workload.sampling import chunk_sizes
 
 Floats = NDArray[np.float64]
@@ -48,23 +50,48 @@ def rank_memory(workload: Workload, strategy: Strategy, microbatch: int) -> Rank
     Returns
     -------
     RankMemory
-        ``other`` is the micro-batch itself.
+        ``optimizer_state`` holds master weights too; ``other`` is the micro-batch itself and what
+        the model keeps without learning it.
     """
-    itemsize = workload.itemsize
-    weights = float(workload.model.num_parameters() * itemsize)
-    batch = np.array([float(microbatch)])
-    kept = sum(
-        float(layer.activation_nbytes(batch, itemsize)[0]) for layer in workload.model.layers()
+    model, graph, precision = workload.model, workload.graph, workload.precision
+    elements = float(model.num_parameters())
+    stored = numpy_dtype(precision.weight_dtype(workload.dtype)).itemsize
+    state = elements * precision.has_master + sum(
+        len(workload.optimizer.for_parameter(p.name).state_names()) * p.num_elements
+        for p in graph.parameters
     )
-    sample = prod(workload.model.input_shape()) * itemsize
+    inputs = model.known_shapes()
+    buffers = sum(b.num_elements * (8 if b.integer else workload.itemsize) for b in graph.buffers)
+    gradients = elements * workload.gradient_itemsize
     return RankMemory(
-        parameters=weights,
-        gradients=weights,
-        optimizer_state=weights * len(workload.optimizer.state_names()),
-        buckets=strategy.bucket_memory(weights),
-        activations=kept,
-        other=float(microbatch * sample),
+        parameters=elements * stored,
+        gradients=gradients,
+        optimizer_state=state * workload.itemsize,
+        buckets=strategy.bucket_memory(gradients),
+        activations=microbatch * activation_nbytes(workload),
+        other=float(microbatch * workload.itemsize * sum(map(prod, inputs)) + buffers),
     )
+
+
+def activation_nbytes(workload: Workload) -> float:
+    """Bytes per sample that forward keeps for backward, with samples of full length.
+
+    A value that several layers keep is there once, in each dtype that one of them needs it in. The
+    model's inputs are not counted: they are the micro-batch.
+    """
+    graph = workload.graph
+    first, flowing = len(graph.inputs), graph.shapes(workload.model.known_shapes())
+    ran = call_dtypes(graph, workload.precision, workload.dtype)
+    there: set[tuple[int, str]] = set()
+    beside = 0.0
+    for number, (call, dtype) in enumerate(zip(graph.calls, ran, strict=True)):
+        given = [flowing[value] for value in call.inputs]
+        kept = call.layer.kept(given, numpy_dtype(dtype).itemsize)
+        beside += kept.nbytes
+        there.update((call.inputs[i], dtype) for i in kept.inputs if call.inputs[i] >= first)
+        if kept.output:
+            there.add((first + number, dtype))
+    return beside + sum(prod(flowing[v]) * numpy_dtype(name).itemsize for v, name in there)
 
 
 def largest_microbatches(workload: Workload, world_size: int) -> list[int]:
@@ -88,10 +115,13 @@ def host_memory_needed(
     weights are drawn in float64 and then cast, so that for a moment both are there.
     """
     one = rank_memory(workload, strategy, max(largest_microbatches(workload, world_size)))
-    model, buffers = workload.model, one.parameters * bool(strategy.uses())
-    each = one.parameters + one.gradients + one.optimizer_state + buffers
-    each += 2 * (one.activations + one.other)  # and what flows between the layers
-    sample = prod(model.input_shape()) + prod(model.output_shape())
+    model, whole = workload.model, workload.model.num_parameters() * workload.itemsize
+    each = 2.0 * whole + one.optimizer_state + whole * bool(strategy.uses(world_size, workload))
+    # 16-bit activations are kept in 32-bit arrays; and there is what flows between the layers.
+    widening = 2 if workload.precision.low else 1
+    each += 2 * (widening * one.activations + one.other)
+    target = workload.loss.target_shape(model.output_shape())
+    sample = sum(map(prod, model.known_shapes())) + prod(target)
     data = num_samples * sample * (8 + workload.itemsize)
     largest_tensor = max(parameter.num_elements for parameter in model.parameters())
     return each * world_size + float(data + 8 * largest_tensor * (os.cpu_count() or 1))

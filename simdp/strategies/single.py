@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from simdp.strategies.base import Rank, Script, Strategy
+from simdp.workload import Workload
 
 
 class Single(Strategy):
@@ -12,12 +13,12 @@ class Single(Strategy):
 
     kind: Literal["single"] = "single"
 
-    def problem_with(self, world_size: int) -> str | None:
+    def problem_with(self, world_size: int, workload: Workload) -> str | None:
         if world_size == 1:
             return None
         return (
-            f"single trains on one device, but cluster.world_size is {world_size}; set it to 1, "
-            "or use strategy: ddp."
+            f"kind: single trains on one device, but cluster.world_size is {world_size}; set it to "
+            "1, or use strategy: ddp."
         )
 
     def setup(self, rank: Rank) -> Script:

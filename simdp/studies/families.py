@@ -10,11 +10,15 @@ from simdp.cluster.topologies import TOPOLOGIES
 from simdp.collectives import FAMILIES
 from simdp.spec import Spec
 from simdp.strategies import STRATEGIES
+from simdp.studies.presets import describe
 from simdp.workload.datasets import DATASETS
-from simdp.workload.layers import ACTIVATIONS
+from simdp.workload.faults import FAULTS
+from simdp.workload.layers import ACTIVATIONS, LAYERS
 from simdp.workload.losses import LOSSES
-from simdp.workload.models import MODELS
+from simdp.workload.models import MODELS, PRESETS
 from simdp.workload.optimizers import OPTIMIZERS
+from simdp.workload.precision import PRECISIONS
+from simdp.workload.schedules import SCHEDULES
 
 
 def families() -> dict[str, dict[str, str]]:
@@ -22,9 +26,13 @@ def families() -> dict[str, dict[str, str]]:
     tables: dict[str, Mapping[str, type[Spec]]] = {
         "activations": ACTIVATIONS,
         "datasets": DATASETS,
+        "faults": FAULTS,
+        "layers": LAYERS,
         "losses": LOSSES,
         "models": MODELS,
         "optimizers": OPTIMIZERS,
+        "precisions": PRECISIONS,
+        "schedules": SCHEDULES,
         "strategies": STRATEGIES,
         "stragglers": STRAGGLERS,
         "topologies": TOPOLOGIES,
@@ -34,6 +42,8 @@ def families() -> dict[str, dict[str, str]]:
         family: {kind: _first_line(member) for kind, member in sorted(table.items())}
         for family, table in tables.items()
     }
+    presets = {name: describe(name) for name in PRESETS}
+    kinds["models"] = dict(sorted({**kinds["models"], **presets}.items()))
     kinds["devices"] = {name: device.describe(name) for name in device.DEVICES.names()}
     kinds["links"] = {name: link.describe(name) for name in link.LINKS.names()}
     return dict(sorted(kinds.items()))

@@ -3,48 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import cached_property
+from math import sqrt
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, TypeAdapter, field_validator, model_validator
 
 from simdp.errors import ScenarioError
-from simdp.files import read_npz
-from simdp.rng import stream
 from simdp.spec import Bool, Int, Spec, problem
+from simdp.workload import weights
 from simdp.workload.datasets import DATASETS, AnyDataset, Dataset
+from simdp.workload.faults import AnyFault
+from simdp.workload.graph import Graph
+from simdp.workload.layers.base import ShapeError
 from simdp.workload.losses import AnyLoss
 from simdp.workload.models import AnyModel
 from simdp.workload.optimizers import AnyOptimizer
 from simdp.workload.optimizers.sgd import SGD
+from simdp.workload.order import Permutation, epoch_order, grouped_by_length, read_permutation
+from simdp.workload.precision import AnyPrecision, Full
+from simdp.workload.precision.rounding import numpy_dtype
 from simdp.workload.sampling import (
     Ints,
     StepBatches,
     distributed_sampler,
     steps_from_global_batches,
     steps_from_microbatches,
+    uneven_sampler,
 )
+from simdp.workload.schedules import AnySchedule, NoSchedule
+from simdp.workload.sync_batchnorm import synchronised
 
 Array = NDArray[Any]
 MicroSteps = Annotated[Int, Field(ge=1, le=10**6)]
-MicroSizes = Annotated[list[Annotated[Int, Field(ge=1, le=10**9)]], Field(min_length=1)]
+Sizes = Annotated[list[Annotated[Int, Field(ge=1, le=10**9)]], Field(min_length=1)]
 
 __all__ = ["Permutation", "Workload"]
-
-
-class Permutation(Spec):
-    """An epoch's order from an npz file.
-
-    Attributes
-    ----------
-    path : str
-        A file with one array: shape `(num_samples,)` for every epoch the same, or
-        `(num_epochs, num_samples)`, a row per epoch.
-    """
-
-    path: str
 
 
 class Workload(Spec):
@@ -54,19 +52,35 @@ class Workload(Spec):
     ----------
     loss : Loss
         By default mse, or cross_entropy for a data set of classes.
+    lr_schedule : Schedule
+        The learning rate lr(k) of step k = 1, 2, ...
+    lr_scaling : {"none", "linear", "sqrt"}
+        Multiply the learning rate by world_size or its square root.
+    clip_grad_norm : float or None
+        Largest norm of the averaged gradient, as torch.nn.utils.clip_grad_norm_.
     microbatch : int or None
         Samples per rank and micro-step; or ``global_batch``, samples of all ranks per step.
     grad_accum : int or list of int
         Micro-steps per step; a list gives their sizes per rank.
+    samples_per_rank : list of int or None
+        Samples of each rank per epoch, in place of the DistributedSampler's equal parts.
+    group_by_length : bool
+        Bring samples of similar length together; for padded data.
+    sync_batchnorm : bool
+        Make every batch norm a SyncBatchNorm, as torch's convert_sync_batchnorm.
     dtype : {"float32", "float64"}
         Of parameters and compute.
+    precision : Precision
+        What runs in 16 bit.
     shuffle : bool or Permutation
         Whether each epoch has an order of its own.
     drop_last : bool
         Whether what does not fill every rank, or a whole step, is left out of an epoch.
+    inject : list of Fault
+        What is put into gradients, and when.
     epochs, steps : int or None
         How long to train; one epoch if neither is given.
-    mode, lr_schedule, precision, compute
+    mode, compute
         Accept only their defaults so far.
     """
 
@@ -76,14 +90,20 @@ class Workload(Spec):
     dataset: AnyDataset
     loss: AnyLoss
     optimizer: AnyOptimizer = SGD()
-    lr_schedule: Literal["none"] = "none"
+    lr_schedule: AnySchedule = NoSchedule()
+    lr_scaling: Literal["none", "linear", "sqrt"] = "none"
+    clip_grad_norm: float | None = Field(None, gt=0)
     microbatch: Int | None = Field(None, ge=1, le=10**9)
     global_batch: Int | None = Field(None, ge=1, le=10**9)
-    grad_accum: MicroSteps | MicroSizes = 1
+    grad_accum: MicroSteps | Sizes = 1
+    samples_per_rank: Sizes | None = None
+    group_by_length: Bool = False
+    sync_batchnorm: Bool = False
     dtype: Literal["float32", "float64"] = "float32"
-    precision: Literal["full"] = "full"
+    precision: AnyPrecision = Full()
     shuffle: Bool | Permutation = False
     drop_last: Bool = False
+    inject: tuple[AnyFault, ...] = ()
     compute: Literal["roofline"] = "roofline"
     epochs: Int | None = Field(None, ge=1, le=10**9)
     steps: Int | None = Field(None, ge=1, le=10**9)
@@ -110,7 +130,7 @@ class Workload(Spec):
     @classmethod
     def _number_or_sizes(cls, value: Any, handler: Any) -> Any:
         """As for ``shuffle``."""
-        form: Any = MicroSizes if isinstance(value, list) else MicroSteps
+        form: Any = Sizes if isinstance(value, list) else MicroSteps
         return TypeAdapter(form).validate_python(value)
 
     @model_validator(mode="after")
@@ -130,12 +150,41 @@ class Workload(Spec):
             )
         if self.epochs is not None and self.steps is not None:
             raise problem("epochs and steps are both given; keep one of them.")
+        if self.samples_per_rank is not None and self.global_batch is not None:
+            raise problem(
+                "samples_per_rank deals samples to ranks, and so does global_batch; "
+                "use microbatch instead."
+            )
+        wrong = self.precision.problem_with(self.dtype)
+        if wrong:
+            raise problem(wrong)
         return self
+
+    def settled(self, base: Path) -> Self:
+        """The same workload with what its data tells of the model: the shapes of a sample.
+
+        Raises
+        ------
+        ScenarioError
+            If the data cannot be read.
+        """
+        shapes = self.dataset.input_shapes(self.model, base)
+        return self.model_copy(update={"model": self.model.with_input_shapes(shapes)})
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The model's graph, with its batch norms synchronised where that is asked for."""
+        return synchronised(self.model.graph) if self.sync_batchnorm else self.model.graph
 
     @property
     def itemsize(self) -> int:
-        """Bytes per element of parameters, gradients and activations."""
+        """Bytes per element of parameters and of what is computed in full precision."""
         return np.dtype(self.dtype).itemsize
+
+    @property
+    def gradient_itemsize(self) -> int:
+        """Bytes per element of a gradient that is sent."""
+        return numpy_dtype(self.precision.gradient_dtype(self.dtype)).itemsize
 
     def samples_per_step(self, world_size: int) -> int:
         """Samples of all ranks in a full step."""
@@ -152,7 +201,10 @@ class Workload(Spec):
             return steps_from_global_batches(
                 order, self.global_batch, world_size, accumulate, self.drop_last
             )
-        per_rank = distributed_sampler(order, world_size, self.drop_last)
+        if self.samples_per_rank is not None:
+            per_rank = uneven_sampler(order, self.samples_per_rank)
+        else:
+            per_rank = list(distributed_sampler(order, world_size, self.drop_last))
         return steps_from_microbatches(per_rank, self.microbatch or 0, accumulate, self.drop_last)
 
     def batches(self, world_size: int, seed: int, base: Path) -> Iterator[StepBatches]:
@@ -168,16 +220,30 @@ class Workload(Spec):
             Folder that relative paths start from.
         """
         num_samples = self.dataset.length(base)
+        lengths = self.lengths(seed, base) if self.group_by_length else {}
         done = epoch = 0
         while self.steps is not None or epoch < (self.epochs or 1):
-            order, before = self._order(num_samples, epoch, seed, base), done
+            order = epoch_order(self.shuffle, num_samples, epoch, seed, base)
+            if lengths:
+                longest = np.maximum.reduce(list(lengths.values()))
+                order = grouped_by_length(order, longest, self.samples_per_step(world_size))
+            waiting = None
             for batches in self.steps_of_epoch(order, world_size):
-                if self.steps is not None and done == self.steps:
-                    return
-                yield batches
+                if waiting is not None:
+                    yield waiting
+                waiting = batches
                 done += 1
-            assert done > before, "an epoch without a step; the scenario's checks refuse it"
+                if done == self.steps:
+                    break
+            assert waiting is not None, "an epoch without a step; the scenario's checks refuse it"
+            yield replace(waiting, closes_epoch=True)
+            if done == self.steps:
+                return
             epoch += 1
+
+    def lengths(self, seed: int, base: Path) -> dict[str, Ints]:
+        """Length of every sample without its padding, by input; none where nothing is padded."""
+        return self.dataset.lengths(self.model, self.loss, seed, base)
 
     def num_steps(self, world_size: int, base: Path) -> int:
         """Number of steps that `batches` yields."""
@@ -186,36 +252,37 @@ class Workload(Spec):
         order = np.arange(self.dataset.length(base))
         return (self.epochs or 1) * sum(1 for _ in self.steps_of_epoch(order, world_size))
 
-    def _order(self, num_samples: int, epoch: int, seed: int, base: Path) -> Ints:
-        if isinstance(self.shuffle, Permutation):
-            return read_permutation(base / self.shuffle.path, num_samples, epoch)
-        if self.shuffle:
-            return stream(seed, "shuffle", epoch).permutation(num_samples)
-        return np.arange(num_samples)
+    def learning_rate(self, base: float, step: int, world_size: int) -> float:
+        """Learning rate of step 1, 2, ..., for parameters whose own is ``base``."""
+        factor = {"none": 1.0, "linear": float(world_size), "sqrt": sqrt(world_size)}
+        return factor[self.lr_scaling] * self.lr_schedule.lr(base, step)
 
     def initial_weights(self, seed: int, rank: int, base: Path) -> dict[str, Array]:
-        """Make a rank's parameters before training: from the file, else drawn as torch does.
+        """Make a rank's parameters and buffers: from the file, else drawn as torch does.
 
         Every rank draws its own, as processes with different seeds do; a strategy's constructor
         makes them equal.
         """
         if self.weights is not None:
-            stored = read_npz(base / self.weights)
-            return {p.name: stored[p.name].astype(self.dtype) for p in self.model.parameters()}
-        return {
-            p.name: stream(seed, "weights", rank, p.name)
-            .uniform(-p.bound, p.bound, p.shape)
-            .astype(self.dtype)
-            for p in self.model.parameters()
-        }
+            return weights.loaded(base / self.weights, self.graph, self.dtype)
+        return weights.drawn(self.model, self.graph, self.dtype, seed, rank)
 
     def problems(self, base: Path) -> list[str]:
-        """Say what is wrong with the files that this workload reads, led by the key of each."""
+        """Say what is wrong with shapes and with the files that this workload reads.
+
+        Returns
+        -------
+        list of str
+            One line each, led by the key.
+        """
         found = []
         for key, check in (
+            ("model", self._problem_with_model),
             ("weights", self._problem_with_weights),
+            ("optimizer.param_groups", self._problem_with_groups),
             ("dataset", self._problem_with_dataset),
             ("shuffle", self._problem_with_shuffle),
+            ("group_by_length", self._problem_with_grouping),
         ):
             try:
                 wrong = check(base)
@@ -223,55 +290,46 @@ class Workload(Spec):
                 wrong = "; ".join(error.problems)
             if wrong:
                 found.append(f"{key}: {wrong}")
+                if key == "model":  # the others need its shapes
+                    break
         return found
 
-    def _problem_with_weights(self, base: Path) -> str | None:
-        if self.weights is None:
+    def _problem_with_model(self, base: Path) -> str | None:
+        try:
+            model = self.settled(base).model
+        except ScenarioError:  # the data set's check says so
             return None
-        path = base / self.weights
-        stored = read_npz(path)
-        wanted = {p.name: p.shape for p in self.model.parameters()}
-        wrong = [
-            f"has no {name!r} of shape {wanted[name]}" for name in wanted if name not in stored
-        ]
-        wrong += [f"has {name!r}, which the model lacks" for name in stored if name not in wanted]
-        for name in wanted.keys() & stored.keys():
-            array = stored[name]
-            if array.shape != wanted[name]:
-                wrong.append(f"has {name!r} of shape {array.shape}, the model needs {wanted[name]}")
-            elif array.dtype.kind not in "fiu" or not np.isfinite(array).all():
-                wrong.append(f"has {name!r} of {array.dtype} that is not all finite numbers")
-        more = f" (and {len(wrong) - 3} more)" if len(wrong) > 3 else ""
-        return f"{path}: {'; '.join(sorted(wrong)[:3])}{more}." if wrong else None
+        lacking = [name for name, shape in model.input_shapes().items() if shape is None]
+        if lacking:
+            return f"the shape of {lacking[0]} is not known; {model.how_to_give_shapes()}"
+        try:
+            model.shapes(model.known_shapes())
+        except ShapeError as error:
+            return f"the layers do not chain: {error}."
+        if not model.ready_order():
+            return "none of its layers learns; add one that has parameters, such as linear."
+        return None
+
+    def _problem_with_weights(self, base: Path) -> str | None:
+        return weights.problem_with(base / self.weights, self.graph) if self.weights else None
+
+    def _problem_with_groups(self, base: Path) -> str | None:
+        idle = self.optimizer.unmatched([p.name for p in self.graph.parameters])
+        if not idle:
+            return None
+        return f"no parameter matches {idle[0]!r}; --save-weights shows the names."
 
     def _problem_with_dataset(self, base: Path) -> str | None:
-        wrong = self.dataset.problem_with(self.model, self.loss, base)
+        wrong = self.dataset.problem_with(self.settled(base).model, self.loss, base)
         path = getattr(self.dataset, "path", None)
         return f"{base / path}: {wrong}" if wrong and path else wrong
+
+    def _problem_with_grouping(self, base: Path) -> str | None:
+        if not self.group_by_length or self.settled(base).lengths(0, base):
+            return None
+        return "all samples are of one length; give the model a pad_id, or leave this out."
 
     def _problem_with_shuffle(self, base: Path) -> str | None:
         if isinstance(self.shuffle, Permutation):
             read_permutation(base / self.shuffle.path, self.dataset.length(base), 0)
         return None
-
-
-def read_permutation(path: Path, num_samples: int, epoch: int) -> Ints:
-    """Read an epoch's order from a file; later epochs than it has begin again with its first.
-
-    Raises
-    ------
-    ScenarioError
-        If the file does not hold one array of permutations of the data set.
-    """
-    stored = list(read_npz(path).values())
-    rows = np.atleast_2d(stored[0]) if len(stored) == 1 else np.empty((0, 0))
-    right = rows.ndim == 2 and rows.shape[1] == num_samples and len(rows) > 0
-    if not right or (np.sort(rows, axis=1) != np.arange(num_samples)).any():
-        raise ScenarioError(
-            [
-                f"{path}: is no order of the data set; store one array of shape ({num_samples},) "
-                f"or (epochs, {num_samples}), each row a permutation of 0 ... {num_samples - 1}."
-            ]
-        )
-    order: Ints = rows[epoch % len(rows)].astype(np.int64)
-    return order

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,6 +37,11 @@ def distributed_sampler(order: Ints, world_size: int, drop_last: bool) -> Ints:
     return np.resize(order, total).reshape(-1, world_size).T  # resize repeats from the head
 
 
+def uneven_sampler(order: Ints, samples_per_rank: list[int]) -> list[Ints]:
+    """Deal an epoch's order out in contiguous parts of given sizes, one per rank."""
+    return _cut(order, samples_per_rank)
+
+
 def chunk_sizes(num_samples: int, parts: int) -> list[int]:
     """Sizes of torch.chunk's pieces: 30 over 8 is 4,4,4,4,4,4,4,2; 10 over 8 is 2,2,2,2,2.
 
@@ -66,10 +71,13 @@ class StepBatches:
         ``micro[i][r]``: sample indices of rank r in micro-step i; empty where it gets nothing.
     sizes : ndarray, shape `(num_micro, world_size)`, int64
         Their lengths.
+    closes_epoch : bool
+        Whether this is the last step of an epoch, or of the run.
     """
 
     micro: list[list[Ints]]
     sizes: Ints
+    closes_epoch: bool = False
 
     @classmethod
     def of(cls, micro: list[list[Ints]]) -> StepBatches:
@@ -84,30 +92,31 @@ def _cut(indices: Ints, sizes: list[int]) -> list[Ints]:
 
 
 def steps_from_microbatches(
-    per_rank: Ints, microbatch: int, accumulate: int | list[int], drop_last: bool
+    per_rank: Sequence[Ints], microbatch: int, accumulate: int | list[int], drop_last: bool
 ) -> Iterator[StepBatches]:
     """Cut each rank's samples of an epoch into micro-batches and these into steps.
 
     Parameters
     ----------
-    per_rank : ndarray, shape `(world_size, samples_per_rank)`
-        From `distributed_sampler`.
+    per_rank : sequence of ndarray
+        Samples of each rank. One that runs out before others gets nothing in the last steps.
     microbatch : int
         Samples per rank and micro-step.
     accumulate : int or list of int
         Micro-steps per step, or their sizes.
     drop_last : bool
-        Leave out an incomplete step at the end of the epoch.
+        Leave out a rank's incomplete step at the end of the epoch.
     """
     sizes = accumulate if isinstance(accumulate, list) else [microbatch] * accumulate
     step = sum(sizes)
-    for begin in range(0, per_rank.shape[1], step):
-        part = per_rank[:, begin : begin + step]
-        if part.shape[1] < step and drop_last:
+    for begin in range(0, max(map(len, per_rank)), step):
+        parts = [rank[begin : begin + step] for rank in per_rank]
+        parts = [part[: len(part) if len(part) == step or not drop_last else 0] for part in parts]
+        micro = [list(ranks) for ranks in zip(*(_cut(p, sizes) for p in parts), strict=True)]
+        micro = [ranks for ranks in micro if any(len(part) for part in ranks)]
+        if not micro:
             return
-        pieces = [_cut(rank, sizes) for rank in part]
-        micro = [list(ranks) for ranks in zip(*pieces, strict=True)]
-        yield StepBatches.of([ranks for ranks in micro if len(ranks[0])])
+        yield StepBatches.of(micro)
 
 
 def steps_from_global_batches(

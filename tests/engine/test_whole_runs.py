@@ -99,6 +99,22 @@ def test_a_straggler_whose_rank_is_swept_must_exist_at_every_point():
         )
 
 
+@pytest.mark.parametrize("numerics", [True, False])
+def test_a_fault_on_a_rank_that_a_point_lacks_is_idle_there(numerics):
+    swept = {
+        **raw(precision="amp", inject=[{"kind": "nan", "rank": 2, "step": 3}]),
+        "sweep": {"cluster.world_size": [2, 3]},
+        "numerics": numerics,
+    }
+    without, with_it = simdp.sweep(checked(swept, Path())).points
+    assert without.metrics["skipped_steps"] == []
+    assert with_it.metrics["skipped_steps"] == [3]
+    with pytest.raises(
+        simdp.ScenarioError, match=r"largest world_size is 2, so ranks are 0 \.\.\. 1"
+    ):
+        checked({**swept, "sweep": {"cluster.world_size": [1, 2]}}, Path())
+
+
 def test_buckets_are_rebuilt_after_the_first_reduced_micro_step():
     scenario = checked(
         {

@@ -54,7 +54,9 @@ def made_up(**metrics):
         "peak_memory_bytes": [0],
         "fits_memory": True,
         "loss": None,
+        "loss_scale": None,
         "lr": [0.1],
+        "skipped_steps": None,
     }
     scenario = {"name": "dull", "cluster": {"world_size": 1}}
     return Study("0.1.0", scenario, [Result(scenario, {}, dull | metrics)])
@@ -137,6 +139,36 @@ def test_a_run_in_which_nothing_happens_has_dashes_and_no_division_by_zero():
     (line,) = rows(table.summary(made_up(throughput_samples_per_s=None)), ["throughput:"])
     assert line == ["throughput:", "-"]
     assert "nan" not in shown
+
+
+@pytest.mark.parametrize(
+    ("metrics", "said"),
+    [
+        ({"skipped_steps": []}, "none"),
+        ({"skipped_steps": [], "loss_scale": [65536.0] * 2}, "none (loss scale 65,536 to 65,536)"),
+        ({"skipped_steps": [3], "loss_scale": [8.0, 4.0]}, "3 (loss scale 8 to 4)"),
+        ({"skipped_steps": [1, 2, 3, 4, 5, 6]}, "1, 2, 3, 4, 5, 6"),
+        ({"skipped_steps": [1, 2, 3, 4, 5, 6, 7, 8]}, "1, 2, 3, 4, 5, 6, ..."),
+    ],
+)
+@pytest.mark.parametrize("loss", [None, [0.5, 0.25]])
+def test_skipped_steps_are_told_with_the_way_of_the_loss_scale(metrics, said, loss):
+    lines = text(table.summary(made_up(loss=loss, **metrics))).splitlines()
+    (line,) = [line.strip() for line in lines if line.startswith("skipped steps:")]
+    assert " ".join(line.split()) == f"skipped steps: {said}"
+
+
+def test_without_a_loss_scale_no_steps_are_told_to_be_skipped():
+    assert "skipped" not in text(table.summary(made_up()))
+
+
+def test_skipped_steps_are_named_with_where_the_loss_scale_went():
+    study = made_up(skipped_steps=[3, 9], loss_scale=[1024.0, 1024.0, 512.0])
+    assert "skipped steps: 3, 9 (loss scale 1,024 to 512)" in " ".join(
+        text(table.summary(study)).split()
+    )
+    assert "skipped steps: none" in " ".join(text(table.summary(made_up(skipped_steps=[]))).split())
+    assert "skipped" not in text(table.summary(made_up()))
 
 
 def test_a_long_list_of_buckets_is_cut():

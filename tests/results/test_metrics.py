@@ -306,10 +306,42 @@ def test_a_metric_that_is_not_in_the_contract_is_our_fault():
         metrics.ordered({"speed": 1})
 
 
+def record(**found):
+    """What a step without numerics did, with some of it replaced."""
+    nothing = dict.fromkeys(("loss", "loss_per_rank", "grad_norm", "loss_scale", "skipped"))
+    return SimpleNamespace(**nothing | {"lr": 0.5} | found)
+
+
 def test_no_steps_have_no_numbers():
     assert metrics.numbers([]) == {"lr": []}
-    record = SimpleNamespace(loss=None, loss_per_rank=None, lr=0.5, grad_norm=None)
-    assert metrics.numbers([record, record]) == {"lr": [0.5, 0.5]}
+    assert metrics.numbers([record(), record()]) == {"lr": [0.5, 0.5]}
+
+
+def test_numbers_are_lists_over_steps_and_without_a_loss_scale_none_is_told():
+    steps = [record(loss=loss, loss_per_rank=[loss], grad_norm=2 * loss) for loss in (3.0, 1.0)]
+    assert metrics.numbers(steps) == {
+        "loss": [3.0, 1.0],
+        "loss_per_rank": [[3.0], [1.0]],
+        "lr": [0.5, 0.5],
+        "grad_norm": [6.0, 2.0],
+    }
+
+
+def test_a_loss_scale_is_told_step_by_step_and_skipped_steps_count_from_one():
+    scales, skipped = [8.0, 4.0, 4.0], [True, False, True]
+    steps = [
+        record(loss=1.0, loss_per_rank=[1.0], grad_norm=1.0, loss_scale=scale, skipped=bad)
+        for scale, bad in zip(scales, skipped, strict=True)
+    ]
+    found = metrics.numbers(steps)
+    assert found["loss_scale"] == scales
+    assert found["skipped_steps"] == [1, 3]
+    assert metrics.numbers(steps[1:2])["skipped_steps"] == []
+
+
+def test_steps_skipped_by_a_fault_are_known_without_numerics():
+    steps = [record(skipped=bad) for bad in (False, True)]
+    assert metrics.numbers(steps) == {"lr": [0.5, 0.5], "skipped_steps": [2]}
 
 
 # Scaling efficiency ------------------------------------------------------------------------------

@@ -6,23 +6,29 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from simdp.strategies.buckets import MiB, assign, limits
 from simdp.strategies.ddp import DDP
 from simdp.workload.layers import Parameter
+from simdp.workload.models import AnyModel
 from simdp.workload.models.mlp import MLP
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 CASES = json.loads((GOLDEN / "g08_buckets.json").read_text())["cases"]
 RECORDED = json.loads((GOLDEN / "g08_models.json").read_text())["models"]
-MODELS = {"seed_mlp_5_8_6_2": MLP(widths=[5, 8, 6, 2]), "mlp4x1024": MLP(widths=[1024] * 5)}
+MODELS = {
+    "mlp4x1024": MLP(widths=[1024] * 5),
+    "resnet50": TypeAdapter(AnyModel).validate_python("resnet50"),
+    "seed_mlp_5_8_6_2": MLP(widths=[5, 8, 6, 2]),
+}
 FLOAT32 = 4
 
 
 def torchs_name(name):
-    """Torch's Sequential counts activations too: layers.1.weight is its 2.weight."""
-    _, number, what = name.split(".")
-    return f"{2 * int(number)}.{what}"
+    """Torch's Sequential counts activations too: an mlp's layers.1.weight is its 2.weight."""
+    first, *rest = name.split(".")
+    return f"{2 * int(rest[0])}.{rest[1]}" if first == "layers" else name
 
 
 def strategy_of(case):

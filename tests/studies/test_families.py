@@ -10,6 +10,7 @@ from simdp.cluster.device import DEVICES
 from simdp.cluster.link import LINKS
 from simdp.spec import Spec
 from simdp.studies.families import families
+from simdp.workload.models import MODELS, PRESETS
 
 KNOWN = families()
 
@@ -19,16 +20,19 @@ def is_spec(member):
 
 
 def tables():
-    """Every dict from kinds to specs that some module of simdp declares, by its name."""
+    """Every dict from kinds to specs that some package of simdp declares, by its name."""
     found = {}
     for module in pkgutil.walk_packages(simdp.__path__, "simdp."):
-        if module.name.split(".")[-1] == "__main__":
+        if not module.ispkg:
             continue
         for name, table in vars(importlib.import_module(module.name)).items():
             members = isinstance(table, dict) and list(table.values())
             if name.isupper() and members and all(is_spec(member) for member in members):
                 found[name.lower()] = table
     return found
+
+
+TABLES = tables()
 
 
 def test_families_are_sorted_and_so_are_their_kinds():
@@ -39,9 +43,15 @@ def test_families_are_sorted_and_so_are_their_kinds():
 
 
 def test_every_table_of_simdp_is_listed():
-    assert set(KNOWN) == set(tables()) | {"devices", "links"}
-    for family, table in tables().items():
-        assert set(KNOWN[family]) == set(table), family
+    assert set(KNOWN) == set(TABLES) | {"devices", "links"}
+    for family, table in TABLES.items():
+        presets = set(PRESETS) if family == "models" else set()
+        assert set(KNOWN[family]) == set(table) | presets, family
+
+
+def test_presets_are_listed_among_the_models():
+    assert set(KNOWN["models"]) == {*MODELS, *PRESETS}
+    assert KNOWN["models"]["vgg16"].startswith("138,357,544 parameters, ")
 
 
 def test_the_catalogue_is_listed():
@@ -60,6 +70,9 @@ def test_every_kind_has_one_line_that_says_what_it_is(family):
 
 @pytest.mark.parametrize("family", sorted(set(KNOWN) - {"devices", "links"}))
 def test_a_line_is_the_first_of_the_documentation_and_a_whole_sentence(family):
-    for kind, line in KNOWN[family].items():
+    for kind, member in TABLES[family].items():
+        if family == "models" and kind in PRESETS:  # what the name alone stands for is shown
+            continue
+        line = KNOWN[family][kind]
         assert line.endswith("."), f"{kind}: {line}"
-        assert tables()[family][kind].__doc__.strip().startswith(line)
+        assert member.__doc__.strip().startswith(line)

@@ -21,6 +21,11 @@ CASES = {
         (5, 3),
         np.array([0, 1, 2, 1, 0]),
     ),
+    "smoothed cross entropy": (
+        CrossEntropy(label_smoothing=0.2),
+        (2, 4, 3),
+        np.array([[0, -100, 1, 2], [2, 2, -100, 0]]),
+    ),
 }
 
 every_case = pytest.mark.parametrize(("loss", "shape", "target"), CASES.values(), ids=CASES)
@@ -157,6 +162,97 @@ def test_ignored_targets_neither_count_nor_pull():
 )
 def test_targets_that_do_not_fit_are_explained(loss, target, output_shape, message):
     assert loss.problem_with(target, output_shape) == message
+
+
+# torch 2.13.0: nn.CrossEntropyLoss(label_smoothing)(LOGITS, target), and the gradient of LOGITS.
+LOGITS = np.array([[0.5, -1.25, 2.0, 0.25], [1.5, 0.0, -0.5, 1.0], [-2.0, 0.75, 0.125, 3.0]])
+TORCH = [
+    (
+        0.0,
+        [2, 0, 1],
+        1.1476313960146711,
+        [
+            [0.05180597871912067, 0.009002529216331438, -0.1011550447296838, 0.04034653679423171],
+            [-0.163697712780266, 0.037850823180884174, 0.022957684754567918, 0.10288920484481386],
+            [0.0019220195704910223, -0.3032678887179368, 0.016092872833895724, 0.28525299631355006],
+        ],
+    ),
+    (
+        0.1,
+        [2, -100, 1],
+        1.479014462940577,
+        [
+            [
+                0.06520896807868101,
+                0.0010037938244971574,
+                -0.11423256709452573,
+                0.048019805191347575,
+            ],
+            [0.0, 0.0, 0.0, 0.0],
+            [-0.009616970644263468, -0.41740183307690526, 0.01163930925084359, 0.41537949447032513],
+        ],
+    ),
+    (
+        1.0,
+        [2, 0, 1],
+        2.116381396014671,
+        [
+            [-0.03152735461421266, -0.0743308041170019, 0.1488449552703162, -0.04298679653910162],
+            [
+                0.08630228721973399,
+                -0.045482510152449154,
+                -0.060375648578765415,
+                0.019555871511480527,
+            ],
+            [-0.0814113137628423, -0.05326788871793681, -0.0672404604994376, 0.20191966298021674],
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize(("smoothing", "target", "value", "gradient"), TORCH)
+def test_cross_entropy_equals_torchs(smoothing, target, value, gradient):
+    loss = CrossEntropy(label_smoothing=smoothing)
+    found, slope = loss.value_and_grad(LOGITS, np.array(target))
+    assert found == pytest.approx(value, rel=1e-14)
+    np.testing.assert_allclose(slope, gradient, rtol=1e-12, atol=1e-16)
+
+
+def test_the_gradient_of_each_sample_sums_to_nothing():
+    """Adding a constant to all logits changes no probability."""
+    logits = np.random.default_rng(1).standard_normal((6, 50)).astype(np.float32)
+    for smoothing in (0.0, 0.3):
+        loss = CrossEntropy(label_smoothing=smoothing)
+        _, slope = loss.value_and_grad(logits, np.arange(6))
+        np.testing.assert_allclose(slope.sum(axis=1), 0, atol=1e-7)
+
+
+def test_ignored_samples_may_have_predictions_that_are_not_finite():
+    logits = np.array([[1.0, 2.0], [np.nan, 0.0]])
+    value, slope = CrossEntropy().value_and_grad(logits, np.array([0, -100]))
+    assert value == pytest.approx(np.log1p(np.exp(1)), rel=1e-14)
+    assert slope[1].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("smoothing", [-0.1, 1.1])
+def test_label_smoothing_is_a_share(smoothing):
+    with pytest.raises(ValueError, match="label_smoothing"):
+        TypeAdapter(AnyLoss).validate_python(
+            {"kind": "cross_entropy", "label_smoothing": smoothing}
+        )
+
+
+def test_losses_say_what_shape_a_target_has():
+    assert MSE().target_shape((4, 3)) == (4, 3)
+    assert CrossEntropy().target_shape((4, 3)) == (4,)
+
+
+def test_losses_say_what_is_written_where_nothing_counts():
+    assert MSE().ignored_label() is None
+    assert not MSE().ignored(np.zeros((2, 3))).any()
+    loss = CrossEntropy(ignore_index=0)
+    assert loss.ignored_label() == 0
+    assert loss.ignored(np.array([[0, 1], [2, 0]])).tolist() == [[True, False], [False, True]]
 
 
 def test_cross_entropy_explains_that_one_number_is_no_class():

@@ -14,6 +14,7 @@ from simdp.workload.sampling import (
     distributed_sampler,
     steps_from_global_batches,
     steps_from_microbatches,
+    uneven_sampler,
 )
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -132,6 +133,56 @@ def test_every_sample_is_dealt_and_only_the_head_twice(
     else:
         assert counts.min() >= 1
         assert counts.sum() == per_rank.size
+
+
+# Uneven parts ------------------------------------------------------------------------------------
+
+
+def test_uneven_parts_are_contiguous_pieces_of_the_order():
+    dealt = uneven_sampler(np.arange(10)[::-1], [3, 1, 4])
+    assert [part.tolist() for part in dealt] == [[9, 8, 7], [6], [5, 4, 3, 2]]
+
+
+@pytest.mark.parametrize(
+    ("drop_last", "sizes"),
+    [
+        (False, [[[2, 2]], [[2, 1]], [[2, 0]], [[1, 0]]]),
+        (True, [[[2, 2]], [[2, 0]], [[2, 0]]]),
+    ],
+)
+def test_a_rank_that_runs_out_gets_nothing_in_the_last_steps(drop_last, sizes):
+    dealt = uneven_sampler(np.arange(10), [7, 3])
+    steps = steps_from_microbatches(dealt, 2, 1, drop_last)
+    assert [step.sizes.tolist() for step in steps] == sizes
+
+
+def test_a_rank_may_run_out_between_micro_steps():
+    dealt = uneven_sampler(np.arange(10), [6, 3])
+    (first, second) = steps_from_microbatches(dealt, 2, 2, drop_last=False)
+    assert first.sizes.tolist() == [[2, 2], [2, 1]]
+    assert second.sizes.tolist() == [[2, 0]]
+    assert [part.tolist() for part in first.micro[1]] == [[2, 3], [8]]
+
+
+@given(
+    parts=st.lists(st.integers(0, 15), min_size=1, max_size=6).filter(any),
+    microbatch=st.integers(1, 5),
+    accumulate=st.one_of(st.integers(1, 3), st.lists(st.integers(1, 4), min_size=1, max_size=3)),
+    drop_last=st.booleans(),
+)
+def test_every_rank_trains_on_its_own_part_in_order(parts, microbatch, accumulate, drop_last):
+    dealt = uneven_sampler(np.arange(sum(parts) + 3), parts)
+    steps = list(steps_from_microbatches(dealt, microbatch, accumulate, drop_last))
+    whole = sum(accumulate) if isinstance(accumulate, list) else microbatch * accumulate
+    for rank, (own, part) in enumerate(zip(dealt, parts, strict=True)):
+        assert len(own) == part
+        seen = [int(i) for step in steps for ranks in step.micro for i in ranks[rank]]
+        kept = part // whole * whole if drop_last else part
+        assert seen == own[:kept].tolist()
+    for step in steps:
+        assert (step.sizes.sum(axis=1) > 0).all()
+        wanted = [[len(part) for part in ranks] for ranks in step.micro]
+        assert step.sizes.tolist() == wanted
 
 
 # Global batches ----------------------------------------------------------------------------------

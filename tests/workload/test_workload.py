@@ -67,7 +67,30 @@ def test_the_number_of_steps_is_known_before_they_are_made(
     assert len(batches(chosen, world_size, None)) == chosen.num_steps(world_size, None)
 
 
+@pytest.mark.parametrize(
+    ("options", "closing"),
+    [
+        ({"microbatch": 8}, [0, 0, 1]),
+        ({"microbatch": 8, "epochs": 2}, [0, 0, 1] * 2),
+        ({"microbatch": 8, "steps": 4}, [0, 0, 1, 1]),  # the run ends within an epoch
+        ({"microbatch": 20, "steps": 2}, [1, 1]),
+        ({"global_batch": 10, "epochs": 1}, [0, 1]),
+    ],
+)
+def test_the_last_step_of_an_epoch_or_of_the_run_says_so(options, closing, tmp_path):
+    steps = batches(workload(**options), 1, tmp_path)
+    assert [step.closes_epoch for step in steps] == [bool(closes) for closes in closing]
+
+
 # Batches -----------------------------------------------------------------------------------------
+
+
+def test_uneven_parts_are_dealt_in_contiguous_pieces(tmp_path):
+    chosen = workload(microbatch=4, samples_per_rank=[9, 3])
+    assert sizes(chosen, 2, tmp_path) == [[[4, 3]], [[4, 0]], [[1, 0]]]
+    (first, *_) = batches(chosen, 2, tmp_path)
+    assert [part.tolist() for part in first.micro[0]] == [[0, 1, 2, 3], [9, 10, 11]]
+    assert chosen.num_steps(2, tmp_path) == 3
 
 
 def test_a_list_of_grad_accum_gives_the_sizes_of_micro_steps(tmp_path):
@@ -160,6 +183,64 @@ def test_a_file_that_is_no_order_is_refused(tmp_path):
         f"{path}: is no order of the data set; store one array of shape (3,) or (epochs, 3), "
         "each row a permutation of 0 ... 2."
     )
+
+
+# Learning rate -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("scaling", "factor"), [("none", 1), ("linear", 16), ("sqrt", 4)])
+def test_the_learning_rate_may_grow_with_the_world_size(scaling, factor):
+    schedule = {"kind": "step_lr", "step_size": 1, "gamma": 0.5}
+    chosen = workload(microbatch=1, lr_scaling=scaling, lr_schedule=schedule)
+    assert [chosen.learning_rate(0.3, step, 16) for step in (1, 2, 3)] == pytest.approx(
+        [0.3 * factor, 0.15 * factor, 0.075 * factor], rel=1e-15
+    )
+    assert chosen.learning_rate(0.3, 1, 1) == 0.3
+
+
+# Model -------------------------------------------------------------------------------------------
+
+BATCH_NORM = {
+    "kind": "sequential",
+    "layers": [
+        {"kind": "linear", "in_features": 4, "out_features": 3},
+        {"kind": "batch_norm1d", "num_features": 3, "momentum": 0.2},
+    ],
+}
+
+
+def test_batch_norms_become_synchronised_with_the_same_tensors(tmp_path):
+    plain, other = (
+        workload(model=BATCH_NORM, microbatch=1, sync_batchnorm=sync).settled(tmp_path).graph
+        for sync in (False, True)
+    )
+    assert [call.layer.kind for call in other.calls] == ["linear", "sync_batch_norm"]
+    assert other.calls[1].layer.momentum == 0.2
+    assert other.registered[1] is other.calls[1].layer
+    assert (other.parameters, other.buffers) == (plain.parameters, plain.buffers)
+    assert other.ready_order == plain.ready_order
+    assert other.is_synchronised
+    assert not plain.is_synchronised
+
+
+@pytest.mark.parametrize(("precision", "itemsize"), [("full", 4), ("amp", 4), ("mixed", 2)])
+def test_gradients_are_sent_in_the_precisions_dtype(precision, itemsize):
+    assert workload(microbatch=1, precision=precision).gradient_itemsize == itemsize
+
+
+@pytest.mark.parametrize(
+    ("layers", "said"),
+    [
+        (["relu"], "none of its layers learns; add one that has parameters, such as linear."),
+        (
+            [{"name": "wide", "kind": "linear", "in_features": 5, "out_features": 3}],
+            "the layers do not chain: wide: takes 5 features, but gets samples of shape (4,).",
+        ),
+    ],
+)
+def test_a_model_that_cannot_be_trained_is_refused(layers, said, tmp_path):
+    model = {"kind": "sequential", "layers": layers, "input_shape": [4]}
+    assert workload(model=model, microbatch=1).problems(tmp_path) == [f"model: {said}"]
 
 
 # Weights -----------------------------------------------------------------------------------------

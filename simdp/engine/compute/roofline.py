@@ -1,7 +1,7 @@
-"""Roofline: a piece of work takes as long as its arithmetic or its memory traffic, and a launch.
+"""Roofline: a kernel takes as long as its arithmetic or its memory traffic, and a launch.
 
-Williams, Waterman and Patterson, "Roofline: an insightful visual performance model", CACM 52(4),
-2009.
+``max(flops / (peak efficiency), nbytes / bandwidth) + launch`` (Williams, Waterman and Patterson,
+"Roofline: an insightful visual performance model", CACM 52(4), 2009).
 """
 
 from __future__ import annotations
@@ -12,43 +12,45 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simdp.cluster import Device
-from simdp.workload.layers import Cost
 
 Floats = NDArray[np.float64]
 
 
 class Roofline:
-    """Seconds that work takes on each rank's device.
+    """What each rank's device can do.
 
     Parameters
     ----------
     devices : sequence of Device
         One per rank.
-    dtype : str
-        Whose peak counts.
+
+    Attributes
+    ----------
+    device : ndarray, shape `(world_size,)`
+        Number of the rank's device among those that differ.
+    bandwidth : ndarray, shape `(world_size,)`
+        Of the memory [bytes/s].
+    launch : ndarray, shape `(world_size,)`
+        Time to start a kernel [s].
     """
 
-    def __init__(self, devices: Sequence[Device], dtype: str) -> None:
-        self.flops = np.array([device.peak[dtype] * device.efficiency for device in devices])
+    def __init__(self, devices: Sequence[Device]) -> None:
+        different: list[Device] = []
+        for device in devices:
+            if device not in different:
+                different.append(device)
+        self.devices = devices
+        self.device = np.array([different.index(device) for device in devices])
         self.bandwidth = np.array([device.memory_bandwidth for device in devices])
         self.launch = np.array([device.launch for device in devices])
+        self._flops: dict[str, Floats] = {}
 
-    def seconds(self, cost: Cost) -> Floats:
-        """Time of a piece of work.
-
-        Parameters
-        ----------
-        cost : Cost
-            Arrays of shape `(world_size,)`.
-
-        Returns
-        -------
-        ndarray, shape `(world_size,)`
-            ``max(flops / (peak efficiency), nbytes / bandwidth) + launches launch`` [s].
-        """
-        work: Floats = np.maximum(cost.flops / self.flops, cost.nbytes / self.bandwidth)
-        work += cost.launches * self.launch
-        return work
+    def flops(self, dtype: str) -> Floats:
+        """Arithmetic per second in a dtype, shape `(world_size,)` [FLOP/s]."""
+        if dtype not in self._flops:
+            each = [device.peak[dtype] * device.efficiency for device in self.devices]
+            self._flops[dtype] = np.array(each)
+        return self._flops[dtype]
 
     def moving(self, nbytes: float) -> Floats:
         """Time to read and write so many bytes in device memory, per rank [s]."""

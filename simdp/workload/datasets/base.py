@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from simdp.spec import Int, Spec
+from simdp.workload.layers.base import Shape
 from simdp.workload.losses import Loss
 from simdp.workload.models import Model
 
 Array = NDArray[Any]
+Ints = NDArray[np.int64]
 
 
 class Dataset(Spec):
@@ -29,22 +31,29 @@ class Dataset(Spec):
     def length(self, base: Path) -> int:
         """Number of samples; ``base`` is the folder that relative paths start from."""
 
-    def problem_with(self, model: Model, loss: Loss, base: Path) -> str | None:
-        """Say why these samples do not suit a model and a loss, or None."""
-        arrays = self.arrays(model, 0, base)
-        x, wanted = arrays["x"], model.input_shape()
-        if x.shape[1:] != wanted:
-            return f"x has shape {x.shape}, but the model takes samples of shape {wanted}."
-        if not np.issubdtype(x.dtype, np.floating) or not np.isfinite(x).all():
-            return f"x is {x.dtype} or has values that are not finite; give finite floats."
-        return loss.problem_with(arrays["y"], model.output_shape())
+    def input_shapes(self, model: Model, base: Path) -> dict[str, Shape]:
+        """Shape of a sample of each input, where the data has one of its own."""
+        return {}
 
     @abstractmethod
-    def arrays(self, model: Model, seed: int, base: Path) -> dict[str, Array]:
-        """Return ``x`` and ``y``, each with the samples along the first axis.
+    def problem_with(self, model: Model, loss: Loss, base: Path) -> str | None:
+        """Say why these samples do not suit a model and a loss, or None."""
 
-        Floats come as float64, class indices as int64; the workload casts floats to its dtype.
+    @abstractmethod
+    def arrays(self, model: Model, loss: Loss, seed: int, base: Path) -> dict[str, Array]:
+        """Return the model's inputs and ``y``, each with the samples along the first axis.
+
+        Class indices and tokens come as int64, floats of any size; the workload casts floats to
+        its dtype, and changes no array in place. Where the loss can ignore targets, those that
+        mean nothing hold its ``ignored_label()``.
         """
+
+    def lengths(self, model: Model, loss: Loss, seed: int, base: Path) -> dict[str, Ints]:
+        """Length of every sample without its padding, by input; by default nothing is padded.
+
+        An input whose length the targets share reaches as far as the last target that counts.
+        """
+        return {}
 
 
 class Synthetic(Dataset):
@@ -56,8 +65,20 @@ class Synthetic(Dataset):
         return self.num_samples
 
     def problem_with(self, model: Model, loss: Loss, base: Path) -> str | None:
+        wrong = self.problem_with_model(model)
+        if wrong:
+            return f"{self.kind} {wrong}"
         wrong = loss.problem_with(self.targets(model), model.output_shape())
         return f"{self.kind} does not suit the loss {loss.kind}: {wrong}" if wrong else None
+
+    def problem_with_model(self, model: Model) -> str | None:
+        """Say why the model cannot take these samples; by default they are real numbers x."""
+        for name in model.graph_inputs():
+            if model.num_tokens(name) is not None:
+                return f"draws real numbers, but the model takes tokens as {name}; use tokens."
+            if name != "x":
+                return f"draws x, but the model takes {name} too; use npz."
+        return None
 
     @abstractmethod
     def targets(self, model: Model) -> Array:

@@ -9,6 +9,7 @@ import numpy as np
 
 from simdp.rng import stream
 from simdp.workload.datasets.base import Array, Synthetic
+from simdp.workload.losses import Loss
 from simdp.workload.models import Model
 
 
@@ -25,12 +26,13 @@ class Blobs(Synthetic):
     def targets(self, model: Model) -> Array:
         return np.zeros((1, *model.output_shape()[:-1]), dtype=np.int64)
 
-    def arrays(self, model: Model, seed: int, base: Path) -> dict[str, Array]:
+    def arrays(self, model: Model, loss: Loss, seed: int, base: Path) -> dict[str, Array]:
         random = stream(seed, "dataset", "blobs")
         *positions, classes = model.output_shape()
-        centres = random.standard_normal((classes, *model.input_shape()))
+        (shape,) = model.known_shapes()
+        centres = random.standard_normal((classes, *shape))
         labels = random.integers(classes, size=self.num_samples)
-        x = centres[labels] + random.standard_normal((self.num_samples, *model.input_shape()))
+        x = centres[labels] + random.standard_normal((self.num_samples, *shape))
         y = np.broadcast_to(
             labels.reshape(-1, *[1] * len(positions)), (self.num_samples, *positions)
         )

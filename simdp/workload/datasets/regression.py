@@ -10,6 +10,7 @@ import numpy as np
 
 from simdp.rng import stream
 from simdp.workload.datasets.base import Array, Synthetic
+from simdp.workload.losses import Loss
 from simdp.workload.models import Model
 
 
@@ -21,14 +22,12 @@ class Regression(Synthetic):
     def targets(self, model: Model) -> Array:
         return np.zeros((1, *model.output_shape()))
 
-    def arrays(self, model: Model, seed: int, base: Path) -> dict[str, Array]:
+    def arrays(self, model: Model, loss: Loss, seed: int, base: Path) -> dict[str, Array]:
         random = stream(seed, "dataset", "regression")
-        num_in = prod(model.input_shape())
+        (shape,) = model.known_shapes()
+        num_in = prod(shape)
         num_out = prod(model.output_shape())
         x = random.standard_normal((self.num_samples, num_in))
         teacher = random.standard_normal((num_in, num_out)) / np.sqrt(num_in)
         y = x @ teacher + 0.1 * random.standard_normal((self.num_samples, num_out))
-        return {
-            "x": x.reshape(-1, *model.input_shape()),
-            "y": y.reshape(-1, *model.output_shape()),
-        }
+        return {"x": x.reshape(-1, *shape), "y": y.reshape(-1, *model.output_shape())}

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
+from math import prod
 from typing import Any, ClassVar
 
-from pydantic import Field
-
-from simdp.spec import Int
-from simdp.workload.layers.base import NO_ARRAYS, Array, Cost, Floats, Layer, Parameters, cost
+from simdp.workload.layers.base import Array, Kept, Kernel, Layer, Pass, Shape
 
 
 class Activation(Layer):
-    """An elementwise function of a sample with ``features`` elements."""
-
-    features: Int = Field(ge=1)
+    """An elementwise function."""
 
     flops_per_element: ClassVar[int] = 1
     """Arithmetic per element; these layers are bound by memory, so that a rough count serves."""
+
+    keeps_output: ClassVar[bool] = False
+    """Whether backward needs the output; else it needs the input."""
 
     @abstractmethod
     def value(self, x: Array) -> tuple[Array, Array]:
@@ -27,27 +27,26 @@ class Activation(Layer):
     def slope(self, saved: Array) -> Array:
         """Return f'(x)."""
 
-    def forward(self, parameters: Parameters, x: Array) -> tuple[Array, Any]:
-        return self.value(x)
+    def output_shape(self, *inputs: Shape) -> Shape:
+        return inputs[0]
+
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+        return self.value(inputs[0])
 
     def backward(
-        self,
-        parameters: Parameters,
-        saved: Any,
-        dy: Array,
-        need_input_grad: bool,
-        into: Parameters = NO_ARRAYS,
-    ) -> tuple[Array | None, dict[str, Array]]:
-        return (dy * self.slope(saved) if need_input_grad else None), {}
+        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
+    ) -> tuple[Array | None, ...]:
+        return (dy * self.slope(saved) if needs[0] else None,)
 
-    def forward_cost(self, batch: Floats, itemsize: int) -> Cost:
-        return cost(batch, self.flops_per_element * self.features, 2 * self.features * itemsize, 1)
+    def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
+        size = float(prod(inputs[0]))
+        return [Kernel(self.flops_per_element * size, 2 * size * itemsize)]
 
-    def backward_cost(self, batch: Floats, itemsize: int, need_input_grad: bool) -> Cost:
-        if not need_input_grad:
-            return cost(batch, 0, 0, 0)
-        flops = (self.flops_per_element + 1) * self.features
-        return cost(batch, flops, 3 * self.features * itemsize, 1)
+    def backward_cost(
+        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
+    ) -> list[Kernel]:
+        size = float(prod(inputs[0]))
+        return [Kernel((self.flops_per_element + 1) * size, 3 * size * itemsize)] * needs[0]
 
-    def activation_nbytes(self, batch: Floats, itemsize: int) -> Floats:
-        return batch * self.features * itemsize
+    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
+        return Kept(inputs=() if self.keeps_output else (0,), output=self.keeps_output)

@@ -3,82 +3,120 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
-from math import prod
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simdp.rng import uniform_at
 from simdp.spec import Spec
+from simdp.workload.layers.parameter import Buffer, Parameter
+
+if TYPE_CHECKING:
+    from simdp.workload.graph import GraphBuilder, Value
 
 Array = NDArray[Any]
-Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 Parameters = Mapping[str, Array]
+Shape = tuple[int, ...]
+"""Of one sample: without the batch's axis."""
 
 NO_ARRAYS: Parameters = MappingProxyType({})
 
 
-class Parameter(NamedTuple):
-    """A learned tensor: its torch name, its shape, and the bound of its uniform initial values."""
-
-    name: str
-    shape: tuple[int, ...]
-    bound: float
-
-    @property
-    def num_elements(self) -> int:
-        """Number of elements."""
-        return prod(self.shape)
+class ShapeError(ValueError):
+    """What a layer is given does not fit it."""
 
 
-class Cost(NamedTuple):
-    """What a piece of work asks of a device; each an array over ranks, or a number.
+class Kernel(NamedTuple):
+    """What one kernel asks of a device.
 
     Attributes
     ----------
     flops : float
-        Floating-point operations; a multiply-add counts as two.
+        Floating-point operations per sample; a multiply-add counts as two.
     nbytes : float
-        Bytes read and written in device memory, each tensor once.
-    launches : float
-        Kernels launched.
-    """
-
-    flops: Floats
-    nbytes: Floats
-    launches: Floats
-
-    def __add__(self, other: object) -> Cost:
-        """Add two pieces of work that run one after the other."""
-        if not isinstance(other, Cost):
-            return NotImplemented
-        return Cost(
-            self.flops + other.flops, self.nbytes + other.nbytes, self.launches + other.launches
-        )
-
-
-def cost(batch: Floats, flops: float, nbytes: float, launches: int, fixed: float = 0.0) -> Cost:
-    """Cost of work on ``batch`` samples per rank.
-
-    Parameters
-    ----------
-    batch : ndarray, shape `(world_size,)`
-        Samples of each rank; a rank without samples does nothing.
-    flops, nbytes : float
-        Per sample.
-    launches : int
-        Kernels.
+        Bytes read and written in device memory per sample, each tensor once.
     fixed : float
-        Bytes that do not depend on the batch, such as weights.
+        Bytes that do not depend on the samples, such as weights.
     """
-    busy = batch > 0
-    return Cost(batch * flops, batch * nbytes + fixed * busy, launches * busy.astype(float))
+
+    flops: float
+    nbytes: float
+    fixed: float = 0.0
 
 
-class Layer(Spec):
-    """One step of a model. Parameters are passed in, so that one layer serves all replicas.
+class Kept(NamedTuple):
+    """What a layer keeps from forward for backward; values that others keep too are kept once.
+
+    Attributes
+    ----------
+    inputs : tuple of int
+        Which of its inputs.
+    output : bool
+        Whether its output.
+    nbytes : float
+        Of what it keeps beside them, per sample.
+    """
+
+    inputs: tuple[int, ...] = ()
+    output: bool = False
+    nbytes: float = 0.0
+
+
+@dataclass
+class Pass:
+    """One rank's forward and backward over a micro-batch.
+
+    Attributes
+    ----------
+    parameters : mapping of str to ndarray
+        The rank's weights by torch name.
+    buffers : dict of str to ndarray
+        The rank's buffers; a layer may change them in place.
+    gradients : dict of str to ndarray
+        What backward has found so far.
+    into : mapping of str to ndarray
+        Arrays that gradients may be written into, instead of new ones; their content is lost.
+    samples : ndarray, shape `(batch,)`
+        Which samples these are, for random numbers that belong to a sample.
+    seed, step : int
+        Of the scenario, and the number of the optimizer step.
+    """
+
+    parameters: Parameters
+    buffers: dict[str, Array] = field(default_factory=dict)
+    gradients: dict[str, Array] = field(default_factory=dict)
+    into: Parameters = field(default_factory=lambda: NO_ARRAYS)
+    samples: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    seed: int = 0
+    step: int = 0
+
+    def room(self, name: str) -> Array | None:
+        """An array that the first gradient of a parameter may be written into, or None."""
+        return None if name in self.gradients else self.into.get(name)
+
+    def add_gradient(self, name: str, gradient: Array) -> None:
+        """Add to a parameter's gradient; a parameter that several layers share gets several."""
+        if name in self.gradients:
+            self.gradients[name] += gradient
+        else:
+            self.gradients[name] = gradient
+
+    def uniform(self, layer: str, shape: Shape) -> Array:
+        """Random numbers of each sample in [0, 1), shape `(batch, *shape)`, float64.
+
+        They depend on the seed, the step, the layer, the sample and the place in its tensor, but
+        neither on the batch that the sample is in nor on the length that it is padded to.
+        """
+        return uniform_at(self.seed, ("dropout", layer, self.step), self.samples, shape)
+
+
+class Module(Spec):
+    """What a model is made of: a layer, or a block of several.
 
     Attributes
     ----------
@@ -87,43 +125,132 @@ class Layer(Spec):
     """
 
     kind: str
-    name: str
+    name: str = ""
+
+    @abstractmethod
+    def add_to(self, graph: GraphBuilder, *inputs: Value) -> Value:
+        """Append to a model's graph, in the order of forward; return what comes out."""
+
+
+class Layer(Module):
+    """One step of a model. Arrays are passed in, so that one layer serves all replicas."""
+
+    autocast: ClassVar[Literal["lower", "float32", "promote"]] = "promote"
+    """In mixed precision: 16 bit, 32 bit, or the widest of its inputs."""
 
     def parameters(self) -> list[Parameter]:
         """Learned tensors, in torch's order of registration."""
+        return []
+
+    def buffers(self) -> list[Buffer]:
+        """Tensors that are kept but not learned, in torch's order of registration."""
         return []
 
     def ready_order(self) -> list[str]:
         """Names of the parameters in the order in which torch's autograd finishes gradients."""
         return [parameter.name for parameter in self.parameters()]
 
+    def add_to(self, graph: GraphBuilder, *inputs: Value) -> Value:
+        return graph.call(self, *inputs)
+
     @abstractmethod
-    def forward(self, parameters: Parameters, x: Array) -> tuple[Array, Any]:
+    def output_shape(self, *inputs: Shape) -> Shape:
+        """Shape that comes out, per sample.
+
+        Raises
+        ------
+        ShapeError
+            If the inputs' shapes do not fit.
+        """
+
+    @abstractmethod
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
         """Return the output and what backward needs."""
 
     @abstractmethod
     def backward(
-        self,
-        parameters: Parameters,
-        saved: Any,
-        dy: Array,
-        need_input_grad: bool,
-        into: Parameters = NO_ARRAYS,
-    ) -> tuple[Array | None, dict[str, Array]]:
-        """Return the gradient of the input (None unless needed) and those of the parameters.
+        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
+    ) -> tuple[Array | None, ...]:
+        """Add the parameters' gradients to the pass, and return those of the inputs.
 
-        A layer may write a parameter's gradient into the array of its name in ``into``, instead of
-        a new one; what that held before is lost.
+        Parameters
+        ----------
+        run : Pass
+            As in forward.
+        saved : object
+            What forward returned beside the output.
+        dy : ndarray
+            Gradient of the output; left as it is.
+        needs : sequence of bool
+            For which inputs a gradient is wanted; None is returned for the others.
         """
 
     @abstractmethod
-    def forward_cost(self, batch: Floats, itemsize: int) -> Cost:
-        """Cost of forward on ``batch`` samples per rank."""
+    def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
+        """Kernels of forward on samples whose inputs have these shapes."""
 
     @abstractmethod
-    def backward_cost(self, batch: Floats, itemsize: int, need_input_grad: bool) -> Cost:
-        """Cost of backward on ``batch`` samples per rank."""
+    def backward_cost(
+        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
+    ) -> list[Kernel]:
+        """Kernels of backward."""
 
     @abstractmethod
-    def activation_nbytes(self, batch: Floats, itemsize: int) -> Floats:
-        """Bytes kept from forward for backward, shape `(world_size,)`."""
+    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
+        """What torch's layer keeps from forward for backward."""
+
+
+Exchange = Generator[Array, Array, tuple[Any, Any]]
+"""A generator that yields a rank's part, is sent what all ranks hold, and returns two values."""
+
+
+class Synchronised(Layer):
+    """Base of the layers whose ranks exchange numbers in the middle of forward and backward."""
+
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+        """As on one rank, that hears itself alone."""
+        exchange = self.exchanged_forward(run, *inputs)
+        y, saved = _alone(exchange, lambda own: own[None])
+        return y, saved
+
+    def backward(
+        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
+    ) -> tuple[Array | None, ...]:
+        """As on one rank, that hears itself alone."""
+        dx, _ = _alone(self.exchanged_backward(run, saved, dy), lambda own: own)
+        return (dx,)
+
+    @abstractmethod
+    def exchanged_forward(self, run: Pass, *inputs: Array) -> Exchange:
+        """Like forward; yields a one-dimensional array, is sent those of all ranks as rows."""
+
+    @abstractmethod
+    def exchanged_backward(self, run: Pass, saved: Any, dy: Array) -> Exchange:
+        """Like backward, returning the input's gradient and None; is sent the sum over ranks."""
+
+    @abstractmethod
+    def exchanged_elements(self) -> tuple[int, int]:
+        """Elements that a rank yields in forward and in backward."""
+
+
+def _alone(exchange: Exchange, answer: Callable[[Array], Array]) -> tuple[Any, Any]:
+    own = next(exchange)
+    try:
+        exchange.send(answer(own))
+    except StopIteration as stop:
+        both: tuple[Any, Any] = stop.value
+        return both
+    raise AssertionError("an exchange yields once")
+
+
+def last_axis(shape: Shape, features: int) -> Shape:
+    """Check that the last axis of a sample has so many features; return the axes before it.
+
+    Raises
+    ------
+    ShapeError
+        If it has not.
+    """
+    if not shape or shape[-1] != features:
+        raise ShapeError(f"takes {features} features, but gets samples of shape {shape}")
+    return shape[:-1]

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from simdp.workload.layers.base import (
-    NO_ARRAYS,
-    Array,
-    Cost,
-    Floats,
-    Layer,
-    Parameter,
-    Parameters,
-    cost,
-)
+from simdp.workload.layers.base import Array, Kept, Kernel, Layer, Pass, Shape, ShapeError
+from simdp.workload.layers.parameter import Parameter, uniform
 
 
 def split_equation(equation: str) -> tuple[str, str, str]:
@@ -50,6 +43,8 @@ class Einsum(Layer):
     equation: str
     sizes: dict[str, int]
 
+    autocast: ClassVar[Literal["lower"]] = "lower"
+
     def _parts(self) -> tuple[str, str, str]:
         return split_equation(self.equation)
 
@@ -60,40 +55,42 @@ class Einsum(Layer):
         x, weight, _ = self._parts()
         contracted = self._num("".join(i for i in weight if i in x))
         shape = tuple(self.sizes[i] for i in weight)
-        return [Parameter("weight", shape, contracted**-0.5)]
+        return [Parameter("weight", shape, uniform(contracted**-0.5))]
 
-    def forward(self, parameters: Parameters, x: Array) -> tuple[Array, Any]:
-        y: Array = np.einsum(self.equation, x, parameters["weight"], optimize=True)
-        return y, x
+    def output_shape(self, *inputs: Shape) -> Shape:
+        x, _, output = self._parts()
+        wanted = tuple(self.sizes[i] for i in x[1:])
+        if inputs[0] != wanted:
+            raise ShapeError(f"takes samples of shape {wanted}, but gets {inputs[0]}")
+        return tuple(self.sizes[i] for i in output[1:])
+
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+        y: Array = np.einsum(self.equation, inputs[0], run.parameters["weight"], optimize=True)
+        return y, inputs[0]
 
     def backward(
-        self,
-        parameters: Parameters,
-        saved: Any,
-        dy: Array,
-        need_input_grad: bool,
-        into: Parameters = NO_ARRAYS,
-    ) -> tuple[Array | None, dict[str, Array]]:
+        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
+    ) -> tuple[Array | None, ...]:
         x, weight, output = self._parts()
-        dw = np.einsum(f"{x},{output}->{weight}", saved, dy, optimize=True)
-        dx = None
-        if need_input_grad:
-            dx = np.einsum(f"{output},{weight}->{x}", dy, parameters["weight"], optimize=True)
-        return dx, {"weight": dw}
+        run.add_gradient("weight", np.einsum(f"{x},{output}->{weight}", saved, dy, optimize=True))
+        if not needs[0]:
+            return (None,)
+        return (np.einsum(f"{output},{weight}->{x}", dy, run.parameters["weight"], optimize=True),)
 
-    def _product(self, batch: Floats, itemsize: int) -> Cost:
+    def _product(self, itemsize: int) -> Kernel:
         """One of the three products; each reads two of x, W, y and writes the third."""
         x, weight, output = self._parts()
-        flops = 2 * self._num("".join(sorted(set(x[1:] + weight + output[1:]))))
+        flops = 2.0 * self._num("".join(sorted(set(x[1:] + weight + output[1:]))))
         moved = self._num(x[1:]) + self._num(output[1:])
-        return cost(batch, flops, moved * itemsize, 1, self._num(weight) * itemsize)
+        return Kernel(flops, float(moved * itemsize), float(self._num(weight) * itemsize))
 
-    def forward_cost(self, batch: Floats, itemsize: int) -> Cost:
-        return self._product(batch, itemsize)
+    def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
+        return [self._product(itemsize)]
 
-    def backward_cost(self, batch: Floats, itemsize: int, need_input_grad: bool) -> Cost:
-        product = self._product(batch, itemsize)
-        return product + product if need_input_grad else product
+    def backward_cost(
+        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
+    ) -> list[Kernel]:
+        return [self._product(itemsize)] * (1 + needs[0])
 
-    def activation_nbytes(self, batch: Floats, itemsize: int) -> Floats:
-        return batch * self._num(self._parts()[0][1:]) * itemsize
+    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
+        return Kept(inputs=(0,))

@@ -2,80 +2,101 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Sequence
+from math import prod
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
 from simdp.spec import Bool, Int
-from simdp.workload.layers.base import (
-    NO_ARRAYS,
-    Array,
-    Cost,
-    Floats,
-    Layer,
-    Parameter,
-    Parameters,
-    cost,
-)
+from simdp.workload.layers.base import Array, Kept, Kernel, Layer, Pass, Shape, last_axis
+from simdp.workload.layers.parameter import Parameter, uniform
+
+FEW_ROWS = 128
+"""Up to so many rows W x^T, turned, is up to twice as fast as x W^T; beyond, turning costs more."""
 
 
 class Linear(Layer):
     """Affine map of the last axis; the weight has shape ``(out_features, in_features)``."""
 
     kind: Literal["linear"] = "linear"
-    in_features: Int = Field(ge=1)
-    out_features: Int = Field(ge=1)
+    in_features: Int = Field(ge=1, le=10**8)
+    out_features: Int = Field(ge=1, le=10**8)
     bias: Bool = True
 
+    autocast: ClassVar[Literal["lower"]] = "lower"
+
     def parameters(self) -> list[Parameter]:
-        bound = self.in_features**-0.5  # torch: kaiming_uniform_(a=sqrt(5)), and the same for bias
-        weight = Parameter(f"{self.name}.weight", (self.out_features, self.in_features), bound)
-        bias = Parameter(f"{self.name}.bias", (self.out_features,), bound)
+        start = uniform(self.in_features**-0.5)  # torch: kaiming_uniform_(a=sqrt(5)), bias the same
+        weight = Parameter(f"{self.name}.weight", (self.out_features, self.in_features), start)
+        bias = Parameter(f"{self.name}.bias", (self.out_features,), start)
         return [weight, bias] if self.bias else [weight]
 
     def ready_order(self) -> list[str]:
         return [parameter.name for parameter in reversed(self.parameters())]  # bias, then weight
 
-    def forward(self, parameters: Parameters, x: Array) -> tuple[Array, Any]:
-        flat = x.reshape(-1, self.in_features)
-        # W x^T, turned, is a third faster than x W^T with few samples: no operand is transposed.
-        y = np.ascontiguousarray((parameters[f"{self.name}.weight"] @ flat.T).T)
-        y = y.reshape(*x.shape[:-1], self.out_features)
-        if self.bias:
-            y += parameters[f"{self.name}.bias"]
-        return y, x
+    def output_shape(self, *inputs: Shape) -> Shape:
+        return (*last_axis(inputs[0], self.in_features), self.out_features)
+
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+        bias = run.parameters[f"{self.name}.bias"] if self.bias else None
+        return affine(inputs[0], run.parameters[f"{self.name}.weight"], bias), inputs[0]
 
     def backward(
-        self,
-        parameters: Parameters,
-        saved: Any,
-        dy: Array,
-        need_input_grad: bool,
-        into: Parameters = NO_ARRAYS,
-    ) -> tuple[Array | None, dict[str, Array]]:
+        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
+    ) -> tuple[Array | None, ...]:
         x = saved.reshape(-1, self.in_features)
         flat = dy.reshape(-1, self.out_features)
         weight, bias = f"{self.name}.weight", f"{self.name}.bias"
-        gradients = {weight: np.matmul(flat.T, x, out=into.get(weight))}
         if self.bias:
-            gradients[bias] = flat.sum(axis=0, out=into.get(bias))
-        dx = dy @ parameters[weight] if need_input_grad else None
-        return dx, gradients
+            run.add_gradient(bias, flat.sum(axis=0, out=run.room(bias)))
+        run.add_gradient(weight, np.matmul(flat.T, x, out=run.room(weight)))
+        if not needs[0]:
+            return (None,)
+        return ((flat @ run.parameters[weight]).reshape(saved.shape),)
 
-    def forward_cost(self, batch: Floats, itemsize: int) -> Cost:
-        i, o = self.in_features, self.out_features
-        weights = i * o + o * self.bias
-        return cost(batch, 2 * i * o, (i + o) * itemsize, 1, weights * itemsize)
+    def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
+        return [affine_cost(inputs[0], self.in_features, self.out_features, self.bias, itemsize)]
 
-    def backward_cost(self, batch: Floats, itemsize: int, need_input_grad: bool) -> Cost:
-        i, o = self.in_features, self.out_features
-        total = cost(batch, 2 * i * o, (i + o) * itemsize, 1, i * o * itemsize)  # dW = dy^T x
-        if self.bias:
-            total += cost(batch, o, o * itemsize, 1, o * itemsize)  # db = sum of dy
-        if need_input_grad:
-            total += cost(batch, 2 * i * o, (i + o) * itemsize, 1, i * o * itemsize)  # dx = dy W
-        return total
+    def backward_cost(
+        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
+    ) -> list[Kernel]:
+        return affine_backward_cost(
+            inputs[0], self.in_features, self.out_features, self.bias, itemsize, needs[0]
+        )
 
-    def activation_nbytes(self, batch: Floats, itemsize: int) -> Floats:
-        return batch * self.in_features * itemsize
+    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
+        return Kept(inputs=(0,))
+
+
+def affine(x: Array, weight: Array, bias: Array | None) -> Array:
+    """``x W^T + b`` over the last axis of x; the weight has shape `(out, in)`."""
+    flat = x.reshape(-1, x.shape[-1])
+    if len(flat) <= FEW_ROWS:
+        y: Array = np.ascontiguousarray((weight @ flat.T).T)
+    else:
+        y = flat @ weight.T
+    y = y.reshape(*x.shape[:-1], len(weight))
+    if bias is not None:
+        y += bias
+    return y
+
+
+def affine_cost(shape: Shape, fan_in: int, fan_out: int, bias: bool, itemsize: int) -> Kernel:
+    """One product, with the bias added on its way out."""
+    rows = float(prod(shape[:-1]))
+    weights = fan_in * fan_out + fan_out * bias
+    return Kernel(
+        rows * 2 * fan_in * fan_out, rows * (fan_in + fan_out) * itemsize, weights * itemsize
+    )
+
+
+def affine_backward_cost(
+    shape: Shape, fan_in: int, fan_out: int, bias: bool, itemsize: int, need_input_grad: bool
+) -> list[Kernel]:
+    """``db = sum of dy``, ``dW = dy^T x`` and ``dx = dy W``."""
+    rows = float(prod(shape[:-1]))
+    product = affine_cost(shape, fan_in, fan_out, False, itemsize)
+    found = [Kernel(rows * fan_out, rows * fan_out * itemsize, fan_out * itemsize)] * bias
+    return [*found, product] + [product] * need_input_grad

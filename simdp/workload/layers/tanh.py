@@ -14,6 +14,7 @@ class Tanh(Activation):
     """Hyperbolic tangent; its slope is 1 - tanh(x)^2."""
 
     kind: Literal["tanh"] = "tanh"
+    keeps_output: ClassVar[bool] = True
     flops_per_element: ClassVar[int] = 10
 
     def value(self, x: Array) -> tuple[Array, Array]:

@@ -22,10 +22,23 @@ class Loss(Spec):
     def count(self, target: Array) -> int:
         """How many things the loss of these targets averages: samples, or targets that count."""
 
+    def ignored(self, target: Array) -> Array:
+        """Which elements of these targets do not count, shaped like them; by default none."""
+        return np.zeros(target.shape, dtype=bool)
+
+    def ignored_label(self) -> int | None:
+        """What a data set writes where nothing is to be told; None where all targets count."""
+        return None
+
+    def target_shape(self, output_shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Shape of a sample's target where the model makes this of it; by default the same."""
+        return output_shape
+
     @abstractmethod
     def value_and_grad(self, prediction: Array, target: Array) -> tuple[float, Array]:
         """Return the mean loss and its gradient by the prediction; the count is above 0."""
 
+    @abstractmethod
     def problem_with(self, target: Array, output_shape: tuple[int, ...]) -> str | None:
         """Say why targets do not fit a model's output, or None; the targets are all of a data set.
 
@@ -36,11 +49,3 @@ class Loss(Spec):
         output_shape : tuple of int
             What the model makes of one sample.
         """
-        if target.shape[1:] != output_shape:
-            return (
-                f"y has shape {target.shape}, but the model makes {output_shape} of each sample; "
-                f"give y the shape {(len(target), *output_shape)}."
-            )
-        if not np.issubdtype(target.dtype, np.floating) or not np.isfinite(target).all():
-            return f"y is {target.dtype} or has values that are not finite; give finite floats."
-        return None

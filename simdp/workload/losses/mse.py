@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+import numpy as np
+
 from simdp.workload.losses.base import Array, Loss
 
 
@@ -20,3 +22,13 @@ class MSE(Loss):
         value = float((difference * difference).mean())
         difference *= 2 / difference.size
         return value, difference
+
+    def problem_with(self, target: Array, output_shape: tuple[int, ...]) -> str | None:
+        if target.shape[1:] != output_shape:
+            return (
+                f"y has shape {target.shape}, but the model makes {output_shape} of each sample; "
+                f"give y the shape {(len(target), *output_shape)}."
+            )
+        if not np.issubdtype(target.dtype, np.floating) or not np.isfinite(target).all():
+            return f"y is {target.dtype} or has values that are not finite; give finite floats."
+        return None

@@ -1,38 +1,90 @@
-"""Model: a chain of layers, with torch's parameter names, shapes and orders."""
+"""Model: a graph of layers, with torch's parameter names, shapes and orders."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Self
 
 from simdp.spec import Spec
-from simdp.workload.layers import Layer, Parameter
+from simdp.workload.graph import Graph
+from simdp.workload.layers import Parameter
+from simdp.workload.layers.base import Shape
+from simdp.workload.layers.parameter import Initial
 
 
 class Model(Spec):
-    """What is trained: layers in forward order and the shapes of a sample and of its output."""
+    """What is trained: a graph, and the shapes of a sample and of its output."""
 
     kind: str
 
     @abstractmethod
-    def layers(self) -> list[Layer]:
-        """Layers in the order of forward."""
+    def build(self) -> Graph:
+        """Make the graph, as a torch module's ``__init__`` and ``forward`` do."""
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The model's layers and how they are joined."""
+        return self.build()
+
+    def graph_inputs(self) -> list[str]:
+        """Names of the inputs, as the data set has them."""
+        return list(self.input_shapes())
 
     @abstractmethod
-    def input_shape(self) -> tuple[int, ...]:
-        """Shape of one sample."""
+    def input_shapes(self) -> dict[str, Shape | None]:
+        """Shape of one sample of each input; None where only the data can tell."""
 
-    @abstractmethod
-    def output_shape(self) -> tuple[int, ...]:
-        """Shape of what the model makes of one sample."""
+    def with_input_shapes(self, shapes: Mapping[str, Shape]) -> Self:
+        """The same model for samples of these shapes, where its own keys leave them open."""
+        return self
+
+    def how_to_give_shapes(self) -> str:
+        """What to write where `input_shapes` is not known."""
+        return "give it in the model."
+
+    def output_shape(self) -> Shape:
+        """Shape of what the model makes of one sample; every input's shape must be known."""
+        return self.shapes(self.known_shapes())[self.graph.outputs[0][0]]
+
+    def known_shapes(self) -> tuple[Shape, ...]:
+        """Shapes of the inputs, which must be known."""
+        found = self.input_shapes()
+        shapes = tuple(found[name] for name in self.graph.inputs)
+        assert all(shape is not None for shape in shapes), "the scenario's checks refuse this"
+        return tuple(shape for shape in shapes if shape is not None)
+
+    def shapes(self, inputs: tuple[Shape, ...]) -> list[Shape]:
+        """Shape of every value of the graph; see `Graph.shapes`."""
+        return self.graph.shapes(inputs)
+
+    def num_tokens(self, name: str) -> int | None:
+        """How many different tokens an input may hold; None where it takes real numbers."""
+        return None
+
+    @property
+    def padding(self) -> int | None:
+        """The token that fills short samples up to the length of long ones, if there is one."""
+        return None
+
+    @property
+    def target_follows(self) -> str | None:
+        """The input whose length the targets share, where they have one target per token."""
+        return None
+
+    def initial(self, parameter: Parameter) -> Initial:
+        """How a parameter starts; by default as its layer does alone."""
+        return parameter.initial
 
     def parameters(self) -> list[Parameter]:
         """Learned tensors, in torch's order of registration."""
-        return [parameter for layer in self.layers() for parameter in layer.parameters()]
+        return list(self.graph.parameters)
 
     def ready_order(self) -> list[str]:
         """Names of the parameters in the order in which backward finishes their gradients."""
-        return [name for layer in reversed(self.layers()) for name in layer.ready_order()]
+        return list(self.graph.ready_order)
 
     def num_parameters(self) -> int:
         """Number of learned elements."""
-        return sum(parameter.num_elements for parameter in self.parameters())
+        return sum(parameter.num_elements for parameter in self.graph.parameters)

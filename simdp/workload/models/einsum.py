@@ -8,8 +8,9 @@ from pydantic import ConfigDict, field_validator, model_validator
 
 from simdp.errors import unknown_name
 from simdp.spec import problem
-from simdp.workload.layers import Einsum, Layer
-from simdp.workload.layers.einsum import split_equation
+from simdp.workload.graph import Graph, GraphBuilder
+from simdp.workload.layers.base import Shape
+from simdp.workload.layers.einsum import Einsum, split_equation
 from simdp.workload.models.base import Model
 
 
@@ -64,13 +65,11 @@ class EinsumModel(Model):
         extra: dict[str, Any] = dict(self.model_extra or {})
         return extra
 
-    def layers(self) -> list[Layer]:
-        return [Einsum(name="einsum", equation=self.equation, sizes=self.sizes())]
+    def build(self) -> Graph:
+        graph = GraphBuilder("x")
+        einsum = Einsum(name="einsum", equation=self.equation, sizes=self.sizes())
+        return graph.build(graph.call(einsum, graph.input("x")))
 
-    def input_shape(self) -> tuple[int, ...]:
+    def input_shapes(self) -> dict[str, Shape | None]:
         x, _, _ = split_equation(self.equation)
-        return tuple(self.sizes()[index] for index in x[1:])
-
-    def output_shape(self) -> tuple[int, ...]:
-        _, _, output = split_equation(self.equation)
-        return tuple(self.sizes()[index] for index in output[1:])
+        return {"x": tuple(self.sizes()[index] for index in x[1:])}

@@ -8,7 +8,10 @@ from pydantic import Field, field_validator
 
 from simdp.errors import unknown_name
 from simdp.spec import Bool, Int, problem
-from simdp.workload.layers import ACTIVATIONS, Layer, Linear
+from simdp.workload.graph import Graph, GraphBuilder
+from simdp.workload.layers import ACTIVATIONS
+from simdp.workload.layers.base import Shape
+from simdp.workload.layers.linear import Linear
 from simdp.workload.models.base import Model
 
 
@@ -30,21 +33,17 @@ class MLP(Model):
             raise problem(unknown_name("activation", value, sorted(ACTIVATIONS)))
         return value
 
-    def layers(self) -> list[Layer]:
+    def build(self) -> Graph:
         activation: Any = ACTIVATIONS[self.activation]
-        layers: list[Layer] = []
+        graph = GraphBuilder("x")
+        h = graph.input("x")
         for index, (before, after) in enumerate(zip(self.widths, self.widths[1:], strict=False)):
             if index:
-                layers.append(activation(name=f"{self.activation}.{index - 1}", features=before))
-            layers.append(
-                Linear(
-                    name=f"layers.{index}", in_features=before, out_features=after, bias=self.bias
-                )
-            )
-        return layers
+                h = graph.call(activation(name=f"{self.activation}.{index - 1}"), h)
+            name = f"layers.{index}"
+            linear = Linear(name=name, in_features=before, out_features=after, bias=self.bias)
+            h = graph.call(linear, h)
+        return graph.build(h)
 
-    def input_shape(self) -> tuple[int, ...]:
-        return (self.widths[0],)
-
-    def output_shape(self) -> tuple[int, ...]:
-        return (self.widths[-1],)
+    def input_shapes(self) -> dict[str, Shape | None]:
+        return {"x": (self.widths[0],)}

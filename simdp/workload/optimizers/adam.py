@@ -1,4 +1,4 @@
-"""Adam with torch.optim.Adam's arguments and arithmetic."""
+"""Adam with torch.optim.Adam's arguments and arithmetic, and the moments that others share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from simdp.spec import Bool
-from simdp.workload.optimizers.base import Array, Optimizer, State
+from simdp.workload.optimizers.base import Array, Optimizer, State, effective_gradient
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
@@ -24,17 +24,31 @@ class Adam(Optimizer):
     amsgrad: Bool = False
     maximize: Bool = False
 
-    def state_names(self) -> list[str]:
-        return ["exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if self.amsgrad else [])]
+    def starting_state(self) -> dict[str, float]:
+        return moments(self.amsgrad)
 
     def update(self, parameter: Array, gradient: Array, state: State, lr: float, t: int) -> None:
-        gradient = -gradient if self.maximize else gradient
-        if self.weight_decay:
-            gradient = gradient + self.weight_decay * parameter
-        moments(self.betas, self.eps, self.amsgrad, parameter, gradient, state, lr, t)
+        gradient = effective_gradient(parameter, gradient, self.weight_decay, self.maximize)
+        descend(self.betas, self.eps, self.amsgrad, parameter, gradient, state, lr, t)
 
 
-def moments(
+def moments(amsgrad: bool = False) -> dict[str, float]:
+    """Names and starting values of Adam's state."""
+    return {"exp_avg": 0.0, "exp_avg_sq": 0.0, **({"max_exp_avg_sq": 0.0} if amsgrad else {})}
+
+
+def update_moments(
+    betas: tuple[float, float], gradient: Array, state: State
+) -> tuple[Array, Array]:
+    """``m = b1 m + (1 - b1) g`` and ``v = b2 v + (1 - b2) g^2``, in place; return both."""
+    (b1, b2), m, v = betas, state["exp_avg"], state["exp_avg_sq"]
+    m += (1 - b1) * (gradient - m)
+    v *= b2
+    v += (1 - b2) * gradient * gradient
+    return m, v
+
+
+def descend(
     betas: tuple[float, float],
     eps: float,
     amsgrad: bool,
@@ -45,10 +59,7 @@ def moments(
     t: int,
 ) -> None:
     """Adam's step: ``p -= lr / (1 - b1^t) m / (sqrt(v) / sqrt(1 - b2^t) + eps)``."""
-    (b1, b2), m, v = betas, state["exp_avg"], state["exp_avg_sq"]
-    m += (1 - b1) * (gradient - m)
-    v *= b2
-    v += (1 - b2) * gradient * gradient
+    (b1, b2), (m, v) = betas, update_moments(betas, gradient, state)
     if amsgrad:
         np.maximum(state["max_exp_avg_sq"], v, out=state["max_exp_avg_sq"])
         v = state["max_exp_avg_sq"]

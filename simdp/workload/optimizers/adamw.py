@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from simdp.spec import Bool
-from simdp.workload.optimizers.adam import Beta, moments
+from simdp.workload.optimizers.adam import Beta, descend, moments
 from simdp.workload.optimizers.base import Array, Optimizer, State
 
 
@@ -21,10 +21,10 @@ class AdamW(Optimizer):
     amsgrad: Bool = False
     maximize: Bool = False
 
-    def state_names(self) -> list[str]:
-        return ["exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if self.amsgrad else [])]
+    def starting_state(self) -> dict[str, float]:
+        return moments(self.amsgrad)
 
     def update(self, parameter: Array, gradient: Array, state: State, lr: float, t: int) -> None:
         parameter *= 1 - lr * self.weight_decay
         gradient = -gradient if self.maximize else gradient
-        moments(self.betas, self.eps, self.amsgrad, parameter, gradient, state, lr, t)
+        descend(self.betas, self.eps, self.amsgrad, parameter, gradient, state, lr, t)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic_core import InitErrorDetails
 
-from simdp.spec import Spec
+from simdp.spec import Spec, problem, problems
+from simdp.workload.optimizers.groups import ParamGroup, read_groups
 
 Array = NDArray[Any]
 State = dict[str, Array]
@@ -25,14 +30,37 @@ class Optimizer(Spec):
     ----------
     lr : float
         Learning rate.
+    param_groups : tuple of ParamGroup or None
+        Parameters with arguments of their own; the first group that matches a name holds it, and
+        parameters that none matches have the optimizer's arguments.
     """
 
     kind: str
     lr: float = Field(1e-3, ge=0)
+    param_groups: tuple[ParamGroup, ...] | None = None
+
+    @field_validator("param_groups", mode="before")
+    @classmethod
+    def _groups_set_arguments(cls, value: Any) -> Any:
+        return None if value is None else read_groups(cls, value)
+
+    @model_validator(mode="after")
+    def _groups_go_with_the_rest(self) -> Self:
+        """Check the arguments of each group together; each alone is checked already."""
+        if not self.param_groups or _conflicts(self, {}):  # those are the optimizer's own to report
+            return self
+        errors = [
+            InitErrorDetails(type=problem(line), loc=("param_groups", i), input=group)
+            for i, group in enumerate(self.param_groups)
+            for line in _conflicts(self, group.arguments)
+        ]
+        if errors:
+            raise ValidationError.from_exception_data(type(self).__name__, errors)
+        return self
 
     @abstractmethod
-    def state_names(self) -> list[str]:
-        """Names of the tensors kept per parameter, each shaped like it."""
+    def starting_state(self) -> dict[str, float]:
+        """Names of the tensors kept per parameter, each with its value before the first step."""
 
     @abstractmethod
     def update(self, parameter: Array, gradient: Array, state: State, lr: float, t: int) -> None:
@@ -43,7 +71,7 @@ class Optimizer(Spec):
         parameter, gradient : ndarray
             One-dimensional, of equal length; the gradient is left as it is.
         state : dict of str to ndarray
-            The tensors of `state_names`, zero before the first step.
+            The tensors of `starting_state`, with those values before the first step.
         lr : float
             Learning rate of this step.
         t : int
@@ -59,10 +87,66 @@ class Optimizer(Spec):
             block = {name: tensor[part] for name, tensor in kept.items()}
             self.update(flat[part], grad[part], block, lr, t)
 
+    def state_names(self) -> list[str]:
+        """Names of the tensors kept per parameter, each shaped like it."""
+        return list(self.starting_state())
+
     def new_state(self, parameter: Array) -> State:
         """State before the first step."""
-        return {name: np.zeros_like(parameter) for name in self.state_names()}
+        return {
+            name: np.full_like(parameter, value) for name, value in self.starting_state().items()
+        }
 
     def nbytes_moved(self, num_elements: int, itemsize: int) -> float:
         """Bytes that one step reads and writes: gradient in; parameter and state in and out."""
-        return (3 + 2 * len(self.state_names())) * num_elements * itemsize
+        return (3 + 2 * len(self.starting_state())) * num_elements * itemsize
+
+    def for_parameter(self, name: str) -> Optimizer:
+        """Make the optimizer of one parameter, without groups: with its group's arguments.
+
+        Parameters
+        ----------
+        name : str
+            The parameter's, for example ``"layers.0.bias"``.
+        """
+        return _for_parameter(self, name) if self.param_groups is not None else self
+
+    def unmatched(self, names: Iterable[str]) -> list[str]:
+        """List the patterns of the groups that match none of these parameter names."""
+        known = list(names)
+        return [
+            pattern
+            for group in self.param_groups or ()
+            for pattern in group.params
+            if not any(fnmatchcase(name, pattern) for name in known)
+        ]
+
+
+def effective_gradient(
+    parameter: Array, gradient: Array, weight_decay: float, maximize: bool
+) -> Array:
+    """``g + weight_decay p``, with ``-g`` for g to maximize; the gradient itself stays."""
+    gradient = -gradient if maximize else gradient
+    return gradient + weight_decay * parameter if weight_decay else gradient
+
+
+def _with_arguments(optimizer: Optimizer, arguments: dict[str, Any]) -> Optimizer:
+    """Make a copy without groups and with some arguments replaced."""
+    own = {name: value for name, value in optimizer if name != "param_groups"}
+    return type(optimizer)(**{**own, **arguments})
+
+
+def _conflicts(optimizer: Optimizer, arguments: dict[str, Any]) -> list[str]:
+    """Say what is wrong between these arguments and the others."""
+    try:
+        _with_arguments(optimizer, arguments)
+    except ValidationError as error:
+        return [found.line for found in problems(error, {})]
+    return []
+
+
+@lru_cache(maxsize=4096)
+def _for_parameter(optimizer: Optimizer, name: str) -> Optimizer:
+    groups = (group for group in optimizer.param_groups or () if group.matches(name))
+    group = next(groups, None)
+    return _with_arguments(optimizer, group.arguments if group else {})

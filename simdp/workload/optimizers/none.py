@@ -13,8 +13,8 @@ class NoOptimizer(Optimizer):
     kind: Literal["none"] = "none"
     lr: Literal[0] = 0
 
-    def state_names(self) -> list[str]:
-        return []
+    def starting_state(self) -> dict[str, float]:
+        return {}
 
     def update(self, parameter: Array, gradient: Array, state: State, lr: float, t: int) -> None:
         """Do nothing."""

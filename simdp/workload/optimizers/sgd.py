@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from simdp.spec import Bool, problem
-from simdp.workload.optimizers.base import Array, Optimizer, State
+from simdp.workload.optimizers.base import Array, Optimizer, State, effective_gradient
 
 
 class SGD(Optimizer):
@@ -26,13 +26,11 @@ class SGD(Optimizer):
             raise problem("nesterov needs a momentum above 0 and no dampening; set momentum: 0.9.")
         return self
 
-    def state_names(self) -> list[str]:
-        return ["momentum_buffer"] if self.momentum else []
+    def starting_state(self) -> dict[str, float]:
+        return {"momentum_buffer": 0.0} if self.momentum else {}
 
     def update(self, parameter: Array, gradient: Array, state: State, lr: float, t: int) -> None:
-        gradient = -gradient if self.maximize else gradient
-        if self.weight_decay:
-            gradient = gradient + self.weight_decay * parameter
+        gradient = effective_gradient(parameter, gradient, self.weight_decay, self.maximize)
         if self.momentum:
             buffer = state["momentum_buffer"]
             if t == 1:

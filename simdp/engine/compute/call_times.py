@@ -1,0 +1,158 @@
+"""How long each call of a model takes on each rank, kernel by kernel, for the rank's samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simdp.engine.compute.roofline import Roofline
+from simdp.workload import Workload
+from simdp.workload.execution import call_dtypes
+from simdp.workload.layers import Kernel
+from simdp.workload.layers.base import Shape
+from simdp.workload.precision.rounding import numpy_dtype
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Shapes = tuple[Shape, ...]
+
+LOSS = "loss"
+"""Name of the work that follows the last call."""
+
+
+class Kernels(NamedTuple):
+    """Kernels of all calls as arrays of equal length; the loss counts as one more call.
+
+    Attributes
+    ----------
+    call : ndarray
+        Number of the call that each belongs to, rising.
+    dtype : ndarray
+        Position in ``CallTimes.dtypes``.
+    flops, nbytes, fixed : ndarray
+        As in `Kernel`.
+    """
+
+    call: Ints
+    dtype: Ints
+    flops: Floats
+    nbytes: Floats
+    fixed: Floats
+
+
+class CallTimes:
+    """Seconds of forward and backward, call by call.
+
+    Parameters
+    ----------
+    workload : Workload
+        What is computed.
+    roofline : Roofline
+        The devices.
+
+    Attributes
+    ----------
+    names : list of str
+        Of the calls' layers, and of the loss at the end.
+    """
+
+    def __init__(self, workload: Workload, roofline: Roofline) -> None:
+        self.workload, self.roofline, self.graph = workload, roofline, workload.graph
+        self.names = [call.layer.name or call.layer.kind for call in self.graph.calls] + [LOSS]
+        ran = call_dtypes(self.graph, workload.precision, workload.dtype)
+        self.call_dtypes = [*ran, workload.dtype]
+        self._kernels: dict[tuple[str, Shapes], Kernels] = {}
+        self._seconds: dict[tuple[str, bytes, tuple[Shapes, ...]], Floats] = {}
+
+    def seconds(self, activity: str, batch: Ints, shapes: Sequence[Shapes]) -> Floats:
+        """Time of every call on every rank.
+
+        Parameters
+        ----------
+        activity : {"forward", "backward"}
+            Which.
+        batch : ndarray, shape `(world_size,)`
+            Samples of each rank.
+        shapes : sequence of tuple of Shape
+            Shapes of the inputs on each rank; one entry where all are alike.
+
+        Returns
+        -------
+        ndarray, shape `(num_calls + 1, world_size)`
+            Seconds; 0 on a rank without samples.
+        """
+        key = (activity, batch.tobytes(), tuple(shapes))
+        if key not in self._seconds:
+            if len(self._seconds) > 256:  # batches of ever new lengths must not fill the memory
+                self._seconds.clear()
+            self._seconds[key] = self._work_out(activity, batch, shapes)
+        return self._seconds[key]
+
+    def _work_out(self, activity: str, batch: Ints, shapes: Sequence[Shapes]) -> Floats:
+        alike = list(dict.fromkeys(shapes))
+        which = np.array([alike.index(shape) for shape in shapes]) + 0 * batch
+        # Ranks with the same samples, shapes and device take the same time.
+        each = np.stack([which, batch, self.roofline.device], axis=1)
+        chosen, first, inverse = np.unique(each, axis=0, return_index=True, return_inverse=True)
+        found = np.zeros((len(self.names), len(chosen)))
+        for column, rank in enumerate(first):
+            if batch[rank]:
+                kernels = self._kernels_of(activity, alike[which[rank]])
+                found[:, column] = self._of_rank(kernels, int(rank), float(batch[rank]))
+        return found[:, inverse.reshape(-1)]
+
+    def _of_rank(self, kernels: Kernels, rank: int, batch: float) -> Floats:
+        flops = np.array([self.roofline.flops(name)[rank] for name in self.dtypes()])
+        seconds = np.maximum(
+            batch * kernels.flops / flops[kernels.dtype],
+            (batch * kernels.nbytes + kernels.fixed) / self.roofline.bandwidth[rank],
+        )
+        seconds += self.roofline.launch[rank]
+        return np.bincount(kernels.call, seconds, minlength=len(self.names)).astype(float)
+
+    def dtypes(self) -> list[str]:
+        """Dtypes that calls run in."""
+        return list(dict.fromkeys(self.call_dtypes))
+
+    def _kernels_of(self, activity: str, inputs: Shapes) -> Kernels:
+        key = (activity, inputs)
+        if key not in self._kernels:
+            listed, known = [], self.dtypes()
+            for number, kernels in enumerate(call_kernels(self.workload, activity, inputs)):
+                dtype = known.index(self.call_dtypes[number])
+                listed += [(number, dtype, *kernel) for kernel in kernels]
+            columns = np.array(listed, dtype=float).T
+            call, dtypes = columns[:2].astype(np.int64)
+            self._kernels[key] = Kernels(call, dtypes, *columns[2:])
+        return self._kernels[key]
+
+
+def call_kernels(workload: Workload, activity: str, inputs: Shapes) -> list[list[Kernel]]:
+    """Kernels of each call, and of the loss.
+
+    Calls that run in 16 bit beside 32-bit weights cast these first, as torch's autocast does.
+    """
+    graph, dtype = workload.graph, workload.dtype
+    flowing = graph.shapes(inputs)
+    ran = call_dtypes(graph, workload.precision, dtype)
+    stored = numpy_dtype(workload.precision.weight_dtype(dtype)).itemsize
+    found = []
+    for call, needs, low in zip(graph.calls, graph.needs, ran, strict=True):
+        given = [flowing[value] for value in call.inputs]
+        itemsize = numpy_dtype(low).itemsize
+        if activity == "forward":
+            kernels = call.layer.forward_cost(given, itemsize)
+        else:
+            kernels = call.layer.backward_cost(given, itemsize, needs)
+        learned = sum(p.num_elements for p in call.layer.parameters())
+        if itemsize < stored and learned:
+            kernels = [Kernel(0.0, 0.0, float(learned * (itemsize + stored))), *kernels]
+        found.append(kernels)
+    width = float(sum(prod(flowing[value]) for value, _ in graph.outputs))
+    # The loss: prediction and target in, a gradient out.
+    found.append([Kernel(4 * width, 2 * width * numpy_dtype(dtype).itemsize)])
+    return found

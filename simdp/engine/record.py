@@ -1,0 +1,66 @@
+"""StepRecord: what a step did to the numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+class StepRecord(NamedTuple):
+    """What a step did to the numbers; None where there are none.
+
+    Attributes
+    ----------
+    samples : int
+        Of all ranks.
+    loss : float or None
+        Mean over all that the ranks' losses average.
+    loss_per_rank : list of (float or None), or None
+        Each rank's own mean.
+    lr : float
+        Learning rate of the optimizer, its parameter groups left aside.
+    grad_norm : float or None
+        Of rank 0's gradient, unscaled and before clipping.
+    loss_scale : float or None
+        By which the losses of this step were multiplied.
+    skipped : bool or None
+        Whether inf or nan kept the weights as they were; None without a loss scale.
+    """
+
+    samples: int
+    loss: float | None
+    loss_per_rank: list[float | None] | None
+    lr: float
+    grad_norm: float | None
+    loss_scale: float | None
+    skipped: bool | None
+
+
+def mean_losses(
+    losses: Sequence[Floats], counts: Floats
+) -> tuple[float | None, list[float | None]]:
+    """Join the losses of micro-steps.
+
+    Parameters
+    ----------
+    losses : sequence of ndarray, each of shape `(world_size,)`
+        Of every micro-step; nan on a rank without any.
+    counts : ndarray, shape `(num_micro, world_size)`
+        How many things each averages.
+
+    Returns
+    -------
+    (float or None, list of (float or None))
+        Over all ranks, and of each.
+    """
+    totals = (np.where(counts > 0, losses, 0.0) * counts).sum(axis=0)
+    each = counts.sum(axis=0)
+    mean = float(totals.sum() / each.sum()) if each.sum() else None
+    return mean, [
+        float(total / count) if count else None for total, count in zip(totals, each, strict=True)
+    ]

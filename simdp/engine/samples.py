@@ -1,0 +1,60 @@
+"""Samples: the data of a run, and what a rank is given of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simdp.scenario import Scenario
+from simdp.workload.layers.base import Shape
+
+Array = NDArray[Any]
+Ints = NDArray[np.int64]
+
+
+class Samples:
+    """The data set of one point. Padded samples are cut to the longest of their micro-batch.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        One point; without numerics only lengths are kept.
+    """
+
+    def __init__(self, scenario: Scenario) -> None:
+        workload, seed, base = scenario.workload, scenario.seed, scenario.base
+        self.model = workload.model
+        self.lengths = workload.lengths(seed, base)
+        self.arrays: dict[str, Array] = {}
+        if scenario.numerics:
+            found = workload.dataset.arrays(self.model, workload.loss, seed, base)
+            for name in list(found):  # one by one, so that they are not all there twice
+                array = found.pop(name)
+                floats = array.dtype.kind == "f"
+                self.arrays[name] = array.astype(workload.dtype, copy=False) if floats else array
+
+    def shapes(self, part: Ints) -> tuple[Shape, ...]:
+        """Shapes of the inputs of a micro-batch, per sample."""
+        full = zip(self.model.graph.inputs, self.model.known_shapes(), strict=True)
+        if not self.lengths or not len(part):
+            return tuple(shape for _, shape in full)
+        return tuple((self._longest(name, part), *shape[1:]) for name, shape in full)
+
+    def _longest(self, name: str, part: Ints) -> int:
+        return int(self.lengths[name][part].max())
+
+    def inputs(self, part: Ints) -> list[Array]:
+        """The graph's inputs of a micro-batch."""
+        return [self._cut(name, name, part) for name in self.model.graph.inputs]
+
+    def target(self, part: Ints) -> Array:
+        """The targets of a micro-batch."""
+        return self._cut("y", self.model.target_follows, part)
+
+    def _cut(self, name: str, like: str | None, part: Ints) -> Array:
+        array = self.arrays[name]
+        if self.lengths and like is not None and len(part):
+            array = array[:, : self._longest(like, part)]
+        return array[part]

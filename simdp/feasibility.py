@@ -1,0 +1,116 @@
+"""Feasibility: what cannot be right between a cluster, a workload and a strategy.
+
+Each part may be valid alone. What is looked at here needs several of them, at one point of a sweep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from simdp.cluster import Cluster
+from simdp.strategies import Strategy
+from simdp.strategies.memory import host_memory, host_memory_needed
+from simdp.units import format_quantity
+from simdp.workload import Workload
+
+Sure = Callable[..., bool]
+"""``sure(("cluster", "world_size"), ...)``: whether the values at these places can be relied on."""
+
+
+def straggler_problems(cluster: Cluster, largest: int) -> list[str]:
+    """Refuse stragglers on ranks that the sweep's largest world size lacks."""
+    return [
+        f"cluster.stragglers.{i}.rank: rank {straggler.on_rank()} does not exist; the largest "
+        f"world_size is {largest}, so ranks are 0 ... {largest - 1}."
+        for i, straggler in enumerate(cluster.stragglers)
+        if (straggler.on_rank() or 0) >= largest
+    ]
+
+
+def fault_problems(workload: Workload, largest: int) -> list[str]:
+    """Refuse faults on ranks that the sweep's largest world size lacks."""
+    return [
+        f"workload.inject.{i}.rank: rank {fault.on_rank()} does not exist; the largest "
+        f"world_size is {largest}, so ranks are 0 ... {largest - 1}."
+        for i, fault in enumerate(workload.inject)
+        if fault.on_rank() >= largest
+    ]
+
+
+def joint_problems(
+    cluster: Cluster, workload: Workload, strategy: Strategy, sure: Sure
+) -> list[str]:
+    """Say what is wrong between the parts of one point."""
+    n = cluster.world_size
+    found = []
+    wrong, batch = strategy.problem_with(n, workload), workload.global_batch
+    if wrong and sure(("strategy",), ("cluster", "world_size"), ("workload",)):
+        found.append(f"strategy.{wrong}")
+    if batch is not None and batch < n and sure(("cluster", "world_size")):
+        found.append(
+            f"workload.global_batch: {batch} samples cannot feed {n} ranks; use {n} or more."
+        )
+    parts = workload.samples_per_rank
+    if parts is not None and len(parts) != n and sure(("cluster", "world_size")):
+        found.append(
+            f"workload.samples_per_rank: has {len(parts)} entries for {n} ranks; give one each."
+        )
+    for dtype in dict.fromkeys((workload.dtype, workload.precision.low or workload.dtype)):
+        found += _peak_problems(cluster, dtype) if sure(("workload", "dtype")) else []
+    return found
+
+
+def _peak_problems(cluster: Cluster, dtype: str) -> list[str]:
+    """Refuse devices of which it is not known how fast they compute in a dtype."""
+    lacking = [r for r, device in enumerate(cluster.devices()) if dtype not in device.peak]
+    if not lacking:
+        return []
+    listed = isinstance(cluster.device, list)
+    place = f"cluster.device.{lacking[0]}" if listed else "cluster.device"
+    known = ", ".join(cluster.devices()[lacking[0]].peak)
+    return [f"{place}.peak: has no {dtype}, which the workload computes in; known: {known}."]
+
+
+def size_problems(
+    cluster: Cluster, workload: Workload, strategy: Strategy, base: Path, numerics: bool
+) -> list[str]:
+    """Compare batches, data and memory of a point with which nothing else is wrong."""
+    n, num_samples = cluster.world_size, workload.dataset.length(base)
+    accumulate = workload.grad_accum
+    parts = workload.samples_per_rank
+    if parts is not None and sum(parts) > num_samples:
+        return [
+            f"workload.samples_per_rank: {parts} asks for {sum(parts)} samples, but the dataset "
+            f"has {num_samples}."
+        ]
+    if isinstance(accumulate, list) and workload.global_batch is not None:
+        shard = -(-min(workload.global_batch, num_samples) // n)
+        if sum(accumulate) != shard:
+            return [
+                f"workload.grad_accum: {accumulate} sums to {sum(accumulate)}, but each rank gets "
+                f"{shard} of the {workload.global_batch} samples; make the sums equal."
+            ]
+    if workload.drop_last and parts is None and workload.samples_per_step(n) > num_samples:
+        return [
+            f"workload.drop_last: leaves nothing, since one step takes "
+            f"{workload.samples_per_step(n)} samples and the dataset has {num_samples}."
+        ]
+    if workload.drop_last and parts is not None and workload.samples_per_step(1) > max(parts):
+        return [
+            f"workload.drop_last: leaves nothing, since one step takes "
+            f"{workload.samples_per_step(1)} samples of a rank and samples_per_rank is {parts}."
+        ]
+    wrong = workload.lr_schedule.problem_with(workload.num_steps(n, base))
+    if wrong:
+        return [f"workload.lr_schedule: {wrong}"]
+    if not numerics:
+        return []
+    needed, there = host_memory_needed(workload, strategy, n, num_samples), host_memory()
+    if needed <= there:
+        return []
+    return [
+        f"numerics: the arrays of {n} ranks need {needed / 1e9:.1f} GB, but this machine has "
+        f"{format_quantity(round(there, -8), 'data size')}; set numerics: false to simulate the "
+        "time alone."
+    ]

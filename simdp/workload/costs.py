@@ -1,0 +1,53 @@
+"""FLOPs of a whole model: what its calls' kernels add up to. Their seconds are the engine's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from simdp.workload.graph import Graph
+from simdp.workload.layers.base import Shape
+
+ITEMSIZE = 4
+"""Any would do: FLOPs do not depend on it."""
+
+
+class Flops(NamedTuple):
+    """Floating-point operations per sample; a multiply-add counts as two.
+
+    Attributes
+    ----------
+    total : float
+        Of every kernel.
+    products : float
+        Of layers that multiply matrices, such as convolutions: what publications count, mostly as
+        multiply-adds, of which there are half as many.
+    """
+
+    total: float
+    products: float
+
+
+def forward_flops(graph: Graph, inputs: Sequence[Shape]) -> Flops:
+    """FLOPs of forward on one sample whose inputs have these shapes."""
+    return _added(graph, inputs, backward=False)
+
+
+def backward_flops(graph: Graph, inputs: Sequence[Shape]) -> Flops:
+    """FLOPs of backward on one sample whose inputs have these shapes."""
+    return _added(graph, inputs, backward=True)
+
+
+def _added(graph: Graph, inputs: Sequence[Shape], backward: bool) -> Flops:
+    flowing = graph.shapes(inputs)
+    total = products = 0.0
+    for call, needs in zip(graph.calls, graph.needs, strict=True):
+        given = [flowing[value] for value in call.inputs]
+        if backward:
+            kernels = call.layer.backward_cost(given, ITEMSIZE, needs)
+        else:
+            kernels = call.layer.forward_cost(given, ITEMSIZE)
+        flops = sum(kernel.flops for kernel in kernels)
+        total += flops
+        products += flops if call.layer.autocast == "lower" else 0.0
+    return Flops(total, products)

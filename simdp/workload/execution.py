@@ -1,0 +1,178 @@
+"""Forward and backward of a graph on one rank, in NumPy; no clock.
+
+Both are generators, since layers such as SyncBatchNorm exchange numbers with other ranks: a
+generator yields a rank's part and is sent the answer. Most models never yield.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from simdp.workload.graph import Graph
+from simdp.workload.layers.base import Array, Parameters, Pass, Synchronised
+from simdp.workload.precision import Precision
+from simdp.workload.precision.rounding import rounded
+
+Kept = list[Any]
+"""What each call keeps from forward for backward."""
+
+
+def call_dtypes(graph: Graph, precision: Precision, dtype: str) -> tuple[str, ...]:
+    """Dtype in which each call runs.
+
+    Parameters
+    ----------
+    graph : Graph
+        The model.
+    precision : Precision
+        Who rounds what.
+    dtype : str
+        Of the parameters and of the graph's inputs.
+    """
+    flowing = [dtype for _ in graph.inputs]
+    for call in graph.calls:
+        given = [flowing[value] for value in call.inputs]
+        flowing.append(precision.compute_dtype(call.layer.autocast, given, dtype))
+    return tuple(flowing[len(graph.inputs) :])
+
+
+class Executor:
+    """Runs a graph's calls, rounding what goes in and out of those that run in 16 bit.
+
+    Rounded values stay in arrays of the full dtype: NumPy's 16-bit products are far slower.
+
+    Parameters
+    ----------
+    graph : Graph
+        The model.
+    dtypes : sequence of str
+        From `call_dtypes`.
+    dtype : str
+        Of the arrays.
+    """
+
+    def __init__(self, graph: Graph, dtypes: Sequence[str], dtype: str) -> None:
+        self.graph, self.dtype = graph, dtype
+        self.low = [None if name == dtype else name for name in dtypes]
+        last = {v: number for number, call in enumerate(graph.calls) for v in call.inputs}
+        kept = {value for value, _ in graph.outputs}
+        self._done: list[list[int]] = [[] for _ in graph.calls]
+        for value, number in last.items():
+            if value not in kept:
+                self._done[number].append(value)
+
+    def forward(
+        self, run: Pass, inputs: Sequence[Array]
+    ) -> Generator[Array, Array, tuple[list[Array], Kept]]:
+        """Run the calls; yields and is sent as in `Synchronised.exchanged_forward`.
+
+        Parameters
+        ----------
+        run : Pass
+            The rank's arrays.
+        inputs : sequence of ndarray
+            The graph's inputs, each with the samples along its first axis.
+
+        Returns
+        -------
+        (list of ndarray, list)
+            The graph's outputs, and what `backward` needs.
+        """
+        values: list[Any] = list(inputs)
+        kept: Kept = []
+        rounds = _Rounding(run)
+        for number, call in enumerate(self.graph.calls):
+            given, low = [values[value] for value in call.inputs], self.low[number]
+            here = rounds.of(low)
+            if low is not None:
+                given = [_rounded(value, low) for value in given]
+            if isinstance(call.layer, Synchronised):
+                y, saved = yield from call.layer.exchanged_forward(here, *given)
+            else:
+                y, saved = call.layer.forward(here, *given)
+            values.append(y if low is None else rounded(y, low))
+            kept.append((here, saved))
+            for value in self._done[number]:
+                values[value] = None
+        return [values[value] for value, _ in self.graph.outputs], kept
+
+    def backward(
+        self, run: Pass, kept: Kept, slopes: Sequence[Array]
+    ) -> Generator[Array, Array, None]:
+        """Add the gradients of the parameters to the pass, the last call first.
+
+        Parameters
+        ----------
+        run : Pass
+            As in forward.
+        kept : list
+            From forward; emptied on the way.
+        slopes : sequence of ndarray
+            Gradients of the graph's outputs.
+        """
+        first = len(self.graph.inputs)
+        flowing: dict[int, Array] = {}
+        for (value, _), slope in zip(self.graph.outputs, slopes, strict=True):
+            flowing[value] = slope
+        for number in reversed(range(len(self.graph.calls))):
+            call, low, needs = self.graph.calls[number], self.low[number], self.graph.needs[number]
+            (here, saved), dy = kept.pop(), flowing.pop(first + number, None)
+            if dy is None:  # nothing that the loss sees comes from here
+                continue
+            if low is not None:
+                dy = rounded(dy, low)
+            if isinstance(call.layer, Synchronised):
+                dx, _ = yield from call.layer.exchanged_backward(here, saved, dy)
+                below: tuple[Array | None, ...] = (dx,)
+            else:
+                below = call.layer.backward(here, saved, dy, needs)
+            if low is not None:
+                for name in call.layer.ready_order():
+                    if name in run.gradients:
+                        run.gradients[name] = rounded(run.gradients[name], low)
+            for value, part in zip(call.inputs, below, strict=False):
+                if part is None:
+                    continue
+                more = part if low is None else rounded(part, low)
+                known = flowing.get(value)
+                flowing[value] = more if known is None else known + more
+
+
+class _Rounding:
+    """Passes that see the weights rounded, made once per forward and dtype."""
+
+    def __init__(self, run: Pass) -> None:
+        self._passes: dict[str | None, Pass] = {None: run}
+
+    def of(self, low: str | None) -> Pass:
+        """The pass for calls that run in this dtype; they share gradients and buffers."""
+        if low not in self._passes:
+            run = self._passes[None]
+            assert low is not None
+            self._passes[low] = replace(run, parameters=_Rounded(run.parameters, low))
+        return self._passes[low]
+
+
+class _Rounded(Mapping[str, Array]):
+    """Weights, each rounded when it is first asked for."""
+
+    def __init__(self, weights: Parameters, low: str) -> None:
+        self._weights, self._low = weights, low
+        self._found: dict[str, Array] = {}
+
+    def __getitem__(self, name: str) -> Array:
+        if name not in self._found:
+            self._found[name] = rounded(self._weights[name], self._low)
+        return self._found[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._weights)
+
+    def __len__(self) -> int:
+        return len(self._weights)
+
+
+def _rounded(value: Array, low: str) -> Array:
+    return rounded(value, low) if value.dtype.kind == "f" else value

@@ -1,0 +1,154 @@
+"""Graph: a model's layers in the order of forward, with what flows between them.
+
+A model builds its graph as a torch module writes ``__init__`` and ``forward``: it registers layers
+in torch's order, then calls them. Backward goes through the calls in reverse, as torch's autograd
+does, so that the order in which gradients become ready follows from the order of the calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NewType, TypeVar
+
+from simdp.workload.layers.base import Layer, Shape, ShapeError, Synchronised
+from simdp.workload.layers.parameter import Buffer, Parameter
+
+Value = NewType("Value", int)
+"""What flows: the graph's inputs come first, then the output of each call."""
+
+L = TypeVar("L", bound=Layer)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A layer at work: which values it takes. Its output is the value after those before it."""
+
+    layer: Layer
+    inputs: tuple[Value, ...]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A model's layers and how they are joined.
+
+    Attributes
+    ----------
+    inputs : tuple of str
+        Arrays of the data set, such as ``("x",)``.
+    registered : tuple of Layer
+        Layers in torch's order of registration; some may never be called.
+    calls : tuple of Call
+        In the order of forward.
+    outputs : tuple of (Value, float)
+        What the loss sees, and the weight of each one's loss: 1 for the only one.
+    """
+
+    inputs: tuple[str, ...]
+    registered: tuple[Layer, ...]
+    calls: tuple[Call, ...]
+    outputs: tuple[tuple[Value, float], ...]
+
+    @cached_property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """Learned tensors, in torch's order of registration; one that is shared, once."""
+        found = {p.name: p for layer in reversed(self.registered) for p in layer.parameters()}
+        names = dict.fromkeys(p.name for layer in self.registered for p in layer.parameters())
+        return tuple(found[name] for name in names)
+
+    @cached_property
+    def buffers(self) -> tuple[Buffer, ...]:
+        """Tensors that are kept but not learned, in torch's order of registration."""
+        return tuple(buffer for layer in self.registered for buffer in layer.buffers())
+
+    @cached_property
+    def ready_at(self) -> tuple[tuple[str, ...], ...]:
+        """Names whose gradients are complete once backward has gone through each call."""
+        seen: set[str] = set()
+        ready = []
+        for call in self.calls:
+            names = [name for name in call.layer.ready_order() if name not in seen]
+            seen.update(names)
+            ready.append(tuple(names))
+        return tuple(ready)
+
+    @cached_property
+    def ready_order(self) -> tuple[str, ...]:
+        """Names of the parameters in the order in which backward finishes their gradients."""
+        return tuple(name for names in reversed(self.ready_at) for name in names)
+
+    @cached_property
+    def unused(self) -> tuple[str, ...]:
+        """Names of the parameters that get no gradient."""
+        used = set(self.ready_order)
+        return tuple(p.name for p in self.parameters if p.name not in used)
+
+    @cached_property
+    def needs(self) -> tuple[tuple[bool, ...], ...]:
+        """For each call, which inputs want a gradient: those with something learned below them."""
+        learned = [False] * len(self.inputs)
+        found = []
+        for call in self.calls:
+            needs = tuple(learned[value] for value in call.inputs)
+            found.append(needs)
+            learned.append(any(needs) or bool(call.layer.parameters()))
+        return tuple(found)
+
+    @cached_property
+    def is_synchronised(self) -> bool:
+        """Whether ranks exchange numbers in the middle of forward and backward."""
+        return any(isinstance(call.layer, Synchronised) for call in self.calls)
+
+    def shapes(self, inputs: Sequence[Shape]) -> list[Shape]:
+        """Shape of every value, per sample.
+
+        Raises
+        ------
+        ShapeError
+            If layers do not chain; says which one.
+        """
+        found = list(inputs)
+        for call in self.calls:
+            given = [found[value] for value in call.inputs]
+            try:
+                found.append(call.layer.output_shape(*given))
+            except ShapeError as error:
+                raise ShapeError(f"{call.layer.name or call.layer.kind}: {error}") from None
+        return found
+
+
+class GraphBuilder:
+    """Makes a graph; see the module's text.
+
+    Parameters
+    ----------
+    inputs : str
+        The graph's inputs by name.
+    """
+
+    def __init__(self, *inputs: str) -> None:
+        self._inputs = inputs
+        self._registered: list[Layer] = []
+        self._calls: list[Call] = []
+
+    def input(self, name: str) -> Value:
+        """An input of the graph."""
+        return Value(self._inputs.index(name))
+
+    def register(self, layer: L) -> L:
+        """Take a layer's tensors into the model, in this order; return the layer."""
+        self._registered.append(layer)
+        return layer
+
+    def call(self, layer: Layer, *inputs: Value) -> Value:
+        """Let a layer work on values; one that is not registered is registered now."""
+        if not any(layer is known for known in self._registered):
+            self.register(layer)
+        self._calls.append(Call(layer, inputs))
+        return Value(len(self._inputs) + len(self._calls) - 1)
+
+    def build(self, output: Value, *auxiliary: tuple[Value, float]) -> Graph:
+        """Finish, with the value that the loss sees, and others whose losses count in part."""
+        outputs = ((output, 1.0), *auxiliary)
+        return Graph(self._inputs, tuple(self._registered), tuple(self._calls), outputs)

@@ -1,0 +1,213 @@
+"""Batch norm, as torch.nn.BatchNorm1d and BatchNorm2d; statistics of one rank's micro-batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+from pydantic import Field
+
+from simdp.errors import ScenarioError
+from simdp.spec import Bool, Int
+from simdp.workload.layers.base import Array, Kept, Kernel, Layer, Pass, Shape, ShapeError
+from simdp.workload.layers.channels import (
+    blocks,
+    channel_sum,
+    channel_sums,
+    channels_last,
+    channels_second,
+    folded,
+    repeated,
+    rows_of,
+)
+from simdp.workload.layers.parameter import Buffer, Parameter, constant
+
+
+class BatchStatistics(NamedTuple):
+    """What a batch is normalised by, per channel, float64; ``num_values`` are behind each."""
+
+    mean: Array
+    variance: Array
+    num_values: float
+
+
+class Normalised(NamedTuple):
+    """What backward needs: the input less its mean, channels-last, and 1 / standard deviation."""
+
+    centred: Array
+    inverse: Array
+
+
+class BatchNormSettings(Layer):
+    """Arguments, tensors and costs that every batch norm shares; the channels are axis 1.
+
+    Attributes
+    ----------
+    momentum : float or None
+        Share of the new batch in the running statistics; None averages over all batches.
+    """
+
+    num_features: Int = Field(ge=1)
+    eps: float = Field(1e-5, ge=0)
+    momentum: float | None = Field(0.1, ge=0, le=1)
+    affine: Bool = True
+    track_running_stats: Bool = True
+
+    def parameters(self) -> list[Parameter]:
+        if not self.affine:
+            return []
+        shape = (self.num_features,)
+        return [
+            Parameter(f"{self.name}.weight", shape, constant(1.0)),
+            Parameter(f"{self.name}.bias", shape, constant(0.0)),
+        ]
+
+    def buffers(self) -> list[Buffer]:
+        if not self.track_running_stats:
+            return []
+        return [
+            Buffer(f"{self.name}.running_mean", (self.num_features,), 0.0),
+            Buffer(f"{self.name}.running_var", (self.num_features,), 1.0),
+            Buffer(f"{self.name}.num_batches_tracked", (), 0, integer=True),
+        ]
+
+    def output_shape(self, *inputs: Shape) -> Shape:
+        if not inputs[0] or inputs[0][0] != self.num_features:
+            raise ShapeError(
+                f"takes {self.num_features} channels, but gets samples of shape {inputs[0]}"
+            )
+        return inputs[0]
+
+    def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
+        size = float(prod(inputs[0]))
+        return [Kernel(4 * size, size * itemsize), Kernel(4 * size, 2 * size * itemsize)]
+
+    def backward_cost(
+        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
+    ) -> list[Kernel]:
+        size = float(prod(inputs[0]))
+        sums = Kernel(4 * size, 2 * size * itemsize)
+        return [sums] + [Kernel(5 * size, 3 * size * itemsize)] * needs[0]
+
+    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
+        return Kept(inputs=(0,))
+
+    def track(self, run: Pass, found: BatchStatistics) -> None:
+        """Move the running statistics towards a batch's; the variance is the unbiased one.
+
+        Raises
+        ------
+        ScenarioError
+            If there is one value per channel, of which no variance is known.
+        """
+        if found.num_values == 1:
+            raise ScenarioError(
+                [
+                    f"{self.name or self.kind}: normalises over one value per channel, which "
+                    "leaves nothing of it; raise microbatch, or write drop_last: true if it is "
+                    "the last batch that is so small."
+                ]
+            )
+        if not self.track_running_stats or not found.num_values:
+            return
+        mean, variance, batches = (run.buffers[buffer.name] for buffer in self.buffers())
+        batches += 1
+        share = 1.0 / float(batches) if self.momentum is None else self.momentum
+        unbiased = found.variance * (found.num_values / (found.num_values - 1))
+        mean += share * (found.mean - mean)
+        variance += share * (unbiased - variance)
+
+    def normalise(self, run: Pass, centred: Array, variance: Array) -> tuple[Array, Normalised]:
+        """``centred / sqrt(variance + eps)``, times the weight, plus the bias."""
+        inverse = 1 / np.sqrt(variance + self.eps)
+        scale = inverse * run.parameters[f"{self.name}.weight"] if self.affine else inverse
+        y = np.empty_like(centred)
+        rows, out = rows_of(centred), rows_of(y)
+        scales = repeated(scale, rows)
+        biases = repeated(run.parameters[f"{self.name}.bias"], rows) if self.affine else None
+        for block in blocks(rows):
+            here = out[block]
+            np.multiply(rows[block], scales, out=here)
+            if biases is not None:
+                here += biases
+        return channels_second(y), Normalised(centred, inverse)
+
+    def sums(self, run: Pass, saved: Normalised, dy: Array) -> tuple[Array, Array]:
+        """Sum of dy and of dy times the normalised input, per channel; also the gradients.
+
+        Parameters
+        ----------
+        dy : ndarray
+            Channels-last.
+        """
+        total, projected = channel_sums(dy, saved.centred)
+        projected *= saved.inverse
+        if self.affine:
+            run.add_gradient(f"{self.name}.weight", projected.astype(dy.dtype))
+            run.add_gradient(f"{self.name}.bias", total.astype(dy.dtype))
+        return total, projected
+
+    def input_gradient(
+        self, run: Pass, saved: Normalised, dy: Array, total: Array, projected: Array, count: float
+    ) -> Array:
+        """``weight / deviation (dy - total / count - normalised projected / count)``.
+
+        Parameters
+        ----------
+        dy : ndarray
+            Channels-last.
+        total, projected : ndarray, shape `(num_features,)`
+            Of all the values that were normalised together.
+        count : float
+            How many these are.
+        """
+        centred, inverse = saved
+        scale = inverse * run.parameters[f"{self.name}.weight"] if self.affine else inverse
+        dx = np.empty_like(dy)
+        given, slope, out = rows_of(centred), rows_of(dy), rows_of(dx)
+        scales = repeated(scale, given)
+        tilts = repeated(-scale * inverse * projected / count, given)
+        shifts = repeated(-scale * total / count, given)
+        for block in blocks(given):
+            here = out[block]
+            np.multiply(given[block], tilts, out=here)
+            here += shifts
+            here += slope[block] * scales
+        return channels_second(dx)
+
+
+class BatchNorm(BatchNormSettings):
+    """Base of the batch norms whose statistics are those of the rank's own micro-batch."""
+
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+        found, centred = moments(inputs[0])
+        self.track(run, found)
+        return self.normalise(run, centred, found.variance)
+
+    def backward(
+        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
+    ) -> tuple[Array | None, ...]:
+        slope = channels_last(dy)
+        total, projected = self.sums(run, saved, slope)
+        if not needs[0]:
+            return (None,)
+        count = max(slope.size // self.num_features, 1)
+        return (self.input_gradient(run, saved, slope, total, projected, count),)
+
+
+def moments(x: Array) -> tuple[BatchStatistics, Array]:
+    """Statistics of a batch, and the batch less its mean, channels-last; zeros of no samples."""
+    last = channels_last(x)
+    count = last.size // last.shape[-1]
+    centred = np.empty_like(last)
+    rows, out = rows_of(last), rows_of(centred)
+    mean = channel_sum(last) / max(count, 1)
+    means, squares = repeated(mean, rows), np.zeros(rows.shape[1])
+    for block in blocks(rows):
+        here = out[block]
+        np.subtract(rows[block], means, out=here)
+        squares += np.einsum("ij,ij->j", here, here)
+    variance = folded(squares, last) / max(count, 1)
+    return BatchStatistics(mean, variance, float(count)), centred

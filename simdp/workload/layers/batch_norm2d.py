@@ -1,0 +1,13 @@
+"""Batch norm of the channels of images: torch.nn.BatchNorm2d."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from simdp.workload.layers.batch_norm import BatchNorm
+
+
+class BatchNorm2d(BatchNorm):
+    """Batch norm over samples and pixels; per rank, unless it is a SyncBatchNorm."""
+
+    kind: Literal["batch_norm2d"] = "batch_norm2d"

@@ -1,0 +1,185 @@
+"""Conv2d: convolution of images, as torch.nn.Conv2d."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from math import prod
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from simdp.spec import Bool, Int, problem
+from simdp.workload.layers.base import Array, Kept, Kernel, Layer, Pass, Shape, ShapeError
+from simdp.workload.layers.channels import (
+    channel_sum,
+    channels_last,
+    channels_second,
+    repeated,
+    rows_of,
+)
+from simdp.workload.layers.convolution import (
+    convolved,
+    gradients_of_unit_stride,
+    input_gradient,
+    weight_gradient,
+)
+from simdp.workload.layers.parameter import Parameter, uniform
+from simdp.workload.layers.window import Padding, Size, Window, image_shape
+
+BUNDLE_CHANNELS = 32
+"""Channels of a product from which on BLAS is fast."""
+
+
+class Conv2d(Layer):
+    """Cross-correlation; the weight has shape `(out, in / groups, height, width)`.
+
+    Attributes
+    ----------
+    kernel_size, stride, dilation : (int, int)
+        Height and width; in YAML one number stands for both.
+    padding : (int, int) or {"same", "valid"}
+        Zeros at each side; "same" keeps the image's size, "valid" is 0.
+    groups : int
+        Parts of the channels that do not see each other.
+    """
+
+    kind: Literal["conv2d"] = "conv2d"
+    in_channels: Int = Field(ge=1, le=10**8)
+    out_channels: Int = Field(ge=1, le=10**8)
+    kernel_size: Size
+    stride: Size = (1, 1)
+    padding: Padding = (0, 0)
+    dilation: Size = (1, 1)
+    groups: Int = Field(1, ge=1)
+    bias: Bool = True
+
+    autocast: ClassVar[Literal["lower"]] = "lower"
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        for key in ("in_channels", "out_channels"):
+            if getattr(self, key) % self.groups:
+                raise problem(
+                    f"groups: {self.groups} does not divide {key}, {getattr(self, key)}; "
+                    "write a number that divides both."
+                )
+        if self.padding == "same" and self.stride != (1, 1):
+            raise problem("padding: same needs stride 1; leave stride out, or give numbers.")
+        return self
+
+    @cached_property
+    def window(self) -> Window:
+        """The kernel's places on an image."""
+        before = after = (0, 0)
+        if self.padding == "same":  # torch: what is odd goes below and right
+            reach = Window(self.kernel_size, self.stride, self.dilation, before, after).reach
+            before = ((reach[0] - 1) // 2, (reach[1] - 1) // 2)
+            after = (reach[0] // 2, reach[1] // 2)
+        elif not isinstance(self.padding, str):
+            before = after = self.padding
+        return Window(self.kernel_size, self.stride, self.dilation, before, after)
+
+    def parameters(self) -> list[Parameter]:
+        shape = (self.out_channels, self.in_channels // self.groups, *self.kernel_size)
+        start = uniform(prod(shape[1:]) ** -0.5)  # torch: kaiming_uniform_(a=sqrt(5)); bias too
+        weight = Parameter(f"{self.name}.weight", shape, start)
+        bias = Parameter(f"{self.name}.bias", (self.out_channels,), start)
+        return [weight, bias] if self.bias else [weight]
+
+    def output_shape(self, *inputs: Shape) -> Shape:
+        if image_shape(inputs[0])[0] != self.in_channels:
+            raise ShapeError(
+                f"takes images of {self.in_channels} channels, "
+                f"but gets samples of shape {inputs[0]}"
+            )
+        return (self.out_channels, *self.window.count(inputs[0]))
+
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+        x = inputs[0]
+        count = self.window.count(x.shape[1:])
+        weight = self._grouped(run).transpose(0, 3, 4, 2, 1)
+        y = convolved(np.moveaxis(x, 1, -1), weight, self.window, count)
+        if self.bias:
+            rows = rows_of(y)
+            rows += repeated(run.parameters[f"{self.name}.bias"], rows)
+        return channels_second(y), x
+
+    def backward(
+        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
+    ) -> tuple[Array | None, ...]:
+        slope, x, dx = channels_last(dy), np.moveaxis(saved, 1, -1), None
+        weight = self._grouped(run)
+        if needs[0] and self.stride == (1, 1):
+            gradient, dx = gradients_of_unit_stride(x, slope, weight, self.window)
+        else:
+            gradient = weight_gradient(x, slope, weight, self.window)
+            if needs[0]:
+                dx = input_gradient(x.shape, slope, weight, self.window)
+        self._add(run, gradient)
+        if self.bias:
+            run.add_gradient(f"{self.name}.bias", channel_sum(slope).astype(slope.dtype))
+        return (dx if dx is None else channels_second(dx),)
+
+    @cached_property
+    def _bundle(self) -> int:
+        """Groups that are computed as one: with so few channels, zeros are cheaper than calls."""
+        most = max(self.in_channels, self.out_channels) // self.groups
+        fits = (n for n in range(1, self.groups + 1) if self.groups % n == 0)
+        return max(n for n in fits if n == 1 or n * most <= BUNDLE_CHANNELS)
+
+    def _grouped(self, run: Pass) -> Array:
+        """The weight, shape `(parts, out / parts, in / parts, height, width)`."""
+        weight = run.parameters[f"{self.name}.weight"]
+        out, share, *kernel = weight.shape
+        parts, bundle = self.groups // self._bundle, self._bundle
+        if bundle == 1:
+            return weight.reshape(parts, out // parts, share, *kernel)
+        each = out // self.groups
+        dense = np.zeros((parts, bundle, each, bundle, share, *kernel), dtype=weight.dtype)
+        _diagonal(dense)[...] = weight.reshape(parts, bundle, each, share, *kernel)
+        return dense.reshape(parts, bundle * each, bundle * share, *kernel)
+
+    def _add(self, run: Pass, gradient: Array) -> None:
+        """Bring a gradient of the grouped weight into the weight's shape."""
+        name, bundle = f"{self.name}.weight", self._bundle
+        room = run.room(name)
+        if room is None:
+            room = np.empty(run.parameters[name].shape, dtype=gradient.dtype)
+        parts, out, share, *kernel = gradient.shape
+        split = gradient.reshape(parts, bundle, out // bundle, bundle, share // bundle, *kernel)
+        room.reshape(parts, bundle, out // bundle, share // bundle, *kernel)[...] = _diagonal(split)
+        run.add_gradient(name, room)
+
+    def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
+        bias = self.out_channels * self.bias
+        work = self._product(inputs[0], itemsize)
+        return [work._replace(fixed=work.fixed + bias * itemsize)]
+
+    def backward_cost(
+        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
+    ) -> list[Kernel]:
+        work = self._product(inputs[0], itemsize)
+        out = float(prod(self.output_shape(*inputs)))
+        bias = Kernel(out, out * itemsize, self.out_channels * itemsize)
+        return [work] * needs[0] + [work] + [bias] * self.bias
+
+    def _product(self, shape: Shape, itemsize: int) -> Kernel:
+        """Of output, weight gradient and input gradient alike: each reads two and writes one."""
+        out = float(prod(self.output_shape(shape)))
+        weight = self.parameters()[0]
+        return Kernel(
+            2 * out * prod(weight.shape[1:]),
+            (prod(shape) + out) * itemsize,
+            weight.num_elements * itemsize,
+        )
+
+    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
+        return Kept(inputs=(0,))
+
+
+def _diagonal(weight: Array) -> Array:
+    """View of what connects a group to itself; axes 1 and 3 are its number."""
+    view: Array = np.einsum("pgogcij->pgocij", weight)
+    return view

@@ -1,0 +1,47 @@
+"""FirstToken: the first row of a sequence, as BERT's pooler takes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, Literal
+
+import numpy as np
+
+from simdp.workload.layers.base import Array, Kept, Kernel, Layer, Pass, Shape
+from simdp.workload.layers.sequence import sequence
+
+
+class FirstToken(Layer):
+    """``x[:, 0]``: what the model makes of the token that stands for the whole sequence."""
+
+    kind: Literal["first_token"] = "first_token"
+
+    def output_shape(self, *inputs: Shape) -> Shape:
+        _, width = sequence(inputs[0])
+        return (width,)
+
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+        return np.ascontiguousarray(inputs[0][:, 0]), inputs[0].shape
+
+    def backward(
+        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
+    ) -> tuple[Array | None, ...]:
+        if not needs[0]:
+            return (None,)
+        dx = np.zeros(saved, dtype=dy.dtype)
+        dx[:, 0] = dy
+        return (dx,)
+
+    def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
+        return [Kernel(0.0, 2.0 * inputs[0][-1] * itemsize)]
+
+    def backward_cost(
+        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
+    ) -> list[Kernel]:
+        """The gradient is cleared, then the row is written."""
+        cleared = Kernel(0.0, float(prod(inputs[0]) * itemsize))
+        return [cleared, *self.forward_cost(inputs, itemsize)] * needs[0]
+
+    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
+        return Kept()

@@ -1,0 +1,24 @@
+"""SiLU: x sigmoid(x), as torch.nn.SiLU; also called swish."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from simdp.workload.layers.activation import Activation
+from simdp.workload.layers.base import Array
+from simdp.workload.layers.sigmoid import logistic
+
+
+class SiLU(Activation):
+    """Sigmoid linear unit (Hendrycks and Gimpel, arXiv 1606.08415)."""
+
+    kind: Literal["silu"] = "silu"
+    flops_per_element: ClassVar[int] = 5
+
+    def value(self, x: Array) -> tuple[Array, Array]:
+        return x * logistic(x), x
+
+    def slope(self, saved: Array) -> Array:
+        part = logistic(saved)
+        slope: Array = part * (1 + saved * (1 - part))
+        return slope

@@ -1,0 +1,282 @@
+"""BERT with a head to fine-tune it by, in transformers' layout or in torch.nn's."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, Self
+
+from pydantic import Field, model_validator
+
+from simdp.spec import Bool, Int, problem
+from simdp.workload.graph import Graph, GraphBuilder, Value
+from simdp.workload.layers.bert_layer import BertLayer
+from simdp.workload.layers.dropout import Dropout
+from simdp.workload.layers.embedding import Embedding
+from simdp.workload.layers.first_token import FirstToken
+from simdp.workload.layers.layer_norm import LayerNorm
+from simdp.workload.layers.linear import Linear
+from simdp.workload.layers.multihead_attention import Padding
+from simdp.workload.layers.position_embedding import PositionEmbedding
+from simdp.workload.layers.pretrained_layer import ACTIVATION, ActivationName
+from simdp.workload.layers.projection import Projection
+from simdp.workload.layers.tanh import Tanh
+from simdp.workload.layers.token_type_embedding import TokenTypeEmbedding
+from simdp.workload.layers.transformer_encoder_layer import TransformerEncoderLayer
+from simdp.workload.models.text import TextModel
+
+GLUE_LENGTH = 128
+"""Tokens of a sample in BERT's fine-tuning on GLUE (github.com/google-research/bert, README)."""
+
+
+class Names(NamedTuple):
+    """Paths of the modules in one layout."""
+
+    words: str
+    positions: str
+    token_types: str
+    norm: str
+    layers: str
+    pooler: str
+
+
+NAMES = {
+    "huggingface": Names(
+        words="embeddings.word_embeddings",
+        positions="embeddings.position_embeddings",
+        token_types="embeddings.token_type_embeddings",
+        norm="embeddings.LayerNorm",
+        layers="encoder.layer",
+        pooler="pooler.dense",
+    ),
+    "torch": Names(
+        words="embedding",
+        positions="position_embedding",
+        token_types="token_type_embedding",
+        norm="norm",
+        layers="encoder.layers",
+        pooler="pooler",
+    ),
+}
+
+
+class Bert(TextModel):
+    """Embeddings of tokens, places and types, encoder layers, the pooler, and a head.
+
+    The input is the tokens ``x`` alone; all are of type 0. Keys are named as transformers'
+    BertConfig.
+
+    Attributes
+    ----------
+    layout : {"huggingface", "torch"}
+        Names, shapes and order of the parameters: those of transformers' BertModel,
+        BertForSequenceClassification or BertForMaskedLM, as the head asks; or those of a module of
+        nn.Embedding, nn.TransformerEncoder, whose queries, keys and values share a weight, and
+        nn.Linear.
+    pad_id : int or None
+        The token that fills short samples: nobody looks at it.
+    pooler : bool or None
+        A linear map and tanh of the first token, in front of the head; by default where
+        transformers has one, everywhere but for masked_lm.
+    head : {"none", "classification", "masked_lm"}
+        What comes out: what the pooler makes of a sample, or the hidden states of a model without
+        one; ``num_labels`` numbers per sample; or a number for each word of the vocabulary per
+        token.
+
+    References
+    ----------
+    Devlin et al., "BERT: pre-training of deep bidirectional transformers for language
+    understanding", NAACL 2019 (arXiv 1810.04805); transformers/models/bert/modeling_bert.py.
+    """
+
+    kind: Literal["bert"] = "bert"
+    layout: Literal["huggingface", "torch"] = "huggingface"
+    vocab_size: Int = Field(30522, ge=1, le=10**9)
+    hidden_size: Int = Field(768, ge=1, le=10**7)
+    num_hidden_layers: Int = Field(12, ge=1, le=10**5)
+    num_attention_heads: Int = Field(12, ge=1, le=10**7)
+    intermediate_size: Int = Field(3072, ge=1, le=10**8)
+    max_position_embeddings: Int = Field(512, ge=1, le=10**8)
+    type_vocab_size: Int = Field(2, ge=1, le=10**8)
+    hidden_act: ActivationName = "gelu"
+    hidden_dropout_prob: float = Field(0.1, ge=0, le=1)
+    attention_probs_dropout_prob: float = Field(0.1, ge=0, le=1)
+    layer_norm_eps: float = Field(1e-12, ge=0)
+    pad_id: Int | None = None
+    pooler: Bool | None = None
+    head: Literal["none", "classification", "masked_lm"] = "classification"
+    num_labels: Int | None = Field(None, ge=1, le=10**8)
+
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> Self:
+        if self.hidden_size % self.num_attention_heads:
+            raise problem(
+                f"num_attention_heads: {self.num_attention_heads} heads do not share hidden_size "
+                f"{self.hidden_size} evenly; choose a divisor of it."
+            )
+        if self.pad_id is not None and not 0 <= self.pad_id < self.vocab_size:
+            raise problem(
+                f"pad_id: {self.pad_id} is not a token; tokens are 0 ... {self.vocab_size - 1}."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _keys_go_with_the_head(self) -> Self:
+        if self.num_labels is not None and self.head != "classification":
+            raise problem(
+                f"num_labels goes with head: classification, but the head is {self.head}; "
+                "leave it out, or change the head."
+            )
+        if self.head == "masked_lm" and self.pooler:
+            raise problem("pooler: nothing looks at it with head: masked_lm; leave it out.")
+        return self
+
+    @model_validator(mode="after")
+    def _torch_has_such_layers(self) -> Self:
+        if self.layout != "torch":
+            return self
+        if self.head == "masked_lm":
+            raise problem("head: masked_lm is known in layout: huggingface alone; change one.")
+        if self.hidden_act == "gelu_new":
+            raise problem("hidden_act: layout: torch has gelu and relu; choose one of them.")
+        if self.hidden_dropout_prob != self.attention_probs_dropout_prob:
+            raise problem(
+                f"hidden_dropout_prob is {self.hidden_dropout_prob} and "
+                f"attention_probs_dropout_prob {self.attention_probs_dropout_prob}, but an encoder "
+                "layer of layout: torch has one dropout; give both the same."
+            )
+        return self
+
+    # The graph ---------------------------------------------------------------------------------
+
+    def build(self) -> Graph:
+        graph = GraphBuilder("x")
+        h = self._embedded(graph)
+        padding = None if self.pad_id is None else Padding(graph.input("x"), self.pad_id)
+        for number in range(self.num_hidden_layers):
+            h = self._layer(number).encode(graph, h, padding)
+        if self.head == "masked_lm":
+            return graph.build(self._words(graph, h))
+        if self._has_pooler:
+            h = self._pooled(graph, h)
+        if self.head == "classification":
+            h = self._labels(graph, h)
+        return graph.build(h)
+
+    @property
+    def _has_pooler(self) -> bool:
+        return self.head != "masked_lm" if self.pooler is None else self.pooler
+
+    def _path(self, name: str) -> str:
+        """A path of `Names` in the whole model: transformers' heads hold a BertModel ``bert``."""
+        inside = self.layout == "huggingface" and self.head != "none"
+        return f"bert.{name}" if inside else name
+
+    def _embedded(self, graph: GraphBuilder) -> Value:
+        names, d = NAMES[self.layout], self.hidden_size
+        words = Embedding(
+            name=self._path(names.words),
+            num_embeddings=self.vocab_size,
+            embedding_dim=d,
+            padding_idx=self.pad_id if self.layout == "huggingface" else None,
+        )
+        positions = PositionEmbedding(
+            name=self._path(names.positions),
+            num_embeddings=self.max_position_embeddings,
+            embedding_dim=d,
+        )
+        types = TokenTypeEmbedding(
+            name=self._path(names.token_types),
+            num_embeddings=self.type_vocab_size,
+            embedding_dim=d,
+        )
+        for layer in (words, positions, types):
+            graph.register(layer)
+        h = graph.call(types, graph.call(words, graph.input("x")))
+        h = self._norm(graph, self._path(names.norm), graph.call(positions, h))
+        return self._drop(graph, f"{self._path(names.norm)}.dropout", h)
+
+    def _layer(self, number: int) -> BertLayer | TransformerEncoderLayer:
+        name = f"{self._path(NAMES[self.layout].layers)}.{number}"
+        if self.layout == "torch":
+            assert self.hidden_act != "gelu_new", "the checks refuse it"
+            return TransformerEncoderLayer(
+                name=name,
+                d_model=self.hidden_size,
+                nhead=self.num_attention_heads,
+                dim_feedforward=self.intermediate_size,
+                dropout=self.hidden_dropout_prob,
+                activation=self.hidden_act,
+                layer_norm_eps=self.layer_norm_eps,
+            )
+        return BertLayer(
+            name=name,
+            hidden_size=self.hidden_size,
+            num_heads=self.num_attention_heads,
+            intermediate_size=self.intermediate_size,
+            hidden_dropout=self.hidden_dropout_prob,
+            attention_dropout=self.attention_probs_dropout_prob,
+            activation=self.hidden_act,
+            layer_norm_eps=self.layer_norm_eps,
+        )
+
+    def _pooled(self, graph: GraphBuilder, h: Value) -> Value:
+        name = self._path(NAMES[self.layout].pooler)
+        h = graph.call(FirstToken(name=f"{name}.first_token"), h)
+        return graph.call(Tanh(name=f"{name}.tanh"), self._linear(graph, name, h, self.hidden_size))
+
+    def _labels(self, graph: GraphBuilder, h: Value) -> Value:
+        if not self._has_pooler:
+            h = graph.call(FirstToken(name="classifier.first_token"), h)
+        h = self._drop(graph, "classifier.dropout", h)
+        return self._linear(graph, "classifier", h, self.num_labels or 2)
+
+    def _words(self, graph: GraphBuilder, h: Value) -> Value:
+        """Transformers' BertLMPredictionHead, whose weight is that of the word embeddings."""
+        name, d = "cls.predictions", self.hidden_size
+        decoder = graph.register(
+            Projection(
+                name=f"{name}.decoder",
+                weight=f"{self._path(NAMES[self.layout].words)}.weight",
+                bias=f"{name}.bias",
+                in_features=d,
+                out_features=self.vocab_size,
+                first=0,
+                last=self.vocab_size,
+                bound=0.0,
+            )
+        )
+        h = self._linear(graph, f"{name}.transform.dense", h, d)
+        h = graph.call(ACTIVATION[self.hidden_act](name=f"{name}.transform.act"), h)
+        h = self._norm(graph, f"{name}.transform.LayerNorm", h)
+        return graph.call(decoder, h)
+
+    def _linear(self, graph: GraphBuilder, name: str, h: Value, fan_out: int) -> Value:
+        linear = Linear(name=name, in_features=self.hidden_size, out_features=fan_out)
+        return graph.call(linear, h)
+
+    def _norm(self, graph: GraphBuilder, name: str, h: Value) -> Value:
+        norm = LayerNorm(name=name, normalized_shape=self.hidden_size, eps=self.layer_norm_eps)
+        return graph.call(norm, h)
+
+    def _drop(self, graph: GraphBuilder, name: str, h: Value) -> Value:
+        p = self.hidden_dropout_prob
+        return graph.call(Dropout(name=name, p=p), h) if p else h
+
+    # The samples -------------------------------------------------------------------------------
+
+    @property
+    def num_places(self) -> int:
+        return self.max_position_embeddings
+
+    @property
+    def usual_length(self) -> int:
+        return min(GLUE_LENGTH, self.max_position_embeddings)
+
+    @property
+    def padding(self) -> int | None:
+        # Targets of hidden states have all tokens: then no sample is to be cut.
+        hidden_states = self.head == "none" and not self._has_pooler
+        return None if hidden_states else self.pad_id
+
+    @property
+    def target_follows(self) -> str | None:
+        return "x" if self.head == "masked_lm" else None

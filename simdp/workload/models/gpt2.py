@@ -1,0 +1,120 @@
+"""GPT-2 as a language model, as transformers' GPT2LMHeadModel."""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from simdp.spec import Int, problem
+from simdp.workload.graph import Graph, GraphBuilder
+from simdp.workload.layers.dropout import Dropout
+from simdp.workload.layers.embedding import Embedding
+from simdp.workload.layers.gpt2_block import GPT2Block
+from simdp.workload.layers.layer_norm import LayerNorm
+from simdp.workload.layers.position_embedding import PositionEmbedding
+from simdp.workload.layers.pretrained_layer import ActivationName
+from simdp.workload.layers.projection import Projection
+from simdp.workload.models.text import TextModel
+
+
+class GPT2(TextModel):
+    """Embeddings of tokens and places, causal blocks, a norm, and the token embedding again.
+
+    One output per token: a number for each token that may come next. Keys are named as
+    transformers' GPT2Config.
+
+    Attributes
+    ----------
+    n_positions : int
+        Places that the model knows.
+    n_embd, n_layer, n_head : int
+        Width of a token, number of blocks, heads of each one's attention.
+    n_inner : int or None
+        Width between the two feed-forward maps; by default 4 n_embd.
+    embd_pdrop, attn_pdrop, resid_pdrop : float
+        Dropout of the embeddings, of the attention's weights, and behind each sublayer.
+
+    References
+    ----------
+    Radford et al., "Language models are unsupervised multitask learners", OpenAI 2019;
+    transformers/models/gpt2/modeling_gpt2.py.
+    """
+
+    kind: Literal["gpt2"] = "gpt2"
+    vocab_size: Int = Field(50257, ge=1, le=10**9)
+    n_positions: Int = Field(1024, ge=1, le=10**8)
+    n_embd: Int = Field(768, ge=1, le=10**7)
+    n_layer: Int = Field(12, ge=1, le=10**5)
+    n_head: Int = Field(12, ge=1, le=10**7)
+    n_inner: Int | None = Field(None, ge=1, le=10**8)
+    activation_function: ActivationName = "gelu_new"
+    resid_pdrop: float = Field(0.1, ge=0, le=1)
+    embd_pdrop: float = Field(0.1, ge=0, le=1)
+    attn_pdrop: float = Field(0.1, ge=0, le=1)
+    layer_norm_epsilon: float = Field(1e-5, ge=0)
+
+    @model_validator(mode="after")
+    def _heads_fit(self) -> Self:
+        if self.n_embd % self.n_head:
+            raise problem(
+                f"n_head: {self.n_head} heads do not share n_embd {self.n_embd} evenly; "
+                "choose a divisor of it."
+            )
+        return self
+
+    def build(self) -> Graph:
+        graph, d = GraphBuilder("x"), self.n_embd
+        tokens = Embedding(name="transformer.wte", num_embeddings=self.vocab_size, embedding_dim=d)
+        places = PositionEmbedding(
+            name="transformer.wpe", num_embeddings=self.n_positions, embedding_dim=d
+        )
+        h = graph.call(places, graph.call(tokens, graph.input("x")))
+        if self.embd_pdrop:
+            h = graph.call(Dropout(name="transformer.drop", p=self.embd_pdrop), h)
+        for number in range(self.n_layer):
+            h = self._block(number).add_to(graph, h)
+        norm = LayerNorm(name="transformer.ln_f", normalized_shape=d, eps=self.layer_norm_epsilon)
+        return graph.build(graph.call(self._lm_head(), graph.call(norm, h)))
+
+    def _block(self, number: int) -> GPT2Block:
+        return GPT2Block(
+            name=f"transformer.h.{number}",
+            hidden_size=self.n_embd,
+            num_heads=self.n_head,
+            intermediate_size=self.n_inner or 4 * self.n_embd,
+            hidden_dropout=self.resid_pdrop,
+            attention_dropout=self.attn_pdrop,
+            activation=self.activation_function,
+            layer_norm_eps=self.layer_norm_epsilon,
+        )
+
+    def _lm_head(self) -> Projection:
+        return Projection(
+            name="lm_head",
+            weight="transformer.wte.weight",
+            bias="",
+            in_features=self.n_embd,
+            out_features=self.vocab_size,
+            first=0,
+            last=self.vocab_size,
+            bound=0.0,
+        )
+
+    def std_of(self, name: str) -> float:
+        """Weights in front of a sum start smaller, as there are 2 n_layer such sums."""
+        in_front = name.endswith("c_proj.weight")
+        return self.initializer_range / (sqrt(2 * self.n_layer) if in_front else 1)
+
+    @property
+    def num_places(self) -> int:
+        return self.n_positions
+
+    @property
+    def usual_length(self) -> int:
+        return self.n_positions
+
+    @property
+    def target_follows(self) -> str | None:
+        return "x"

@@ -1,0 +1,96 @@
+"""Sequential: layers one after the other, named and argued as torch's."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from simdp.spec import Int, problem
+from simdp.workload.graph import Graph, GraphBuilder
+from simdp.workload.layers import AnyModule, Module
+from simdp.workload.layers.base import Layer, Shape
+from simdp.workload.layers.embedding import Embedding
+from simdp.workload.layers.linear import Linear
+from simdp.workload.models.base import Model
+
+
+class Sequential(Model):
+    """``{kind: sequential, layers: [{name: l1, kind: linear, in_features: 5, ...}, ...]}``.
+
+    Attributes
+    ----------
+    layers : list of Module
+        In the order of forward; one without a name has its number as its name, as in
+        torch.nn.Sequential.
+    input_shape : list of int or None
+        Shape of a sample; by default that of the data, or what a first
+        linear layer takes.
+    unused : tuple of str
+        Layers that the model has but never calls: their parameters get no gradient.
+    """
+
+    kind: Literal["sequential"] = "sequential"
+    layers: list[AnyModule] = Field(min_length=1)
+    input_shape: list[Annotated[Int, Field(ge=1)]] | None = None
+    unused: tuple[str, ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _number_the_nameless(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or not isinstance(data.get("layers"), list):
+            return data
+        named = []
+        for number, layer in enumerate(data["layers"]):
+            if isinstance(layer, str):
+                layer = {"kind": layer}
+            named.append({"name": str(number), **layer} if isinstance(layer, dict) else layer)
+        return {**data, "layers": named}
+
+    @field_validator("layers")
+    @classmethod
+    def _names_differ(cls, value: list[Module]) -> list[Module]:
+        name, times = Counter(layer.name for layer in value).most_common(1)[0]
+        if times > 1:
+            raise problem(f"{times} layers are called {name!r}; give each a name of its own.")
+        return value
+
+    @model_validator(mode="after")
+    def _unused_exist(self) -> Self:
+        known = [layer.name for layer in self.layers]
+        for name in self.unused:
+            if name not in known:
+                raise problem(f"unused: no layer is called {name!r}; known: {', '.join(known)}.")
+        if len(set(self.unused)) == len(known):
+            raise problem("unused: every layer is unused; leave one out.")
+        return self
+
+    def build(self) -> Graph:
+        graph = GraphBuilder("x")
+        h = graph.input("x")
+        for module in self.layers:
+            if module.name not in self.unused:
+                h = module.add_to(graph, h)
+            elif isinstance(module, Layer):
+                graph.register(module)
+        return graph.build(h)
+
+    def input_shapes(self) -> dict[str, Shape | None]:
+        if self.input_shape is not None:
+            return {"x": tuple(self.input_shape)}
+        first = self.graph.calls[0].layer
+        return {"x": (first.in_features,) if isinstance(first, Linear) else None}
+
+    def num_tokens(self, name: str) -> int | None:
+        first = self.graph.calls[0].layer
+        return first.num_embeddings if isinstance(first, Embedding) else None
+
+    def how_to_give_shapes(self) -> str:
+        return "add input_shape, for example input_shape: [3, 32, 32]."
+
+    def with_input_shapes(self, shapes: Mapping[str, Shape]) -> Self:
+        if self.input_shape is not None or "x" not in shapes:
+            return self
+        return self.model_copy(update={"input_shape": list(shapes["x"])})

@@ -1,0 +1,250 @@
+"""Transformers over tokens: language model, classifier, and sequence to sequence.
+
+Parameters are named as those of the torch module that is built from ``nn.Embedding``,
+``nn.TransformerEncoder`` or ``nn.Transformer``, and ``nn.Linear``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import sqrt
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from simdp.spec import Bool, Int, problem
+from simdp.workload.graph import Graph, GraphBuilder, Value
+from simdp.workload.layers import Parameter
+from simdp.workload.layers.base import Shape
+from simdp.workload.layers.dropout import Dropout
+from simdp.workload.layers.embedding import Embedding
+from simdp.workload.layers.first_token import FirstToken
+from simdp.workload.layers.layer_norm import LayerNorm
+from simdp.workload.layers.linear import Linear
+from simdp.workload.layers.mean_pool import MeanPool
+from simdp.workload.layers.multihead_attention import Padding
+from simdp.workload.layers.parameter import Initial, uniform
+from simdp.workload.layers.positional_encoding import PositionalEncoding
+from simdp.workload.layers.scale import Scale
+from simdp.workload.layers.transformer_decoder_layer import TransformerDecoderLayer
+from simdp.workload.layers.transformer_encoder_layer import TransformerEncoderLayer
+from simdp.workload.models.base import Model
+
+OWN_KEYS = {
+    "classifier": ("num_labels", "pooling"),
+    "language_model": (),
+    "seq2seq": ("tgt_vocab_size", "tgt_sequence_length", "num_decoder_layers", "shared_embedding"),
+}
+"""Keys that one task alone has."""
+
+
+class Transformer(Model):
+    """Embedding, positional encoding, encoder (and decoder) layers, and a linear map ``fc``.
+
+    The inputs are tokens ``x``; for seq2seq also ``tgt``, what the decoder is fed. Keys named as
+    torch's have torch's defaults, which are those of nn.Transformer.
+
+    Attributes
+    ----------
+    task : {"language_model", "classifier", "seq2seq"}
+        One output per token, per sample, or per token of ``tgt``.
+    num_layers, num_decoder_layers : int
+        Of the encoder; of the decoder, by default as many.
+    causal : bool or None
+        Whether a token looks only at those before it; by default in a language model. The ``tgt``
+        of seq2seq always does, its encoder never.
+    pad_id : int or None
+        The token that fills short samples; it is masked as a key wherever it is looked at.
+    scale_embedding : bool
+        Multiply the embedding by sqrt(d_model).
+    shared_embedding : bool
+        One embedding for ``x`` and ``tgt``.
+    num_labels : int or None
+        Outputs of a classifier.
+    pooling : {"mean", "first"} or None
+        What a classifier looks at: the mean over the tokens, padding left out, or the first one.
+    sequence_length, tgt_sequence_length : int or None
+        Length of a sample; by default that of the data.
+    """
+
+    kind: Literal["transformer"] = "transformer"
+    task: Literal["language_model", "classifier", "seq2seq"]
+    vocab_size: Int = Field(ge=1, le=10**9)
+    tgt_vocab_size: Int | None = Field(None, ge=1, le=10**9)
+    d_model: Int = Field(512, ge=1, le=10**8)
+    nhead: Int = Field(8, ge=1)
+    num_layers: Int = Field(6, ge=1, le=10**5)
+    num_decoder_layers: Int | None = Field(None, ge=1, le=10**5)
+    dim_feedforward: Int = Field(2048, ge=1, le=10**8)
+    dropout: float = Field(0.1, ge=0, le=1)
+    activation: Literal["relu", "gelu"] = "relu"
+    layer_norm_eps: float = Field(1e-5, ge=0)
+    norm_first: Bool = False
+    causal: Bool | None = None
+    pad_id: Int | None = None
+    scale_embedding: Bool = True
+    positional_encoding: Literal["sinusoidal", "none"] = "sinusoidal"
+    shared_embedding: Bool = False
+    num_labels: Int | None = Field(None, ge=1, le=10**8)
+    pooling: Literal["mean", "first"] | None = None
+    sequence_length: Int | None = Field(None, ge=1, le=10**8)
+    tgt_sequence_length: Int | None = Field(None, ge=1, le=10**8)
+
+    @model_validator(mode="after")
+    def _keys_go_with_the_task(self) -> Self:
+        for task, keys in OWN_KEYS.items():
+            for key in keys:
+                if task != self.task and getattr(self, key):
+                    raise problem(
+                        f"{key} goes with task: {task}, but the task is {self.task}; "
+                        "leave it out, or change the task."
+                    )
+        if self.task == "classifier" and self.num_labels is None:
+            raise problem("num_labels is required for task: classifier; add num_labels: 2.")
+        if self.task == "seq2seq" and self.causal is False:
+            raise problem("causal: tgt is always causal in task: seq2seq; leave the key out.")
+        return self
+
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> Self:
+        if self.d_model % self.nhead:
+            raise problem(
+                f"nhead: {self.nhead} heads do not share d_model {self.d_model} evenly; "
+                "choose a divisor of it."
+            )
+        if self.shared_embedding and self._tgt_vocab_size != self.vocab_size:
+            raise problem(
+                f"shared_embedding: tgt_vocab_size is {self.tgt_vocab_size} and vocab_size "
+                f"{self.vocab_size}; one embedding needs one vocabulary."
+            )
+        smallest = min(self.vocab_size, self._tgt_vocab_size)
+        if self.pad_id is not None and not 0 <= self.pad_id < smallest:
+            raise problem(f"pad_id: {self.pad_id} is not a token; tokens are 0 ... {smallest - 1}.")
+        return self
+
+    @property
+    def _tgt_vocab_size(self) -> int:
+        return self.tgt_vocab_size or self.vocab_size
+
+    # The graph ---------------------------------------------------------------------------------
+
+    def build(self) -> Graph:
+        if self.task == "seq2seq":
+            return self._seq2seq(GraphBuilder("x", "tgt"))
+        graph = GraphBuilder("x")
+        tokens = graph.input("x")
+        h = self._embedded(graph, self._embedding("embedding", self.vocab_size), tokens, "")
+        causal = self.task == "language_model" if self.causal is None else self.causal
+        h = self._encoded(graph, h, "encoder", causal, self.norm_first)
+        if self.task == "classifier":
+            return graph.build(self._fc(graph, self._pooled(graph, h, tokens), self.num_labels))
+        return graph.build(self._fc(graph, h, self.vocab_size))
+
+    def _seq2seq(self, graph: GraphBuilder) -> Graph:
+        x, tgt = graph.input("x"), graph.input("tgt")
+        if self.shared_embedding:
+            of_src = of_tgt = self._embedding("embedding", self.vocab_size)
+        else:
+            of_src = self._embedding("src_embedding", self.vocab_size)
+            of_tgt = self._embedding("tgt_embedding", self._tgt_vocab_size)
+        memory = self._embedded(graph, of_src, x, "src_")
+        h = self._embedded(graph, of_tgt, tgt, "tgt_")
+        # nn.Transformer ends both parts with a norm, also when the layers are post-LN.
+        memory = self._encoded(graph, memory, "transformer.encoder", False, True)
+        for number in range(self.num_decoder_layers or self.num_layers):
+            layer = TransformerDecoderLayer(
+                name=f"transformer.decoder.layers.{number}", **self._layer_settings()
+            )
+            h = layer.decode(graph, h, memory, self._padding(tgt), self._padding(x))
+        h = graph.call(self._norm("transformer.decoder.norm"), h)
+        return graph.build(self._fc(graph, h, self._tgt_vocab_size))
+
+    def _embedding(self, name: str, vocab_size: int) -> Embedding:
+        return Embedding(name=name, num_embeddings=vocab_size, embedding_dim=self.d_model)
+
+    def _embedded(
+        self, graph: GraphBuilder, embedding: Embedding, tokens: Value, side: str
+    ) -> Value:
+        h = graph.call(embedding, tokens)
+        if self.scale_embedding:
+            h = graph.call(Scale(name=f"{side}scale", factor=sqrt(self.d_model)), h)
+        if self.positional_encoding == "sinusoidal":
+            waves = PositionalEncoding(name=f"{side}positional_encoding", d_model=self.d_model)
+            h = graph.call(waves, h)
+        if self.dropout:
+            h = graph.call(Dropout(name=f"{side}dropout", p=self.dropout), h)
+        return h
+
+    def _encoded(
+        self, graph: GraphBuilder, h: Value, name: str, causal: bool, last_norm: bool
+    ) -> Value:
+        for number in range(self.num_layers):
+            layer = TransformerEncoderLayer(
+                name=f"{name}.layers.{number}",
+                mask="causal" if causal else "none",
+                **self._layer_settings(),
+            )
+            h = layer.encode(graph, h, self._padding(graph.input("x")))
+        return graph.call(self._norm(f"{name}.norm"), h) if last_norm else h
+
+    def _layer_settings(self) -> dict[str, Any]:
+        names = set(TransformerEncoderLayer.model_fields) & set(type(self).model_fields)
+        return {name: getattr(self, name) for name in names - {"kind"}}
+
+    def _norm(self, name: str) -> LayerNorm:
+        return LayerNorm(name=name, normalized_shape=self.d_model, eps=self.layer_norm_eps)
+
+    def _padding(self, tokens: Value) -> Padding | None:
+        return None if self.pad_id is None else Padding(tokens, self.pad_id)
+
+    def _pooled(self, graph: GraphBuilder, h: Value, tokens: Value) -> Value:
+        if self.pooling == "first":
+            return graph.call(FirstToken(name="pool"), h)
+        pool = MeanPool(name="pool", pad_id=self.pad_id)
+        return graph.call(pool, h, *([] if self.pad_id is None else [tokens]))
+
+    def _fc(self, graph: GraphBuilder, h: Value, num_outputs: int | None) -> Value:
+        assert num_outputs is not None, "a classifier has labels"
+        return graph.call(Linear(name="fc", in_features=self.d_model, out_features=num_outputs), h)
+
+    def initial(self, parameter: Parameter) -> Initial:
+        """As its layer does alone, but nn.Transformer draws its matrices by xavier_uniform_."""
+        if parameter.name.startswith("transformer.") and len(parameter.shape) > 1:
+            return uniform(sqrt(6 / sum(parameter.shape)))
+        return parameter.initial
+
+    # The samples -------------------------------------------------------------------------------
+
+    def input_shapes(self) -> dict[str, Shape | None]:
+        found: dict[str, Shape | None] = {"x": _shape(self.sequence_length)}
+        if self.task == "seq2seq":
+            found["tgt"] = _shape(self.tgt_sequence_length)
+        return found
+
+    def with_input_shapes(self, shapes: Mapping[str, Shape]) -> Self:
+        keys = {"x": "sequence_length", "tgt": "tgt_sequence_length"}
+        known = {
+            keys[name]: shapes[name][0]
+            for name, shape in self.input_shapes().items()
+            if shape is None and len(shapes.get(name, ())) == 1
+        }
+        return self.model_copy(update=known)
+
+    def how_to_give_shapes(self) -> str:
+        both = " and tgt_sequence_length" if self.task == "seq2seq" else ""
+        return f"give sequence_length{both} in the model, or data with samples of shape (length,)."
+
+    def num_tokens(self, name: str) -> int | None:
+        return self._tgt_vocab_size if name == "tgt" else self.vocab_size
+
+    @property
+    def padding(self) -> int | None:
+        return self.pad_id
+
+    @property
+    def target_follows(self) -> str | None:
+        return {"language_model": "x", "seq2seq": "tgt"}.get(self.task)
+
+
+def _shape(length: int | None) -> Shape | None:
+    return None if length is None else (length,)

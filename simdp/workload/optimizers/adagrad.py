@@ -1,0 +1,47 @@
+"""Adagrad with torch.optim.Adagrad's arguments and arithmetic."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from simdp.spec import Bool
+from simdp.workload.optimizers.base import Array, Optimizer, State, effective_gradient
+
+
+class Adagrad(Optimizer):
+    """``s += g^2``; ``p -= lr / (1 + (t - 1) lr_decay) g / (sqrt(s) + eps)``.
+
+    Attributes
+    ----------
+    lr_decay : float
+        How the learning rate falls with the step t, beside the sum s.
+    initial_accumulator_value : float
+        Of s before the first step.
+
+    References
+    ----------
+    Duchi, Hazan and Singer, "Adaptive subgradient methods for online learning and stochastic
+    optimization", JMLR 12, 2011.
+    """
+
+    kind: Literal["adagrad"] = "adagrad"
+    lr: float = Field(1e-2, ge=0)
+    lr_decay: float = Field(0.0, ge=0)
+    weight_decay: float = Field(0.0, ge=0)
+    initial_accumulator_value: float = Field(0.0, ge=0)
+    eps: float = Field(1e-10, ge=0)
+    maximize: Bool = False
+
+    def starting_state(self) -> dict[str, float]:
+        return {"sum": self.initial_accumulator_value}
+
+    def update(self, parameter: Array, gradient: Array, state: State, lr: float, t: int) -> None:
+        gradient = effective_gradient(parameter, gradient, self.weight_decay, self.maximize)
+        total = state["sum"]
+        total += gradient * gradient
+        denominator = np.sqrt(total)
+        denominator += self.eps
+        parameter -= lr / (1 + (t - 1) * self.lr_decay) * gradient / denominator

@@ -1,0 +1,25 @@
+"""torch.optim.lr_scheduler.ExponentialLR."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from simdp.workload.schedules.base import Schedule
+
+
+class ExponentialLR(Schedule):
+    """``lr(k) = base gamma^(k - 1)``, as torch.optim.lr_scheduler.ExponentialLR.
+
+    Attributes
+    ----------
+    gamma : float
+        Factor of each step.
+    """
+
+    kind: Literal["exponential_lr"] = "exponential_lr"
+    gamma: float = Field(ge=0)
+
+    def lr(self, base: float, step: int) -> float:
+        return float(base * self.gamma ** (step - 1))

@@ -1,0 +1,33 @@
+"""torch.optim.lr_scheduler.MultiStepLR."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Literal
+
+from pydantic import Field
+
+from simdp.workload.schedules.base import Milestones, Schedule
+
+
+class MultiStepLR(Schedule):
+    """``lr(k) = base gamma^n``, n milestones being at most k - 1, as torch's MultiStepLR.
+
+    Attributes
+    ----------
+    milestones : list of int
+        Finished steps after which the rate changes.
+    gamma : float
+        Factor of each change.
+
+    References
+    ----------
+    torch.optim.lr_scheduler.MultiStepLR.
+    """
+
+    kind: Literal["multi_step_lr"] = "multi_step_lr"
+    milestones: Milestones
+    gamma: float = Field(0.1, ge=0)
+
+    def lr(self, base: float, step: int) -> float:
+        return float(base * self.gamma ** bisect_right(self.milestones, step - 1))

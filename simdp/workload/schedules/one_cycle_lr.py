@@ -1,0 +1,84 @@
+"""torch.optim.lr_scheduler.OneCycleLR."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from simdp.spec import Bool, problem
+from simdp.workload.schedules.base import Count, Schedule
+
+
+class OneCycleLR(Schedule):
+    """``lr(k)`` rises from max_lr / div_factor to max_lr, then falls far below, as torch's.
+
+    Between the ends of a phase, ``lr = end + (start - end) (1 + cos(pi x)) / 2``, or a line. The
+    first phase ends at ``k - 1 = pct_start total_steps - 1``, the last at ``total_steps - 1`` with
+    the lowest rate, ``max_lr / div_factor / final_div_factor``. The base does not count.
+
+    Attributes
+    ----------
+    max_lr : float
+        Highest learning rate.
+    total_steps : int
+        Steps of the cycle; a step after them is an error, as in torch.
+    pct_start : float
+        Share of the steps on which the rate rises.
+    anneal_strategy : {"cos", "linear"}
+        Shape of each phase.
+    cycle_momentum : False
+        Momentum stays as it is; torch's default is to cycle it too.
+    div_factor, final_div_factor : float
+        ``max_lr`` over the first rate; the first rate over the last.
+    three_phase : bool
+        Whether the rate falls as it rose first, and to the lowest rate after that.
+
+    References
+    ----------
+    torch.optim.lr_scheduler.OneCycleLR; Smith and Topin, arXiv 1708.07120.
+    """
+
+    kind: Literal["one_cycle_lr"] = "one_cycle_lr"
+    max_lr: float = Field(ge=0)
+    total_steps: Count
+    pct_start: float = Field(0.3, ge=0, le=1)
+    anneal_strategy: Literal["cos", "linear"] = "cos"
+    cycle_momentum: Literal[False] = False
+    div_factor: float = Field(25.0, gt=0)
+    final_div_factor: float = Field(1e4, gt=0)
+    three_phase: Bool = False
+
+    @model_validator(mode="after")
+    def _there_is_a_way_up(self) -> Self:
+        if self.pct_start * self.total_steps == 1:  # torch divides by zero at its first step
+            raise problem(
+                f"pct_start {self.pct_start:g} of total_steps {self.total_steps} is a single step, "
+                "which cannot rise; raise pct_start."
+            )
+        return self
+
+    def lr(self, base: float, step: int) -> float:
+        if step > self.total_steps:
+            raise ValueError(
+                f"one_cycle_lr ends with step {self.total_steps}, but there is a step {step}; "
+                "raise total_steps."
+            )
+        done, phases = step - 1, self._phases()
+        turn = next(i for i, (end, _, _) in enumerate(phases) if done <= end)
+        begin = phases[turn - 1][0] if turn else 0.0
+        end, first, final = phases[turn]
+        share = (done - begin) / (end - begin)
+        if self.anneal_strategy == "cos":
+            return final + (first - final) / 2 * (1 + math.cos(math.pi * share))
+        return first + (final - first) * share
+
+    def _phases(self) -> list[tuple[float, float, float]]:
+        """Each phase: the number of steps done at its end, its first rate, its last rate."""
+        low, high, end = self.max_lr / self.div_factor, self.max_lr, self.total_steps - 1
+        lowest = low / self.final_div_factor
+        up = self.pct_start * self.total_steps - 1
+        if self.three_phase:
+            return [(up, low, high), (2 * up, high, low), (end, low, lowest)]
+        return [(up, low, high), (end, high, lowest)]

@@ -1,0 +1,58 @@
+"""torch.optim.lr_scheduler.SequentialLR."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from itertools import pairwise
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field, ValidationInfo, field_validator
+
+from simdp.spec import one_of, problem
+from simdp.workload.schedules.base import SCHEDULES, Milestones, Schedule
+
+Member = Annotated[Schedule, one_of("lr_schedule", SCHEDULES)]
+
+
+class SequentialLR(Schedule):
+    """One schedule after another, each counting from its own first step, as torch's SequentialLR.
+
+    Attributes
+    ----------
+    schedulers : list of Schedule
+        In the order of their turns. Each starts from the base, wherever the one before ended.
+    milestones : list of int
+        Finished steps after which the next one takes over; one fewer than schedulers.
+
+    References
+    ----------
+    torch.optim.lr_scheduler.SequentialLR.
+    """
+
+    model_config = ConfigDict(defer_build=True)  # the table of schedules is not complete yet
+
+    kind: Literal["sequential_lr"] = "sequential_lr"
+    schedulers: Annotated[list[Member], Field(min_length=1)]
+    milestones: Milestones
+
+    @field_validator("milestones")
+    @classmethod
+    def _each_has_its_turn(cls, value: list[int], info: ValidationInfo) -> list[int]:
+        schedulers: list[Schedule] | None = info.data.get("schedulers")
+        if schedulers is None:  # it is refused already
+            return value
+        if len(value) != len(schedulers) - 1:
+            raise problem(
+                f"{value} has length {len(value)}, but {len(schedulers)} schedulers need "
+                f"{len(schedulers) - 1} of them."
+            )
+        for i, (begin, end) in enumerate(pairwise([0, *value])):
+            wrong = schedulers[i].problem_with(end - begin) if end > begin else None
+            if wrong:
+                raise problem(f"{value} gives schedulers.{i} {end - begin} steps: {wrong}")
+        return value
+
+    def lr(self, base: float, step: int) -> float:
+        turn = bisect_right(self.milestones, step - 1)
+        begin = self.milestones[turn - 1] if turn else 0
+        return self.schedulers[turn].lr(base, step - begin)

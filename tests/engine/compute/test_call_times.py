@@ -1,0 +1,178 @@
+"""Times of calls: every kernel by itself, on ranks with other devices, samples and shapes."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simdp.cluster import Device
+from simdp.engine.compute.call_times import CallTimes, call_kernels
+from simdp.engine.compute.roofline import Roofline
+from simdp.workload import Workload
+from simdp.workload.layers import Kernel
+
+FAST = Device(
+    peak={"float32": "10 TFLOP/s", "float16": "80 TFLOP/s"},
+    memory="10 GB",
+    memory_bandwidth="1 TB/s",
+    efficiency=0.5,
+    launch="3 us",
+)
+SLOW = Device(
+    peak={"float32": "1 GFLOP/s", "float16": "1 GFLOP/s"},
+    memory="10 GB",
+    memory_bandwidth="500 GB/s",
+    launch="0 s",
+)
+FREE = Device(
+    peak={"float32": "1 FLOP/s", "float16": "4 FLOP/s"},
+    memory="10 GB",
+    memory_bandwidth="1e20 GB/s",
+    efficiency=1,
+    launch="0 s",
+)
+"""Only arithmetic takes time, a second per FLOP."""
+
+LAYERS = [
+    {"name": "l1", "kind": "linear", "in_features": 4, "out_features": 6},
+    "relu",
+    {"name": "l2", "kind": "linear", "in_features": 6, "out_features": 2},
+]
+
+
+def workload(**options):
+    model = {"kind": "sequential", "layers": LAYERS, "input_shape": [3, 4]}
+    data = {"kind": "regression", "num_samples": 8}
+    raw = {"model": model, "dataset": data, "microbatch": 1, **options}
+    return Workload.model_validate(raw)
+
+
+def times(devices, **options):
+    return CallTimes(workload(**options), Roofline(devices))
+
+
+def batch(*samples):
+    return np.array(samples, dtype=np.int64)
+
+
+def by_hand(device, kernels, samples, dtype="float32"):
+    """Seconds of a call, one kernel after the other."""
+    if not samples:
+        return 0.0
+    return sum(
+        max(
+            samples * k.flops / (device.peak[dtype] * device.efficiency),
+            (samples * k.nbytes + k.fixed) / device.memory_bandwidth,
+        )
+        + device.launch
+        for k in kernels
+    )
+
+
+FULL_LENGTH = [((3, 4),)]
+
+activities = pytest.mark.parametrize("activity", ["forward", "backward"])
+
+
+def test_calls_are_named_after_their_layers_and_the_loss_is_the_last():
+    assert times([FAST]).names == ["l1", "1", "l2", "loss"]
+    mlp = {"kind": "mlp", "widths": [4, 3]}
+    assert times([FAST], model=mlp).names == ["layers.0", "loss"]
+
+
+@activities
+def test_kernels_take_the_longer_of_arithmetic_and_memory_each_and_a_launch(activity):
+    found = times([FAST]).seconds(activity, batch(7), FULL_LENGTH)
+    listed = call_kernels(workload(), activity, FULL_LENGTH[0])
+    assert found.shape == (4, 1)
+    np.testing.assert_allclose(
+        found[:, 0], [by_hand(FAST, kernels, 7) for kernels in listed], rtol=1e-14
+    )
+
+
+def test_kernels_are_those_of_the_layers_and_of_the_loss():
+    forward, backward = (
+        call_kernels(workload(), activity, FULL_LENGTH[0]) for activity in ("forward", "backward")
+    )
+    assert [len(kernels) for kernels in forward] == [1, 1, 1, 1]
+    # The bias, the weight and, but for the first layer, the input.
+    assert [len(kernels) for kernels in backward] == [2, 1, 3, 1]
+    rows, itemsize = 3, 4
+    assert forward[0] == [Kernel(rows * 2 * 4 * 6, rows * 10 * itemsize, (24 + 6) * itemsize)]
+    assert forward[3] == backward[3] == [Kernel(4 * 3 * 2, 2 * 3 * 2 * itemsize)]
+
+
+@activities
+def test_a_rank_without_samples_takes_no_time(activity):
+    found = times([FAST] * 3).seconds(activity, batch(4, 0, 4), FULL_LENGTH)
+    assert (found[:, 1] == 0).all()
+    assert (found[:, [0, 2]] > 0).all()
+
+
+@activities
+def test_arithmetic_grows_with_the_samples_and_launches_do_not(activity):
+    clock = times([FREE, FREE])
+    one, seven = clock.seconds(activity, batch(1, 7), FULL_LENGTH).T
+    np.testing.assert_allclose(seven, 7 * one, rtol=1e-14)
+    listed = call_kernels(workload(), activity, FULL_LENGTH[0])
+    np.testing.assert_allclose(one, [sum(k.flops for k in kernels) for kernels in listed])
+    idle = Device(peak={"float32": "1e30 FLOP/s"}, memory="1 B", memory_bandwidth="1e20 GB/s")
+    found = times([idle, idle]).seconds(activity, batch(1, 1000), FULL_LENGTH)
+    launches = [len(kernels) * idle.launch for kernels in listed]
+    np.testing.assert_allclose(found.T, [launches, launches], rtol=1e-9)
+
+
+@given(
+    ranks=st.lists(
+        st.tuples(st.sampled_from([FAST, SLOW, FREE]), st.integers(0, 9), st.integers(1, 5)),
+        min_size=1,
+        max_size=6,
+    ),
+    activity=st.sampled_from(["forward", "backward"]),
+)
+def test_every_rank_has_the_time_of_its_own_device_samples_and_length(ranks, activity):
+    devices = [device for device, _, _ in ranks]
+    shapes = [((length, 4),) for _, _, length in ranks]
+    sizes = batch(*(samples for _, samples, _ in ranks))
+    found = times(devices).seconds(activity, sizes, shapes)
+    assert found.shape == (4, len(ranks))
+    for rank, (device, samples, _) in enumerate(ranks):
+        listed = call_kernels(workload(), activity, shapes[rank])
+        wanted = [by_hand(device, kernels, samples) for kernels in listed]
+        np.testing.assert_allclose(found[:, rank], wanted, rtol=1e-12)
+
+
+def test_one_shape_stands_for_all_ranks():
+    clock = times([FAST, SLOW, FAST])
+    sizes = batch(3, 3, 5)
+    alike = clock.seconds("forward", sizes, FULL_LENGTH)
+    np.testing.assert_array_equal(alike, clock.seconds("forward", sizes, FULL_LENGTH * 3))
+
+
+def test_what_was_asked_before_is_answered_alike_also_after_many_other_questions():
+    clock = times([FAST])
+    first = clock.seconds("forward", batch(3), FULL_LENGTH).copy()
+    for samples in range(1, 600):
+        clock.seconds("forward", batch(samples), FULL_LENGTH)
+    np.testing.assert_array_equal(clock.seconds("forward", batch(3), FULL_LENGTH), first)
+
+
+# 16 bits -----------------------------------------------------------------------------------------
+
+
+def test_autocast_computes_products_at_the_16_bit_peak_and_casts_weights_first():
+    listed = call_kernels(workload(precision="amp"), "forward", FULL_LENGTH[0])
+    cast, product = listed[0]
+    assert cast == Kernel(0, 0, (24 + 6) * (4 + 2))  # read in 32 bits, written in 16
+    assert product == Kernel(3 * 2 * 4 * 6, 3 * 10 * 2, (24 + 6) * 2)
+    assert [len(kernels) for kernels in listed] == [2, 1, 2, 1]
+    found = times([FREE], precision="amp").seconds("forward", batch(1), FULL_LENGTH)
+    flops = [sum(kernel.flops for kernel in kernels) for kernels in listed]
+    # The activation follows its input, and the loss runs in 32 bits.
+    np.testing.assert_allclose(found[:, 0], np.array(flops) / [4, 4, 4, 1])
+
+
+def test_sixteen_bit_weights_need_no_cast():
+    listed = call_kernels(workload(precision="mixed"), "forward", FULL_LENGTH[0])
+    assert [len(kernels) for kernels in listed] == [1, 1, 1, 1]
+    assert listed[0] == [Kernel(3 * 2 * 4 * 6, 3 * 10 * 2, (24 + 6) * 2)]

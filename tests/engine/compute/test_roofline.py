@@ -1,0 +1,35 @@
+"""Roofline: what each rank's device can do."""
+
+import numpy as np
+import pytest
+
+from simdp.cluster import Device
+from simdp.engine.compute.roofline import Roofline
+
+FAST = Device(
+    peak={"float32": "10 TFLOP/s", "float16": "80 TFLOP/s"},
+    memory="10 GB",
+    memory_bandwidth="1 TB/s",
+    efficiency=0.5,
+    launch="3 us",
+)
+SLOW = FAST.model_copy(update={"memory_bandwidth": 5e11, "launch": 0.0, "efficiency": 1.0})
+DEVICES = [FAST, SLOW, FAST, FAST.model_copy()]
+
+
+def test_each_rank_has_its_own_devices_rates():
+    roofline = Roofline(DEVICES)
+    np.testing.assert_array_equal(roofline.flops("float32"), [5e12, 1e13, 5e12, 5e12])
+    np.testing.assert_array_equal(roofline.flops("float16"), [4e13, 8e13, 4e13, 4e13])
+    np.testing.assert_array_equal(roofline.bandwidth, [1e12, 5e11, 1e12, 1e12])
+    np.testing.assert_array_equal(roofline.launch, [3e-6, 0, 3e-6, 3e-6])
+
+
+def test_equal_devices_have_one_number():
+    assert Roofline(DEVICES).device.tolist() == [0, 1, 0, 0]
+
+
+@pytest.mark.parametrize("nbytes", [0.0, 1e6])
+def test_moving_bytes_takes_memory_bandwidth_alone(nbytes):
+    wanted = [nbytes / 1e12, nbytes / 5e11, nbytes / 1e12, nbytes / 1e12]
+    np.testing.assert_allclose(Roofline(DEVICES).moving(nbytes), wanted, rtol=1e-15)

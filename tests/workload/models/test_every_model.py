@@ -1,0 +1,146 @@
+"""Every model: its graph runs, its tensors and orders hold together, and presets stand for it."""
+
+import numpy as np
+import pytest
+from layer_checks import buffers_of, weights_of
+from pydantic import TypeAdapter
+
+from simdp.workload.execution import Executor
+from simdp.workload.layers.base import Pass
+from simdp.workload.models import MODELS, PRESETS, AnyModel
+
+EXAMPLES = {
+    "bert": {
+        "vocab_size": 7,
+        "hidden_size": 4,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 6,
+        "max_position_embeddings": 8,
+        "num_labels": 3,
+        "sequence_length": 5,
+    },
+    "einsum": {"equation": "bd,df->bf", "d": 4, "f": 3},
+    "gpt2": {
+        "vocab_size": 7,
+        "n_positions": 8,
+        "n_embd": 4,
+        "n_layer": 2,
+        "n_head": 2,
+        "sequence_length": 5,
+    },
+    "inception": {"width_multiplier": 1 / 64, "num_classes": 3},
+    "mlp": {"widths": [4, 5, 3], "activation": "tanh"},
+    "resnet": {"layers": [1, 1], "width_multiplier": 1 / 16, "num_classes": 3, "image_size": 16},
+    "sequential": {
+        "layers": [
+            {"kind": "linear", "in_features": 4, "out_features": 5},
+            "relu",
+            {"name": "last", "kind": "linear", "in_features": 5, "out_features": 3},
+        ],
+        "input_shape": [4],
+    },
+    "transformer": {
+        "task": "seq2seq",
+        "vocab_size": 7,
+        "tgt_vocab_size": 6,
+        "d_model": 4,
+        "nhead": 2,
+        "num_layers": 1,
+        "num_decoder_layers": 1,
+        "dim_feedforward": 6,
+        "sequence_length": 5,
+        "tgt_sequence_length": 4,
+    },
+    "vgg": {"layers": [1, 1], "width_multiplier": 1 / 64, "num_classes": 3, "image_size": 8},
+    "yolo": {"layers": [1, 1, 1], "width_multiplier": 1 / 32, "num_classes": 1, "image_size": 16},
+}
+
+every_model = pytest.mark.parametrize("kind", MODELS)
+
+
+def model(kind, **options):
+    return TypeAdapter(AnyModel).validate_python({"kind": kind, **options})
+
+
+def inputs_of(chosen, batch):
+    """Random samples; whole numbers where the model takes tokens."""
+    random = np.random.default_rng(0)
+    found = []
+    for name, shape in zip(chosen.graph.inputs, chosen.known_shapes(), strict=True):
+        tokens = chosen.num_tokens(name)
+        shape = (batch, *shape)
+        found.append(random.integers(tokens, size=shape) if tokens else random.random(shape))
+    return found
+
+
+def play(script):
+    """Run a generator that never yields, and return its value."""
+    with pytest.raises(StopIteration) as stop:
+        next(script)
+    return stop.value.value
+
+
+def run_of(chosen):
+    buffers = {}
+    for layer in chosen.graph.registered:
+        buffers |= buffers_of(layer)
+    return Pass(weights_of(chosen.graph), buffers=buffers, samples=np.arange(6))
+
+
+def test_every_kind_of_model_has_an_example_here():
+    assert sorted(EXAMPLES) == sorted(MODELS)
+
+
+@every_model
+def test_forward_leads_from_the_input_shapes_to_the_output_shape(kind):
+    chosen = model(kind, **EXAMPLES[kind])
+    executor = Executor(chosen.graph, ["float64"] * len(chosen.graph.calls), "float64")
+    outputs, _ = play(executor.forward(run_of(chosen), inputs_of(chosen, 6)))
+    assert outputs[0].shape == (6, *chosen.output_shape())
+
+
+@every_model
+def test_backward_finds_a_gradient_of_every_parameter_that_becomes_ready(kind):
+    chosen = model(kind, **EXAMPLES[kind])
+    executor = Executor(chosen.graph, ["float64"] * len(chosen.graph.calls), "float64")
+    run = run_of(chosen)
+    outputs, kept = play(executor.forward(run, inputs_of(chosen, 6)))
+    play(executor.backward(run, kept, [np.ones_like(output) for output in outputs]))
+    shapes = {p.name: p.shape for p in chosen.parameters()}
+    assert {name: g.shape for name, g in run.gradients.items()} == {
+        name: shapes[name] for name in chosen.ready_order()
+    }
+
+
+@every_model
+def test_every_parameter_is_used_and_becomes_ready_once(kind):
+    chosen = model(kind, **EXAMPLES[kind])
+    assert sorted(chosen.ready_order()) == sorted(p.name for p in chosen.parameters())
+    assert chosen.graph.unused == ()
+
+
+@every_model
+def test_elements_are_counted(kind):
+    chosen = model(kind, **EXAMPLES[kind])
+    assert chosen.num_parameters() == sum(int(np.prod(p.shape)) for p in chosen.parameters())
+
+
+@every_model
+def test_a_model_is_written_as_it_is_read(kind):
+    chosen = model(kind, **EXAMPLES[kind])
+    written = chosen.model_dump(mode="json", exclude_none=True)
+    assert TypeAdapter(AnyModel).validate_python(written) == chosen
+
+
+# Presets -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_is_a_model_of_its_kind_and_says_where_it_comes_from(name):
+    entry = PRESETS.read(name)
+    assert entry["source"]
+    chosen = model(name)
+    assert chosen.kind == entry["kind"]
+    for key, value in PRESETS[name].items():
+        assert chosen.model_dump(mode="json")[key] == value, key

@@ -1,0 +1,185 @@
+"""What a scenario may get wrong about models, weights, data and the recipe: one line each."""
+
+import numpy as np
+import pytest
+
+LINEAR = {"name": "l1", "kind": "linear", "in_features": 4, "out_features": 6}
+DATA = {"kind": "regression", "num_samples": 64}
+
+
+def sequential(*layers, **more):
+    return {"kind": "sequential", "layers": list(layers), **more}
+
+
+def workload(model, **more):
+    return {"model": model, "dataset": DATA, "microbatch": 8, **more}
+
+
+LANGUAGE_MODEL = {
+    "kind": "transformer",
+    "task": "language_model",
+    "vocab_size": 9,
+    "d_model": 8,
+    "nhead": 2,
+    "num_layers": 1,
+    "dim_feedforward": 8,
+}
+
+
+@pytest.mark.parametrize(
+    ("model", "line"),
+    [
+        (
+            sequential(
+                LINEAR, {"name": "l2", "kind": "linear", "in_features": 5} | {"out_features": 2}
+            ),
+            "workload.model: the layers do not chain: l2: takes 5 features, but gets samples of "
+            "shape (6,).",
+        ),
+        (
+            sequential(
+                {"name": "c", "kind": "conv2d", "in_channels": 3, "out_channels": 4}
+                | {"kernel_size": 3}
+            ),
+            "workload.model: the shape of x is not known; add input_shape, for example "
+            "input_shape: [3, 32, 32].",
+        ),
+        (
+            sequential(LINEAR, {"name": "l1", "kind": "relu"}),
+            "workload.model.layers: 2 layers are called 'l1'; give each a name of its own.",
+        ),
+        (
+            sequential(LINEAR, unused=["l7"]),
+            "workload.model: unused: no layer is called 'l7'; known: l1.",
+        ),
+        (
+            sequential(LINEAR, unused=["l1"]),
+            "workload.model: unused: every layer is unused; leave one out.",
+        ),
+        (
+            sequential(
+                {"name": "a", "kind": "multihead_attention", "embed_dim": 4}
+                | {"num_heads": 2, "mask": "diagonal"},
+                input_shape=[3, 4],
+            ),
+            "workload.model.layers.0.mask: 'diagonal' is not allowed; known: 'none' or 'causal'.",
+        ),
+    ],
+)
+def test_models_that_cannot_be(refuse, model, line):
+    assert refuse(workload=workload(model)) == [line]
+
+
+@pytest.mark.parametrize(
+    ("stored", "line"),
+    [
+        (
+            {"l1.weight": np.zeros((6, 4))},
+            "has no 'l1.bias' of shape (6,).",
+        ),
+        (
+            {"l1.weight": np.zeros((4, 6)), "l1.bias": np.zeros(6), "l9.bias": np.zeros(6)},
+            "has 'l1.weight' of shape (4, 6), the model needs (6, 4); has 'l9.bias', which the "
+            "model lacks.",
+        ),
+        (
+            {f"l{i}.bias": np.zeros(6) for i in range(5)},
+            "has 'l0.bias', which the model lacks; has 'l2.bias', which the model lacks; has "
+            "'l3.bias', which the model lacks (and 2 more).",
+        ),
+    ],
+)
+def test_checkpoints_that_do_not_match(refuse, tmp_path, stored, line):
+    path = tmp_path / "weights.npz"
+    np.savez(path, **stored)
+    given = workload(sequential(LINEAR), weights="weights.npz")
+    assert refuse(workload=given) == [f"workload.weights: {path}: {line}"]
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "line"),
+    [
+        (
+            [[1, 2, 9]],
+            [[2, 3, 4]],
+            "x holds tokens 1 ... 9, but the model knows 9; tokens must be 0 ... 8.",
+        ),
+        (
+            [[1, 2, 3]],
+            [[2, 3, 9]],
+            "y holds labels 2 ... 9, but the model tells 9 classes apart; labels must be 0 ... 8 "
+            "or ignore_index -100.",
+        ),
+        (
+            [[1.0, 2.0, 3.0]],
+            [[2, 3, 4]],
+            "x is float64, but the model takes tokens: whole numbers.",
+        ),
+    ],
+)
+def test_tokens_and_labels_out_of_range(refuse, tmp_path, x, y, line):
+    path = tmp_path / "data.npz"
+    np.savez(path, x=np.array(x * 8), y=np.array(y * 8))
+    given = {
+        "model": LANGUAGE_MODEL,
+        "dataset": {"kind": "npz", "path": "data.npz"},
+        "loss": "cross_entropy",
+        "microbatch": 2,
+    }
+    assert refuse(workload=given) == [f"workload.dataset: {path}: {line}"]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "line"),
+    [
+        (
+            {"lr_schedule": {"kind": "noam", "d_model": 32}},
+            "workload.lr_schedule.warmup_steps: is required but was not given; add it.",
+        ),
+        (
+            {"lr_schedule": {"kind": "one_cycle_lr", "max_lr": 1.0, "total_steps": 10}}
+            | {"steps": 11},
+            "workload.lr_schedule: one_cycle_lr ends with step 10, but there is a step 11; raise "
+            "total_steps.",
+        ),
+        (
+            {"optimizer": {"kind": "sgd", "param_groups": [{"params": ["*.wieght"], "lr": 1.0}]}},
+            "workload.optimizer.param_groups: no parameter matches '*.wieght'; --save-weights "
+            "shows the names.",
+        ),
+        (
+            {"inject": [{"kind": "inf", "rank": 4, "step": 1}]},
+            "workload.inject.0.rank: rank 4 does not exist; the largest world_size is 4, so "
+            "ranks are 0 ... 3.",
+        ),
+        (
+            {"samples_per_rank": [8, 8]},
+            "workload.samples_per_rank: has 2 entries for 4 ranks; give one each.",
+        ),
+        (
+            {"samples_per_rank": [32, 32, 32, 32]},
+            "workload.samples_per_rank: [32, 32, 32, 32] asks for 128 samples, but the dataset "
+            "has 64.",
+        ),
+        (
+            {"samples_per_rank": [8, 8, 8, 8], "global_batch": 16, "microbatch": None},
+            "workload: samples_per_rank deals samples to ranks, and so does global_batch; use "
+            "microbatch instead.",
+        ),
+        (
+            {"precision": "amp", "dtype": "float64"},
+            "workload: dtype is float64, but precision amp joins float16 with float32; write "
+            "dtype: float32, or precision: full.",
+        ),
+    ],
+)
+def test_recipes_that_cannot_be(refuse, recipe, line):
+    assert refuse(workload=workload(sequential(LINEAR), **recipe)) == [line]
+
+
+def test_a_device_must_say_how_fast_it_computes_in_16_bit(refuse):
+    device = {"peak": {"float32": "1 TFLOP/s"}, "memory": "1 GB", "memory_bandwidth": "1 TB/s"}
+    given = workload(sequential(LINEAR), precision="amp")
+    assert refuse({"cluster.device": device}, workload=given) == [
+        "cluster.device.peak: has no float16, which the workload computes in; known: float32."
+    ]
