@@ -227,7 +227,7 @@ class Replicas:
             else:
                 view[...] = gradient * gradient.dtype.type(1.0 / divisor)
 
-        self._each_rank(write)
+        each_rank(write, self.world_size, views[0].size)
 
     def empty(self, buffers: FlatBuffers) -> None:
         """Make a buffer's content the gradients of its parameters."""

@@ -181,12 +181,21 @@ class TraceBuilder:
         names = sorted(self._names)
         renumber = np.array([names.index(name) for name in self._names], dtype=np.int64)
         keys = ("rank", "step", "lane", "activity", "name", "start", "end", "nbytes")
+        lengths = [len(block[0]) for block in self._blocks]
         columns = {}
         for i, key in enumerate(keys):
             dtype = np.float64 if i > 4 else np.int64
-            parts = [np.array([row[i] for row in self._rows], dtype=dtype)]
-            parts += [np.broadcast_to(block[i], block[0].shape) for block in self._blocks]
-            columns[key] = np.concatenate(parts).astype(dtype, copy=False)
+            rows = np.array([row[i] for row in self._rows], dtype=dtype)
+            values = [block[i] for block in self._blocks]
+            if any(isinstance(value, np.ndarray) for value in values):
+                parts = [
+                    value if isinstance(value, np.ndarray) else np.full(length, value)
+                    for value, length in zip(values, lengths, strict=True)
+                ]
+                blocks = np.concatenate(parts)
+            else:
+                blocks = np.repeat(np.array(values, dtype=dtype), lengths)
+            columns[key] = np.concatenate([rows, blocks]).astype(dtype, copy=False)
         if len(names):
             columns["name"] = renumber[columns["name"]]
         return Trace(columns, names)
