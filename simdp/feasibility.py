@@ -31,10 +31,10 @@ def straggler_problems(cluster: Cluster, largest: int) -> list[str]:
 def fault_problems(workload: Workload, largest: int) -> list[str]:
     """Refuse faults on ranks that the sweep's largest world size lacks."""
     return [
-        f"workload.inject.{i}.rank: rank {fault.on_rank()} does not exist; the largest "
+        f"workload.inject.{i}.rank: rank {fault.rank} does not exist; the largest "
         f"world_size is {largest}, so ranks are 0 ... {largest - 1}."
         for i, fault in enumerate(workload.inject)
-        if fault.on_rank() >= largest
+        if fault.rank >= largest
     ]
 
 
@@ -77,40 +77,52 @@ def size_problems(
 ) -> list[str]:
     """Compare batches, data and memory of a point with which nothing else is wrong."""
     n, num_samples = cluster.world_size, workload.dataset.length(base)
-    accumulate = workload.grad_accum
-    parts = workload.samples_per_rank
-    if parts is not None and sum(parts) > num_samples:
-        return [
-            f"workload.samples_per_rank: {parts} asks for {sum(parts)} samples, but the dataset "
-            f"has {num_samples}."
-        ]
-    if isinstance(accumulate, list) and workload.global_batch is not None:
-        shard = -(-min(workload.global_batch, num_samples) // n)
-        if sum(accumulate) != shard:
-            return [
-                f"workload.grad_accum: {accumulate} sums to {sum(accumulate)}, but each rank gets "
-                f"{shard} of the {workload.global_batch} samples; make the sums equal."
-            ]
-    if workload.drop_last and parts is None and workload.samples_per_step(n) > num_samples:
-        return [
-            f"workload.drop_last: leaves nothing, since one step takes "
-            f"{workload.samples_per_step(n)} samples and the dataset has {num_samples}."
-        ]
-    if workload.drop_last and parts is not None and workload.samples_per_step(1) > max(parts):
-        return [
-            f"workload.drop_last: leaves nothing, since one step takes "
-            f"{workload.samples_per_step(1)} samples of a rank and samples_per_rank is {parts}."
-        ]
-    wrong = workload.lr_schedule.problem_with(workload.num_steps(n, base))
+    wrong = _problem_with_batches(workload, n, num_samples)
+    if wrong is None:
+        late = workload.lr_schedule.problem_with(workload.num_steps(n, base))
+        wrong = f"lr_schedule: {late}" if late else None
     if wrong:
-        return [f"workload.lr_schedule: {wrong}"]
-    if not numerics:
-        return []
-    needed, there = host_memory_needed(workload, strategy, n, num_samples), host_memory()
+        return [f"workload.{wrong}"]
+    return _memory_problems(workload, strategy, n, num_samples) if numerics else []
+
+
+def _problem_with_batches(workload: Workload, world_size: int, num_samples: int) -> str | None:
+    accumulate, parts = workload.grad_accum, workload.samples_per_rank
+    if parts is not None and sum(parts) > num_samples:
+        return (
+            f"samples_per_rank: {parts} asks for {sum(parts)} samples, but the dataset "
+            f"has {num_samples}."
+        )
+    if isinstance(accumulate, list) and workload.global_batch is not None:
+        shard = -(-min(workload.global_batch, num_samples) // world_size)
+        if sum(accumulate) != shard:
+            return (
+                f"grad_accum: {accumulate} sums to {sum(accumulate)}, but each rank gets "
+                f"{shard} of the {workload.global_batch} samples; make the sums equal."
+            )
+    if workload.drop_last and parts is None and workload.samples_per_step(world_size) > num_samples:
+        return (
+            "drop_last: leaves nothing, since one step takes "
+            f"{workload.samples_per_step(world_size)} samples and the dataset has {num_samples}."
+        )
+    if workload.drop_last and parts is not None and workload.samples_per_step(1) > max(parts):
+        return (
+            f"drop_last: leaves nothing, since one step takes {workload.samples_per_step(1)} "
+            f"samples of a rank and samples_per_rank is {parts}."
+        )
+    return None
+
+
+def _memory_problems(
+    workload: Workload, strategy: Strategy, world_size: int, num_samples: int
+) -> list[str]:
+    """Refuse arrays that this machine has no memory for."""
+    needed = host_memory_needed(workload, strategy, world_size, num_samples)
+    there = host_memory()
     if needed <= there:
         return []
     return [
-        f"numerics: the arrays of {n} ranks need {needed / 1e9:.1f} GB, but this machine has "
-        f"{format_quantity(round(there, -8), 'data size')}; set numerics: false to simulate the "
-        "time alone."
+        f"numerics: the arrays of {world_size} ranks need {needed / 1e9:.1f} GB, but this machine "
+        f"has {format_quantity(round(there, -8), 'data size')}; set numerics: false to simulate "
+        "the time alone."
     ]

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
-from zipfile import BadZipFile
+from zipfile import BadZipFile, ZipFile
 
 from simdp.errors import ScenarioError
 
@@ -23,7 +23,6 @@ MAX_TEXT_BYTES = 16 * 2**20
 
 MAX_YAML_NODES = 200_000
 """Nodes of a document after its aliases are expanded; more is an alias bomb."""
-
 
 _UNSUITED_TAG = (ValueError, LookupError, AttributeError, TypeError)
 """What PyYAML lets through when a tag stands on a value that it does not suit, as ``!!int ""``."""
@@ -193,6 +192,15 @@ def read_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     if not all(isinstance(array, np.ndarray) for array in arrays.values()):
         raise ScenarioError([f"{path}: is not an npz file of arrays."])
     return arrays
+
+
+def npz_checksums(path: Path) -> tuple[tuple[str, int], ...]:
+    """What tells whether an npz file still holds the same arrays; nothing where it is none."""
+    try:
+        with ZipFile(path) as archive:
+            return tuple((member.filename, member.CRC) for member in archive.infolist())
+    except (OSError, ValueError, RuntimeError, BadZipFile):
+        return ()
 
 
 class Catalogue(Mapping[str, Mapping[str, Any]]):

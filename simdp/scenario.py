@@ -22,6 +22,7 @@ from simdp.spec import Bool, Int, Problem, Spec, problem, problems
 from simdp.strategies import AnyStrategy
 from simdp.strategies.ddp import DDP
 from simdp.workload import Workload
+from simdp.workload.checks import workload_problems
 
 
 class Scenario(Spec):
@@ -259,7 +260,7 @@ def _file_problems(raw: Raw, base: Path, doubts: list[tuple[str, ...]]) -> list[
         workload = TypeAdapter(Workload).validate_python(raw.get("workload"))
     except ValidationError:
         return []
-    return [f"workload.{line}" for line in workload.problems(base)]
+    return [f"workload.{line}" for line in workload_problems(workload, base)]
 
 
 def _move_paths(value: Any, base: Path, folder: Path, key: str = "") -> Any:

@@ -148,7 +148,8 @@ class one_of:  # noqa: N801  reads as a word in annotations
         if spelled is None:
             raise problem(unknown_name(self.family, kind, known))
         if spelled not in self.table:
-            return {**self.presets[spelled], **value, "kind": self.presets[spelled]["kind"]}
+            preset = self.presets[spelled]
+            return {**preset, **value, "kind": preset["kind"]}
         return {**value, "kind": spelled}
 
 

@@ -1,9 +1,19 @@
 """What tests of layers share: arrays for a layer, its passes, and differences as an oracle."""
 
-import numpy as np
+from math import prod
 
-from simdp.workload.layers import Layer
-from simdp.workload.layers.base import Pass
+import numpy as np
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from simdp.spec import problems
+from simdp.workload.layers import AnyModule, Layer
+from simdp.workload.layers.base import Pass, ShapeError
+
+
+def drawn(*shape, seed=0):
+    """Normal numbers."""
+    return np.random.default_rng(seed).standard_normal(shape)
 
 
 def weights_of(module_or_graph, dtype="float64", seed=0):
@@ -40,3 +50,52 @@ def differences(function, at, step=1e-6):
         at[index] = there
         gradient[index] = (values[0] - values[1]) / (2 * step)
     return gradient
+
+
+def other_memory(x, order):
+    """The same array with its axes in another order of memory."""
+    back = np.argsort(order)
+    return np.ascontiguousarray(x.transpose(order)).transpose(back)
+
+
+def fits(layer, *shapes):
+    """Whether a layer takes samples of these shapes."""
+    try:
+        layer.output_shape(*shapes)
+    except ShapeError:
+        return False
+    return True
+
+
+def finished(script):
+    """Run a generator that never yields; return its result."""
+    with pytest.raises(StopIteration) as stop:
+        next(script)
+    return stop.value.value
+
+
+def forward(layer, *inputs, weights=None):
+    """What comes out, and a function that gives the gradients of inputs and parameters."""
+    run = new_pass(layer, weights_of(layer) if weights is None else weights, len(inputs[0]))
+    y, saved = layer.forward(run, *inputs)
+
+    def backward(dy):
+        found = layer.backward(run, saved, dy, [True] * len(inputs))
+        return found, run.gradients
+
+    return y, backward
+
+
+def kept_nbytes(layer, inputs, itemsize):
+    """Bytes per sample of everything that a layer alone keeps for backward."""
+    kept = layer.kept(inputs, itemsize)
+    elements = sum(prod(inputs[i]) for i in kept.inputs)
+    elements += prod(layer.output_shape(*inputs)) * kept.output
+    return elements * itemsize + kept.nbytes
+
+
+def refusal(**raw):
+    """The lines in which a layer of these arguments is refused."""
+    with pytest.raises(ValidationError) as caught:
+        TypeAdapter(AnyModule).validate_python(raw)
+    return [found.line for found in problems(caught.value, raw)]

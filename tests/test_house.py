@@ -20,7 +20,6 @@ FLOORS = [
     {"cluster", "workload", "collectives", "results"},
     {"strategies", "overrides"},
     {"feasibility"},
-    {"feasibility"},
     {"scenario"},
     {"engine"},
     {"reports", "distributed"},
@@ -309,6 +308,7 @@ ONE_FILE_PER_MEMBER = (
     "strategies",
     "workload.datasets",
     "workload.faults",
+    "workload.layers.activations",
     "workload.losses",
     "workload.models",
     "workload.optimizers",
@@ -349,6 +349,8 @@ def test_a_table_calls_a_member_by_its_kind(package, kind, member):
 
 @pytest.mark.parametrize(("package", "kind", "member"), members())
 def test_a_members_file_is_called_by_its_kind(package, kind, member):
+    if package == "workload.layers" and kind in tables(package)["ACTIVATIONS"]:
+        package = "workload.layers.activations"
     assert member.__module__ == f"simdp.{package}.{kind}"
 
 

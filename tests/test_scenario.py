@@ -14,7 +14,8 @@ from simdp.errors import ScenarioError
 from simdp.scenario import checked, load_scenario
 from simdp.strategies import STRATEGIES
 from simdp.units import parse
-from simdp.workload.layers import ACTIVATIONS
+from simdp.workload.checks import workload_problems
+from simdp.workload.layers.activations import ACTIVATIONS
 
 # Loading -----------------------------------------------------------------------------------------
 
@@ -150,7 +151,7 @@ def test_no_absolute_path_is_resolved(how, load, tmp_path):
     }[how]()
     for _, value in numbers_and_texts(scenario.resolved()):
         assert not str(value).startswith("/")
-    assert all(point.workload.problems(point.base) == [] for _, point in scenario.points())
+    assert all(workload_problems(p.workload, p.base) == [] for _, p in scenario.points())
 
 
 # Refusals ----------------------------------------------------------------------------------------

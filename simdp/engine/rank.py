@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simdp.collectives import Plan
 from simdp.engine import payload
 from simdp.engine.buffers import FlatBuffers
 from simdp.engine.compute.call_times import CallTimes
 from simdp.engine.compute.roofline import Roofline
-from simdp.engine.ops import Launch, Op, Wait, Work
+from simdp.engine.launcher import Launched, Launcher
+from simdp.engine.ops import Op, Wait, Work
 from simdp.engine.record import StepRecord, mean_losses
 from simdp.engine.replicas import Replicas
 from simdp.engine.samples import Samples
@@ -22,16 +22,13 @@ from simdp.results.trace import SETUP
 from simdp.scenario import Scenario
 from simdp.strategies.base import Bucket, Pending, Script, Tensor
 from simdp.workload.faults import Fault
+from simdp.workload.layers import Buffer
 from simdp.workload.layers.base import Synchronised
 from simdp.workload.precision.rounding import numpy_dtype
 from simdp.workload.sampling import StepBatches
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
-
-MAX_TRANSFERS_PER_CALL = 2_000
-MAX_TRANSFERS_PER_RUN = 100_000
-"""A collective's transfers get spans of their own while there are no more than these."""
 
 
 class FlatBucket(NamedTuple):
@@ -41,12 +38,6 @@ class FlatBucket(NamedTuple):
     compressed: bool
     names: tuple[str, ...]
     buffers: FlatBuffers | None
-
-
-class Call(NamedTuple):
-    """A collective under way, by its number."""
-
-    number: int
 
 
 class Cohort:
@@ -82,7 +73,7 @@ class Cohort:
         self._sizes = {tensor.name: tensor.num_elements for tensor in self.parameters}
         self._factors = np.ones(self.world_size)
         self._owed = np.zeros(self.world_size)
-        self._num_calls = self._num_recorded = 0
+        self._launcher = Launcher(scenario.collectives, self.world_size)
         self._batches = StepBatches([], np.zeros((0, self.world_size), dtype=np.int64))
         self._losses: list[Floats] = []
         self._scales = self._counts = np.zeros((0, self.world_size))
@@ -104,7 +95,7 @@ class Cohort:
         self.step, self._batches, self._losses = step, batches, []
         if self.replicas:
             self.replicas.step = step
-            if step <= 1:  # the setup's and the first step's buckets are gone by now
+            if step == 1:  # DDP sorts gradients into other buckets after the first step
                 self.replicas.forget_flat_buffers()
         self._factors = self.slowdown.factors(step)
         self._owed = self.slowdown.lost(step)
@@ -122,8 +113,9 @@ class Cohort:
     def active(self, micro_step: int | None = None) -> list[bool]:
         """See `simdp.strategies.base.Rank`."""
         sizes = self._batches.sizes
-        there: list[bool] = (sizes.sum(axis=0) if micro_step is None else sizes[micro_step]) > 0
-        return list(there)
+        there = (sizes.sum(axis=0) if micro_step is None else sizes[micro_step]) > 0
+        found: list[bool] = there.tolist()
+        return found
 
     def scale_losses(self, by_shard: bool) -> None:
         """See `simdp.strategies.base.Rank`."""
@@ -146,9 +138,8 @@ class Cohort:
         for number, call in enumerate(self.graph.calls):
             yield self._work("forward", number, seconds)
             if isinstance(call.layer, Synchronised):
-                elements = call.layer.exchanged_elements()[0]
-                plan = self._plan("all_gather", elements * self.world_size)
-                yield from self._exchange(plan, elements * self.world_size, number)
+                elements = call.layer.exchanged_elements()[0] * self.world_size
+                yield from self._exchange("all_gather", elements, number)
         yield self._work("forward", len(self.graph.calls), seconds)
 
     def backward(self, micro_step: int, hook: Callable[[str], Script] | None = None) -> Script:
@@ -156,27 +147,23 @@ class Cohort:
         if self.replicas:
             self.replicas.backward(self._add)
             for fault in self._faults() if micro_step == 0 else ():
-                self.replicas.inject(fault.on_rank(), fault.value)
+                self.replicas.inject(fault.rank, fault.value)
         seconds = self._seconds("backward", micro_step)
         yield self._work("backward", len(self.graph.calls), seconds)
         for number in reversed(range(len(self.graph.calls))):
             layer = self.graph.calls[number].layer
             if isinstance(layer, Synchronised):
                 elements = layer.exchanged_elements()[1]
-                yield from self._exchange(self._plan("all_reduce", elements), elements, number)
+                yield from self._exchange("all_reduce", elements, number)
             yield self._work("backward", number, seconds)
             if hook is not None:
                 for ready in self.graph.ready_at[number]:
                     yield from hook(ready)
 
     def _faults(self) -> list[Fault]:
-        """What goes wrong in the current step, on ranks that there are."""
-        ranks = range(self.world_size)
-        return [
-            fault
-            for fault in self.scenario.workload.inject
-            if any(fault.hits(rank, self.step + 1) for rank in ranks)
-        ]
+        """What goes wrong in the current step."""
+        inject = self.scenario.workload.inject
+        return [fault for fault in inject if fault.happens(self.step + 1, self.world_size)]
 
     def _seconds(self, activity: str, micro_step: int) -> Floats:
         sizes = self._batches.sizes[micro_step]
@@ -260,62 +247,47 @@ class Cohort:
     def _copy(self, name: str, nbytes: float) -> Work:
         return Work(self.step, "copy", name, self.roofline.moving(2 * nbytes), 2 * nbytes)
 
-    def all_reduce(self, bucket: Bucket, label: str) -> Generator[Any, None, Call]:
+    def all_reduce(self, bucket: Bucket, label: str) -> Generator[Any, None, Launched]:
         """See `simdp.strategies.base.Rank`."""
         assert isinstance(bucket, FlatBucket)
-        plan = self.scenario.collectives.all_reduce.plan(self.world_size, bucket.nbytes)
+        plan = self._launcher.plan("all_reduce", bucket.nbytes)
         if bucket.buffers:
             payload.run(plan, bucket.buffers.flat)
-        return (yield from self._launch(plan, bucket.nbytes, label))
+        return (yield from self._launcher.launch(self.step, plan, bucket.nbytes, label))
 
-    def all_reduce_bytes(self, nbytes: float, label: str) -> Generator[Any, None, Call]:
+    def all_reduce_bytes(self, nbytes: float, label: str) -> Generator[Any, None, Launched]:
         """See `simdp.strategies.base.Rank`."""
-        plan = self.scenario.collectives.all_reduce.plan(self.world_size, nbytes)
-        return (yield from self._launch(plan, nbytes, label))
+        plan = self._launcher.plan("all_reduce", nbytes)
+        return (yield from self._launcher.launch(self.step, plan, nbytes, label))
 
     def broadcast(self, tensors: Sequence[Tensor], label: str, root: int = 0) -> Script:
         """See `simdp.strategies.base.Rank`."""
-        nbytes = float(sum(tensor.num_elements * self.stored(tensor) for tensor in tensors))
-        plan = self.scenario.collectives.broadcast.plan(self.world_size, nbytes, root)
+        nbytes = float(sum(tensor.num_elements * self.itemsize_of(tensor) for tensor in tensors))
+        plan = self._launcher.plan("broadcast", nbytes, root)
         if self.replicas:
             self.replicas.broadcast([tensor.name for tensor in tensors], plan)
-        call = yield from self._launch(plan, nbytes, label)
+        call = yield from self._launcher.launch(self.step, plan, nbytes, label)
         yield from self.wait([call])
 
-    def stored(self, tensor: Tensor) -> int:
+    def itemsize_of(self, tensor: Tensor) -> int:
         """See `simdp.strategies.base.Rank`."""
-        if getattr(tensor, "integer", False):
-            return 8
         workload = self.scenario.workload
+        if isinstance(tensor, Buffer):
+            return 8 if tensor.integer else workload.itemsize
         return numpy_dtype(workload.precision.weight_dtype(workload.dtype)).itemsize
 
     def wait(self, pending: Sequence[Pending]) -> Script:
         """See `simdp.strategies.base.Rank`."""
-        numbers = tuple(call.number for call in pending if isinstance(call, Call))
+        numbers = tuple(call.number for call in pending if isinstance(call, Launched))
         if numbers:
             yield Wait(numbers)
 
-    def _launch(self, plan: Plan, nbytes: float, label: str) -> Generator[Any, None, Call]:
-        number = self._num_calls
-        self._num_calls += 1
-        transfers = int(plan.sends_per_rank.sum())
-        record = transfers <= MAX_TRANSFERS_PER_CALL
-        record &= self._num_recorded + transfers <= MAX_TRANSFERS_PER_RUN
-        self._num_recorded += transfers * record
-        yield Launch(self.step, label, number, plan, nbytes, record)
-        return Call(number)
-
     # What synchronised layers exchange ---------------------------------------------------------
 
-    def _plan(self, collective: str, elements: int) -> Plan:
+    def _exchange(self, collective: str, elements: int, number: int) -> Script:
         nbytes = float(elements * self.scenario.workload.itemsize)
-        algorithm = getattr(self.scenario.collectives, collective)
-        plan: Plan = algorithm.plan(self.world_size, nbytes)
-        return plan
-
-    def _exchange(self, plan: Plan, elements: int, number: int) -> Script:
-        nbytes = float(elements * self.scenario.workload.itemsize)
-        call = yield from self._launch(plan, nbytes, f"{self.times.names[number]} statistics")
+        plan, label = self._launcher.plan(collective, nbytes), self.times.names[number]
+        call = yield from self._launcher.launch(self.step, plan, nbytes, f"{label} statistics")
         yield from self.wait([call])
 
     def _gather(self, parts: list[Array]) -> list[Array]:
@@ -324,5 +296,6 @@ class Cohort:
 
     def _add(self, parts: list[Array]) -> list[Array]:
         flat = [part.copy() for part in parts]
-        payload.run(self._plan("all_reduce", parts[0].size), flat)
+        nbytes = float(parts[0].size * self.scenario.workload.itemsize)
+        payload.run(self._launcher.plan("all_reduce", nbytes), flat)
         return flat

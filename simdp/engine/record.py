@@ -25,7 +25,7 @@ class StepRecord(NamedTuple):
     lr : float
         Learning rate of the optimizer, its parameter groups left aside.
     grad_norm : float or None
-        Of rank 0's gradient, unscaled and before clipping.
+        Of rank 0's gradient, unscaled and before clipping; of the first rank that takes part.
     loss_scale : float or None
         By which the losses of this step were multiplied.
     skipped : bool or None

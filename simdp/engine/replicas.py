@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -16,13 +16,12 @@ from simdp.engine.threads import each_rank
 from simdp.engine.trainer import Trainer, Update
 from simdp.scenario import Scenario
 from simdp.workload.execution import Executor, Kept, call_dtypes
-from simdp.workload.layers.base import NO_ARRAYS, Pass
+from simdp.workload.layers.base import NO_ARRAYS, Exchange, Pass
 from simdp.workload.precision.rounding import numpy_dtype
 from simdp.workload.sampling import StepBatches
 
 Array = NDArray[Any]
 T = TypeVar("T")
-Script = Generator[Array, Array, T]
 
 
 class Begun(NamedTuple):
@@ -120,7 +119,7 @@ class Replicas:
         losses = self._play(scripts, gather)
         return np.array(losses)
 
-    def _forward_of(self, rank: int, part: Array, scale: float) -> Script[float]:
+    def _forward_of(self, rank: int, part: Array, scale: float) -> Exchange[float]:
         target = self.samples.target(part)
         if not self.loss.count(target):
             return np.nan
@@ -151,7 +150,7 @@ class Replicas:
         """
         self._play([self._backward_of(rank) for rank in range(self.world_size)], add)
 
-    def _backward_of(self, rank: int) -> Script[None]:
+    def _backward_of(self, rank: int) -> Exchange[None]:
         begun, total = self._begun[rank], self.gradients[rank]
         self._begun[rank] = None
         found: dict[str, Array] = {}
@@ -167,7 +166,7 @@ class Replicas:
                 total[name] = found[name]
 
     def _play(
-        self, scripts: Sequence[Script[T]], answer: Callable[[list[Array]], list[Array]]
+        self, scripts: Sequence[Exchange[T]], answer: Callable[[list[Array]], list[Array]]
     ) -> list[T]:
         """Run every rank's script; where they yield, all of them are answered together."""
         results: list[Any] = [None] * self.world_size

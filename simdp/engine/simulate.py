@@ -91,8 +91,9 @@ def plans_of(scenario: Scenario) -> list[Plan]:
 
 def calls(scenario: Scenario) -> list[tuple[str, int]]:
     """Collectives that a run of the scenario calls: keys of ``collectives``, and roots."""
-    called = scenario.strategy.uses(scenario.cluster.world_size, scenario.workload)
-    if scenario.workload.graph.is_synchronised:
+    workload, n = scenario.workload, scenario.cluster.world_size
+    called = scenario.strategy.uses(n, workload, workload.dataset.length(scenario.base))
+    if workload.graph.is_synchronised:
         called += [("all_gather", 0), ("all_reduce", 0)]
     return list(dict.fromkeys(called))
 

@@ -18,12 +18,11 @@ from simdp.workload.layers import Buffer, Parameter
 Script = Generator[Any, None, None]
 """A generator that the engine drives."""
 
+Tensor = Parameter | Buffer
+
 
 class Pending(Protocol):
     """A collective under way."""
-
-
-Tensor = Parameter | Buffer
 
 
 class Bucket(Protocol):
@@ -119,7 +118,7 @@ class Rank(Protocol):
     def broadcast(self, tensors: Sequence[Tensor], label: str, root: int = 0) -> Script:
         """Replace parameters, or buffers of one dtype, by the root's; wait for it."""
 
-    def stored(self, tensor: Tensor) -> int:
+    def itemsize_of(self, tensor: Tensor) -> int:
         """Bytes per element of a parameter or buffer."""
 
     def update(self, active: Sequence[bool] | None = None) -> Script:
@@ -143,8 +142,18 @@ class Strategy(Spec):
         """Say why this strategy cannot train this on so many ranks, led by a key; or None."""
         return None
 
-    def uses(self, world_size: int, workload: Workload) -> list[tuple[str, int]]:
-        """Collectives that the strategy calls: keys of ``collectives``, and roots."""
+    def uses(self, world_size: int, workload: Workload, num_samples: int) -> list[tuple[str, int]]:
+        """Collectives that the strategy may call: keys of ``collectives``, and roots.
+
+        Parameters
+        ----------
+        world_size : int
+            Number of ranks.
+        workload : Workload
+            What they train.
+        num_samples : int
+            Of the data set.
+        """
         return []
 
     def bucket_nbytes(

@@ -17,13 +17,13 @@ from simdp.strategies.base import Bucket, Pending, Rank, Script, Strategy, Tenso
 from simdp.strategies.buckets import MiB, assign, limits
 from simdp.workload import Workload
 from simdp.workload.layers import Parameter
+from simdp.workload.sampling import chunk_sizes
 
 BROADCAST_NBYTES = 250 * MiB
 """Parameters travel from rank 0 in buffers of this size (torch: _sync_module_states)."""
 
 USED_MAP_ITEMSIZE = 4
 """find_unused_parameters sends one int32 per parameter after the last bucket."""
-
 
 JOIN_ITEMSIZE = 4
 """Join's notices are all_reduces of one number."""
@@ -55,12 +55,13 @@ class DDP(Strategy):
         Charge the copy of every gradient into its bucket and back, at the memory's bandwidth.
     broadcast_buffers : bool
         Replace every rank's buffers, such as running means, by rank 0's before each forward that
-        follows a reduction.
+        follows a reduction; and in the constructor and at the end of a join, with the parameters.
     comm_hook : {"none", "fp16", "bf16"}
         Send gradients in 16 bit: torch's compression hooks.
     join : bool
         Ranks whose samples run out take part in the others' reductions with zeros, as under
-        torch's Join; at the end of the epoch the last one to go on gives its weights to all.
+        torch's Join; at the end of the epoch the last one to go on, of several the largest rank,
+        makes every replica a copy of its own.
     divide_by_initial_world_size : bool
         With ``join``, average over all ranks; False averages over those that still have samples.
     no_sync : bool
@@ -90,11 +91,9 @@ class DDP(Strategy):
             raise problem("divide_by_initial_world_size: false needs join: true.")
         return self
 
-    def uses(self, world_size: int, workload: Workload) -> list[tuple[str, int]]:
-        called = [("all_reduce", 0), ("broadcast", 0)]
-        if self.join:
-            called.append(("broadcast", last_joiner(workload)))
-        return called
+    def uses(self, world_size: int, workload: Workload, num_samples: int) -> list[tuple[str, int]]:
+        joiners = last_joiners(workload, world_size, num_samples) if self.join else []
+        return [("all_reduce", 0), ("broadcast", 0), *(("broadcast", r) for r in joiners)]
 
     def problem_with(self, world_size: int, workload: Workload) -> str | None:
         unused = workload.graph.unused
@@ -149,12 +148,17 @@ class DDP(Strategy):
 
     def setup(self, rank: Rank) -> Script:
         """Make every replica a copy of rank 0's."""
-        yield from send_all(rank, rank.parameters, "parameters")
-        yield from self._send_buffers(rank)
+        yield from self._send_model(rank, 0)
 
-    def _send_buffers(self, rank: Rank) -> Script:
+    def _send_model(self, rank: Rank, root: int) -> Script:
+        yield from send_all(rank, rank.parameters, "parameters", root)
+        if self.broadcast_buffers:
+            yield from self._send_buffers(rank, root)
+
+    def _send_buffers(self, rank: Rank, root: int) -> Script:
         for integer, label in ((False, "buffers"), (True, "counters")):
-            yield from send_all(rank, [b for b in rank.buffers if b.integer == integer], label)
+            chosen = [buffer for buffer in rank.buffers if buffer.integer == integer]
+            yield from send_all(rank, chosen, label, root)
 
     def train_step(self, rank: Rank) -> Script:
         rank.scale_losses(by_shard=self.weight_by_shard)
@@ -164,7 +168,7 @@ class DDP(Strategy):
                 yield from self._announce(rank)
             # torch: after a forward under no_sync the buffers are left alone.
             if self.broadcast_buffers and not (self.no_sync and micro_step):
-                yield from self._send_buffers(rank)
+                yield from self._send_buffers(rank, 0)
             yield from rank.forward(micro_step)
             if self.no_sync and micro_step < last:
                 yield from rank.backward(micro_step)
@@ -181,8 +185,8 @@ class DDP(Strategy):
             yield from reducer.finish()
         yield from rank.update(rank.active() if self.join else None)
         if self.join and rank.closes_epoch:
-            root = max(r for r, there in enumerate(rank.active()) if there)
-            yield from send_all(rank, rank.parameters, "parameters", root)
+            last_joiner = max(r for r, there in enumerate(rank.active()) if there)
+            yield from self._send_model(rank, last_joiner)
 
     def _announce(self, rank: Rank) -> Script:
         """Under Join, ranks count who still has samples, and whether gradients will be reduced."""
@@ -197,21 +201,32 @@ class DDP(Strategy):
         return sum(rank.active(micro_step))
 
 
-def send_all(rank: Rank, tensors: Sequence[Tensor], label: str, root: int = 0) -> Script:
+def send_all(rank: Rank, tensors: Sequence[Tensor], label: str, root: int) -> Script:
     """Broadcast tensors of one dtype in buffers of `BROADCAST_NBYTES`."""
     if not tensors:
         return
     by_name = {tensor.name: tensor for tensor in tensors}
-    for number, names in enumerate(assign(tensors, rank.stored(tensors[0]), [BROADCAST_NBYTES])):
+    for number, names in enumerate(
+        assign(tensors, rank.itemsize_of(tensors[0]), [BROADCAST_NBYTES])
+    ):
         yield from rank.broadcast([by_name[name] for name in names], f"{label} {number}", root)
 
 
-def last_joiner(workload: Workload) -> int:
-    """The last rank that has samples in an epoch; the largest of several."""
-    parts = workload.samples_per_rank or [0]
+def last_joiners(workload: Workload, world_size: int, num_samples: int) -> list[int]:
+    """Ranks that may be the largest with samples in the last step of an epoch, or of the run."""
+    if workload.global_batch is not None:
+        sizes = (min(workload.global_batch, num_samples), num_samples % workload.global_batch)
+        return [len(chunk_sizes(size, world_size)) - 1 for size in sizes if size]
+    if workload.samples_per_rank is None:  # the sampler deals every rank as many
+        return [world_size - 1]
     step = workload.samples_per_step(1)
-    steps = [part // step if workload.drop_last else -(-part // step) for part in parts]
-    return max(range(len(parts)), key=lambda rank: (steps[rank], rank))
+    found, most = [], 0
+    for rank, part in reversed(list(enumerate(workload.samples_per_rank))):
+        steps = part // step if workload.drop_last else -(-part // step)
+        if steps > most:
+            found.append(rank)
+            most = steps
+    return found if workload.steps is not None else found[-1:]  # `steps` may end within an epoch
 
 
 class Reducer:

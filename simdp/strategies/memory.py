@@ -7,16 +7,11 @@ from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from simdp.strategies.base import Strategy
 from simdp.workload import Workload
 from simdp.workload.execution import call_dtypes
 from simdp.workload.precision.rounding import numpy_dtype
 from simdp.workload.sampling import chunk_sizes
-
-Floats = NDArray[np.float64]
 
 
 class RankMemory(NamedTuple):
@@ -82,16 +77,17 @@ def activation_nbytes(workload: Workload) -> float:
     graph = workload.graph
     first, flowing = len(graph.inputs), graph.shapes(workload.model.known_shapes())
     ran = call_dtypes(graph, workload.precision, workload.dtype)
-    there: set[tuple[int, str]] = set()
+    values: dict[tuple[int, str], float] = {}
     beside = 0.0
     for number, (call, dtype) in enumerate(zip(graph.calls, ran, strict=True)):
-        given = [flowing[value] for value in call.inputs]
-        kept = call.layer.kept(given, numpy_dtype(dtype).itemsize)
+        itemsize = numpy_dtype(dtype).itemsize
+        kept = call.layer.kept([flowing[value] for value in call.inputs], itemsize)
         beside += kept.nbytes
-        there.update((call.inputs[i], dtype) for i in kept.inputs if call.inputs[i] >= first)
-        if kept.output:
-            there.add((first + number, dtype))
-    return beside + sum(prod(flowing[v]) * numpy_dtype(name).itemsize for v, name in there)
+        chosen = [call.inputs[i] for i in kept.inputs] + [first + number] * kept.output
+        for value in chosen:
+            if value >= first:
+                values[value, dtype] = float(prod(flowing[value]) * itemsize)
+    return beside + sum(values.values())
 
 
 def largest_microbatches(workload: Workload, world_size: int) -> list[int]:
@@ -111,15 +107,18 @@ def host_memory_needed(
     """Bytes that a run with numerics takes on this machine.
 
     Every rank has weights, gradients, optimizer state, activations and, where gradients are
-    reduced, flat buffers; these are real here whatever the simulated device saves. Data and fresh
-    weights are drawn in float64 and then cast, so that for a moment both are there.
+    reduced, flat buffers; these are real here whatever the simulated device saves. So are the
+    gradients of a second micro-step, before they are added, and weights rounded to 16 bits. Data
+    and fresh weights are drawn in float64 and then cast, so that for a moment both are there.
     """
     one = rank_memory(workload, strategy, max(largest_microbatches(workload, world_size)))
     model, whole = workload.model, workload.model.num_parameters() * workload.itemsize
-    each = 2.0 * whole + one.optimizer_state + whole * bool(strategy.uses(world_size, workload))
+    accumulate, low = workload.grad_accum, workload.precision.low is not None
+    copies = 2 + bool(strategy.uses(world_size, workload, num_samples)) + low
+    copies += (len(accumulate) if isinstance(accumulate, list) else accumulate) > 1
     # 16-bit activations are kept in 32-bit arrays; and there is what flows between the layers.
-    widening = 2 if workload.precision.low else 1
-    each += 2 * (widening * one.activations + one.other)
+    flowing = 2 * ((1 + low) * one.activations + one.other)
+    each = copies * whole + one.optimizer_state + flowing
     target = workload.loss.target_shape(model.output_shape())
     sample = sum(map(prod, model.known_shapes())) + prod(target)
     data = num_samples * sample * (8 + workload.itemsize)

@@ -13,7 +13,8 @@ from simdp.strategies import STRATEGIES
 from simdp.studies.presets import describe
 from simdp.workload.datasets import DATASETS
 from simdp.workload.faults import FAULTS
-from simdp.workload.layers import ACTIVATIONS, LAYERS
+from simdp.workload.layers import LAYERS
+from simdp.workload.layers.activations import ACTIVATIONS
 from simdp.workload.losses import LOSSES
 from simdp.workload.models import MODELS, PRESETS
 from simdp.workload.optimizers import OPTIMIZERS

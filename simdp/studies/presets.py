@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import TypeAdapter
 
 from simdp.strategies.ddp import DDP
-from simdp.workload.costs import forward_flops
+from simdp.workload.flops import forward_flops
 from simdp.workload.models import AnyModel, Model
 
 ITEMSIZE = 4

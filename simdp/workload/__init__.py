@@ -13,18 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, TypeAdapter, field_validator, model_validator
 
-from simdp.errors import ScenarioError
 from simdp.spec import Bool, Int, Spec, problem
 from simdp.workload import weights
 from simdp.workload.datasets import DATASETS, AnyDataset, Dataset
 from simdp.workload.faults import AnyFault
 from simdp.workload.graph import Graph
-from simdp.workload.layers.base import ShapeError
 from simdp.workload.losses import AnyLoss
 from simdp.workload.models import AnyModel
 from simdp.workload.optimizers import AnyOptimizer
 from simdp.workload.optimizers.sgd import SGD
-from simdp.workload.order import Permutation, epoch_order, grouped_by_length, read_permutation
+from simdp.workload.order import Permutation, epoch_order, grouped_by_length
 from simdp.workload.precision import AnyPrecision, Full
 from simdp.workload.precision.rounding import numpy_dtype
 from simdp.workload.sampling import (
@@ -42,7 +40,7 @@ Array = NDArray[Any]
 MicroSteps = Annotated[Int, Field(ge=1, le=10**6)]
 Sizes = Annotated[list[Annotated[Int, Field(ge=1, le=10**9)]], Field(min_length=1)]
 
-__all__ = ["Permutation", "Workload"]
+__all__ = ["Workload"]
 
 
 class Workload(Spec):
@@ -266,70 +264,3 @@ class Workload(Spec):
         if self.weights is not None:
             return weights.loaded(base / self.weights, self.graph, self.dtype)
         return weights.drawn(self.model, self.graph, self.dtype, seed, rank)
-
-    def problems(self, base: Path) -> list[str]:
-        """Say what is wrong with shapes and with the files that this workload reads.
-
-        Returns
-        -------
-        list of str
-            One line each, led by the key.
-        """
-        found = []
-        for key, check in (
-            ("model", self._problem_with_model),
-            ("weights", self._problem_with_weights),
-            ("optimizer.param_groups", self._problem_with_groups),
-            ("dataset", self._problem_with_dataset),
-            ("shuffle", self._problem_with_shuffle),
-            ("group_by_length", self._problem_with_grouping),
-        ):
-            try:
-                wrong = check(base)
-            except ScenarioError as error:
-                wrong = "; ".join(error.problems)
-            if wrong:
-                found.append(f"{key}: {wrong}")
-                if key == "model":  # the others need its shapes
-                    break
-        return found
-
-    def _problem_with_model(self, base: Path) -> str | None:
-        try:
-            model = self.settled(base).model
-        except ScenarioError:  # the data set's check says so
-            return None
-        lacking = [name for name, shape in model.input_shapes().items() if shape is None]
-        if lacking:
-            return f"the shape of {lacking[0]} is not known; {model.how_to_give_shapes()}"
-        try:
-            model.shapes(model.known_shapes())
-        except ShapeError as error:
-            return f"the layers do not chain: {error}."
-        if not model.ready_order():
-            return "none of its layers learns; add one that has parameters, such as linear."
-        return None
-
-    def _problem_with_weights(self, base: Path) -> str | None:
-        return weights.problem_with(base / self.weights, self.graph) if self.weights else None
-
-    def _problem_with_groups(self, base: Path) -> str | None:
-        idle = self.optimizer.unmatched([p.name for p in self.graph.parameters])
-        if not idle:
-            return None
-        return f"no parameter matches {idle[0]!r}; --save-weights shows the names."
-
-    def _problem_with_dataset(self, base: Path) -> str | None:
-        wrong = self.dataset.problem_with(self.settled(base).model, self.loss, base)
-        path = getattr(self.dataset, "path", None)
-        return f"{base / path}: {wrong}" if wrong and path else wrong
-
-    def _problem_with_grouping(self, base: Path) -> str | None:
-        if not self.group_by_length or self.settled(base).lengths(0, base):
-            return None
-        return "all samples are of one length; give the model a pad_id, or leave this out."
-
-    def _problem_with_shuffle(self, base: Path) -> str | None:
-        if isinstance(self.shuffle, Permutation):
-            read_permutation(base / self.shuffle.path, self.dataset.length(base), 0)
-        return None

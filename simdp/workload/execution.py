@@ -6,12 +6,12 @@ generator yields a rank's part and is sent the answer. Most models never yield.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from simdp.workload.graph import Graph
-from simdp.workload.layers.base import Array, Parameters, Pass, Synchronised
+from simdp.workload.layers.base import Array, Exchange, Parameters, Pass, Synchronised
 from simdp.workload.precision import Precision
 from simdp.workload.precision.rounding import rounded
 
@@ -63,9 +63,7 @@ class Executor:
             if value not in kept:
                 self._done[number].append(value)
 
-    def forward(
-        self, run: Pass, inputs: Sequence[Array]
-    ) -> Generator[Array, Array, tuple[list[Array], Kept]]:
+    def forward(self, run: Pass, inputs: Sequence[Array]) -> Exchange[tuple[list[Array], Kept]]:
         """Run the calls; yields and is sent as in `Synchronised.exchanged_forward`.
 
         Parameters
@@ -98,9 +96,7 @@ class Executor:
                 values[value] = None
         return [values[value] for value, _ in self.graph.outputs], kept
 
-    def backward(
-        self, run: Pass, kept: Kept, slopes: Sequence[Array]
-    ) -> Generator[Array, Array, None]:
+    def backward(self, run: Pass, kept: Kept, slopes: Sequence[Array]) -> Exchange[None]:
         """Add the gradients of the parameters to the pass, the last call first.
 
         Parameters
@@ -124,15 +120,14 @@ class Executor:
             if low is not None:
                 dy = rounded(dy, low)
             if isinstance(call.layer, Synchronised):
-                dx, _ = yield from call.layer.exchanged_backward(here, saved, dy)
-                below: tuple[Array | None, ...] = (dx,)
+                below = yield from call.layer.exchanged_backward(here, saved, dy, needs)
             else:
                 below = call.layer.backward(here, saved, dy, needs)
             if low is not None:
                 for name in call.layer.ready_order():
                     if name in run.gradients:
-                        run.gradients[name] = rounded(run.gradients[name], low)
-            for value, part in zip(call.inputs, below, strict=False):
+                        run.gradients[name][...] = rounded(run.gradients[name], low)
+            for value, part in zip(call.inputs, below, strict=True):
                 if part is None:
                     continue
                 more = part if low is None else rounded(part, low)

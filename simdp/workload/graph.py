@@ -130,6 +130,7 @@ class GraphBuilder:
     def __init__(self, *inputs: str) -> None:
         self._inputs = inputs
         self._registered: list[Layer] = []
+        self._known: set[int] = set()  # by identity: equal layers may be registered twice
         self._calls: list[Call] = []
 
     def input(self, name: str) -> Value:
@@ -139,11 +140,12 @@ class GraphBuilder:
     def register(self, layer: L) -> L:
         """Take a layer's tensors into the model, in this order; return the layer."""
         self._registered.append(layer)
+        self._known.add(id(layer))
         return layer
 
     def call(self, layer: Layer, *inputs: Value) -> Value:
         """Let a layer work on values; one that is not registered is registered now."""
-        if not any(layer is known for known in self._registered):
+        if id(layer) not in self._known:
             self.register(layer)
         self._calls.append(Call(layer, inputs))
         return Value(len(self._inputs) + len(self._calls) - 1)

@@ -121,6 +121,28 @@ def test_synchronised_batch_norm_costs_two_collectives_per_layer(batch_norm):
     assert synchronised.metrics["step_time_s"] > local.metrics["step_time_s"]
 
 
+def test_local_buffers_stay_out_of_the_constructors_broadcast(batch_norm):
+    """torch 2.13: without broadcast_buffers the constructor sends parameters alone."""
+    _, run, _ = batch_norm
+    for strategy, sent in (("ddp", True), ({"kind": "ddp", "broadcast_buffers": False}, False)):
+        spans = run(2, strategy=strategy).trace.spans
+        assert any(span.name.startswith("buffers") for span in spans) == sent
+
+
+def test_running_statistics_travel_in_32_bits_beside_16_bit_weights():
+    workload = {
+        "model": {"kind": "sequential", "layers": BATCH_NORM_NET},
+        "dataset": {"kind": "regression", "num_samples": 32},
+        "microbatch": 4,
+        "precision": "mixed",
+        "steps": 2,
+    }
+    spans = play(Path(), 2, workload).trace.spans
+    sizes = {(s.name, s.nbytes) for s in spans if s.name.split()[0] in ("parameters", "buffers")}
+    weights = 4 * 6 + 6 + 6 + 6 + 6 * 3 + 3
+    assert {("parameters 0", 2 * weights), ("buffers 0", 4 * 12)} <= sizes
+
+
 def test_buffers_travel_before_each_forward_that_follows_a_reduction(batch_norm):
     _, run, _ = batch_norm
     quiet = {"kind": "ddp", "broadcast_buffers": False}
@@ -336,6 +358,38 @@ def test_join_costs_two_small_all_reduces_per_forward(tmp_path):
     spans = play(tmp_path, 2, even, {"kind": "ddp", "join": True}).trace.spans
     names = [span.name for span in spans]
     assert {"active ranks", "will reduce"} <= set(names)
+
+
+@pytest.mark.parametrize(("broadcast_buffers", "equal"), [(True, True), (False, False)])
+def test_the_last_rank_to_go_on_gives_its_buffers_away_too(tmp_path, broadcast_buffers, equal):
+    """torch 2.13: _sync_final_model, with the buffers where broadcast_buffers is true."""
+    layers = [
+        {"name": "l1", "kind": "linear", "in_features": 4, "out_features": 2},
+        {"name": "bn", "kind": "batch_norm1d", "num_features": 2},
+    ]
+    workload = {**JOINED, "model": {"kind": "sequential", "layers": layers, "input_shape": [4]}}
+    joined = {"kind": "ddp", "join": True, "broadcast_buffers": broadcast_buffers}
+    one, other = play(tmp_path, 2, workload, joined).replicas
+    assert one["bn.num_batches_tracked"] == 3
+    for name in ("bn.running_mean", "bn.running_var", "bn.num_batches_tracked"):
+        assert np.array_equal(one[name], other[name]) == equal
+
+
+@pytest.mark.parametrize("broadcast", ["ring", "tree", "naive"])
+@pytest.mark.parametrize("fabric", ["auto", "event"])
+@pytest.mark.parametrize(
+    "batches", [{}, {"steps": 2}, {"samples_per_rank": None, "microbatch": None, "global_batch": 6}]
+)
+def test_any_rank_may_be_the_last_to_go_on(broadcast, fabric, batches):
+    parts = {"samples_per_rank": [6, 4, 9, 8], "microbatch": 2}
+    raw = {
+        "cluster": {"world_size": 4, **CLUSTER, "topology": "ring"},
+        "workload": {**JOINED, **parts, **batches},
+        "strategy": {"kind": "ddp", "join": True},
+        "collectives": {"broadcast": broadcast},
+    }
+    result = simdp.simulate(checked(raw, Path()), fabric=fabric)
+    assert result.metrics["replicas_identical"]
 
 
 def test_ranks_with_different_numbers_of_samples_need_join(refuse):

@@ -1,6 +1,7 @@
 """Whole runs, from a scenario to its result: what only shows when all floors work together."""
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -170,3 +171,24 @@ def test_a_single_device_has_no_buckets():
     lone = {**raw(), "strategy": "single"}
     lone["cluster"] = {**lone["cluster"], "world_size": 1}
     assert simdp.simulate(checked(lone, Path())).metrics["bucket_bytes"] is None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"grad_accum": 2, "optimizer": "adam"},
+        {"grad_accum": 2, "precision": "amp"},
+        {"grad_accum": 2, "precision": "mixed"},
+    ],
+)
+def test_the_host_takes_no_more_memory_than_it_is_asked_for(options, monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 1)  # cores that draw weights at the same time
+    model = {"kind": "mlp", "widths": [256, 512, 256, 8]}
+    scenario = checked(raw(model=model, steps=3, **options), Path())
+    tracemalloc.start()
+    simdp.simulate(scenario)
+    _, taken = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    needed = host_memory_needed(scenario.workload, scenario.strategy, 4, 64)
+    assert needed / 2 < taken < 1.1 * needed

@@ -1,11 +1,14 @@
 """DDP's settings: what it refuses to train, and which collectives it will call."""
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from simdp.strategies.ddp import DDP, last_joiner
+from simdp.strategies.ddp import DDP, last_joiners
 from simdp.strategies.single import Single
 from simdp.workload import Workload
 
@@ -59,19 +62,19 @@ def test_a_divisor_of_join_needs_join():
 def test_single_trains_one_device_and_has_no_buckets():
     assert Single().problem_with(1, workload()) is None
     assert "cluster.world_size is 2" in Single().problem_with(2, workload())
-    assert Single().uses(1, workload()) == []
+    assert Single().uses(1, workload(), 64) == []
 
 
 # Collectives -------------------------------------------------------------------------------------
 
 
 def test_gradients_are_reduced_and_rank_0s_weights_broadcast():
-    assert DDP().uses(4, workload()) == [("all_reduce", 0), ("broadcast", 0)]
+    assert DDP().uses(4, workload(), 64) == [("all_reduce", 0), ("broadcast", 0)]
 
 
 def test_the_last_rank_to_go_on_gives_its_weights_to_all():
     uneven = workload(samples_per_rank=[2, 8, 8, 4])
-    assert DDP(join=True).uses(4, uneven)[2:] == [("broadcast", 2)]
+    assert DDP(join=True).uses(4, uneven, 64)[2:] == [("broadcast", 2)]
 
 
 @pytest.mark.parametrize(
@@ -87,7 +90,7 @@ def test_the_last_rank_to_go_on_gives_its_weights_to_all():
     ],
 )
 def test_the_last_to_go_on_is_the_one_with_the_most_steps(parts, options, last):
-    assert last_joiner(workload(samples_per_rank=parts, **options)) == last
+    assert last_joiners(workload(samples_per_rank=parts, **options), 2, 64) == [last]
 
 
 @given(
@@ -102,5 +105,26 @@ def test_it_has_samples_in_the_last_step_of_an_epoch(parts, accumulate, drop_las
         return  # refused by the scenario
     *_, last = chosen.batches(len(parts), 0, None)
     there = [rank for rank, size in enumerate(last.sizes.sum(axis=0)) if size]
-    assert last_joiner(chosen) == there[-1]
+    assert last_joiners(chosen, len(parts), 64) == [there[-1]]
     assert last.closes_epoch
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"drop_last": True},
+        {"samples_per_rank": [6, 9, 3, 8]},
+        {"samples_per_rank": [6, 9, 3, 8], "drop_last": True},
+        {"microbatch": None, "global_batch": 6},
+        {"microbatch": None, "global_batch": 6, "grad_accum": 2},
+        {"microbatch": None, "global_batch": 40},
+    ],
+)
+@pytest.mark.parametrize("steps", [None, 1, 2, 3, 4, 9])
+def test_a_run_may_end_within_an_epoch(options, steps):
+    data = {"kind": "regression", "num_samples": 26}
+    chosen = workload(**options, dataset=data, steps=steps)
+    ends = [b for b in chosen.batches(4, 0, Path()) if b.closes_epoch]
+    found = {int(np.flatnonzero(b.sizes.sum(axis=0)).max()) for b in ends}
+    assert found <= set(last_joiners(chosen, 4, 26))

@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simdp.errors import ScenarioError
-from simdp.workload import Workload, read_permutation
+from simdp.workload import Workload
+from simdp.workload.checks import workload_problems
+from simdp.workload.order import read_permutation
 
 BASIC = {
     "model": {"kind": "mlp", "widths": [4, 3]},
@@ -240,7 +242,8 @@ def test_gradients_are_sent_in_the_precisions_dtype(precision, itemsize):
 )
 def test_a_model_that_cannot_be_trained_is_refused(layers, said, tmp_path):
     model = {"kind": "sequential", "layers": layers, "input_shape": [4]}
-    assert workload(model=model, microbatch=1).problems(tmp_path) == [f"model: {said}"]
+    chosen = workload(model=model, microbatch=1)
+    assert workload_problems(chosen, tmp_path) == [f"model: {said}"]
 
 
 # Weights -----------------------------------------------------------------------------------------
@@ -272,7 +275,7 @@ def test_weights_from_a_file_serve_every_rank(tmp_path):
     stored = {"layers.0.weight": np.arange(12.0).reshape(3, 4), "layers.0.bias": np.ones(3)}
     np.savez(tmp_path / "w.npz", **stored)
     chosen = workload(microbatch=1, weights="w.npz")
-    assert chosen.problems(tmp_path) == []
+    assert workload_problems(chosen, tmp_path) == []
     for rank in (0, 3):
         weights = chosen.initial_weights(0, rank, tmp_path)
         for name, array in stored.items():
@@ -286,11 +289,11 @@ SCALAR = {"kind": "einsum", "equation": "bd,d->b", "d": 4}
 
 
 def test_a_model_may_make_one_number_of_each_sample(tmp_path):
-    assert workload(model=SCALAR, microbatch=1).problems(tmp_path) == []
+    assert workload_problems(workload(model=SCALAR, microbatch=1), tmp_path) == []
 
 
 @pytest.mark.parametrize("loss", ["mse", "cross_entropy"])
 def test_blobs_do_not_suit_a_model_without_classes(loss, tmp_path):
     chosen = workload(model=SCALAR, dataset="blobs", loss=loss, microbatch=1)
-    (line,) = chosen.problems(tmp_path)
+    (line,) = workload_problems(chosen, tmp_path)
     assert line.startswith("dataset: ")

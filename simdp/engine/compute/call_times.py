@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +19,17 @@ from simdp.workload.precision.rounding import numpy_dtype
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Shapes = tuple[Shape, ...]
+K = TypeVar("K")
+V = TypeVar("V")
 
 LOSS = "loss"
 """Name of the work that follows the last call."""
+
+MAX_KEPT = 2**22
+"""Numbers that are kept for the next steps, 32 MiB: padded batches have ever new lengths."""
+
+MIN_ENTRIES = 4
+"""Results that are kept however large: forward and backward of two kinds of micro-batches."""
 
 
 class Kernels(NamedTuple):
@@ -87,14 +95,14 @@ class CallTimes:
         """
         key = (activity, batch.tobytes(), tuple(shapes))
         if key not in self._seconds:
-            if len(self._seconds) > 256:  # batches of ever new lengths must not fill the memory
-                self._seconds.clear()
-            self._seconds[key] = self._work_out(activity, batch, shapes)
+            found = self._work_out(activity, batch, shapes)
+            _keep(self._seconds, key, found, found.size)
         return self._seconds[key]
 
     def _work_out(self, activity: str, batch: Ints, shapes: Sequence[Shapes]) -> Floats:
         alike = list(dict.fromkeys(shapes))
-        which = np.array([alike.index(shape) for shape in shapes]) + 0 * batch
+        numbers = {shape: number for number, shape in enumerate(alike)}
+        which = np.array([numbers[shape] for shape in shapes]) + 0 * batch
         # Ranks with the same samples, shapes and device take the same time.
         each = np.stack([which, batch, self.roofline.device], axis=1)
         chosen, first, inverse = np.unique(each, axis=0, return_index=True, return_inverse=True)
@@ -127,8 +135,15 @@ class CallTimes:
                 listed += [(number, dtype, *kernel) for kernel in kernels]
             columns = np.array(listed, dtype=float).T
             call, dtypes = columns[:2].astype(np.int64)
-            self._kernels[key] = Kernels(call, dtypes, *columns[2:])
+            _keep(self._kernels, key, Kernels(call, dtypes, *columns[2:]), columns.size)
         return self._kernels[key]
+
+
+def _keep(known: dict[K, V], key: K, value: V, size: int) -> None:
+    """Keep a value for the next steps; where there are too many, the oldest goes."""
+    if len(known) >= max(MAX_KEPT // size, MIN_ENTRIES):
+        del known[next(iter(known))]
+    known[key] = value
 
 
 def call_kernels(workload: Workload, activity: str, inputs: Shapes) -> list[list[Kernel]]:

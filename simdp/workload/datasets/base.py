@@ -73,7 +73,7 @@ class Synthetic(Dataset):
 
     def problem_with_model(self, model: Model) -> str | None:
         """Say why the model cannot take these samples; by default they are real numbers x."""
-        for name in model.graph_inputs():
+        for name in model.graph.inputs:
             if model.num_tokens(name) is not None:
                 return f"draws real numbers, but the model takes tokens as {name}; use tokens."
             if name != "x":

@@ -6,19 +6,16 @@ from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
-from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 
 from simdp.errors import ScenarioError
-from simdp.files import read_npz
+from simdp.files import npz_checksums, read_npz
 from simdp.workload.datasets.base import Array, Dataset, Ints
 from simdp.workload.datasets.padding import reach
 from simdp.workload.layers.base import Shape
 from simdp.workload.losses import Loss
 from simdp.workload.models import Model
-
-Checksums = tuple[tuple[str, int], ...]
 
 
 class Npz(Dataset):
@@ -31,11 +28,11 @@ class Npz(Dataset):
         return len(self._read(base)["x"])
 
     def input_shapes(self, model: Model, base: Path) -> dict[str, Shape]:
-        found = self._read(base, model.graph_inputs())
-        return {name: found[name].shape[1:] for name in model.graph_inputs()}
+        found = self._read(base, model.graph.inputs)
+        return {name: found[name].shape[1:] for name in model.graph.inputs}
 
     def problem_with(self, model: Model, loss: Loss, base: Path) -> str | None:
-        found = self._read(base, model.graph_inputs())
+        found = self._read(base, model.graph.inputs)
         for name, shape in zip(model.graph.inputs, model.known_shapes(), strict=True):
             wrong = _problem_with_shape(name, found[name], shape)
             if not wrong and model.num_tokens(name) is None:
@@ -47,12 +44,12 @@ class Npz(Dataset):
         return loss.problem_with(found["y"], model.output_shape())
 
     def arrays(self, model: Model, loss: Loss, seed: int, base: Path) -> dict[str, Array]:
-        return self._read(base, model.graph_inputs())
+        return self._read(base, model.graph.inputs)
 
     def lengths(self, model: Model, loss: Loss, seed: int, base: Path) -> dict[str, Ints]:
         if model.padding is None:
             return {}
-        arrays = self._read(base, model.graph_inputs())
+        arrays = self._read(base, model.graph.inputs)
         found = {}
         for name in model.graph.inputs:
             counts = arrays[name] != model.padding
@@ -64,7 +61,7 @@ class Npz(Dataset):
     def _read(self, base: Path, inputs: Sequence[str] = ("x",)) -> dict[str, Array]:
         """The arrays of a model's inputs and y: floats as they are stored, the others as int64."""
         path = base / self.path
-        found = _stored(path, _checksums(path))
+        found = _stored(path, npz_checksums(path))
         wanted = [*inputs, "y"]
         missing = [name for name in wanted if name not in found]
         if missing:
@@ -93,17 +90,8 @@ class Npz(Dataset):
         return {name: _widened(found[name]) for name in wanted}
 
 
-def _checksums(path: Path) -> Checksums:
-    """What tells whether a file still holds the same arrays; nothing if it is no npz file."""
-    try:
-        with ZipFile(path) as archive:
-            return tuple((member.filename, member.CRC) for member in archive.infolist())
-    except (OSError, ValueError, RuntimeError, BadZipFile):
-        return ()
-
-
 @lru_cache(maxsize=1)
-def _stored(path: Path, checksums: Checksums) -> dict[str, Array]:
+def _stored(path: Path, checksums: tuple[tuple[str, int], ...]) -> dict[str, Array]:
     """Read a file once for all who ask, and keep them from changing it."""
     found = read_npz(path)
     for array in found.values():

@@ -44,7 +44,7 @@ class Sequences(Synthetic):
         return np.zeros((1, *model.output_shape()[:-1]), dtype=np.int64)
 
     def input_shapes(self, model: Model, base: Path) -> dict[str, Shape]:
-        known = [name for name in model.graph_inputs() if model.num_tokens(name) is not None]
+        known = [name for name in model.graph.inputs if model.num_tokens(name) is not None]
         return {name: (self.longest(model) + (name == "tgt"),) for name in known}
 
     def lengths(self, model: Model, loss: Loss, seed: int, base: Path) -> dict[str, Ints]:

@@ -20,6 +20,7 @@ USUAL_LENGTH = 32
 """Tokens of a sample where neither the data nor the model say."""
 
 SIGMA = 0.5
+"""Standard deviation of the logarithm of the lengths where only a median is given; a choice."""
 
 
 class Tokens(Sequences):

@@ -29,10 +29,6 @@ class Fault(Spec):
     def value(self) -> float:
         """What stands there instead of the gradient."""
 
-    def on_rank(self) -> int:
-        """Return the one rank concerned."""
-        return self.rank
-
-    def hits(self, rank: int, step: int) -> bool:
-        """Whether it happens on this rank in this step, counted from 1."""
-        return (rank, step) == (self.rank, self.step)
+    def happens(self, step: int, world_size: int) -> bool:
+        """Whether it happens in this step, counted from 1, of a run with so many ranks."""
+        return step == self.step and self.rank < world_size

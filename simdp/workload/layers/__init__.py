@@ -1,11 +1,17 @@
-"""Layers by kind; these tables are the one place of registration."""
+"""Layers by kind; this table is the one place of registration.
+
+It holds what ``model.layers`` may name in YAML; activations have a table of their own. Beside the
+members stand layers that models alone call, such as `attention` and `add`, which take several
+inputs, and bases that members share, such as `batch_norm` and `transformer_layer`. What is done
+with arrays, such as the windows of a convolution, is in `arrays`.
+"""
 
 from __future__ import annotations
 
 from typing import Annotated
 
 from simdp.spec import one_of
-from simdp.workload.layers.activation import Activation
+from simdp.workload.layers.activations import ACTIVATIONS
 from simdp.workload.layers.adaptive_avg_pool2d import AdaptiveAvgPool2d
 from simdp.workload.layers.avg_pool2d import AvgPool2d
 from simdp.workload.layers.base import Kernel, Layer, Module
@@ -16,10 +22,7 @@ from simdp.workload.layers.dropout import Dropout
 from simdp.workload.layers.embedding import Embedding
 from simdp.workload.layers.first_token import FirstToken
 from simdp.workload.layers.flatten import Flatten
-from simdp.workload.layers.gelu import GELU
-from simdp.workload.layers.gelu_tanh import GELUTanh
 from simdp.workload.layers.layer_norm import LayerNorm
-from simdp.workload.layers.leaky_relu import LeakyReLU
 from simdp.workload.layers.linear import Linear
 from simdp.workload.layers.max_pool2d import MaxPool2d
 from simdp.workload.layers.mean_pool import MeanPool
@@ -27,24 +30,10 @@ from simdp.workload.layers.multihead_attention import MultiheadAttention
 from simdp.workload.layers.parameter import Buffer, Parameter
 from simdp.workload.layers.position_embedding import PositionEmbedding
 from simdp.workload.layers.positional_encoding import PositionalEncoding
-from simdp.workload.layers.relu import ReLU
 from simdp.workload.layers.residual import Residual
-from simdp.workload.layers.sigmoid import Sigmoid
-from simdp.workload.layers.silu import SiLU
 from simdp.workload.layers.sync_batch_norm import SyncBatchNorm
-from simdp.workload.layers.tanh import Tanh
 from simdp.workload.layers.transformer_encoder_layer import TransformerEncoderLayer
 from simdp.workload.layers.upsample import Upsample
-
-ACTIVATIONS: dict[str, type[Activation]] = {
-    "gelu": GELU,
-    "gelu_tanh": GELUTanh,
-    "leaky_relu": LeakyReLU,
-    "relu": ReLU,
-    "sigmoid": Sigmoid,
-    "silu": SiLU,
-    "tanh": Tanh,
-}
 
 LAYERS: dict[str, type[Module]] = {
     **ACTIVATIONS,
@@ -72,4 +61,4 @@ LAYERS: dict[str, type[Module]] = {
 AnyModule = Annotated[Module, one_of("layer", LAYERS)]
 Residual.model_rebuild(_types_namespace={"AnyModule": AnyModule})  # it holds layers of this table
 
-__all__ = ["ACTIVATIONS", "LAYERS", "AnyModule", "Buffer", "Kernel", "Layer", "Module", "Parameter"]
+__all__ = ["LAYERS", "AnyModule", "Buffer", "Kernel", "Layer", "Module", "Parameter"]

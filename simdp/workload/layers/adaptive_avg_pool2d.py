@@ -8,9 +8,10 @@ from typing import Literal
 
 import numpy as np
 
-from simdp.workload.layers.avg_pool2d import AveragePool, Bins
 from simdp.workload.layers.base import Kept, Kernel, Shape
-from simdp.workload.layers.window import Pair, Size, image_shape
+from simdp.workload.layers.pairs import Pair, Size
+from simdp.workload.layers.pooling import AveragePool, Bins
+from simdp.workload.layers.shapes import image_shape
 
 
 class AdaptiveAvgPool2d(AveragePool):

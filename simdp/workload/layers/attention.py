@@ -6,21 +6,32 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from math import prod, sqrt
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
 
 from simdp.spec import Bool, Int
+from simdp.workload.layers.arrays.blocks import blocks
 from simdp.workload.layers.base import Array, Kept, Kernel, Layer, Pass, Shape, ShapeError
 from simdp.workload.layers.dropout import dropout_cost, kept_elements, masked
-from simdp.workload.layers.sequence import sequence
+from simdp.workload.layers.shapes import sequence_shape
 
-BLOCK = 2**16
+if TYPE_CHECKING:
+    from simdp.workload.graph import Value
+
+BLOCK_SCORES = 2**16
 """Scores worked on at a time, so that they stay in a core's cache."""
 
 PARTS = {1: (3,), 2: (1, 2), 3: (1, 1, 1)}
 """How many of queries, keys and values each input packs, by the number of inputs."""
+
+
+class KeyPadding(NamedTuple):
+    """Which keys nobody looks at: those whose token is the padding."""
+
+    tokens: Value
+    pad_id: int
 
 
 class Attention(Layer):
@@ -55,7 +66,7 @@ class Attention(Layer):
     def _sizes(self, inputs: Sequence[Shape]) -> tuple[int, int, int]:
         """Length of the queries, length of the keys, and features of all heads."""
         packed = inputs[: len(inputs) - (self.pad_id is not None)]
-        shapes, parts = [sequence(shape) for shape in packed], PARTS[len(packed)]
+        shapes, parts = [sequence_shape(shape) for shape in packed], PARTS[len(packed)]
         (queries, width), (keys, _) = shapes[0], shapes[-1]
         embed_dim = width // parts[0]
         lengths = (queries, *[keys] * (len(parts) - 1))
@@ -197,12 +208,10 @@ def softmax(scores: Array) -> None:
 
 def sample_blocks(scores: Array) -> Iterator[slice]:
     """Cut a batch so that the scores of each part stay in a core's cache."""
-    step = max(1, BLOCK // max(1, prod(scores.shape[1:])))
-    for begin in range(0, len(scores), step):
-        yield slice(begin, begin + step)
+    return blocks(len(scores), prod(scores.shape[1:]), BLOCK_SCORES)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=16)  # those of one step; a mask of 1,024 tokens takes 4 MB
 def _look_back(queries: int, keys: int, dtype: str) -> Array:
     """-inf where a key stands after the query, shape `(queries, keys)`."""
     mask = np.triu(np.full((queries, keys), -np.inf, dtype=dtype), k=1)

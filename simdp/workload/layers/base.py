@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 Ints = NDArray[np.int64]
 Parameters = Mapping[str, Array]
+T = TypeVar("T")
 Shape = tuple[int, ...]
 """Of one sample: without the batch's axis."""
 
@@ -95,9 +96,11 @@ class Pass:
     seed: int = 0
     step: int = 0
 
-    def room(self, name: str) -> Array | None:
-        """An array that the first gradient of a parameter may be written into, or None."""
-        return None if name in self.gradients else self.into.get(name)
+    def room(self, name: str) -> Array:
+        """An array that a gradient of a parameter may be written into; its content is lost."""
+        if name in self.gradients or name not in self.into:
+            return np.empty_like(self.parameters[name])
+        return self.into[name]
 
     def add_gradient(self, name: str, gradient: Array) -> None:
         """Add to a parameter's gradient; a parameter that several layers share gets several."""
@@ -200,8 +203,8 @@ class Layer(Module):
         """What torch's layer keeps from forward for backward."""
 
 
-Exchange = Generator[Array, Array, tuple[Any, Any]]
-"""A generator that yields a rank's part, is sent what all ranks hold, and returns two values."""
+Exchange = Generator[Array, Array, T]
+"""A generator that yields a rank's part, is sent the answer to all ranks' parts, and returns."""
 
 
 class Synchronised(Layer):
@@ -209,48 +212,34 @@ class Synchronised(Layer):
 
     def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
         """As on one rank, that hears itself alone."""
-        exchange = self.exchanged_forward(run, *inputs)
-        y, saved = _alone(exchange, lambda own: own[None])
-        return y, saved
+        return _alone(self.exchanged_forward(run, *inputs), lambda own: own[None])
 
     def backward(
         self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
     ) -> tuple[Array | None, ...]:
         """As on one rank, that hears itself alone."""
-        dx, _ = _alone(self.exchanged_backward(run, saved, dy), lambda own: own)
-        return (dx,)
+        return _alone(self.exchanged_backward(run, saved, dy, needs), lambda own: own)
 
     @abstractmethod
-    def exchanged_forward(self, run: Pass, *inputs: Array) -> Exchange:
+    def exchanged_forward(self, run: Pass, *inputs: Array) -> Exchange[tuple[Array, Any]]:
         """Like forward; yields a one-dimensional array, is sent those of all ranks as rows."""
 
     @abstractmethod
-    def exchanged_backward(self, run: Pass, saved: Any, dy: Array) -> Exchange:
-        """Like backward, returning the input's gradient and None; is sent the sum over ranks."""
+    def exchanged_backward(
+        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
+    ) -> Exchange[tuple[Array | None, ...]]:
+        """Like backward; yields a one-dimensional array, is sent the sum over all ranks."""
 
     @abstractmethod
     def exchanged_elements(self) -> tuple[int, int]:
         """Elements that a rank yields in forward and in backward."""
 
 
-def _alone(exchange: Exchange, answer: Callable[[Array], Array]) -> tuple[Any, Any]:
+def _alone(exchange: Exchange[T], answer: Callable[[Array], Array]) -> T:
     own = next(exchange)
     try:
         exchange.send(answer(own))
     except StopIteration as stop:
-        both: tuple[Any, Any] = stop.value
-        return both
+        found: T = stop.value
+        return found
     raise AssertionError("an exchange yields once")
-
-
-def last_axis(shape: Shape, features: int) -> Shape:
-    """Check that the last axis of a sample has so many features; return the axes before it.
-
-    Raises
-    ------
-    ShapeError
-        If it has not.
-    """
-    if not shape or shape[-1] != features:
-        raise ShapeError(f"takes {features} features, but gets samples of shape {shape}")
-    return shape[:-1]

@@ -11,9 +11,8 @@ from pydantic import Field
 
 from simdp.errors import ScenarioError
 from simdp.spec import Bool, Int
-from simdp.workload.layers.base import Array, Kept, Kernel, Layer, Pass, Shape, ShapeError
-from simdp.workload.layers.channels import (
-    blocks,
+from simdp.workload.layers.arrays.blocks import blocks
+from simdp.workload.layers.arrays.channels import (
     channel_sum,
     channel_sums,
     channels_last,
@@ -22,6 +21,7 @@ from simdp.workload.layers.channels import (
     repeated,
     rows_of,
 )
+from simdp.workload.layers.base import Array, Kept, Kernel, Layer, Pass, Shape, ShapeError
 from simdp.workload.layers.parameter import Buffer, Parameter, constant
 
 
@@ -127,7 +127,7 @@ class BatchNormSettings(Layer):
         rows, out = rows_of(centred), rows_of(y)
         scales = repeated(scale, rows)
         biases = repeated(run.parameters[f"{self.name}.bias"], rows) if self.affine else None
-        for block in blocks(rows):
+        for block in blocks(*rows.shape):
             here = out[block]
             np.multiply(rows[block], scales, out=here)
             if biases is not None:
@@ -170,7 +170,7 @@ class BatchNormSettings(Layer):
         scales = repeated(scale, given)
         tilts = repeated(-scale * inverse * projected / count, given)
         shifts = repeated(-scale * total / count, given)
-        for block in blocks(given):
+        for block in blocks(*given.shape):
             here = out[block]
             np.multiply(given[block], tilts, out=here)
             here += shifts
@@ -205,7 +205,7 @@ def moments(x: Array) -> tuple[BatchStatistics, Array]:
     rows, out = rows_of(last), rows_of(centred)
     mean = channel_sum(last) / max(count, 1)
     means, squares = repeated(mean, rows), np.zeros(rows.shape[1])
-    for block in blocks(rows):
+    for block in blocks(*rows.shape):
         here = out[block]
         np.subtract(rows[block], means, out=here)
         squares += np.einsum("ij,ij->j", here, here)

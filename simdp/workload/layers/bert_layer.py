@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Literal
 
 from simdp.workload.graph import GraphBuilder, Value
-from simdp.workload.layers.attention import Attention
+from simdp.workload.layers.attention import Attention, KeyPadding
+from simdp.workload.layers.encoder_layer import EncoderLayer
+from simdp.workload.layers.huggingface_layer import HuggingFaceLayer
 from simdp.workload.layers.linear import Linear
-from simdp.workload.layers.multihead_attention import Padding
-from simdp.workload.layers.pretrained_layer import PretrainedLayer
 
 
-class BertLayer(PretrainedLayer):
+class BertLayer(HuggingFaceLayer, EncoderLayer):
     """Self-attention over the whole sequence, then two linear maps on every token alone.
 
     Devlin et al., "BERT: pre-training of deep bidirectional transformers for language
@@ -20,21 +20,7 @@ class BertLayer(PretrainedLayer):
 
     kind: Literal["bert_layer"] = "bert_layer"
 
-    def add_to(self, graph: GraphBuilder, *inputs: Value) -> Value:
-        return self.encode(graph, inputs[0])
-
-    def encode(self, graph: GraphBuilder, x: Value, padding: Padding | None = None) -> Value:
-        """Append to a graph.
-
-        Parameters
-        ----------
-        graph : GraphBuilder
-            The model's.
-        x : Value
-            The sequence.
-        padding : Padding, optional
-            Of the sequence.
-        """
+    def encode(self, graph: GraphBuilder, x: Value, padding: KeyPadding | None = None) -> Value:
         d, wide = self.hidden_size, self.intermediate_size
         parts = [
             self._linear(graph, f"attention.self.{part}", x, d, d)

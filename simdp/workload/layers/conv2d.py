@@ -11,22 +11,24 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from simdp.spec import Bool, Int, problem
-from simdp.workload.layers.base import Array, Kept, Kernel, Layer, Pass, Shape, ShapeError
-from simdp.workload.layers.channels import (
+from simdp.workload.layers.arrays.channels import (
     channel_sum,
     channels_last,
     channels_second,
     repeated,
     rows_of,
 )
-from simdp.workload.layers.convolution import (
+from simdp.workload.layers.arrays.convolution import (
     convolved,
     gradients_of_unit_stride,
     input_gradient,
     weight_gradient,
 )
+from simdp.workload.layers.arrays.window import Window
+from simdp.workload.layers.base import Array, Kept, Kernel, Layer, Pass, Shape, ShapeError
+from simdp.workload.layers.pairs import Padding, Size
 from simdp.workload.layers.parameter import Parameter, uniform
-from simdp.workload.layers.window import Padding, Size, Window, image_shape
+from simdp.workload.layers.shapes import image_shape
 
 BUNDLE_CHANNELS = 32
 """Channels of a product from which on BLAS is fast."""
@@ -145,8 +147,6 @@ class Conv2d(Layer):
         """Bring a gradient of the grouped weight into the weight's shape."""
         name, bundle = f"{self.name}.weight", self._bundle
         room = run.room(name)
-        if room is None:
-            room = np.empty(run.parameters[name].shape, dtype=gradient.dtype)
         parts, out, share, *kernel = gradient.shape
         split = gradient.reshape(parts, bundle, out // bundle, bundle, share // bundle, *kernel)
         room.reshape(parts, bundle, out // bundle, share // bundle, *kernel)[...] = _diagonal(split)

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any, Literal, Self
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
-from simdp.spec import Int, problem
-from simdp.workload.layers.base import Array, Ints, Kept, Kernel, Layer, Pass, Shape
-from simdp.workload.layers.parameter import Initial, Parameter, normal
+from simdp.spec import Int
+from simdp.workload.layers.arguments import check_token
+from simdp.workload.layers.base import Array, Ints, Kept, Kernel, Pass, Shape
+from simdp.workload.layers.embedding_table import EmbeddingTable
 
 TOKEN_NBYTES = 8
 """Tokens are int64."""
 
 
-class Embedding(Layer):
+class Embedding(EmbeddingTable):
     """Rows of a weight of shape ``(num_embeddings, embedding_dim)``, looked up by token.
 
     Attributes
@@ -28,25 +28,15 @@ class Embedding(Layer):
     """
 
     kind: Literal["embedding"] = "embedding"
-    num_embeddings: Int = Field(ge=1, le=10**9)
-    embedding_dim: Int = Field(ge=1, le=10**8)
     padding_idx: Int | None = None
 
     @model_validator(mode="after")
     def _padding_is_a_token(self) -> Self:
-        if self.padding_idx is not None and not 0 <= self.padding_idx < self.num_embeddings:
-            raise problem(
-                f"padding_idx: {self.padding_idx} is not a token; "
-                f"tokens are 0 ... {self.num_embeddings - 1}."
-            )
+        check_token("padding_idx", self.padding_idx, self.num_embeddings)
         return self
 
-    def parameters(self) -> list[Parameter]:
-        start = normal(1.0)
-        if self.padding_idx is not None:
-            start = _ZeroRow(start.kind, start.size, self.padding_idx)
-        shape = (self.num_embeddings, self.embedding_dim)
-        return [Parameter(f"{self.name}.weight", shape, start)]
+    def zero_row(self) -> int | None:
+        return self.padding_idx
 
     def output_shape(self, *inputs: Shape) -> Shape:
         return (*inputs[0], self.embedding_dim)
@@ -60,8 +50,6 @@ class Embedding(Layer):
         weight = f"{self.name}.weight"
         tokens, sums = sums_by_token(saved.reshape(-1), dy.reshape(-1, self.embedding_dim))
         gradient = run.room(weight)
-        if gradient is None:
-            gradient = np.empty((self.num_embeddings, self.embedding_dim), dtype=dy.dtype)
         gradient.fill(0)
         gradient[tokens] = sums
         if self.padding_idx is not None:
@@ -76,25 +64,12 @@ class Embedding(Layer):
     def backward_cost(
         self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
     ) -> list[Kernel]:
-        """The dense gradient is cleared, then rows are added to it."""
         tokens, width = float(prod(inputs[0])), self.embedding_dim
-        cleared = Kernel(0.0, 0.0, float(self.num_embeddings * width * itemsize))
-        return [cleared, Kernel(tokens * width, tokens * (3 * width * itemsize + TOKEN_NBYTES))]
+        added = Kernel(tokens * width, tokens * (3 * width * itemsize + TOKEN_NBYTES))
+        return [self.clearing(itemsize), added]
 
     def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
         return Kept(inputs=(0,))
-
-
-@dataclass(frozen=True)
-class _ZeroRow(Initial):
-    """Any start, but for one row that is 0."""
-
-    row: int
-
-    def draw(self, random: np.random.Generator, shape: tuple[int, ...]) -> Array:
-        found = super().draw(random, shape)
-        found[self.row] = 0
-        return found
 
 
 def sums_by_token(tokens: Ints, rows: Array) -> tuple[Ints, Array]:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from simdp.workload.layers.base import Array, Kept, Kernel, Layer, Pass, Shape
-from simdp.workload.layers.sequence import sequence
+from simdp.workload.layers.shapes import sequence_shape
 
 
 class FirstToken(Layer):
@@ -18,7 +18,7 @@ class FirstToken(Layer):
     kind: Literal["first_token"] = "first_token"
 
     def output_shape(self, *inputs: Shape) -> Shape:
-        _, width = sequence(inputs[0])
+        _, width = sequence_shape(inputs[0])
         return (width,)
 
     def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:

@@ -6,11 +6,11 @@ from typing import Literal
 
 from simdp.workload.graph import GraphBuilder, Value
 from simdp.workload.layers.attention import Attention
-from simdp.workload.layers.pretrained_layer import PretrainedLayer
+from simdp.workload.layers.huggingface_layer import HuggingFaceLayer
 from simdp.workload.layers.transposed_linear import TransposedLinear
 
 
-class GPT2Block(PretrainedLayer):
+class GPT2Block(HuggingFaceLayer):
     """Self-attention to earlier tokens, then two linear maps on every token alone.
 
     Radford et al., "Language models are unsupervised multitask learners", OpenAI 2019.

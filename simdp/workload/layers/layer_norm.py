@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import Any, Literal
 
@@ -10,11 +10,10 @@ import numpy as np
 from pydantic import Field
 
 from simdp.spec import Bool, Int
-from simdp.workload.layers.base import Array, Kept, Kernel, Layer, Pass, Shape, last_axis
+from simdp.workload.layers.arrays.blocks import blocks
+from simdp.workload.layers.base import Array, Kept, Kernel, Layer, Pass, Shape
 from simdp.workload.layers.parameter import Parameter, constant
-
-BLOCK = 2**15
-"""Elements worked on at a time, so that they stay in a core's cache."""
+from simdp.workload.layers.shapes import last_axis
 
 
 class LayerNorm(Layer):
@@ -106,10 +105,3 @@ class LayerNorm(Layer):
     def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
         rows = float(prod(inputs[0])) / self.normalized_shape
         return Kept(inputs=(0,), nbytes=2 * rows * itemsize)  # and two statistics of each row
-
-
-def blocks(num_rows: int, width: int) -> Iterator[slice]:
-    """Cut rows into blocks that stay in a core's cache."""
-    step = max(1, BLOCK // width)
-    for begin in range(0, num_rows, step):
-        yield slice(begin, begin + step)

@@ -10,8 +10,9 @@ import numpy as np
 from pydantic import Field
 
 from simdp.spec import Bool, Int
-from simdp.workload.layers.base import Array, Kept, Kernel, Layer, Pass, Shape, last_axis
+from simdp.workload.layers.base import Array, Kept, Kernel, Layer, Pass, Shape
 from simdp.workload.layers.parameter import Parameter, uniform
+from simdp.workload.layers.shapes import last_axis
 
 FEW_ROWS = 128
 """Up to so many rows W x^T, turned, is up to twice as fast as x W^T; beyond, turning costs more."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import prod
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
-from pydantic import model_validator
 
-from simdp.spec import Bool, problem
-from simdp.workload.layers.base import Array, Kept, Kernel, Layer, Pass, Shape
-from simdp.workload.layers.channels import channels_last, channels_second
-from simdp.workload.layers.window import Margin, Pair, Size, Window
+from simdp.workload.layers.arrays.blocks import blocks
+from simdp.workload.layers.arrays.channels import channels_last, channels_second
+from simdp.workload.layers.base import Array, Kept, Kernel, Pass, Shape
+from simdp.workload.layers.pairs import Pair, Size
+from simdp.workload.layers.pooling import WindowPool
 
 BLOCK_ELEMENTS = 2**17
 """Of the images that are worked on at a time, so that they stay in a core's cache."""
@@ -21,38 +21,17 @@ INDEX_NBYTES = 8
 """torch keeps where each maximum was, as int64."""
 
 
-class MaxPool2d(Layer):
+class MaxPool2d(WindowPool):
     """Maximum over windows; of equal pixels the first gets the gradient, as in torch.
 
-    Attributes
-    ----------
-    kernel_size, stride, dilation : (int, int)
-        Height and width; in YAML one number stands for both. The stride is the kernel's size
-        where none is given.
-    padding : (int, int)
-        Pixels of minus infinity at each side, half a window at most.
-    ceil_mode : bool
-        Whether a last window may hang over the end.
+    The padding is minus infinity.
     """
 
     kind: Literal["max_pool2d"] = "max_pool2d"
-    kernel_size: Size
-    stride: Size | None = None
-    padding: Margin = (0, 0)
     dilation: Size = (1, 1)
-    ceil_mode: Bool = False
 
-    @model_validator(mode="after")
-    def _padding_is_narrow(self) -> Self:
-        check_padding(self.padding, self.kernel_size)
-        return self
-
-    @property
-    def window(self) -> Window:
-        """The windows' places on an image."""
-        stride = self.stride or self.kernel_size
-        padding = self.padding
-        return Window(self.kernel_size, stride, self.dilation, padding, padding, self.ceil_mode)
+    def distance(self) -> Pair:
+        return self.dilation
 
     def output_shape(self, *inputs: Shape) -> Shape:
         count = self.window.count(inputs[0])
@@ -98,10 +77,7 @@ class MaxPool2d(Layer):
         dx[:, : inner.shape[1], : inner.shape[2]] = inner
 
     def _blocks(self, x: Array) -> Iterator[slice]:
-        """Cut images into blocks that fit into a cache."""
-        step = max(BLOCK_ELEMENTS // max(prod(x.shape[1:]), 1), 1)
-        for begin in range(0, len(x), step):
-            yield slice(begin, begin + step)
+        return blocks(len(x), prod(x.shape[1:]), BLOCK_ELEMENTS)
 
     def _framed(self, x: Array, count: Pair) -> Array:
         frame = np.full((len(x), *self.window.span(count), x.shape[3]), -np.inf, dtype=x.dtype)
@@ -121,12 +97,3 @@ class MaxPool2d(Layer):
 
     def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
         return Kept(inputs=(0,), nbytes=float(prod(self.output_shape(*inputs))) * INDEX_NBYTES)
-
-
-def check_padding(padding: Pair, kernel_size: Pair) -> None:
-    """Refuse windows that may lie in the padding alone, as torch does."""
-    if any(2 * margin > length for margin, length in zip(padding, kernel_size, strict=True)):
-        raise problem(
-            f"padding: {list(padding)} is more than half of kernel_size, {list(kernel_size)}; "
-            "write less."
-        )

@@ -10,7 +10,7 @@ import numpy as np
 
 from simdp.spec import Int
 from simdp.workload.layers.base import Array, Kept, Kernel, Layer, Pass, Shape, ShapeError
-from simdp.workload.layers.sequence import sequence
+from simdp.workload.layers.shapes import sequence_shape
 
 
 class MeanPool(Layer):
@@ -27,7 +27,7 @@ class MeanPool(Layer):
     pad_id: Int | None = None
 
     def output_shape(self, *inputs: Shape) -> Shape:
-        length, width = sequence(inputs[0])
+        length, width = sequence_shape(inputs[0])
         if self.pad_id is not None and inputs[1:] != ((length,),):
             raise ShapeError(f"takes the tokens of {length} rows too, but gets {inputs[1:]}")
         return (width,)

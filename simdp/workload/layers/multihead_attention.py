@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from math import sqrt
-from typing import TYPE_CHECKING, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import Field, model_validator
 
-from simdp.spec import Bool, Int, problem
-from simdp.workload.layers.attention import Attention
+from simdp.spec import Bool, Int
+from simdp.workload.layers.arguments import check_heads
+from simdp.workload.layers.attention import Attention, KeyPadding
 from simdp.workload.layers.base import Module
 from simdp.workload.layers.projection import Projection
 
 if TYPE_CHECKING:
     from simdp.workload.graph import GraphBuilder, Value
-
-
-class Padding(NamedTuple):
-    """Which keys nobody looks at: those whose token is the padding."""
-
-    tokens: Value
-    pad_id: int
 
 
 class MultiheadAttention(Module):
@@ -41,11 +35,7 @@ class MultiheadAttention(Module):
 
     @model_validator(mode="after")
     def _heads_fit(self) -> Self:
-        if self.embed_dim % self.num_heads:
-            raise problem(
-                f"num_heads: {self.num_heads} heads do not share embed_dim {self.embed_dim} "
-                "evenly; choose a divisor of it."
-            )
+        check_heads("num_heads", self.num_heads, "embed_dim", self.embed_dim)
         return self
 
     def add_to(self, graph: GraphBuilder, *inputs: Value) -> Value:
@@ -95,7 +85,7 @@ class MultiheadAttention(Module):
         projections: list[Projection],
         x: Value,
         memory: Value,
-        padding: Padding | None = None,
+        padding: KeyPadding | None = None,
     ) -> Value:
         """Append to a graph.
 
@@ -107,7 +97,7 @@ class MultiheadAttention(Module):
             From `register`.
         x, memory : Value
             What asks, and what is looked at: the same for self-attention.
-        padding : Padding, optional
+        padding : KeyPadding, optional
             Of the memory.
         """
         *inward, back = projections

@@ -14,18 +14,33 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Initial:
-    """How a tensor is filled before training; see `uniform`, `normal` and `constant`."""
+    """How a tensor is filled before training; see `uniform`, `normal` and `constant`.
+
+    Attributes
+    ----------
+    kind : {"constant", "normal", "uniform"}
+        Which.
+    size : float
+        The constant, the standard deviation, or the bound on both sides of 0.
+    zero_row : int or None
+        A row that is 0 whatever is drawn.
+    """
 
     kind: Literal["constant", "normal", "uniform"]
     size: float
+    zero_row: int | None = None
 
     def draw(self, random: np.random.Generator, shape: tuple[int, ...]) -> Array:
         """Fill an array, float64."""
         if self.kind == "constant":
-            return np.full(shape, self.size)
-        if self.kind == "normal":
-            return self.size * random.standard_normal(shape)
-        return random.uniform(-self.size, self.size, shape)
+            found = np.full(shape, self.size)
+        elif self.kind == "normal":
+            found = self.size * random.standard_normal(shape)
+        else:
+            found = random.uniform(-self.size, self.size, shape)
+        if self.zero_row is not None:
+            found[self.zero_row] = 0
+        return found
 
 
 def uniform(bound: float) -> Initial:
@@ -33,9 +48,9 @@ def uniform(bound: float) -> Initial:
     return Initial("uniform", bound)
 
 
-def normal(std: float) -> Initial:
-    """Normal around 0."""
-    return Initial("normal", std)
+def normal(std: float, zero_row: int | None = None) -> Initial:
+    """Normal around 0, but for a row that is 0."""
+    return Initial("normal", std, zero_row)
 
 
 def constant(value: float) -> Initial:

@@ -11,8 +11,8 @@ import numpy as np
 from pydantic import Field
 
 from simdp.spec import Int
-from simdp.workload.layers.base import Array, Kept, Kernel, Layer, Pass, Shape, last_axis
-from simdp.workload.layers.sequence import sequence
+from simdp.workload.layers.base import Array, Kept, Kernel, Layer, Pass, Shape
+from simdp.workload.layers.shapes import last_axis, sequence_shape
 
 
 class PositionalEncoding(Layer):
@@ -25,7 +25,7 @@ class PositionalEncoding(Layer):
     d_model: Int = Field(ge=1, le=10**8)
 
     def output_shape(self, *inputs: Shape) -> Shape:
-        sequence(inputs[0])
+        sequence_shape(inputs[0])
         last_axis(inputs[0], self.d_model)
         return inputs[0]
 
@@ -51,7 +51,7 @@ class PositionalEncoding(Layer):
         return Kept()
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=16)  # those of one step; 1,024 tokens of width 1,024 take 4 MB
 def waves(length: int, d_model: int, dtype: str) -> Array:
     """The encoding of the first places, shape `(length, d_model)`, worked out in float64."""
     step = np.exp(np.arange(0, d_model, 2) * (-log(10000.0) / d_model))

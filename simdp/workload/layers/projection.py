@@ -9,9 +9,10 @@ import numpy as np
 from pydantic import Field
 
 from simdp.spec import Int
-from simdp.workload.layers.base import Array, Kept, Kernel, Layer, Pass, Shape, last_axis
+from simdp.workload.layers.base import Array, Kept, Kernel, Layer, Pass, Shape
 from simdp.workload.layers.linear import affine, affine_backward_cost, affine_cost
 from simdp.workload.layers.parameter import Parameter, constant, uniform
+from simdp.workload.layers.shapes import last_axis
 
 
 class Projection(Layer):
@@ -68,12 +69,12 @@ class Projection(Layer):
         x = saved.reshape(-1, self.in_features)
         flat = dy.reshape(-1, self.last - self.first)
         if self.bias:
-            part, more = self._rows_of_gradient(run, self.bias, dy)
+            part, more = self._rows_of_gradient(run, self.bias)
             if more:
                 part += flat.sum(axis=0)
             else:
                 flat.sum(axis=0, out=part)
-        part, more = self._rows_of_gradient(run, self.weight, dy)
+        part, more = self._rows_of_gradient(run, self.weight)
         if more:
             part += flat.T @ x
         else:
@@ -82,7 +83,7 @@ class Projection(Layer):
             return (None,)
         return ((flat @ run.parameters[self.weight][rows]).reshape(saved.shape),)
 
-    def _rows_of_gradient(self, run: Pass, name: str, like: Array) -> tuple[Array, bool]:
+    def _rows_of_gradient(self, run: Pass, name: str) -> tuple[Array, bool]:
         """The place of these rows in a gradient, and whether something is there already.
 
         The first one to come clears the rows of the others, which then add to them.
@@ -90,8 +91,6 @@ class Projection(Layer):
         if name in run.gradients:
             return run.gradients[name][self.first : self.last], True
         whole = run.room(name)
-        if whole is None:
-            whole = np.empty(run.parameters[name].shape, dtype=like.dtype)
         whole[: self.first] = 0
         whole[self.last :] = 0
         run.add_gradient(name, whole)

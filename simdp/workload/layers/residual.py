@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from simdp.spec import problem
+from simdp.workload.layers.activations.relu import ReLU
 from simdp.workload.layers.add import Add
+from simdp.workload.layers.arguments import check_names, numbered
 from simdp.workload.layers.base import Module
-from simdp.workload.layers.relu import ReLU
 
 if TYPE_CHECKING:
     from simdp.workload.graph import GraphBuilder, Value
@@ -48,7 +47,7 @@ class Residual(Module):
         if not isinstance(data, dict):
             return data
         named = {
-            key: _numbered(data[key], lead)
+            key: numbered(data[key], lead)
             for key, lead in (("layers", ""), ("shortcut", "shortcut."))
             if isinstance(data.get(key), list)
         }
@@ -56,10 +55,7 @@ class Residual(Module):
 
     @model_validator(mode="after")
     def _names_differ(self) -> Self:
-        names = Counter(module.name for module in (*self.layers, *self.shortcut))
-        name, times = names.most_common(1)[0]
-        if times > 1:
-            raise problem(f"{times} layers are called {name!r}; give each a name of its own.")
+        check_names([*self.layers, *self.shortcut])
         return self
 
     def add_to(self, graph: GraphBuilder, *inputs: Value) -> Value:
@@ -79,13 +75,3 @@ class Residual(Module):
 
     def _path(self, name: str) -> str:
         return f"{self.name}.{name}" if self.name else name
-
-
-def _numbered(modules: list[Any], lead: str) -> list[Any]:
-    """Name those that have no name by their place."""
-    named = []
-    for number, module in enumerate(modules):
-        if isinstance(module, str):
-            module = {"kind": module}
-        named.append({"name": f"{lead}{number}", **module} if isinstance(module, dict) else module)
-    return named

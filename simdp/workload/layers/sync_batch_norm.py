@@ -6,17 +6,15 @@ backward sums two numbers per channel (2 C).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
 
+from simdp.workload.layers.arrays.blocks import blocks
+from simdp.workload.layers.arrays.channels import channels_last, repeated, rows_of
 from simdp.workload.layers.base import Array, Exchange, Pass, Synchronised
-from simdp.workload.layers.batch_norm import (
-    BatchNormSettings,
-    BatchStatistics,
-    moments,
-)
-from simdp.workload.layers.channels import blocks, channels_last, repeated, rows_of
+from simdp.workload.layers.batch_norm import BatchNormSettings, BatchStatistics, moments
 
 
 class SyncBatchNorm(BatchNormSettings, Synchronised):
@@ -27,7 +25,7 @@ class SyncBatchNorm(BatchNormSettings, Synchronised):
     def exchanged_elements(self) -> tuple[int, int]:
         return 2 * self.num_features + 1, 2 * self.num_features
 
-    def exchanged_forward(self, run: Pass, *inputs: Array) -> Exchange:
+    def exchanged_forward(self, run: Pass, *inputs: Array) -> Exchange[tuple[Array, Any]]:
         x = inputs[0]
         own, centred = moments(x)
         part = np.concatenate([own.mean, own.variance, [own.num_values]])
@@ -36,18 +34,22 @@ class SyncBatchNorm(BatchNormSettings, Synchronised):
         self.track(run, found)
         values = rows_of(centred)
         shifts = repeated(own.mean - found.mean, values)
-        for block in blocks(values):
+        for block in blocks(*values.shape):
             values[block] += shifts
         y, saved = self.normalise(run, centred, found.variance)
         return y, (saved, found.num_values)
 
-    def exchanged_backward(self, run: Pass, saved: Any, dy: Array) -> Exchange:
+    def exchanged_backward(
+        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
+    ) -> Exchange[tuple[Array | None, ...]]:
         kept, count = saved
         slope = channels_last(dy)
         own = np.concatenate(self.sums(run, kept, slope))
         everyone = yield own.astype(dy.dtype)
         total, projected = np.split(everyone.astype(np.float64), 2)
-        return self.input_gradient(run, kept, slope, total, projected, max(count, 1)), None
+        if not needs[0]:
+            return (None,)
+        return (self.input_gradient(run, kept, slope, total, projected, max(count, 1)),)
 
 
 def _joined(rows: Array, num_features: int) -> BatchStatistics:

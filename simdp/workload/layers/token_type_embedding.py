@@ -7,23 +7,16 @@ from math import prod
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field
 
-from simdp.spec import Int
-from simdp.workload.layers.base import Array, Kept, Kernel, Layer, Pass, Shape, last_axis
-from simdp.workload.layers.parameter import Parameter, normal
+from simdp.workload.layers.base import Array, Kept, Kernel, Pass, Shape
+from simdp.workload.layers.embedding_table import EmbeddingTable
+from simdp.workload.layers.shapes import last_axis
 
 
-class TokenTypeEmbedding(Layer):
+class TokenTypeEmbedding(EmbeddingTable):
     """``y = x + weight[0]``: an Embedding of types that are all 0, as where none are given."""
 
     kind: Literal["token_type_embedding"] = "token_type_embedding"
-    num_embeddings: Int = Field(ge=1, le=10**8)
-    embedding_dim: Int = Field(ge=1, le=10**8)
-
-    def parameters(self) -> list[Parameter]:
-        shape = (self.num_embeddings, self.embedding_dim)
-        return [Parameter(f"{self.name}.weight", shape, normal(1.0))]
 
     def output_shape(self, *inputs: Shape) -> Shape:
         last_axis(inputs[0], self.embedding_dim)
@@ -37,8 +30,6 @@ class TokenTypeEmbedding(Layer):
     ) -> tuple[Array | None, ...]:
         weight = f"{self.name}.weight"
         gradient = run.room(weight)
-        if gradient is None:
-            gradient = np.empty((self.num_embeddings, self.embedding_dim), dtype=dy.dtype)
         flat = dy.reshape(-1, self.embedding_dim)
         gradient[0] = np.ones(len(flat), dtype=dy.dtype) @ flat
         gradient[1:] = 0
@@ -53,10 +44,8 @@ class TokenTypeEmbedding(Layer):
     def backward_cost(
         self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
     ) -> list[Kernel]:
-        """The dense gradient is cleared, then the rows are added to it."""
         size = float(prod(inputs[0]))
-        cleared = Kernel(0.0, 0.0, float(self.num_embeddings * self.embedding_dim * itemsize))
-        return [cleared, Kernel(size, 3 * size * itemsize)]
+        return [self.clearing(itemsize), Kernel(size, 3 * size * itemsize)]
 
     def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
         return Kept()

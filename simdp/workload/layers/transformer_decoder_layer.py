@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from simdp.workload.layers.multihead_attention import Padding
+from simdp.workload.layers.attention import KeyPadding
 from simdp.workload.layers.transformer_layer import TransformerLayer
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ class TransformerDecoderLayer(TransformerLayer):
         graph: GraphBuilder,
         x: Value,
         memory: Value,
-        padding: Padding | None = None,
-        memory_padding: Padding | None = None,
+        padding: KeyPadding | None = None,
+        memory_padding: KeyPadding | None = None,
     ) -> Value:
         """Append to a graph.
 
@@ -35,7 +35,7 @@ class TransformerDecoderLayer(TransformerLayer):
             The model's.
         x, memory : Value
             The sequence, and what the encoder made of its own.
-        padding, memory_padding : Padding, optional
+        padding, memory_padding : KeyPadding, optional
             Of the two.
         """
         looking_back = self.attention("self_attn", "causal")

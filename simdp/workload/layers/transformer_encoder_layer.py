@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from simdp.workload.layers.multihead_attention import Padding
+from simdp.workload.layers.attention import KeyPadding
+from simdp.workload.layers.encoder_layer import EncoderLayer
 from simdp.workload.layers.transformer_layer import TransformerLayer
 
 if TYPE_CHECKING:
     from simdp.workload.graph import GraphBuilder, Value
 
 
-class TransformerEncoderLayer(TransformerLayer):
+class TransformerEncoderLayer(TransformerLayer, EncoderLayer):
     """Self-attention, then two linear maps on every token alone.
 
     Attributes
@@ -23,21 +24,7 @@ class TransformerEncoderLayer(TransformerLayer):
     kind: Literal["transformer_encoder_layer"] = "transformer_encoder_layer"
     mask: Literal["none", "causal"] = "none"
 
-    def add_to(self, graph: GraphBuilder, *inputs: Value) -> Value:
-        return self.encode(graph, inputs[0])
-
-    def encode(self, graph: GraphBuilder, x: Value, padding: Padding | None = None) -> Value:
-        """Append to a graph.
-
-        Parameters
-        ----------
-        graph : GraphBuilder
-            The model's.
-        x : Value
-            The sequence.
-        padding : Padding, optional
-            Of the sequence.
-        """
+    def encode(self, graph: GraphBuilder, x: Value, padding: KeyPadding | None = None) -> Value:
         attention = self.attention("self_attn", self.mask)
         own = attention.register(graph, cross=False)
         linears = [graph.register(self.linear(number)) for number in (1, 2)]

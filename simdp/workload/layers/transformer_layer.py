@@ -7,22 +7,20 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import Field, model_validator
 
-from simdp.spec import Bool, Int, problem
+from simdp.spec import Bool, Int
+from simdp.workload.layers.activations import activation
 from simdp.workload.layers.add import Add
+from simdp.workload.layers.arguments import check_heads
 from simdp.workload.layers.base import Module
 from simdp.workload.layers.dropout import Dropout
-from simdp.workload.layers.gelu import GELU
 from simdp.workload.layers.layer_norm import LayerNorm
 from simdp.workload.layers.linear import Linear
 from simdp.workload.layers.multihead_attention import MultiheadAttention
-from simdp.workload.layers.relu import ReLU
 
 if TYPE_CHECKING:
     from simdp.workload.graph import GraphBuilder, Value
 
     Sublayer = Callable[[Value], Value]
-
-ACTIVATION: dict[str, type[GELU] | type[ReLU]] = {"gelu": GELU, "relu": ReLU}
 
 
 class TransformerLayer(Module):
@@ -45,11 +43,7 @@ class TransformerLayer(Module):
 
     @model_validator(mode="after")
     def _heads_fit(self) -> Self:
-        if self.d_model % self.nhead:
-            raise problem(
-                f"nhead: {self.nhead} heads do not share d_model {self.d_model} evenly; "
-                "choose a divisor of it."
-            )
+        check_heads("nhead", self.nhead, "d_model", self.d_model)
         return self
 
     def attention(self, name: str, mask: Literal["none", "causal"]) -> MultiheadAttention:
@@ -84,8 +78,8 @@ class TransformerLayer(Module):
 
     def feedforward(self, graph: GraphBuilder, linears: Sequence[Linear], x: Value) -> Value:
         """Append ``linear2(dropout(activation(linear1(x))))``."""
-        activation = ACTIVATION[self.activation](name=f"{self.name}.{self.activation}")
-        h = graph.call(activation, graph.call(linears[0], x))
+        act = activation(self.activation, f"{self.name}.{self.activation}")
+        h = graph.call(act, graph.call(linears[0], x))
         return graph.call(linears[1], self.drop(graph, "dropout", h))
 
     def drop(self, graph: GraphBuilder, name: str, x: Value) -> Value:

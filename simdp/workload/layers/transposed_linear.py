@@ -9,9 +9,10 @@ import numpy as np
 from pydantic import Field
 
 from simdp.spec import Int
-from simdp.workload.layers.base import Array, Kept, Kernel, Layer, Pass, Shape, last_axis
+from simdp.workload.layers.base import Array, Kept, Kernel, Layer, Pass, Shape
 from simdp.workload.layers.linear import affine_backward_cost, affine_cost
 from simdp.workload.layers.parameter import Parameter, constant, normal
+from simdp.workload.layers.shapes import last_axis
 
 
 class TransposedLinear(Layer):

@@ -8,9 +8,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from simdp.workload.layers.arrays.channels import channels_last, channels_second
 from simdp.workload.layers.base import Array, Kept, Kernel, Layer, Pass, Shape
-from simdp.workload.layers.channels import channels_last, channels_second
-from simdp.workload.layers.window import Size, image_shape
+from simdp.workload.layers.pairs import Size
+from simdp.workload.layers.shapes import image_shape
 
 
 class Upsample(Layer):

@@ -28,10 +28,6 @@ class Model(Spec):
         """The model's layers and how they are joined."""
         return self.build()
 
-    def graph_inputs(self) -> list[str]:
-        """Names of the inputs, as the data set has them."""
-        return list(self.input_shapes())
-
     @abstractmethod
     def input_shapes(self) -> dict[str, Shape | None]:
         """Shape of one sample of each input; None where only the data can tell."""

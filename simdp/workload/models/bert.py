@@ -8,17 +8,20 @@ from pydantic import Field, model_validator
 
 from simdp.spec import Bool, Int, problem
 from simdp.workload.graph import Graph, GraphBuilder, Value
+from simdp.workload.layers.activations import activation
+from simdp.workload.layers.activations.tanh import Tanh
+from simdp.workload.layers.arguments import check_heads, check_token
+from simdp.workload.layers.attention import KeyPadding
 from simdp.workload.layers.bert_layer import BertLayer
 from simdp.workload.layers.dropout import Dropout
 from simdp.workload.layers.embedding import Embedding
+from simdp.workload.layers.encoder_layer import EncoderLayer
 from simdp.workload.layers.first_token import FirstToken
+from simdp.workload.layers.huggingface_layer import ACTIVATION_KINDS, ActivationName
 from simdp.workload.layers.layer_norm import LayerNorm
 from simdp.workload.layers.linear import Linear
-from simdp.workload.layers.multihead_attention import Padding
 from simdp.workload.layers.position_embedding import PositionEmbedding
-from simdp.workload.layers.pretrained_layer import ACTIVATION, ActivationName
 from simdp.workload.layers.projection import Projection
-from simdp.workload.layers.tanh import Tanh
 from simdp.workload.layers.token_type_embedding import TokenTypeEmbedding
 from simdp.workload.layers.transformer_encoder_layer import TransformerEncoderLayer
 from simdp.workload.models.text import TextModel
@@ -91,7 +94,7 @@ class Bert(TextModel):
     layout: Literal["huggingface", "torch"] = "huggingface"
     vocab_size: Int = Field(30522, ge=1, le=10**9)
     hidden_size: Int = Field(768, ge=1, le=10**7)
-    num_hidden_layers: Int = Field(12, ge=1, le=10**5)
+    num_hidden_layers: Int = Field(12, ge=1, le=10**4)
     num_attention_heads: Int = Field(12, ge=1, le=10**7)
     intermediate_size: Int = Field(3072, ge=1, le=10**8)
     max_position_embeddings: Int = Field(512, ge=1, le=10**8)
@@ -107,15 +110,10 @@ class Bert(TextModel):
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> Self:
-        if self.hidden_size % self.num_attention_heads:
-            raise problem(
-                f"num_attention_heads: {self.num_attention_heads} heads do not share hidden_size "
-                f"{self.hidden_size} evenly; choose a divisor of it."
-            )
-        if self.pad_id is not None and not 0 <= self.pad_id < self.vocab_size:
-            raise problem(
-                f"pad_id: {self.pad_id} is not a token; tokens are 0 ... {self.vocab_size - 1}."
-            )
+        check_heads(
+            "num_attention_heads", self.num_attention_heads, "hidden_size", self.hidden_size
+        )
+        check_token("pad_id", self.pad_id, self.vocab_size)
         return self
 
     @model_validator(mode="after")
@@ -150,7 +148,7 @@ class Bert(TextModel):
     def build(self) -> Graph:
         graph = GraphBuilder("x")
         h = self._embedded(graph)
-        padding = None if self.pad_id is None else Padding(graph.input("x"), self.pad_id)
+        padding = None if self.pad_id is None else KeyPadding(graph.input("x"), self.pad_id)
         for number in range(self.num_hidden_layers):
             h = self._layer(number).encode(graph, h, padding)
         if self.head == "masked_lm":
@@ -194,7 +192,7 @@ class Bert(TextModel):
         h = self._norm(graph, self._path(names.norm), graph.call(positions, h))
         return self._drop(graph, f"{self._path(names.norm)}.dropout", h)
 
-    def _layer(self, number: int) -> BertLayer | TransformerEncoderLayer:
+    def _layer(self, number: int) -> EncoderLayer:
         name = f"{self._path(NAMES[self.layout].layers)}.{number}"
         if self.layout == "torch":
             assert self.hidden_act != "gelu_new", "the checks refuse it"
@@ -245,7 +243,7 @@ class Bert(TextModel):
             )
         )
         h = self._linear(graph, f"{name}.transform.dense", h, d)
-        h = graph.call(ACTIVATION[self.hidden_act](name=f"{name}.transform.act"), h)
+        h = graph.call(activation(ACTIVATION_KINDS[self.hidden_act], f"{name}.transform.act"), h)
         h = self._norm(graph, f"{name}.transform.LayerNorm", h)
         return graph.call(decoder, h)
 

@@ -7,14 +7,15 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from simdp.spec import Int, problem
+from simdp.spec import Int
 from simdp.workload.graph import Graph, GraphBuilder
+from simdp.workload.layers.arguments import check_heads
 from simdp.workload.layers.dropout import Dropout
 from simdp.workload.layers.embedding import Embedding
 from simdp.workload.layers.gpt2_block import GPT2Block
+from simdp.workload.layers.huggingface_layer import ActivationName
 from simdp.workload.layers.layer_norm import LayerNorm
 from simdp.workload.layers.position_embedding import PositionEmbedding
-from simdp.workload.layers.pretrained_layer import ActivationName
 from simdp.workload.layers.projection import Projection
 from simdp.workload.models.text import TextModel
 
@@ -46,7 +47,7 @@ class GPT2(TextModel):
     vocab_size: Int = Field(50257, ge=1, le=10**9)
     n_positions: Int = Field(1024, ge=1, le=10**8)
     n_embd: Int = Field(768, ge=1, le=10**7)
-    n_layer: Int = Field(12, ge=1, le=10**5)
+    n_layer: Int = Field(12, ge=1, le=10**4)
     n_head: Int = Field(12, ge=1, le=10**7)
     n_inner: Int | None = Field(None, ge=1, le=10**8)
     activation_function: ActivationName = "gelu_new"
@@ -57,11 +58,7 @@ class GPT2(TextModel):
 
     @model_validator(mode="after")
     def _heads_fit(self) -> Self:
-        if self.n_embd % self.n_head:
-            raise problem(
-                f"n_head: {self.n_head} heads do not share n_embd {self.n_embd} evenly; "
-                "choose a divisor of it."
-            )
+        check_heads("n_head", self.n_head, "n_embd", self.n_embd)
         return self
 
     def build(self) -> Graph:

@@ -10,9 +10,9 @@ from simdp.workload.layers.base import Layer, Shape
 from simdp.workload.layers.batch_norm2d import BatchNorm2d
 from simdp.workload.layers.concat import Concat
 from simdp.workload.layers.conv2d import Conv2d
+from simdp.workload.layers.pairs import Pair
+from simdp.workload.layers.parameter import Initial, Parameter, normal
 from simdp.workload.models.base import Model
-
-Pair = tuple[int, int]
 
 
 class ImageModel(Model):
@@ -41,6 +41,17 @@ class ImageModel(Model):
 
     def input_shapes(self) -> dict[str, Shape | None]:
         return {"x": (self.in_channels, self.image_size, self.image_size)}
+
+
+def kaiming_normal(fan: int) -> Initial:
+    """Normal with variance ``2 / fan``, as torch.nn.init.kaiming_normal_ for a relu."""
+    return normal((2 / fan) ** 0.5)
+
+
+def fan_out(parameter: Parameter) -> int:
+    """Outputs that an input of a convolution goes to: output channels times the kernel's places."""
+    out, _, tall, wide = parameter.shape
+    return out * tall * wide
 
 
 class ImageGraph:

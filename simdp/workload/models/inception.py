@@ -9,15 +9,16 @@ from pydantic import Field
 from simdp.spec import Bool, Int
 from simdp.workload.graph import Graph, Value
 from simdp.workload.layers import Parameter
+from simdp.workload.layers.activations.relu import ReLU
 from simdp.workload.layers.adaptive_avg_pool2d import AdaptiveAvgPool2d
 from simdp.workload.layers.avg_pool2d import AvgPool2d
 from simdp.workload.layers.dropout import Dropout
 from simdp.workload.layers.flatten import Flatten
 from simdp.workload.layers.linear import Linear
 from simdp.workload.layers.max_pool2d import MaxPool2d
+from simdp.workload.layers.pairs import Pair
 from simdp.workload.layers.parameter import Initial, normal
-from simdp.workload.layers.relu import ReLU
-from simdp.workload.models.image import ImageGraph, ImageModel, Pair
+from simdp.workload.models.image import ImageGraph, ImageModel
 
 EPS = 1e-3
 """Of every batch norm."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
 from simdp.errors import unknown_name
 from simdp.spec import Bool, Int, problem
 from simdp.workload.graph import Graph, GraphBuilder
-from simdp.workload.layers import ACTIVATIONS
+from simdp.workload.layers.activations import ACTIVATIONS, activation
 from simdp.workload.layers.base import Shape
 from simdp.workload.layers.linear import Linear
 from simdp.workload.models.base import Model
@@ -34,12 +34,11 @@ class MLP(Model):
         return value
 
     def build(self) -> Graph:
-        activation: Any = ACTIVATIONS[self.activation]
         graph = GraphBuilder("x")
         h = graph.input("x")
         for index, (before, after) in enumerate(zip(self.widths, self.widths[1:], strict=False)):
             if index:
-                h = graph.call(activation(name=f"{self.activation}.{index - 1}"), h)
+                h = graph.call(activation(self.activation, f"{self.activation}.{index - 1}"), h)
             name = f"layers.{index}"
             linear = Linear(name=name, in_features=before, out_features=after, bias=self.bias)
             h = graph.call(linear, h)

@@ -9,14 +9,14 @@ from pydantic import Field, model_validator
 from simdp.spec import Int, problem
 from simdp.workload.graph import Graph, Value
 from simdp.workload.layers import Parameter
+from simdp.workload.layers.activations.relu import ReLU
 from simdp.workload.layers.adaptive_avg_pool2d import AdaptiveAvgPool2d
 from simdp.workload.layers.add import Add
 from simdp.workload.layers.flatten import Flatten
 from simdp.workload.layers.linear import Linear
 from simdp.workload.layers.max_pool2d import MaxPool2d
-from simdp.workload.layers.parameter import Initial, normal
-from simdp.workload.layers.relu import ReLU
-from simdp.workload.models.image import ImageGraph, ImageModel
+from simdp.workload.layers.parameter import Initial
+from simdp.workload.models.image import ImageGraph, ImageModel, fan_out, kaiming_normal
 
 
 class ResNet(ImageModel):
@@ -62,8 +62,7 @@ class ResNet(ImageModel):
     def initial(self, parameter: Parameter) -> Initial:
         if len(parameter.shape) != 4:
             return parameter.initial
-        fan_out = parameter.shape[0] * parameter.shape[2] * parameter.shape[3]
-        return normal((2 / fan_out) ** 0.5)  # torchvision: kaiming_normal_(mode="fan_out")
+        return kaiming_normal(fan_out(parameter))  # torchvision: mode="fan_out"
 
     def build(self) -> Graph:
         net = ImageGraph(self.in_channels)

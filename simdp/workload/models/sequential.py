@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
@@ -11,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from simdp.spec import Int, problem
 from simdp.workload.graph import Graph, GraphBuilder
 from simdp.workload.layers import AnyModule, Module
+from simdp.workload.layers.arguments import check_names, numbered
 from simdp.workload.layers.base import Layer, Shape
 from simdp.workload.layers.embedding import Embedding
 from simdp.workload.layers.linear import Linear
@@ -26,8 +26,7 @@ class Sequential(Model):
         In the order of forward; one without a name has its number as its name, as in
         torch.nn.Sequential.
     input_shape : list of int or None
-        Shape of a sample; by default that of the data, or what a first
-        linear layer takes.
+        Shape of a sample; by default that of the data, or what a first linear layer takes.
     unused : tuple of str
         Layers that the model has but never calls: their parameters get no gradient.
     """
@@ -42,19 +41,12 @@ class Sequential(Model):
     def _number_the_nameless(cls, data: Any) -> Any:
         if not isinstance(data, dict) or not isinstance(data.get("layers"), list):
             return data
-        named = []
-        for number, layer in enumerate(data["layers"]):
-            if isinstance(layer, str):
-                layer = {"kind": layer}
-            named.append({"name": str(number), **layer} if isinstance(layer, dict) else layer)
-        return {**data, "layers": named}
+        return {**data, "layers": numbered(data["layers"])}
 
     @field_validator("layers")
     @classmethod
     def _names_differ(cls, value: list[Module]) -> list[Module]:
-        name, times = Counter(layer.name for layer in value).most_common(1)[0]
-        if times > 1:
-            raise problem(f"{times} layers are called {name!r}; give each a name of its own.")
+        check_names(value)
         return value
 
     @model_validator(mode="after")

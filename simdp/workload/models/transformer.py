@@ -15,6 +15,8 @@ from pydantic import Field, model_validator
 from simdp.spec import Bool, Int, problem
 from simdp.workload.graph import Graph, GraphBuilder, Value
 from simdp.workload.layers import Parameter
+from simdp.workload.layers.arguments import check_heads, check_token
+from simdp.workload.layers.attention import KeyPadding
 from simdp.workload.layers.base import Shape
 from simdp.workload.layers.dropout import Dropout
 from simdp.workload.layers.embedding import Embedding
@@ -22,12 +24,12 @@ from simdp.workload.layers.first_token import FirstToken
 from simdp.workload.layers.layer_norm import LayerNorm
 from simdp.workload.layers.linear import Linear
 from simdp.workload.layers.mean_pool import MeanPool
-from simdp.workload.layers.multihead_attention import Padding
 from simdp.workload.layers.parameter import Initial, uniform
 from simdp.workload.layers.positional_encoding import PositionalEncoding
 from simdp.workload.layers.scale import Scale
 from simdp.workload.layers.transformer_decoder_layer import TransformerDecoderLayer
 from simdp.workload.layers.transformer_encoder_layer import TransformerEncoderLayer
+from simdp.workload.layers.transformer_layer import TransformerLayer
 from simdp.workload.models.base import Model
 
 OWN_KEYS = {
@@ -73,8 +75,8 @@ class Transformer(Model):
     tgt_vocab_size: Int | None = Field(None, ge=1, le=10**9)
     d_model: Int = Field(512, ge=1, le=10**8)
     nhead: Int = Field(8, ge=1)
-    num_layers: Int = Field(6, ge=1, le=10**5)
-    num_decoder_layers: Int | None = Field(None, ge=1, le=10**5)
+    num_layers: Int = Field(6, ge=1, le=10**4)
+    num_decoder_layers: Int | None = Field(None, ge=1, le=10**4)
     dim_feedforward: Int = Field(2048, ge=1, le=10**8)
     dropout: float = Field(0.1, ge=0, le=1)
     activation: Literal["relu", "gelu"] = "relu"
@@ -107,19 +109,13 @@ class Transformer(Model):
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> Self:
-        if self.d_model % self.nhead:
-            raise problem(
-                f"nhead: {self.nhead} heads do not share d_model {self.d_model} evenly; "
-                "choose a divisor of it."
-            )
+        check_heads("nhead", self.nhead, "d_model", self.d_model)
         if self.shared_embedding and self._tgt_vocab_size != self.vocab_size:
             raise problem(
                 f"shared_embedding: tgt_vocab_size is {self.tgt_vocab_size} and vocab_size "
                 f"{self.vocab_size}; one embedding needs one vocabulary."
             )
-        smallest = min(self.vocab_size, self._tgt_vocab_size)
-        if self.pad_id is not None and not 0 <= self.pad_id < smallest:
-            raise problem(f"pad_id: {self.pad_id} is not a token; tokens are 0 ... {smallest - 1}.")
+        check_token("pad_id", self.pad_id, min(self.vocab_size, self._tgt_vocab_size))
         return self
 
     @property
@@ -188,14 +184,15 @@ class Transformer(Model):
         return graph.call(self._norm(f"{name}.norm"), h) if last_norm else h
 
     def _layer_settings(self) -> dict[str, Any]:
-        names = set(TransformerEncoderLayer.model_fields) & set(type(self).model_fields)
-        return {name: getattr(self, name) for name in names - {"kind"}}
+        """What encoder and decoder layers have in common with the model, by the same names."""
+        names = [name for name in TransformerLayer.model_fields if name in type(self).model_fields]
+        return {name: getattr(self, name) for name in names if name != "kind"}
 
     def _norm(self, name: str) -> LayerNorm:
         return LayerNorm(name=name, normalized_shape=self.d_model, eps=self.layer_norm_eps)
 
-    def _padding(self, tokens: Value) -> Padding | None:
-        return None if self.pad_id is None else Padding(tokens, self.pad_id)
+    def _padding(self, tokens: Value) -> KeyPadding | None:
+        return None if self.pad_id is None else KeyPadding(tokens, self.pad_id)
 
     def _pooled(self, graph: GraphBuilder, h: Value, tokens: Value) -> Value:
         if self.pooling == "first":

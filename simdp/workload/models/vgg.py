@@ -9,14 +9,14 @@ from pydantic import Field
 from simdp.spec import Bool, Int
 from simdp.workload.graph import Graph, GraphBuilder, Value
 from simdp.workload.layers import Parameter
+from simdp.workload.layers.activations.relu import ReLU
 from simdp.workload.layers.adaptive_avg_pool2d import AdaptiveAvgPool2d
 from simdp.workload.layers.dropout import Dropout
 from simdp.workload.layers.flatten import Flatten
 from simdp.workload.layers.linear import Linear
 from simdp.workload.layers.max_pool2d import MaxPool2d
 from simdp.workload.layers.parameter import Initial, constant, normal
-from simdp.workload.layers.relu import ReLU
-from simdp.workload.models.image import ImageGraph, ImageModel
+from simdp.workload.models.image import ImageGraph, ImageModel, fan_out, kaiming_normal
 
 POOLED = 7
 """Height and width of the feature maps that the classifier sees."""
@@ -48,9 +48,8 @@ class VGG(ImageModel):
     dropout: float = Field(0.5, ge=0, le=1)
 
     def initial(self, parameter: Parameter) -> Initial:
-        if len(parameter.shape) == 4:  # torchvision: kaiming_normal_(mode="fan_out")
-            fan_out = parameter.shape[0] * parameter.shape[2] * parameter.shape[3]
-            return normal((2 / fan_out) ** 0.5)
+        if len(parameter.shape) == 4:
+            return kaiming_normal(fan_out(parameter))  # torchvision: mode="fan_out"
         if len(parameter.shape) == 2:
             return normal(0.01)
         return constant(0.0) if parameter.name.endswith(".bias") else parameter.initial

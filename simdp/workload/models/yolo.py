@@ -10,13 +10,13 @@ from pydantic import Field, model_validator
 from simdp.spec import Int, problem
 from simdp.workload.graph import Graph, Value
 from simdp.workload.layers import Parameter
+from simdp.workload.layers.activations.leaky_relu import LeakyReLU
 from simdp.workload.layers.add import Add
 from simdp.workload.layers.concat import Concat
 from simdp.workload.layers.flatten import Flatten
-from simdp.workload.layers.leaky_relu import LeakyReLU
-from simdp.workload.layers.parameter import Initial, constant, normal
+from simdp.workload.layers.parameter import Initial, constant
 from simdp.workload.layers.upsample import Upsample
-from simdp.workload.models.image import ImageGraph, ImageModel
+from simdp.workload.models.image import ImageGraph, ImageModel, kaiming_normal
 
 NUM_SCALES = 3
 MOMENTUM = 0.01
@@ -65,7 +65,7 @@ class YOLO(ImageModel):
 
     def initial(self, parameter: Parameter) -> Initial:
         if len(parameter.shape) == 4:
-            return normal((2 / prod(parameter.shape[1:])) ** 0.5)
+            return kaiming_normal(prod(parameter.shape[1:]))
         return constant(0.0) if parameter.name.endswith(".bias") else parameter.initial
 
     def build(self) -> Graph:

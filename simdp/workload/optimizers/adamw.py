@@ -8,7 +8,7 @@ from pydantic import Field
 
 from simdp.spec import Bool
 from simdp.workload.optimizers.adam import Beta, descend, moments
-from simdp.workload.optimizers.base import Array, Optimizer, State
+from simdp.workload.optimizers.base import Array, Optimizer, State, decouple, effective_gradient
 
 
 class AdamW(Optimizer):
@@ -25,6 +25,6 @@ class AdamW(Optimizer):
         return moments(self.amsgrad)
 
     def update(self, parameter: Array, gradient: Array, state: State, lr: float, t: int) -> None:
-        parameter *= 1 - lr * self.weight_decay
-        gradient = -gradient if self.maximize else gradient
+        decay = decouple(parameter, lr, self.weight_decay, True)
+        gradient = effective_gradient(parameter, gradient, decay, self.maximize)
         descend(self.betas, self.eps, self.amsgrad, parameter, gradient, state, lr, t)

@@ -98,7 +98,7 @@ class Optimizer(Spec):
         }
 
     def nbytes_moved(self, num_elements: int, itemsize: int) -> float:
-        """Bytes that one step reads and writes: gradient in; parameter and state in and out."""
+        """Bytes that a step reads and writes; by default gradient in, the others in and out."""
         return (3 + 2 * len(self.starting_state())) * num_elements * itemsize
 
     def for_parameter(self, name: str) -> Optimizer:
@@ -128,6 +128,20 @@ def effective_gradient(
     """``g + weight_decay p``, with ``-g`` for g to maximize; the gradient itself stays."""
     gradient = -gradient if maximize else gradient
     return gradient + weight_decay * parameter if weight_decay else gradient
+
+
+def decouple(parameter: Array, lr: float, weight_decay: float, decoupled: bool) -> float:
+    """Let a parameter decay by itself, in place, as in AdamW, if that is what is wanted.
+
+    Returns
+    -------
+    float
+        Weight decay that is left for `effective_gradient`.
+    """
+    if not decoupled:
+        return weight_decay
+    parameter *= 1 - lr * weight_decay
+    return 0.0
 
 
 def _with_arguments(optimizer: Optimizer, arguments: dict[str, Any]) -> Optimizer:

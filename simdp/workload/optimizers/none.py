@@ -19,8 +19,5 @@ class NoOptimizer(Optimizer):
     def update(self, parameter: Array, gradient: Array, state: State, lr: float, t: int) -> None:
         """Do nothing."""
 
-    def step(self, parameter: Array, gradient: Array, state: State, lr: float, t: int) -> None:
-        """Do nothing."""
-
     def nbytes_moved(self, num_elements: int, itemsize: int) -> float:
         return 0.0

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from simdp.spec import Bool
 from simdp.workload.optimizers.adam import Beta, moments, update_moments
-from simdp.workload.optimizers.base import Array, Optimizer, State, effective_gradient
+from simdp.workload.optimizers.base import Array, Optimizer, State, decouple, effective_gradient
 
 
 class RAdam(Optimizer):
@@ -41,9 +41,7 @@ class RAdam(Optimizer):
         return moments()
 
     def update(self, parameter: Array, gradient: Array, state: State, lr: float, t: int) -> None:
-        if self.decoupled_weight_decay:
-            parameter *= 1 - lr * self.weight_decay
-        decay = 0.0 if self.decoupled_weight_decay else self.weight_decay
+        decay = decouple(parameter, lr, self.weight_decay, self.decoupled_weight_decay)
         gradient = effective_gradient(parameter, gradient, decay, self.maximize)
         m, v = update_moments(self.betas, gradient, state)
         b1, b2 = self.betas

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simdp.cluster import Device
+from simdp.engine.compute import call_times
 from simdp.engine.compute.call_times import CallTimes, call_kernels
 from simdp.engine.compute.roofline import Roofline
 from simdp.workload import Workload
@@ -176,3 +177,14 @@ def test_sixteen_bit_weights_need_no_cast():
     listed = call_kernels(workload(precision="mixed"), "forward", FULL_LENGTH[0])
     assert [len(kernels) for kernels in listed] == [1, 1, 1, 1]
     assert listed[0] == [Kernel(3 * 2 * 4 * 6, 3 * 10 * 2, (24 + 6) * 2)]
+
+
+def test_ever_new_batches_do_not_fill_the_memory(monkeypatch):
+    monkeypatch.setattr(call_times, "MAX_KEPT", 8)
+    chosen = times([FAST])
+    first = chosen.seconds("forward", batch(1), [((1, 4),)])
+    for length in range(2, 20):
+        chosen.seconds("forward", batch(1), [((length, 4),)])
+    assert len(chosen._seconds) == len(chosen._kernels) == call_times.MIN_ENTRIES
+    again = chosen.seconds("forward", batch(1), [((1, 4),)])
+    np.testing.assert_array_equal(again, first)

@@ -16,11 +16,10 @@ def fault(kind, **options):
 
 
 @every_fault
-def test_a_fault_hits_one_rank_in_one_step(kind):
+def test_a_fault_happens_in_one_step_where_its_rank_exists(kind):
     chosen = fault(kind, rank=1, step=3)
-    assert chosen.on_rank() == 1
-    hit = [(rank, step) for rank in range(4) for step in range(1, 6) if chosen.hits(rank, step)]
-    assert hit == [(1, 3)]
+    assert [step for step in range(1, 6) if chosen.happens(step, 2)] == [3]
+    assert not chosen.happens(3, 1)
 
 
 @every_fault

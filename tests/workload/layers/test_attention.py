@@ -1,11 +1,158 @@
-"""Attention takes queries, keys and values packed in one input, in two, or apart."""
+"""Attention against its formula, packed in one input, in two, or apart; masks, dropout, costs."""
+
+from math import sqrt
 
 import numpy as np
 import pytest
-from kept import kept_nbytes
+from layer_checks import drawn, forward, kept_nbytes
 
-from simdp.workload.layers.attention import Attention
+from simdp.workload.layers import Kernel, attention
+from simdp.workload.layers.attention import Attention, softmax
 from simdp.workload.layers.base import Pass, ShapeError
+
+
+def plain_attention(q, k, v, num_heads, hidden=None):
+    """One sample, head by head; hidden keys of each query are left out."""
+    columns = []
+    for head in np.split(np.arange(q.shape[1]), num_heads):
+        scores = q[:, head] @ k[:, head].T / sqrt(len(head))
+        weights = np.exp(scores) if hidden is None else np.where(hidden, 0, np.exp(scores))
+        columns.append(weights / weights.sum(axis=1, keepdims=True) @ v[:, head])
+    return np.concatenate(columns, axis=1)
+
+
+def test_attention_is_its_formula_in_each_head():
+    q, kv = drawn(2, 3, 4), drawn(2, 5, 8, seed=1)
+    y, _ = forward(Attention(name="a", num_heads=2), q, kv)
+    for number in range(2):
+        wanted = plain_attention(q[number], kv[number, :, :4], kv[number, :, 4:], 2)
+        np.testing.assert_allclose(y[number], wanted, rtol=1e-12)
+
+
+def test_packed_or_apart_attention_is_the_same():
+    packed, dy = drawn(3, 5, 12), drawn(3, 5, 4, seed=1)
+    layer = Attention(name="a", num_heads=2, causal=True)
+    y, backward = forward(layer, packed)
+    (dpacked,), _ = backward(dy)
+    apart, backward = forward(layer, packed[..., :4].copy(), packed[..., 4:].copy())
+    (dq, dkv), _ = backward(dy)
+    np.testing.assert_allclose(apart, y, rtol=1e-13)
+    np.testing.assert_allclose(np.concatenate([dq, dkv], axis=2), dpacked, rtol=1e-12, atol=1e-15)
+
+
+def test_a_causal_query_looks_back_only():
+    packed = drawn(1, 4, 12)
+    y, backward = forward(Attention(name="a", num_heads=1, causal=True), packed)
+    q, k, v = np.split(packed[0], 3, axis=1)
+    hidden = np.arange(4) > np.arange(4)[:, None]
+    np.testing.assert_allclose(y[0], plain_attention(q, k, v, 1, hidden), rtol=1e-12)
+    dy = np.zeros((1, 4, 4))
+    dy[0, 1] = 1
+    (dpacked,), _ = backward(dy)
+    assert (dpacked[0, 2:] == 0).all()
+    assert (dpacked[0, :2, 8:] != 0).all()
+
+
+def test_padding_is_looked_at_by_nobody():
+    q, kv = drawn(2, 3, 4), drawn(2, 5, 8, seed=1)
+    tokens = np.array([[7, 0, 7, 7, 0], [7, 7, 7, 0, 0]])
+    layer = Attention(name="a", num_heads=2, pad_id=0)
+    y, backward = forward(layer, q, kv, tokens)
+    (_, dkv, none), _ = backward(drawn(2, 3, 4, seed=2))
+    assert none is None
+    assert (dkv[tokens == 0] == 0).all()
+    free = Attention(name="a", num_heads=2)
+    for number in range(2):
+        short, _ = forward(free, q[number][None], kv[number][tokens[number] != 0][None])
+        np.testing.assert_allclose(y[number], short[0], rtol=1e-12)
+
+
+def test_a_query_without_any_key_gets_zeros_as_in_torch():
+    q, kv, tokens = drawn(2, 3, 4), drawn(2, 2, 8, seed=1), np.array([[0, 0], [5, 0]])
+    y, backward = forward(Attention(name="a", num_heads=2, pad_id=0), q, kv, tokens)
+    (dq, dkv, _), _ = backward(np.ones_like(y))
+    assert (y[0] == 0).all()
+    assert (dq[0] == 0).all()
+    assert (dkv[0] == 0).all()
+    assert (y[1] != 0).all()
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+def test_blocks_of_samples_change_nothing(dropout, monkeypatch):
+    layer = Attention(name="a", num_heads=2, dropout=dropout, causal=True)
+    packed, dy = drawn(5, 3, 12), drawn(5, 3, 4, seed=1)
+    y, backward = forward(layer, packed)
+    (dpacked,), _ = backward(dy)
+    monkeypatch.setattr(attention, "BLOCK_SCORES", 2 * 2 * 3 * 3)
+    again, backward = forward(layer, packed)
+    (dagain,), _ = backward(dy)
+    np.testing.assert_allclose(again, y, rtol=1e-13)
+    np.testing.assert_allclose(dagain, dpacked, rtol=1e-12, atol=1e-15)
+
+
+def test_attention_keeps_its_mean_under_dropout():
+    packed = np.concatenate([np.zeros((400, 8, 8)), np.ones((400, 8, 4))], axis=2)
+    y, _ = forward(Attention(name="a", num_heads=2, dropout=0.3), packed)
+    assert y.mean() == pytest.approx(1, abs=0.01)
+    assert y.std() == pytest.approx(sqrt(0.3 / 0.7 / 8), rel=0.05)  # eight weights of 1/8 each
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_softmax_survives_scores_of_any_size(dtype):
+    scores = np.array([[1e4, 0, -1e4], [-1e4, -1e4, -1e4], [-np.inf] * 3], dtype=dtype)
+    softmax(scores)
+    np.testing.assert_allclose(scores, [[1, 0, 0], [1 / 3] * 3, [0, 0, 0]], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        (
+            [(3, 10)],
+            "takes packed queries, keys and values of 2 heads, but gets samples of shape (3, 10)",
+        ),
+        (
+            [(3, 9)],
+            "takes packed queries, keys and values of 2 heads, but gets samples of shape (3, 9)",
+        ),
+        (
+            [(3, 4), (3, 4)],
+            "takes packed queries, keys and values of 2 heads, "
+            "but gets samples of shape (3, 4) and (3, 4)",
+        ),
+        ([(12,)], "takes sequences (length, features), but gets samples of shape (12,)"),
+    ],
+)
+def test_attention_refuses_what_is_not_packed_for_its_heads(shapes, message):
+    with pytest.raises(ShapeError) as caught:
+        Attention(name="a", num_heads=2).output_shape(*shapes)
+    assert str(caught.value) == message
+
+
+def test_attention_refuses_tokens_that_are_not_those_of_its_keys():
+    layer = Attention(name="a", num_heads=2, pad_id=0)
+    with pytest.raises(ShapeError, match=r"^gets 5 keys, but tokens of shape \(4,\)$"):
+        layer.output_shape((3, 4), (5, 8), (4,))
+
+
+def test_attention_costs_six_products_and_keeps_its_weights():
+    queries, keys, width, heads = 3, 5, 8, 2
+    shapes, scores = [(queries, width), (keys, 2 * width)], heads * queries * keys
+    product = Kernel(2 * queries * keys * width, 4 * (scores + (queries + keys) * width))
+    layer = Attention(name="a", num_heads=heads)
+    forward_kernels = layer.forward_cost(shapes, 4)
+    backward_kernels = layer.backward_cost(shapes, 4, [True, True])
+    assert (forward_kernels.count(product), backward_kernels.count(product)) == (2, 4)
+    assert (len(forward_kernels), len(backward_kernels)) == (5, 6)
+    packed = queries * width + keys * 2 * width
+    assert kept_nbytes(layer, shapes, 4) == 4 * (packed + scores)
+    dropping = Attention(name="a", num_heads=heads, dropout=0.1)
+    assert len(dropping.forward_cost(shapes, 4)) == 6
+    assert len(dropping.backward_cost(shapes, 4, [True, True])) == 7
+    assert kept_nbytes(dropping, shapes, 4) == 4 * (packed + scores) + (4 + 1) * scores
+
+
+# How queries, keys and values are packed ---------------------------------------------------------
 
 LAYER = Attention(name="a", num_heads=2, causal=True)
 APART = list(np.random.default_rng(0).standard_normal((3, 2, 5, 8)))

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from kept import kept_nbytes
-from layer_checks import buffers_of, differences
+from layer_checks import buffers_of, differences, kept_nbytes, other_memory
 
 from simdp.errors import ScenarioError
-from simdp.workload.layers import channels
+from simdp.workload.layers.arrays import blocks, channels
 from simdp.workload.layers.base import Kernel, Pass, ShapeError
 from simdp.workload.layers.batch_norm1d import BatchNorm1d
 from simdp.workload.layers.batch_norm2d import BatchNorm2d
@@ -32,11 +31,6 @@ def normalised(x, weights, eps):
     y = (x - mean) / np.sqrt(variance + eps)
     shape = (1, -1, *[1] * (x.ndim - 2))
     return y * weights["b.weight"].reshape(shape) + weights["b.bias"].reshape(shape)
-
-
-def other_memory(x, order):
-    back = np.argsort(order)
-    return np.ascontiguousarray(x.transpose(order)).transpose(back)
 
 
 images = st.tuples(st.integers(2, 9), st.integers(1, 6), st.integers(1, 6), st.integers(1, 6))
@@ -94,7 +88,7 @@ def some_differences(function, at, where, step=1e-6):
 @pytest.mark.parametrize(("lanes", "elements"), [(1, 1), (8, 30), (512, 2**15)])
 def test_rows_and_blocks_of_any_size_give_the_same(order, lanes, elements, monkeypatch):
     monkeypatch.setattr(channels, "LANES", lanes)
-    monkeypatch.setattr(channels, "BLOCK_ELEMENTS", elements)
+    monkeypatch.setattr(blocks, "CACHED_ELEMENTS", elements)
     layer = BatchNorm1d(name="b", num_features=5)
     x = np.random.default_rng(1).standard_normal((37, 5))
     run = new_run(layer)
@@ -235,7 +229,7 @@ def together(layer, weights, parts, slopes, dtype="float64"):
     assert rows.shape[1] == layer.exchanged_elements()[0]
     outputs, kept = zip(*[answered(exchange, rows) for exchange in forward], strict=True)
     backward = [
-        layer.exchanged_backward(run, saved, dy)
+        layer.exchanged_backward(run, saved, dy, [True])
         for run, saved, dy in zip(runs, kept, slopes, strict=True)
     ]
     sums = np.stack([next(exchange) for exchange in backward])

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from kept import kept_nbytes
+from layer_checks import kept_nbytes
 
 from simdp.workload.layers.base import Kernel, ShapeError
 from simdp.workload.layers.einsum import Einsum, split_equation

@@ -5,8 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from kept import kept_nbytes
-from layer_checks import buffers_of, differences, new_pass, weights_of
+from layer_checks import buffers_of, differences, kept_nbytes, new_pass, weights_of
 from pydantic import TypeAdapter
 from small_layers import Scale as Factor
 

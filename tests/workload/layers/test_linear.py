@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from kept import kept_nbytes
-from layer_checks import new_pass, weights_of
+from layer_checks import kept_nbytes, new_pass, weights_of
 
 from simdp.workload.layers.base import Kernel, ShapeError
 from simdp.workload.layers.linear import Linear

@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from kept import kept_nbytes
-from layer_checks import differences, new_pass, weights_of
+from layer_checks import differences, kept_nbytes, new_pass, weights_of
 
 from simdp.workload.layers.base import ShapeError
 from simdp.workload.layers.token_type_embedding import TokenTypeEmbedding

@@ -6,11 +6,12 @@ from math import prod, sqrt
 
 import numpy as np
 import pytest
+from layer_checks import finished
 from pydantic import TypeAdapter, ValidationError
 
 from simdp.spec import problems
-from simdp.workload.costs import forward_flops
 from simdp.workload.execution import Executor, call_dtypes
+from simdp.workload.flops import forward_flops
 from simdp.workload.layers.base import Pass
 from simdp.workload.models import PRESETS, AnyModel
 from simdp.workload.precision import Full
@@ -88,13 +89,6 @@ def weights(chosen):
 
 def images(chosen, batch=2):
     return pseudo((batch, *chosen.known_shapes()[0]), 1000)
-
-
-def finished(generator):
-    """Run a generator that never yields; return its result."""
-    with pytest.raises(StopIteration) as stop:
-        next(generator)
-    return stop.value.value
 
 
 class Run:

@@ -13,7 +13,7 @@ from text_nets import (
     bucket_nbytes,
 )
 
-from simdp.workload.costs import forward_flops
+from simdp.workload.flops import forward_flops
 from simdp.workload.layers.base import ShapeError
 from simdp.workload.layers.parameter import constant
 

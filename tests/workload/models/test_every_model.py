@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from layer_checks import buffers_of, weights_of
+from layer_checks import buffers_of, finished, weights_of
 from pydantic import TypeAdapter
 
 from simdp.workload.execution import Executor
@@ -74,13 +74,6 @@ def inputs_of(chosen, batch):
     return found
 
 
-def play(script):
-    """Run a generator that never yields, and return its value."""
-    with pytest.raises(StopIteration) as stop:
-        next(script)
-    return stop.value.value
-
-
 def run_of(chosen):
     buffers = {}
     for layer in chosen.graph.registered:
@@ -96,7 +89,7 @@ def test_every_kind_of_model_has_an_example_here():
 def test_forward_leads_from_the_input_shapes_to_the_output_shape(kind):
     chosen = model(kind, **EXAMPLES[kind])
     executor = Executor(chosen.graph, ["float64"] * len(chosen.graph.calls), "float64")
-    outputs, _ = play(executor.forward(run_of(chosen), inputs_of(chosen, 6)))
+    outputs, _ = finished(executor.forward(run_of(chosen), inputs_of(chosen, 6)))
     assert outputs[0].shape == (6, *chosen.output_shape())
 
 
@@ -105,8 +98,8 @@ def test_backward_finds_a_gradient_of_every_parameter_that_becomes_ready(kind):
     chosen = model(kind, **EXAMPLES[kind])
     executor = Executor(chosen.graph, ["float64"] * len(chosen.graph.calls), "float64")
     run = run_of(chosen)
-    outputs, kept = play(executor.forward(run, inputs_of(chosen, 6)))
-    play(executor.backward(run, kept, [np.ones_like(output) for output in outputs]))
+    outputs, kept = finished(executor.forward(run, inputs_of(chosen, 6)))
+    finished(executor.backward(run, kept, [np.ones_like(output) for output in outputs]))
     shapes = {p.name: p.shape for p in chosen.parameters()}
     assert {name: g.shape for name, g in run.gradients.items()} == {
         name: shapes[name] for name in chosen.ready_order()

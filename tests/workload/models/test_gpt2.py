@@ -14,7 +14,7 @@ from text_nets import (
     bucket_nbytes,
 )
 
-from simdp.workload.costs import forward_flops
+from simdp.workload.flops import forward_flops
 from simdp.workload.layers.parameter import constant, normal
 
 # transformers 5.23, torch 2.13.0: elements, and digests of named_parameters and of the order in

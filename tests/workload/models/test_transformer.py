@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kept import kept_nbytes
+from layer_checks import kept_nbytes
 from pydantic import TypeAdapter, ValidationError
 
 from simdp.spec import problems
@@ -409,7 +409,7 @@ def test_a_sample_of_padding_alone_does_no_harm():
 
 def test_the_data_gives_the_lengths_that_the_model_leaves_open():
     chosen = model(task="seq2seq")
-    assert chosen.graph_inputs() == ["x", "tgt"]
+    assert chosen.graph.inputs == ("x", "tgt")
     assert chosen.input_shapes() == {"x": None, "tgt": None}
     known = chosen.with_input_shapes({"x": (6,), "tgt": (5,)})
     assert known.input_shapes() == {"x": (6,), "tgt": (5,)}

@@ -4,11 +4,12 @@ from math import sqrt
 
 import numpy as np
 import pytest
-from image_nets import finished, model, parameter_digest, pseudo, published, ready_digest, weights
+from image_nets import model, parameter_digest, pseudo, published, ready_digest, weights
+from layer_checks import finished
 
 from simdp.strategies.ddp import DDP
-from simdp.workload.costs import forward_flops
 from simdp.workload.execution import Executor, call_dtypes
+from simdp.workload.flops import forward_flops
 from simdp.workload.layers.base import Pass
 from simdp.workload.precision import Full
 

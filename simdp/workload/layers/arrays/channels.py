@@ -7,18 +7,15 @@ long pieces, and the pixels are the rows of a matrix product.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from math import prod
 
 import numpy as np
 
+from simdp.workload.layers.arrays.blocks import blocks
 from simdp.workload.layers.base import Array
 
 LANES = 512
 """Elements of a row that NumPy goes over at once; shorter rows cost more than their elements."""
-
-BLOCK_ELEMENTS = 2**15
-"""Elements that stay in a core's cache while several steps go over them."""
 
 
 def channels_last(x: Array) -> Array:
@@ -35,7 +32,7 @@ def channel_sum(x: Array) -> Array:
     """Sum of channels-last values over every axis but the last, float64."""
     rows = rows_of(x)
     total = np.zeros(rows.shape[1])
-    for block in blocks(rows):
+    for block in blocks(*rows.shape):
         total += rows[block].sum(axis=0)
     return folded(total, x)
 
@@ -44,7 +41,7 @@ def channel_sums(x: Array, y: Array) -> tuple[Array, Array]:
     """Sums of x and of x y over every axis but the last, float64; both are channels-last."""
     left, right = rows_of(x), rows_of(y)
     total, product = np.zeros(left.shape[1]), np.zeros(left.shape[1])
-    for block in blocks(left):
+    for block in blocks(*left.shape):
         total += left[block].sum(axis=0)
         product += np.einsum("ij,ij->j", left[block], right[block])
     return folded(total, x), folded(product, x)
@@ -64,13 +61,6 @@ def repeated(channels: Array, rows: Array) -> Array:
     return np.repeat(
         channels.astype(rows.dtype)[None], rows.shape[1] // len(channels), axis=0
     ).ravel()
-
-
-def blocks(rows: Array) -> Iterator[slice]:
-    """Cut a matrix into blocks of rows that fit into a cache."""
-    step = max(BLOCK_ELEMENTS // max(rows.shape[1], 1), 1)
-    for begin in range(0, len(rows), step):
-        yield slice(begin, begin + step)
 
 
 def folded(columns: Array, x: Array) -> Array:

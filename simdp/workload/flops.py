@@ -1,4 +1,4 @@
-"""FLOPs of a whole model: what its calls' kernels add up to. Their seconds are the engine's."""
+"""FLOPs of a whole model's forward: what its kernels add up to. Their seconds are the engine's."""
 
 from __future__ import annotations
 
@@ -30,24 +30,11 @@ class Flops(NamedTuple):
 
 def forward_flops(graph: Graph, inputs: Sequence[Shape]) -> Flops:
     """FLOPs of forward on one sample whose inputs have these shapes."""
-    return _added(graph, inputs, backward=False)
-
-
-def backward_flops(graph: Graph, inputs: Sequence[Shape]) -> Flops:
-    """FLOPs of backward on one sample whose inputs have these shapes."""
-    return _added(graph, inputs, backward=True)
-
-
-def _added(graph: Graph, inputs: Sequence[Shape], backward: bool) -> Flops:
     flowing = graph.shapes(inputs)
     total = products = 0.0
-    for call, needs in zip(graph.calls, graph.needs, strict=True):
+    for call in graph.calls:
         given = [flowing[value] for value in call.inputs]
-        if backward:
-            kernels = call.layer.backward_cost(given, ITEMSIZE, needs)
-        else:
-            kernels = call.layer.forward_cost(given, ITEMSIZE)
-        flops = sum(kernel.flops for kernel in kernels)
+        flops = sum(kernel.flops for kernel in call.layer.forward_cost(given, ITEMSIZE))
         total += flops
         products += flops if call.layer.autocast == "lower" else 0.0
     return Flops(total, products)

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from simdp.workload.layers.activation import Activation
+from simdp.workload.layers.activations.base import Activation
 from simdp.workload.layers.base import Array
 
 INNER, CUBE = sqrt(2 / pi), 0.044715

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from simdp.workload.layers.activation import Activation
+from simdp.workload.layers.activations.base import Activation
 from simdp.workload.layers.base import Array
 
 
@@ -20,7 +20,6 @@ class LeakyReLU(Activation):
     """
 
     kind: Literal["leaky_relu"] = "leaky_relu"
-    keeps_output: ClassVar[bool] = True
     negative_slope: float = 0.01
     flops_per_element: ClassVar[int] = 2
 

@@ -17,8 +17,9 @@ from math import prod
 
 import numpy as np
 
+from simdp.workload.layers.arrays.window import Window, places
 from simdp.workload.layers.base import Array, Shape
-from simdp.workload.layers.window import Pair, Window, places
+from simdp.workload.layers.pairs import Pair
 
 BLOCK_NBYTES = 150_000
 """Of the neighbourhoods that are laid out at a time, so that they stay in a core's cache."""

@@ -6,53 +6,12 @@ Pairs are in the order height, width.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
 
 import numpy as np
-from pydantic import GetCoreSchemaHandler
-from pydantic_core import core_schema
 
-from simdp.spec import problem
 from simdp.workload.layers.base import Array, Shape, ShapeError
-
-Pair = tuple[int, int]
-
-
-class _PairOf:
-    """A field that takes a whole number, for both axes, or a pair; or one of some words."""
-
-    def __init__(self, minimum: int, *words: str) -> None:
-        self.minimum, self.words = minimum, words
-
-    def __get_pydantic_core_schema__(
-        self, source: Any, handler: GetCoreSchemaHandler
-    ) -> core_schema.CoreSchema:
-        return core_schema.no_info_plain_validator_function(
-            self.validate,
-            serialization=core_schema.plain_serializer_function_ser_schema(_shortened),
-        )
-
-    def validate(self, value: Any) -> Any:
-        """Make it a pair."""
-        if isinstance(value, str) and value in self.words:
-            return value
-        pair = tuple(value) if isinstance(value, list | tuple) else (value, value)
-        if len(pair) != 2 or any(type(n) is not int or n < self.minimum for n in pair):
-            words = "".join(f", nor {word!r}" for word in self.words)
-            raise problem(
-                f"{value!r} is neither a whole number >= {self.minimum} nor a pair of them, "
-                f"such as [{self.minimum + 1}, {self.minimum + 2}]{words}."
-            )
-        return pair
-
-
-def _shortened(value: Any) -> Any:
-    return value[0] if value[0] == value[1] else value
-
-
-Size = Annotated[Pair, _PairOf(1)]
-Margin = Annotated[Pair, _PairOf(0)]
-Padding = Annotated[Pair | str, _PairOf(0, "same", "valid")]
+from simdp.workload.layers.pairs import Pair
+from simdp.workload.layers.shapes import image_shape
 
 
 @dataclass(frozen=True)
@@ -98,7 +57,8 @@ class Window:
         ShapeError
             If there is none.
         """
-        tall, wide = (self._count(axis, image_shape(shape)[axis + 1]) for axis in (0, 1))
+        _, height, width = image_shape(shape)
+        tall, wide = self._count(0, height), self._count(1, width)
         if min(tall, wide) < 1:
             raise ShapeError(
                 f"has windows of {self.reach[0]} x {self.reach[1]} pixels, but gets images of "
@@ -156,21 +116,6 @@ class Window:
         strides = (frame.shape[-1] // groups * item, image, down, along, *further, item)
         shape = (groups, len(frame), *count, tall, wide, share)
         return np.lib.stride_tricks.as_strided(frame, shape, strides, writeable=False)
-
-
-def image_shape(shape: Shape) -> Shape:
-    """Check that a sample is an image; return its shape.
-
-    Raises
-    ------
-    ShapeError
-        If it has not three axes.
-    """
-    if len(shape) != 3:
-        raise ShapeError(
-            f"takes images, shape (channels, height, width), but gets samples of shape {shape}"
-        )
-    return shape
 
 
 def places(begin: int, step: int, count: int) -> slice:

@@ -7,11 +7,9 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from simdp.workload.layers.activation import Activation
+from simdp.workload.layers.activations.base import Activation
+from simdp.workload.layers.arrays.blocks import blocks
 from simdp.workload.layers.base import Array
-
-BLOCK = 2**15
-"""Elements worked on at a time, so that they stay in a core's cache."""
 
 FAR = 40.0
 """Beyond, Phi is 0 or 1 in any dtype."""
@@ -35,8 +33,7 @@ class GELU(Activation):
         x = np.ascontiguousarray(x)
         y, slope = np.empty_like(x), np.empty_like(x)
         flat, flat_y, flat_slope = x.reshape(-1), y.reshape(-1), slope.reshape(-1)
-        for begin in range(0, x.size, BLOCK):
-            part = slice(begin, begin + BLOCK)
+        for part in blocks(x.size):
             near = np.clip(flat[part], -FAR, FAR)
             cdf, bell = _normal(near)
             np.multiply(flat[part], cdf, out=flat_y[part])

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from simdp.workload.layers.activation import Activation
+from simdp.workload.layers.activations.base import Activation
 from simdp.workload.layers.base import Array
 
 

@@ -1,4 +1,4 @@
-"""What the layers of transformers' BERT and GPT-2 share: their arguments and small parts."""
+"""What the layers of Hugging Face's BERT and GPT-2 share: their arguments and small parts."""
 
 from __future__ import annotations
 
@@ -8,26 +8,21 @@ from pydantic import Field
 
 from simdp.spec import Int
 from simdp.workload.graph import GraphBuilder, Value
+from simdp.workload.layers.activations import activation
 from simdp.workload.layers.add import Add
 from simdp.workload.layers.base import Module
 from simdp.workload.layers.dropout import Dropout
-from simdp.workload.layers.gelu import GELU
-from simdp.workload.layers.gelu_tanh import GELUTanh
 from simdp.workload.layers.layer_norm import LayerNorm
-from simdp.workload.layers.relu import ReLU
 
 ActivationName = Literal["gelu", "gelu_new", "relu"]
 """As transformers calls them."""
 
-ACTIVATION: dict[str, type[GELU] | type[GELUTanh] | type[ReLU]] = {
-    "gelu": GELU,
-    "gelu_new": GELUTanh,
-    "relu": ReLU,
-}
+ACTIVATION_KINDS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "relu": "relu"}
+"""Kinds of activations by these names."""
 
 
-class PretrainedLayer(Module):
-    """Base of the layers that transformers' models are stacks of; parameters have its names.
+class HuggingFaceLayer(Module):
+    """Base of the blocks that models of the library transformers are stacks of, with its names.
 
     Attributes
     ----------
@@ -58,7 +53,7 @@ class PretrainedLayer(Module):
 
     def act(self, graph: GraphBuilder, name: str, x: Value) -> Value:
         """Append the activation."""
-        return graph.call(ACTIVATION[self.activation](name=f"{self.name}.{name}"), x)
+        return graph.call(activation(ACTIVATION_KINDS[self.activation], f"{self.name}.{name}"), x)
 
     def add(self, graph: GraphBuilder, name: str, x: Value, sublayer: Value) -> Value:
         """Append a sublayer's dropout, if there is any, and the sum with what went in."""

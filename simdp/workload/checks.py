@@ -1,0 +1,94 @@
+"""What is wrong with a workload that only its files, shapes and names can tell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from simdp.errors import ScenarioError
+from simdp.workload import Workload, weights
+from simdp.workload.layers.base import ShapeError
+from simdp.workload.order import Permutation, read_permutation
+
+
+def workload_problems(workload: Workload, base: Path) -> list[str]:
+    """Say what is wrong with shapes and with the files that a workload reads.
+
+    Parameters
+    ----------
+    workload : Workload
+        Valid by itself.
+    base : Path
+        Folder that relative paths start from.
+
+    Returns
+    -------
+    list of str
+        One line each, led by the key.
+    """
+    found = []
+    for key, check in (
+        ("model", _problem_with_model),
+        ("weights", _problem_with_weights),
+        ("optimizer.param_groups", _problem_with_groups),
+        ("dataset", _problem_with_dataset),
+        ("shuffle", _problem_with_shuffle),
+        ("group_by_length", _problem_with_grouping),
+    ):
+        try:
+            wrong = check(workload, base)
+        except ScenarioError as error:
+            wrong = "; ".join(error.problems)
+        if wrong:
+            found.append(f"{key}: {wrong}")
+            if key == "model":  # the others need its shapes
+                break
+    return found
+
+
+def _problem_with_model(workload: Workload, base: Path) -> str | None:
+    try:
+        model = workload.settled(base).model
+    except ScenarioError:  # the data set's check says so
+        return None
+    lacking = [name for name, shape in model.input_shapes().items() if shape is None]
+    if lacking:
+        return f"the shape of {lacking[0]} is not known; {model.how_to_give_shapes()}"
+    try:
+        model.shapes(model.known_shapes())
+    except ShapeError as error:
+        return f"the layers do not chain: {error}."
+    if not model.ready_order():
+        return "none of its layers learns; add one that has parameters, such as linear."
+    return None
+
+
+def _problem_with_weights(workload: Workload, base: Path) -> str | None:
+    if workload.weights is None:
+        return None
+    return weights.problem_with(base / workload.weights, workload.graph)
+
+
+def _problem_with_groups(workload: Workload, base: Path) -> str | None:
+    idle = workload.optimizer.unmatched([p.name for p in workload.graph.parameters])
+    if not idle:
+        return None
+    return f"no parameter matches {idle[0]!r}; --save-weights shows the names."
+
+
+def _problem_with_dataset(workload: Workload, base: Path) -> str | None:
+    dataset = workload.dataset
+    wrong = dataset.problem_with(workload.settled(base).model, workload.loss, base)
+    path = getattr(dataset, "path", None)
+    return f"{base / path}: {wrong}" if wrong and path else wrong
+
+
+def _problem_with_grouping(workload: Workload, base: Path) -> str | None:
+    if not workload.group_by_length or workload.settled(base).lengths(0, base):
+        return None
+    return "all samples are of one length; give the model a pad_id, or leave this out."
+
+
+def _problem_with_shuffle(workload: Workload, base: Path) -> str | None:
+    if isinstance(workload.shuffle, Permutation):
+        read_permutation(base / workload.shuffle.path, workload.dataset.length(base), 0)
+    return None

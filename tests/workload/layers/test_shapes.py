@@ -1,0 +1,28 @@
+"""What is no sequence is refused by every layer over sequences."""
+
+import pytest
+
+from simdp.workload.layers.base import ShapeError
+from simdp.workload.layers.first_token import FirstToken
+from simdp.workload.layers.mean_pool import MeanPool
+from simdp.workload.layers.position_embedding import PositionEmbedding
+from simdp.workload.layers.positional_encoding import PositionalEncoding
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        PositionalEncoding(name="l", d_model=3),
+        PositionEmbedding(name="l", num_embeddings=5, embedding_dim=3),
+        MeanPool(name="l"),
+        FirstToken(name="l"),
+    ],
+    ids=lambda layer: layer.kind,
+)
+@pytest.mark.parametrize("shape", [(3,), (2, 2, 3)])
+def test_a_layer_over_sequences_refuses_what_is_none(layer, shape):
+    with pytest.raises(ShapeError) as caught:
+        layer.output_shape(shape)
+    assert str(caught.value) == (
+        f"takes sequences (length, features), but gets samples of shape {shape}"
+    )
