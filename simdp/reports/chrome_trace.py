@@ -1,6 +1,7 @@
 """Chrome trace: a run as JSON for https://ui.perfetto.dev, a track per rank and stream.
 
 Trace Event Format: complete events ("X") with microseconds; a process is a rank, a thread a stream.
+Steps count from 1, as in every file and picture; step 0 is what happens before the first one.
 """
 
 from __future__ import annotations
@@ -74,16 +75,17 @@ def _names(trace: Trace, num_ranks: int) -> list[dict[str, object]]:
 def _spans(trace: Trace, shown: np.ndarray[tuple[int], np.dtype[np.int64]]) -> list[str]:
     """One complete event per span; instants are rounded to a picosecond."""
     names = [json.dumps(name) for name in trace.names]
-    begin = np.round(trace.start[shown] * 1e6, 6).tolist()
-    length = np.round((trace.end[shown] - trace.start[shown]) * 1e6, 6).tolist()
+    begin = np.round(trace.start[shown] * 1e6, 6)
+    # Of the rounded instants, so that neighbours touch: Perfetto nests what overlaps.
+    length = np.round(np.round(trace.end[shown] * 1e6, 6) - begin, 6).tolist()
     columns = zip(
         trace.rank[shown].tolist(),
         trace.lane[shown].tolist(),
         trace.activity[shown].tolist(),
         trace.name[shown].tolist(),
-        begin,
+        begin.tolist(),
         length,
-        trace.step[shown].tolist(),
+        (trace.step[shown] + 1).tolist(),
         trace.nbytes[shown].tolist(),
         strict=True,
     )

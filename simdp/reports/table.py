@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import groupby, pairwise
 from typing import Any
 
 from rich import box
@@ -30,6 +31,15 @@ UNITS = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
 
 MAX_RANKS = 64
 """Ranks that `ranks` lists."""
+
+WIDTH, MAX_LIST = 80, 53
+"""Columns of a terminal; letters of a list beside its name, of which the rest is cut."""
+
+LEAST_SHARE = 1e-3
+"""Part of a step below which a column of a sweep is left out."""
+
+SPARE = ("samples/s", "update", "wait", "eff.")
+"""Columns that a wide sweep can do without, in the order in which they go."""
 
 
 def seconds(value: float | None) -> str:
@@ -89,8 +99,9 @@ def _one(result: Result) -> RenderableType:
     times.add_row("step time", seconds(step_time), "", style="bold")
     for key, name in PARTS.items():
         times.add_row(f"  {name}", seconds(m[key]), _share(m[key], step_time))
-    hidden = f"{seconds(m['comm_s'])} in all"
-    times.add_row("communication", hidden, "")
+    hidden = m["comm_s"] - m["exposed_comm_s"]
+    said = f"{_share(hidden, m['comm_s'])} hidden" if m["comm_s"] else ""
+    times.add_row("communication in all", seconds(m["comm_s"]), said)
     throughput = m["throughput_samples_per_s"]
     rows = [
         ("throughput", "-" if throughput is None else f"{throughput:,.0f} samples/s"),
@@ -109,27 +120,46 @@ def _one(result: Result) -> RenderableType:
             ("replicas identical", "yes" if m["replicas_identical"] else "no"),
         ]
     if m["skipped_steps"] is not None:
-        rows.insert(3 if m["loss"] else 1, ("skipped steps", _skipped(m)))
+        place = 3 if m["loss"] else 1
+        rows[place:place] = [("skipped steps", _listed(map(str, m["skipped_steps"])) or "none")]
+        if m["loss_scale"]:
+            rows.insert(place + 1, ("loss scale", _listed(_changes(m["loss_scale"]), "; ")))
     facts = Table(show_header=False, box=None, pad_edge=False)
     for name, value in rows:
         facts.add_row(f"{name}:", value)
     return Group(times, facts)
 
 
-def _skipped(m: dict[str, Any]) -> str:
-    """Which steps an inf or nan cost, and where the loss scale went."""
-    steps = ", ".join(map(str, m["skipped_steps"][:6])) or "none"
-    more = ", ..." if len(m["skipped_steps"]) > 6 else ""
-    scale = m["loss_scale"]
-    moved = f" (loss scale {scale[0]:,.6g} to {scale[-1]:,.6g})" if scale else ""
-    return f"{steps}{more}{moved}"
+def _listed(parts: Iterable[str], comma: str = ", ", room: int = MAX_LIST) -> str:
+    """Join as many parts as there is room for."""
+    written = list(parts)
+    shown = len(written)
+    while shown and len(text := _joined(written, shown, comma)) > room:
+        shown -= 1
+    return text if shown else ""
+
+
+def _joined(parts: list[str], shown: int, comma: str) -> str:
+    return comma.join([*parts[:shown], *["..."] * (shown < len(parts))])
+
+
+def _changes(values: Sequence[float]) -> list[str]:
+    """Write a series by its first value, and its changes with their steps."""
+    said = [f"{values[0]:,.6g}"]
+    for step, (before, now) in enumerate(pairwise(values), 2):
+        if now != before:
+            said.append(f"{now:,.6g} from {'step ' * (len(said) == 1)}{step}")
+    return said
 
 
 def _buckets(sizes: list[int] | None) -> str:
+    """Count the buckets and list their sizes, equal ones in one."""
     if not sizes:
         return "none"
-    more = ", ..." if len(sizes) > 6 else ""
-    return f"{len(sizes)} ({', '.join(map(nbytes, sizes[:6]))}{more})"
+    groups = [(size, len(list(group))) for size, group in groupby(map(nbytes, sizes))]
+    count = f"{len(sizes)} "
+    listed = [f"{many} x {size}" if many > 1 else size for size, many in groups]
+    return f"{count}({_listed(listed, room=MAX_LIST - len(count) - 2)})"
 
 
 def _unit(values: Iterable[float]) -> tuple[str, float]:
@@ -144,36 +174,46 @@ def _digits(largest: float) -> str:
 
 
 def _sweep(study: Study) -> RenderableType:
-    """A row per point; columns in which nothing happens are left out."""
+    """A row per point; columns in which next to nothing happens are left out."""
     points, keys = study.points, list(study.scenario["sweep"])
     unit, scale = _unit(p.metrics["step_time_s"] for p in points)
     digits = _digits(max(p.metrics["step_time_s"] for p in points) / scale)
+    columns: dict[str, Callable[[dict[str, Any]], str]] = {
+        name: partial(_scaled, key, scale, digits)
+        for key, name in SHORT.items()
+        if any(p.metrics[key] > LEAST_SHARE * p.metrics["step_time_s"] for p in points)
+    }
+    columns["samples/s"] = lambda m: _short(m["throughput_samples_per_s"])
+    if any(p.metrics["scaling_efficiency"] is not None for p in points):
+        columns["eff."] = lambda m: _percent(m["scaling_efficiency"])
+    if any(p.metrics["loss"] for p in points):
+        columns["last loss"] = lambda m: _number(m["loss"][-1] if m["loss"] else None)
+    if any(p.metrics["skipped_steps"] for p in points):
+        columns["skipped"] = lambda m: str(len(m["skipped_steps"] or []))
+    short = [key.rpartition(".")[2] for key in keys]
+    heads = short if len({*short, *columns}) == len(short) + len(columns) else keys
+    cells = {
+        head: [_setting(p.set[key]) for p in points] for head, key in zip(heads, keys, strict=True)
+    }
+    cells |= {name: [write(p.metrics) for p in points] for name, write in columns.items()}
+    for name in SPARE:
+        if sum(1 + max(map(len, [head, *cells[head]])) for head in cells) >= WIDTH:
+            cells.pop(name, None)
     title = f"{study.scenario['name']}: a step's time in {unit}, mean over ranks"
     table = Table(title=title, box=box.SIMPLE_HEAD, padding=0)
-    for key in keys:
-        table.add_column(key.split(".")[-1], no_wrap=True)
-    columns: list[tuple[str, Callable[[dict[str, Any]], str]]] = [
-        (name, partial(_scaled, key, scale, digits))
-        for key, name in SHORT.items()
-        if any(p.metrics[key] for p in points)
-    ]
-    columns.append(("samples/s", lambda m: _short(m["throughput_samples_per_s"])))
-    if any(p.metrics["scaling_efficiency"] is not None for p in points):
-        columns.append(("eff.", lambda m: _percent(m["scaling_efficiency"])))
-    if any(p.metrics["loss"] for p in points):
-        columns.append(("loss", lambda m: _number(m["loss"][-1] if m["loss"] else None)))
-    for name, _ in columns:
-        table.add_column(name, justify="right", no_wrap=True)
-    for point in points:
-        cells = [write(point.metrics) for _, write in columns]
-        table.add_row(*(_setting(point.set[key]) for key in keys), *cells)
+    for head in cells:
+        table.add_column(head, justify="right" if head in columns else "left", no_wrap=True)
+    for row in zip(*cells.values(), strict=True):
+        table.add_row(*row)
     return table
 
 
 def _setting(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(str(inner) for inner in value.values())
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def ranks(study: Study) -> RenderableType:

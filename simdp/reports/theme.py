@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, BinaryIO, NamedTuple
 
 import matplotlib.style
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import TextToPath
 
 from simdp.results.result import Study
 
@@ -150,6 +153,14 @@ def save(figure: Figure, stream: BinaryIO) -> None:
     """
     FigureCanvasAgg(figure)
     figure.savefig(stream, format="png", dpi=DPI, metadata={"Software": "simdp"})
+
+
+@cache
+def text_width(text: str, size: float) -> float:
+    """Measure a line of text in the house font [points]."""
+    font = FontProperties(family=_SETTINGS["font.sans-serif"], size=size)
+    width, _, _ = TextToPath().get_text_width_height_descent(text, font, ismath=False)
+    return float(width)
 
 
 # Numbers on axes ----------------------------------------------------------------------------------

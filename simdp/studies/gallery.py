@@ -15,8 +15,11 @@ PICTURES = (
     ("8gpu_ring", "timeline"),
     ("8gpu_ring", "loss"),
     ("naive_vs_overlap", "timeline"),
+    ("resnet_small", "timeline"),
     ("ring_vs_tree", "scaling"),
     ("scaling", "scaling"),
+    ("strong_scaling", "scaling"),
+    ("sync_batchnorm", "loss"),
 )
 """Scenario and kind of plot of each picture."""
 

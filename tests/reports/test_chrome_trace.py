@@ -1,6 +1,7 @@
 """The Chrome trace: valid JSON, a process per rank, a thread per stream, an event per span."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -71,8 +72,22 @@ def test_every_span_is_a_complete_event_in_microseconds(written, result):
         assert threads[event["pid"], event["tid"]] == {"name": span.lane}
         assert (event["cat"], event["name"]) == (span.activity, span.name)
         assert event["ts"] == pytest.approx(span.start * 1e6, rel=0, abs=1e-6)
-        assert event["dur"] == pytest.approx((span.end - span.start) * 1e6, rel=0, abs=1e-6)
-        assert event["args"] == {"step": span.step, "nbytes": span.nbytes}
+        assert event["dur"] == pytest.approx((span.end - span.start) * 1e6, rel=0, abs=2e-6)
+        assert event["args"] == {"step": span.step + 1, "nbytes": span.nbytes}
+
+
+def test_neighbours_on_a_thread_touch_and_never_overlap():
+    builder = TraceBuilder()
+    for i in range(1000):
+        builder.add_one(0, 0, COMPUTE_LANE, "forward", "x", i / 7e6, (i + 1) / 7e6)
+    scenario = {"name": "sevenths", "seed": 0, "cluster": {"world_size": 1}}
+    written = json.loads(chrome_trace.write(Result(scenario, {}, {}, builder.build())))
+    for before, after in pairwise(events(written, "X")):
+        assert round(before["ts"] + before["dur"], 6) == after["ts"]
+
+
+def test_steps_count_from_1_and_the_setup_is_0(written):
+    assert {event["args"]["step"] for event in events(written, "X")} == {0, 1, 2}
 
 
 def test_nothing_else_is_written(written):

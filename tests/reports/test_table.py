@@ -2,6 +2,7 @@
 
 import copy
 import io
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -144,37 +145,52 @@ def test_a_run_in_which_nothing_happens_has_dashes_and_no_division_by_zero():
 @pytest.mark.parametrize(
     ("metrics", "said"),
     [
-        ({"skipped_steps": []}, "none"),
-        ({"skipped_steps": [], "loss_scale": [65536.0] * 2}, "none (loss scale 65,536 to 65,536)"),
-        ({"skipped_steps": [3], "loss_scale": [8.0, 4.0]}, "3 (loss scale 8 to 4)"),
-        ({"skipped_steps": [1, 2, 3, 4, 5, 6]}, "1, 2, 3, 4, 5, 6"),
-        ({"skipped_steps": [1, 2, 3, 4, 5, 6, 7, 8]}, "1, 2, 3, 4, 5, 6, ..."),
+        ({"skipped_steps": []}, ["skipped steps: none"]),
+        (
+            {"skipped_steps": [], "loss_scale": [65536.0] * 2},
+            ["skipped steps: none", "loss scale: 65,536"],
+        ),
+        (
+            {"skipped_steps": [3], "loss_scale": [8.0, 16.0, 16.0, 8.0]},
+            ["skipped steps: 3", "loss scale: 8; 16 from step 2; 8 from 4"],
+        ),
+        (
+            {"skipped_steps": list(range(1, 99)), "loss_scale": [2.0**-k for k in range(98)]},
+            [
+                "skipped steps: 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, ...",
+                "loss scale: 1; 0.5 from step 2; 0.25 from 3; 0.125 from 4; ...",
+            ],
+        ),
     ],
 )
 @pytest.mark.parametrize("loss", [None, [0.5, 0.25]])
 def test_skipped_steps_are_told_with_the_way_of_the_loss_scale(metrics, said, loss):
-    lines = text(table.summary(made_up(loss=loss, **metrics))).splitlines()
-    (line,) = [line.strip() for line in lines if line.startswith("skipped steps:")]
-    assert " ".join(line.split()) == f"skipped steps: {said}"
+    lines = text(table.summary(made_up(loss=loss, **metrics)), 80).splitlines()
+    found = [" ".join(line.split()) for line in lines if line.startswith(("skipped", "loss scale"))]
+    assert found == said
 
 
 def test_without_a_loss_scale_no_steps_are_told_to_be_skipped():
     assert "skipped" not in text(table.summary(made_up()))
 
 
-def test_skipped_steps_are_named_with_where_the_loss_scale_went():
-    study = made_up(skipped_steps=[3, 9], loss_scale=[1024.0, 1024.0, 512.0])
-    assert "skipped steps: 3, 9 (loss scale 1,024 to 512)" in " ".join(
-        text(table.summary(study)).split()
-    )
-    assert "skipped steps: none" in " ".join(text(table.summary(made_up(skipped_steps=[]))).split())
-    assert "skipped" not in text(table.summary(made_up()))
+def test_the_summary_tells_how_much_communication_is_hidden():
+    shown = text(table.summary(made_up(comm_s=4e-3, exposed_comm_s=1e-3)))
+    (line,) = [line for line in shown.splitlines() if "communication in all" in line]
+    assert "4 ms" in line
+    assert "75.0 % hidden" in line
+    assert "hidden" not in text(table.summary(made_up()))
 
 
-def test_a_long_list_of_buckets_is_cut():
-    shown = text(table.summary(made_up(bucket_bytes=[10**6] * 9)))
-    assert f"9 ({', '.join(['1 MB'] * 6)}, ...)" in shown
-    assert "2 (500 kB, 4 MB)" in text(table.summary(made_up(bucket_bytes=[500_000, 4_000_000])))
+def test_equal_buckets_are_told_in_one_and_a_long_list_is_cut():
+    def told(*sizes):
+        (line,) = rows(table.summary(made_up(bucket_bytes=list(sizes))), ["buckets:"])
+        return " ".join(line[1:])
+
+    assert told(500_000, 4_000_000) == "2 (500 kB, 4 MB)"
+    assert told(2_370_000, *[28_400_000] * 12, 95_300_000) == "14 (2.37 MB, 12 x 28.4 MB, 95.3 MB)"
+    assert told(*range(1000, 30_000, 1000)).endswith("6 kB, 7 kB, ...)")
+    assert told() == "none"
 
 
 def test_a_loss_that_is_no_number_is_a_dash_in_a_loaded_result():
@@ -226,6 +242,58 @@ def test_a_sweep_over_options_shows_their_values():
     )
     assert len(found) == 2
     assert found[0][:2] == ["ddp,", "False"]
+
+
+def made_up_sweep(keys, *points):
+    """A study of points with dull metrics, given what each sets and the metrics that are not."""
+    dull = made_up(step_time_s=1.0, throughput_samples_per_s=1e3, scaling_efficiency=None).points[0]
+    scenario = {"name": "dull", "sweep": dict.fromkeys(keys), "cluster": {"world_size": 1}}
+    made = [
+        Result(scenario, dict(zip(keys, chosen, strict=True)), dull.metrics | metrics)
+        for chosen, metrics in points
+    ]
+    return Study("0.1.0", scenario, made)
+
+
+def heads(study):
+    """Heads of the columns of a sweep."""
+    lines = text(table.summary(study), 80).splitlines()
+    return next(head for head, rule in pairwise(lines) if "──" in rule).split()
+
+
+def test_a_sweep_tells_the_last_loss_and_counts_skipped_steps():
+    study = made_up_sweep(
+        ["a.lr"],
+        ([0.1], {"loss": [2.0, 0.5], "skipped_steps": [1]}),
+        ([1e9], {"loss": [2.0, None], "skipped_steps": []}),
+    )
+    assert heads(study) == ["lr", "step", "samples/s", "last", "loss", "skipped"]
+    assert rows(table.summary(study), ["0.1", "1e+09"]) == [
+        ["0.1", "1.000", "1", "k", "0.5", "1"],
+        ["1e+09", "1.000", "1", "k", "-", "0"],
+    ]
+
+
+def test_what_is_less_than_a_thousandth_of_a_step_has_no_column():
+    study = made_up_sweep(["a.n"], ([1], {"update_s": 9e-4, "compute_s": 0.5, "wait_s": 2e-3}))
+    assert heads(study) == ["n", "step", "compute", "wait", "samples/s"]
+
+
+def test_a_wide_sweep_does_without_what_it_can_spare():
+    busy = dict.fromkeys(("compute_s", "update_s", "exposed_comm_s", "wait_s"), 0.2)
+    busy |= {"loss": [1.0], "scaling_efficiency": 1.0}
+    keys = ["cluster.world_size", "workload.sync_batchnorm"]
+    study = made_up_sweep(keys, ([1, False], busy), ([1024, True], busy))
+    wanted = ["step", "compute", "update", "exposed", "wait", "eff.", "last", "loss"]
+    assert heads(study) == ["world_size", "sync_batchnorm", *wanted]
+    study = made_up_sweep([*keys, "strategy.weight_by_shard"], ([1, False, True], busy))
+    assert "wait" not in heads(study)
+    assert "…" not in text(table.summary(study), 80)
+
+
+def test_keys_that_end_alike_are_written_in_full():
+    study = made_up_sweep(["workload.loss.kind", "strategy.kind"], (["mse", "ddp"], {}))
+    assert heads(study)[:2] == ["workload.loss.kind", "strategy.kind"]
 
 
 # Every rank

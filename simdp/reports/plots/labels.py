@@ -11,8 +11,11 @@ from matplotlib.lines import Line2D
 from simdp.reports import theme
 from simdp.results.result import Result
 
-MAX_NAME = 34
-"""Letters of the longest name; the rest is cut."""
+MAX_NAME = 38
+"""Letters of the longest name; of a longer one the keys are cut, then the rest."""
+
+MIN_KEY = 6
+"""Letters that a key keeps."""
 
 
 class End(NamedTuple):
@@ -67,10 +70,7 @@ def point_names(points: Sequence[Result], leave_out: str = "") -> list[str]:
         for key in (points[0].set if points else {})
         if key != leave_out and len({repr(point.set.get(key)) for point in points}) > 1
     ]
-    return [
-        _cut(", ".join(f"{_short(key)}: {_write(point.set[key])}" for key in keys))
-        for point in points
-    ]
+    return [_name([(_short(key), _write(point.set[key])) for key in keys]) for point in points]
 
 
 def _short(key: str) -> str:
@@ -88,6 +88,17 @@ def _write(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(map(_write, value)) + "]"
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _name(pairs: list[tuple[str, str]]) -> str:
+    """Join keys and values; values tell points apart, so that the longest key is cut first."""
+    keys, values = [key for key, _ in pairs], [value for _, value in pairs]
+    while True:
+        text = ", ".join(f"{key}: {value}" for key, value in zip(keys, values, strict=True))
+        longest = max(range(len(keys)), key=lambda i: len(keys[i]), default=0)
+        if len(text) <= MAX_NAME or len(keys[longest]) <= MIN_KEY:
+            return _cut(text)
+        keys[longest] = keys[longest].rstrip("…")[:-1] + "…"
 
 
 def _cut(text: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
 from simdp.reports import theme
@@ -19,6 +19,12 @@ Floats = NDArray[np.float64]
 
 MAX_LINES, MAX_RANKS, MAX_MARKERS = len(theme.MARKERS), 64, 12
 """Lines of a sweep; thin lines of ranks; markers on a line. Beyond them some are left out."""
+
+SKIPPED, SKIPPED_GLYPH = "X", "✖"
+"""Marker of a step whose gradients were not finite, and the letter that looks like it."""
+
+NEVER = ": never finite"
+"""End of the title where there is nothing to draw."""
 
 LOG_RATIO = 100.0
 """A loss that falls by more than this is shown on a logarithmic axis."""
@@ -41,13 +47,24 @@ class LossCurve(Plot):
         (ax,) = axes
         points = [point for point in study.points if point.metrics.get("loss")]
         num_steps = max(len(point.metrics["loss"]) for point in points)
-        ax.set_title(f"Loss over {num_steps} step{'s' * (num_steps != 1)}")
-        ax.set_xlabel("Step [number, from 0]")
+        finite = any(np.isfinite(_floats(point.metrics["loss"])).any() for point in points)
+        ax.set_title(f"Loss over {num_steps} step{'s' * (num_steps != 1)}{NEVER * (not finite)}")
+        ax.set_xlabel("Step [number, from 1]")
         ax.set_ylabel(_loss_label(study))
-        ax.xaxis.set_major_locator(MaxNLocator(8, integer=True, steps=[1, 2, 5, 10]))
         ends = _draw_one(ax, points[0]) if len(points) == 1 else _draw_sweep(ax, points)
+        if any(point.metrics.get("skipped_steps") for point in points):
+            ax.set_title(f"{ax.get_title(loc='left')}; {SKIPPED_GLYPH} marks skipped ones")
         _choose_scale(ax, [_floats(point.metrics["loss"]) for point in points])
+        _step_axis(ax, num_steps)
         label_ends(ax, [end for end in ends if end.text])
+
+
+def _step_axis(ax: Axes, num_steps: int) -> None:
+    """Show every step, also those that have no loss to draw; there is no step 0."""
+    margin = 0.05 * max(num_steps - 1, 1)
+    ax.set_xlim(1 - margin, num_steps + margin)
+    ticks = MaxNLocator(8, integer=True, steps=[1, 2, 5, 10]).tick_values(1, num_steps)
+    ax.xaxis.set_major_locator(FixedLocator([tick for tick in ticks if 1 <= tick <= num_steps]))
 
 
 def _draw_one(ax: Axes, point: Result) -> list[End]:
@@ -57,7 +74,7 @@ def _draw_one(ax: Axes, point: Result) -> list[End]:
     if per_rank.ndim == 2 and per_rank.shape[1] > 1:
         n = per_rank.shape[1]
         shown = per_rank[:, evenly(n, MAX_RANKS)]
-        steps = np.broadcast_to(np.arange(len(shown))[:, np.newaxis], shown.shape)
+        steps = np.broadcast_to(np.arange(1, len(shown) + 1)[:, np.newaxis], shown.shape)
         lines = np.stack([steps, shown], axis=2).swapaxes(0, 1)
         color = theme.SERIES[2]
         ax.add_collection(
@@ -66,8 +83,9 @@ def _draw_one(ax: Axes, point: Result) -> list[End]:
         many = f"each of {n} ranks" if n <= MAX_RANKS else f"{MAX_RANKS} of {n} ranks"
         last = shown[-1][np.isfinite(shown[-1])]
         if len(last):
-            ends.append(End(many, len(shown) - 1, float(last.max()), color))
+            ends.append(End(many, len(shown), float(last.max()), color))
     ends.append(_draw_line(ax, mean, "mean over ranks" if ends else "", theme.SERIES[0]))
+    _mark_skipped(ax, point, mean, theme.SERIES[0])
     ax.autoscale_view()
     return [end for end in ends if np.isfinite(end.y)]
 
@@ -88,6 +106,7 @@ def _draw_sweep(ax: Axes, points: list[Result]) -> list[End]:
         color = theme.SERIES[same[0] % len(theme.SERIES)]
         name = names[chosen[number]]
         ends.append(_draw_line(ax, loss, name, color, number, len(losses)))
+        _mark_skipped(ax, points[chosen[number]], loss, color)
     return [end for end in ends if np.isfinite(end.y)]
 
 
@@ -102,7 +121,7 @@ def _draw_line(
     marker = theme.MARKERS[number % len(theme.MARKERS)]
     every = max(-(-len(loss) // MAX_MARKERS), min(num_lines, len(loss)))
     ax.plot(
-        np.arange(len(loss)),
+        np.arange(1, len(loss) + 1),
         loss,
         color=color,
         marker=marker,
@@ -113,7 +132,28 @@ def _draw_line(
     )
     finite = np.flatnonzero(np.isfinite(loss))
     last = int(finite[-1]) if len(finite) else 0
-    return End(name, last, float(loss[last]), color, marker)
+    if last + 1 < len(loss):
+        name = f"{name + ', ' * bool(name)}not finite after step {last + 1}"
+    return End(name, last + 1, float(loss[last]), color, marker)
+
+
+def _mark_skipped(ax: Axes, point: Result, loss: Floats, color: str) -> None:
+    """Cross out the steps that left the weights as they were; on the line, or in its gap."""
+    skipped = np.array(point.metrics.get("skipped_steps") or [], dtype=np.int64)
+    finite = np.flatnonzero(np.isfinite(loss))
+    if not len(skipped) or not len(finite):
+        return
+    ax.plot(
+        skipped,
+        np.interp(skipped - 1, finite, loss[finite]),
+        color=color,
+        marker=SKIPPED,
+        markersize=1.6 * theme.MARKER_SIZE,
+        markeredgecolor="white",
+        markeredgewidth=0.6,
+        linestyle="",
+        zorder=4,
+    )
 
 
 def _choose_scale(ax: Axes, losses: list[Floats]) -> None:

@@ -15,6 +15,7 @@ from matplotlib.ticker import FixedLocator, MaxNLocator
 from numpy.typing import NDArray
 
 from simdp.reports import theme
+from simdp.reports.plots.bar_names import blocks, fits, shorter
 from simdp.reports.plots.base import Plot
 from simdp.reports.plots.labels import evenly
 from simdp.results.result import Result, Study
@@ -22,9 +23,13 @@ from simdp.results.trace import ACTIVITIES, COMM_LANE, COMPUTE_LANE, Trace
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Names = NDArray[np.object_]
 
-MAX_RANKS, NUM_STEPS, MAX_LABELS = 16, 2, 400
+MAX_RANKS, NUM_STEPS, MAX_LABELS = 16, 2, 600
 """Rows; steps; names written into bars. The whole run is in trace.json."""
+
+POINTS = 72 * theme.WIDTH * 0.9
+"""Width of the panel, the same for any ranks' names, so that all have the same bars named."""
 
 PIXEL = 1 / 1200
 """Part of the window that a pixel shows; bars side by side that are narrower are drawn as one."""
@@ -38,8 +43,10 @@ class Bars(NamedTuple):
 
     Attributes
     ----------
-    rank, lane, activity, name : ndarray, int64
-        As in `Trace`; the name is -1 where a bar stands for several spans.
+    rank, lane, activity : ndarray, int64
+        As in `Trace`.
+    name : ndarray of str
+        What is written into the bar, if there is room.
     start, end : ndarray, float64
         Instants [s].
     """
@@ -47,7 +54,7 @@ class Bars(NamedTuple):
     rank: Ints
     lane: Ints
     activity: Ints
-    name: Ints
+    name: Names
     start: Floats
     end: Floats
 
@@ -86,13 +93,13 @@ class Timeline(Plot):
         row_of[ranks] = np.arange(len(ranks))
 
         _draw_bars(ax, bars, row_of, begin, per_second, pixel)
-        _label_bars(ax, bars, row_of, begin, end, per_second, trace.names)
+        _label_bars(ax, bars, row_of, begin, end, per_second)
         _mark_steps(ax, trace, steps, begin, end, per_second)
         ax.set_xlim(0, (end - begin) * per_second)
         ax.set_ylim(len(ranks) - 0.45, -0.95)
         ax.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 2.5, 5, 10]))
         left_out = _left_out(result.world_size, ranks)
-        ax.set_xlabel(f"Time since the start of step {first} [{unit}]{left_out}")
+        ax.set_xlabel(f"Time since the start of step {first + 1} [{unit}]{left_out}")
         ax.set_ylabel("Rank [compute over comm]")
         _label_ranks(ax, ranks, slow)
         _say_what(ax, bars, slow, steps)
@@ -143,20 +150,38 @@ def _window(trace: Trace, first: int) -> tuple[float, float]:
 
 
 def _bars(trace: Trace, ranks: list[int], first: int, pixel: float) -> Bars:
-    """Join spans of the same activity that touch; only communication wide enough keeps its name."""
+    """Join spans of the same activity and name that touch."""
     shown = (trace.step >= first) & (trace.lane <= COMM_LANE) & np.isin(trace.rank, ranks)
     rank, lane, step = trace.rank[shown], trace.lane[shown], trace.step[shown]
     activity, start, end = trace.activity[shown], trace.start[shown], trace.end[shown]
-    name = np.where((lane == COMM_LANE) & (end - start > 4 * pixel), trace.name[shown], -1)
+    name = _names(trace, shown, pixel)
     # Ordered by rank, lane and start, so that a bar is a run of equal keys without a gap.
-    keys = np.stack([rank, lane, step, activity, name])
+    keys = np.stack([rank, lane, step, activity])
     new = np.ones(len(rank), dtype=bool)
-    new[1:] = (keys[:, 1:] != keys[:, :-1]).any(axis=0) | (start[1:] - end[:-1] > pixel / 2)
+    new[1:] = (keys[:, 1:] != keys[:, :-1]).any(axis=0) | (name[1:] != name[:-1])
+    new[1:] |= start[1:] - end[:-1] > pixel / 2
     heads = np.flatnonzero(new)
     start, end = start[heads], np.maximum.reduceat(end, heads)
     wide = end - start > pixel / 4  # what is narrower cannot be seen
     heads, start, end = heads[wide], start[wide], end[wide]
     return Bars(rank[heads], lane[heads], activity[heads], name[heads], start, end)
+
+
+def _names(trace: Trace, shown: NDArray[np.bool_], pixel: float) -> Names:
+    """Name spans: buckets that are wide enough, blocks of layers, all others by their activity."""
+    rank, step, activity = trace.rank[shown], trace.step[shown], trace.activity[shown]
+    start, end = trace.start[shown], trace.end[shown]
+    own = np.array(trace.names, dtype=object)[trace.name[shown]]
+    wide = (trace.lane[shown] == COMM_LANE) & (end - start > 4 * pixel)
+    name = np.where(wide, own, np.array(ACTIVITIES, dtype=object)[activity])
+    per_second = PIXEL / pixel * POINTS
+    for code in (ACTIVITIES.index("forward"), ACTIVITIES.index("backward")):
+        mine = activity == code
+        one = mine & (rank == rank[0]) & (step == step.max())  # its blocks are everyone's
+        found = blocks(own[one].tolist(), start[one] * per_second, end[one] * per_second)
+        if found:
+            name[mine] = [found.get(layer, "") for layer in own[mine]]
+    return name
 
 
 def _tops(bars: Bars, row_of: Floats) -> Floats:
@@ -196,26 +221,17 @@ def _draw_bars(
 
 
 def _label_bars(
-    ax: Axes,
-    bars: Bars,
-    row_of: Floats,
-    begin: float,
-    end: float,
-    per_second: float,
-    names: list[str],
+    ax: Axes, bars: Bars, row_of: Floats, begin: float, end: float, per_second: float
 ) -> None:
     """Write what a bar is into it, as long as it fits; the widest bars first."""
-    letter = 0.57 * theme.TINY_SIZE / (72 * theme.WIDTH * 0.86)  # of the window's width
-    width = (bars.end - bars.start) / (end - begin)
+    width = (bars.end - bars.start) / (end - begin) * POINTS
     middles = _tops(bars, row_of) + LANE_HEIGHT / 2
     widest = np.argsort(-width, kind="stable")[:MAX_LABELS]
     for i in np.sort(widest):
         activity = ACTIVITIES[bars.activity[i]]
-        if activity == "wait":
+        if activity == "wait" or not bars.name[i]:
             continue
-        name = names[bars.name[i]] if bars.name[i] >= 0 else activity
-        room = width[i] / letter - 1
-        text = next((text for text in _shorter(name) if len(text) <= room), "")
+        text = next((text for text in shorter(bars.name[i]) if fits(text, width[i])), "")
         if not text:
             continue
         ax.text(
@@ -230,18 +246,6 @@ def _label_bars(
         )
 
 
-def _shorter(name: str) -> list[str]:
-    """Write a bar's name in ever fewer letters."""
-    short = {"forward": "fwd", "backward": "bwd"}.get(name)
-    if short:
-        return [name, short]
-    what, _, number = name.rpartition(" ")  # as in "all_reduce bucket 0"
-    if not what:
-        return [name]
-    shorter = [name, name.partition(" ")[2]]
-    return [*shorter, f"{what.split()[-1][0]}{number}"] if number.isdigit() else shorter
-
-
 def _mark_steps(
     ax: Axes, trace: Trace, steps: range, begin: float, end: float, per_second: float
 ) -> None:
@@ -253,7 +257,7 @@ def _mark_steps(
         ax.text(
             ((start + until) / 2 - begin) * per_second,
             -0.7,
-            f"step {step}",
+            f"step {step + 1}",
             ha="center",
             va="center",
             fontsize=theme.SMALL_SIZE,
@@ -278,7 +282,7 @@ def _label_ranks(ax: Axes, ranks: list[int], slow: dict[int, str]) -> None:
 
 def _say_what(ax: Axes, bars: Bars, slow: dict[int, str], steps: range) -> None:
     """Write the title, and what the colours and markers mean."""
-    first, last = steps[0], steps[-1]
+    first, last = steps[0] + 1, steps[-1] + 1
     title = f"Timeline of step {last}" if first == last else f"Timeline of steps {first}–{last}"
     ax.set_title(title)
     present = set(bars.activity.tolist())

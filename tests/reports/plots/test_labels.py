@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from simdp.reports.plots.labels import evenly, point_names, spread
+from simdp.reports.plots.labels import MAX_NAME, evenly, point_names, spread
 from simdp.results.result import Result
 
 
@@ -47,7 +47,20 @@ def test_options_of_a_kind_are_part_of_the_name():
 def test_a_long_name_is_cut():
     (name, _) = point_names(points({"a.b": "x" * 90}, {"a.b": "y"}))
     assert name.endswith("x…")
-    assert len(name) <= 34
+    assert len(name) <= MAX_NAME
+
+
+def test_keys_are_cut_before_values():
+    named = point_names(
+        points(
+            {"cluster.devices_per_node": 1, "workload.group_by_length": True},
+            {"cluster.devices_per_node": 2, "workload.group_by_length": False},
+        )
+    )
+    assert named[0].startswith("devices_p")
+    assert "…: 1, group_by" in named[0]
+    assert [name.rpartition(" ")[2] for name in named] == ["true", "false"]
+    assert max(map(len, named)) <= MAX_NAME
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import copy
 import numpy as np
 import pytest
 
-from simdp.reports.plots.loss import MAX_LINES, LossCurve
+from simdp.reports.plots.loss import MAX_LINES, SKIPPED, SKIPPED_GLYPH, LossCurve
 from simdp.results.result import Study
 
 
@@ -69,6 +69,68 @@ def test_a_loss_that_there_is_not_is_a_gap(lost, single, drawn):
     result.metrics["loss_per_rank"][-1] = [lost] * 4
     (ax,) = drawn(LossCurve(), Study(single.version, single.scenario, [result]))
     assert np.isnan(data_lines(ax)[0].get_ydata()[-1])
+
+
+def with_metrics(study, **metrics):
+    result = copy.copy(study.points[0])
+    result.metrics = {**result.metrics, **metrics}
+    return Study(study.version, study.scenario, [result])
+
+
+def test_steps_count_from_1(single, drawn):
+    (ax,) = drawn(LossCurve(), single)
+    assert list(data_lines(ax)[0].get_xdata()) == [1, 2, 3, 4, 5]
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["1", "2", "3", "4", "5"]
+    assert ax.get_xlabel() == "Step [number, from 1]"
+
+
+def test_skipped_steps_are_crossed_out_on_the_line(single, drawn):
+    (ax,) = drawn(LossCurve(), with_metrics(single, skipped_steps=[2, 5]))
+    _, crosses = data_lines(ax)
+    losses = single.points[0].metrics["loss"]
+    assert list(crosses.get_xdata()) == [2, 5]
+    assert list(crosses.get_ydata()) == [losses[1], losses[4]]
+    assert crosses.get_marker() == SKIPPED
+    assert ax.get_title(loc="left") == f"Loss over 5 steps; {SKIPPED_GLYPH} marks skipped ones"
+
+
+def test_a_skipped_step_without_a_loss_is_crossed_out_in_the_gap(single, drawn):
+    study = with_metrics(single, loss=[4.0, None, 2.0], loss_per_rank=None, skipped_steps=[2])
+    (ax,) = drawn(LossCurve(), study)
+    _, crosses = data_lines(ax)
+    assert list(crosses.get_ydata()) == [3.0]
+
+
+def test_without_skipped_steps_nothing_is_crossed_out(single, drawn):
+    (ax,) = drawn(LossCurve(), with_metrics(single, skipped_steps=[]))
+    assert len(data_lines(ax)) == 1
+    assert "skipped" not in ax.get_title(loc="left")
+
+
+def test_each_line_of_a_sweep_has_its_own_crosses(play, drawn):
+    scales = {"workload.precision.init_scale": [64.0, 1e30]}
+    precision = {"kind": "amp", "dtype": "float16"}
+    study = play(set={"workload.precision": precision, "sweep": scales})
+    assert [p.metrics["skipped_steps"] for p in study.points] == [[], [1, 2, 3, 4, 5]]
+    (ax,) = drawn(LossCurve(), study)
+    (crosses,) = [line for line in data_lines(ax) if line.get_marker() == SKIPPED]
+    assert list(crosses.get_xdata()) == [1, 2, 3, 4, 5]
+    assert crosses.get_color() == data_lines(ax)[1].get_color()
+
+
+def test_a_loss_that_is_lost_for_good_is_told_and_leaves_the_axis_whole(single, drawn):
+    lost = float("nan")
+    study = with_metrics(single, loss=[1.0, 3.0, lost, None, lost], loss_per_rank=None)
+    (ax,) = drawn(LossCurve(), study)
+    assert texts(ax) == ["not finite after step 2"]
+    assert ax.get_xlim()[1] > 5
+
+
+def test_a_loss_that_never_was_finite_leaves_an_empty_panel(single, drawn):
+    study = with_metrics(single, loss=[None] * 3, loss_per_rank=None, skipped_steps=[1, 2, 3])
+    (ax,) = drawn(LossCurve(), study)
+    assert texts(ax) == []
+    assert ax.get_title(loc="left").startswith("Loss over 3 steps: never finite")
 
 
 def test_a_loss_that_falls_far_has_a_logarithmic_axis(single, drawn):

@@ -28,14 +28,14 @@ def test_the_last_two_steps_are_shown_from_their_start(single, drawn):
     trace = single.points[0].trace
     shown = (trace.step >= 3) & (trace.lane <= COMM_LANE)
     length = trace.end[shown].max() - trace.start[shown].min()
-    assert ax.get_title(loc="left") == "Timeline of steps 3–4"
-    assert ax.get_xlabel() == "Time since the start of step 3 [us]"
+    assert ax.get_title(loc="left") == "Timeline of steps 4–5"
+    assert ax.get_xlabel() == "Time since the start of step 4 [us]"
     assert ax.get_xlim() == pytest.approx((0, length * 1e6))
 
 
 def test_a_run_of_one_step_is_shown_alone(play, drawn):
     (ax,) = drawn(Timeline(), play(set={"workload.steps": 1}))
-    assert ax.get_title(loc="left") == "Timeline of step 0"
+    assert ax.get_title(loc="left") == "Timeline of step 1"
 
 
 def test_bars_are_as_long_as_the_spans_that_they_stand_for(single, drawn):
@@ -66,6 +66,43 @@ def test_every_activity_has_its_colour_and_what_shares_one_has_a_hatch(single, d
 def test_buckets_are_named_where_there_is_room(single, drawn):
     (ax,) = drawn(Timeline(), single)
     assert any("bucket" in text.get_text() for text in ax.texts)
+
+
+def names_in_bars(ax):
+    return {text.get_text() for text in ax.texts}
+
+
+@pytest.fixture(scope="module")
+def resnet(play):
+    model = {"kind": "resnet", "layers": [2, 2], "image_size": 32, "num_classes": 4}
+    return play(
+        set={
+            "cluster.world_size": 2,
+            "workload.model": model,
+            "workload.dataset": "images",
+            "workload.steps": 1,
+            "numerics": False,
+        }
+    )
+
+
+def test_layers_are_gathered_into_blocks_where_there_is_room(resnet, drawn):
+    (ax,) = drawn(Timeline(), resnet)
+    assert {"layer1.0", "layer1.1", "layer2.0", "layer2.1"} <= names_in_bars(ax)
+    assert not {"backward", "bwd"} & names_in_bars(ax)
+
+
+def test_blocks_cover_what_one_bar_would(resnet, drawn, monkeypatch):
+    (ax,) = drawn(Timeline(), resnet)
+    gathered = bars(ax, "backward")
+    monkeypatch.setattr("simdp.reports.plots.timeline.blocks", lambda *_: {})
+    (ax,) = drawn(Timeline(), resnet)
+    plain = bars(ax, "backward")
+    assert len(gathered) > len(plain) == 2
+    pixel = ax.get_xlim()[1] / 1000
+    for side in (np.min, np.max):
+        found, wanted = (side([corners[:, 0] for corners in some]) for some in (gathered, plain))
+        assert found == pytest.approx(wanted, abs=2 * pixel)
 
 
 def test_a_straggler_is_marked_by_colour_by_marker_and_by_its_factor(single, drawn):
