@@ -136,7 +136,7 @@ class one_of:  # noqa: N801  reads as a word in annotations
             value = "none"
         if isinstance(value, str):
             value = {"kind": value}
-        known = sorted([*self.table, *self.presets])
+        known = sorted({*self.table, *self.presets})
         if not isinstance(value, Mapping):
             raise problem(f"{value!r} is not a {self.family}; known: {', '.join(known)}.")
         kind = value.get("kind")

@@ -93,6 +93,8 @@ class DDP(Strategy):
 
     def uses(self, world_size: int, workload: Workload, num_samples: int) -> list[tuple[str, int]]:
         joiners = last_joiners(workload, world_size, num_samples) if self.join else []
+        if self.join and self.broadcast_buffers and workload.graph.buffers:
+            joiners = list(range(world_size))  # the last rank that has samples, in any micro-step
         return [("all_reduce", 0), ("broadcast", 0), *(("broadcast", r) for r in joiners)]
 
     def problem_with(self, world_size: int, workload: Workload) -> str | None:
@@ -168,7 +170,7 @@ class DDP(Strategy):
                 yield from self._announce(rank)
             # torch: after a forward under no_sync the buffers are left alone.
             if self.broadcast_buffers and not (self.no_sync and micro_step):
-                yield from self._send_buffers(rank, 0)
+                yield from self._send_buffers(rank, self._authority(rank, micro_step))
             yield from rank.forward(micro_step)
             if self.no_sync and micro_step < last:
                 yield from rank.backward(micro_step)
@@ -194,6 +196,11 @@ class DDP(Strategy):
         agreed = yield from rank.all_reduce_bytes(JOIN_ITEMSIZE, "will reduce")
         # Only an average over the active ranks needs the count on the host.
         yield from rank.wait([agreed] if self.divide_by_initial_world_size else [counted, agreed])
+
+    def _authority(self, rank: Rank, micro_step: int) -> int:
+        """Whose buffers count: rank 0's; under Join those of the last rank that has samples."""
+        there = rank.active(micro_step) if self.join else [True]
+        return max(r for r, has_samples in enumerate(there) if has_samples)
 
     def _divisor(self, rank: Rank, micro_step: int) -> int:
         if self.divide_by_initial_world_size:

@@ -33,6 +33,7 @@ def workload_problems(workload: Workload, base: Path) -> list[str]:
         ("dataset", _problem_with_dataset),
         ("shuffle", _problem_with_shuffle),
         ("group_by_length", _problem_with_grouping),
+        ("sync_batchnorm", _problem_with_synchronising),
     ):
         try:
             wrong = check(workload, base)
@@ -86,6 +87,12 @@ def _problem_with_grouping(workload: Workload, base: Path) -> str | None:
     if not workload.group_by_length or workload.settled(base).lengths(0, base):
         return None
     return "all samples are of one length; give the model a pad_id, or leave this out."
+
+
+def _problem_with_synchronising(workload: Workload, base: Path) -> str | None:
+    if not workload.sync_batchnorm or workload.graph.is_synchronised:
+        return None
+    return "the model has no batch norm; leave this out."
 
 
 def _problem_with_shuffle(workload: Workload, base: Path) -> str | None:

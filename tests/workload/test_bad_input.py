@@ -153,6 +153,15 @@ def test_tokens_and_labels_out_of_range(refuse, tmp_path, x, y, line):
             "ranks are 0 ... 3.",
         ),
         (
+            {"sync_batchnorm": True},
+            "workload.sync_batchnorm: the model has no batch norm; leave this out.",
+        ),
+        (
+            {"group_by_length": True},
+            "workload.group_by_length: all samples are of one length; give the model a pad_id, or "
+            "leave this out.",
+        ),
+        (
             {"samples_per_rank": [8, 8]},
             "workload.samples_per_rank: has 2 entries for 4 ranks; give one each.",
         ),
