@@ -18,6 +18,8 @@ from pydantic import (
     ModelWrapValidatorHandler,
     Strict,
     ValidationError,
+    ValidationInfo,
+    field_validator,
     model_validator,
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
@@ -75,6 +77,15 @@ class Spec(BaseModel):
                 for found in error.errors()
             ]
         raise ValidationError.from_exception_data(cls.__name__, errors)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _truth_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse ``lr: true``, which pydantic takes for 1.0."""
+        field = cls.model_fields[info.field_name or ""]
+        if isinstance(value, bool) and field.annotation in (float, float | None):
+            raise problem(f"{value} is not a number.")
+        return value
 
 
 _KINDS: set[str] = set()
@@ -308,6 +319,7 @@ _PHRASES = {
     "bool_parsing": "{given} is not true or false.",
     "string_type": "{given} is not a text.",
     "list_type": "{given} is not a list.",
+    "tuple_type": "{given} is not a list.",
     "dict_type": "{given} is not a mapping of keys to values.",
     "model_type": "{given} is not a mapping of keys to values.",
     "model_attributes_type": "{given} is not a mapping of keys to values.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ Array = NDArray[Any]
 SHOWN = 3
 """Differences between a checkpoint and the model that a message lists."""
 
+OTHER_RANK = re.compile(r"rank\d+/")
+"""Leads a tensor of another rank where ``--save-weights`` found it to differ from rank 0's."""
+
 
 def drawn(model: Model, graph: Graph, dtype: str, seed: int, rank: int) -> dict[str, Array]:
     """Draw a rank's parameters, each from a stream of its own; buffers start as torch's do."""
@@ -30,7 +34,7 @@ def drawn(model: Model, graph: Graph, dtype: str, seed: int, rank: int) -> dict[
 
 
 def loaded(path: Path, graph: Graph, dtype: str) -> dict[str, Array]:
-    """Read parameters from a checkpoint, and those buffers that it has."""
+    """Read rank 0's parameters from a checkpoint, and those buffers that it has."""
     stored = read_npz(path)
     found = {p.name: stored[p.name].astype(dtype) for p in graph.parameters}
     for buffer in graph.buffers:
@@ -60,7 +64,7 @@ def problem_with(path: Path, graph: Graph) -> str | None:
     ScenarioError
         If the file cannot be read.
     """
-    stored = read_npz(path)
+    stored = {n: array for n, array in read_npz(path).items() if not OTHER_RANK.match(n)}
     wanted: dict[str, Parameter | Buffer] = {p.name: p for p in graph.parameters}
     known = wanted | {buffer.name: buffer for buffer in graph.buffers}
     wrong = [f"has no {n!r} of shape {p.shape}" for n, p in wanted.items() if n not in stored]

@@ -104,6 +104,8 @@ def _widened(array: Array) -> Array:
 
 
 def _problem_with_shape(name: str, array: Array, shape: Shape) -> str | None:
+    if not array.size:
+        return f"{name} has shape {array.shape}: its samples are empty; give them a length."
     if array.shape[1:] != shape:
         return f"{name} has shape {array.shape}, but the model takes samples of shape {shape}."
     return None

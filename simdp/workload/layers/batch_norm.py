@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -49,6 +49,9 @@ class BatchNormSettings(Layer):
         Share of the new batch in the running statistics; None averages over all batches.
     """
 
+    sample_axes: ClassVar[tuple[int, ...]] = (1, 2, 3)
+    """Numbers of axes that a sample may have, the channels' included."""
+
     num_features: Int = Field(ge=1)
     eps: float = Field(1e-5, ge=0)
     momentum: float | None = Field(0.1, ge=0, le=1)
@@ -78,6 +81,10 @@ class BatchNormSettings(Layer):
             raise ShapeError(
                 f"takes {self.num_features} channels, but gets samples of shape {inputs[0]}"
             )
+        if len(inputs[0]) not in self.sample_axes:
+            forms = ["(channels,)", "(channels, length)", "(channels, height, width)"]
+            listed = " or ".join(forms[axes - 1] for axes in self.sample_axes)
+            raise ShapeError(f"takes samples of shape {listed}, but gets {inputs[0]}")
         return inputs[0]
 
     def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:

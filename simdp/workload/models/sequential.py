@@ -59,6 +59,17 @@ class Sequential(Model):
             raise problem("unused: every layer is unused; leave one out.")
         return self
 
+    @model_validator(mode="after")
+    def _tokens_are_looked_up_first(self) -> Self:
+        graph = self.graph
+        for call in graph.calls:
+            if isinstance(call.layer, Embedding) and call.inputs[0] >= len(graph.inputs):
+                raise problem(
+                    f"layers: {call.layer.name} looks up tokens, but the layers before it make "
+                    "other numbers; put it first."
+                )
+        return self
+
     def build(self) -> Graph:
         graph = GraphBuilder("x")
         h = graph.input("x")
