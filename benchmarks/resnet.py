@@ -11,7 +11,6 @@ https://download.pytorch.org/whl/cpu``; without it the figures of simdp stand al
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from statistics import median
 from time import perf_counter
@@ -19,11 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.beside_torch import complain, simdp_step
 from benchmarks.table import show
-from simdp.workload.execution import Executor, call_dtypes
-from simdp.workload.layers.base import Pass
 from simdp.workload.models.sequential import Sequential
-from simdp.workload.precision import Full
 from simdp.workload.weights import drawn
 
 TARGET = 0.5
@@ -74,29 +71,6 @@ def layers() -> list[dict[str, Any]]:
 
 def model() -> Sequential:
     return Sequential.model_validate({"layers": layers(), "input_shape": list(IMAGE)})
-
-
-def simdp_step(x: Any, slope: Any) -> Step:
-    """Return a function that runs forward and backward and gives the output."""
-    net = model()
-    weights = drawn(net, net.graph, "float32", 0, 0)
-    buffers = {buffer.name: weights.pop(buffer.name) for buffer in net.graph.buffers}
-    room = {name: np.empty_like(weight) for name, weight in weights.items()}
-    executor = Executor(net.graph, call_dtypes(net.graph, Full(), "float32"), "float32")
-
-    def played(script: Any) -> Any:
-        try:
-            next(script)
-        except StopIteration as stop:
-            return stop.value
-
-    def step() -> Any:
-        run = Pass(weights, buffers, into=room, samples=np.arange(len(x)))
-        (y,), kept = played(executor.forward(run, [x]))
-        played(executor.backward(run, kept, [slope]))
-        return y
-
-    return step
 
 
 def torch_step(x: Any, slope: Any, order: str) -> Step:
@@ -166,7 +140,7 @@ def row(batch: int, with_torch: bool) -> tuple[str, str, str, bool]:
     random = np.random.default_rng(0)
     x = random.standard_normal((batch, *IMAGE)).astype("float32")
     slope = random.standard_normal((batch, CLASSES)).astype("float32")
-    steps = {"simdp": simdp_step(x, slope)}
+    steps = {"simdp": simdp_step(model(), x, lambda y: (y, slope))}
     if with_torch:
         steps["torch"] = torch_step(x, slope, "contiguous_format")
         steps["torch, channels_last"] = torch_step(x, slope, "channels_last")
@@ -189,10 +163,7 @@ def main() -> int:
         import torch
     except ImportError:
         with_torch = False
-        sys.stderr.write(
-            "benchmarks.resnet compares with torch, which is not installed; run "
-            "'pip install torch --index-url https://download.pytorch.org/whl/cpu'.\n"
-        )
+        complain("resnet")
     else:
         version = f"torch {torch.__version__}"
     rows = [row(batch, with_torch) for batch in BATCHES]

@@ -8,7 +8,6 @@ for this script alone: ``pip install torch --index-url https://download.pytorch.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from math import sqrt
 from time import perf_counter
@@ -16,13 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.beside_torch import NO_TORCH, complain, simdp_step
 from benchmarks.table import show
-from simdp.workload.execution import Executor, call_dtypes
-from simdp.workload.layers.base import Pass
 from simdp.workload.layers.positional_encoding import waves
 from simdp.workload.losses.cross_entropy import CrossEntropy
 from simdp.workload.models.transformer import Transformer
-from simdp.workload.precision import Full
 from simdp.workload.weights import drawn
 
 TARGET = 0.5
@@ -44,28 +41,6 @@ CASES: dict[str, dict[str, Any]] = {
     "post-LN, ReLU, dropout 0.1": {"dropout": 0.1},
     "post-LN, ReLU, 512 tokens a sample": {"sequence_length": 512},
 }
-
-
-def simdp_step(model: Transformer, x: Any, y: Any) -> Callable[[], float]:
-    """Return a function that runs forward and backward and gives the loss."""
-    weights = drawn(model, model.graph, "float32", 0, 0)
-    room = {name: np.empty_like(weight) for name, weight in weights.items()}
-    executor = Executor(model.graph, call_dtypes(model.graph, Full(), "float32"), "float32")
-
-    def played(script: Any) -> Any:
-        try:
-            next(script)
-        except StopIteration as stop:
-            return stop.value
-
-    def step() -> float:
-        run = Pass(parameters=weights, into=room, samples=np.arange(len(x)))
-        (logits,), kept = played(executor.forward(run, [x]))
-        loss, slope = CrossEntropy().value_and_grad(logits, y)
-        played(executor.backward(run, kept, [slope]))
-        return loss
-
-    return step
 
 
 def torch_step(model: Transformer, x: Any, y: Any) -> Callable[[], float]:
@@ -111,7 +86,8 @@ def compare(options: dict[str, Any]) -> tuple[float, float]:
     length = model.sequence_length or LENGTH
     tokens = np.random.default_rng(0).integers(0, model.vocab_size, (BATCH, length + 1))
     x, y = tokens[:, :-1].copy(), tokens[:, 1:].copy()
-    ours, theirs = simdp_step(model, x, y), torch_step(model, x, y)
+    ours = simdp_step(model, x, lambda logits: CrossEntropy().value_and_grad(logits, y))
+    theirs = torch_step(model, x, y)
     if not model.dropout:
         assert abs(ours() - theirs()) < 1e-4, "the two compute different losses"
     times: tuple[list[float], list[float]] = ([], [])
@@ -127,11 +103,8 @@ def main() -> int:
     try:
         import torch
     except ImportError:
-        sys.stderr.write(
-            "benchmarks.transformer compares with torch, which is not installed; run "
-            "'pip install torch --index-url https://download.pytorch.org/whl/cpu'.\n"
-        )
-        return 2
+        complain("transformer")
+        return NO_TORCH
     rows = []
     for name, options in CASES.items():
         ours, theirs = compare(options)

@@ -18,8 +18,6 @@ from pydantic import (
     ModelWrapValidatorHandler,
     Strict,
     ValidationError,
-    ValidationInfo,
-    field_validator,
     model_validator,
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
@@ -77,15 +75,6 @@ class Spec(BaseModel):
                 for found in error.errors()
             ]
         raise ValidationError.from_exception_data(cls.__name__, errors)
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _truth_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
-        """Refuse ``lr: true``, which pydantic takes for 1.0."""
-        field = cls.model_fields[info.field_name or ""]
-        if isinstance(value, bool) and field.annotation in (float, float | None):
-            raise problem(f"{value} is not a number.")
-        return value
 
 
 _KINDS: set[str] = set()
@@ -238,6 +227,7 @@ class Quantity:
 
 
 Int = Annotated[int, Strict()]
+Float = Annotated[float, Strict()]  # takes whole numbers too, but no text and no true or false
 Bool = Annotated[bool, Strict()]
 Seconds = Annotated[float, Quantity("time")]
 PositiveSeconds = Annotated[float, Quantity("time", exclusive=True)]

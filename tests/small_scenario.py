@@ -8,6 +8,17 @@ CLUSTER = {
     "topology": "ring",
     "link": {"alpha": "5 us", "bandwidth": "25 GB/s"},
 }
+FAST = {
+    "device": {
+        "peak": dict.fromkeys(["float64", "float32", "float16", "bfloat16"], "10 TFLOP/s"),
+        "memory": "10 GB",
+        "memory_bandwidth": "1 TB/s",
+    },
+    "topology": "full_mesh",
+    "link": {"alpha": "5 us", "bandwidth": "25 GB/s"},
+}
+"""A cluster without a world size, for runs whose numbers count."""
+
 WORKLOAD = {
     "model": {"kind": "mlp", "widths": [4, 3]},
     "dataset": {"kind": "regression", "num_samples": 64},

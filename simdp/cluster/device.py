@@ -8,7 +8,16 @@ from typing import Annotated, Any
 from pydantic import Field, field_validator
 
 from simdp.files import Catalogue
-from simdp.spec import Bandwidth, FlopRate, PositiveBytes, Seconds, Spec, from_catalogue, problem
+from simdp.spec import (
+    Bandwidth,
+    Float,
+    FlopRate,
+    PositiveBytes,
+    Seconds,
+    Spec,
+    from_catalogue,
+    problem,
+)
 
 DEVICES = Catalogue(Path(__file__).parent / "devices")
 
@@ -36,7 +45,7 @@ class Device(Spec):
     peak: dict[str, FlopRate]
     memory: PositiveBytes
     memory_bandwidth: Bandwidth
-    efficiency: float = Field(0.5, gt=0, le=1)
+    efficiency: Float = Field(0.5, gt=0, le=1)
     launch: Seconds = 5e-6
 
     @field_validator("peak")

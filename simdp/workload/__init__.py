@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, TypeAdapter, field_validator, model_validator
 
-from simdp.spec import Bool, Int, Spec, problem
+from simdp.spec import Bool, Float, Int, Spec, problem
 from simdp.workload import weights
 from simdp.workload.datasets import DATASETS, AnyDataset, Dataset
 from simdp.workload.faults import AnyFault
@@ -90,7 +90,7 @@ class Workload(Spec):
     optimizer: AnyOptimizer = SGD()
     lr_schedule: AnySchedule = NoSchedule()
     lr_scaling: Literal["none", "linear", "sqrt"] = "none"
-    clip_grad_norm: float | None = Field(None, gt=0)
+    clip_grad_norm: Float | None = Field(None, gt=0)
     microbatch: Int | None = Field(None, ge=1, le=10**9)
     global_batch: Int | None = Field(None, ge=1, le=10**9)
     grad_accum: MicroSteps | Sizes = 1

@@ -5,15 +5,10 @@ from pathlib import Path
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_scenario import FAST
 
 import simdp
 from simdp.scenario import checked
-
-DEVICE = {
-    "peak": dict.fromkeys(["float64", "float32", "float16", "bfloat16"], "10 TFLOP/s"),
-    "memory": "10 GB",
-    "memory_bandwidth": "1 TB/s",
-}
 
 MLP = {"model": {"kind": "mlp", "widths": [5, 7, 3], "activation": "tanh"}}
 GELU = {"model": {"kind": "mlp", "widths": [4, 6, 6, 2], "activation": "gelu"}}
@@ -94,9 +89,7 @@ def play(world_size, seed, workload, strategy=None, stragglers=(), **more):
         "seed": seed,
         "cluster": {
             "world_size": world_size,
-            "device": DEVICE,
-            "topology": "full_mesh",
-            "link": {"alpha": "5 us", "bandwidth": "25 GB/s"},
+            **FAST,
             "stragglers": list(stragglers),
         },
         "workload": {

@@ -2,20 +2,12 @@
 
 import numpy as np
 import pytest
+from small_scenario import FAST
 
 import simdp
 from simdp.scenario import checked
 from simdp.strategies.ddp import DDP
 
-CLUSTER = {
-    "device": {
-        "peak": {"float64": "10 TFLOP/s"},
-        "memory": "10 GB",
-        "memory_bandwidth": "1 TB/s",
-    },
-    "topology": "full_mesh",
-    "link": {"alpha": "5 us", "bandwidth": "25 GB/s"},
-}
 LAYERS = [
     {"name": "l1", "kind": "linear", "in_features": 3, "out_features": 2},
     {"name": "bn", "kind": "batch_norm1d", "num_features": 2},
@@ -60,7 +52,7 @@ def joined(folder, parts, **more):
         "microbatch": 2,
         "dtype": "float64",
     }
-    cluster = {"world_size": len(parts), **CLUSTER}
+    cluster = {"world_size": len(parts), **FAST}
     raw = {"cluster": cluster, "workload": workload, "strategy": {"kind": "ddp", "join": True}}
     return checked({**raw, **more}, folder)
 

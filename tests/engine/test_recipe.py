@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from small_scenario import FAST
 
 import simdp
 from simdp.collectives.ring import RingAllReduce
@@ -13,21 +14,12 @@ from simdp.scenario import checked
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
-CLUSTER = {
-    "device": {
-        "peak": dict.fromkeys(["float64", "float32", "float16", "bfloat16"], "10 TFLOP/s"),
-        "memory": "10 GB",
-        "memory_bandwidth": "1 TB/s",
-    },
-    "topology": "full_mesh",
-    "link": {"alpha": "5 us", "bandwidth": "25 GB/s"},
-}
 RING_OF_GLOO = {"all_reduce": {"kind": "ring", "chunking": "gloo"}}
 
 
 def play(folder, world_size, workload, strategy="ddp", **more):
     raw = {
-        "cluster": {"world_size": world_size, **CLUSTER},
+        "cluster": {"world_size": world_size, **FAST},
         "workload": workload,
         "strategy": strategy,
         **more,
@@ -338,7 +330,7 @@ def test_ranks_that_run_out_of_samples_shadow_the_others(tmp_path, initial):
 
 
 def checked_arrays(folder):
-    raw = {"cluster": {"world_size": 2, **CLUSTER}, "workload": JOINED, "strategy": {"join": True}}
+    raw = {"cluster": {"world_size": 2, **FAST}, "workload": JOINED, "strategy": {"join": True}}
     scenario = checked(raw, folder)
     workload = scenario.workload
     return workload.dataset.arrays(workload.model, workload.loss, 0, folder)
@@ -383,7 +375,7 @@ def test_the_last_rank_to_go_on_gives_its_buffers_away_too(tmp_path, broadcast_b
 def test_any_rank_may_be_the_last_to_go_on(broadcast, fabric, batches):
     parts = {"samples_per_rank": [6, 4, 9, 8], "microbatch": 2}
     raw = {
-        "cluster": {"world_size": 4, **CLUSTER, "topology": "ring"},
+        "cluster": {"world_size": 4, **FAST, "topology": "ring"},
         "workload": {**JOINED, **parts, **batches},
         "strategy": {"kind": "ddp", "join": True},
         "collectives": {"broadcast": broadcast},

@@ -4,21 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from small_scenario import FAST
 
 import simdp
 from simdp.scenario import checked
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
-CLUSTER = {
-    "device": {
-        "peak": {"float64": "5 TFLOP/s"},
-        "memory": "10 GB",
-        "memory_bandwidth": "1 TB/s",
-    },
-    "topology": "full_mesh",
-    "link": {"alpha": "5 us", "bandwidth": "25 GB/s"},
-}
 LANGUAGE_MODEL = {
     "kind": "transformer",
     "task": "language_model",
@@ -56,7 +48,7 @@ def golden(tmp_path):
             "dtype": "float64",
             **more,
         }
-        cluster = {"world_size": world_size, **CLUSTER}
+        cluster = {"world_size": world_size, **FAST}
         raw = {"cluster": cluster, "workload": workload, "strategy": strategy}
         return simdp.simulate(checked(raw, tmp_path))
 
@@ -143,7 +135,7 @@ def test_an_encoder_decoder_trains_as_torchs(tmp_path, variant, world_size):
         "dtype": "float64",
     }
     raw = {
-        "cluster": {"world_size": world_size, **CLUSTER},
+        "cluster": {"world_size": world_size, **FAST},
         "workload": workload,
         "strategy": {"kind": "ddp", "weight_by_shard": True},
     }

@@ -92,3 +92,13 @@ def test_one_value_in_place_of_a_list_is_named(refuse):
 def test_true_is_no_number(refuse, more, line):
     given = {**workload(sequential(LINEAR)), **more}
     assert refuse(workload=given) == [f"{line}: True is not a number."]
+
+
+@pytest.mark.parametrize("given", [True, "0.1"])
+def test_only_numbers_are_numbers_also_inside_lists(refuse, given):
+    def told(optimizer):
+        return refuse(workload=workload(sequential(LINEAR), optimizer=optimizer))
+
+    wrong = f"{given!r} is not a number."
+    assert told({"kind": "sgd", "lr": given}) == [f"workload.optimizer.lr: {wrong}"]
+    assert told({"kind": "adam", "betas": [given, 0.9]}) == [f"workload.optimizer.betas.0: {wrong}"]

@@ -8,6 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from simdp.cluster.stragglers.base import Floats, Straggler
+from simdp.spec import Float
 
 
 class Lognormal(Straggler):
@@ -18,7 +19,7 @@ class Lognormal(Straggler):
     """
 
     kind: Literal["lognormal"] = "lognormal"
-    sigma: float = Field(ge=0, le=10)
+    sigma: Float = Field(ge=0, le=10)
 
     def slowdown(self, step: int, world_size: int, random: np.random.Generator) -> Floats:
         factors: Floats = np.exp(self.sigma * random.standard_normal(world_size))

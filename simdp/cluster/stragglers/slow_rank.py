@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from simdp.cluster.stragglers.base import Floats, Straggler
-from simdp.spec import Int
+from simdp.spec import Float, Int
 
 
 class SlowRank(Straggler):
@@ -16,7 +16,7 @@ class SlowRank(Straggler):
 
     kind: Literal["slow_rank"] = "slow_rank"
     rank: Int = Field(ge=0)
-    factor: float = Field(gt=0)
+    factor: Float = Field(gt=0)
 
     def on_rank(self) -> int | None:
         return self.rank

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from simdp.rng import stream
-from simdp.spec import Int, problem
+from simdp.spec import Float, Int, problem
 from simdp.workload.datasets.base import Array, Ints
 from simdp.workload.datasets.padding import padded
 from simdp.workload.datasets.sequences import Sequences, words
@@ -46,7 +46,7 @@ class Tokens(Sequences):
     sequence_length: Int | None = Field(None, ge=1, le=10**6)
     min_length: Int | None = Field(None, ge=1, le=10**6)
     median_length: Int | None = Field(None, ge=1, le=10**6)
-    sigma: float | None = Field(None, ge=0)
+    sigma: Float | None = Field(None, ge=0)
 
     @model_validator(mode="after")
     def _lengths_are_clear(self) -> Self:

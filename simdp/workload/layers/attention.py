@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from simdp.spec import Bool, Int
+from simdp.spec import Bool, Float, Int
 from simdp.workload.layers.arrays.blocks import blocks
 from simdp.workload.layers.base import Array, Kept, Kernel, Layer, Pass, Shape, ShapeError
 from simdp.workload.layers.dropout import dropout_cost, kept_elements, masked
@@ -58,7 +58,7 @@ class Attention(Layer):
     kind: Literal["attention"] = "attention"
     num_heads: Int = Field(ge=1)
     causal: Bool = False
-    dropout: float = Field(0.0, ge=0, le=1)
+    dropout: Float = Field(0.0, ge=0, le=1)
     pad_id: Int | None = None
 
     autocast: ClassVar[Literal["lower"]] = "lower"

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from simdp.errors import ScenarioError
-from simdp.spec import Bool, Int
+from simdp.spec import Bool, Float, Int
 from simdp.workload.layers.arrays.blocks import blocks
 from simdp.workload.layers.arrays.channels import (
     channel_sum,
@@ -53,8 +53,8 @@ class BatchNormSettings(Layer):
     """Numbers of axes that a sample may have, the channels' included."""
 
     num_features: Int = Field(ge=1)
-    eps: float = Field(1e-5, ge=0)
-    momentum: float | None = Field(0.1, ge=0, le=1)
+    eps: Float = Field(1e-5, ge=0)
+    momentum: Float | None = Field(0.1, ge=0, le=1)
     affine: Bool = True
     track_running_stats: Bool = True
 

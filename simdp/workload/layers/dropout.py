@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from simdp.spec import Float
 from simdp.workload.layers.base import Array, Kept, Kernel, Layer, Pass, Shape
 
 
@@ -17,7 +18,7 @@ class Dropout(Layer):
     """As torch.nn.Dropout in training; which elements stay depends on the sample alone."""
 
     kind: Literal["dropout"] = "dropout"
-    p: float = Field(0.5, ge=0, le=1)
+    p: Float = Field(0.5, ge=0, le=1)
 
     def output_shape(self, *inputs: Shape) -> Shape:
         return inputs[0]

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from simdp.spec import Int
+from simdp.spec import Float, Int
 from simdp.workload.graph import GraphBuilder, Value
 from simdp.workload.layers.activations import activation
 from simdp.workload.layers.add import Add
@@ -35,10 +35,10 @@ class HuggingFaceLayer(Module):
     hidden_size: Int = Field(ge=1)
     num_heads: Int = Field(ge=1)
     intermediate_size: Int = Field(ge=1)
-    hidden_dropout: float = Field(0.1, ge=0, le=1)
-    attention_dropout: float = Field(0.1, ge=0, le=1)
+    hidden_dropout: Float = Field(0.1, ge=0, le=1)
+    attention_dropout: Float = Field(0.1, ge=0, le=1)
     activation: ActivationName
-    layer_norm_eps: float = Field(ge=0)
+    layer_norm_eps: Float = Field(ge=0)
 
     def norm(self, graph: GraphBuilder, name: str, x: Value) -> Value:
         """Append a LayerNorm."""

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from simdp.spec import Bool, Int
+from simdp.spec import Bool, Float, Int
 from simdp.workload.layers.arrays.blocks import blocks
 from simdp.workload.layers.base import Array, Kept, Kernel, Layer, Pass, Shape
 from simdp.workload.layers.parameter import Parameter, constant
@@ -21,7 +21,7 @@ class LayerNorm(Layer):
 
     kind: Literal["layer_norm"] = "layer_norm"
     normalized_shape: Int = Field(ge=1, le=10**8)
-    eps: float = Field(1e-5, ge=0)
+    eps: Float = Field(1e-5, ge=0)
     elementwise_affine: Bool = True
     bias: Bool = True
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import Field, model_validator
 
-from simdp.spec import Bool, Int
+from simdp.spec import Bool, Float, Int
 from simdp.workload.layers.arguments import check_heads
 from simdp.workload.layers.attention import Attention, KeyPadding
 from simdp.workload.layers.base import Module
@@ -29,7 +29,7 @@ class MultiheadAttention(Module):
     kind: Literal["multihead_attention"] = "multihead_attention"
     embed_dim: Int = Field(ge=1, le=10**8)
     num_heads: Int = Field(ge=1)
-    dropout: float = Field(0.0, ge=0, le=1)
+    dropout: Float = Field(0.0, ge=0, le=1)
     bias: Bool = True
     mask: Literal["none", "causal"] = "none"
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import Field, model_validator
 
-from simdp.spec import Bool, Int
+from simdp.spec import Bool, Float, Int
 from simdp.workload.layers.activations import activation
 from simdp.workload.layers.add import Add
 from simdp.workload.layers.arguments import check_heads
@@ -35,9 +35,9 @@ class TransformerLayer(Module):
     d_model: Int = Field(ge=1, le=10**8)
     nhead: Int = Field(ge=1)
     dim_feedforward: Int = Field(2048, ge=1, le=10**8)
-    dropout: float = Field(0.1, ge=0, le=1)
+    dropout: Float = Field(0.1, ge=0, le=1)
     activation: Literal["relu", "gelu"] = "relu"
-    layer_norm_eps: float = Field(1e-5, ge=0)
+    layer_norm_eps: Float = Field(1e-5, ge=0)
     norm_first: Bool = False
     bias: Bool = True
 

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from simdp.spec import Int
+from simdp.spec import Float, Int
 from simdp.workload.losses.base import Array, Loss
 
 
@@ -27,7 +27,7 @@ class CrossEntropy(Loss):
 
     kind: Literal["cross_entropy"] = "cross_entropy"
     ignore_index: Int = -100
-    label_smoothing: float = Field(0.0, ge=0, le=1)
+    label_smoothing: Float = Field(0.0, ge=0, le=1)
 
     def count(self, target: Array) -> int:
         return int(np.count_nonzero(target != self.ignore_index))

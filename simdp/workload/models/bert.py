@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from simdp.spec import Bool, Int, problem
+from simdp.spec import Bool, Float, Int, problem
 from simdp.workload.graph import Graph, GraphBuilder, Value
 from simdp.workload.layers.activations import activation
 from simdp.workload.layers.activations.tanh import Tanh
@@ -100,9 +100,9 @@ class Bert(TextModel):
     max_position_embeddings: Int = Field(512, ge=1, le=10**8)
     type_vocab_size: Int = Field(2, ge=1, le=10**8)
     hidden_act: ActivationName = "gelu"
-    hidden_dropout_prob: float = Field(0.1, ge=0, le=1)
-    attention_probs_dropout_prob: float = Field(0.1, ge=0, le=1)
-    layer_norm_eps: float = Field(1e-12, ge=0)
+    hidden_dropout_prob: Float = Field(0.1, ge=0, le=1)
+    attention_probs_dropout_prob: Float = Field(0.1, ge=0, le=1)
+    layer_norm_eps: Float = Field(1e-12, ge=0)
     pad_id: Int | None = None
     pooler: Bool | None = None
     head: Literal["none", "classification", "masked_lm"] = "classification"

@@ -7,7 +7,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from simdp.spec import Int
+from simdp.spec import Float, Int
 from simdp.workload.graph import Graph, GraphBuilder
 from simdp.workload.layers.arguments import check_heads
 from simdp.workload.layers.dropout import Dropout
@@ -51,10 +51,10 @@ class GPT2(TextModel):
     n_head: Int = Field(12, ge=1, le=10**7)
     n_inner: Int | None = Field(None, ge=1, le=10**8)
     activation_function: ActivationName = "gelu_new"
-    resid_pdrop: float = Field(0.1, ge=0, le=1)
-    embd_pdrop: float = Field(0.1, ge=0, le=1)
-    attn_pdrop: float = Field(0.1, ge=0, le=1)
-    layer_norm_epsilon: float = Field(1e-5, ge=0)
+    resid_pdrop: Float = Field(0.1, ge=0, le=1)
+    embd_pdrop: Float = Field(0.1, ge=0, le=1)
+    attn_pdrop: Float = Field(0.1, ge=0, le=1)
+    layer_norm_epsilon: Float = Field(1e-5, ge=0)
 
     @model_validator(mode="after")
     def _heads_fit(self) -> Self:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from simdp.spec import Int
+from simdp.spec import Float, Int
 from simdp.workload.graph import GraphBuilder, Value
 from simdp.workload.layers.base import Layer, Shape
 from simdp.workload.layers.batch_norm2d import BatchNorm2d
@@ -33,7 +33,7 @@ class ImageModel(Model):
     num_classes: Int = Field(1000, ge=1, le=10**7)
     in_channels: Int = Field(3, ge=1, le=10**6)
     image_size: Int = Field(224, ge=1, le=10**5)
-    width_multiplier: float = Field(1.0, gt=0, le=1000)
+    width_multiplier: Float = Field(1.0, gt=0, le=1000)
 
     def scaled(self, channels: int) -> int:
         """A published number of channels, times the width multiplier; 1 at least."""

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from simdp.spec import Bool, Int
+from simdp.spec import Bool, Float, Int
 from simdp.workload.graph import Graph, Value
 from simdp.workload.layers import Parameter
 from simdp.workload.layers.activations.relu import ReLU
@@ -48,7 +48,7 @@ class Inception(ImageModel):
     kind: Literal["inception"] = "inception"
     image_size: Int = Field(299, ge=1, le=10**5)
     aux_logits: Bool = True
-    dropout: float = Field(0.5, ge=0, le=1)
+    dropout: Float = Field(0.5, ge=0, le=1)
 
     def initial(self, parameter: Parameter) -> Initial:
         if len(parameter.shape) < 2:

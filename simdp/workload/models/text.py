@@ -9,7 +9,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from simdp.spec import Int, problem
+from simdp.spec import Float, Int, problem
 from simdp.workload.layers import Parameter
 from simdp.workload.layers.base import Shape
 from simdp.workload.layers.parameter import Initial, constant
@@ -30,7 +30,7 @@ class TextModel(Model):
     """
 
     vocab_size: Int = Field(ge=1, le=10**9)
-    initializer_range: float = Field(0.02, ge=0)
+    initializer_range: Float = Field(0.02, ge=0)
     sequence_length: Int | None = Field(None, ge=1, le=10**8)
 
     @property

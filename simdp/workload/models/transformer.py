@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from simdp.spec import Bool, Int, problem
+from simdp.spec import Bool, Float, Int, problem
 from simdp.workload.graph import Graph, GraphBuilder, Value
 from simdp.workload.layers import Parameter
 from simdp.workload.layers.arguments import check_heads, check_token
@@ -78,9 +78,9 @@ class Transformer(Model):
     num_layers: Int = Field(6, ge=1, le=10**4)
     num_decoder_layers: Int | None = Field(None, ge=1, le=10**4)
     dim_feedforward: Int = Field(2048, ge=1, le=10**8)
-    dropout: float = Field(0.1, ge=0, le=1)
+    dropout: Float = Field(0.1, ge=0, le=1)
     activation: Literal["relu", "gelu"] = "relu"
-    layer_norm_eps: float = Field(1e-5, ge=0)
+    layer_norm_eps: Float = Field(1e-5, ge=0)
     norm_first: Bool = False
     causal: Bool | None = None
     pad_id: Int | None = None

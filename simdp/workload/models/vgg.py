@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from simdp.spec import Bool, Int
+from simdp.spec import Bool, Float, Int
 from simdp.workload.graph import Graph, GraphBuilder, Value
 from simdp.workload.layers import Parameter
 from simdp.workload.layers.activations.relu import ReLU
@@ -45,7 +45,7 @@ class VGG(ImageModel):
     kind: Literal["vgg"] = "vgg"
     layers: list[Annotated[Int, Field(ge=1, le=1000)]] = Field([2, 2, 3, 3, 3], min_length=1)
     batch_norm: Bool = False
-    dropout: float = Field(0.5, ge=0, le=1)
+    dropout: Float = Field(0.5, ge=0, le=1)
 
     def initial(self, parameter: Parameter) -> Initial:
         if len(parameter.shape) == 4:

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from simdp.spec import Bool
+from simdp.spec import Bool, Float
 from simdp.workload.optimizers.base import Array, Optimizer, State, effective_gradient
 
 
@@ -25,10 +25,10 @@ class Adadelta(Optimizer):
     """
 
     kind: Literal["adadelta"] = "adadelta"
-    lr: float = Field(1.0, ge=0)
-    rho: float = Field(0.9, ge=0, le=1)
-    eps: float = Field(1e-6, ge=0)
-    weight_decay: float = Field(0.0, ge=0)
+    lr: Float = Field(1.0, ge=0)
+    rho: Float = Field(0.9, ge=0, le=1)
+    eps: Float = Field(1e-6, ge=0)
+    weight_decay: Float = Field(0.0, ge=0)
     maximize: Bool = False
 
     def starting_state(self) -> dict[str, float]:

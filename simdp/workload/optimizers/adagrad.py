@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from simdp.spec import Bool
+from simdp.spec import Bool, Float
 from simdp.workload.optimizers.base import Array, Optimizer, State, effective_gradient
 
 
@@ -28,11 +28,11 @@ class Adagrad(Optimizer):
     """
 
     kind: Literal["adagrad"] = "adagrad"
-    lr: float = Field(1e-2, ge=0)
-    lr_decay: float = Field(0.0, ge=0)
-    weight_decay: float = Field(0.0, ge=0)
-    initial_accumulator_value: float = Field(0.0, ge=0)
-    eps: float = Field(1e-10, ge=0)
+    lr: Float = Field(1e-2, ge=0)
+    lr_decay: Float = Field(0.0, ge=0)
+    weight_decay: Float = Field(0.0, ge=0)
+    initial_accumulator_value: Float = Field(0.0, ge=0)
+    eps: Float = Field(1e-10, ge=0)
     maximize: Bool = False
 
     def starting_state(self) -> dict[str, float]:

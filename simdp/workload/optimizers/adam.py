@@ -8,10 +8,10 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from simdp.spec import Bool
+from simdp.spec import Bool, Float
 from simdp.workload.optimizers.base import Array, Optimizer, State, effective_gradient
 
-Beta = Annotated[float, Field(ge=0, lt=1)]
+Beta = Annotated[Float, Field(ge=0, lt=1)]
 
 
 class Adam(Optimizer):
@@ -19,8 +19,8 @@ class Adam(Optimizer):
 
     kind: Literal["adam"] = "adam"
     betas: tuple[Beta, Beta] = (0.9, 0.999)
-    eps: float = Field(1e-8, ge=0)
-    weight_decay: float = Field(0.0, ge=0)
+    eps: Float = Field(1e-8, ge=0)
+    weight_decay: Float = Field(0.0, ge=0)
     amsgrad: Bool = False
     maximize: Bool = False
 

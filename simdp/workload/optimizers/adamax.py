@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from simdp.spec import Bool
+from simdp.spec import Bool, Float
 from simdp.workload.optimizers.adam import Beta
 from simdp.workload.optimizers.base import Array, Optimizer, State, effective_gradient
 
@@ -21,10 +21,10 @@ class Adamax(Optimizer):
     """
 
     kind: Literal["adamax"] = "adamax"
-    lr: float = Field(2e-3, ge=0)
+    lr: Float = Field(2e-3, ge=0)
     betas: tuple[Beta, Beta] = (0.9, 0.999)
-    eps: float = Field(1e-8, ge=0)
-    weight_decay: float = Field(0.0, ge=0)
+    eps: Float = Field(1e-8, ge=0)
+    weight_decay: Float = Field(0.0, ge=0)
     maximize: Bool = False
 
     def starting_state(self) -> dict[str, float]:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from simdp.spec import Bool
+from simdp.spec import Bool, Float
 from simdp.workload.optimizers.adam import Beta, descend, moments
 from simdp.workload.optimizers.base import Array, Optimizer, State, decouple, effective_gradient
 
@@ -16,8 +16,8 @@ class AdamW(Optimizer):
 
     kind: Literal["adamw"] = "adamw"
     betas: tuple[Beta, Beta] = (0.9, 0.999)
-    eps: float = Field(1e-8, ge=0)
-    weight_decay: float = Field(0.01, ge=0)
+    eps: Float = Field(1e-8, ge=0)
+    weight_decay: Float = Field(0.01, ge=0)
     amsgrad: Bool = False
     maximize: Bool = False
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_core import InitErrorDetails
 
-from simdp.spec import Spec, problem, problems
+from simdp.spec import Float, Spec, problem, problems
 from simdp.workload.optimizers.groups import ParamGroup, read_groups
 
 Array = NDArray[Any]
@@ -36,7 +36,7 @@ class Optimizer(Spec):
     """
 
     kind: str
-    lr: float = Field(1e-3, ge=0)
+    lr: Float = Field(1e-3, ge=0)
     param_groups: tuple[ParamGroup, ...] | None = None
 
     @field_validator("param_groups", mode="before")

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from simdp.spec import Bool
+from simdp.spec import Bool, Float
 from simdp.workload.optimizers.adam import Beta, moments, update_moments
 from simdp.workload.optimizers.base import Array, Optimizer, State, decouple, effective_gradient
 
@@ -33,11 +33,11 @@ class NAdam(Optimizer):
     """
 
     kind: Literal["nadam"] = "nadam"
-    lr: float = Field(2e-3, ge=0)
+    lr: Float = Field(2e-3, ge=0)
     betas: tuple[Beta, Beta] = (0.9, 0.999)
-    eps: float = Field(1e-8, ge=0)
-    weight_decay: float = Field(0.0, ge=0)
-    momentum_decay: float = Field(4e-3, ge=0)
+    eps: Float = Field(1e-8, ge=0)
+    weight_decay: Float = Field(0.0, ge=0)
+    momentum_decay: Float = Field(4e-3, ge=0)
     decoupled_weight_decay: Bool = False
     maximize: Bool = False
 

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from simdp.spec import Bool
+from simdp.spec import Bool, Float
 from simdp.workload.optimizers.base import Array, Optimizer, State, effective_gradient
 
 
@@ -30,11 +30,11 @@ class RMSprop(Optimizer):
     """
 
     kind: Literal["rmsprop"] = "rmsprop"
-    lr: float = Field(1e-2, ge=0)
-    alpha: float = Field(0.99, ge=0, le=1)
-    eps: float = Field(1e-8, ge=0)
-    weight_decay: float = Field(0.0, ge=0)
-    momentum: float = Field(0.0, ge=0)
+    lr: Float = Field(1e-2, ge=0)
+    alpha: Float = Field(0.99, ge=0, le=1)
+    eps: Float = Field(1e-8, ge=0)
+    weight_decay: Float = Field(0.0, ge=0)
+    momentum: Float = Field(0.0, ge=0)
     centered: Bool = False
     maximize: Bool = False
 

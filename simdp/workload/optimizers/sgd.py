@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from simdp.spec import Bool, problem
+from simdp.spec import Bool, Float, problem
 from simdp.workload.optimizers.base import Array, Optimizer, State, effective_gradient
 
 
@@ -14,9 +14,9 @@ class SGD(Optimizer):
     """``b = momentum b + (1 - dampening) g``; ``p = p - lr b``, or with nesterov g + momentum b."""
 
     kind: Literal["sgd"] = "sgd"
-    momentum: float = Field(0.0, ge=0)
-    dampening: float = 0.0
-    weight_decay: float = Field(0.0, ge=0)
+    momentum: Float = Field(0.0, ge=0)
+    dampening: Float = 0.0
+    weight_decay: Float = Field(0.0, ge=0)
     nesterov: Bool = False
     maximize: Bool = False
 

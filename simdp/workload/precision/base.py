@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from simdp.spec import Int, Spec
+from simdp.spec import Float, Int, Spec
 from simdp.workload.precision.scaler import ScalerSettings
 
 Low = Literal["bfloat16", "float16"]
@@ -85,9 +85,9 @@ class SixteenBit(Precision):
     """
 
     dtype: Low = "float16"
-    init_scale: float | None = Field(None, ge=SMALLEST, le=LARGEST)
-    growth_factor: float | None = Field(None, gt=1, le=LARGEST)
-    backoff_factor: float | None = Field(None, gt=0, lt=1)
+    init_scale: Float | None = Field(None, ge=SMALLEST, le=LARGEST)
+    growth_factor: Float | None = Field(None, gt=1, le=LARGEST)
+    backoff_factor: Float | None = Field(None, gt=0, lt=1)
     growth_interval: Int | None = Field(None, ge=1, le=10**9)
 
     @property

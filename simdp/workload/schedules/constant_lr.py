@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from simdp.spec import Float
 from simdp.workload.schedules.base import Count, Schedule
 
 
@@ -25,7 +26,7 @@ class ConstantLR(Schedule):
     """
 
     kind: Literal["constant_lr"] = "constant_lr"
-    factor: float = Field(1 / 3, ge=0, le=1)
+    factor: Float = Field(1 / 3, ge=0, le=1)
     total_iters: Count = 5
 
     def lr(self, base: float, step: int) -> float:

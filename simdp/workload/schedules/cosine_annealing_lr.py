@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from simdp.spec import Float
 from simdp.workload.schedules.base import Count, Schedule
 
 
@@ -30,7 +31,7 @@ class CosineAnnealingLR(Schedule):
 
     kind: Literal["cosine_annealing_lr"] = "cosine_annealing_lr"
     T_max: Count
-    eta_min: float = Field(0.0, ge=0)
+    eta_min: Float = Field(0.0, ge=0)
 
     def lr(self, base: float, step: int) -> float:
         high = (1 + math.cos(math.pi * (step - 1) / self.T_max)) / 2

@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from simdp.spec import Float
 from simdp.workload.schedules.warmup import Warmup
 
 
@@ -31,7 +32,7 @@ class CosineWarmup(Warmup):
     """
 
     kind: Literal["cosine_warmup"] = "cosine_warmup"
-    num_cycles: float = Field(0.5, ge=0)
+    num_cycles: Float = Field(0.5, ge=0)
 
     def factor(self, done: int, steps: int) -> float:
         return (1 + math.cos(2 * math.pi * self.num_cycles * (done / max(1, steps)))) / 2

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from simdp.spec import Float
 from simdp.workload.schedules.base import Schedule
 
 
@@ -19,7 +20,7 @@ class ExponentialLR(Schedule):
     """
 
     kind: Literal["exponential_lr"] = "exponential_lr"
-    gamma: float = Field(ge=0)
+    gamma: Float = Field(ge=0)
 
     def lr(self, base: float, step: int) -> float:
         return float(base * self.gamma ** (step - 1))

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from simdp.spec import Float
 from simdp.workload.schedules.base import Count, Schedule
 
 
@@ -27,8 +28,8 @@ class LinearLR(Schedule):
     """
 
     kind: Literal["linear_lr"] = "linear_lr"
-    start_factor: float = Field(1 / 3, gt=0, le=1)
-    end_factor: float = Field(1.0, ge=0, le=1)
+    start_factor: Float = Field(1 / 3, gt=0, le=1)
+    end_factor: Float = Field(1.0, ge=0, le=1)
     total_iters: Count = 5
 
     def lr(self, base: float, step: int) -> float:

@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from simdp.spec import Float
 from simdp.workload.schedules.base import Milestones, Schedule
 
 
@@ -27,7 +28,7 @@ class MultiStepLR(Schedule):
 
     kind: Literal["multi_step_lr"] = "multi_step_lr"
     milestones: Milestones
-    gamma: float = Field(0.1, ge=0)
+    gamma: Float = Field(0.1, ge=0)
 
     def lr(self, base: float, step: int) -> float:
         return float(base * self.gamma ** bisect_right(self.milestones, step - 1))

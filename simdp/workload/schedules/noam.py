@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from simdp.spec import Float
 from simdp.workload.schedules.base import Count, Schedule
 
 
@@ -29,7 +30,7 @@ class Noam(Schedule):
     kind: Literal["noam"] = "noam"
     d_model: Count
     warmup_steps: Count
-    factor: float = Field(1.0, ge=0)
+    factor: Float = Field(1.0, ge=0)
 
     def lr(self, base: float, step: int) -> float:
         rise_or_fall = min(step**-0.5, step * self.warmup_steps**-1.5)

@@ -7,7 +7,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from simdp.spec import Bool, problem
+from simdp.spec import Bool, Float, problem
 from simdp.workload.schedules.base import Count, Schedule
 
 
@@ -41,13 +41,13 @@ class OneCycleLR(Schedule):
     """
 
     kind: Literal["one_cycle_lr"] = "one_cycle_lr"
-    max_lr: float = Field(ge=0)
+    max_lr: Float = Field(ge=0)
     total_steps: Count
-    pct_start: float = Field(0.3, ge=0, le=1)
+    pct_start: Float = Field(0.3, ge=0, le=1)
     anneal_strategy: Literal["cos", "linear"] = "cos"
     cycle_momentum: Literal[False] = False
-    div_factor: float = Field(25.0, gt=0)
-    final_div_factor: float = Field(1e4, gt=0)
+    div_factor: Float = Field(25.0, gt=0)
+    final_div_factor: Float = Field(1e4, gt=0)
     three_phase: Bool = False
 
     @model_validator(mode="after")

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from simdp.spec import Float
 from simdp.workload.schedules.base import Count, Schedule
 
 
@@ -26,7 +27,7 @@ class PolynomialLR(Schedule):
 
     kind: Literal["polynomial_lr"] = "polynomial_lr"
     total_iters: Count = 5
-    power: float = Field(1.0, ge=0)
+    power: Float = Field(1.0, ge=0)
 
     def lr(self, base: float, step: int) -> float:
         left = 1 - min(step - 1, self.total_iters) / self.total_iters

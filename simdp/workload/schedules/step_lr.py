@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from simdp.spec import Float
 from simdp.workload.schedules.base import Count, Schedule
 
 
@@ -22,7 +23,7 @@ class StepLR(Schedule):
 
     kind: Literal["step_lr"] = "step_lr"
     step_size: Count
-    gamma: float = Field(0.1, ge=0)
+    gamma: Float = Field(0.1, ge=0)
 
     def lr(self, base: float, step: int) -> float:
         return float(base * self.gamma ** ((step - 1) // self.step_size))

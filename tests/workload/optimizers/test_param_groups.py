@@ -147,8 +147,8 @@ def test_an_optimizer_without_groups_writes_none(kind):
 
 
 def test_a_group_holds_what_the_optimizer_would_hold():
-    chosen = optimizer("adamw", param_groups=[{"params": ["*"], "lr": "1e-4", "betas": [0, 0.9]}])
-    assert chosen.param_groups[0].arguments == {"lr": 1e-4, "betas": (0.0, 0.9)}
+    chosen = optimizer("adamw", param_groups=[{"params": ["*"], "lr": 1, "betas": [0, 0.9]}])
+    assert chosen.param_groups[0].arguments == {"lr": 1.0, "betas": (0.0, 0.9)}
 
 
 def test_a_group_that_sets_nothing_to_nothing_is_empty():

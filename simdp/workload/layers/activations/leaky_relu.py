@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from simdp.spec import Float
 from simdp.workload.layers.activations.base import Activation
 from simdp.workload.layers.base import Array
 
@@ -20,7 +21,7 @@ class LeakyReLU(Activation):
     """
 
     kind: Literal["leaky_relu"] = "leaky_relu"
-    negative_slope: float = 0.01
+    negative_slope: Float = 0.01
     flops_per_element: ClassVar[int] = 2
 
     def value(self, x: Array) -> tuple[Array, Array]:
