@@ -15,13 +15,14 @@ communication stream does meanwhile::
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simdp.results.trace import COMPUTE_LANE, SETUP, Trace
+from simdp.results.blocks import Block, is_everyone, stacks
+from simdp.results.idle import Idle
+from simdp.results.trace import ACTIVITIES, SETUP, Trace
 
 Floats = NDArray[np.float64]
 
@@ -51,6 +52,16 @@ ORDER = (
     "replicas_identical",
 )
 """The metrics of result.json, in its order; one that does not apply is None."""
+
+
+SUMS = {
+    "forward": "compute_s",
+    "backward": "compute_s",
+    "update": "update_s",
+    "comm": "exposed_comm_s",
+    "wait": "wait_s",
+}
+"""The part of a step's time that an activity is counted in; what is in none is ``other_s``."""
 
 
 class StepNumbers(Protocol):
@@ -121,20 +132,22 @@ def times(trace: Trace, world_size: int, num_steps: int, samples: Sequence[int])
     dict
         The metrics from ``step_time_s`` to ``bytes_sent_per_rank``.
     """
-    found = per_rank(trace, world_size, num_steps)
+    ends = step_ends(trace, world_size, num_steps)
+    found = _parts(trace, ends)
     sent = found.pop("bytes_sent")
     mean = {name: float(values.mean()) for name, values in found.items()}
-    step_time, steady = mean["step_time_s"], samples[_num_warm_up(num_steps) :]
+    step_time, steady = mean["step_time_s"], samples[num_warm_up(num_steps) :]
     return {
         **mean,
         "throughput_samples_per_s": sum(steady) / len(steady) / step_time if step_time else None,
         "utilization": mean["compute_s"] / step_time if step_time else None,
-        "simulated_s": float(trace.end.max(initial=0.0)),
-        "bytes_sent_per_rank": [_whole(value) for value in sent],
+        "simulated_s": float(ends.max()),
+        "bytes_sent_per_rank": _whole(sent),
     }
 
 
-def _num_warm_up(num_steps: int) -> int:
+def num_warm_up(num_steps: int) -> int:
+    """Count the first steps that a steady step's metrics leave out."""
     return 1 if num_steps > 1 else 0
 
 
@@ -146,29 +159,44 @@ def per_rank(trace: Trace, world_size: int, num_steps: int) -> dict[str, Floats]
     dict of str to ndarray, shape `(world_size,)`
         The metrics in seconds from ``step_time_s`` to ``other_s``, and ``bytes_sent``.
     """
-    first = _num_warm_up(num_steps)
-    steady = num_steps - first
-    ends = step_ends(trace, world_size, num_steps)
-    step_time = (ends[:, -1] - ends[:, first]) / steady  # column s is the end of step s - 1
-    length, hidden = trace.end - trace.start, hidden_time(trace, world_size)
+    return _parts(trace, step_ends(trace, world_size, num_steps))
 
-    def total(values: Floats, *activities: str) -> Floats:
-        mask = trace.select(*activities) & (trace.step >= first)
-        return np.bincount(trace.rank[mask], values[mask], minlength=world_size) / steady
 
-    parts = {
-        "compute_s": total(length, "forward", "backward"),
-        "update_s": total(length, "update"),
-        "exposed_comm_s": _tidy(total(length - hidden, "comm"), step_time),
-        "wait_s": _tidy(total(length - hidden, "wait"), step_time),
-    }
-    return {
-        "step_time_s": step_time,
-        **parts,
-        "comm_s": total(length, "comm"),
-        "other_s": _tidy(step_time - sum(parts.values()), step_time),
-        "bytes_sent": total(trace.nbytes, "comm"),
-    }
+def _parts(trace: Trace, ends: Floats) -> dict[str, Floats]:
+    """Go through the spans; ``ends`` as from `step_ends`."""
+    world_size, num_steps = ends.shape[0], ends.shape[1] - 1
+    first = num_warm_up(num_steps)
+    step_time = ends[:, -1] - ends[:, first]  # column s is the end of step s - 1
+    idle = Idle(trace, world_size)
+    sums = {name: np.zeros(world_size) for name in (*SUMS.values(), "comm_s", "bytes_sent")}
+    for stack in stacks(_counted(trace, first)):
+        activity, ranks = ACTIVITIES[stack.activity], stack.ranks
+        length = (stack.end - stack.start).sum(axis=0)
+        if activity == "comm":
+            _add(sums["comm_s"], ranks, length)
+            _add(sums["bytes_sent"], ranks, np.broadcast_to(stack.nbytes, len(ranks)))
+        if activity in ("comm", "wait"):
+            length = idle.within(ranks, stack.start, stack.end).sum(axis=0)
+        _add(sums[SUMS[activity]], ranks, length)
+    for name in ("exposed_comm_s", "wait_s"):
+        sums[name] = _tidy(sums[name], step_time)
+    other = step_time - sum(sums[name] for name in dict.fromkeys(SUMS.values()))
+    found = {"step_time_s": step_time, **sums, "other_s": _tidy(other, step_time)}
+    return {name: values / (num_steps - first) for name, values in found.items()}
+
+
+def _counted(trace: Trace, first: int) -> list[Block]:
+    """Blocks of the steps from the first one on that make up a part of a step's time."""
+    asked = [ACTIVITIES.index(name) for name in SUMS]
+    return [block for block in trace.blocks if block.step >= first and block.activity in asked]
+
+
+def _add(total: Floats, ranks: NDArray[np.int64], values: Floats) -> None:
+    """Add the values of some ranks, which may repeat, to everyone's."""
+    if is_everyone(ranks, len(total)):
+        total += values
+    else:
+        total += np.bincount(ranks, values, minlength=len(total))
 
 
 def _tidy(values: Floats, step_time: Floats) -> Floats:
@@ -176,10 +204,12 @@ def _tidy(values: Floats, step_time: Floats) -> Floats:
     return np.where(values > 1e-12 * step_time, values, 0.0)
 
 
-def _whole(value: float) -> int | float:
+def _whole(values: Floats) -> list[int | float]:
     """Drop what adding up fractions of a byte leaves behind."""
-    nearest = round(value)
-    return nearest if abs(value - nearest) <= 1e-9 * max(abs(value), 1.0) else value
+    nearest = np.rint(values)
+    whole = np.abs(values - nearest) <= 1e-9 * np.maximum(np.abs(values), 1.0)
+    pairs = zip(np.where(whole, nearest, values).tolist(), whole.tolist(), strict=True)
+    return [int(value) if is_whole else value for value, is_whole in pairs]
 
 
 def step_ends(trace: Trace, world_size: int, num_steps: int) -> Floats:
@@ -190,36 +220,17 @@ def step_ends(trace: Trace, world_size: int, num_steps: int) -> Floats:
     ndarray, shape `(world_size, num_steps + 1)`
         Column 0 is the end of the setup [s].
     """
-    ends = np.zeros((world_size, num_steps + 1))
-    np.maximum.at(ends, (trace.rank, trace.step - SETUP), trace.end)
-    return np.maximum.accumulate(ends, axis=1)
-
-
-def hidden_time(trace: Trace, world_size: int) -> Floats:
-    """Part of each span during which its rank's compute stream is busy.
-
-    Returns
-    -------
-    ndarray, shape `(num_spans,)`
-        Seconds; computed for the spans of the communication stream, 0 for others.
-    """
-    hidden = np.zeros(len(trace))
-    bounds = np.searchsorted(trace.rank, np.arange(world_size + 1))
-    asked = trace.select("comm", "wait")
-    busy = trace.lane == COMPUTE_LANE
-    for first, last in pairwise(bounds.tolist()):
-        here = slice(first, last)
-        mine, work = np.flatnonzero(asked[here]) + first, np.flatnonzero(busy[here]) + first
-        if not len(mine) or not len(work):
-            continue
-        # Busy time until an instant grows linearly inside each span of work and rests between.
-        instants = np.column_stack([trace.start[work], trace.end[work]]).ravel()
-        grown = np.cumsum(trace.end[work] - trace.start[work])
-        until = np.column_stack([grown - (trace.end[work] - trace.start[work]), grown]).ravel()
-        hidden[mine] = np.interp(trace.end[mine], instants, until) - np.interp(
-            trace.start[mine], instants, until
-        )
-    return hidden
+    ends = np.zeros((num_steps + 1, world_size))
+    for stack in stacks(trace.blocks):
+        steps, heads = np.unique(stack.steps, return_index=True)
+        rows, last = steps - SETUP, stack.end
+        if len(rows) < len(last):
+            last = np.maximum.reduceat(last, heads, axis=0)
+        if is_everyone(stack.ranks, world_size):
+            ends[rows] = np.maximum(ends[rows], last)
+        else:
+            np.maximum.at(ends, (rows[:, None], stack.ranks), last)
+    return np.maximum.accumulate(ends).T
 
 
 def scaling_efficiency(

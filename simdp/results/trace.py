@@ -1,12 +1,20 @@
-"""Span and Trace: who did what, when; kept as columns, so that a span costs a few bytes."""
+"""Span and Trace: who did what, when.
+
+A run of 16,384 ranks has millions of spans. They are kept as they are recorded, in blocks: one
+operation of many ranks, whose instants are arrays that neighbours share. What needs all of them
+(`simdp.results.metrics`) works block by block; columns of spans, in order, are made for who asks.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, overload
+from functools import cached_property
+from typing import NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
+
+from simdp.results.blocks import COLUMNS, Block, Columns, blocks_by_turn, columns_of, in_order, part
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -60,32 +68,67 @@ def lane_name(lane: int) -> str:
 
 
 class Trace:
-    """Every span of a run, in columns of equal length, ordered by rank, lane and start.
+    """Every span of a run, in blocks as they were recorded, or in order.
 
-    Attributes
+    Its columns, one value per span ordered by rank, lane and start, are made when first asked for:
+    `rank`, `step`, `lane`, `activity`, `name` (the last three are numbers: see `lane_name`,
+    `ACTIVITIES` and ``names``), `start`, `end` and `nbytes`. Of millions of spans they take long,
+    and much memory; `of_ranks` leaves most of them out beforehand.
+
+    Parameters
     ----------
-    rank, step, lane, activity, name : ndarray, int64
-        The last three are numbers: see `lane_name`, `ACTIVITIES` and ``names``.
-    start, end, nbytes : ndarray, float64
-        As in `Span`.
+    blocks : list of Block
+        The spans.
     names : list of str
         What ``name`` counts into.
     """
 
-    def __init__(self, columns: dict[str, NDArray[Any]], names: list[str]) -> None:
-        # By rank, lane, start and end; the rest decides nothing but which of two equals is first.
-        order = np.lexsort(
-            [columns[key] for key in ("name", "activity", "end", "start", "lane", "rank")]
-        )
-        self.rank: Ints = columns["rank"][order]
-        self.step: Ints = columns["step"][order]
-        self.lane: Ints = columns["lane"][order]
-        self.activity: Ints = columns["activity"][order]
-        self.name: Ints = columns["name"][order]
-        self.start: Floats = columns["start"][order]
-        self.end: Floats = columns["end"][order]
-        self.nbytes: Floats = columns["nbytes"][order]
-        self.names = names
+    def __init__(self, blocks: list[Block], names: list[str]) -> None:
+        self.blocks, self.names = blocks, names
+
+    @cached_property
+    def _columns(self) -> Columns:
+        return in_order(columns_of(self.blocks))
+
+    @property
+    def rank(self) -> Ints:
+        """Whose span it is."""
+        return self._columns["rank"]
+
+    @property
+    def step(self) -> Ints:
+        """In which step; -1 is the setup."""
+        return self._columns["step"]
+
+    @property
+    def lane(self) -> Ints:
+        """Numbers of lanes."""
+        return self._columns["lane"]
+
+    @property
+    def activity(self) -> Ints:
+        """Places in `ACTIVITIES`."""
+        return self._columns["activity"]
+
+    @property
+    def name(self) -> Ints:
+        """Places in ``names``."""
+        return self._columns["name"]
+
+    @property
+    def start(self) -> Floats:
+        """Instants [s]."""
+        return self._columns["start"]
+
+    @property
+    def end(self) -> Floats:
+        """Instants [s]."""
+        return self._columns["end"]
+
+    @property
+    def nbytes(self) -> Floats:
+        """Bytes sent, or moved in memory by a copy."""
+        return self._columns["nbytes"]
 
     @property
     def spans(self) -> Sequence[Span]:
@@ -93,7 +136,30 @@ class Trace:
         return _Spans(self)
 
     def __len__(self) -> int:
-        return len(self.rank)
+        return sum(len(block.ranks) for block in self.blocks)
+
+    def of_ranks(self, ranks: Sequence[int]) -> Trace:
+        """Take the spans of some ranks.
+
+        Parameters
+        ----------
+        ranks : sequence of int
+            Such as ``range(64)``.
+
+        Returns
+        -------
+        Trace
+            With the same names.
+        """
+        asked, kept = np.array(ranks, dtype=np.int64), []
+        known: dict[int, Ints] = {}  # by the array of ranks, which many blocks share
+        for block in self.blocks:
+            key = id(block.ranks)
+            if key not in known:
+                known[key] = np.flatnonzero(np.isin(block.ranks, asked))
+            if len(known[key]):
+                kept.append(part(block, known[key]))
+        return Trace(kept, self.names)
 
     def select(self, *activities: str) -> NDArray[np.bool_]:
         """Mark the spans of some activities."""
@@ -135,15 +201,31 @@ class _Spans(Sequence[Span]):
 
 
 class TraceBuilder:
-    """Collects spans while a run is played: whole arrays of ranks, or one rank at a time."""
+    """Collects spans while a run is played: whole arrays of ranks, or one rank at a time.
 
-    def __init__(self) -> None:
-        self._blocks: list[tuple[Any, ...]] = []
+    Parameters
+    ----------
+    keep : bool
+        False takes every span and keeps none, for a job that nobody asks about.
+    """
+
+    def __init__(self, keep: bool = True) -> None:
+        self.keep = keep
+        self._blocks: list[Block] = []
         self._rows: list[tuple[int, int, int, int, int, float, float, float]] = []
         self._names: dict[str, int] = {}
+        self._known: dict[int, Ints] = {}  # the last array of ranks of each length
 
     def _number(self, name: str) -> int:
         return self._names.setdefault(name, len(self._names))
+
+    def _shared(self, ranks: Ints) -> Ints:
+        """Replace an array of ranks by an equal one that is there already."""
+        known = self._known.get(len(ranks))
+        if known is not None and np.array_equal(known, ranks):
+            return known
+        self._known[len(ranks)] = ranks
+        return ranks
 
     def add(
         self,
@@ -156,9 +238,17 @@ class TraceBuilder:
         end: Floats,
         nbytes: float | Floats = 0.0,
     ) -> None:
-        """Add a span for each of some ranks; every array is shaped as ``ranks``."""
+        """Add a span for each of some ranks; every array is shaped as ``ranks``.
+
+        The arrays are kept, not copied: who made them must not write into them any more.
+        """
         code, number = ACTIVITIES.index(activity), self._number(name)
-        self._blocks.append((ranks, step, lane, code, number, start, end, nbytes))
+        if not len(ranks) or not self.keep:
+            return
+        if isinstance(nbytes, np.ndarray) and (nbytes == nbytes[0]).all():
+            nbytes = float(nbytes[0])  # a number takes less room than an array of equal ones
+        ranks = self._shared(ranks)
+        self._blocks.append(Block(ranks, step, lane, code, number, start, end, nbytes))
 
     def add_one(
         self,
@@ -173,29 +263,23 @@ class TraceBuilder:
     ) -> None:
         """Add one span."""
         code, number = ACTIVITIES.index(activity), self._number(name)
-        self._rows.append((rank, step, lane, code, number, start, end, nbytes))
+        if self.keep:
+            self._rows.append((rank, step, lane, code, number, start, end, nbytes))
 
     def build(self) -> Trace:
-        """Put all spans in order."""
+        """Hand over all spans; single ones are put into blocks of what ranks did in turn."""
         # Names are numbered alphabetically, so that the order in which ranks were played is gone.
         names = sorted(self._names)
-        renumber = np.array([names.index(name) for name in self._names], dtype=np.int64)
-        keys = ("rank", "step", "lane", "activity", "name", "start", "end", "nbytes")
-        lengths = [len(block[0]) for block in self._blocks]
-        columns = {}
-        for i, key in enumerate(keys):
-            dtype = np.float64 if i > 4 else np.int64
-            rows = np.array([row[i] for row in self._rows], dtype=dtype)
-            values = [block[i] for block in self._blocks]
-            if any(isinstance(value, np.ndarray) for value in values):
-                parts = [
-                    value if isinstance(value, np.ndarray) else np.full(length, value)
-                    for value, length in zip(values, lengths, strict=True)
-                ]
-                blocks = np.concatenate(parts)
-            else:
-                blocks = np.repeat(np.array(values, dtype=dtype), lengths)
-            columns[key] = np.concatenate([rows, blocks]).astype(dtype, copy=False)
-        if len(names):
-            columns["name"] = renumber[columns["name"]]
-        return Trace(columns, names)
+        place = {name: i for i, name in enumerate(names)}
+        renumber = [place[name] for name in self._names]
+        columns = {
+            key: np.array([row[i] for row in self._rows], dtype=np.int64 if i < 5 else np.float64)
+            for i, key in enumerate(COLUMNS)
+        }
+        if names:
+            columns["name"] = np.array(renumber)[columns["name"]]
+        blocks = [
+            block._replace(ranks=self._shared(block.ranks)) for block in blocks_by_turn(columns)
+        ]
+        blocks += [block._replace(name=renumber[block.name]) for block in self._blocks]
+        return Trace(blocks, names)

@@ -10,7 +10,13 @@ import pytest
 import simdp
 from simdp.reports import chrome_trace
 from simdp.results.result import Result
-from simdp.results.trace import COMPUTE_LANE, TraceBuilder
+from simdp.results.trace import (
+    COMM_LANE,
+    COMPUTE_LANE,
+    FIRST_SEND_LANE,
+    SETUP,
+    TraceBuilder,
+)
 
 SCENARIO = Path(__file__).parents[2] / "scenarios" / "8gpu_ring.yaml"
 
@@ -112,6 +118,106 @@ def test_beyond_the_limit_the_last_ranks_are_left_out_and_the_file_says_so(monke
     assert written["otherData"]["ranks"] == f"0 ... {kept[-1]} of 3"
     assert sorted({event["pid"] for event in written["traceEvents"]}) == kept
     assert len(events(written, "X")) == sum([3, 2, 4][: len(kept)])
+
+
+def with_transfers(world_size, num_steps, per_call):
+    """Two spans per rank and step, and a collective of so many transfers in each step."""
+    builder, ranks = TraceBuilder(), np.arange(world_size)
+    for step in range(SETUP, num_steps):
+        start, end = np.full(world_size, float(step + 1)), np.full(world_size, step + 2.0)
+        if step > SETUP:
+            builder.add(ranks, step, COMPUTE_LANE, "forward", "l1", start, end)
+            builder.add(ranks, step, COMM_LANE, "comm", "all_reduce bucket 0", start, end, 8.0)
+        for one in range(per_call):
+            times = start[:1] + one / per_call, start[:1] + (one + 1) / per_call
+            lane = FIRST_SEND_LANE + np.array([1])
+            builder.add(np.array([0]), step, lane, "transfer", "bucket 0", *times, 8.0)
+    scenario = {"name": "by hand", "seed": 3, "cluster": {"world_size": world_size}}
+    return Result(scenario, {}, {}, builder.build())
+
+
+def kept(monkeypatch, result, most):
+    """What a file with a limit says, its ranks, last step and transfers, and all its spans."""
+    monkeypatch.setattr(chrome_trace, "MAX_EVENTS", most)
+    written = json.loads(chrome_trace.write(result))
+    shown = events(written, "X")
+    said = {key: written["otherData"].get(key) for key in ("ranks", "steps", "transfers")}
+    num_ranks = len({event["pid"] for event in shown})
+    last = max(event["args"]["step"] for event in shown)
+    num_transfers = sum(event["cat"] == "transfer" for event in shown)
+    return said, num_ranks, last, num_transfers, len(shown)
+
+
+@pytest.mark.parametrize(
+    ("most", "transfers", "said"),
+    [
+        (44, 20, None),  # 3 steps x 4 ranks x 2 spans, and 4 calls of 5 transfers
+        (43, 15, "the first 15 of 20"),
+        (34, 10, "the first 10 of 20"),
+        (33, 5, "the first 5 of 20"),
+        (28, 0, "none of 20"),
+        (24, 0, "none of 20"),
+    ],
+)
+def test_transfers_of_late_collectives_go_before_any_rank_does(monkeypatch, most, transfers, said):
+    found = kept(monkeypatch, with_transfers(4, 3, 5), most)
+    told = {"ranks": "0 ... 3 of 4", "steps": None, "transfers": said}
+    assert found == (told, 4, 3, transfers, 24 + transfers)
+
+
+@pytest.mark.parametrize(
+    ("most", "ranks", "steps"),
+    [
+        (39, 9, None),  # of 10 ranks of 4 spans, 9 fit with all steps
+        (32, 8, None),
+        (31, 10, "1 ... 1 of 2"),  # a step is 20 spans
+        (20, 10, "1 ... 1 of 2"),
+        (19, 9, "1 ... 1 of 2"),
+        (3, 1, "1 ... 1 of 2"),  # a rank and a step there is always
+        (1, 1, "1 ... 1 of 2"),
+    ],
+)
+def test_late_steps_go_only_if_a_few_ranks_would_not_fit_with_them(monkeypatch, most, ranks, steps):
+    result = with_transfers(10, 2, 0)
+    said, num_ranks, last, transfers, shown = kept(monkeypatch, result, most)
+    assert said == {"ranks": f"0 ... {ranks - 1} of 10", "steps": steps, "transfers": None}
+    assert (num_ranks, last, transfers) == (ranks, 1 if steps else 2, 0)
+    assert shown == ranks * 2 * last
+
+
+def test_transfers_go_with_the_steps_and_ranks_that_they_belong_to(monkeypatch):
+    said, ranks, last, transfers, shown = kept(monkeypatch, with_transfers(10, 2, 3), 26)
+    assert said["steps"] == "1 ... 1 of 2"
+    assert said["transfers"] == "the first 6 of 9"  # of the setup and of the first step
+    assert (ranks, last, transfers, shown) == (10, 1, 6, 26)
+    said, ranks, last, transfers, shown = kept(monkeypatch, with_transfers(10, 2, 3), 19)
+    assert said["transfers"] == "none of 9"
+    assert (ranks, last, transfers, shown) == (9, 1, 0, 18)
+
+
+def test_a_setup_alone_is_cut_by_ranks(monkeypatch):
+    builder, ranks = TraceBuilder(), np.arange(6)
+    builder.add(ranks, SETUP, COMM_LANE, "comm", "x", ranks * 0.0, ranks + 1.0)
+    scenario = {"name": "by hand", "seed": 3, "cluster": {"world_size": 6}}
+    said, num_ranks, last, _, shown = kept(
+        monkeypatch, Result(scenario, {}, {}, builder.build()), 4
+    )
+    assert said == {"ranks": "0 ... 3 of 6", "steps": None, "transfers": None}
+    assert (num_ranks, last, shown) == (4, 0, 4)
+
+
+def test_a_run_of_many_ranks_makes_a_file_of_its_limit():
+    """And asks for no order of all spans on the way, which would take seconds."""
+    builder, ranks = TraceBuilder(), np.arange(10_000)
+    for step in range(3):
+        start, end = np.full(10_000, float(step)), np.full(10_000, step + 1.0)
+        builder.add(ranks, step, COMPUTE_LANE, "forward", "l1", start, end)
+    scenario = {"name": "by hand", "seed": 3, "cluster": {"world_size": 10_000}}
+    made = Result(scenario, {}, {}, builder.build())
+    written = json.loads(chrome_trace.write(made))
+    assert len(events(written, "X")) == chrome_trace.MAX_EVENTS // 3 * 3
+    assert written["otherData"]["ranks"] == "0 ... 8332 of 10000"
+    assert "_columns" not in vars(made.trace)
 
 
 def test_a_rank_that_did_nothing_still_has_its_process():

@@ -4,6 +4,8 @@ import json
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from simdp.errors import ScenarioError
 from simdp.results.result import Result, Study
@@ -37,6 +39,41 @@ def test_what_json_has_no_word_for_is_null(value):
     (point,) = json.loads(study(result(metrics)).to_json())["points"]
     assert point["metrics"] == {"loss": [1.0, None], "deep": {"er": [[None]]}, "step_time_s": None}
     assert metrics["loss"][1] is value  # the result itself keeps what it has
+
+
+PLAIN = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+
+
+def trees(leaves):
+    """Lists and dictionaries of leaves, inside each other."""
+    return st.recursive(leaves, lambda tree: st.lists(tree) | st.dictionaries(st.text(), tree))
+
+
+@given(trees(PLAIN.filter(lambda value: value not in (np.inf, -np.inf))))
+def test_a_file_has_the_form_that_json_gives_it_with_an_indent(tree):
+    content = {"simdp": "0.1.0", "scenario": {}, "points": [{"set": {}, "metrics": {"x": tree}}]}
+    assert (
+        study(result({"x": tree})).to_json()
+        == json.dumps(content | {"scenario": SCENARIO}, indent=1) + "\n"
+    )
+
+
+@given(trees(PLAIN | st.floats()))
+def test_every_number_of_a_file_is_finite_and_in_its_place(tree):
+    def expected(value):
+        if isinstance(value, dict):
+            return {key: expected(inner) for key, inner in value.items()}
+        if isinstance(value, list):
+            return [expected(inner) for inner in value]
+        return value if not isinstance(value, float) or np.isfinite(value) else None
+
+    (point,) = json.loads(study(result({"x": tree})).to_json())["points"]
+    assert point["metrics"] == {"x": expected(tree)}
+
+
+def test_a_number_of_numpy_or_a_tuple_is_written_as_json_would():
+    found = study(result({"x": (np.float64(0.1), 1), "y": [np.float64(2.0), 3]})).to_json()
+    assert json.loads(found)["points"][0]["metrics"] == {"x": [0.1, 1], "y": [2.0, 3]}
 
 
 def test_a_saved_study_loads_and_is_written_again_as_it_was(tmp_path):

@@ -5,9 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from simdp.engine.simulate import simulate
-from simdp.results.metrics import hidden_time
+from simdp.results import metrics
+from simdp.results.blocks import columns_of
+from simdp.results.idle import Idle
 from simdp.results.trace import (
     ACTIVITIES,
     COMM_LANE,
@@ -21,6 +25,9 @@ from simdp.results.trace import (
 from simdp.scenario import load_scenario
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
+
+
+INSTANTS = st.integers(0, 4).map(float)
 
 
 @pytest.fixture
@@ -114,7 +121,89 @@ def test_a_span_of_no_length_comes_before_what_begins_at_its_instant():
     builder.add_one(0, 0, COMM_LANE, "comm", "x", 1.0, 2.0)
     trace = builder.build()
     assert [span.activity for span in trace.spans] == ["backward", "forward", "comm"]
-    assert hidden_time(trace, 1).tolist() == [0.0, 0.0, 1.0]
+    comm = trace.start[2:], trace.end[2:]
+    assert Idle(trace, 1).within(np.array([0]), *comm).tolist() == [0.0]
+
+
+@st.composite
+def recorded(draw):
+    """A builder with blocks and single spans of a few ranks, and a list of the same spans."""
+    builder, rows = TraceBuilder(), []
+    for _ in range(draw(st.integers(0, 8))):
+        ranks = draw(st.lists(st.integers(0, 4), max_size=6))
+        step, lane = draw(st.integers(-1, 2)), draw(st.integers(0, 4))
+        activity, name = draw(st.sampled_from(ACTIVITIES)), draw(st.sampled_from("abc"))
+        start = draw(st.lists(INSTANTS, min_size=len(ranks), max_size=len(ranks)))
+        end = [instant + draw(INSTANTS) for instant in start]
+        nbytes = [float(draw(st.integers(0, 1))) for _ in ranks]
+        fixed = (step, lane_name(lane), activity, name)
+        rows += [
+            Span(rank, *fixed, *times, sent)
+            for rank, *times, sent in zip(ranks, start, end, nbytes, strict=True)
+        ]
+        if draw(st.booleans()):
+            arrays = np.array(start, dtype=float), np.array(end, dtype=float), np.array(nbytes)
+            builder.add(np.array(ranks, dtype=np.int64), step, lane, activity, name, *arrays)
+        else:
+            for rank, *times, sent in zip(ranks, start, end, nbytes, strict=True):
+                builder.add_one(rank, step, lane, activity, name, *times, sent)
+    return builder, rows
+
+
+def in_order(span):
+    lane = ["compute", "comm", *(lane_name(FIRST_SEND_LANE + i) for i in range(5))].index(span.lane)
+    facts = ACTIVITIES.index(span.activity), span.name
+    return (span.rank, lane, span.start, span.end, *facts)
+
+
+@given(recorded())
+def test_whatever_is_recorded_comes_out_once_and_in_order(made):
+    builder, rows = made
+    trace = builder.build()
+    assert len(trace) == len(rows)
+    spans = list(trace.spans)
+    assert sorted(spans) == sorted(rows)
+    assert [in_order(span) for span in spans] == sorted(map(in_order, rows))
+
+
+@given(recorded(), st.lists(st.integers(0, 5), max_size=4))
+def test_the_spans_of_some_ranks_are_those_of_the_whole_trace(made, ranks):
+    trace = made[0].build()
+    some = trace.of_ranks(ranks)
+    assert list(some.spans) == [span for span in trace.spans if span.rank in ranks]
+    assert some.names == trace.names
+
+
+def test_nobody_pays_for_an_order_that_nobody_asks_for(monkeypatch):
+    """Metrics, and parts of a trace, go through blocks; columns of all spans are for plots."""
+    builder, ranks = TraceBuilder(), np.arange(6)
+    builder.add(ranks, 0, COMPUTE_LANE, "forward", "x", ranks * 0.0, ranks + 1.0)
+    trace = builder.build()
+    ordered = []
+    monkeypatch.setattr(
+        "simdp.results.trace.columns_of",
+        lambda blocks: ordered.append(blocks) or columns_of(blocks),
+    )
+    metrics.times(trace, 6, 1, [6])
+    assert (len(trace), len(trace.of_ranks(range(2)))) == (6, 2)
+    assert ordered == []
+    assert trace.rank.tolist() == list(range(6))
+    assert len(trace.end) == 6
+    assert ordered == [trace.blocks]
+
+
+def test_arrays_are_kept_and_not_copied():
+    """So that what begins where the last work ended costs no memory for its start."""
+    builder, first = TraceBuilder(), np.arange(4)
+    instants = [np.full(4, float(i)) for i in range(3)]
+    for start, end in pairwise(instants):
+        builder.add(first.copy(), 0, COMPUTE_LANE, "forward", "x", start, end, np.full(4, 8.0))
+    one, two = builder.build().blocks
+    assert one.start is instants[0]
+    assert one.end is two.start is instants[1]
+    assert one.ranks is two.ranks
+    assert one.nbytes == two.nbytes == 8.0
+    assert isinstance(one.nbytes, float)
 
 
 def test_an_empty_trace_has_no_spans():
