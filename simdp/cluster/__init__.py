@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from simdp.cluster.device import AnyDevice, Device
+from simdp.cluster.inter_node import InterNode
 from simdp.cluster.link import AnyLink, Link
+from simdp.cluster.link_names import link_name
+from simdp.cluster.numbering import Numbering
+from simdp.cluster.one_or_list import one_or_list
 from simdp.cluster.stragglers import AnyStraggler
-from simdp.cluster.topologies import AnyTopology
+from simdp.cluster.topologies import AnyTopology, Topology
 from simdp.cluster.topologies.switch import SwitchTopology
 from simdp.spec import Int, Spec, problem
 
@@ -20,27 +26,13 @@ Ints = NDArray[np.int64]
 __all__ = ["Cluster", "Device", "InterNode", "Link"]
 
 
-class InterNode(Spec):
-    """The network between nodes.
-
-    Attributes
-    ----------
-    topology : Topology
-        How the nodes are joined.
-    link : Link
-        One direction of one link, from a network card to the switch or to another card.
-    links_per_node : int
-        Network cards per node, k: card ``r % k`` serves the local rank r. Behind a switch every
-        card has a port of its own; a ring or a full mesh of nodes exists k times over.
-    """
-
-    topology: AnyTopology = SwitchTopology()
-    link: AnyLink
-    links_per_node: Int = Field(1, ge=1, le=1024)
-
-
 class Cluster(Spec):
     """Devices, their links and their stragglers.
+
+    Links are numbered node by node, then those between nodes. Vertices beyond the ranks are
+    switches that can add (see `inside_parents` and `across_parents`): with k of them in each node,
+    reducer i of a node is vertex ``world_size + node * k + i``; reducer i of the network between
+    nodes is ``world_size + num_nodes * k + i``.
 
     Attributes
     ----------
@@ -51,7 +43,7 @@ class Cluster(Spec):
     device : Device or list of Device
         One for all ranks, or one per rank.
     topology, link
-        Inside a node.
+        Inside a node; or lists with one per node.
     inter_node : InterNode or None
         Needed beyond one node.
     stragglers : list of Straggler
@@ -61,19 +53,25 @@ class Cluster(Spec):
     world_size: Int = Field(ge=1, le=2**20)
     devices_per_node: Int | None = Field(None, ge=1, le=2**20)
     device: AnyDevice | list[AnyDevice]
-    topology: AnyTopology = SwitchTopology()
-    link: AnyLink | None = None
+    topology: AnyTopology | list[AnyTopology] = SwitchTopology()
+    link: AnyLink | list[AnyLink] | None = None
     inter_node: InterNode | None = None
     stragglers: list[AnyStraggler] = Field(default_factory=list)
 
     @field_validator("device", mode="wrap")
     @classmethod
-    def _one_or_a_list(cls, value: Any, handler: Any) -> Any:
-        """Choose the form by the value, so that an error speaks of the form that was written."""
-        from pydantic import TypeAdapter
+    def _one_device_or_a_list(cls, value: Any, handler: Any, info: ValidationInfo) -> Any:
+        return one_or_list(AnyDevice, value, info)
 
-        form: Any = list[AnyDevice] if isinstance(value, list) else AnyDevice
-        return TypeAdapter(form).validate_python(value)
+    @field_validator("topology", mode="wrap")
+    @classmethod
+    def _one_topology_or_a_list(cls, value: Any, handler: Any, info: ValidationInfo) -> Any:
+        return one_or_list(AnyTopology, value, info)
+
+    @field_validator("link", mode="wrap")
+    @classmethod
+    def _one_link_or_a_list(cls, value: Any, handler: Any, info: ValidationInfo) -> Any:
+        return one_or_list(AnyLink, value, info)
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> Cluster:
@@ -98,7 +96,63 @@ class Cluster(Spec):
             raise problem(
                 f"device lists {len(self.device)} devices for world_size {n}; give one per rank."
             )
+        for wrong in self._list_problems():
+            raise problem(wrong)
+        for wrong in self._network_problems():
+            raise problem(wrong)
         return self
+
+    def _list_problems(self) -> list[str]:
+        """Refuse lists whose entries do not belong to one node or device each."""
+        nodes, inter = self.num_nodes, self.inter_node
+        found: list[str] = []
+        for key, value in (
+            ("topology", self.topology),
+            ("link", self.link),
+            ("inter_node.link", inter.link if inter else None),
+        ):
+            if isinstance(value, list) and len(value) != nodes:
+                found.append(f"{key} lists {len(value)} entries for {nodes} nodes; give one each.")
+        if inter and inter.nics is not None:
+            devices = self.devices_per_node or self.world_size
+            if len(inter.nics) != devices:
+                found.append(
+                    f"inter_node.nics has {len(inter.nics)} entries for {devices} devices of a "
+                    "node; give one each."
+                )
+            missing = [nic for nic in inter.nics if not 0 <= nic < inter.links_per_node]
+            if missing:
+                found.append(
+                    f"inter_node.nics names card {missing[0]}, but links_per_node is "
+                    f"{inter.links_per_node}; give 0 ... {inter.links_per_node - 1}."
+                )
+        return found
+
+    def _network_problems(self) -> list[str]:
+        """Refuse topologies that do not fit what they join, or leave ranks apart."""
+        inter = self.inter_node
+        cards = inter.links_per_node if inter else 0
+        inside = self.topology if isinstance(self.topology, list) else [self.topology]
+        found: list[str] = []
+        for topology in inside:
+            whole = self.devices_per_node or self.world_size
+            per_node = cards if topology.only_inside else 1
+            found += _misfits("topology", topology, self.local_size, per_node, whole, "devices")
+        if inter and inter.topology.only_inside:
+            found.append(
+                f"inter_node.topology: {inter.topology.kind} is the inside of a node; "
+                "use switch, fat_tree or another network."
+            )
+        elif inter and self.num_nodes > 1:
+            per_node = cards if inter.topology.of_ports else 1
+            n, what = self.num_nodes * per_node, "ports" if inter.topology.of_ports else "nodes"
+            found += _misfits("inter_node.topology", inter.topology, n, per_node, n, what)
+        apart = None if found else self.numbering.unconnected()
+        if apart:
+            a, b = apart
+            place = "topology" if a // self.local_size == b // self.local_size else "inter_node"
+            found.append(f"{place}: there is no way from rank {a} to rank {b}; join them.")
+        return found
 
     @property
     def local_size(self) -> int:
@@ -114,76 +168,92 @@ class Cluster(Spec):
         """One device per rank."""
         return self.device if isinstance(self.device, list) else [self.device] * self.world_size
 
-    # Links are numbered node by node, then those between nodes, card by card:
-    # node k's links are k * inside ..., card c's copy of inter-node link i is base + i * cards + c.
+    @cached_property
+    def numbering(self) -> Numbering:
+        """The numbering of links and vertices, made when it is first asked for."""
+        return Numbering(self.num_nodes, self.local_size, self.topology, self.link, self.inter_node)
 
-    def _num_inside(self) -> int:
-        return self.topology.num_links(self.local_size)
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Copy without the numbering, which may not suit what is updated."""
+        copied = super().model_copy(update=update, deep=deep)
+        copied.__dict__.pop("numbering", None)
+        return copied
+
+    @property
+    def num_links(self) -> int:
+        """Directed links of the whole cluster."""
+        return self.numbering.num_links
 
     def routes(self, src: Ints, dst: Ints) -> Ints:
-        """Find the directed links from ranks to ranks.
+        """Find the directed links of many routes.
 
         Parameters
         ----------
         src, dst : ndarray, shape `(num_routes,)`, int64
-            Ranks; a rank has no route to itself.
+            Ranks; a rank has no route to itself. Or one of them, or both, switches that add, next
+            to each other: inside one node, or between nodes, where a rank stands for the port of
+            its network card.
 
         Returns
         -------
         ndarray, shape `(num_routes, longest)`, int64
             Link numbers in order of travel; shorter routes end in -1.
         """
-        m = self.local_size
-        src_node, dst_node = src // m, dst // m
-        inside = src_node == dst_node
-        if inside.all():
-            return self._inside_routes(src, dst)
-        outside = self._inter_routes(src[~inside], dst[~inside])
-        within = self._inside_routes(src[inside], dst[inside])
-        links = np.full((len(src), max(outside.shape[1], within.shape[1])), -1, dtype=np.int64)
-        links[inside, : within.shape[1]] = within
-        links[~inside, : outside.shape[1]] = outside
-        return links
-
-    def _inside_routes(self, src: Ints, dst: Ints) -> Ints:
-        m = self.local_size
-        links = self.topology.routes(src % m, dst % m, m)
-        return np.where(links >= 0, links + (src // m * self._num_inside())[:, None], -1)
-
-    def _inter_routes(self, src: Ints, dst: Ints) -> Ints:
-        assert self.inter_node is not None
-        m, nodes, cards = self.local_size, self.num_nodes, self.inter_node.links_per_node
-        topology = self.inter_node.topology
-        links = topology.routes(src // m, dst // m, nodes)
-        card = np.repeat((src % m % cards)[:, None], links.shape[1], axis=1)
-        if topology.last_link_is_the_receivers:
-            card[:, -1] = dst % m % cards
-        return np.where(links >= 0, nodes * self._num_inside() + links * cards + card, -1)
+        return self.numbering.routes(src, dst)
 
     def link_figures(self, links: Ints) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Alpha [s] and bandwidth [bytes/s] of links, two arrays shaped as ``links``."""
-        between = links >= self.num_nodes * self._num_inside()
-        inside = self.link or Link(alpha="0 s", bandwidth="1 B/s")
-        outside = self.inter_node.link if self.inter_node else inside
-        alpha = np.where(between, outside.alpha, inside.alpha)
-        return alpha, np.where(between, outside.bandwidth, inside.bandwidth)
+        """Alpha [s] and bandwidth [bytes/s] of links, two arrays shaped as ``links``.
+
+        Places that hold -1 get 0 s and 1 B/s.
+        """
+        return self.numbering.figures(links)
+
+    def begins_stage(self, links: Ints) -> NDArray[np.bool_]:
+        """Tell before which links a route is stored and forwarded, shaped as ``links``.
+
+        The stages of such a route add up: ``1 / bandwidth`` is the sum, over its stages, of one
+        over the narrowest link of the stage. False where ``links`` holds -1.
+        """
+        return self.numbering.begins_stage(links)
 
     def link_name(self, link: int) -> str:
-        """Describe a link, for messages: ``"link from rank 3 to rank 4"``."""
-        m, inside = self.local_size, self._num_inside()
-        one = np.array([link])
-        if link < self.num_nodes * inside:
-            node = link // inside
-            ends = self.topology.ends(one % inside, m)
-            names = [f"rank {node * m + int(e[0])}" if e[0] < m else "the switch" for e in ends]
-        else:
-            assert self.inter_node is not None
-            number, card = divmod(link - self.num_nodes * inside, self.inter_node.links_per_node)
-            ends = self.inter_node.topology.ends(np.array([number]), self.num_nodes)
-            names = [
-                f"card {card} of node {int(e[0])}"
-                if e[0] < self.num_nodes
-                else "the inter-node switch"
-                for e in ends
-            ]
-        return f"the link from {names[0]} to {names[1]}"
+        """Describe a link, for messages: ``"the link from rank 3 to rank 4"``."""
+        return link_name(self.numbering, link)
+
+    def inside_parents(self) -> Ints | None:
+        """Tell who adds what inside every node.
+
+        Returns
+        -------
+        ndarray, shape `(local_size + k,)`, int64, or None
+            As `Topology.parents`; None where the nodes cannot add or differ.
+        """
+        return self.numbering.inside_parents
+
+    def across_parents(self) -> Ints | None:
+        """Tell who adds what between nodes.
+
+        Returns
+        -------
+        ndarray, shape `(num_nodes * links_per_node + num_reducers,)`, int64, or None
+            As `Topology.parents`, over the ports of the network cards (see `ports`).
+        """
+        return self.numbering.across_parents
+
+    def ports(self, ranks: Ints) -> Ints:
+        """Tell the port of each rank's network card: ``node * links_per_node + card``."""
+        return self.numbering.ports(ranks)
+
+
+def _misfits(
+    key: str, topology: Topology, n: int, per_node: int, whole: int, what: str
+) -> list[str]:
+    """Say why a topology cannot join n endpoints, of the ``whole`` that there may be."""
+    most = topology.capacity()
+    if most is not None and whole > most:
+        return [
+            f"{key}: {topology.kind} joins {most} {what} at most, not {whole}; "
+            "enlarge it, or use switch."
+        ]
+    wrong = topology.problem_with(n, per_node)
+    return [f"{key}: {wrong}"] if wrong else []

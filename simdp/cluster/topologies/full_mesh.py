@@ -12,11 +12,11 @@ class FullMeshTopology(Topology):
 
     kind: Literal["full_mesh"] = "full_mesh"
 
-    def num_links(self, num_endpoints: int) -> int:
-        return num_endpoints * num_endpoints
+    def num_links(self, n: int, per_node: int = 1) -> int:
+        return n * n
 
-    def ends(self, links: Ints, num_endpoints: int) -> tuple[Ints, Ints]:
-        return links // num_endpoints, links % num_endpoints
+    def ends(self, links: Ints, n: int, per_node: int = 1) -> tuple[Ints, Ints]:
+        return links // n, links % n
 
-    def routes(self, src: Ints, dst: Ints, num_endpoints: int) -> Ints:
-        return (src * num_endpoints + dst)[:, None]
+    def routes(self, src: Ints, dst: Ints, n: int, per_node: int = 1) -> Ints:
+        return (src * n + dst)[:, None]

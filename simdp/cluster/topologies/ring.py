@@ -18,15 +18,14 @@ class RingTopology(Topology):
 
     kind: Literal["ring"] = "ring"
 
-    def num_links(self, num_endpoints: int) -> int:
-        return 0 if num_endpoints < 2 else 2 if num_endpoints == 2 else 2 * num_endpoints
+    def num_links(self, n: int, per_node: int = 1) -> int:
+        return 0 if n < 2 else 2 if n == 2 else 2 * n
 
-    def ends(self, links: Ints, num_endpoints: int) -> tuple[Ints, Ints]:
-        start, forward = links % num_endpoints, links < num_endpoints
-        return start, (start + np.where(forward, 1, -1)) % num_endpoints
+    def ends(self, links: Ints, n: int, per_node: int = 1) -> tuple[Ints, Ints]:
+        start, forward = links % n, links < n
+        return start, (start + np.where(forward, 1, -1)) % n
 
-    def routes(self, src: Ints, dst: Ints, num_endpoints: int) -> Ints:
-        n = num_endpoints
+    def routes(self, src: Ints, dst: Ints, n: int, per_node: int = 1) -> Ints:
         ahead = (dst - src) % n
         forward = ahead <= n - ahead  # the way up where both are equally long
         hops = np.where(forward, ahead, n - ahead)

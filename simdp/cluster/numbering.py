@@ -1,0 +1,324 @@
+"""Numbering: how the links and switches of a whole cluster are numbered, and where routes lead.
+
+Links are numbered node by node, then those between nodes. Vertices: ranks, then switches that add.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from simdp.cluster.inter_node import InterNode
+from simdp.cluster.link import Link
+from simdp.cluster.topologies.base import Bools, Floats, Ints, Topology, compact
+
+NO_LINK = Link(alpha="0 s", bandwidth="1 B/s")
+"""Stands where nodes of one device have no link, nor a use for one."""
+
+
+@dataclass(frozen=True)
+class NodeKind:
+    """What nodes that are alike have inside.
+
+    Attributes
+    ----------
+    topology, link
+        Inside the node.
+    cards : int
+        Network cards that the topology is asked to place; else 1, as it knows of none.
+    num_links : int
+        Of one node.
+    nodes : ndarray
+        Which nodes.
+    """
+
+    topology: Topology
+    link: Link
+    cards: int
+    num_links: int
+    nodes: Ints
+
+
+class Numbering:
+    """The numbering of a cluster's links and vertices.
+
+    Parameters
+    ----------
+    num_nodes, local_size : int
+        Nodes, and ranks of each.
+    topologies, links : Topology, Link, or a sequence with one per node
+        Inside the nodes.
+    inter_node : InterNode or None
+        Between them.
+
+    Attributes
+    ----------
+    cards : int
+        Network cards per node.
+    inside : list of NodeKind
+        Nodes grouped by what they have inside.
+    first : ndarray, shape `(num_nodes + 1,)`
+        First link of each node, and of those between nodes.
+    between : int
+        First link between nodes.
+    num_links : int
+        All links.
+    nics : ndarray, shape `(local_size,)`
+        The network card of each local rank.
+    """
+
+    def __init__(
+        self,
+        num_nodes: int,
+        local_size: int,
+        topologies: Topology | Sequence[Topology],
+        links: Link | Sequence[Link] | None,
+        inter_node: InterNode | None,
+    ) -> None:
+        self.num_nodes, self.local_size, self.inter = num_nodes, local_size, inter_node
+        self.world_size = num_nodes * local_size
+        self.cards = inter_node.links_per_node if inter_node else 0
+        self.inside = self._kinds(topologies, links)
+        self.kind_of = np.zeros(num_nodes, dtype=np.int64)
+        counts = np.zeros(num_nodes, dtype=np.int64)
+        for number, kind in enumerate(self.inside):
+            self.kind_of[kind.nodes], counts[kind.nodes] = number, kind.num_links
+        self.first = np.append(0, np.cumsum(counts))
+        self.between = int(self.first[-1])
+        self.num_links = self.between + self._num_between()
+        nics = np.arange(local_size) % max(self.cards, 1)
+        if inter_node and inter_node.nics is not None:
+            nics = np.array(inter_node.nics[:local_size], dtype=np.int64)
+        self.nics = nics
+
+    def _kinds(
+        self, topologies: Topology | Sequence[Topology], links: Link | Sequence[Link] | None
+    ) -> list[NodeKind]:
+        n = self.num_nodes
+        if isinstance(topologies, Topology) and isinstance(links, Link | None):
+            return [self._kind(topologies, links or NO_LINK, np.arange(n))]
+        of_node = [topologies] * n if isinstance(topologies, Topology) else topologies
+        link_of_node = [links or NO_LINK] * n if isinstance(links, Link | None) else links
+        found: list[tuple[Topology, Link]] = []
+        which: list[int] = []
+        for pair in zip(of_node, link_of_node, strict=True):
+            if pair not in found:
+                found.append(pair)
+            which.append(found.index(pair))
+        return [
+            self._kind(*pair, np.flatnonzero(np.array(which) == number))
+            for number, pair in enumerate(found)
+        ]
+
+    def _kind(self, topology: Topology, link: Link, nodes: Ints) -> NodeKind:
+        cards = self.cards if topology.only_inside else 1
+        num_links = topology.num_links(self.local_size, cards)
+        return NodeKind(topology, link, cards, num_links, nodes)
+
+    def _num_between(self) -> int:
+        if not self.inter:
+            return 0
+        if self.inter.topology.of_ports:
+            return self.inter.topology.num_links(self.num_nodes * self.cards, self.cards)
+        return self.inter.topology.num_links(self.num_nodes) * self.cards
+
+    @cached_property
+    def inside_parents(self) -> Ints | None:
+        """As `Topology.parents` of every node; None where nodes cannot add, or differ."""
+        first, *others = (k.topology.parents(self.local_size, k.cards) for k in self.inside)
+        if first is None or any(o is None or not np.array_equal(first, o) for o in others):
+            return None
+        return first
+
+    @cached_property
+    def across_parents(self) -> Ints | None:
+        """As `Topology.parents` of the network, over the ports of the network cards."""
+        if not self.inter or not self.inter.topology.of_ports:
+            return None
+        return self.inter.topology.parents(self.num_nodes * self.cards, self.cards)
+
+    # Vertices: ranks; then the switches that add inside node 0, node 1, ...; then those between.
+
+    @property
+    def num_inside_reducers(self) -> int:
+        """Switches that add, of each node."""
+        return 0 if self.inside_parents is None else len(self.inside_parents) - self.local_size
+
+    @property
+    def first_across_reducer(self) -> int:
+        """The first switch between nodes that adds."""
+        return self.world_size + self.num_nodes * self.num_inside_reducers
+
+    def ports(self, ranks: Ints) -> Ints:
+        """Ports of ranks' network cards: ``node * cards + card``."""
+        return ranks // self.local_size * self.cards + self.nics[ranks % self.local_size]
+
+    def _locate(self, vertices: Ints) -> tuple[Ints, Ints]:
+        """Node of each vertex (-1 between nodes) and its number there, among ports if between."""
+        if vertices.max(initial=0) < self.world_size:
+            return vertices // self.local_size, vertices % self.local_size
+        per_node = max(self.num_inside_reducers, 1)
+        inside = vertices - self.world_size
+        across = vertices - self.first_across_reducer
+        is_rank, is_across = inside < 0, across >= 0
+        node = np.where(is_rank, vertices // self.local_size, inside // per_node)
+        place = np.where(is_rank, vertices % self.local_size, self.local_size + inside % per_node)
+        ports = self.num_nodes * self.cards
+        return np.where(is_across, -1, node), np.where(is_across, ports + across, place)
+
+    def routes(self, src: Ints, dst: Ints) -> Ints:
+        """Find the links of many routes, as `Cluster.routes` says."""
+        here, src_place = self._locate(src)
+        there, dst_place = self._locate(dst)
+        inside = (here == there) & (here >= 0)
+        if inside.all():
+            return self._inside(here, src_place, dst_place)
+        if not inside.any():
+            return self._across(here, src_place, there, dst_place)
+        outside = ~inside
+        between = self._across(
+            here[outside], src_place[outside], there[outside], dst_place[outside]
+        )
+        within = self._inside(here[inside], src_place[inside], dst_place[inside])
+        links = np.full((len(src), max(between.shape[1], within.shape[1])), -1, dtype=np.int64)
+        links[inside, : within.shape[1]] = within
+        links[outside, : between.shape[1]] = between
+        return links
+
+    def _inside(self, node: Ints, src: Ints, dst: Ints) -> Ints:
+        """Routes between vertices of a node, each pair in a node of its own."""
+        m, found = self.local_size, []
+        for number, kind in enumerate(self.inside):
+            rows = np.flatnonzero(self.kind_of[node] == number)
+            links = kind.topology.routes(src[rows], dst[rows], m, kind.cards)
+            shift = self.first[node[rows]][:, None]
+            found.append((rows, np.where(links >= 0, links + shift, -1)))
+        if len(found) == 1:
+            return found[0][1]
+        longest = max(links.shape[1] for _, links in found)
+        links = np.full((len(src), longest), -1, dtype=np.int64)
+        for rows, part in found:
+            links[rows, : part.shape[1]] = part
+        return links
+
+    def _across(self, here: Ints, src: Ints, there: Ints, dst: Ints) -> Ints:
+        """Routes between nodes: to a card where the node places it, over, and from a card."""
+        assert self.inter is not None
+        topology, cards, m = self.inter.topology, self.cards, self.local_size
+        src_card = np.where(here >= 0, self.nics[np.minimum(src, m - 1)], 0)
+        if topology.of_ports:
+            dst_card = np.where(there >= 0, self.nics[np.minimum(dst, m - 1)], 0)
+            links = topology.routes(
+                np.where(here >= 0, here * cards + src_card, src),
+                np.where(there >= 0, there * cards + dst_card, dst),
+                self.num_nodes * cards,
+                cards,
+            )
+        else:
+            dst_card = src_card
+            links = topology.routes(here, there, self.num_nodes)
+            links = np.where(links >= 0, links * cards + src_card[:, None], -1)
+        links = np.where(links >= 0, links + self.between, -1)
+        if not any(kind.topology.num_cards(kind.cards) for kind in self.inside):
+            return links
+        to_card = self._to_card(here, src, m + src_card)
+        from_card = self._to_card(there, m + dst_card, dst)
+        return compact(np.concatenate([to_card, links, from_card], axis=1))
+
+    def _to_card(self, node: Ints, src: Ints, dst: Ints) -> Ints:
+        """Routes between a device and a card of its node; empty where the node places no cards."""
+        placed = np.array([kind.topology.num_cards(kind.cards) > 0 for kind in self.inside])
+        rows = np.flatnonzero((node >= 0) & placed[self.kind_of[node]])
+        part = self._inside(node[rows], src[rows], dst[rows])
+        links = np.full((len(src), part.shape[1]), -1, dtype=np.int64)
+        links[rows] = part
+        return links
+
+    # Figures and names -----------------------------------------------------------------------
+
+    def node_of(self, links: Ints) -> Ints:
+        """Node of links inside nodes; any node for others."""
+        node = np.searchsorted(self.first, links, side="right") - 1
+        return np.asarray(np.clip(node, 0, self.num_nodes - 1))
+
+    def figures(self, links: Ints) -> tuple[Floats, Floats]:
+        """Alpha [s] and bandwidth [bytes/s], two arrays shaped as ``links``."""
+        alpha, bandwidth = np.zeros(links.shape), np.ones(links.shape)
+        node = self.node_of(links)
+        within = (links >= 0) & (links < self.between)
+        kind_of = self.kind_of[node]
+        for number, kind in enumerate(self.inside):
+            mine = within & (kind_of == number)
+            local = links[mine] - self.first[node[mine]]
+            alpha[mine], bandwidth[mine] = kind.topology.figures(
+                local, kind.link, self.local_size, kind.cards
+            )
+        between = links >= self.between
+        if self.inter and between.any():
+            found = self._between_figures(self.inter, links[between] - self.between)
+            alpha[between], bandwidth[between] = found
+        return alpha, bandwidth
+
+    def _between_figures(self, inter: InterNode, links: Ints) -> tuple[Floats, Floats]:
+        cards = self.cards if inter.topology.of_ports else 1
+        n = self.num_nodes * cards
+        local = links if inter.topology.of_ports else links // self.cards
+        if not isinstance(inter.link, list):
+            return inter.topology.figures(local, inter.link, n, cards)
+        # The slower of the links at both ends; between switches, the fastest of all.
+        each: list[Link] = []
+        for link in inter.link:
+            if link not in each:
+                each.append(link)
+        fastest = max(range(len(each)), key=lambda i: each[i].bandwidth)
+        at_node = np.array([each.index(link) for link in inter.link])
+        leaves, enters = inter.topology.ends(local, n, cards)
+        alpha, bandwidth = np.zeros(links.shape), np.full(links.shape, np.inf)
+        for end, other in ((leaves, enters), (enters, leaves)):
+            endpoint = end < n
+            which = np.where(endpoint, at_node[np.minimum(end, n - 1) // cards], fastest)
+            counts = endpoint | (other >= n)
+            for number, link in enumerate(each):
+                mine = counts & (which == number)
+                figures = inter.topology.figures(local[mine], link, n, cards)
+                alpha[mine] = np.maximum(alpha[mine], figures[0])
+                bandwidth[mine] = np.minimum(bandwidth[mine], figures[1])
+        return alpha, bandwidth
+
+    def begins_stage(self, links: Ints) -> Bools:
+        """Tell before which links a route is stored and forwarded."""
+        found = np.zeros(links.shape, dtype=np.bool_)
+        node = self.node_of(links)
+        within = (links >= 0) & (links < self.between)
+        for number, kind in enumerate(self.inside):
+            mine = within & (self.kind_of[node] == number)
+            local = links[mine] - self.first[node[mine]]
+            found[mine] = kind.topology.begins_stage(local, self.local_size, kind.cards)
+        return found
+
+    def unconnected(self) -> tuple[int, int] | None:
+        """Find two ranks between which there is no way, or None."""
+        m = self.local_size
+        for kind in self.inside:
+            parts = kind.topology.parts(m, kind.cards)
+            apart = np.flatnonzero(parts != parts[0]) if parts is not None else np.empty(0)
+            if len(apart):
+                start = int(kind.nodes[0]) * m
+                return start, start + int(apart[0])
+        if self.inter is None or self.num_nodes == 1:
+            return None
+        ranks = np.arange(self.world_size)
+        of_ports = self.inter.topology.of_ports
+        n, per_node = self.num_nodes * (self.cards if of_ports else 1), self.cards
+        parts = self.inter.topology.parts(n, per_node if of_ports else 1)
+        if parts is None:
+            return None
+        parts = parts[self.ports(ranks) if of_ports else ranks // m]
+        for rank in (0, *np.flatnonzero(parts[:m] != parts[0])[:1].tolist()):
+            apart = np.flatnonzero((parts != parts[rank]) & (ranks >= m))
+            if len(apart):
+                return int(rank), int(apart[0])
+        return None
