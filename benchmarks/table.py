@@ -11,6 +11,9 @@ from rich.table import Table
 
 import simdp
 
+Row = tuple[str, str, str, bool]
+"""What was measured, the figure, the target, and whether it was reached."""
+
 
 def machine() -> str:
     """Name the processor, its cores and the versions that count."""
@@ -27,15 +30,15 @@ def machine() -> str:
     )
 
 
-def show(title: str, rows: list[tuple[str, str, str, bool]]) -> int:
+def show(title: str, rows: list[Row]) -> int:
     """Print what was measured beside what it must reach.
 
     Parameters
     ----------
     title : str
         Of the table.
-    rows : list of (str, str, str, bool)
-        What was measured, the figure, the target, and whether it was reached.
+    rows : list of Row
+        From top to bottom.
 
     Returns
     -------

@@ -5,68 +5,163 @@ These tables are the one place of registration.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Annotated, Literal, Self
 
 from simdp.collectives.base import (
     Algorithm,
     AllGather,
     AllReduce,
+    AllToAll,
     Barrier,
     Broadcast,
     Gather,
+    Part,
     Plan,
     Reduce,
     ReduceScatter,
     Round,
     Scatter,
 )
-from simdp.collectives.naive import (
-    NaiveAllReduce,
-    NaiveBroadcast,
-    NaiveGather,
-    NaiveReduce,
-    NaiveScatter,
+from simdp.collectives.layout import Layout
+from simdp.collectives.ring import RingAllGather, RingAllReduce, RingBroadcast
+from simdp.errors import ScenarioError
+from simdp.spec import Family, Spec, one_of
+
+ALL_GATHER: Family[AllGather] = Family(
+    __name__,
+    {
+        "auto": "AutoAllGather",
+        "bidirectional": "BidirectionalAllGather",
+        "direct": "DirectAllGather",
+        "hierarchical": "HierarchicalAllGather",
+        "msccl": "MscclAllGather",
+        "multi_ring": "MultiRingAllGather",
+        "nvls": "NvlsAllGather",
+        "recursive_doubling": "RecursiveDoublingAllGather",
+        "ring": "RingAllGather",
+        "torus2d": "Torus2dAllGather",
+    },
 )
-from simdp.collectives.ring import (
-    RingAllGather,
-    RingAllReduce,
-    RingBroadcast,
-    RingReduceScatter,
+ALL_REDUCE: Family[AllReduce] = Family(
+    __name__,
+    {
+        "auto": "AutoAllReduce",
+        "bidirectional": "BidirectionalAllReduce",
+        "direct": "DirectAllReduce",
+        "double_tree": "DoubleTreeAllReduce",
+        "halving_doubling": "HalvingDoublingAllReduce",
+        "hierarchical": "HierarchicalAllReduce",
+        "msccl": "MscclAllReduce",
+        "multi_ring": "MultiRingAllReduce",
+        "naive": "NaiveAllReduce",
+        "nvls": "NvlsAllReduce",
+        "recursive_doubling": "RecursiveDoublingAllReduce",
+        "ring": "RingAllReduce",
+        "sharp": "SharpAllReduce",
+        "torus2d": "Torus2dAllReduce",
+        "tree": "TreeAllReduce",
+    },
 )
-from simdp.collectives.tree import TreeAllReduce, TreeBarrier, TreeBroadcast, TreeReduce
-from simdp.spec import Spec, one_of
+ALL_TO_ALL: Family[AllToAll] = Family(
+    __name__,
+    {
+        "auto": "AutoAllToAll",
+        "direct": "DirectAllToAll",
+        "hierarchical": "HierarchicalAllToAll",
+        "msccl": "MscclAllToAll",
+        "pairwise": "PairwiseAllToAll",
+    },
+)
+BARRIER: Family[Barrier] = Family(
+    __name__,
+    {
+        "recursive_doubling": "RecursiveDoublingBarrier",
+        "tree": "TreeBarrier",
+    },
+)
+BROADCAST: Family[Broadcast] = Family(
+    __name__,
+    {
+        "auto": "AutoBroadcast",
+        "bidirectional": "BidirectionalBroadcast",
+        "binomial": "BinomialBroadcast",
+        "double_tree": "DoubleTreeBroadcast",
+        "halving_doubling": "HalvingDoublingBroadcast",
+        "hierarchical": "HierarchicalBroadcast",
+        "msccl": "MscclBroadcast",
+        "naive": "NaiveBroadcast",
+        "nvls": "NvlsBroadcast",
+        "ring": "RingBroadcast",
+        "sharp": "SharpBroadcast",
+        "tree": "TreeBroadcast",
+    },
+)
+GATHER: Family[Gather] = Family(
+    __name__,
+    {
+        "msccl": "MscclGather",
+        "naive": "NaiveGather",
+    },
+)
+REDUCE: Family[Reduce] = Family(
+    __name__,
+    {
+        "auto": "AutoReduce",
+        "binomial": "BinomialReduce",
+        "double_tree": "DoubleTreeReduce",
+        "halving_doubling": "HalvingDoublingReduce",
+        "hierarchical": "HierarchicalReduce",
+        "msccl": "MscclReduce",
+        "naive": "NaiveReduce",
+        "sharp": "SharpReduce",
+        "tree": "TreeReduce",
+    },
+)
+REDUCE_SCATTER: Family[ReduceScatter] = Family(
+    __name__,
+    {
+        "auto": "AutoReduceScatter",
+        "bidirectional": "BidirectionalReduceScatter",
+        "direct": "DirectReduceScatter",
+        "halving_doubling": "HalvingDoublingReduceScatter",
+        "hierarchical": "HierarchicalReduceScatter",
+        "msccl": "MscclReduceScatter",
+        "multi_ring": "MultiRingReduceScatter",
+        "nvls": "NvlsReduceScatter",
+        "ring": "RingReduceScatter",
+        "torus2d": "Torus2dReduceScatter",
+    },
+)
+SCATTER: Family[Scatter] = Family(
+    __name__,
+    {
+        "msccl": "MscclScatter",
+        "naive": "NaiveScatter",
+    },
+)
 
-ALL_REDUCE: dict[str, type[AllReduce]] = {
-    "naive": NaiveAllReduce,
-    "ring": RingAllReduce,
-    "tree": TreeAllReduce,
-}
-REDUCE_SCATTER: dict[str, type[ReduceScatter]] = {"ring": RingReduceScatter}
-ALL_GATHER: dict[str, type[AllGather]] = {"ring": RingAllGather}
-BROADCAST: dict[str, type[Broadcast]] = {
-    "naive": NaiveBroadcast,
-    "ring": RingBroadcast,
-    "tree": TreeBroadcast,
-}
-REDUCE: dict[str, type[Reduce]] = {"naive": NaiveReduce, "tree": TreeReduce}
-SCATTER: dict[str, type[Scatter]] = {"naive": NaiveScatter}
-GATHER: dict[str, type[Gather]] = {"naive": NaiveGather}
-BARRIER: dict[str, type[Barrier]] = {"tree": TreeBarrier}
-
-FAMILIES: dict[str, dict[str, type[Algorithm]]] = {
-    "all_gather": {**ALL_GATHER},
-    "all_reduce": {**ALL_REDUCE},
-    "barrier": {**BARRIER},
-    "broadcast": {**BROADCAST},
-    "gather": {**GATHER},
-    "reduce": {**REDUCE},
-    "reduce_scatter": {**REDUCE_SCATTER},
-    "scatter": {**SCATTER},
+FAMILIES: dict[str, Family[Algorithm]] = {
+    "all_gather": ALL_GATHER,
+    "all_reduce": ALL_REDUCE,
+    "all_to_all": ALL_TO_ALL,
+    "barrier": BARRIER,
+    "broadcast": BROADCAST,
+    "gather": GATHER,
+    "reduce": REDUCE,
+    "reduce_scatter": REDUCE_SCATTER,
+    "scatter": SCATTER,
 }
 
+# A member that holds members, such as `hierarchical`, takes the types of its fields from here.
 AnyAllGather = Annotated[AllGather, one_of("all_gather", ALL_GATHER, default="ring")]
 AnyAllReduce = Annotated[AllReduce, one_of("all_reduce", ALL_REDUCE, default="ring")]
+AnyAllToAll = Annotated[AllToAll, one_of("all_to_all", ALL_TO_ALL)]
 AnyBroadcast = Annotated[Broadcast, one_of("broadcast", BROADCAST, default="ring")]
+AnyReduce = Annotated[Reduce, one_of("reduce", REDUCE)]
+AnyReduceScatter = Annotated[
+    ReduceScatter, one_of("reduce_scatter", REDUCE_SCATTER, default="ring")
+]
 
 
 class Collectives(Spec):
@@ -85,6 +180,24 @@ class Collectives(Spec):
     broadcast: AnyBroadcast = RingBroadcast()
     cost: Literal["links"] = "links"
 
+    def settled(self, base: Path) -> Self:
+        """The same algorithms with their files read; relative paths start from ``base``.
+
+        Raises
+        ------
+        ScenarioError
+            With a line for every algorithm whose file cannot be read, or is no such algorithm.
+        """
+        found, lines = {}, []
+        for name in (key for key in type(self).model_fields if key in FAMILIES):
+            try:
+                found[name] = getattr(self, name).settled(base)
+            except ScenarioError as error:
+                lines += [f"collectives.{name}: {line}" for line in error.problems]
+        if lines:
+            raise ScenarioError(lines)
+        return self.model_copy(update=found)
+
 
 __all__ = [
     "ALL_REDUCE",
@@ -92,6 +205,8 @@ __all__ = [
     "FAMILIES",
     "Algorithm",
     "Collectives",
+    "Layout",
+    "Part",
     "Plan",
     "Round",
 ]

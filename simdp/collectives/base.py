@@ -1,147 +1,92 @@
-"""Collectives as data: Round, Plan, and the families of algorithms that make plans.
-
-A plan says what goes where, in rounds; it carries no data and no time. Everyone reads the same
-plan: the event fabric, the vectorised fabric, the payload that moves real arrays, and the proof in
-`ledger`.
-
-The contract of a plan
-----------------------
-* A transfer moves one chunk from ``src`` to ``dst``. Where ``reduce`` is true the receiver adds it
-  to its own copy of the chunk, else it replaces its copy. All transfers of a round read what was
-  there when the round began; reductions of a round apply in the order in which they are listed.
-* In time, a transfer starts when both ranks have entered the collective, every transfer of an
-  earlier round into ``(src, chunk)`` has arrived, and the previous transfer from ``src`` to ``dst``
-  is done. Rounds are no barriers.
-* Every chunk is charged as the exact fraction ``nbytes / num_chunks``; the payload splits whole
-  elements.
-"""
+"""The families of collective algorithms, which make plans (`simdp.collectives.plan`)."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import ClassVar, NamedTuple
+from collections.abc import Hashable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import ClassVar, Self
 
-import numpy as np
-from numpy.typing import NDArray
+from pydantic import Field
 
-from simdp.spec import Spec
+from simdp.collectives.layout import Layout, layout_of
+from simdp.collectives.plan import (
+    Ints,
+    Moves,
+    Offsets,
+    Order,
+    Part,
+    Plan,
+    Round,
+    even_offsets,
+    expand,
+)
+from simdp.collectives.slicing import behind, in_turn
+from simdp.spec import Int, Spec
 
-Ints = NDArray[np.int64]
-Offsets = Callable[[int, int], Ints]
-
-
-class Round(NamedTuple):
-    """Transfers that may happen at the same time, as arrays of equal length.
-
-    Attributes
-    ----------
-    src, dst : ndarray, int64
-        Ranks.
-    chunk : ndarray, int64
-        Which chunk moves.
-    reduce : bool or ndarray of bool
-        Whether the receiver adds (True) or replaces (False).
-    """
-
-    src: Ints
-    dst: Ints
-    chunk: Ints
-    reduce: bool | NDArray[np.bool_]
-
-
-@dataclass(frozen=True, eq=False)
-class Plan:
-    """One collective on a number of ranks: who sends which chunk to whom, round by round.
-
-    Attributes
-    ----------
-    collective : str
-        What it does, a key of `simdp.collectives.FAMILIES`.
-    world_size, num_chunks : int
-        Ranks, and pieces that the buffer is cut into.
-    root : int
-        The rank that gives or gets everything, where there is one.
-    rounds : callable
-        Starts the rounds from the beginning.
-    offsets : callable
-        ``offsets(num_elements, itemsize)``: where each chunk begins in a buffer, and where the
-        last one ends, shape `(num_chunks + 1,)`.
-    repeats : bool
-        Every round has the same ``src`` and ``dst``, each rank sends once and receives once in it,
-        and a transfer needs, of the earlier rounds, only what its source received in the last one.
-        Then a clock needs memory for two rounds instead of every chunk of every rank.
-    """
-
-    collective: str
-    world_size: int
-    num_chunks: int
-    root: int
-    rounds: Callable[[], Iterator[Round]]
-    offsets: Offsets
-    repeats: bool = False
-
-    @cached_property
-    def num_rounds(self) -> int:
-        """Number of rounds."""
-        return sum(1 for _ in self.rounds())
-
-    @cached_property
-    def sends_per_rank(self) -> Ints:
-        """How many chunks each rank sends, shape `(world_size,)`."""
-        if self.repeats and self.world_size > 1:
-            return np.full(self.world_size, self.num_rounds)
-        sends = np.zeros(self.world_size, dtype=np.int64)
-        for transfers in self.rounds():
-            np.add.at(sends, transfers.src, 1)
-        return sends
-
-
-def even_offsets(num_chunks: int) -> Offsets:
-    """Cut a buffer into chunks whose numbers of elements differ by one at most."""
-
-    def offsets(num_elements: int, itemsize: int) -> Ints:
-        return np.arange(num_chunks + 1, dtype=np.int64) * num_elements // num_chunks
-
-    return offsets
+MAX_SLICES = 1024
+"""Slices and pipelined chunks beyond this only cost time: each pays the latency once."""
 
 
 class Algorithm(Spec):
-    """Base of every collective algorithm. A member states its rounds; `plan` does the rest."""
+    """Base of every collective algorithm: `plan` is what others call.
+
+    A member is one of two: `Simple`, which states its rounds, or `Composed`, which puts other plans
+    together.
+
+    Attributes
+    ----------
+    slices : int
+        Pieces that every chunk is cut into; they run through the algorithm one behind the other.
+    """
 
     collective: ClassVar[str]
     """What it does; set by the family."""
 
     kind: str
+    slices: Int = Field(1, ge=1, le=MAX_SLICES)
 
     @abstractmethod
-    def rounds(self, world_size: int, num_chunks: int, root: int) -> Iterator[Round]:
-        """Generate the rounds for two ranks or more."""
+    def cut(self, layout: Layout, nbytes: float) -> Hashable:
+        """How a buffer of ``nbytes`` is cut: all that a plan takes from its size."""
 
     @abstractmethod
-    def num_chunks(self, world_size: int, nbytes: float) -> int:
-        """Number of pieces that a buffer of ``nbytes`` is cut into, at least 1."""
+    def build(self, layout: Layout, cut: Hashable, root: int) -> Plan:
+        """Make the plan for two ranks or more."""
 
-    def offsets(self, world_size: int, num_chunks: int) -> Offsets:
-        """How the payload cuts a buffer into chunks."""
-        return even_offsets(num_chunks)
+    def problem_with(self, layout: Layout) -> str | None:
+        """Say why the algorithm cannot serve a layout, or None."""
+        return None
 
-    def repeats(self) -> bool:
-        """Whether the plan keeps the promise of `Plan.repeats`."""
-        return False
+    def settled(self, base: Path) -> Self:
+        """The same algorithm with the files read that it or its members name.
 
-    def plan(self, world_size: int, nbytes: float, root: int = 0) -> Plan:
+        Parameters
+        ----------
+        base : Path
+            Folder that relative paths start from.
+
+        Raises
+        ------
+        ScenarioError
+            If a file cannot be read or is no such algorithm.
+        """
+        fields = {name: getattr(self, name) for name in type(self).model_fields}
+        members = {name: each.settled(base) for name, each in fields.items() if _is_member(each)}
+        return self.model_copy(update=members) if members else self
+
+    def plan(self, layout: Layout | int, nbytes: float, root: int = 0) -> Plan:
         """Plan the collective.
 
         Parameters
         ----------
-        world_size : int
-            Number of ranks, 1 or more.
+        layout : Layout or int
+            Where the ranks live, or how many there are in one node.
         nbytes : float
             Bytes of the whole buffer: what an all_reduce or a broadcast leaves on every rank, what
-            a reduce_scatter or a scatter takes apart, what an all_gather or a gather puts together.
+            a reduce_scatter or a scatter takes apart, what an all_gather or a gather puts
+            together, what a rank gives away and gets in an all_to_all.
         root : int
             For broadcast, reduce, scatter and gather.
 
@@ -153,31 +98,95 @@ class Algorithm(Spec):
         Raises
         ------
         ValueError
-            If ``world_size``, ``nbytes`` or ``root`` is out of range.
+            If ``nbytes`` or ``root`` is out of range, or the algorithm cannot serve the layout.
         """
-        if world_size < 1:
-            raise ValueError(f"world_size must be >= 1, got {world_size}")
-        if nbytes < 0:
-            raise ValueError(f"nbytes must be >= 0, got {nbytes}")
-        if not 0 <= root < world_size:
-            raise ValueError(f"root must be in 0 ... {world_size - 1}, got {root}")
-        return _plan(self, world_size, self.num_chunks(world_size, nbytes), root)
+        layout = layout_of(layout)
+        if not 0 <= nbytes < float("inf"):
+            raise ValueError(f"nbytes must be >= 0 and finite, got {nbytes}")
+        if not 0 <= root < layout.world_size:
+            raise ValueError(f"root must be in 0 ... {layout.world_size - 1}, got {root}")
+        if layout.world_size == 1:
+            return _nothing(self.collective)
+        wrong = self.problem_with(layout)
+        if wrong:
+            raise ValueError(f"{self.collective} {self.kind}: {wrong}")
+        return _plan(self, layout, self.cut(layout, nbytes), root)
+
+
+def _is_member(value: object) -> bool:
+    return isinstance(value, Algorithm)
 
 
 @lru_cache(maxsize=256)
-def _plan(algorithm: Algorithm, world_size: int, num_chunks: int, root: int) -> Plan:
-    def rounds() -> Iterator[Round]:
-        return algorithm.rounds(world_size, num_chunks, root) if world_size > 1 else iter(())
+def _plan(algorithm: Algorithm, layout: Layout, cut: Hashable, root: int) -> Plan:
+    return algorithm.build(layout, cut, root)
 
-    return Plan(
-        collective=algorithm.collective,
-        world_size=world_size,
-        num_chunks=num_chunks,
-        root=root,
-        rounds=rounds,
-        offsets=algorithm.offsets(world_size, num_chunks),
-        repeats=algorithm.repeats(),
-    )
+
+@lru_cache(maxsize=16)
+def _nothing(collective: str) -> Plan:
+    """The plan of a rank that is alone."""
+    scratch = int(collective == "all_to_all")  # where the result of an all_to_all lies
+    return Plan(collective, 1, 1, 0, lambda: iter(()), even_offsets(1), num_scratch=scratch)
+
+
+class Simple(Algorithm):
+    """An algorithm that states its rounds."""
+
+    order: ClassVar[Order] = "chunk"
+
+    @abstractmethod
+    def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
+        """Generate the rounds for two ranks or more, as if there were one slice."""
+
+    @abstractmethod
+    def num_chunks(self, layout: Layout, nbytes: float) -> int:
+        """Number of pieces that a buffer of ``nbytes`` is cut into, at least 1."""
+
+    def offsets(self, layout: Layout, num_chunks: int) -> Offsets:
+        """How the payload cuts a buffer into chunks."""
+        return even_offsets(num_chunks)
+
+    def num_scratch(self, layout: Layout, num_chunks: int) -> int:
+        """Chunks that a rank needs beside the buffer's."""
+        return 0
+
+    def num_switches(self, layout: Layout) -> int:
+        """Switches that take part."""
+        return 0
+
+    def route(self, layout: Layout, root: int) -> Ints | None:
+        """See `Plan.route`."""
+        return None
+
+    def cut(self, layout: Layout, nbytes: float) -> Hashable:
+        """See `Algorithm`: the number of chunks."""
+        return self.num_chunks(layout, nbytes)
+
+    def build(self, layout: Layout, cut: Hashable, root: int) -> Plan:
+        """See `Algorithm`."""
+        assert isinstance(cut, int)
+        num_chunks, k = cut, self.slices
+
+        def rounds() -> Iterator[Round]:
+            generated = self.rounds(layout, num_chunks, root)
+            if k == 1:
+                return generated
+            return in_turn(generated, k) if self.order == "ring" else behind(generated, k)
+
+        offsets = self.offsets(layout, num_chunks) if k == 1 else even_offsets(num_chunks * k)
+        return Plan(
+            collective=self.collective,
+            world_size=layout.world_size,
+            num_chunks=num_chunks * k,
+            root=root,
+            rounds=rounds,
+            offsets=offsets,
+            order=self.order,
+            slices=k,
+            route=self.route(layout, root),
+            num_scratch=self.num_scratch(layout, num_chunks) * k,
+            num_switches=self.num_switches(layout),
+        )
 
 
 class AllReduce(Algorithm):
@@ -196,6 +205,12 @@ class AllGather(Algorithm):
     """Every rank ends with every rank's piece."""
 
     collective: ClassVar[str] = "all_gather"
+
+
+class AllToAll(Algorithm):
+    """Rank r ends with every rank's r-th piece, in the order of the ranks."""
+
+    collective: ClassVar[str] = "all_to_all"
 
 
 class Broadcast(Algorithm):
@@ -226,3 +241,28 @@ class Barrier(Algorithm):
     """No rank leaves before every rank has entered; nothing but the message itself is moved."""
 
     collective: ClassVar[str] = "barrier"
+
+
+__all__ = [
+    "MAX_SLICES",
+    "Algorithm",
+    "AllGather",
+    "AllReduce",
+    "AllToAll",
+    "Barrier",
+    "Broadcast",
+    "Gather",
+    "Ints",
+    "Moves",
+    "Offsets",
+    "Order",
+    "Part",
+    "Plan",
+    "Reduce",
+    "ReduceScatter",
+    "Round",
+    "Scatter",
+    "Simple",
+    "even_offsets",
+    "expand",
+]

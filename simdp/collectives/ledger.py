@@ -1,8 +1,9 @@
 """The static proof of a plan: every contribution is counted exactly once, nothing is missing.
 
-Rank r contributes the token r. The ledger keeps, for every rank and chunk, the set of tokens that
-its copy holds, and plays the rounds on these sets: a copy replaces a set, a reduction unites two
-sets that must not have a token in common. No data, no time.
+Rank r contributes the token r. The ledger keeps, for every vertex and chunk, the set of tokens that
+its copy holds and which piece of the buffer it is a copy of, and plays the moves on them: a copy
+replaces, a reduction unites two sets that must not have a token in common and must be of one piece.
+No data, no time.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from simdp.collectives.base import Plan, Round
+from simdp.collectives.base import Ints, Moves, Plan
 from simdp.errors import PlanError
 
 Bits = NDArray[np.uint64]
+
+NOTHING = -1
+"""The piece that an empty chunk holds."""
 
 
 def prove(plan: Plan) -> None:
@@ -22,7 +26,7 @@ def prove(plan: Plan) -> None:
     Parameters
     ----------
     plan : Plan
-        Of any size; memory is `world_size * num_chunks * world_size` bits.
+        Of any size; memory is `num_vertices * num_slots * world_size` bits.
 
     Raises
     ------
@@ -30,97 +34,123 @@ def prove(plan: Plan) -> None:
         Naming the round, rank and chunk where a contribution is sent before it is there, counted
         twice, or missing at the end.
     """
-    held = _initial(plan)
-    for number, transfers in enumerate(plan.rounds()):
-        _apply(plan, held, number, transfers)
-    _check_final(plan, held)
+    held, piece = _initial(plan)
+    for number, moves in enumerate(plan.moves()):
+        _apply(plan, held, piece, number, moves)
+    for rank in range(plan.world_size):
+        _check_final(plan, held[rank], piece[rank], rank)
 
 
-def _tokens(plan: Plan, ranks: list[int]) -> Bits:
+def _token(plan: Plan, rank: int) -> Bits:
     words = np.zeros((plan.world_size + 63) // 64, dtype=np.uint64)
-    for rank in ranks:
-        words[rank // 64] |= np.uint64(1 << (rank % 64))
+    words[rank // 64] = np.uint64(1 << (rank % 64))
     return words
 
 
-def _initial(plan: Plan) -> Bits:
-    n, chunks = plan.world_size, plan.num_chunks
-    held = np.zeros((n, chunks, (n + 63) // 64), dtype=np.uint64)
-    for rank in range(n):
-        token = _tokens(plan, [rank])
-        match plan.collective:
-            case "broadcast" | "scatter":
-                if rank == plan.root:
-                    held[rank] = token
-            case "all_gather" | "gather":
-                held[rank, rank] = token
-            case _:
-                held[rank] = token
-    return held
+def _tokens(plan: Plan) -> Bits:
+    """One token of every rank, shape `(world_size, words)`."""
+    return np.stack([_token(plan, rank) for rank in range(plan.world_size)])
 
 
-def _apply(plan: Plan, held: Bits, number: int, transfers: Round) -> None:
-    src, dst, chunk = transfers.src, transfers.dst, transfers.chunk
-    reduce = np.broadcast_to(transfers.reduce, src.shape)
-    outside = (
-        (np.minimum(src, dst) < 0)
-        | (np.maximum(src, dst) >= plan.world_size)
-        | (src == dst)
-        | (chunk < 0)
-        | (chunk >= plan.num_chunks)
-    )
-    for i in np.flatnonzero(outside):
-        raise PlanError(
-            f"{plan.collective}: round {number} sends chunk {chunk[i]} from rank {src[i]} to rank "
-            f"{dst[i]}, outside {plan.world_size} ranks and {plan.num_chunks} chunks."
-        )
-    sent = held[src, chunk].copy()  # all transfers of a round read what was there before it
+def _pieces(plan: Plan) -> Ints:
+    """Which rank's piece each chunk of the buffer is, where every rank has one."""
+    return np.arange(plan.num_chunks) * plan.world_size // plan.num_chunks
+
+
+def _initial(plan: Plan) -> tuple[Bits, Ints]:
+    n, chunks, token = plan.world_size, plan.num_chunks, _tokens(plan)
+    held = np.zeros((plan.num_vertices, plan.num_slots, token.shape[1]), dtype=np.uint64)
+    piece = np.full((plan.num_vertices, plan.num_slots), NOTHING)
+    there = np.ones((n, chunks), dtype=bool)
+    if plan.collective in ("broadcast", "scatter"):
+        there[np.arange(n) != plan.root] = False
+    elif plan.collective in ("all_gather", "gather"):
+        there = _pieces(plan) == np.arange(n)[:, None]
+    ranks, slots = np.nonzero(there)
+    held[ranks, slots], piece[ranks, slots] = token[ranks], slots
+    if plan.collective == "all_to_all":  # what a rank sends to itself is at its place
+        ranks, slots = np.nonzero(_pieces(plan) == np.arange(n)[:, None])
+        held[ranks, chunks + slots], piece[ranks, chunks + slots] = token[ranks], slots
+    return held, piece
+
+
+def _apply(plan: Plan, held: Bits, piece: Ints, number: int, moves: Moves) -> None:
+    src, dst, chunk, to, reduce = moves
+    _check_places(plan, number, moves)
+    sent, what = held[src, chunk], piece[src, chunk]  # as they were before the round
     for i in np.flatnonzero(~sent.any(axis=1)):
         raise PlanError(
             f"{plan.collective}: in round {number} rank {src[i]} sends chunk {chunk[i]} to rank "
             f"{dst[i]} before it holds any of it."
         )
-    target = dst * plan.num_chunks + chunk
+    target = dst * plan.num_slots + to
     alone = np.unique(target).size == target.size
     groups = [np.arange(len(src))] if alone else [np.array([i]) for i in range(len(src))]
     for group in groups:
-        to, what, adds = dst[group], chunk[group], reduce[group]
-        doubled = (held[to, what] & sent[group]).any(axis=1) & adds
+        rank, slot, adds = dst[group], to[group], reduce[group]
+        doubled = (held[rank, slot] & sent[group]).any(axis=1) & adds
         for i in np.flatnonzero(doubled):
             raise PlanError(
-                f"{plan.collective}: in round {number} rank {to[i]} adds to chunk {what[i]} a "
+                f"{plan.collective}: in round {number} rank {rank[i]} adds to chunk {slot[i]} a "
                 "contribution that it holds already; it would be counted twice."
             )
-        held[to, what] = np.where(adds[:, None], held[to, what] | sent[group], sent[group])
-
-
-def _check_final(plan: Plan, held: Bits) -> None:
-    n = plan.world_size
-    everyone = _tokens(plan, list(range(n)))
-    for rank in range(n):
-        match plan.collective:
-            case "reduce_scatter":
-                chunks, wanted = [rank], [everyone]
-            case "scatter":
-                chunks, wanted = [rank], [_tokens(plan, [plan.root])]
-            case "broadcast":
-                chunks, wanted = list(range(plan.num_chunks)), [_tokens(plan, [plan.root])]
-            case "all_gather":
-                chunks = list(range(n))
-                wanted = [_tokens(plan, [c]) for c in chunks]
-            case "gather":
-                chunks = list(range(n)) if rank == plan.root else []
-                wanted = [_tokens(plan, [c]) for c in chunks] or [everyone]
-            case "reduce":
-                chunks = list(range(plan.num_chunks)) if rank == plan.root else []
-                wanted = [everyone]
-            case _:
-                chunks, wanted = list(range(plan.num_chunks)), [everyone]
-        due = np.broadcast_to(np.stack(wanted), held[rank, chunks].shape)
-        for i in np.flatnonzero((held[rank, chunks] != due).any(axis=1)):
-            missing = int(np.bitwise_count(due[i] & ~held[rank, chunks[i]]).sum())
+        mine = piece[rank, slot]
+        mixed = adds & (mine != what[group]) & (mine != NOTHING)
+        for i in np.flatnonzero(mixed):
             raise PlanError(
-                f"{plan.collective}: rank {rank} ends without what it should have of chunk "
-                f"{chunks[i]}: {missing} of {int(np.bitwise_count(due[i]).sum())} contributions "
-                "are missing."
+                f"{plan.collective}: in round {number} rank {rank[i]} adds piece "
+                f"{what[group][i]} of the buffer to chunk {slot[i]}, which holds piece {mine[i]}."
             )
+        kept = np.where(adds[:, None], held[rank, slot], np.uint64(0))
+        held[rank, slot], piece[rank, slot] = kept | sent[group], what[group]
+
+
+def _check_places(plan: Plan, number: int, moves: Moves) -> None:
+    src, dst, chunk, to, _ = moves
+    outside = (
+        (np.minimum(src, dst) < 0)
+        | (np.maximum(src, dst) >= plan.num_vertices)
+        | ((src == dst) & (chunk == to))
+        | (np.minimum(chunk, to) < 0)
+        | (np.maximum(chunk, to) >= plan.num_slots)
+    )
+    for i in np.flatnonzero(outside):
+        raise PlanError(
+            f"{plan.collective}: round {number} sends chunk {chunk[i]} from rank {src[i]} to rank "
+            f"{dst[i]}, outside {plan.num_vertices} ranks and {plan.num_slots} chunks."
+        )
+
+
+def _check_final(plan: Plan, held: Bits, piece: Ints, rank: int) -> None:
+    slots, tokens, pieces = _due(plan, rank)
+    lacking = (held[slots] != tokens).any(axis=1)
+    for i in np.flatnonzero(lacking):
+        missing = int(np.bitwise_count(tokens[i] & ~held[slots[i]]).sum())
+        count = int(np.bitwise_count(tokens[i]).sum())
+        raise PlanError(
+            f"{plan.collective}: rank {rank} ends without what it should have of chunk "
+            f"{slots[i]}: {missing} of {count} contributions are missing."
+        )
+    for i in np.flatnonzero(piece[slots] != pieces):
+        raise PlanError(
+            f"{plan.collective}: rank {rank} ends with piece {piece[slots[i]]} of the buffer in "
+            f"chunk {slots[i]}, where piece {pieces[i]} should be."
+        )
+
+
+def _due(plan: Plan, rank: int) -> tuple[Ints, Bits, Ints]:
+    """Chunks that a rank must end with, the tokens in each, and the piece that each is."""
+    chunks, owner, token = np.arange(plan.num_chunks), _pieces(plan), _tokens(plan)
+    everyone = np.bitwise_or.reduce(token, axis=0)
+    collective, mine = plan.collective, chunks[owner == rank]
+    if collective in ("reduce", "gather") and rank != plan.root:
+        chunks = chunks[:0]
+    if collective in ("reduce_scatter", "scatter"):
+        chunks = mine
+    if collective in ("all_gather", "gather"):
+        return chunks, token[owner[chunks]], chunks
+    if collective == "all_to_all":
+        pieces = np.tile(mine, plan.world_size)  # the same piece of every rank's buffer
+        return plan.num_chunks + chunks, token[owner], pieces
+    source = token[plan.root] if collective in ("broadcast", "scatter") else everyone
+    return chunks, np.broadcast_to(source, (len(chunks), len(source))), chunks

@@ -7,7 +7,17 @@ from typing import Literal
 
 import numpy as np
 
-from simdp.collectives.base import AllReduce, Broadcast, Gather, Ints, Reduce, Round, Scatter
+from simdp.collectives.base import (
+    AllReduce,
+    Broadcast,
+    Gather,
+    Ints,
+    Reduce,
+    Round,
+    Scatter,
+    Simple,
+)
+from simdp.collectives.layout import Layout
 
 
 def _others(world_size: int, root: int) -> Ints:
@@ -23,68 +33,68 @@ def _hand_out(others: Ints, root: int, chunk: Ints) -> Round:
     return Round(np.full_like(others, root), others, chunk, False)
 
 
-class NaiveAllReduce(AllReduce):
+class NaiveAllReduce(Simple, AllReduce):
     """Every rank sends its buffer to rank 0, which adds them in rank order and sends the sum."""
 
     kind: Literal["naive"] = "naive"
 
-    def num_chunks(self, world_size: int, nbytes: float) -> int:
+    def num_chunks(self, layout: Layout, nbytes: float) -> int:
         return 1
 
-    def rounds(self, world_size: int, num_chunks: int, root: int) -> Iterator[Round]:
-        others = _others(world_size, root)
+    def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
+        others = _others(layout.world_size, root)
         whole = np.zeros_like(others)
         yield _collect(others, root, whole, True)
         yield _hand_out(others, root, whole)
 
 
-class NaiveReduce(Reduce):
+class NaiveReduce(Simple, Reduce):
     """Every rank sends its buffer to the root, which adds them in rank order."""
 
     kind: Literal["naive"] = "naive"
 
-    def num_chunks(self, world_size: int, nbytes: float) -> int:
+    def num_chunks(self, layout: Layout, nbytes: float) -> int:
         return 1
 
-    def rounds(self, world_size: int, num_chunks: int, root: int) -> Iterator[Round]:
-        others = _others(world_size, root)
+    def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
+        others = _others(layout.world_size, root)
         yield _collect(others, root, np.zeros_like(others), True)
 
 
-class NaiveBroadcast(Broadcast):
+class NaiveBroadcast(Simple, Broadcast):
     """The root sends its buffer to every rank."""
 
     kind: Literal["naive"] = "naive"
 
-    def num_chunks(self, world_size: int, nbytes: float) -> int:
+    def num_chunks(self, layout: Layout, nbytes: float) -> int:
         return 1
 
-    def rounds(self, world_size: int, num_chunks: int, root: int) -> Iterator[Round]:
-        others = _others(world_size, root)
+    def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
+        others = _others(layout.world_size, root)
         yield _hand_out(others, root, np.zeros_like(others))
 
 
-class NaiveScatter(Scatter):
+class NaiveScatter(Simple, Scatter):
     """The root sends every rank its piece."""
 
     kind: Literal["naive"] = "naive"
 
-    def num_chunks(self, world_size: int, nbytes: float) -> int:
-        return world_size
+    def num_chunks(self, layout: Layout, nbytes: float) -> int:
+        return layout.world_size
 
-    def rounds(self, world_size: int, num_chunks: int, root: int) -> Iterator[Round]:
-        others = _others(world_size, root)
+    def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
+        others = _others(layout.world_size, root)
         yield _hand_out(others, root, others)
 
 
-class NaiveGather(Gather):
+class NaiveGather(Simple, Gather):
     """Every rank sends the root its piece."""
 
     kind: Literal["naive"] = "naive"
 
-    def num_chunks(self, world_size: int, nbytes: float) -> int:
-        return world_size
+    def num_chunks(self, layout: Layout, nbytes: float) -> int:
+        return layout.world_size
 
-    def rounds(self, world_size: int, num_chunks: int, root: int) -> Iterator[Round]:
-        others = _others(world_size, root)
+    def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
+        others = _others(layout.world_size, root)
         yield _collect(others, root, others, False)

@@ -3,36 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from simdp.collectives.base import (
+    MAX_SLICES,
     AllGather,
     AllReduce,
     Broadcast,
     Ints,
     Offsets,
+    Order,
     ReduceScatter,
     Round,
+    Simple,
     even_offsets,
 )
+from simdp.collectives.layout import Layout
 from simdp.spec import PositiveBytes
 
 
-def _ring_rounds(
-    world_size: int, first_chunk: int, num_reducing: int, num_rounds: int
+def ring_rounds(
+    order: Ints, first_chunk: int, num_reducing: int, num_rounds: int
 ) -> Iterator[Round]:
-    """In every round rank r sends chunk ``r + first_chunk - step`` to ``r + 1``."""
-    n, src = world_size, np.arange(world_size)
-    dst = (src + 1) % n
-    doubled = np.concatenate([src, src])  # doubled[i : i + n] is (src + i) % n, without the modulo
+    """Rounds of a ring in which every rank of ``order`` sends to the next one.
+
+    The rank at place p sends the chunk of the rank at place ``p + first_chunk - step``, which the
+    receiver adds in the first ``num_reducing`` rounds.
+    """
+    n, src, dst = len(order), order, np.roll(order, -1)
+    doubled = np.concatenate([order, order])  # doubled[i : i + n] is order[(places + i) % n]
     for step in range(num_rounds):
         shift = (first_chunk - step) % n
         yield Round(src, dst, doubled[shift : shift + n], step < num_reducing)
 
 
-class RingAllReduce(AllReduce):
+class RingAllReduce(Simple, AllReduce):
     """Reduce-scatter around the ring, then all-gather: 2 (n - 1) rounds of 1/n of the buffer.
 
     Attributes
@@ -48,22 +55,25 @@ class RingAllReduce(AllReduce):
     JPDC 69(2), 2009.
     """
 
+    order: ClassVar[Order] = "ring"
+
     kind: Literal["ring"] = "ring"
     chunking: Literal["even", "gloo"] = "even"
 
-    def num_chunks(self, world_size: int, nbytes: float) -> int:
-        return world_size
+    def num_chunks(self, layout: Layout, nbytes: float) -> int:
+        return layout.world_size
 
-    def repeats(self) -> bool:
-        return True
+    def offsets(self, layout: Layout, num_chunks: int) -> Offsets:
+        return (
+            _gloo_offsets(layout.world_size)
+            if self.chunking == "gloo"
+            else even_offsets(num_chunks)
+        )
 
-    def offsets(self, world_size: int, num_chunks: int) -> Offsets:
-        return _gloo_offsets(world_size) if self.chunking == "gloo" else even_offsets(num_chunks)
-
-    def rounds(self, world_size: int, num_chunks: int, root: int) -> Iterator[Round]:
-        n = world_size
+    def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
+        n = layout.world_size
         if self.chunking == "even":
-            yield from _ring_rounds(n, 0, n - 1, 2 * (n - 1))
+            yield from ring_rounds(np.arange(n), 0, n - 1, 2 * (n - 1))
             return
         # gloo sends downwards: chunk c starts at rank c - 1 and is complete at rank c.
         src = np.arange(n)
@@ -94,37 +104,36 @@ def _gloo_offsets(world_size: int) -> Offsets:
     return offsets
 
 
-class RingReduceScatter(ReduceScatter):
+class RingReduceScatter(Simple, ReduceScatter):
     """n - 1 rounds; the piece of rank r starts at rank r + 1 and is complete at rank r."""
 
+    order: ClassVar[Order] = "ring"
+
     kind: Literal["ring"] = "ring"
 
-    def num_chunks(self, world_size: int, nbytes: float) -> int:
-        return world_size
+    def num_chunks(self, layout: Layout, nbytes: float) -> int:
+        return layout.world_size
 
-    def repeats(self) -> bool:
-        return True
-
-    def rounds(self, world_size: int, num_chunks: int, root: int) -> Iterator[Round]:
-        yield from _ring_rounds(world_size, -1, world_size - 1, world_size - 1)
+    def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
+        n = layout.world_size
+        yield from ring_rounds(np.arange(n), -1, n - 1, n - 1)
 
 
-class RingAllGather(AllGather):
+class RingAllGather(Simple, AllGather):
     """n - 1 rounds; every rank passes on what it received last."""
 
+    order: ClassVar[Order] = "ring"
+
     kind: Literal["ring"] = "ring"
 
-    def num_chunks(self, world_size: int, nbytes: float) -> int:
-        return world_size
+    def num_chunks(self, layout: Layout, nbytes: float) -> int:
+        return layout.world_size
 
-    def repeats(self) -> bool:
-        return True
-
-    def rounds(self, world_size: int, num_chunks: int, root: int) -> Iterator[Round]:
-        yield from _ring_rounds(world_size, 0, 0, world_size - 1)
+    def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
+        yield from ring_rounds(np.arange(layout.world_size), 0, 0, layout.world_size - 1)
 
 
-class RingBroadcast(Broadcast):
+class RingBroadcast(Simple, Broadcast):
     """A pipelined chain along the ring: chunk c leaves the root in round c.
 
     Attributes
@@ -133,14 +142,19 @@ class RingBroadcast(Broadcast):
         Bytes per chunk; 512 KiB is the step of NCCL's Simple protocol (4 MiB of buffer in 8 steps).
     """
 
+    order: ClassVar[Order] = "chain"
+
     kind: Literal["ring"] = "ring"
     chunk_size: PositiveBytes = 512 * 2.0**10
 
-    def num_chunks(self, world_size: int, nbytes: float) -> int:
+    def num_chunks(self, layout: Layout, nbytes: float) -> int:
         return pipeline_chunks(nbytes, self.chunk_size)
 
-    def rounds(self, world_size: int, num_chunks: int, root: int) -> Iterator[Round]:
-        n = world_size
+    def route(self, layout: Layout, root: int) -> Ints:
+        return (root + np.arange(layout.world_size)) % layout.world_size
+
+    def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
+        n = layout.world_size
         for step in range(num_chunks + n - 2):
             # Position p on the chain (0 is the root) sends chunk step - p, where there is one.
             first, last = max(0, step - num_chunks + 1), min(n - 2, step)
@@ -150,5 +164,5 @@ class RingBroadcast(Broadcast):
 
 
 def pipeline_chunks(nbytes: float, chunk_size: float) -> int:
-    """Number of chunks of at most ``chunk_size`` bytes, 1 ... 1024."""
-    return int(min(max(-(-nbytes // chunk_size), 1), 1024))
+    """Number of chunks of at most ``chunk_size`` bytes, 1 ... `MAX_SLICES`."""
+    return int(min(max(-(-nbytes // chunk_size), 1), MAX_SLICES))

@@ -12,7 +12,8 @@ from typing import Literal
 
 import numpy as np
 
-from simdp.collectives.base import AllReduce, Barrier, Broadcast, Ints, Reduce, Round
+from simdp.collectives.base import AllReduce, Barrier, Broadcast, Ints, Reduce, Round, Simple
+from simdp.collectives.layout import Layout
 from simdp.collectives.ring import pipeline_chunks
 from simdp.spec import PositiveBytes
 
@@ -59,7 +60,7 @@ def _tree_rounds(
         yield Round(ranks[0], ranks[1], np.concatenate(chunk), np.concatenate(reduce))
 
 
-class TreeAllReduce(AllReduce):
+class TreeAllReduce(Simple, AllReduce):
     """Reduce up to rank 0 and broadcast down, pipelined.
 
     Attributes
@@ -71,46 +72,46 @@ class TreeAllReduce(AllReduce):
     kind: Literal["tree"] = "tree"
     chunk_size: PositiveBytes = 512 * 2.0**10
 
-    def num_chunks(self, world_size: int, nbytes: float) -> int:
+    def num_chunks(self, layout: Layout, nbytes: float) -> int:
         return pipeline_chunks(nbytes, self.chunk_size)
 
-    def rounds(self, world_size: int, num_chunks: int, root: int) -> Iterator[Round]:
-        return _tree_rounds(world_size, num_chunks, root, up=True, down=True)
+    def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
+        return _tree_rounds(layout.world_size, num_chunks, root, up=True, down=True)
 
 
-class TreeBroadcast(Broadcast):
+class TreeBroadcast(Simple, Broadcast):
     """Down the tree from the root, pipelined; ``chunk_size`` as in `TreeAllReduce`."""
 
     kind: Literal["tree"] = "tree"
     chunk_size: PositiveBytes = 512 * 2.0**10
 
-    def num_chunks(self, world_size: int, nbytes: float) -> int:
+    def num_chunks(self, layout: Layout, nbytes: float) -> int:
         return pipeline_chunks(nbytes, self.chunk_size)
 
-    def rounds(self, world_size: int, num_chunks: int, root: int) -> Iterator[Round]:
-        return _tree_rounds(world_size, num_chunks, root, up=False, down=True)
+    def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
+        return _tree_rounds(layout.world_size, num_chunks, root, up=False, down=True)
 
 
-class TreeReduce(Reduce):
+class TreeReduce(Simple, Reduce):
     """Up the tree to the root, pipelined; ``chunk_size`` as in `TreeAllReduce`."""
 
     kind: Literal["tree"] = "tree"
     chunk_size: PositiveBytes = 512 * 2.0**10
 
-    def num_chunks(self, world_size: int, nbytes: float) -> int:
+    def num_chunks(self, layout: Layout, nbytes: float) -> int:
         return pipeline_chunks(nbytes, self.chunk_size)
 
-    def rounds(self, world_size: int, num_chunks: int, root: int) -> Iterator[Round]:
-        return _tree_rounds(world_size, num_chunks, root, up=True, down=False)
+    def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
+        return _tree_rounds(layout.world_size, num_chunks, root, up=True, down=False)
 
 
-class TreeBarrier(Barrier):
+class TreeBarrier(Simple, Barrier):
     """An empty message up the tree and down again."""
 
     kind: Literal["tree"] = "tree"
 
-    def num_chunks(self, world_size: int, nbytes: float) -> int:
+    def num_chunks(self, layout: Layout, nbytes: float) -> int:
         return 1
 
-    def rounds(self, world_size: int, num_chunks: int, root: int) -> Iterator[Round]:
-        return _tree_rounds(world_size, num_chunks, root, up=True, down=True)
+    def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
+        return _tree_rounds(layout.world_size, num_chunks, root, up=True, down=True)

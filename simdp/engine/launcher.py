@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from functools import lru_cache
 from typing import Any, NamedTuple
 
-from simdp.collectives import Collectives, Plan
+from simdp.collectives import Collectives, Part, Plan
+from simdp.engine.choice import Planner
 from simdp.engine.ops import Launch
+from simdp.engine.sharing import concurrent
 
 MAX_TRANSFERS_PER_CALL = 2_000
 MAX_TRANSFERS_PER_RUN = 100_000
@@ -26,28 +29,47 @@ class Launcher:
     ----------
     collectives : Collectives
         The algorithms.
-    world_size : int
-        Number of ranks.
+    planner : Planner
+        Plans them for the cluster.
+
+    Attributes
+    ----------
+    num_calls : int
+        Collectives started so far.
     """
 
-    def __init__(self, collectives: Collectives, world_size: int) -> None:
-        self.collectives, self.world_size = collectives, world_size
-        self._num_calls = self._num_recorded = 0
+    def __init__(self, collectives: Collectives, planner: Planner) -> None:
+        self.collectives, self.planner = collectives, planner
+        self.num_calls = 0
+        self._num_recorded = 0
 
     def plan(self, collective: str, nbytes: float, root: int = 0) -> Plan:
         """Plan a collective, by its key in ``collectives``."""
-        plan: Plan = getattr(self.collectives, collective).plan(self.world_size, nbytes, root)
-        return plan
+        return self.planner.plan(getattr(self.collectives, collective), nbytes, root)
 
     def launch(
         self, step: int, plan: Plan, nbytes: float, label: str
     ) -> Generator[Any, None, Launched]:
         """Start a collective on the communication stream."""
-        number = self._num_calls
-        self._num_calls += 1
-        transfers = int(plan.sends_per_rank.sum())
-        record = transfers <= MAX_TRANSFERS_PER_CALL
+        number = self.num_calls
+        self.num_calls += 1
+        transfers = plan.num_transfers
+        record = transfers <= MAX_TRANSFERS_PER_CALL and not _overlapping(plan)
         record &= self._num_recorded + transfers <= MAX_TRANSFERS_PER_RUN
         self._num_recorded += transfers * record
         yield Launch(step, label, number, plan, nbytes, record)
         return Launched(number)
+
+
+@lru_cache(maxsize=256)
+def _overlapping(plan: Plan) -> bool:
+    """Whether two transfers from one rank to another may be under way at the same time."""
+    parts = plan.everything
+    return any(_pairs(parts[i]) & _pairs(parts[j]) for i, j in concurrent(parts))
+
+
+def _pairs(part: Part) -> set[tuple[int, int]]:
+    found: set[tuple[int, int]] = set()
+    for moves in part.moves():
+        found.update(zip(moves.src.tolist(), moves.dst.tolist(), strict=True))
+    return found

@@ -2,33 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simdp.cluster import Cluster
-from simdp.collectives import Plan
+from simdp.collectives import Part, Plan
+from simdp.errors import ScenarioError
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
+MAX_ROUTE_LINKS = 50_000_000
+"""Links of all routes of a part, 400 MB."""
+
+NUM_SAMPLED = 64
+"""Routes by which a part's are judged."""
+
+MAX_KEPT_TRANSFERS = 2_000_000
+"""Transfers of rounds that are kept for the next collective, some 100 MB."""
+
+
 @dataclass(frozen=True, eq=False)
 class Connections:
-    """Ordered pairs of ranks that exchange chunks, and their routes.
+    """Ordered pairs of vertices that exchange chunks in the groups of a part, and their routes.
 
     Attributes
     ----------
-    src, dst : ndarray, shape `(num_connections,)`
-        Ranks.
-    links : ndarray, shape `(num_connections, longest)`
+    places : ndarray, shape `(num_pairs, 2)`
+        The pairs, as places in a group: source and destination.
+    src, dst : ndarray, shape `(num_pairs, num_groups)`
+        The same as vertices of the cluster.
+    links : ndarray, shape `(num_pairs, num_groups, longest)`
         Link numbers of each route, filled up with -1.
-    alpha, bandwidth : ndarray, shape `(num_connections,)`
-        Sum of the links' latencies [s]; the narrowest link [bytes/s].
+    alpha, bandwidth : ndarray, shape `(num_pairs, num_groups)`
+        Sum of the links' latencies [s]; what the route lets through alone [bytes/s].
     """
 
+    places: Ints
     src: Ints
     dst: Ints
     links: Ints
@@ -36,68 +49,202 @@ class Connections:
     bandwidth: Floats
 
 
+@dataclass(frozen=True, eq=False)
+class Turn:
+    """A round of a plan, ready for a clock.
+
+    Attributes
+    ----------
+    pair : ndarray
+        Which of `Connections.places` each transfer uses.
+    src, dst : ndarray
+        Places.
+    chunk, to : ndarray
+        First chunk of each transfer, where it leaves and where it lands.
+    count : int or ndarray
+        Chunks of each transfer.
+    stride : int
+        Distance between them.
+    in_line : list of ndarray
+        Positions of the transfers that are first on their connections in this round, then of those
+        that are second, ...
+    once : bool
+        Whether every rank sends once at most and receives once at most, each chunk at a place of
+        its own.
+    """
+
+    pair: Ints
+    src: Ints
+    dst: Ints
+    chunk: Ints
+    to: Ints
+    count: int | Ints
+    stride: int
+    in_line: list[Ints]
+    once: bool
+
+
 class Network:
-    """Routes of one cluster.
+    """Routes of one cluster, or of one job's ranks in it.
 
     Parameters
     ----------
     cluster : Cluster
         Whose links.
+    vertices : ndarray, optional
+        The cluster's vertices that the job's ranks and switches are; all, if left out.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-        self._of_plan: dict[Plan, Connections] = {}
+    def __init__(self, cluster: Cluster, vertices: Ints | None = None) -> None:
+        self.cluster, self.vertices = cluster, vertices
+        self._pairs: dict[Plan, Ints] = {}
+        self._turns: dict[Plan, list[Turn]] = {}
+        self._of_part: dict[tuple[Plan, int], tuple[Ints, Connections]] = {}
 
-    def connect(self, src: Ints, dst: Ints) -> Connections:
-        """Route pairs of ranks; ``src`` and ``dst`` have equal length."""
-        links = self.cluster.routes(src, dst)
+    def connect(self, src: Ints, dst: Ints) -> tuple[Ints, Floats, Floats]:
+        """Route pairs of vertices.
+
+        A rank reaches itself at once. A route that is stored and forwarded on its way, such as one
+        through host memory, takes the time of all its stages: ``1 / bandwidth`` is their sum.
+
+        Returns
+        -------
+        (ndarray, ndarray, ndarray)
+            Links, filled up with -1, shape `(num_pairs, longest)`; alpha [s]; bandwidth [bytes/s].
+        """
+        if self.vertices is not None:
+            src, dst = self.vertices[src], self.vertices[dst]
+        apart = src != dst
+        if apart.all():
+            links = self.cluster.routes(src, dst)
+        else:
+            routes = self.cluster.routes(src[apart], dst[apart])
+            links = np.full((len(src), routes.shape[1]), -1, dtype=np.int64)
+            links[apart] = routes
         alpha, bandwidth = self.cluster.link_figures(links)
         there = links >= 0
-        return Connections(
-            src,
-            dst,
-            links,
-            np.where(there, alpha, 0.0).sum(axis=1),
-            np.where(there, bandwidth, np.inf).min(axis=1, initial=np.inf),
-        )
+        alpha = np.where(there, alpha, 0.0).sum(axis=1)
+        beta = 1.0 / np.where(there, bandwidth, np.inf)
+        stages = np.cumsum(self.cluster.begins_stage(links) & there, axis=1)
+        total = np.zeros(len(src))
+        for stage in range(int(stages.max(initial=0)) + 1):
+            total += np.where(stages == stage, beta, 0.0).max(axis=1, initial=0.0)
+        with np.errstate(divide="ignore"):
+            return links, alpha, 1.0 / total
 
-    def of_plan(self, plan: Plan) -> Connections:
-        """Connections that a plan uses, each once; of a plan that repeats, as in its rounds."""
-        if plan not in self._of_plan:
-            self._of_plan[plan] = self._find(plan)
-        return self._of_plan[plan]
+    def pairs(self, plan: Plan) -> Ints:
+        """Ordered pairs of places that exchange chunks in a plan, shape `(num_pairs, 2)`.
 
-    def _find(self, plan: Plan) -> Connections:
-        n = plan.world_size
-        if plan.repeats:
-            first = next(plan.rounds(), None)
-            if first is not None:
-                return self.connect(first.src, first.dst)
-        pairs = [np.unique(r.src * n + r.dst) for r in plan.rounds()]
-        each = np.unique(np.concatenate(pairs)) if pairs else np.empty(0, dtype=np.int64)
-        return self.connect(each // n, each % n)
-
-    def shared_link(self, plans: Iterable[Plan]) -> str | None:
-        """Name a link that several connections of the plans use, or None.
-
-        Without such a link no two transfers can be on one link at a time, since those of one
-        connection take turns.
+        Those of a ring or a chain in the order in which chunks pass them, others sorted.
         """
-        found = [c for c in map(self.of_plan, plans) if len(c.src)]
-        if not found:
-            return None
-        n = self.cluster.world_size
-        pairs = np.concatenate([c.src * n + c.dst for c in found])
-        longest = max(c.links.shape[1] for c in found)
-        links = np.concatenate(
-            [
-                np.pad(c.links, ((0, 0), (0, longest - c.links.shape[1])), constant_values=-1)
-                for c in found
-            ]
-        )
-        _, once = np.unique(pairs, return_index=True)
-        used, times = np.unique(links[once][links[once] >= 0], return_counts=True)
-        if not (times > 1).any():
-            return None
-        return self.cluster.link_name(int(used[np.argmax(times)]))
+        if plan not in self._pairs:
+            self._pairs[plan] = _find_pairs(plan)
+        return self._pairs[plan]
+
+    def of_part(self, part: Part) -> Connections:
+        """Connections of a part, in all its groups."""
+        key = (part.plan, id(part.members))
+        if key not in self._of_part:
+            places = self.pairs(part.plan)
+            src, dst = part.members.T[places[:, 0]], part.members.T[places[:, 1]]
+            self._check_length(part, src.reshape(-1), dst.reshape(-1))
+            links, alpha, bandwidth = self.connect(src.reshape(-1), dst.reshape(-1))
+            found = Connections(
+                places,
+                src,
+                dst,
+                links.reshape(*src.shape, links.shape[1]),
+                alpha.reshape(src.shape),
+                bandwidth.reshape(src.shape),
+            )
+            self._of_part[key] = (part.members, found)  # the array is kept, and so is its id
+        return self._of_part[key][1]
+
+    def _check_length(self, part: Part, src: Ints, dst: Ints) -> None:
+        """Refuse connections whose routes would fill the memory, judging by some of them.
+
+        Raises
+        ------
+        ScenarioError
+            Saying how long they are.
+        """
+        some = np.flatnonzero(src != dst)[:: max(len(src) // NUM_SAMPLED, 1)]
+        longest = self.connect(src[some], dst[some])[0].shape[1] if len(some) else 0
+        if longest * len(src) > MAX_ROUTE_LINKS:
+            raise ScenarioError(
+                [
+                    f"collectives.{part.plan.collective}: {len(src):,} connections over routes of "
+                    f"up to {longest:,} links do not fit the memory; use an algorithm of "
+                    "neighbours, such as ring, or a topology with short ways, such as switch."
+                ]
+            )
+
+    def turns(self, plan: Plan) -> list[Turn]:
+        """The rounds of a plan that is no ring, with their connections."""
+        if plan not in self._turns:
+            v, pairs = plan.num_vertices, self.pairs(plan)
+            numbers = pairs[:, 0] * v + pairs[:, 1]
+            order = np.argsort(numbers)
+            found = self._turns[plan] = []
+            for src, dst, chunk, _, to, count, stride in plan.rounds():
+                pair = order[np.searchsorted(numbers, src * v + dst, sorter=order)]
+                lands = chunk if to is None else to
+                line, once = _in_line(pair), _once(src) and _once(dst)
+                found.append(Turn(pair, src, dst, chunk, lands, count, stride, line, once))
+            self._forget_turns(plan)
+        return self._turns[plan]
+
+    def _forget_turns(self, kept: Plan) -> None:
+        """Drop the rounds of other plans, the oldest first, if there are too many."""
+        total = sum(plan.num_transfers for plan in self._turns)
+        for plan in list(self._turns):
+            if total > MAX_KEPT_TRANSFERS and plan is not kept:
+                total -= plan.num_transfers
+                del self._turns[plan]
+
+
+def _once(ranks: Ints) -> bool:
+    """Whether no rank occurs twice."""
+    return len(ranks) < 2 or bool((np.diff(ranks) > 0).all() or np.unique(ranks).size == ranks.size)
+
+
+def _in_line(pair: Ints) -> list[Ints]:
+    """Sort transfers by how many come before them on their connections."""
+    order = np.argsort(pair, kind="stable")
+    ordered = pair[order]
+    begins = np.flatnonzero(np.diff(ordered, prepend=-1))
+    if len(begins) == len(pair):
+        return [np.arange(len(pair))]
+    place = np.empty(len(pair), dtype=np.int64)
+    lengths = np.diff(np.append(begins, len(pair)))
+    place[order] = np.arange(len(pair)) - np.repeat(begins, lengths)
+    return [np.flatnonzero(place == k) for k in range(int(place.max()) + 1)]
+
+
+def _find_pairs(plan: Plan) -> Ints:
+    if plan.order == "chain":
+        assert plan.route is not None
+        return np.stack([plan.route[:-1], plan.route[1:]], axis=1)
+    if plan.order == "ring":
+        return _around(*next(plan.rounds())[:2])
+    v = plan.num_vertices
+    each = [np.unique(r.src * v + r.dst) for r in plan.rounds()]
+    numbers = np.unique(np.concatenate([np.empty(0, dtype=np.int64), *each]))
+    return np.stack([numbers // v, numbers % v], axis=1)
+
+
+def _around(src: Ints, dst: Ints) -> Ints:
+    """Sort the pairs of a ring, so that each begins where the one before it ends."""
+    n = len(src)
+    follower = np.empty(n, dtype=np.int64)
+    follower[src] = dst
+    hop = int(follower[0])
+    if (follower == (np.arange(n) + hop) % n).all():
+        order = np.arange(n) * hop % n
+    else:
+        next_of, visited = follower.tolist(), [0]
+        while len(visited) < n:
+            visited.append(next_of[visited[-1]])
+        order = np.array(visited)
+    assert len(np.unique(order)) == n, "a ring that does not pass every place once"
+    return np.stack([order, np.roll(order, -1)], axis=1)

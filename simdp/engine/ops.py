@@ -35,7 +35,7 @@ class Work(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """The start of a collective on the communication stream, which takes them one by one.
+    """The start of a collective on a communication stream, which takes them one by one.
 
     Attributes
     ----------
@@ -49,6 +49,9 @@ class Launch(NamedTuple):
         The whole buffer [bytes].
     record : bool
         Whether every transfer gets a span of its own.
+    stream : int
+        Which of the ranks' communication streams takes it; those of different process groups run
+        side by side.
     """
 
     step: int
@@ -57,6 +60,7 @@ class Launch(NamedTuple):
     plan: Plan
     nbytes: float
     record: bool
+    stream: int = 0
 
 
 class Wait(NamedTuple):
@@ -71,4 +75,16 @@ class Wait(NamedTuple):
     calls: tuple[int, ...]
 
 
-Op = Work | Launch | Wait
+class Meet(NamedTuple):
+    """The compute streams wait until all of them have come here, at no cost.
+
+    Attributes
+    ----------
+    step
+        As in `Work`.
+    """
+
+    step: int
+
+
+Op = Work | Launch | Wait | Meet

@@ -1,14 +1,16 @@
 """The payload: what a plan does to real arrays, in plan order and apart from any clock.
 
-Chunks do not touch each other in any plan, so that they are played one after the other, and each in
-blocks that fit the processor's cache: every rank's bytes come from memory once and go back once.
-The order of additions, and so every bit, is the plan's.
+Where every chunk stays at its place, chunks do not touch each other: they are played one after the
+other, and each in blocks that fit the processor's cache, so that every rank's bytes come from
+memory once and go back once. Where chunks change places, as in an all_to_all, whole chunks are
+moved round by round. The order of additions, and so every bit, is the plan's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +29,7 @@ MIN_BLOCK = 1024
 
 
 class _Step(NamedTuple):
-    """The transfers of one chunk in one round."""
+    """The moves of one chunk in one round."""
 
     src: list[int]
     dst: list[int]
@@ -37,23 +39,40 @@ class _Step(NamedTuple):
 
 @lru_cache(maxsize=64)
 def _by_chunk(plan: Plan) -> list[list[_Step]]:
-    """Sort a plan's transfers by chunk."""
+    """Sort a plan's moves by chunk."""
     steps: list[list[_Step]] = [[] for _ in range(plan.num_chunks)]
-    for transfers in plan.rounds():
-        reduce = np.broadcast_to(transfers.reduce, transfers.src.shape)
-        order = np.argsort(transfers.chunk, kind="stable")
-        chunks, begins = np.unique(transfers.chunk[order], return_index=True)
+    empty = np.zeros((plan.num_vertices, plan.num_chunks), dtype=bool)
+    empty[plan.world_size :] = True  # what a switch adds to first is not there yet
+    for src, dst, chunk, _, adding in plan.moves():
+        reduce = adding
+        if plan.num_switches:
+            reduce = adding & ~_first_arrivals(empty, dst, chunk)
+        order = np.argsort(chunk, kind="stable")
+        chunks, begins = np.unique(chunk[order], return_index=True)
         columns = zip(
             chunks.tolist(),
-            np.split(transfers.src[order], begins[1:]),
-            np.split(transfers.dst[order], begins[1:]),
+            np.split(src[order], begins[1:]),
+            np.split(dst[order], begins[1:]),
             np.split(reduce[order], begins[1:]),
             strict=True,
         )
-        for chunk, src, dst, adds in columns:
-            crossing = bool(np.isin(src, dst).any())
-            steps[chunk].append(_Step(src.tolist(), dst.tolist(), adds.tolist(), crossing))
+        for number, sources, targets, adds in columns:
+            crossing = bool(np.isin(sources, targets).any())
+            step = _Step(sources.tolist(), targets.tolist(), adds.tolist(), crossing)
+            steps[number].append(step)
     return steps
+
+
+def _first_arrivals(
+    empty: NDArray[np.bool_], dst: NDArray[np.int64], chunk: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Mark the moves that come first to an empty place, and the place as filled."""
+    place = dst * empty.shape[1] + chunk
+    first = np.zeros(len(place), dtype=bool)
+    first[np.unique(place, return_index=True)[1]] = True
+    first &= empty[dst, chunk]
+    empty[dst, chunk] = False
+    return first
 
 
 def run(plan: Plan, buffers: Sequence[Array]) -> None:
@@ -65,25 +84,34 @@ def run(plan: Plan, buffers: Sequence[Array]) -> None:
         Who sends what to whom.
     buffers : sequence of ndarray, each shape `(num_elements,)`
         One contiguous buffer per rank, all of one dtype: the whole buffer, also where the
-        collective gives or takes only a piece of it (rank r's piece is chunk r).
+        collective gives or takes only a piece of it (rank r's piece is the r-th).
 
     Raises
     ------
     ValueError
-        If the buffers do not match the plan or each other.
+        If the buffers do not match the plan or each other; or, of an all_to_all, if they do not
+        divide evenly.
     """
     if len(buffers) != plan.world_size:
         raise ValueError(f"the plan needs {plan.world_size} buffers, got {len(buffers)}")
     kinds = {(buffer.shape, buffer.dtype) for buffer in buffers}
     if len(kinds) > 1 or buffers[0].ndim != 1:
         raise ValueError(f"buffers must be 1-D and alike, got {sorted(map(str, kinds))}")
+    if plan.num_scratch:
+        _run_with_scratch(plan, buffers)
+        return
     size, itemsize = buffers[0].size, buffers[0].itemsize
     offsets = plan.offsets(size, itemsize).tolist()
     block = max(CACHE_NBYTES // (plan.world_size * itemsize), MIN_BLOCK)
-    for steps, begin, end in zip(_by_chunk(plan), offsets, offsets[1:], strict=False):
+    longest = min(
+        block, max((e - b for b, e in pairwise(offsets)), default=0)
+    )
+    switches = [np.empty(longest, dtype=buffers[0].dtype) for _ in range(plan.num_switches)]
+    for steps, (begin, end) in zip(_by_chunk(plan), pairwise(offsets), strict=True):
         for start in range(begin, end, block):
             stop = min(start + block, end)
-            _play(steps, [buffer[start:stop] for buffer in buffers])
+            views = [buffer[start:stop] for buffer in buffers]
+            _play(steps, views + [switch[: stop - start] for switch in switches])
 
 
 def _play(steps: list[_Step], views: list[Array]) -> None:
@@ -97,3 +125,31 @@ def _play(steps: list[_Step], views: list[Array]) -> None:
                 add(mine, incoming, out=mine)
             else:
                 mine[:] = incoming
+
+
+def _run_with_scratch(plan: Plan, buffers: Sequence[Array]) -> None:
+    """Move whole chunks, each rank's with room for what it holds for a while."""
+    n, chunks, size = plan.world_size, plan.num_chunks, buffers[0].size
+    exchange = plan.collective == "all_to_all"
+    if exchange and size % chunks:
+        raise ValueError(f"{plan.collective} needs a multiple of {chunks} elements, got {size}")
+    # Every chunk gets room for the longest; a shorter one ends where its piece of the buffer does.
+    offsets = plan.offsets(size, buffers[0].itemsize)
+    pieces = list(zip(range(chunks), offsets[:-1].tolist(), offsets[1:].tolist(), strict=True))
+    longest = int(np.diff(offsets).max(initial=0))
+    slots = np.zeros((plan.num_vertices, plan.num_slots, longest), dtype=buffers[0].dtype)
+    for rank, buffer in enumerate(buffers):
+        for number, begin, end in pieces:
+            slots[rank, number, : end - begin] = buffer[begin:end]
+    if exchange:  # what a rank sends to itself is at its place
+        own = np.arange(chunks) * n // chunks == np.arange(n)[:, None]
+        ranks, places = np.nonzero(own)
+        slots[ranks, chunks + places] = slots[ranks, places]
+    for src, dst, chunk, to, reduce in plan.moves():
+        sent = slots[src, chunk]
+        slots[dst[~reduce], to[~reduce]] = sent[~reduce]
+        np.add.at(slots, (dst[reduce], to[reduce]), sent[reduce])
+    first = chunks if exchange else 0
+    for rank, buffer in enumerate(buffers):
+        for number, begin, end in pieces:
+            buffer[begin:end] = slots[rank, first + number, : end - begin]

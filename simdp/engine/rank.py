@@ -10,10 +10,12 @@ from numpy.typing import NDArray
 
 from simdp.engine import payload
 from simdp.engine.buffers import FlatBuffers
-from simdp.engine.compute.call_times import CallTimes
+from simdp.engine.choice import Planner
+from simdp.engine.compute import COMPUTE
+from simdp.engine.compute.columns import Columns
 from simdp.engine.compute.roofline import Roofline
 from simdp.engine.launcher import Launched, Launcher
-from simdp.engine.ops import Op, Wait, Work
+from simdp.engine.ops import Meet, Op, Wait, Work
 from simdp.engine.record import StepRecord, mean_losses
 from simdp.engine.replicas import Replicas
 from simdp.engine.samples import Samples
@@ -49,14 +51,18 @@ class Cohort:
         One point.
     slowdown : Slowdown
         The cluster's stragglers.
+    planner : Planner
+        Plans its collectives.
 
     Attributes
     ----------
     records : list of StepRecord
         One per finished step.
+    launcher : Launcher
+        Starts its collectives.
     """
 
-    def __init__(self, scenario: Scenario, slowdown: Slowdown) -> None:
+    def __init__(self, scenario: Scenario, slowdown: Slowdown, planner: Planner) -> None:
         self.scenario, self.slowdown = scenario, slowdown
         workload, cluster = scenario.workload, scenario.cluster
         self.world_size = cluster.world_size
@@ -65,15 +71,19 @@ class Cohort:
         self.parameters, self.buffers = self.graph.parameters, self.graph.buffers
         self.ready_order, self.unused = self.graph.ready_order, self.graph.unused
         self.itemsize = workload.gradient_itemsize
-        self.roofline = Roofline(cluster.devices())
-        self.times = CallTimes(workload, self.roofline)
+        if isinstance(cluster.device, list):
+            self.roofline = Roofline(cluster.device)
+        else:
+            self.roofline = Roofline([cluster.device], self.world_size)
+        self.times = COMPUTE[workload.compute](workload, self.roofline)
         self.samples = Samples(scenario)
         self.replicas = Replicas(scenario, self.samples) if scenario.numerics else None
         self.records: list[StepRecord] = []
         self._sizes = {tensor.name: tensor.num_elements for tensor in self.parameters}
+        self._has_loss = len(self.times.names) > len(self.graph.calls)
         self._factors = np.ones(self.world_size)
         self._owed = np.zeros(self.world_size)
-        self._launcher = Launcher(scenario.collectives, self.world_size)
+        self.launcher = Launcher(scenario.collectives, planner)
         self._batches = StepBatches([], np.zeros((0, self.world_size), dtype=np.int64))
         self._losses: list[Floats] = []
         self._scales = self._counts = np.zeros((0, self.world_size))
@@ -84,6 +94,8 @@ class Cohort:
         """The whole run as one script: the setup, then every step."""
         strategy, workload = self.scenario.strategy, self.scenario.workload
         yield from strategy.setup(self)
+        if self.launcher.num_calls:  # it left the ranks at different times
+            yield Meet(SETUP)
         batches = workload.batches(self.world_size, self.scenario.seed, self.scenario.base)
         for step, step_batches in enumerate(batches):
             self._begin(step, step_batches)
@@ -140,7 +152,8 @@ class Cohort:
             if isinstance(call.layer, Synchronised):
                 elements = call.layer.exchanged_elements()[0] * self.world_size
                 yield from self._exchange("all_gather", elements, number)
-        yield self._work("forward", len(self.graph.calls), seconds)
+        if self._has_loss:
+            yield self._work("forward", len(self.graph.calls), seconds)
 
     def backward(self, micro_step: int, hook: Callable[[str], Script] | None = None) -> Script:
         """See `simdp.strategies.base.Rank`."""
@@ -149,7 +162,9 @@ class Cohort:
             for fault in self._faults() if micro_step == 0 else ():
                 self.replicas.inject(fault.rank, fault.value)
         seconds = self._seconds("backward", micro_step)
-        yield self._work("backward", len(self.graph.calls), seconds)
+        tails = self._seconds("tail", micro_step) if any(self.times.tails) else seconds
+        if self._has_loss:
+            yield self._work("backward", len(self.graph.calls), seconds)
         for number in reversed(range(len(self.graph.calls))):
             layer = self.graph.calls[number].layer
             if isinstance(layer, Synchronised):
@@ -159,28 +174,27 @@ class Cohort:
             if hook is not None:
                 for ready in self.graph.ready_at[number]:
                     yield from hook(ready)
+            if self.times.tails[number]:
+                yield self._work("backward", number, tails)
 
     def _faults(self) -> list[Fault]:
         """What goes wrong in the current step."""
         inject = self.scenario.workload.inject
         return [fault for fault in inject if fault.happens(self.step + 1, self.world_size)]
 
-    def _seconds(self, activity: str, micro_step: int) -> Floats:
-        sizes = self._batches.sizes[micro_step]
-        if not self.samples.lengths:
-            return self.times.seconds(activity, sizes, [self.samples.model.known_shapes()])
+    def _seconds(self, activity: str, micro_step: int) -> Columns:
         parts = self._batches.micro[micro_step]
-        return self.times.seconds(activity, sizes, [self.samples.shapes(part) for part in parts])
+        return self.times.seconds(activity, parts.sizes, *self.samples.shapes(parts))
 
-    def _work(self, activity: str, number: int, all_seconds: Floats) -> Work:
-        seconds = all_seconds[number] * self._factors
+    def _work(self, activity: str, number: int, times: Columns) -> Work:
+        seconds = times.of(number) * self._factors
         if self._owed.any():  # pauses come with the first work of a step
             seconds, self._owed = seconds + self._owed, np.zeros(self.world_size)
         return Work(self.step, activity, self.times.names[number], seconds)
 
     def update(self, active: Sequence[bool] | None = None) -> Script:
         """See `simdp.strategies.base.Rank`."""
-        there = [True] * self.world_size if active is None else list(active)
+        there = np.ones(self.world_size) if active is None else np.array(active, dtype=float)
         record = self._record(there)
         self.records.append(record)
         workload = self.scenario.workload
@@ -198,11 +212,11 @@ class Cohort:
         if nbytes and not record.skipped:
             yield self._update_work("optimizer", nbytes, there)
 
-    def _update_work(self, name: str, nbytes: float, active: Sequence[bool]) -> Work:
-        seconds = self.roofline.moving(nbytes) * np.array(active, dtype=float)
+    def _update_work(self, name: str, nbytes: float, active: Floats) -> Work:
+        seconds = self.roofline.moving(nbytes) * active
         return Work(self.step, "update", name, seconds, nbytes)
 
-    def _record(self, active: Sequence[bool]) -> StepRecord:
+    def _record(self, active: Floats) -> StepRecord:
         workload, step = self.scenario.workload, self.step + 1
         samples = int(self._batches.sizes.sum())
         lr = workload.learning_rate(workload.optimizer.lr, step, self.world_size)
@@ -211,7 +225,7 @@ class Cohort:
             skipped = bool(self._faults()) if scaled else None
             return StepRecord(samples, None, None, lr, None, None, skipped)
         scale = self.replicas.trainer.loss_scale(0) if scaled else None
-        done = self.replicas.update(step, active)
+        done = self.replicas.update(step, [bool(there) for there in active])
         mean, per_rank = mean_losses(self._losses, self._counts)
         skipped = done.skipped if scaled else None
         return StepRecord(samples, mean, per_rank, lr, done.norm, scale, skipped)
@@ -250,23 +264,23 @@ class Cohort:
     def all_reduce(self, bucket: Bucket, label: str) -> Generator[Any, None, Launched]:
         """See `simdp.strategies.base.Rank`."""
         assert isinstance(bucket, FlatBucket)
-        plan = self._launcher.plan("all_reduce", bucket.nbytes)
+        plan = self.launcher.plan("all_reduce", bucket.nbytes)
         if bucket.buffers:
             payload.run(plan, bucket.buffers.flat)
-        return (yield from self._launcher.launch(self.step, plan, bucket.nbytes, label))
+        return (yield from self.launcher.launch(self.step, plan, bucket.nbytes, label))
 
     def all_reduce_bytes(self, nbytes: float, label: str) -> Generator[Any, None, Launched]:
         """See `simdp.strategies.base.Rank`."""
-        plan = self._launcher.plan("all_reduce", nbytes)
-        return (yield from self._launcher.launch(self.step, plan, nbytes, label))
+        plan = self.launcher.plan("all_reduce", nbytes)
+        return (yield from self.launcher.launch(self.step, plan, nbytes, label))
 
     def broadcast(self, tensors: Sequence[Tensor], label: str, root: int = 0) -> Script:
         """See `simdp.strategies.base.Rank`."""
         nbytes = float(sum(tensor.num_elements * self.itemsize_of(tensor) for tensor in tensors))
-        plan = self._launcher.plan("broadcast", nbytes, root)
+        plan = self.launcher.plan("broadcast", nbytes, root)
         if self.replicas:
             self.replicas.broadcast([tensor.name for tensor in tensors], plan)
-        call = yield from self._launcher.launch(self.step, plan, nbytes, label)
+        call = yield from self.launcher.launch(self.step, plan, nbytes, label)
         yield from self.wait([call])
 
     def itemsize_of(self, tensor: Tensor) -> int:
@@ -286,8 +300,8 @@ class Cohort:
 
     def _exchange(self, collective: str, elements: int, number: int) -> Script:
         nbytes = float(elements * self.scenario.workload.itemsize)
-        plan, label = self._launcher.plan(collective, nbytes), self.times.names[number]
-        call = yield from self._launcher.launch(self.step, plan, nbytes, f"{label} statistics")
+        plan, label = self.launcher.plan(collective, nbytes), self.times.names[number]
+        call = yield from self.launcher.launch(self.step, plan, nbytes, f"{label} statistics")
         yield from self.wait([call])
 
     def _gather(self, parts: list[Array]) -> list[Array]:
@@ -297,5 +311,5 @@ class Cohort:
     def _add(self, parts: list[Array]) -> list[Array]:
         flat = [part.copy() for part in parts]
         nbytes = float(parts[0].size * self.scenario.workload.itemsize)
-        payload.run(self._launcher.plan("all_reduce", nbytes), flat)
+        payload.run(self.launcher.plan("all_reduce", nbytes), flat)
         return flat

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from simdp.scenario import Scenario
 from simdp.workload.layers.base import Shape
+from simdp.workload.sampling import Parts
 
 Array = NDArray[Any]
 Ints = NDArray[np.int64]
@@ -35,12 +36,31 @@ class Samples:
                 floats = array.dtype.kind == "f"
                 self.arrays[name] = array.astype(workload.dtype, copy=False) if floats else array
 
-    def shapes(self, part: Ints) -> tuple[Shape, ...]:
-        """Shapes of the inputs of a micro-batch, per sample."""
-        full = zip(self.model.graph.inputs, self.model.known_shapes(), strict=True)
-        if not self.lengths or not len(part):
-            return tuple(shape for _, shape in full)
-        return tuple((self._longest(name, part), *shape[1:]) for name, shape in full)
+    def shapes(self, parts: Parts) -> tuple[list[tuple[Shape, ...]], Ints]:
+        """Shapes of the inputs of the ranks' micro-batches, per sample.
+
+        Parameters
+        ----------
+        parts : Parts
+            The samples of each rank.
+
+        Returns
+        -------
+        (list of tuple of Shape, ndarray of shape `(world_size,)`)
+            Those that differ, each with a shape per input; and which of them each rank has. A rank
+            without samples has the full ones.
+        """
+        names, full = self.model.graph.inputs, self.model.known_shapes()
+        if not self.lengths:
+            return [full], np.zeros(len(parts), dtype=np.int64)
+        longest = np.stack([parts.largest(self.lengths[name]) for name in names])
+        longest[:, parts.sizes == 0] = np.array([shape[0] for shape in full])[:, None]
+        found, which = np.unique(longest, axis=1, return_inverse=True)
+        shapes = [
+            tuple((int(n), *shape[1:]) for n, shape in zip(column, full, strict=True))
+            for column in found.T
+        ]
+        return shapes, which.reshape(-1)
 
     def _longest(self, name: str, part: Ints) -> int:
         return int(self.lengths[name][part].max())

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from functools import partial
+from typing import Any
 
 import numpy as np
 
-from simdp.collectives import Plan, ledger
-from simdp.engine.fabrics.event import EventFabric
-from simdp.engine.fabrics.vector import VectorFabric
-from simdp.engine.network import Network
+from simdp.collectives import ledger
+from simdp.engine.choice import Planner
+from simdp.engine.clocks import Clock, Fabric, clock_for
+from simdp.engine.neighbourhood import Neighbourhood
+from simdp.engine.plans import most_transfers, plans_of
 from simdp.engine.rank import Cohort
 from simdp.engine.slowdown import Slowdown
+from simdp.engine.traffic import Traffic, report
 from simdp.results import metrics
 from simdp.results.result import Result
 from simdp.results.trace import TraceBuilder
@@ -21,8 +24,6 @@ from simdp.strategies.memory import largest_microbatches, rank_memory
 
 MAX_PROVED = 128
 """A proof takes memory that grows as the cube of the ranks; a plan does not change its nature."""
-
-Fabric = Literal["auto", "event", "vector"]
 
 
 def simulate(
@@ -62,40 +63,23 @@ def simulate(
 
 
 def _played(scenario: Scenario, fabric: Fabric, progress: Callable[[int], None] | None) -> Result:
+    trace, traffic = TraceBuilder(), Traffic()
     slowdown = Slowdown(scenario.cluster, scenario.seed)
-    network, trace = Network(scenario.cluster), TraceBuilder()
-    plans = plans_of(scenario)
-    shared = network.shared_link(plans)
-    if fabric == "vector" and shared:
-        raise ValueError(f"fabric 'vector' is not exact here: {shared} is shared; use 'event'")
-    cohort = Cohort(scenario, slowdown)
-    if fabric == "event" or shared:
-        EventFabric(network, plans, slowdown, trace).play(cohort.run(progress))
-        why = f"event fabric: {shared} is shared" if shared else "event fabric, as asked for"
-    else:
-        VectorFabric(network, slowdown, trace).play(cohort.run(progress))
-        why = "vector fabric: no link is shared"
-    return _result(scenario, cohort, trace, why)
-
-
-def plans_of(scenario: Scenario) -> list[Plan]:
-    """Every plan whose connections a run of the scenario may use.
-
-    An algorithm's connections do not depend on the size, so that one plan stands for all.
-    """
-    n = scenario.cluster.world_size
-    return [
-        getattr(scenario.collectives, name).plan(n, 0.0, root) for name, root in calls(scenario)
-    ]
-
-
-def calls(scenario: Scenario) -> list[tuple[str, int]]:
-    """Collectives that a run of the scenario calls: keys of ``collectives``, and roots."""
-    workload, n = scenario.workload, scenario.cluster.world_size
-    called = scenario.strategy.uses(n, workload, workload.dataset.length(scenario.base))
-    if workload.graph.is_synchronised:
-        called += [("all_gather", 0), ("all_reduce", 0)]
-    return list(dict.fromkeys(called))
+    others = Neighbourhood(scenario) if scenario.neighbours else None
+    planner = Planner(scenario.cluster, others.network if others else None)
+    cohort = Cohort(scenario, slowdown, planner)
+    plans = plans_of(scenario, planner)
+    clock = clock_for(
+        planner.network,
+        plans,
+        slowdown,
+        trace,
+        fabric,
+        partial(most_transfers, scenario, planner),
+        others.jobs if others else (),
+    )
+    clock.play(traffic.watch(cohort.run(progress)))
+    return _result(scenario, cohort, trace, clock, traffic)
 
 
 def prove_plans(scenario: Scenario) -> None:
@@ -106,13 +90,16 @@ def prove_plans(scenario: Scenario) -> None:
     PlanError
         If a contribution is lost, doubled or misplaced.
     """
-    n, workload = scenario.cluster.world_size, scenario.workload
+    small = scenario.cluster.world_size <= MAX_PROVED
+    planner, workload = Planner(scenario.cluster), scenario.workload
     nbytes = float(workload.model.num_parameters() * workload.itemsize)
-    for name, root in calls(scenario) if n <= MAX_PROVED else ():
-        ledger.prove(getattr(scenario.collectives, name).plan(n, nbytes, root))
+    for name, root in scenario.calls() if small else ():
+        ledger.prove(planner.plan(getattr(scenario.collectives, name), nbytes, root))
 
 
-def _result(scenario: Scenario, cohort: Cohort, builder: TraceBuilder, why: str) -> Result:
+def _result(
+    scenario: Scenario, cohort: Cohort, builder: TraceBuilder, clock: Clock, traffic: Traffic
+) -> Result:
     workload, strategy, cluster = scenario.workload, scenario.strategy, scenario.cluster
     n, model, trace, records = cluster.world_size, workload.model, builder.build(), cohort.records
     microbatches = largest_microbatches(workload, n)
@@ -139,5 +126,18 @@ def _result(scenario: Scenario, cohort: Cohort, builder: TraceBuilder, why: str)
         metrics=metrics.ordered(found),
         trace=trace,
         replicas=cohort.replicas.state_dicts() if cohort.replicas else None,
-        fabric=why,
+        network=_network(cohort, clock, traffic, found["step_time_s"]),
     )
+
+
+def _network(cohort: Cohort, clock: Clock, traffic: Traffic, step_time: float) -> dict[str, Any]:
+    """What crossed the links in a steady step, and who decided what."""
+    num_steps = len(cohort.records)
+    first = metrics.num_warm_up(num_steps)
+    moved = traffic.per_step(first, num_steps - first)
+    return {
+        "fabric": clock.fabric,
+        "why": clock.why,
+        **report(clock.network, moved, step_time),
+        "chosen": cohort.launcher.planner.chosen(),
+    }

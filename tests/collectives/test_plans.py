@@ -5,44 +5,52 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from every_plan import ALGORITHMS, ROOTED, MiB, every_algorithm, layouts, some_plan
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from simdp.collectives import FAMILIES, Round
+from simdp.collectives import FAMILIES, Layout, Round
+from simdp.collectives.base import expand
 from simdp.collectives.ledger import prove
 from simdp.collectives.ring import pipeline_chunks
 from simdp.errors import PlanError
+from simdp.spec import problems
 
-ALGORITHMS = {
-    f"{family} {kind}": member()
-    for family, table in FAMILIES.items()
-    for kind, member in table.items()
-} | {
-    "all_reduce ring gloo": FAMILIES["all_reduce"]["ring"](chunking="gloo"),
-    "all_reduce tree small chunks": FAMILIES["all_reduce"]["tree"](chunk_size="256 KiB"),
-}
-ROOTED = {"broadcast", "gather", "reduce", "scatter"}
-MiB = 2**20
-
-every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS)
 every_world = pytest.mark.parametrize("n", range(1, 18))
 
 
 def rounds_of(plan):
-    """Each round's transfers as (src, dst, chunk, reduce) with ``reduce`` spelled out."""
-    for part in plan.rounds():
-        yield part.src, part.dst, part.chunk, np.broadcast_to(part.reduce, part.src.shape)
+    """Every chunk that moves, round by round and part by part, as (src, dst, chunk, to, reduce)."""
+    return list(plan.moves())
+
+
+def as_rounds(plan):
+    """The same, as rounds of transfers of one chunk."""
+    return [Round(src, dst, chunk, reduce, to) for src, dst, chunk, to, reduce in plan.moves()]
 
 
 def doctored(plan, change):
     """The plan with its list of rounds changed."""
-    rounds = [Round(*(np.array(part) for part in transfers)) for transfers in rounds_of(plan)]
-    changed = change(rounds)
-    return replace(plan, rounds=lambda: iter(changed))
+    changed = change(as_rounds(plan))
+    return replace(plan, parts=(), order="chunk", rounds=lambda: iter(changed))
 
 
 def without(transfers, i):
-    return Round(*(np.delete(part, i) for part in transfers))
+    """A round without its transfer i."""
+    per_transfer = (np.broadcast_to(part, transfers.src.shape) for part in transfers[:4])
+    count = np.broadcast_to(transfers.num_chunks, transfers.src.shape)
+    to = transfers.chunk if transfers.to is None else transfers.to
+    left = [np.delete(part, i) for part in (*per_transfer, to, count)]
+    return Round(*left, transfers.stride)
+
+
+def with_part(plan, number, rounds):
+    """The plan with other rounds in one of its parts."""
+    parts = list(plan.everything)
+    inner = replace(parts[number].plan, rounds=lambda: iter(rounds), order="chunk")
+    parts[number] = replace(parts[number], plan=inner)
+    return replace(plan, parts=tuple(parts), rounds=lambda: iter(()))
 
 
 def complaint(plan):
@@ -56,39 +64,51 @@ def complaint(plan):
 
 @every_algorithm
 @every_world
-@pytest.mark.parametrize("nbytes", [0, 1, 3 * 512 * 1024 + 5])
-def test_every_contribution_is_counted_once(algorithm, n, nbytes):
-    for root in sorted({0, n // 2, n - 1}) if algorithm.collective in ROOTED else (0,):
-        plan = algorithm.plan(n, nbytes, root)
+def test_every_contribution_is_counted_once(algorithm, n):
+    served = layouts(algorithm, n)
+    for number in sorted({0, n % len(served)}) if served else ():  # all kinds come round
+        slices = 1 + (n + number) % 3
+        nbytes = (0, 3 * 512 * 1024 + 5, 1)[n // 3 % 3]
+        root = (0, n - 1, n // 2)[n % 3] if algorithm.collective in ROOTED else 0
+        sliced = algorithm.model_copy(update={"slices": slices})
+        plan = sliced.plan(served[number], nbytes, root)
         prove(plan)
         assert plan.collective == algorithm.collective
         assert (plan.world_size, plan.root) == (n, root)
 
 
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_serves_some_numbers_of_ranks(name):
+    assert [n for n in range(2, 18) if layouts(ALGORITHMS[name], n)]
+
+
 @every_algorithm
-def test_the_proof_holds_beyond_one_word_of_ranks(algorithm):
-    plan = algorithm.plan(67, 1.0)
+@pytest.mark.parametrize("n", [32, 33, 64, 67])
+def test_the_proof_holds_beyond_one_word_of_ranks(algorithm, n):
+    if algorithm.kind == "multi_ring":  # otherwise it has as many rings as there are
+        algorithm = algorithm.model_copy(update={"channels": 2})
+    plan = some_plan(algorithm, n, 1.0)
     prove(plan)
-    rounds = list(plan.rounds())
-    short = replace(plan, rounds=lambda: iter(rounds[:-1]), repeats=False)
     with pytest.raises(PlanError):
-        prove(short)
+        prove(doctored(plan, lambda r: r[:-1]))
 
 
 @every_algorithm
 def test_one_rank_sends_nothing(algorithm):
     plan = algorithm.plan(1, 1e6)
-    assert list(plan.rounds()) == []
-    assert plan.num_rounds == 0
+    assert rounds_of(plan) == []
+    assert plan.num_rounds == plan.num_transfers == 0
+    assert plan.num_chunks == 1
     assert plan.sends_per_rank.tolist() == [0]
 
 
 @every_algorithm
-@pytest.mark.parametrize("n", [2, 3, 8])
+@pytest.mark.parametrize("n", [2, 4, 8])
 def test_a_plan_can_be_read_again_and_again(algorithm, n):
-    plan = algorithm.plan(n, 2 * MiB)
-    first, second = ([tuple(map(np.array, r)) for r in rounds_of(plan)] for _ in range(2))
-    assert len(first) == len(second) == plan.num_rounds
+    plan = some_plan(algorithm, n)
+    first, second = rounds_of(plan), rounds_of(plan)
+    num_rounds = sum(part.plan.num_rounds for part in plan.everything)
+    assert len(first) == len(second) == num_rounds
     for one, other in zip(first, second, strict=True):
         for a, b in zip(one, other, strict=True):
             np.testing.assert_array_equal(a, b)
@@ -97,47 +117,58 @@ def test_a_plan_can_be_read_again_and_again(algorithm, n):
 @every_algorithm
 def test_equal_arguments_give_the_same_plan(algorithm):
     again = type(algorithm).model_validate(algorithm.model_dump(mode="json"))
-    assert algorithm.plan(4, 10.0) is again.plan(4, 10.0)
-    assert algorithm.plan(4, 10.0) is not algorithm.plan(5, 10.0)
+    plan = some_plan(algorithm, 4, 10.0)
+    assert plan is some_plan(again, 4, 10.0)
+    assert plan is not some_plan(algorithm, 8, 10.0)
 
 
 # What the proof refuses --------------------------------------------------------------------------
 
 
 @every_algorithm
-@pytest.mark.parametrize("n", [2, 3, 5])
+@pytest.mark.parametrize("n", [2, 3, 4, 5])
 def test_no_transfer_can_be_dropped(algorithm, n):
-    plan = algorithm.plan(n, 2 * MiB)
-    rounds = list(rounds_of(plan))
-    for number, transfers in enumerate(rounds):
-        for i in range(len(transfers[0])):
-            broken = doctored(
-                plan, lambda r, k=number, i=i: [*r[:k], without(r[k], i), *r[k + 1 :]]
-            )
-            said = complaint(broken)
-            assert said.startswith(f"{plan.collective}: ")
-            assert "rank " in said
-            assert "chunk " in said
+    plan = some_plan(algorithm, n)
+    for number, part in enumerate(plan.everything):
+        rounds = list(part.plan.rounds())
+        for k, transfers in enumerate(rounds):
+            for i in range(len(transfers.src)):
+                broken = [*rounds[:k], without(transfers, i), *rounds[k + 1 :]]
+                if is_there_already(algorithm, transfers):
+                    continue
+                said = complaint(with_part(plan, number, broken))
+                assert said.startswith(f"{plan.collective}: ")
+                assert "rank " in said
+                assert "chunk " in said
+
+
+def is_there_already(algorithm, transfers):
+    """Whether an adding switch is told the sum that it has told, and tells everyone again."""
+    return (algorithm.collective, algorithm.kind) == ("all_reduce", "nvls") and not np.any(
+        transfers.reduce
+    )
 
 
 @every_algorithm
-@pytest.mark.parametrize("n", [2, 3, 5])
+@pytest.mark.parametrize("n", [2, 3, 4, 5])
 def test_no_reduction_can_be_doubled(algorithm, n):
-    plan = algorithm.plan(n, 2 * MiB)
-    for number, (src, dst, chunk, reduce) in enumerate(rounds_of(plan)):
-        for i in np.flatnonzero(reduce):
-            extra = Round(src[i : i + 1], dst[i : i + 1], chunk[i : i + 1], reduce[i : i + 1])
-            broken = doctored(plan, lambda r, k=number, e=extra: [*r[: k + 1], e, *r[k + 1 :]])
-            said = complaint(broken)
+    plan = some_plan(algorithm, n)
+    for number, moves in enumerate(rounds_of(plan)):
+        for i in np.flatnonzero(moves.reduce):
+            src, dst, chunk, to, reduce = (part[i : i + 1] for part in moves)
+            extra = Round(src, dst, chunk, reduce, to)
+            said = complaint(
+                doctored(plan, lambda r, k=number, e=extra: [*r[: k + 1], e, *r[k + 1 :]])
+            )
             assert said == (
-                f"{plan.collective}: in round {number + 1} rank {dst[i]} adds to chunk {chunk[i]} "
+                f"{plan.collective}: in round {number + 1} rank {dst[0]} adds to chunk {to[0]} "
                 "a contribution that it holds already; it would be counted twice."
             )
 
 
 def test_a_reduction_doubled_within_its_round_is_found():
     plan = ALGORITHMS["all_reduce naive"].plan(3, 1.0)
-    twice = doctored(plan, lambda r: [Round(*(np.repeat(part, 2) for part in r[0])), r[1]])
+    twice = doctored(plan, lambda r: [Round(*(np.repeat(part, 2) for part in r[0][:5])), r[1]])
     assert complaint(twice) == (
         "all_reduce: in round 0 rank 0 adds to chunk 0 a contribution that it holds already; "
         "it would be counted twice."
@@ -155,7 +186,7 @@ def test_nothing_is_sent_before_it_is_there():
 def test_a_round_reads_what_was_there_when_it_began():
     plan = ALGORITHMS["broadcast ring"].plan(3, 1.0)
     at_once = doctored(
-        plan, lambda r: [Round(*(np.concatenate(parts) for parts in zip(*r, strict=True)))]
+        plan, lambda r: [Round(*(np.concatenate(p[:5]) for p in list(zip(*r, strict=True))[:5]))]
     )
     assert complaint(at_once) == (
         "broadcast: in round 0 rank 1 sends chunk 0 to rank 2 before it holds any of it."
@@ -192,22 +223,25 @@ def test_a_broadcast_misses_one_contribution_only():
     assert "1 of 1 " in said
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_a_plan_that_does_nothing_is_refused(name):
-    assert complaint(doctored(ALGORITHMS[name].plan(3, 1.0), lambda r: []))
+@every_algorithm
+def test_a_plan_that_does_nothing_is_refused(algorithm):
+    assert complaint(doctored(some_plan(algorithm, 4, 1.0), lambda r: []))
 
 
 # Bytes -------------------------------------------------------------------------------------------
 
 
 @every_algorithm
-@every_world
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 8, 9])
 def test_sends_are_counted_as_they_are_planned(algorithm, n):
-    plan = algorithm.plan(n, 2 * MiB)
-    counted = np.zeros(n, dtype=np.int64)
-    for src, _, _, _ in rounds_of(plan):
-        np.add.at(counted, src, 1)
-    np.testing.assert_array_equal(plan.sends_per_rank, counted)
+    for layout in layouts(algorithm, n)[-2:]:
+        plan = algorithm.plan(layout, 2 * MiB)
+        counted = np.zeros(plan.num_vertices, dtype=np.int64)
+        for moves in rounds_of(plan):
+            np.add.at(counted, moves.src[moves.src != moves.dst], 1)
+        np.testing.assert_array_equal(plan.sends_per_rank, counted[:n])
+        parts = [(len(p.members), r) for p in plan.everything for r in p.plan.rounds()]
+        assert plan.num_transfers == sum(groups * len(r.src) for groups, r in parts)
 
 
 @every_world
@@ -252,18 +286,22 @@ def test_a_pipeline_has_between_one_and_1024_chunks(nbytes, num_chunks):
 
 
 @every_algorithm
-@every_world
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 8, 9])
 def test_a_buffer_is_cut_into_one_chunk_at_least(algorithm, n):
     for nbytes in (0, 1, 100 * MiB):
-        assert algorithm.num_chunks(n, nbytes) >= 1
+        assert some_plan(algorithm, n, nbytes).num_chunks >= 1
 
 
 @every_algorithm
+@settings(max_examples=20)
 @given(
     n=st.integers(1, 17), num_elements=st.integers(0, 10**7), itemsize=st.sampled_from([2, 4, 8])
 )
 def test_offsets_cut_the_whole_buffer_in_order(algorithm, n, num_elements, itemsize):
-    plan = algorithm.plan(n, num_elements * itemsize)
+    served = layouts(algorithm, n)
+    if not served:
+        return
+    plan = algorithm.plan(served[-1], num_elements * itemsize)
     offsets = plan.offsets(num_elements, itemsize)
     assert offsets.shape == (plan.num_chunks + 1,)
     assert offsets[0] == 0
@@ -298,38 +336,88 @@ def test_gloo_cuts_by_its_own_rule(n, num_elements, itemsize):
 def test_gloo_adds_each_chunk_from_the_left_to_the_one_before_its_owner(n):
     # Chunk i = x[i-1] + x[i-2] + ... + x[i], left to right, ranks mod W.
     order = defaultdict(list)
-    for src, dst, chunk, reduce in rounds_of(ALGORITHMS["all_reduce ring gloo"].plan(n, 1.0)):
+    plan = ALGORITHMS["all_reduce ring gloo"].plan(n, 1.0)
+    for src, dst, chunk, _, reduce in rounds_of(plan):
         for i in np.flatnonzero(reduce):
             order[int(chunk[i])].append((int(src[i]), int(dst[i])))
     for chunk, hops in order.items():
         assert hops == [((chunk - 1 - k) % n, (chunk - 2 - k) % n) for k in range(n - 1)]
 
 
-# Repeats -----------------------------------------------------------------------------------------
+# Order -------------------------------------------------------------------------------------------
 
 
 @every_algorithm
-@pytest.mark.parametrize("n", [*range(2, 18)])
-def test_a_plan_that_says_it_repeats_does(algorithm, n):
-    plan = algorithm.plan(n, 3 * MiB)
-    if not plan.repeats:
-        return
-    before = None
-    everyone = np.arange(n)
-    for src, dst, chunk, _ in rounds_of(plan):
-        np.testing.assert_array_equal(np.sort(src), everyone)
-        np.testing.assert_array_equal(np.sort(dst), everyone)
-        if before is not None:
-            np.testing.assert_array_equal(src, before[0])
-            np.testing.assert_array_equal(dst, before[1])
-            received = dict(zip(before[1].tolist(), before[2].tolist(), strict=True))
-            assert [received[s] for s in src.tolist()] == chunk.tolist()
-        before = src, dst, chunk
+@pytest.mark.parametrize("slices", [1, 3])
+def test_a_plan_that_says_it_is_a_ring_is_one(algorithm, slices):
+    sliced = algorithm.model_copy(update={"slices": slices})
+    for n in (2, 3, 4, 8, 9, 12):
+        for part in parts_of(sliced, n):
+            if part.plan.order == "ring":
+                check_ring(part.plan)
+
+
+def parts_of(algorithm, n):
+    """The parts of plans on two layouts; a plan without any is its own part."""
+    plans = [algorithm.plan(layout, 3 * MiB) for layout in layouts(algorithm, n)[:2]]
+    return [part for plan in plans for part in plan.everything]
+
+
+def check_ring(plan):
+    rounds = [expand(transfers) for transfers in plan.rounds()]
+    everyone = np.arange(plan.world_size)
+    for moves in rounds:
+        np.testing.assert_array_equal(np.sort(moves.src), everyone)
+        np.testing.assert_array_equal(moves.src, rounds[0].src)
+        np.testing.assert_array_equal(moves.dst, rounds[0].dst)
+    np.testing.assert_array_equal(np.sort(rounds[0].dst), everyone)
+    for before, moves in zip(rounds, rounds[plan.slices :], strict=False):
+        received = dict(zip(before.dst.tolist(), before.to.tolist(), strict=True))
+        assert [received[src] for src in moves.src.tolist()] == moves.chunk.tolist()
+
+
+@pytest.mark.parametrize("kind", ["binomial", "halving_doubling", "pairwise", "recursive_doubling"])
+def test_a_rank_talks_to_one_rank_at_a_time(kind):
+    for algorithm in (a for a in ALGORITHMS.values() if a.kind == kind):
+        for n in range(2, 18):
+            plan = algorithm.plan(n, 3 * MiB)
+            assert plan.order == "rank"
+            for transfers in plan.rounds():
+                assert len(np.unique(transfers.src)) == len(transfers.src)
+                assert len(np.unique(transfers.dst)) == len(transfers.dst)
 
 
 @pytest.mark.parametrize("name", ["all_reduce ring", "reduce_scatter ring", "all_gather ring"])
-def test_rings_repeat(name):
-    assert ALGORITHMS[name].plan(8, 1.0).repeats
+def test_rings_say_that_they_are_rings(name):
+    assert ALGORITHMS[name].plan(8, 1.0).order == "ring"
+
+
+# Slices ------------------------------------------------------------------------------------------
+
+
+@every_algorithm
+@pytest.mark.parametrize("n", [2, 4, 9])
+def test_slices_move_the_same_bytes_in_more_pieces(algorithm, n):
+    for layout in layouts(algorithm, n)[:3]:
+        whole = algorithm.plan(layout, 0)
+        sliced = algorithm.model_copy(update={"slices": 3}).plan(layout, 0)
+        assert (sliced.slices, sliced.num_chunks) == (3, 3 * whole.num_chunks)
+        np.testing.assert_array_equal(sliced.sends_per_rank, 3 * whole.sends_per_rank)
+
+
+@pytest.mark.parametrize(
+    ("slices", "message"),
+    [
+        (0, "slices: 0 is out of range; it must be >= 1."),
+        (1025, "slices: 1025 is out of range; it must be <= 1024."),
+        (1.5, "slices: 1.5 is not a whole number."),
+    ],
+)
+def test_slices_out_of_range_are_refused(slices, message):
+    raw = {"kind": "ring", "slices": slices}
+    with pytest.raises(ValidationError) as caught:
+        FAMILIES["all_reduce"]["ring"].model_validate(raw)
+    assert [problem.line for problem in problems(caught.value, raw)] == [message]
 
 
 # Wrong arguments ---------------------------------------------------------------------------------
@@ -341,7 +429,8 @@ def test_rings_repeat(name):
     [
         ((0, 1.0), "world_size must be >= 1, got 0"),
         ((-3, 1.0), "world_size must be >= 1, got -3"),
-        ((4, -1.0), "nbytes must be >= 0, got -1.0"),
+        ((4, -1.0), "nbytes must be >= 0 and finite, got -1.0"),
+        ((4, float("inf")), "nbytes must be >= 0 and finite, got inf"),
         ((4, 1.0, 4), "root must be in 0 ... 3, got 4"),
         ((4, 1.0, -1), "root must be in 0 ... 3, got -1"),
     ],
@@ -351,8 +440,22 @@ def test_arguments_out_of_range_are_refused(algorithm, arguments, message):
         algorithm.plan(*arguments)
 
 
+@pytest.mark.parametrize(
+    ("world_size", "local_size", "message"),
+    [
+        (8, 3, "local_size must divide world_size 8, got 3"),
+        (8, -1, "local_size must divide world_size 8, got -1"),
+        (8, 16, "local_size must divide world_size 8, got 16"),
+        (0, 0, "world_size must be >= 1, got 0"),
+    ],
+)
+def test_nodes_must_be_of_equal_size(world_size, local_size, message):
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        Layout(world_size, local_size)
+
+
 def test_every_family_holds_algorithms_of_its_own():
     for family, table in FAMILIES.items():
         for kind, member in table.items():
             assert member.collective == family
-            assert member().kind == kind
+            assert member.model_fields["kind"].default == kind

@@ -226,10 +226,12 @@ def test_transfers_have_spans_only_while_they_are_few():
 
 
 def test_the_fabric_is_chosen_by_whether_links_are_shared():
-    assert simulate().fabric == "vector fabric: no link is shared"
+    alone = simulate().network
+    assert (alone["fabric"], alone["why"]) == ("vector", "no link is shared")
     shared = simulate(cluster={"topology": "switch"}, collectives={"all_reduce": "naive"})
-    assert shared.fabric.startswith("event fabric: the link from")
-    assert shared.fabric.endswith("is shared")
+    assert shared.network["fabric"] == "event"
+    assert shared.network["why"].startswith("the link from")
+    assert shared.network["why"].endswith("is shared")
 
 
 def test_the_vector_fabric_refuses_what_it_cannot_time_exactly():

@@ -11,14 +11,23 @@ from simdp.cluster import Cluster
 from simdp.collectives import FAMILIES, closed_forms
 from simdp.collectives.base import Plan, Round, even_offsets
 from simdp.collectives.naive import NaiveAllReduce
-from simdp.collectives.ring import RingAllReduce, RingBroadcast
+from simdp.collectives.ring import (
+    RingAllGather,
+    RingAllReduce,
+    RingBroadcast,
+    RingReduceScatter,
+)
 from simdp.collectives.tree import TreeAllReduce, TreeReduce
+from simdp.engine.fabrics import recurrences
 from simdp.engine.fabrics.event import EventFabric
+from simdp.engine.fabrics.job import Job
 from simdp.engine.fabrics.vector import VectorFabric
 from simdp.engine.network import Network
 from simdp.engine.ops import Launch, Wait, Work
+from simdp.engine.sharing import shared_link
 from simdp.engine.slowdown import Slowdown
 from simdp.errors import DeadlockError, ScenarioError
+from simdp.placement import layout
 from simdp.results.trace import TraceBuilder
 
 ALPHA, BANDWIDTH = 5e-6, 25e9
@@ -29,11 +38,23 @@ DEVICE = {
     "efficiency": 0.5,
     "launch": "0 s",
 }
+NO_PLAN_OF_THEIR_OWN = {"auto", "msccl"}
+"""Kinds that choose another one, or read a file."""
+
 ALGORITHMS = [
-    pytest.param(member(), id=f"{family}-{kind}")
+    pytest.param(family, kind, id=f"{family}-{kind}")
     for family, table in FAMILIES.items()
-    for kind, member in table.items()
+    for kind in table
+    if kind not in NO_PLAN_OF_THEIR_OWN
 ]
+
+
+def algorithm_for(family, kind, where, **options):
+    """An algorithm, and the plan that it makes for a cluster; skips what cannot serve it."""
+    algorithm = FAMILIES[family][kind](**options)
+    if where.world_size > 1 and algorithm.problem_with(layout(where)):
+        return None
+    return algorithm
 
 
 def cluster(world_size, topology="full_mesh", **more):
@@ -53,10 +74,16 @@ def calls(plan, nbytes, delays, record=True):
 def play(fabric, where, plan, nbytes, delays):
     trace, network, slowdown = TraceBuilder(), Network(where), Slowdown(where, 0)
     if fabric == "event":
-        EventFabric(network, [plan], slowdown, trace).play(calls(plan, nbytes, delays))
+        job = Job(network, {0: [plan]}, slowdown, trace)
+        EventFabric([job]).play([calls(plan, nbytes, delays)])
     else:
         VectorFabric(network, slowdown, trace).play(calls(plan, nbytes, delays))
     return trace.build()
+
+
+def alone(where, plan):
+    """The event fabric of one job with one plan."""
+    return EventFabric([Job(Network(where), {0: [plan]}, Slowdown(where, 0), TraceBuilder())])
 
 
 def duration(fabric, where, plan, nbytes):
@@ -107,24 +134,214 @@ def test_a_switch_charges_the_latency_of_two_links():
         assert found == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-@settings(max_examples=30, deadline=None)
-@given(world_size=st.integers(1, 9), seed=st.integers(0, 1000), root=st.integers(0, 8))
-def test_both_clocks_agree_under_random_delays(algorithm, world_size, seed, root):
+def clusters(world_size, local_size):
+    """Full meshes; every pair of nodes has links for every local rank; switches that add."""
+    if local_size == 1:
+        local_size = world_size
+    more = {}
+    if local_size < world_size:
+        wires = {"topology": "full_mesh", "link": {"alpha": "9 us", "bandwidth": "11 GB/s"}}
+        more["inter_node"] = {**wires, "links_per_node": local_size}
+    return cluster(world_size, devices_per_node=local_size, **more)
+
+
+def agree(where, plan, nbytes, delays):
+    """Play a plan on both clocks, and hold every span of one against the other's."""
+    event, vector = (play(fabric, where, plan, nbytes, delays) for fabric in ("event", "vector"))
+    assert len(event) == len(vector)
+    for column in ("rank", "lane", "activity"):
+        np.testing.assert_array_equal(getattr(event, column), getattr(vector, column))
+    for column in ("start", "end", "nbytes"):
+        found, expected = getattr(event, column), getattr(vector, column)
+        np.testing.assert_allclose(found, expected, rtol=1e-11, atol=0)
+
+
+@pytest.mark.parametrize(("family", "kind"), ALGORITHMS)
+@settings(max_examples=25, deadline=None)
+@given(
+    nodes=st.integers(1, 4),
+    local_size=st.integers(1, 5),
+    slices=st.integers(1, 3),
+    seed=st.integers(0, 1000),
+    root=st.integers(0, 19),
+)
+def test_both_clocks_agree_under_random_delays(family, kind, nodes, local_size, slices, seed, root):
     random = np.random.default_rng(seed)
     nbytes = float(random.integers(0, 5_000_000))
-    plan = algorithm.plan(world_size, nbytes, root % world_size)
-    delays = random.exponential(random.choice([0, 1e-6, 1e-4, 1e-2]), (3, world_size))
-    event, vector = (
-        play(fabric, cluster(world_size), plan, nbytes, delays) for fabric in ("event", "vector")
-    )
-    assert len(event) == len(vector)
-    for column in ("rank", "lane", "activity", "nbytes"):
-        np.testing.assert_array_equal(getattr(event, column), getattr(vector, column))
-    for column in ("start", "end"):
-        np.testing.assert_allclose(
-            getattr(event, column), getattr(vector, column), rtol=1e-12, atol=0
-        )
+    where = clusters(nodes * local_size, local_size)
+    algorithm = algorithm_for(family, kind, where, slices=slices)
+    if algorithm is None:
+        return
+    plan = algorithm.plan(layout(where), nbytes, root % where.world_size)
+    if shared_link(Network(where), [plan]) is not None:
+        return
+    agree(where, plan, nbytes, late(random, 3, where.world_size))
+
+
+def late(random, num_calls, world_size):
+    """What ranks do before each collective: nothing, or more or less random work."""
+    return random.exponential(random.choice([0, 1e-6, 1e-4, 1e-2]), (num_calls, world_size))
+
+
+def switches(world_size, local_size):
+    """Nodes with a switch inside, whose network cards, one for each rank, meet at a switch."""
+    adding = {"kind": "switch", "in_network": True}
+    link = {"alpha": "9 us", "bandwidth": "11 GB/s"}
+    more = {"inter_node": {"topology": adding, "link": link, "links_per_node": local_size}}
+    return cluster(world_size, adding, devices_per_node=local_size, **more)
+
+
+@pytest.mark.parametrize(("family", "kind"), ALGORITHMS)
+@settings(max_examples=15, deadline=None)
+@given(nodes=st.integers(1, 3), local_size=st.sampled_from([2, 4]), seed=st.integers(0, 1000))
+def test_both_clocks_agree_behind_switches_where_no_link_is_shared(
+    family, kind, nodes, local_size, seed
+):
+    random = np.random.default_rng(seed)
+    where = switches(nodes * local_size, local_size)
+    algorithm = algorithm_for(family, kind, where)
+    if algorithm is None:
+        return
+    nbytes = float(random.integers(0, 3_000_000))
+    plan = algorithm.plan(layout(where), nbytes)
+    if shared_link(Network(where), [plan]) is not None:
+        return
+    agree(where, plan, nbytes, late(random, 2, where.world_size))
+
+
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    [
+        ("all_reduce", "ring"),
+        ("all_reduce", "halving_doubling"),
+        ("all_reduce", "recursive_doubling"),
+        ("all_reduce", "hierarchical"),
+        ("all_reduce", "torus2d"),
+        ("all_to_all", "pairwise"),
+        ("all_reduce", "nvls"),
+        ("all_reduce", "sharp"),
+    ],
+)
+def test_these_share_no_link_behind_a_switch(family, kind):
+    where = switches(8, 8) if kind == "nvls" else switches(16, 4)
+    plan = FAMILIES[family][kind]().plan(layout(where), 1e6)
+    assert shared_link(Network(where), [plan]) is None
+
+
+@pytest.mark.parametrize("kind", ["ring", "tree", "hierarchical", "halving_doubling", "direct"])
+def test_fixed_shares_are_exact_where_equal_ranks_arrive_together(kind):
+    """One network card for four ranks: each gets a quarter of it, or the tree's ranks a half."""
+    link = {"alpha": "9 us", "bandwidth": "11 GB/s"}
+    inter = {"topology": "switch", "link": link, "links_per_node": 1}
+    where = cluster(16, "switch", devices_per_node=4, inter_node=inter)
+    plan = FAMILIES["all_reduce"][kind]().plan(layout(where), 4e6)
+    network = Network(where)
+    fixed = VectorFabric(network, Slowdown(where, 0), TraceBuilder(), fixed=True)
+    found = fixed.times(plan, 4e6, np.zeros(16)).max()
+    exact = duration("event", where, plan, 4e6)
+    if kind == "tree":  # its ranks do not send all at once, so that a fixed share wastes some
+        assert exact < found < 4 * exact
+    else:
+        assert found == pytest.approx(exact, rel=1e-9)
+
+
+# Rings in closed form ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [RingAllReduce, RingReduceScatter, RingAllGather, RingBroadcast])
+@settings(max_examples=40, deadline=None)
+@given(
+    nodes=st.integers(1, 6),
+    local_size=st.integers(1, 5),
+    slices=st.integers(1, 4),
+    seed=st.integers(0, 1000),
+)
+def test_a_ring_in_closed_form_ends_as_round_by_round(kind, nodes, local_size, slices, seed):
+    """With equal links, and with slow ones between nodes; for any arrival times."""
+    random = np.random.default_rng(seed)
+    where = switches(nodes * local_size, local_size)
+    if where.world_size == 1:
+        return
+    is_rooted = kind is RingBroadcast
+    plan = kind(slices=slices).plan(layout(where), 3e6, seed % where.world_size * is_rooted)
+    fabric = VectorFabric(Network(where), Slowdown(where, 0), TraceBuilder())
+    enter = late(random, 1, where.world_size)[0]
+    record = Launch(0, "x", 0, plan, 3e6, True)
+    expected = fabric.times(plan, 3e6, enter, record)  # to record, it must go through the rounds
+    np.testing.assert_allclose(fabric.times(plan, 3e6, enter), expected, rtol=1e-11)
+
+
+def test_rings_of_sixteen_thousand_ranks_need_no_rounds(monkeypatch):
+    """On equal links, and on nodes of eight with slow links between them."""
+    monkeypatch.setattr(recurrences, "_round_by_round", None)
+    monkeypatch.setattr(recurrences, "by_chunk", None)
+    late_ranks = np.random.default_rng(0).exponential(1e-3, 16_384)
+    for where in (cluster(16_384, "ring"), switches(16_384, 8)):
+        clock = VectorFabric(Network(where), Slowdown(where, 0), TraceBuilder())
+        plan = RingAllReduce().plan(layout(where), 25e6)
+        assert clock.times(plan, 25e6, late_ranks).min() > late_ranks.max()
+        plan = RingBroadcast().plan(layout(where), 25e6, 3)
+        assert (clock.times(plan, 25e6, late_ranks) > late_ranks).all()
+
+
+def test_equal_collectives_with_equal_arrivals_are_computed_once(monkeypatch):
+    where, calls_made = cluster(8, "switch"), []
+    plan = FAMILIES["all_reduce"]["halving_doubling"]().plan(layout(where), 1e6)
+    fabric = VectorFabric(Network(where), Slowdown(where, 0), TraceBuilder())
+    real = recurrences.by_rank
+    monkeypatch.setattr(recurrences, "by_rank", lambda *args: calls_made.append(1) or real(*args))
+    enter = np.arange(8) * 2.0**-20
+    first = fabric.times(plan, 1e6, enter)
+    later = fabric.times(plan, 1e6, enter + 4.0)
+    np.testing.assert_allclose(later - 4.0, first, rtol=1e-9)
+    assert len(calls_made) == 1
+    fabric.times(plan, 1e6, enter * 2)
+    assert len(calls_made) == 2
+
+
+# Streams and jobs --------------------------------------------------------------------------------
+
+
+def test_two_streams_of_a_job_share_a_link_and_then_do_not():
+    """Two rings of one job at once: each gets half of every link until the shorter one is done."""
+    where, n = cluster(4, "ring"), 4
+    plan = RingAllReduce().plan(n, 4e6)
+    trace, network = TraceBuilder(), Network(where)
+    job = Job(network, {0: [plan], 1: [plan]}, Slowdown(where, 0), trace)
+    script = [
+        Launch(0, "a", 0, plan, 4e6, False, 0),
+        Launch(0, "b", 1, plan, 4e6, False, 1),
+        Wait((0, 1)),
+    ]
+    EventFabric([job]).play([iter(script)])
+    both = trace.build().end.max()
+    expected = closed_forms.ring_all_reduce_time(4e6, n, ALPHA, 2 / BANDWIDTH)
+    assert both == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("nbytes", [8e6, 2e6])
+def test_two_jobs_meet_on_the_network_between_nodes(nbytes):
+    """Jobs on the two halves of two nodes, each with a ring over both, through one card a node."""
+    link = {"alpha": "0 s", "bandwidth": "10 GB/s"}
+    inter = {"topology": "switch", "link": link}
+    fast = {"alpha": "0 s", "bandwidth": "1000 TB/s"}
+    where = cluster(4, "switch", devices_per_node=2, inter_node=inter, link=fast)
+    half = cluster(2, "switch")
+    plan = RingAllReduce().plan(2, nbytes)
+    traces = [TraceBuilder(), TraceBuilder()]
+    jobs = [
+        Job(Network(where, np.array(ranks)), {0: [plan]}, Slowdown(half, 0), trace)
+        for ranks, trace in zip(([0, 2], [1, 3]), traces, strict=True)
+    ]
+    scripts = [
+        iter([Launch(0, "x", 0, plan, 8e6, False), Wait((0,))]),
+        iter([Launch(0, "x", 0, plan, nbytes, False), Wait((0,))]),
+    ]
+    EventFabric(jobs).play(scripts)
+    first, second = (trace.build().end.max() for trace in traces)
+    # Every byte of both crosses each card in each direction; the smaller job ends at its half.
+    assert second == pytest.approx(2 * nbytes / 10e9, rel=1e-9)
+    assert first == pytest.approx((8e6 + nbytes) / 10e9, rel=1e-9)
 
 
 @pytest.mark.parametrize("topology", ["ring", "switch", "full_mesh"])
@@ -157,7 +374,7 @@ def flows_plan(world_size, transfers, rounds=1):
     """Transfers of the whole buffer, src to dst, all in one round; as often as there are rounds."""
     src, dst = (np.array(column) for column in zip(*transfers, strict=True))
     one = Round(src, dst, np.zeros_like(src), False)
-    return Plan("broadcast", world_size, 1, 0, lambda: iter([one] * rounds), even_offsets(1), False)
+    return Plan("broadcast", world_size, 1, 0, lambda: iter([one] * rounds), even_offsets(1))
 
 
 def transfer_ends(trace):
@@ -267,10 +484,10 @@ def one_rank(ops):
 
 def test_a_deadlock_names_each_waiting_rank_and_what_it_waits_for():
     where, plan = cluster(3), RingAllReduce().plan(3, 3e3)
-    fabric = EventFabric(Network(where), [plan], Slowdown(where, 0), TraceBuilder())
+    fabric = alone(where, plan)
     join = [Launch(0, "bucket 0", 0, plan, 3e3, False), Wait((0,))]
     with pytest.raises(DeadlockError) as caught:
-        fabric.play_each([one_rank(join), one_rank(join), one_rank([])])
+        fabric.play_each([[one_rank(join), one_rank(join), one_rank([])]])
     assert caught.value.waiting == [
         "rank 0 waits in all_reduce 'bucket 0' for rank 2 to enter",
         "rank 1 waits in all_reduce 'bucket 0' for rank 2 to enter",
@@ -280,10 +497,10 @@ def test_a_deadlock_names_each_waiting_rank_and_what_it_waits_for():
 
 def test_ranks_that_call_in_different_orders_deadlock_and_say_so():
     where, plan = cluster(2), RingAllReduce().plan(2, 2e3)
-    fabric = EventFabric(Network(where), [plan], Slowdown(where, 0), TraceBuilder())
+    fabric = alone(where, plan)
     a, b = (Launch(0, name, i, plan, 2e3, False) for i, name in enumerate("ab"))
     with pytest.raises(DeadlockError) as caught:
-        fabric.play_each([one_rank([a, b, Wait((1,))]), one_rank([b, a, Wait((0,))])])
+        fabric.play_each([[one_rank([a, b, Wait((1,))]), one_rank([b, a, Wait((0,))])]])
     assert caught.value.waiting == [
         "rank 0 waits in all_reduce 'b', behind all_reduce 'a'",
         "rank 1 waits in all_reduce 'a', behind all_reduce 'b'",
@@ -293,10 +510,10 @@ def test_ranks_that_call_in_different_orders_deadlock_and_say_so():
 @pytest.mark.parametrize("others", [[], "launch"])
 def test_waiting_for_what_a_rank_never_launched_is_a_deadlock(others):
     where, plan = cluster(2), RingAllReduce().plan(2, 2e3)
-    fabric = EventFabric(Network(where), [plan], Slowdown(where, 0), TraceBuilder())
+    fabric = alone(where, plan)
     first = [Launch(0, "x", 7, plan, 2e3, False)] if others else []
     with pytest.raises(DeadlockError) as caught:
-        fabric.play_each([one_rank(first), one_rank([Wait((7,))])])
+        fabric.play_each([[one_rank(first), one_rank([Wait((7,))])]])
     assert caught.value.waiting == ["rank 1 waits for a collective that it never launched"]
     assert str(caught.value) == f"deadlock: {caught.value.waiting[0]}"
 
@@ -307,9 +524,9 @@ def test_a_wrong_input_found_while_ranks_play_keeps_its_lines():
         raise ScenarioError(["data.npz: is gone.", "more.npz: is gone."])
 
     where, plan = cluster(2), RingAllReduce().plan(2, 2e3)
-    fabric = EventFabric(Network(where), [plan], Slowdown(where, 0), TraceBuilder())
+    fabric = alone(where, plan)
     with pytest.raises(ScenarioError) as caught:
-        fabric.play(script())
+        fabric.play([script()])
     assert caught.value.problems == ["data.npz: is gone.", "more.npz: is gone."]
 
 
@@ -318,13 +535,13 @@ def test_a_transfer_to_a_rank_that_never_enters_is_a_deadlock():
         Round(np.array([0]), np.array([1]), np.array([0]), False),
         Round(np.array([1]), np.array([0]), np.array([0]), False),
     ]
-    plan = Plan("broadcast", 3, 1, 0, lambda: iter(rounds), even_offsets(1), False)
+    plan = Plan("broadcast", 3, 1, 0, lambda: iter(rounds), even_offsets(1))
     where = cluster(3)
-    fabric = EventFabric(Network(where), [plan], Slowdown(where, 0), TraceBuilder())
+    fabric = alone(where, plan)
     join = [Launch(0, "x", 0, plan, 1e3, False), Wait((0,))]
     # Rank 1 never enters: rank 0's first transfer cannot start.
     with pytest.raises(DeadlockError, match="rank 0 waits in broadcast 'x' for rank 1 to enter"):
-        fabric.play_each([one_rank(join), one_rank([]), one_rank(join)])
+        fabric.play_each([[one_rank(join), one_rank([]), one_rank(join)]])
 
 
 def test_vector_fabric_handles_thousands_of_ranks_in_little_memory():

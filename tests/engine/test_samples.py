@@ -14,6 +14,7 @@ from simdp.engine.samples import Samples
 from simdp.scenario import checked
 from simdp.workload.execution import Executor, call_dtypes
 from simdp.workload.layers.base import Pass
+from simdp.workload.sampling import Parts, uneven_sampler
 
 TRANSFORMER = {
     "kind": "transformer",
@@ -62,6 +63,12 @@ DEVICE = {
     "launch": "0 s",
 }
 every_model = pytest.mark.parametrize("model", MODELS)
+
+
+def shapes(samples, part):
+    """Shapes of the inputs of one rank's samples."""
+    (found,), _ = samples.shapes(Parts(part, np.array([0]), np.array([len(part)])))
+    return found
 
 
 def scenario(model, keys=None, dataset=None, numerics=True, **options):
@@ -135,7 +142,22 @@ def test_nothing_that_counts_is_cut_and_nothing_else_is_kept(model, part):
         assert (cut[:, -1] != 0).any()
     counts = [workload.loss.count(y) for y in (samples.arrays["y"][part], samples.target(part))]
     assert counts[0] == counts[1] > 0
-    assert samples.shapes(part) == tuple(array.shape[1:] for array in samples.inputs(part))
+    assert shapes(samples, part) == tuple(array.shape[1:] for array in samples.inputs(part))
+
+
+@given(
+    model=st.sampled_from(list(MODELS)),
+    sizes=st.lists(st.integers(0, 5), min_size=1, max_size=9),
+    seed=st.integers(0, 9),
+)
+def test_every_rank_has_the_shapes_of_its_own_samples(model, sizes, seed):
+    _, samples = known(model)
+    order = np.random.default_rng(seed).permutation(96)
+    parts = uneven_sampler(order, sizes)
+    found, which = samples.shapes(parts)
+    assert len(set(found)) == len(found)
+    for part, number in zip(parts, which, strict=True):
+        assert found[number] == tuple(array.shape[1:] for array in samples.inputs(part))
 
 
 @every_model
@@ -144,14 +166,14 @@ def test_shapes_are_known_without_the_arrays(model):
     timed = Samples(scenario(model, numerics=False))
     assert timed.arrays == {}
     for part in np.split(np.arange(96), 24):
-        assert timed.shapes(part) == samples.shapes(part)
+        assert shapes(timed, part) == shapes(samples, part)
 
 
 @every_model
 def test_a_rank_without_samples_has_the_full_shapes(model):
     workload, samples = known(model)
     nothing = np.array([], dtype=np.int64)
-    assert samples.shapes(nothing) == workload.model.known_shapes()
+    assert shapes(samples, nothing) == workload.model.known_shapes()
     assert [array.shape[1:] for array in samples.inputs(nothing)] == list(
         workload.model.known_shapes()
     )
@@ -163,7 +185,7 @@ def test_without_a_padding_token_nothing_is_cut():
     samples, part = Samples(chosen), np.arange(3)
     assert samples.lengths == {}
     assert samples.inputs(part)[0].shape == (3, 20)
-    assert samples.shapes(part) == ((20,),)
+    assert shapes(samples, part) == ((20,),)
 
 
 def test_batches_are_copies_that_may_be_changed():

@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from simdp.engine.compute.columns import Columns
 from simdp.engine.compute.roofline import Roofline
 from simdp.workload import Workload
 from simdp.workload.execution import call_dtypes
@@ -66,17 +67,20 @@ class CallTimes:
     ----------
     names : list of str
         Of the calls' layers, and of the loss at the end.
+    tails : list of bool
+        Whether a call's backward goes on once its gradients are ready; here none does.
     """
 
     def __init__(self, workload: Workload, roofline: Roofline) -> None:
         self.workload, self.roofline, self.graph = workload, roofline, workload.graph
         self.names = [call.layer.name or call.layer.kind for call in self.graph.calls] + [LOSS]
+        self.tails = [False] * len(self.names)
         ran = call_dtypes(self.graph, workload.precision, workload.dtype)
         self.call_dtypes = [*ran, workload.dtype]
         self._kernels: dict[tuple[str, Shapes], Kernels] = {}
-        self._seconds: dict[tuple[str, bytes, tuple[Shapes, ...]], Floats] = {}
+        self._seconds: dict[tuple[str, bytes, tuple[Shapes, ...], bytes], Columns] = {}
 
-    def seconds(self, activity: str, batch: Ints, shapes: Sequence[Shapes]) -> Floats:
+    def seconds(self, activity: str, batch: Ints, shapes: Sequence[Shapes], which: Ints) -> Columns:
         """Time of every call on every rank.
 
         Parameters
@@ -86,32 +90,35 @@ class CallTimes:
         batch : ndarray, shape `(world_size,)`
             Samples of each rank.
         shapes : sequence of tuple of Shape
-            Shapes of the inputs on each rank; one entry where all are alike.
+            Shapes of the inputs, different ones.
+        which : ndarray, shape `(world_size,)`
+            Which of them each rank has.
 
         Returns
         -------
-        ndarray, shape `(num_calls + 1, world_size)`
-            Seconds; 0 on a rank without samples.
+        Columns
+            Of the calls and the loss; 0 on a rank without samples.
         """
-        key = (activity, batch.tobytes(), tuple(shapes))
+        key = (activity, batch.tobytes(), tuple(shapes), which.tobytes())
         if key not in self._seconds:
-            found = self._work_out(activity, batch, shapes)
-            _keep(self._seconds, key, found, found.size)
+            found = self._work_out(activity, batch, shapes, which)
+            _keep(self._seconds, key, found, found.seconds.size + 3 * len(batch))
         return self._seconds[key]
 
-    def _work_out(self, activity: str, batch: Ints, shapes: Sequence[Shapes]) -> Floats:
-        alike = list(dict.fromkeys(shapes))
-        numbers = {shape: number for number, shape in enumerate(alike)}
-        which = np.array([numbers[shape] for shape in shapes]) + 0 * batch
+    def _work_out(
+        self, activity: str, batch: Ints, shapes: Sequence[Shapes], which: Ints
+    ) -> Columns:
         # Ranks with the same samples, shapes and device take the same time.
-        each = np.stack([which, batch, self.roofline.device], axis=1)
-        chosen, first, inverse = np.unique(each, axis=0, return_index=True, return_inverse=True)
-        found = np.zeros((len(self.names), len(chosen)))
-        for column, rank in enumerate(first):
+        each = (which * (int(batch.max()) + 1) + batch) * len(self.roofline.different)
+        _, first, column = np.unique(
+            each + self.roofline.device, return_index=True, return_inverse=True
+        )
+        found = np.zeros((len(self.names), len(first)))
+        for number, rank in enumerate(first):
             if batch[rank]:
-                kernels = self._kernels_of(activity, alike[which[rank]])
-                found[:, column] = self._of_rank(kernels, int(rank), float(batch[rank]))
-        return found[:, inverse.reshape(-1)]
+                kernels = self._kernels_of(activity, shapes[which[rank]])
+                found[:, number] = self._of_rank(kernels, int(rank), float(batch[rank]))
+        return Columns(found, column)
 
     def _of_rank(self, kernels: Kernels, rank: int, batch: float) -> Floats:
         flops = np.array([self.roofline.flops(name)[rank] for name in self.dtypes()])

@@ -23,6 +23,8 @@ class Roofline:
     ----------
     devices : sequence of Device
         One per rank.
+    world_size : int, optional
+        Number of ranks, where one device stands for all of them.
 
     Attributes
     ----------
@@ -34,22 +36,29 @@ class Roofline:
         Time to start a kernel [s].
     """
 
-    def __init__(self, devices: Sequence[Device]) -> None:
+    def __init__(self, devices: Sequence[Device], world_size: int | None = None) -> None:
         different: list[Device] = []
         for device in devices:
             if device not in different:
                 different.append(device)
-        self.devices = devices
+        self.different = different
         self.device = np.array([different.index(device) for device in devices])
-        self.bandwidth = np.array([device.memory_bandwidth for device in devices])
-        self.launch = np.array([device.launch for device in devices])
+        if world_size is not None:
+            self.device = np.broadcast_to(self.device, world_size)
+        self.bandwidth = self._each([device.memory_bandwidth for device in different])
+        self.launch = self._each([device.launch for device in different])
         self._flops: dict[str, Floats] = {}
+
+    def _each(self, figures: Sequence[float]) -> Floats:
+        """A figure of each rank's device."""
+        found: Floats = np.array(figures)[self.device]
+        return found
 
     def flops(self, dtype: str) -> Floats:
         """Arithmetic per second in a dtype, shape `(world_size,)` [FLOP/s]."""
         if dtype not in self._flops:
-            each = [device.peak[dtype] * device.efficiency for device in self.devices]
-            self._flops[dtype] = np.array(each)
+            each = [device.peak[dtype] * device.efficiency for device in self.different]
+            self._flops[dtype] = self._each(each)
         return self._flops[dtype]
 
     def moving(self, nbytes: float) -> Floats:

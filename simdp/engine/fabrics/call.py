@@ -1,6 +1,8 @@
-"""Call: one collective under way in the event fabric."""
+"""Call and Leg: one collective under way in the event fabric, and one part of it."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import simpy
 
@@ -8,32 +10,89 @@ from simdp.engine.fabrics.dependencies import Dependencies
 from simdp.engine.ops import Launch
 
 
+class Leg:
+    """What each transfer of a part still waits for.
+
+    Parameters
+    ----------
+    number : int
+        Of the part.
+    needs : Dependencies
+        Of the part; counted down here in copies.
+    chunk_nbytes : float
+        Of one chunk of the part [bytes].
+    record : bool
+        Whether to remember when transfers start and end.
+    """
+
+    def __init__(self, number: int, needs: Dependencies, chunk_nbytes: float, record: bool) -> None:
+        self.number, self.needs, self.chunk_nbytes = number, needs, chunk_nbytes
+        self.pending = needs.pending.copy()
+        self.gate_pending = needs.gate_pending.copy()
+        self.touching = needs.touching.copy()
+        self.start_of = [0.0] * len(needs.src) if record else []
+        self.end_of = [0.0] * len(needs.src) if record else []
+
+
 class Call:
-    """What each transfer of a collective still waits for, and when each rank came and went.
+    """When each rank came and went.
 
     Parameters
     ----------
     op : Launch
         The collective.
-    needs : Dependencies
-        Of its plan; counted down here in copies.
+    ranks : sequence of int
+        Who takes part.
+    needs : sequence of Dependencies
+        Of the parts of its plan.
     """
 
-    def __init__(self, op: Launch, needs: Dependencies) -> None:
-        self.op, self.needs = op, needs
-        self.chunk_nbytes = op.nbytes / op.plan.num_chunks
-        self.pending = needs.pending.copy()
-        self.gate_pending = needs.gate_pending.copy()
-        self.touching = needs.touching.copy()
-        n = op.plan.world_size
-        self.ready: list[float | None] = [None] * n
-        self.enter: list[float | None] = [None] * n
-        self.end: list[float | None] = [None] * n
-        self.num_done = 0
-        self.waiting: dict[int, simpy.Event] = {}
-        count = len(needs.src)
-        self.start_of = [0.0] * count if op.record else []
-        self.end_of = [0.0] * count
+    def __init__(self, op: Launch, ranks: Sequence[int], needs: Sequence[Dependencies]) -> None:
+        self.op, self.ranks = op, ranks
+        chunk = op.nbytes / op.plan.num_chunks
+        parts = op.plan.everything
+        self.legs = [
+            Leg(number, of_part, chunk * len(part.spread), op.record)
+            for number, (part, of_part) in enumerate(zip(parts, needs, strict=True))
+        ]
+        self.followers = [
+            [later for later, part in enumerate(parts) if number in part.after]
+            for number in range(len(parts))
+        ]
+        self.ready = dict[int, float]()
+        self.enter = dict[int, float]()
+        self.end = dict[int, float]()
+        self.waiting = dict[int, simpy.Event]()
+        self._unmet = dict[int, list[int]]()
+        self._left = dict[int, int]()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every rank has left."""
+        return len(self.end) == len(self.ranks)
+
+    def come(self, rank: int, now: float) -> list[Leg]:
+        """Let a rank enter; return the legs that it enters at once."""
+        self.enter[rank] = now
+        self._unmet[rank] = [len(part.after) for part in self.op.plan.everything]
+        self._left[rank] = len(self.legs)
+        return [leg for leg, unmet in zip(self.legs, self._unmet[rank], strict=True) if not unmet]
+
+    def leave(self, rank: int, leg: Leg) -> list[Leg] | None:
+        """Let a rank leave a leg; return the legs that it enters now, or None if it is done."""
+        self._left[rank] -= 1
+        if not self._left[rank]:
+            return None
+        unmet, entered = self._unmet[rank], []
+        for later in self.followers[leg.number]:
+            unmet[later] -= 1
+            if not unmet[later]:
+                entered.append(self.legs[later])
+        return entered
+
+    def forget(self) -> None:
+        """Drop what was needed while under way; the ends are still to be waited for."""
+        self.legs, self._unmet, self._left = [], {}, {}
 
     def reason(self, rank: int, ahead: Call) -> str:
         """Say what a rank waits for that cannot go on.
@@ -46,10 +105,10 @@ class Call:
             The first collective in the queue of the rank's communication stream.
         """
         what = f"in {self.title()}"
-        if self.enter[rank] is None:
+        if rank not in self.enter:
             return f"{what}, behind {ahead.title()}"
         # A plan's transfers wait for earlier ones alone, so that only a rank can be missing.
-        absent = [r for r, instant in enumerate(self.enter) if instant is None]
+        absent = [r for r in self.ranks if r not in self.enter]
         listed = ", ".join(map(str, absent[:8])) + (" ..." if len(absent) > 8 else "")
         return f"{what} for rank{'s' if len(absent) > 1 else ''} {listed} to enter"
 

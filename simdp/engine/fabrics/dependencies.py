@@ -1,104 +1,134 @@
-"""Dependencies: what every transfer of a plan waits for, as lists that are walked per event."""
+"""Dependencies: what every transfer of a part waits for, as lists that are walked per event."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
-from simdp.collectives import Plan
+from simdp.collectives import Part
+from simdp.collectives.base import Round, expand
+
+Ints = NDArray[np.int64]
 
 
 class Dependencies:
-    """The order that a plan imposes on its transfers, which are numbered as they are listed.
+    """The order that a plan imposes on the transfers of a part, numbered as they are listed.
 
-    Transfers of one connection take turns. A chunk may leave a rank when everything that came into
-    it in earlier rounds has arrived: arrivals of one round at one rank and chunk lead to a *gate*,
-    gates of later rounds open after those of earlier ones, and a transfer waits behind the last
-    gate before its own round. So the number of dependencies grows with the number of transfers,
-    also where thousands of transfers meet.
+    Transfers of one connection take turns. What a transfer needs is at a *place*: a chunk of its
+    source, or, in plans that ranks take round by round, its two ranks themselves. What arrives at
+    a place in one round leads to a *gate*, gates of later rounds open after those of earlier ones,
+    and a transfer waits behind the last gates of its places before its own round. So the number of
+    dependencies grows with the number of transfers, also where thousands of transfers meet.
 
     Parameters
     ----------
-    plan : Plan
+    part : Part
         Whose order.
-    connection : mapping of int to int
-        Numbers of connections by ``src * world_size + dst``.
+    connection : mapping of (int, int) to int
+        Numbers of connections by source and destination.
+    num_ranks : int
+        Vertices from here on are switches, which need not enter.
 
     Attributes
     ----------
-    src, dst, chunk, connection : list of int
+    src, dst, connection : list of int
         Of each transfer.
+    count : list of int
+        Chunks of each transfer.
     pending : list of int
         How many things each transfer waits for: its ranks to enter (if it is the first on its
-        connection) or its predecessor there, and a gate if there is one.
+        connection) or its predecessor there, and gates.
     next_on_connection : list of int
         The transfer that follows on the same connection, or -1.
-    gate_into : list of int
-        The gate that each transfer's arrival leads to.
+    gates_into : list of tuple of int
+        The gates that each transfer's arrival leads to.
     gate_pending, next_gate, behind_gate : lists
         Of each gate: what it waits for, the gate after it or -1, and the transfers behind it.
-    first_of_rank : list of list of int
-        Of each rank: the transfers that wait for it to enter.
-    touching : list of int
-        Of each rank: how many transfers it sends or receives.
+    first_of_rank : dict of int to list of int
+        The transfers that wait for each rank to enter.
+    touching : dict of int to int
+        Of each rank that takes part: how many transfers it sends or receives.
     """
 
-    def __init__(self, plan: Plan, connection: Mapping[int, int]) -> None:
-        n = plan.world_size
-        rounds = list(plan.rounds())
-        empty = np.empty(0, dtype=np.int64)
-        self.src: list[int] = np.concatenate([empty, *(r.src for r in rounds)]).tolist()
-        self.dst: list[int] = np.concatenate([empty, *(r.dst for r in rounds)]).tolist()
-        self.chunk: list[int] = np.concatenate([empty, *(r.chunk for r in rounds)]).tolist()
-        count = len(self.src)
-        pairs = [src * n + dst for src, dst in zip(self.src, self.dst, strict=True)]
-        self.connection = [connection[pair] for pair in pairs]
-        self.pending = [0] * count
-        self.next_on_connection = [-1] * count
-        self.gate_into = [-1] * count
+    def __init__(
+        self, part: Part, connection: Mapping[tuple[int, int], int], num_ranks: int
+    ) -> None:
+        self.num_ranks = num_ranks
+        self.src: list[int] = []
+        self.dst: list[int] = []
+        self.count: list[int] = []
+        self.connection: list[int] = []
+        self.pending: list[int] = []
+        self.next_on_connection: list[int] = []
+        self.gates_into: list[tuple[int, ...]] = []
         self.gate_pending: list[int] = []
         self.next_gate: list[int] = []
         self.behind_gate: list[list[int]] = []
-        self.first_of_rank: list[list[int]] = [[] for _ in range(n)]
-        self.touching = [0] * n
-        self._last_on: dict[int, int] = {}
-        self._gate_of: dict[tuple[int, int], int] = {}  # the last gate of a rank and chunk
-        begin = 0
-        for r in rounds:
-            self._add_round(range(begin, begin + len(r.src)), pairs)
-            begin += len(r.src)
-        del self._last_on, self._gate_of
+        self.first_of_rank: dict[int, list[int]] = {}
+        self.touching: dict[int, int] = {}
+        last_on: dict[int, int] = {}
+        gate_of: dict[int, int] = {}  # the last gate of each place
+        for transfers in part.plan.rounds():
+            first = len(self.src)
+            leaves, lands = self._list(part, transfers, connection)
+            for i, needed in enumerate(leaves, first):  # sees the gates of earlier rounds only
+                self._take_turn(i, last_on)
+                for place in needed:
+                    gate = gate_of.get(place)
+                    if gate is not None:
+                        self.pending[i] += 1
+                        self.behind_gate[gate].append(i)
+            opened: dict[int, int] = {}
+            for reached in lands:
+                for place in reached:
+                    if place not in opened:
+                        opened[place] = self._new_gate(gate_of.get(place))
+                    self.gate_pending[opened[place]] += 1
+                self.gates_into.append(tuple([opened[place] for place in reached]))
+            gate_of.update(opened)
 
-    def _add_round(self, transfers: range, pairs: list[int]) -> None:
-        for i in transfers:  # first what leaves: it sees the gates of earlier rounds only
-            self._take_turn(i, pairs[i])
-            gate = self._gate_of.get((self.src[i], self.chunk[i]))
-            if gate is not None:
-                self.pending[i] += 1
-                self.behind_gate[gate].append(i)
-        opened: dict[tuple[int, int], int] = {}
-        for i in transfers:
-            place = (self.dst[i], self.chunk[i])
-            if place not in opened:
-                opened[place] = self._new_gate(self._gate_of.get(place))
-            self.gate_into[i] = opened[place]
-            self.gate_pending[opened[place]] += 1
-        self._gate_of.update(opened)
+    def _list(
+        self, part: Part, transfers: Round, connection: Mapping[tuple[int, int], int]
+    ) -> tuple[list[list[int]], list[list[int]]]:
+        """Number the transfers of a round in every group; say where they leave and land."""
+        groups = len(part.members)
+        src = part.members[:, transfers.src].reshape(-1).tolist()
+        dst = part.members[:, transfers.dst].reshape(-1).tolist()
+        self.src += src
+        self.dst += dst
+        counts = np.broadcast_to(transfers.num_chunks, transfers.src.shape)
+        self.count += np.tile(counts, groups).tolist()
+        self.connection += [connection[pair] for pair in zip(src, dst, strict=True)]
+        self.pending += [0] * len(src)
+        self.next_on_connection += [-1] * len(src)
+        if part.plan.order == "rank":
+            places = [list(pair) for pair in zip(src, dst, strict=True)]
+            return places, places
+        moves, slots = expand(transfers), part.plan.num_slots
+        ends = np.cumsum(counts)
+        leaves, lands = [], []
+        for group in range(groups):
+            base = group * part.plan.num_vertices
+            leaves += _cut(((base + moves.src) * slots + moves.chunk).tolist(), ends)
+            lands += _cut(((base + moves.dst) * slots + moves.to).tolist(), ends)
+        return leaves, lands
 
-    def _take_turn(self, i: int, pair: int) -> None:
-        src, dst = self.src[i], self.dst[i]
-        self.touching[src] += 1
-        self.touching[dst] += 1
-        before = self._last_on.get(pair)
+    def _take_turn(self, i: int, last_on: dict[int, int]) -> None:
+        ranks = [v for v in (self.src[i], self.dst[i]) if v < self.num_ranks]
+        for rank in ranks:
+            self.touching[rank] = self.touching.get(rank, 0) + 1
+        before = last_on.get(self.connection[i])
         if before is None:
-            self.first_of_rank[src].append(i)
-            self.first_of_rank[dst].append(i)
-            self.pending[i] += 2
+            for rank in ranks:
+                self.first_of_rank.setdefault(rank, []).append(i)
+                self.pending[i] += 1
         else:
             self.next_on_connection[before] = i
             self.pending[i] += 1
-        self._last_on[pair] = i
+        last_on[self.connection[i]] = i
 
     def _new_gate(self, before: int | None) -> int:
         gate = len(self.gate_pending)
@@ -108,3 +138,10 @@ class Dependencies:
         if before is not None:
             self.next_gate[before] = gate
         return gate
+
+
+def _cut(values: list[int], ends: Ints) -> list[list[int]]:
+    """Cut a list into pieces that end at some positions."""
+    if len(ends) == len(values):
+        return [[value] for value in values]
+    return [values[begin:end] for begin, end in pairwise([0, *ends.tolist()])]

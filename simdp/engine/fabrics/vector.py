@@ -1,35 +1,37 @@
 """The vectorised fabric: max-plus recurrences over whole rounds in NumPy.
 
-All ranks run as one cohort whose clocks are arrays. Exact where no link is shared by two
-connections: then a transfer's time does not depend on any other transfer's.
+All ranks run as one cohort whose clocks are arrays. Exact where no link is used by two transfers at
+a time: then a transfer's time does not depend on any other transfer's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simdp.collectives import Plan
-from simdp.engine.network import Network
-from simdp.engine.ops import Launch, Op, Wait, Work
+from simdp.collectives import Part, Plan
+from simdp.engine.fabrics import recurrences
+from simdp.engine.fabrics.recurrences import Pace, Recorder
+from simdp.engine.network import Connections, Network
+from simdp.engine.ops import Launch, Meet, Op, Wait, Work
+from simdp.engine.sharing import fixed_shares
 from simdp.engine.slowdown import Slowdown
 from simdp.results.trace import COMM_LANE, COMPUTE_LANE, FIRST_SEND_LANE, TraceBuilder
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
+MAX_KEPT_NBYTES = 2**25
+"""Memory for the results of collectives that may come again with the same arrivals."""
 
-@dataclass(frozen=True)
-class Transfers:
-    """The transfers of one round, with their times."""
+ROUNDING = 1e-12
+"""A wait that is shorter than this part of the clock is what rounding makes of none."""
 
-    src: Ints
-    dst: Ints
-    start: Floats
-    end: Floats
+FINE_RANKS = 2_000
+"""Beyond so many ranks, work that nothing interrupts is one span: a span a layer would fill the
+memory with instants that nobody looks at."""
 
 
 class VectorFabric:
@@ -38,24 +40,30 @@ class VectorFabric:
     Parameters
     ----------
     network : Network
-        Routes; no link may be shared by two connections of the script's plans.
+        Routes; no link may be used by two transfers of the script's plans at a time.
     slowdown : Slowdown
         When work ends that the stragglers delay.
     trace : TraceBuilder
         Takes the spans.
+    fixed : bool
+        Links may be shared; every transfer then gets a fixed share (`sharing.fixed_shares`).
     """
 
-    def __init__(self, network: Network, slowdown: Slowdown, trace: TraceBuilder) -> None:
-        self.network, self.slowdown, self.trace = network, slowdown, trace
-        self._rounds: dict[Plan, list[_Round]] = {}
+    def __init__(
+        self, network: Network, slowdown: Slowdown, trace: TraceBuilder, fixed: bool = False
+    ) -> None:
+        self.network, self.slowdown, self.trace, self.fixed = network, slowdown, trace, fixed
+        self._bandwidth: dict[tuple[Plan, int], Floats] = {}
+        self._known: dict[tuple[Plan, float, bytes], Floats] = {}
 
     def play(self, script: Iterator[Op]) -> None:
         """Charge the time of everything that the script yields."""
-        n = self.network.cluster.world_size
+        n = self.slowdown.world_size
         ranks = np.arange(n)
-        clock, stream_free = np.zeros(n), np.zeros(n)
+        clock = np.zeros(n)
+        stream_free: dict[int, Floats] = {}
         done: dict[int, Floats] = {}
-        for op in script:
+        for op in script if n <= FINE_RANKS else merged(script):
             match op:
                 case Work():
                     end = self.slowdown.finish(clock, op.seconds, ranks)
@@ -71,32 +79,25 @@ class VectorFabric:
                     )
                     clock = end
                 case Launch():
-                    stream_free = done[op.call] = self._collective(op, clock, stream_free)
+                    free = stream_free.get(op.stream)
+                    end = self._collective(op, clock, clock if free is None else free)
+                    stream_free[op.stream] = done[op.call] = end
                 case Wait():
                     for call in op.calls:
                         clock = np.maximum(clock, done.pop(call))
+                case Meet():
+                    last = np.full(n, clock.max())
+                    record_meeting(self.trace, op, clock, last)
+                    clock = last
 
     def _collective(self, op: Launch, ready: Floats, stream_free: Floats) -> Floats:
         enter = np.maximum(ready, stream_free)
-        recorded: list[Transfers] | None = [] if op.record else None
-        end = self.times(op.plan, op.nbytes, enter, recorded)
+        end = self.times(op.plan, op.nbytes, enter, op if op.record else None)
         record_collective(self.trace, op, ready, enter, end)
-        chunk_nbytes = op.nbytes / op.plan.num_chunks
-        for t in recorded or ():
-            self.trace.add(
-                t.src,
-                op.step,
-                FIRST_SEND_LANE + t.dst,
-                "transfer",
-                op.name,
-                t.start,
-                t.end,
-                chunk_nbytes,
-            )
         return end
 
     def times(
-        self, plan: Plan, nbytes: float, enter: Floats, recorded: list[Transfers] | None = None
+        self, plan: Plan, nbytes: float, enter: Floats, recorded: Launch | None = None
     ) -> Floats:
         """When each rank is done with a collective.
 
@@ -108,82 +109,141 @@ class VectorFabric:
             The whole buffer [bytes].
         enter : ndarray, shape `(world_size,)`
             When each rank enters [s].
-        recorded : list, optional
-            Takes the transfers of every round.
+        recorded : Launch, optional
+            The collective whose transfers get spans.
 
         Returns
         -------
         ndarray, shape `(world_size,)`
             When its last transfer, sent or received, is done [s].
         """
-        connections = self.network.of_plan(plan)
-        if not len(connections.src):
+        if plan.world_size == 1:
             return enter.copy()
-        delay = connections.alpha + nbytes / plan.num_chunks / connections.bandwidth
-        if plan.repeats:
-            return self._repeating(plan, delay, enter, recorded)
-        return self._general(plan, delay, enter, recorded)
-
-    def _repeating(
-        self, plan: Plan, delay: Floats, enter: Floats, recorded: list[Transfers] | None
-    ) -> Floats:
-        """Every round as the first: T[k] = max(T[k-1] here, T[k-1] into the source) + delay."""
-        connections = self.network.of_plan(plan)
-        src, dst = connections.src, connections.dst
-        into_src = np.argsort(dst)[src]  # the transfer that ends where this one starts
-        start = np.maximum(enter[src], enter[dst])
-        end = start + delay
-        gathered = np.empty_like(end)
         if recorded is not None:
-            recorded.append(Transfers(src, dst, start.copy(), end.copy()))
-        for _ in range(plan.num_rounds - 1):
-            end.take(into_src, out=gathered, mode="clip")  # in range; "raise" would copy first
-            np.maximum(gathered, end, out=start)
-            np.add(start, delay, out=end)
-            if recorded is not None:
-                recorded.append(Transfers(src, dst, start.copy(), end.copy()))
-        done = np.empty_like(end)
-        done[src] = np.maximum(end, end[into_src])
-        return done
+            return self._played(plan, nbytes, enter, recorded)
+        # What arrives as before, if only later, leaves as before.
+        begin = float(enter.min())
+        key = (plan, nbytes, (enter - begin).tobytes())
+        if key not in self._known:
+            if len(self._known) * 2 * enter.nbytes >= MAX_KEPT_NBYTES:
+                self._known.clear()
+            self._known[key] = self._played(plan, nbytes, enter - begin, None)
+        return self._known[key] + begin
 
-    def _general(
-        self, plan: Plan, delay: Floats, enter: Floats, recorded: list[Transfers] | None
+    def _played(self, plan: Plan, nbytes: float, enter: Floats, op: Launch | None) -> Floats:
+        left: list[Floats] = []
+        for number, part in enumerate(plan.everything):
+            begin = enter
+            for earlier in part.after:
+                begin = np.maximum(begin, left[earlier])
+            chunk_nbytes = nbytes / plan.num_chunks * len(part.spread)
+            left.append(self._part(plan, number, part, chunk_nbytes, begin, op))
+        end: Floats = np.maximum.reduce(left)
+        return end
+
+    def _part(
+        self,
+        plan: Plan,
+        number: int,
+        part: Part,
+        chunk_nbytes: float,
+        begin: Floats,
+        op: Launch | None,
     ) -> Floats:
-        """Any plan: remember when each chunk arrived at each rank and each connection is free."""
-        connections = self.network.of_plan(plan)
-        entered = np.maximum(enter[connections.src], enter[connections.dst])
-        free = entered.copy()
-        arrived = np.zeros((plan.world_size, plan.num_chunks))
-        done = enter.copy()
-        for r in self._compiled(plan):
-            start = np.maximum(free[r.connection], arrived[r.src, r.chunk])
-            end = start + delay[r.connection]
-            free[r.connection] = end
-            np.maximum.at(arrived, (r.dst, r.chunk), end)
-            np.maximum.at(done, r.src, end)
-            np.maximum.at(done, r.dst, end)
-            if recorded is not None:
-                recorded.append(Transfers(r.src, r.dst, start, end))
-        return done
+        """When each rank leaves a part; a rank that has no place in it leaves at once."""
+        connections = self.network.of_part(part)
+        per_chunk = chunk_nbytes / self._rates(plan, number, connections)
+        pace = Pace(connections.alpha, per_chunk)
+        members, n = part.members.T, len(begin)
+        switches = np.full(max(int(members.max(initial=0)) + 1 - n, 0), -np.inf)
+        enter = np.concatenate([begin, switches])[members]
+        record = None if op is None else self._recorder(op, connections, chunk_nbytes)
+        inner = part.plan
+        if inner.order == "ring":
+            done = recurrences.ring(inner, connections, pace, enter, record)
+        elif inner.order == "rank":
+            done = recurrences.by_rank(self.network.turns(inner), pace, enter, record)
+        elif inner.order == "chain" and record is None and pace.has_two_speeds():
+            done = recurrences.chain(inner.num_chunks, connections, pace, enter)
+        else:
+            turns = self.network.turns(inner)
+            done = recurrences.by_chunk(turns, inner, connections, pace, enter, record)
+        left = begin.copy()
+        are_ranks = members < n
+        left[members[are_ranks]] = done[are_ranks]
+        return left
 
-    def _compiled(self, plan: Plan) -> list[_Round]:
-        if plan not in self._rounds:
-            connections = self.network.of_plan(plan)
-            n = plan.world_size
-            pairs = connections.src * n + connections.dst  # sorted
-            self._rounds[plan] = [
-                _Round(r.src, r.dst, r.chunk, np.searchsorted(pairs, r.src * n + r.dst))
-                for r in plan.rounds()
-            ]
-        return self._rounds[plan]
+    def _rates(self, plan: Plan, number: int, connections: Connections) -> Floats:
+        if not self.fixed:
+            return connections.bandwidth
+        if (plan, number) not in self._bandwidth:
+            self._bandwidth[plan, number] = fixed_shares(self.network, plan, number)
+        return self._bandwidth[plan, number]
+
+    def _recorder(self, op: Launch, connections: Connections, chunk_nbytes: float) -> Recorder:
+        def record(pair: Ints, start: Floats, end: Floats, count: int | Ints) -> None:
+            src, dst = connections.src[pair].reshape(-1), connections.dst[pair].reshape(-1)
+            nbytes = np.broadcast_to(np.reshape(count, (-1, 1)) * chunk_nbytes, start.shape)
+            record_transfers(
+                self.trace, op, src, dst, start.reshape(-1), end.reshape(-1), nbytes.reshape(-1)
+            )
+
+        return record
 
 
-@dataclass(frozen=True)
-class _Round:
-    src: Ints
-    dst: Ints
-    chunk: Ints
-    connection: Ints
+def merged(script: Iterator[Op]) -> Iterator[Op]:
+    """Join work of one kind that nothing comes between."""
+    held: Work | None = None
+    first = ""
+    for op in script:
+        alike = isinstance(op, Work) and held is not None
+        if alike and (op.step, op.activity) == (held.step, held.activity):  # type: ignore[union-attr]
+            assert isinstance(op, Work)
+            assert held is not None
+            name = f"{first} ... {op.name}"
+            seconds, nbytes = held.seconds + op.seconds, held.nbytes + op.nbytes
+            held = Work(op.step, op.activity, name, seconds, nbytes)
+            continue
+        if held is not None:
+            yield held
+        held = op if isinstance(op, Work) else None
+        first = op.name if isinstance(op, Work) else ""
+        if held is None:
+            yield op
+    if held is not None:
+        yield held
+
+
+def record_meeting(trace: TraceBuilder, op: Meet, came: Floats, last: Floats) -> None:
+    """Add the spans of ranks that wait for the last one to come [s]."""
+    ranks = np.flatnonzero(last > came)
+    if len(ranks):
+        here = came[ranks], last[ranks]
+        trace.add(ranks, op.step, COMM_LANE, "wait", "for the others", *here)
+
+
+def record_transfers(
+    trace: TraceBuilder,
+    op: Launch,
+    src: Ints,
+    dst: Ints,
+    start: Floats,
+    end: Floats,
+    nbytes: Floats,
+) -> None:
+    """Add a span for each transfer that a rank sends to another one."""
+    sent = (src < len(op.plan.sends_per_rank)) & (src != dst)
+    lane = FIRST_SEND_LANE + dst[sent]
+    trace.add(
+        src[sent],
+        op.step,
+        lane,
+        "transfer",
+        op.name,
+        start[sent],
+        end[sent],
+        nbytes[sent],
+    )
 
 
 def record_collective(
@@ -206,9 +266,11 @@ def record_collective(
     if n == 1:
         return
     ranks = np.arange(n)
-    begin = np.minimum(np.maximum(enter, ready.max()), end)
+    latest = ready.max()
+    begin = np.minimum(np.maximum(enter, latest), end)
+    waits = begin - enter > ROUNDING * latest
+    begin = np.where(waits, begin, enter)
     name = f"{op.plan.collective} {op.name}"
-    waits = begin > enter
     if waits.any():
         trace.add(ranks[waits], op.step, COMM_LANE, "wait", name, enter[waits], begin[waits])
     sent = op.plan.sends_per_rank * op.nbytes / op.plan.num_chunks

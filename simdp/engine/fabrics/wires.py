@@ -7,10 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from simdp.collectives import Plan
+from simdp.cluster import Cluster
+from simdp.collectives import Part
 from simdp.engine.network import Network
+from simdp.engine.sharing import overtaken
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 
 class Wires:
@@ -18,50 +21,78 @@ class Wires:
 
     Parameters
     ----------
-    network : Network
-        Routes.
-    plans : sequence of Plan
-        Every plan that may be launched.
+    cluster : Cluster
+        Whose links.
+    lines : sequence of (Network, list of Part, int)
+        Parts that follow each other, the network that routes them, and the number of ranks; parts
+        of different lines may run at the same time.
 
     Attributes
     ----------
-    number : dict of int to int
-        Numbers of connections by ``src * world_size + dst``.
+    number : list of dict of (int, int) to int
+        Of each line: numbers of connections by source and destination.
     alpha, bandwidth : list of float
-        Of each connection: the latency of its route [s], its narrowest link [bytes/s].
+        Of each connection: the latency of its route [s], what it lets through [bytes/s].
     own : list of bool
-        Whether no other connection uses any link of the route.
+        Whether no other connection uses any link of the route, and no later collective catches up
+        with an earlier one on it.
     route : list of ndarray
         Links of each route as positions in ``capacity``, filled up with its last one.
     capacity : ndarray, shape `(num_links + 1,)`
-        Bandwidth of every link in use, and an infinite one that stands for no link [bytes/s].
+        Bandwidth of every link in use, and an infinite one that stands for no link [bytes/s]. A
+        connection that is slower than its links has a link more, of its own.
     longest : int
         Links of the longest route.
     """
 
-    def __init__(self, network: Network, plans: Sequence[Plan]) -> None:
-        n = network.cluster.world_size
-        self.number: dict[int, int] = {}
+    def __init__(
+        self, cluster: Cluster, lines: Sequence[tuple[Network, list[Part], int]]
+    ) -> None:
+        self.number: list[dict[tuple[int, int], int]] = []
         self.alpha: list[float] = []
         self.bandwidth: list[float] = []
         routes: list[Ints] = []
-        for plan in plans:
-            c = network.of_plan(plan)
-            for i, pair in enumerate((c.src * n + c.dst).tolist()):
-                if pair not in self.number:
-                    self.number[pair] = len(self.number)
-                    routes.append(c.links[i][c.links[i] >= 0])
-                    self.alpha.append(float(c.alpha[i]))
-                    self.bandwidth.append(float(c.bandwidth[i]))
+        self._overtaken: list[bool] = []
+        for network, parts, num_ranks in lines:
+            known: dict[tuple[int, int], int] = {}
+            for part in parts:
+                c = network.of_part(part)
+                links = c.links.reshape(c.src.size, c.links.shape[-1])
+                columns = (c.src, c.dst, c.alpha, c.bandwidth, overtaken(part, c, num_ranks))
+                rows = zip(*(column.reshape(-1).tolist() for column in columns), strict=True)
+                for i, (src, dst, alpha, bandwidth, late) in enumerate(rows):
+                    if (src, dst) not in known:
+                        known[src, dst] = len(routes)
+                        routes.append(links[i][links[i] >= 0])
+                        self.alpha.append(alpha)
+                        self.bandwidth.append(bandwidth)
+                        self._overtaken.append(late)
+                    elif late:
+                        self._overtaken[known[src, dst]] = True
+            self.number.append(known)
+        self._lay(cluster, routes)
+
+    def _lay(self, cluster: Cluster, routes: list[Ints]) -> None:
         every = np.concatenate([np.empty(0, dtype=np.int64), *routes])
         used, times = np.unique(every, return_counts=True)
-        self.longest = max((len(route) for route in routes), default=1)
+        _, capacity = cluster.link_figures(used)
+        slower = [
+            i
+            for i, route in enumerate(routes)
+            if self.bandwidth[i] < capacity[np.searchsorted(used, route)].min(initial=np.inf)
+        ]
+        extra = {i: len(used) + k for k, i in enumerate(slower)}
+        none = len(used) + len(slower)
+        self.longest = max((len(route) + (i in extra) for i, route in enumerate(routes)), default=1)
         self.own: list[bool] = []
         self.route: list[Ints] = []
-        for route in routes:
+        for i, route in enumerate(routes):
             places = np.searchsorted(used, route)
-            self.own.append(bool((times[places] == 1).all()))
+            alone = bool((times[places] == 1).all())
+            self.own.append(alone and not self._overtaken[i])
+            if i in extra:
+                places = np.append(places, extra[i])
             padding = self.longest - len(places)
-            self.route.append(np.pad(places, (0, padding), constant_values=len(used)))
-        _, bandwidth = network.cluster.link_figures(used)
-        self.capacity = np.append(bandwidth, np.inf)
+            self.route.append(np.pad(places, (0, padding), constant_values=none))
+        limits = [self.bandwidth[i] for i in slower]
+        self.capacity: Floats = np.concatenate([capacity, limits, [np.inf]])

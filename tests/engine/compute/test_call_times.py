@@ -48,8 +48,21 @@ def workload(**options):
     return Workload.model_validate(raw)
 
 
+class Expanded:
+    """Call times as one array, shape `(num_calls + 1, world_size)`."""
+
+    def __init__(self, chosen):
+        self.chosen, self.names = chosen, chosen.names
+
+    def seconds(self, activity, batch, shapes):
+        alike = list(dict.fromkeys(shapes))
+        which = np.array([alike.index(shape) for shape in shapes]) + 0 * batch
+        found = self.chosen.seconds(activity, batch, alike, which)
+        return np.stack([found.of(call) for call in range(len(self.names))])
+
+
 def times(devices, **options):
-    return CallTimes(workload(**options), Roofline(devices))
+    return Expanded(CallTimes(workload(**options), Roofline(devices)))
 
 
 def batch(*samples):
@@ -152,7 +165,7 @@ def test_one_shape_stands_for_all_ranks():
 
 def test_what_was_asked_before_is_answered_alike_also_after_many_other_questions():
     clock = times([FAST])
-    first = clock.seconds("forward", batch(3), FULL_LENGTH).copy()
+    first = clock.seconds("forward", batch(3), FULL_LENGTH)
     for samples in range(1, 600):
         clock.seconds("forward", batch(samples), FULL_LENGTH)
     np.testing.assert_array_equal(clock.seconds("forward", batch(3), FULL_LENGTH), first)
@@ -185,6 +198,7 @@ def test_ever_new_batches_do_not_fill_the_memory(monkeypatch):
     first = chosen.seconds("forward", batch(1), [((1, 4),)])
     for length in range(2, 20):
         chosen.seconds("forward", batch(1), [((length, 4),)])
-    assert len(chosen._seconds) == len(chosen._kernels) == call_times.MIN_ENTRIES
+    kept = chosen.chosen
+    assert len(kept._seconds) == len(kept._kernels) == call_times.MIN_ENTRIES
     again = chosen.seconds("forward", batch(1), [((1, 4),)])
     np.testing.assert_array_equal(again, first)

@@ -29,6 +29,14 @@ def test_equal_devices_have_one_number():
     assert Roofline(DEVICES).device.tolist() == [0, 1, 0, 0]
 
 
+def test_one_device_stands_for_all_ranks():
+    alike, listed = Roofline([FAST], 3), Roofline([FAST] * 3)
+    assert alike.device.tolist() == listed.device.tolist() == [0, 0, 0]
+    for figures in ("bandwidth", "launch"):
+        np.testing.assert_array_equal(getattr(alike, figures), getattr(listed, figures))
+    np.testing.assert_array_equal(alike.flops("float32"), listed.flops("float32"))
+
+
 @pytest.mark.parametrize("nbytes", [0.0, 1e6])
 def test_moving_bytes_takes_memory_bandwidth_alone(nbytes):
     wanted = [nbytes / 1e12, nbytes / 5e11, nbytes / 1e12, nbytes / 1e12]

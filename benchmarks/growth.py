@@ -1,0 +1,132 @@
+"""How does the time grow with the ranks? Powers of n, fitted on log-log axes.
+
+    python -m benchmarks.growth
+
+CPU time of everything in this process: cluster, routes, plan, the choice of the clock, and the
+clock itself. Each is the least of several runs, none of which finds anything that another one kept.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from time import process_time
+from typing import Any
+
+import numpy as np
+
+import simdp
+from benchmarks.layers import DEVICE, LINK, default_layers, profile_scenario, write_layers
+from benchmarks.table import Row, show
+from simdp.cluster import Cluster
+from simdp.collectives import ALL_REDUCE
+from simdp.engine.clocks import clock_for
+from simdp.engine.fabrics import recurrences
+from simdp.engine.network import Network
+from simdp.engine.ops import Launch, Op, Wait, Work
+from simdp.engine.slowdown import Slowdown
+from simdp.placement import layout
+from simdp.results.trace import TraceBuilder
+from simdp.scenario import checked
+
+NBYTES = 25e6
+SIZES = tuple(2**k for k in range(8, 15))
+LIMIT = 1.1
+REPEATS = 3
+LEAST = 0.05
+"""Runs are repeated until they take so long together [s]; CPU clocks are no finer than 0.01 s."""
+
+Run = Callable[[int], None]
+
+
+def flat(world_size: int, topology: str) -> dict[str, Any]:
+    return {"world_size": world_size, "device": DEVICE, "topology": topology, "link": LINK}
+
+
+def nodes(world_size: int) -> dict[str, Any]:
+    between = {"topology": "switch", "link": "ib-hdr", "links_per_node": 8}
+    return {**flat(world_size, "switch"), "devices_per_node": 8, "inter_node": between}
+
+
+def all_reduce(kind: str, raw: dict[str, Any]) -> None:
+    """One all_reduce of ranks that come at different times, with nothing known beforehand."""
+    where = Cluster.model_validate(raw)
+    algorithm, around, network = ALL_REDUCE[kind](), layout(where), Network(where)
+    plan = algorithm.build(around, algorithm.cut(around, NBYTES), 0)  # `plan` would keep it
+    came = np.random.default_rng(0).random(where.world_size) * 1e-3
+    script: list[Op] = [
+        Work(0, "forward", "work", came),
+        Launch(0, "call", 0, plan, NBYTES, False),
+        Wait((0,)),
+    ]
+    clock = clock_for(network, [plan], Slowdown(where, 0), TraceBuilder())
+    assert clock.fabric == "vector", clock.why
+    clock.play(script)
+
+
+def unequal_ring(world_size: int) -> None:
+    """A ring in which no link is like another one, which is played round by round."""
+    random = np.random.default_rng(0)
+    plan = ALL_REDUCE["ring"]().plan(world_size, NBYTES)
+    connections = Network(Cluster.model_validate(flat(world_size, "ring"))).of_part(
+        plan.everything[0]
+    )
+    per_chunk = NBYTES / world_size / connections.bandwidth
+    pace = recurrences.Pace(connections.alpha, per_chunk * (1 + random.random((world_size, 1))))
+    recurrences.ring(plan, connections, pace, np.zeros((world_size, 1)), None)
+
+
+def ddp_step(folder: Path) -> Run:
+    """A whole step of ResNet-50, overlapped, where every rank has its own pace."""
+    write_layers(folder / "layers.csv", default_layers())
+    jitter = [{"kind": "lognormal", "sigma": 0.05}]
+
+    def run(n: int) -> None:
+        simdp.simulate(checked(profile_scenario("layers.csv", n, stragglers=jitter), folder))
+
+    return run
+
+
+def seconds(run: Run, n: int) -> float:
+    """Least CPU time of a run [s]."""
+    begin = process_time()
+    run(n)
+    rounds = max(int(LEAST / max(process_time() - begin, 1e-6)), 1)
+    times = []
+    for _ in range(REPEATS):
+        begin = process_time()
+        for _ in range(rounds):
+            run(n)
+        times.append((process_time() - begin) / rounds)
+    return min(times)
+
+
+def row(what: str, run: Run, limit: float | None = LIMIT) -> Row:
+    times = [seconds(run, n) for n in SIZES]
+    exponent = float(np.polyfit(np.log(SIZES), np.log(times), 1)[0])
+    last = float(np.log2(times[-1] / times[-2]))
+    figure = f"n^{exponent:.2f}; last doubling n^{last:.2f}, to {1e3 * times[-1]:.0f} ms"
+    if limit is None:
+        return f"growth: {what}", figure, "-", True
+    return f"growth: {what}", figure, f"n^{limit}", exponent <= limit
+
+
+def rows() -> Iterator[Row]:
+    """Everything that should grow as n; halving and doubling has log2 n rounds of n messages."""
+    yield row("ring", lambda n: all_reduce("ring", flat(n, "ring")))
+    yield row("ring, nodes of 8", lambda n: all_reduce("ring", nodes(n)))
+    yield row("halving_doubling", lambda n: all_reduce("halving_doubling", flat(n, "switch")))
+    yield row("hierarchical, nodes of 8", lambda n: all_reduce("hierarchical", nodes(n)))
+    with tempfile.TemporaryDirectory() as folder:
+        yield row("DDP step, jitter", ddp_step(Path(folder)))
+    # 2 (n - 1) rounds of n messages each, where no closed form is known: no target.
+    yield row("ring, every link another, by rounds", unequal_ring, None)
+
+
+def main() -> int:
+    return show(f"time for n = {SIZES[0]} ... {SIZES[-1]:,} ranks, CPU time", list(rows()))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

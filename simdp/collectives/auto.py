@@ -1,0 +1,172 @@
+"""Auto: the fastest of several algorithms for each size, as NCCL chooses.
+
+NCCL predicts each algorithm's time from latencies and bandwidths and takes the smallest
+(src/graph/tuning.cc). So does simdp, with its own clock; the choice is the engine's, since an
+algorithm knows no time.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Hashable, Sequence
+from typing import ClassVar, Literal, Self
+
+from pydantic import model_validator
+
+from simdp.collectives import (
+    FAMILIES,
+    AnyAllGather,
+    AnyAllReduce,
+    AnyAllToAll,
+    AnyBroadcast,
+    AnyReduce,
+    AnyReduceScatter,
+)
+from simdp.collectives.base import (
+    Algorithm,
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Broadcast,
+    Plan,
+    Reduce,
+    ReduceScatter,
+)
+from simdp.collectives.layout import Layout
+from simdp.spec import problem
+
+MAX_DIRECT_RANKS = 1024
+"""Beyond these, algorithms with a transfer for every pair of ranks are tried only if named."""
+
+
+class Auto(Algorithm):
+    """Base of the choices.
+
+    Attributes
+    ----------
+    candidates : list of Algorithm, or None
+        What to choose from; None is every kind of ``ordinary`` that can serve the cluster.
+    """
+
+    ordinary: ClassVar[tuple[str, ...]]
+
+    kind: Literal["auto"] = "auto"
+
+    @property
+    @abstractmethod
+    def named(self) -> Sequence[Algorithm] | None:
+        """The candidates that are named; None, if the choice is free."""
+
+    @model_validator(mode="after")
+    def _chooses_between_algorithms(self) -> Self:
+        if self.named is None:
+            return self
+        if not self.named:
+            raise problem("candidates: there are none; name algorithms, or leave this out.")
+        if any(isinstance(candidate, Auto) for candidate in self.named):
+            raise problem("candidates: auto cannot choose itself; name algorithms.")
+        if self.slices > 1:
+            raise problem(
+                "slices: belongs to each of the candidates that are named; write for example "
+                f"candidates: [{{kind: {self.named[0].kind}, slices: {self.slices}}}]."
+            )
+        return self
+
+    def fitting(self, layout: Layout) -> list[Algorithm]:
+        """Every candidate that can serve a layout; at least one."""
+        if self.named:
+            return list(self.named)
+        table = FAMILIES[self.collective]
+        free = [table[kind].model_validate({"slices": self.slices}) for kind in self.ordinary]
+        few = layout.world_size <= MAX_DIRECT_RANKS
+        return [a for a in free if a.problem_with(layout) is None and (few or a.kind != "direct")]
+
+    def problem_with(self, layout: Layout) -> str | None:
+        for candidate in self.named or ():
+            wrong = candidate.problem_with(layout)
+            if wrong is not None:
+                return f"candidate {candidate.kind}: {wrong}"
+        return None
+
+    def cut(self, layout: Layout, nbytes: float) -> Hashable:
+        """See `Algorithm`; nothing is cut before the engine has chosen."""
+        raise TypeError("auto has no plan; simdp.engine.choice.Planner chooses an algorithm")
+
+    def build(self, layout: Layout, cut: Hashable, root: int) -> Plan:
+        """See `Algorithm`; nothing is built before the engine has chosen."""
+        raise TypeError("auto has no plan; simdp.engine.choice.Planner chooses an algorithm")
+
+
+class AutoAllReduce(Auto, AllReduce):
+    """The fastest all_reduce for each size."""
+
+    ordinary: ClassVar[tuple[str, ...]] = (
+        "ring",
+        "tree",
+        "double_tree",
+        "recursive_doubling",
+        "halving_doubling",
+        "hierarchical",
+        "direct",
+        "nvls",
+    )
+    candidates: tuple[AnyAllReduce, ...] | None = None
+
+    @property
+    def named(self) -> Sequence[Algorithm] | None:
+        return self.candidates
+
+
+class AutoReduceScatter(Auto, ReduceScatter):
+    """The fastest reduce_scatter for each size."""
+
+    ordinary: ClassVar[tuple[str, ...]] = ("ring", "halving_doubling", "hierarchical", "direct")
+    candidates: tuple[AnyReduceScatter, ...] | None = None
+
+    @property
+    def named(self) -> Sequence[Algorithm] | None:
+        return self.candidates
+
+
+class AutoAllGather(Auto, AllGather):
+    """The fastest all_gather for each size."""
+
+    ordinary: ClassVar[tuple[str, ...]] = ("ring", "recursive_doubling", "hierarchical", "direct")
+    candidates: tuple[AnyAllGather, ...] | None = None
+
+    @property
+    def named(self) -> Sequence[Algorithm] | None:
+        return self.candidates
+
+
+class AutoBroadcast(Auto, Broadcast):
+    """The fastest broadcast for each size."""
+
+    ordinary: ClassVar[tuple[str, ...]] = ("ring", "tree", "double_tree", "binomial", "naive")
+    candidates: tuple[AnyBroadcast, ...] | None = None
+
+    @property
+    def named(self) -> Sequence[Algorithm] | None:
+        return self.candidates
+
+
+class AutoReduce(Auto, Reduce):
+    """The fastest reduce for each size."""
+
+    ordinary: ClassVar[tuple[str, ...]] = ("tree", "double_tree", "binomial", "naive")
+    candidates: tuple[AnyReduce, ...] | None = None
+
+    @property
+    def named(self) -> Sequence[Algorithm] | None:
+        return self.candidates
+
+
+class AutoAllToAll(Auto, AllToAll):
+    """The fastest all_to_all for each size."""
+
+    ordinary: ClassVar[tuple[str, ...]] = ("pairwise", "hierarchical", "direct")
+    candidates: tuple[AnyAllToAll, ...] | None = None
+
+    @property
+    def named(self) -> Sequence[Algorithm] | None:
+        return self.candidates

@@ -1,0 +1,106 @@
+"""Direct algorithms: in one round everyone sends everyone its piece.
+
+One latency, and n (n - 1) transfers at the same time: for links between all pairs, or small
+messages. Where ranks have one port, the transfers share it. `naive` has broadcast and reduce.
+
+References
+----------
+Chan, Heimlich, Purkayastha and van de Geijn, "Collective communication: theory, practice, and
+experience", Concurrency and Computation 19(13), 2007.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from simdp.collectives.base import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Ints,
+    Order,
+    ReduceScatter,
+    Round,
+    Simple,
+)
+from simdp.collectives.layout import Layout
+
+
+def _pairs(world_size: int) -> tuple[Ints, Ints]:
+    """Every rank and every other one: ``(src, dst)`` by destination, then source."""
+    dst, src = np.nonzero(~np.eye(world_size, dtype=bool))
+    return src, dst
+
+
+def _scatter(world_size: int) -> Round:
+    src, dst = _pairs(world_size)
+    return Round(src, dst, dst, True)
+
+
+def _gather(world_size: int) -> Round:
+    src, dst = _pairs(world_size)
+    return Round(src, dst, src, False)
+
+
+class DirectAllReduce(Simple, AllReduce):
+    """Everyone gets its piece from everyone, and sends the sum to everyone: 2 rounds."""
+
+    order: ClassVar[Order] = "rank"
+
+    kind: Literal["direct"] = "direct"
+
+    def num_chunks(self, layout: Layout, nbytes: float) -> int:
+        return layout.world_size
+
+    def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
+        yield _scatter(layout.world_size)
+        yield _gather(layout.world_size)
+
+
+class DirectReduceScatter(Simple, ReduceScatter):
+    """Everyone gets its piece from everyone and adds them in the order of the ranks: 1 round."""
+
+    order: ClassVar[Order] = "rank"
+
+    kind: Literal["direct"] = "direct"
+
+    def num_chunks(self, layout: Layout, nbytes: float) -> int:
+        return layout.world_size
+
+    def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
+        yield _scatter(layout.world_size)
+
+
+class DirectAllGather(Simple, AllGather):
+    """Everyone sends its piece to everyone: 1 round."""
+
+    order: ClassVar[Order] = "rank"
+
+    kind: Literal["direct"] = "direct"
+
+    def num_chunks(self, layout: Layout, nbytes: float) -> int:
+        return layout.world_size
+
+    def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
+        yield _gather(layout.world_size)
+
+
+class DirectAllToAll(Simple, AllToAll):
+    """Everyone sends everyone its piece: 1 round."""
+
+    order: ClassVar[Order] = "rank"
+
+    kind: Literal["direct"] = "direct"
+
+    def num_chunks(self, layout: Layout, nbytes: float) -> int:
+        return layout.world_size
+
+    def num_scratch(self, layout: Layout, num_chunks: int) -> int:
+        return num_chunks
+
+    def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
+        src, dst = _pairs(layout.world_size)
+        yield Round(src, dst, dst, False, to=num_chunks + src)

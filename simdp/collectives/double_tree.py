@@ -1,0 +1,189 @@
+"""Double binary tree: two pipelined trees at once, each with half of the buffer.
+
+An inner node of a binary tree sends and receives more than a leaf. Here half of the ranks are
+inner nodes of the first tree and leaves of the second one, and the others the other way round, so
+that all ports carry the same. Places on a tree are numbered in order, so that odd places are
+leaves; the second tree is the first one seen from the other end (even numbers of places) or moved
+by one place (odd numbers), as in NCCL.
+
+An all_reduce has a root of its own in each tree, as in NCCL; where the number of places is odd, the
+first tree's root, which has one child there, is an inner node of the second one too. A broadcast
+and a reduce have their root above both trees, which hold the others, as in the paper.
+
+On several nodes the trees join the nodes, and inside a node is a chain: in the first tree from
+local rank 0 upwards, in the second one from the last local rank downwards (of a broadcast or
+reduce: from the root's local rank, upwards and downwards).
+
+References
+----------
+Sanders, Speck and Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan",
+Parallel Computing 35(12), 2009; S. Jeaugey, "Massively scale your deep learning training with NCCL
+2.4", NVIDIA developer blog, 2019.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from functools import partial
+from typing import Literal
+
+import numpy as np
+
+from simdp.collectives.base import (
+    AllReduce,
+    Broadcast,
+    Ints,
+    Plan,
+    Reduce,
+    Round,
+    even_offsets,
+)
+from simdp.collectives.layout import Layout
+from simdp.collectives.parts import Assembly, Composed
+from simdp.collectives.ring import pipeline_chunks
+from simdp.spec import PositiveBytes
+
+
+def parents_in_order(num_places: int) -> Ints:
+    """The parent of places 1, 2, ... on a binary tree whose places are numbered in order.
+
+    A place's lowest bit tells its height; its parent is the nearest place that is one higher, or
+    the nearest below it that exists. Place 0 is the root.
+    """
+    place = np.arange(1, num_places)
+    lowest = place & -place
+    below = place - lowest
+    above = below | (lowest << 1)
+    return np.where(above < num_places, above, below)
+
+
+def complement(num_places: int) -> Ints:
+    """Who takes which place on the second tree, among as many as there are places."""
+    places = np.arange(num_places)
+    return places[::-1] if num_places % 2 == 0 else np.roll(places, -1)
+
+
+def depth_in_order(num_places: int) -> int:
+    """Levels below the root, ``ceil(log2 num_places)``."""
+    return (num_places - 1).bit_length()
+
+
+def _by_depth(num_nodes: int, per_node: int) -> tuple[Ints, Ints, Ints]:
+    """Edges of a tree of chains, place ``v * per_node + i`` being the i-th of chain v.
+
+    Returns
+    -------
+    (child, parent, begins)
+        Sorted by the child's depth; those of depth d begin at ``begins[d]``.
+    """
+    places = np.arange(num_nodes * per_node).reshape(num_nodes, per_node)
+    parents = places - 1
+    parents[0, 0] = 0
+    parents[1:, 0] = parents_in_order(num_nodes) * per_node
+    parent, at = parents.reshape(-1), places.reshape(-1)
+    depth = np.zeros_like(at)
+    while at.any():
+        depth += at > 0
+        at = parent[at]
+    child = np.argsort(depth, kind="stable")[1:]
+    begins = np.searchsorted(depth[child], np.arange(int(depth.max()) + 2))
+    return child, parent[child], begins
+
+
+def tree_rounds(
+    num_nodes: int, per_node: int, num_chunks: int, up: bool, down: bool
+) -> Iterator[Round]:
+    """Chunk c climbs one level per round from the deepest, then descends, a round behind c - 1."""
+    child, parent, begins = _by_depth(num_nodes, per_node)
+    height = len(begins) - 2
+    depth = np.repeat(np.arange(height + 1), np.diff(begins))
+    climb = height if up else 0
+    for step in range(num_chunks + climb + (height if down else 0) - 1):
+        sides = []
+        if up:  # the child at depth d sends chunk step - (height - d)
+            first, last = max(1, height - step), min(height, height - step + num_chunks - 1)
+            edge = slice(begins[first], begins[max(last, first - 1) + 1])
+            chunk = step - height + depth[edge]
+            sides.append((child[edge], parent[edge], chunk, np.ones(len(chunk), dtype=bool)))
+        if down:  # the child at depth d gets chunk step - climb - (d - 1)
+            late = step - climb
+            first, last = max(1, late - num_chunks + 2), min(height, late + 1)
+            edge = slice(begins[first], begins[max(last, first - 1) + 1])
+            chunk = late + 1 - depth[edge]
+            sides.append((parent[edge], child[edge], chunk, np.zeros(len(chunk), dtype=bool)))
+        src, dst, chunks, reduce = (np.concatenate(column) for column in zip(*sides, strict=True))
+        yield Round(src, dst, chunks, reduce)
+
+
+def _on_nodes(layout: Layout) -> tuple[int, int]:
+    """Places on the trees, and ranks on the chain at each; in one node every rank is a place."""
+    if layout.num_nodes == 1:
+        return layout.world_size, 1
+    return layout.num_nodes, layout.per_node
+
+
+def _for_everyone(layout: Layout) -> list[Ints]:
+    """The rank at each place of both trees, each with a root of its own."""
+    nodes, m = _on_nodes(layout)
+    local = np.arange(m)
+    first = np.arange(nodes)[:, None] * m + local
+    second = complement(nodes)[:, None] * m + local[::-1]
+    return [first.reshape(-1), second.reshape(-1)]
+
+
+def _below(layout: Layout, root: int) -> list[Ints]:
+    """The rank at each place of both trees, with the same root; with one other rank, of one."""
+    nodes, m = _on_nodes(layout)
+    top, head = divmod(root, m)
+    local = np.arange(m)
+    others = np.append(0, 1 + complement(nodes - 1))
+    first = (top + np.arange(nodes))[:, None] % nodes * m + (head + local) % m
+    second = (top + others)[:, None] % nodes * m + (head - local) % m
+    return [first.reshape(-1), second.reshape(-1)][: layout.world_size - 1]
+
+
+class _DoubleTree(Composed):
+    """What the families have in common."""
+
+    kind: Literal["double_tree"] = "double_tree"
+    chunk_size: PositiveBytes = 512 * 2.0**10
+
+    def cuts(self, layout: Layout, nbytes: float) -> tuple[Hashable, ...]:
+        return (pipeline_chunks(nbytes / 2, self.chunk_size),)
+
+    def assemble(
+        self, layout: Layout, cuts: tuple[Hashable, ...], root: int, parts: Assembly
+    ) -> int:
+        (num_chunks,) = cuts
+        assert isinstance(num_chunks, int)
+        up, down = self.collective != "broadcast", self.collective != "reduce"
+        trees = _for_everyone(layout) if up and down else _below(layout, root)
+        tree = Plan(
+            self.collective,
+            layout.world_size,
+            num_chunks,
+            0,
+            partial(tree_rounds, *_on_nodes(layout), num_chunks, up, down),
+            even_offsets(num_chunks),
+        )
+        for number, ranks in enumerate(trees):
+            parts.add(tree, ranks[None, :], np.array([number * num_chunks]))
+        return num_chunks * len(trees)
+
+
+class DoubleTreeAllReduce(_DoubleTree, AllReduce):
+    """Up and down two pipelined binary trees, each with half of the buffer.
+
+    Attributes
+    ----------
+    chunk_size : float
+        Bytes per chunk; 512 KiB is the step of NCCL's Simple protocol (4 MiB of buffer in 8 steps).
+    """
+
+
+class DoubleTreeBroadcast(_DoubleTree, Broadcast):
+    """Down two pipelined binary trees; ``chunk_size`` as in `DoubleTreeAllReduce`."""
+
+
+class DoubleTreeReduce(_DoubleTree, Reduce):
+    """Up two pipelined binary trees; ``chunk_size`` as in `DoubleTreeAllReduce`."""

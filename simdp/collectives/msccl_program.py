@@ -1,0 +1,319 @@
+"""An MSCCL algorithm as it stands in its file: GPUs, thread blocks, steps; checked line by line.
+
+The format is that of msccl-tools. Its attributes that concern the hardware only (``proto``,
+``nchannels``, ``minBytes``, ``maxBytes``) are passed over. What the steps amount to is in
+`simdp.collectives.msccl_rounds`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from simdp.errors import ScenarioError, unknown_name
+from simdp.files import XmlElement, parse_xml
+
+Kind = Literal["s", "r", "rcs", "rrs", "rrc", "rrcs", "cpy", "re", "nop"]
+
+USES_SOURCE: tuple[Kind, ...] = ("s", "rrs", "rrc", "rrcs", "cpy", "re")
+USES_TARGET: tuple[Kind, ...] = ("r", "rcs", "rrc", "rrcs", "cpy", "re")
+SENDS: tuple[Kind, ...] = ("s", "rcs", "rrs", "rrcs")
+RECEIVES: tuple[Kind, ...] = ("r", "rcs", "rrs", "rrc", "rrcs")
+KINDS: tuple[Kind, ...] = (*SENDS, "r", "rrc", "cpy", "re", "nop")
+
+COLLECTIVES = {
+    "allgather": "all_gather",
+    "allreduce": "all_reduce",
+    "alltoall": "all_to_all",
+    "broadcast": "broadcast",
+    "gather": "gather",
+    "reduce": "reduce",
+    "reducescatter": "reduce_scatter",
+    "scatter": "scatter",
+}
+"""What MSCCL calls each collective."""
+
+TAKES_APART = ("reduce_scatter", "scatter")
+PUTS_TOGETHER = ("all_gather", "gather")
+
+MAX_CHUNKS = 2**16
+"""Far above any algorithm's, so that a slip of the pen does not fill the memory."""
+
+
+class Place(NamedTuple):
+    """Chunks of a rank: buffer ``i``, ``o`` or ``s`` (scratch), and the first of them."""
+
+    buffer: str
+    offset: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a thread block.
+
+    Attributes
+    ----------
+    line : int
+        Where it stands.
+    kind : str
+        ``s`` sends, ``r`` receives, ``rcs`` receives and sends on, ``rrc`` adds what it receives to
+        the source and stores that at the target, ``rrcs`` sends it on too, ``rrs`` only sends it
+        on; ``cpy`` and ``re`` copy and add at home; ``nop`` waits.
+    source, target : Place
+        What it reads and writes.
+    count : int
+        Chunks.
+    after : (int, int) or None
+        Thread block of the same GPU, and its step, that must be done.
+    """
+
+    line: int
+    kind: Kind
+    source: Place
+    target: Place
+    count: int
+    after: tuple[int, int] | None
+
+
+@dataclass(frozen=True)
+class Block:
+    """A thread block: its steps run one after the other, with at most two peers."""
+
+    line: int
+    send: int
+    recv: int
+    channel: int
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """The thread blocks of a rank by their numbers, and how many scratch chunks they need."""
+
+    blocks: dict[int, Block]
+    num_scratch: int
+
+
+@dataclass(frozen=True)
+class Program:
+    """A whole algorithm.
+
+    Attributes
+    ----------
+    collective : str
+        A key of `simdp.collectives.FAMILIES`.
+    num_chunks : int
+        Chunks of the whole buffer.
+    in_place : bool
+        Whether input and output are one buffer.
+    gpus : list of Gpu
+        By rank.
+    """
+
+    collective: str
+    num_chunks: int
+    in_place: bool
+    gpus: list[Gpu]
+
+    @property
+    def num_pieces(self) -> int:
+        """Chunks of one rank's piece, where every rank has one."""
+        return self.num_chunks // len(self.gpus)
+
+    def steps(self) -> Iterator[tuple[int, int, int, Step]]:
+        """Every step, with its rank, thread block and number."""
+        for rank, gpu in enumerate(self.gpus):
+            for block in sorted(gpu.blocks):
+                for number, step in enumerate(gpu.blocks[block].steps):
+                    yield rank, block, number, step
+
+
+def read_program(text: str, where: str, collective: str) -> Program:
+    """Read an algorithm from the text of its file.
+
+    Parameters
+    ----------
+    text, where : str
+        What the file holds; and the file, which leads every error.
+    collective : str
+        What it must do, a key of `simdp.collectives.FAMILIES`.
+
+    Raises
+    ------
+    ScenarioError
+        With the file, the line and the reason.
+    """
+    return _Reader(where, collective).program(parse_xml(text, where))
+
+
+class _Reader:
+    """Reads one file; ``where`` leads its errors."""
+
+    def __init__(self, where: str, collective: str) -> None:
+        self.where, self.collective = where, collective
+        self.num_ranks = self.num_chunks = 0
+
+    def wrong(self, line: int, reason: str) -> ScenarioError:
+        return ScenarioError([f"{self.where}:{line}: {reason}"])
+
+    def text(self, element: XmlElement, key: str) -> str:
+        if key not in element.attributes:
+            raise self.wrong(element.line, f"<{element.name}> has no attribute {key!r}; add it.")
+        return element.attributes[key]
+
+    def number(self, element: XmlElement, key: str, least: int, most: int) -> int:
+        """A whole number from ``least`` to ``most``."""
+        given = self.text(element, key)
+        try:
+            value = int(given)
+        except ValueError:
+            reason = f"<{element.name}> {key} {given!r} is not a whole number."
+            raise self.wrong(element.line, reason) from None
+        if not least <= value <= most:
+            reason = (
+                f"<{element.name}> {key} {given} is out of range; it must be {least} ... {most}."
+            )
+            raise self.wrong(element.line, reason)
+        return value
+
+    def numbered(self, parent: XmlElement, name: str, most: int) -> dict[int, XmlElement]:
+        """Elements by their ``id``, no two alike."""
+        found: dict[int, XmlElement] = {}
+        for element in self.children(parent, name):
+            number = self.number(element, "id", 0, most)
+            if number in found:
+                first = found[number].line
+                raise self.wrong(element.line, f"<{name}> {number} stands in line {first} already.")
+            found[number] = element
+        return found
+
+    def children(self, parent: XmlElement, name: str) -> list[XmlElement]:
+        for element in parent.children:
+            if element.name != name:
+                reason = f"<{element.name}> stands in <{parent.name}>, which takes <{name}> only."
+                raise self.wrong(element.line, reason)
+        return parent.children
+
+    def program(self, top: XmlElement) -> Program:
+        if top.name != "algo":
+            raise self.wrong(
+                top.line, f"<{top.name}> is no MSCCL algorithm; it begins with <algo>."
+            )
+        name = self.text(top, "coll")
+        if name not in COLLECTIVES:
+            raise self.wrong(top.line, unknown_name("coll", name, sorted(COLLECTIVES)))
+        if COLLECTIVES[name] != self.collective:
+            reason = f"is for {COLLECTIVES[name]}, but stands where {self.collective} is due."
+            raise self.wrong(top.line, reason)
+        self.num_ranks = self.number(top, "ngpus", 1, MAX_CHUNKS)
+        self.num_chunks = self.number(top, "nchunksperloop", 1, MAX_CHUNKS)
+        if self._cut_by_rank() and self.num_chunks % self.num_ranks:
+            reason = (
+                f"nchunksperloop {self.num_chunks} is no multiple of ngpus {self.num_ranks}, "
+                f"as {self.collective} needs."
+            )
+            raise self.wrong(top.line, reason)
+        in_place = bool(self.number(top, "inplace", 0, 1))
+        gpus = self.numbered(top, "gpu", self.num_ranks - 1)
+        for rank in range(self.num_ranks):
+            if rank not in gpus:
+                raise self.wrong(top.line, f"has no <gpu> {rank}, but ngpus {self.num_ranks}.")
+        each = [self.gpu(gpus[rank], rank) for rank in range(self.num_ranks)]
+        return Program(self.collective, self.num_chunks, in_place, each)
+
+    def _cut_by_rank(self) -> bool:
+        return self.collective in (*TAKES_APART, *PUTS_TOGETHER, "all_to_all")
+
+    def gpu(self, element: XmlElement, rank: int) -> Gpu:
+        piece = self.num_chunks // self.num_ranks
+        sizes = {
+            "i": piece if self.collective in PUTS_TOGETHER else self.num_chunks,
+            "o": piece if self.collective in TAKES_APART else self.num_chunks,
+            "s": MAX_CHUNKS,
+        }
+        sizes = {key: self.number(element, f"{key}_chunks", 0, most) for key, most in sizes.items()}
+        blocks = {
+            number: self.block(block, rank, sizes)
+            for number, block in self.numbered(element, "tb", MAX_CHUNKS).items()
+        }
+        self._check_waits(element, blocks)
+        return Gpu(blocks, sizes["s"])
+
+    def block(self, element: XmlElement, rank: int, sizes: dict[str, int]) -> Block:
+        peers = []
+        for key in ("send", "recv"):
+            peer = self.number(element, key, -1, self.num_ranks - 1)
+            if peer == rank:
+                raise self.wrong(element.line, f"<tb> {key} {peer} is the rank itself.")
+            peers.append(peer)
+        steps = tuple(
+            self.step(step, number, peers, sizes)
+            for number, step in enumerate(self.children(element, "step"))
+        )
+        channel = self.number(element, "chan", 0, MAX_CHUNKS)
+        return Block(element.line, peers[0], peers[1], channel, steps)
+
+    def step(
+        self, element: XmlElement, number: int, peers: list[int], sizes: dict[str, int]
+    ) -> Step:
+        given = self.text(element, "type")
+        if given not in KINDS:
+            raise self.wrong(element.line, unknown_name("step type", given, KINDS))
+        kind = given
+        if self.number(element, "s", 0, MAX_CHUNKS) != number:
+            said = element.attributes["s"]
+            raise self.wrong(element.line, f"<step> s {said} stands where step {number} is due.")
+        for key, peer, kinds in zip(("send", "recv"), peers, (SENDS, RECEIVES), strict=True):
+            if kind in kinds and peer < 0:
+                reason = f"step type {kind!r} needs a peer, but its <tb> has {key} -1."
+                raise self.wrong(element.line, reason)
+        count = self.number(element, "cnt", 0 if kind == "nop" else 1, MAX_CHUNKS)
+        source = self.place(element, "src", kind in USES_SOURCE, count, sizes)
+        target = self.place(element, "dst", kind in USES_TARGET, count, sizes)
+        block = self.number(element, "depid", -1, MAX_CHUNKS)
+        before = self.number(element, "deps", -1, MAX_CHUNKS)
+        self.number(element, "hasdep", 0, 1)
+        after = (block, before) if block >= 0 else None
+        return Step(element.line, kind, source, target, count, after)
+
+    def place(
+        self, element: XmlElement, side: str, used: bool, count: int, sizes: dict[str, int]
+    ) -> Place:
+        buffer = self.text(element, f"{side}buf")
+        if buffer not in sizes:
+            raise self.wrong(element.line, unknown_name(f"{side}buf", buffer, sorted(sizes)))
+        offset = self.number(element, f"{side}off", 0 if used else -1, MAX_CHUNKS)
+        if used and offset + count > sizes[buffer]:
+            reason = (
+                f"chunk {offset + count - 1} of buffer {buffer!r} is out of range; "
+                f"the <gpu> has {buffer}_chunks {sizes[buffer]}."
+            )
+            raise self.wrong(element.line, reason)
+        return Place(buffer, offset)
+
+    def _check_waits(self, gpu: XmlElement, blocks: dict[int, Block]) -> None:
+        """Steps that are waited for exist, and announce that they are done."""
+        announced = {
+            int(block.attributes["id"]): [
+                number
+                for number, step in enumerate(block.children)
+                if step.attributes["hasdep"] == "1"
+            ]
+            for block in gpu.children
+        }
+        for block in blocks.values():
+            for step in block.steps:
+                if step.after is None:
+                    continue
+                other, number = step.after
+                there = blocks.get(other)
+                if there is None or not 0 <= number < len(there.steps):
+                    reason = f"waits for step {number} of <tb> {other}, which is not there."
+                    raise self.wrong(step.line, reason)
+                if max(announced[other], default=-1) < number:
+                    reason = (
+                        f"waits for step {number} of <tb> {other} (line "
+                        f"{there.steps[number].line}), which has hasdep 0 and never tells."
+                    )
+                    raise self.wrong(step.line, reason)

@@ -1,0 +1,166 @@
+"""NVLS: the switch of a node adds and multicasts (NVLink SHARP).
+
+Rank r is in charge of the r-th piece of the buffer. It asks the switch for the sum of that piece
+(``multimem.ld_reduce``): the switch fetches everyone's copy, adds, and answers. Then it writes the
+sum to everyone through the switch (``multimem.st``). An all_reduce so sends ``S (1 + 1/n)`` up
+every port and as much down. The pieces are cut further, and the cuts follow each other.
+
+References
+----------
+NVIDIA, "PTX ISA", multimem instructions; NCCL, src/device/all_reduce.h (algorithm NVLS).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simdp.collectives.base import (
+    AllGather,
+    AllReduce,
+    Broadcast,
+    ReduceScatter,
+    Round,
+    Simple,
+)
+from simdp.collectives.layout import Layout
+from simdp.collectives.levels import aligned_chunks
+from simdp.spec import PositiveBytes
+
+Ints = NDArray[np.int64]
+
+
+class _Nvls(Simple):
+    """Base of the members: the switch, and how the buffer is cut.
+
+    Attributes
+    ----------
+    chunk_size : float
+        Bytes of a rank's piece that are under way at a time; 2 MiB are 16 channels of NCCL's
+        largest NVLS chunk, 128 KiB.
+    """
+
+    chunk_size: PositiveBytes = 2 * 2.0**20
+
+    def problem_with(self, layout: Layout) -> str | None:
+        if layout.num_nodes > 1:
+            return (
+                f"works inside one node, and there are {layout.num_nodes}; "
+                "use {kind: hierarchical, inner: nvls}"
+            )
+        if not layout.inside:
+            return (
+                "needs a switch that adds inside the node; "
+                "write topology: {kind: switch, in_network: true}"
+            )
+        if layout.num_inside > 1:
+            return f"needs one switch for all ranks of the node, and there are {layout.num_inside}"
+        return None
+
+    def num_switches(self, layout: Layout) -> int:
+        return layout.num_switches
+
+    def num_chunks(self, layout: Layout, nbytes: float) -> int:
+        return layout.world_size * aligned_chunks(nbytes / layout.world_size, self.chunk_size)
+
+
+class _Stages:
+    """What moves in one stage of a cut: all pieces to or from everyone, or each to its rank.
+
+    Parameters
+    ----------
+    num_ranks : int
+        Ranks; the switch is the vertex after the last one.
+    cuts : int
+        Cuts of every piece.
+    """
+
+    def __init__(self, num_ranks: int, cuts: int) -> None:
+        self.ranks, self.cuts = np.arange(num_ranks), cuts
+        self.switch = np.full(num_ranks, num_ranks)
+
+    def fetch(self, cut: int) -> Round:
+        """The switch adds what it reads from everyone."""
+        return self._pieces(self.ranks, self.switch, cut, True)
+
+    def answer(self, cut: int) -> Round:
+        """The switch gives each rank the sum of its piece."""
+        return Round(self.switch, self.ranks, self.ranks * self.cuts + cut, False)
+
+    def write(self, cut: int) -> Round:
+        """Each rank gives the switch its piece."""
+        return Round(self.ranks, self.switch, self.ranks * self.cuts + cut, False)
+
+    def multicast(self, cut: int) -> Round:
+        """The switch gives everyone what was written to it."""
+        return self._pieces(self.switch, self.ranks, cut, False)
+
+    def _pieces(self, src: Ints, dst: Ints, cut: int, reduce: bool) -> Round:
+        chunk, num_ranks = np.full_like(src, cut), len(self.ranks)
+        return Round(src, dst, chunk, reduce, num_chunks=num_ranks, stride=self.cuts)
+
+
+class NvlsAllReduce(_Nvls, AllReduce):
+    """Fetch the sum of the own piece from the switch, and write it to everyone through it."""
+
+    kind: Literal["nvls"] = "nvls"
+
+    def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
+        cuts = num_chunks // layout.world_size
+        stages = _Stages(layout.world_size, cuts)
+        # No connection serves two stages in one round: up go 1 and 3, down 2 and 4.
+        for step in range(cuts + 2):
+            if step < cuts:
+                yield stages.fetch(step)
+            if step >= 2:
+                yield stages.multicast(step - 2)
+            if step < cuts:
+                yield stages.answer(step)
+            if 1 <= step <= cuts:
+                yield stages.write(step - 1)
+
+
+class NvlsReduceScatter(_Nvls, ReduceScatter):
+    """Fetch the sum of the own piece from the switch."""
+
+    kind: Literal["nvls"] = "nvls"
+
+    def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
+        cuts = num_chunks // layout.world_size
+        stages = _Stages(layout.world_size, cuts)
+        for cut in range(cuts):
+            yield stages.fetch(cut)
+            yield stages.answer(cut)
+
+
+class NvlsAllGather(_Nvls, AllGather):
+    """Write the own piece to everyone through the switch."""
+
+    kind: Literal["nvls"] = "nvls"
+
+    def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
+        cuts = num_chunks // layout.world_size
+        stages = _Stages(layout.world_size, cuts)
+        for cut in range(cuts):
+            yield stages.write(cut)
+            yield stages.multicast(cut)
+
+
+class NvlsBroadcast(_Nvls, Broadcast):
+    """The root writes to everyone through the switch; ``chunk_size`` is of the whole buffer."""
+
+    kind: Literal["nvls"] = "nvls"
+
+    def num_chunks(self, layout: Layout, nbytes: float) -> int:
+        return aligned_chunks(nbytes, self.chunk_size)
+
+    def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
+        n = layout.world_size
+        up, switch = np.array([root]), np.array([n])
+        others = np.delete(np.arange(n), root)
+        for chunk in range(num_chunks):
+            yield Round(up, switch, np.array([chunk]), False)
+            yield Round(np.full_like(others, n), others, np.full_like(others, chunk), False)

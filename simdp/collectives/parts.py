@@ -1,0 +1,131 @@
+"""Parts: plans put together from other plans.
+
+A rank enters a part when it has left those that the part comes after; parts that do not come after
+each other run at the same time. Slices of a composed plan run one behind the other: a rank enters a
+stage with its next slice when it has left it with the one before.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Hashable
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import model_validator
+
+from simdp.collectives.base import Algorithm, Part, Plan, even_offsets
+from simdp.collectives.layout import Layout
+from simdp.spec import problem
+
+Ints = NDArray[np.int64]
+
+NO_SPREAD = np.zeros(1, dtype=np.int64)
+
+
+class Assembly:
+    """Parts of a plan in the making; a plan that is added with parts of its own is taken apart."""
+
+    def __init__(self) -> None:
+        self.parts: list[Part] = []
+
+    def add(
+        self,
+        plan: Plan,
+        members: Ints,
+        first: Ints,
+        step: int = 1,
+        spread: Ints = NO_SPREAD,
+        after: tuple[int, ...] = (),
+    ) -> tuple[int, ...]:
+        """Add a plan for groups of ranks.
+
+        Parameters
+        ----------
+        plan, members, first, step, spread, after
+            As in `Part`.
+
+        Returns
+        -------
+        tuple of int
+            The parts that end the plan; what follows comes ``after`` them.
+        """
+        begin = len(self.parts)
+        for part in plan.everything:
+            places = members[:, part.members].reshape(-1, part.members.shape[1])
+            starts = (first[:, None] + part.first * step).reshape(-1)
+            wide = (part.spread[:, None] * step + spread).reshape(-1)
+            earlier = tuple(begin + number for number in part.after) or after
+            self.parts.append(Part(part.plan, places, starts, part.step * step, wide, earlier))
+        inner = {number for part in plan.everything for number in part.after}
+        return tuple(begin + i for i in range(len(plan.everything)) if i not in inner)
+
+
+def in_slices(stages: list[Part], slices: int) -> tuple[Part, ...]:
+    """Let slices run through parts one behind the other."""
+    if slices == 1:
+        return tuple(stages)
+    count = len(stages)
+    found = []
+    # In the order in which they run if all take as long: stage s of slice k in turn s + k.
+    turns = sorted((s + k, k, s) for s in range(count) for k in range(slices))
+    place = {(s, k): number for number, (_, k, s) in enumerate(turns)}
+    for _, k, s in turns:
+        part = stages[s]
+        after = [place[earlier, k] for earlier in part.after]
+        if k:
+            after.append(place[s, k - 1])
+        first, step, spread = part.first * slices + k, part.step * slices, part.spread * slices
+        found.append(Part(part.plan, part.members, first, step, spread, tuple(after)))
+    return tuple(found)
+
+
+class Composed(Algorithm):
+    """An algorithm that is put together from others."""
+
+    @model_validator(mode="after")
+    def _members_are_certain(self) -> Self:
+        for name in type(self).model_fields:
+            if getattr(getattr(self, name), "kind", None) == "auto":
+                raise problem(
+                    f"{name}: auto chooses between whole algorithms; name one, or list several as "
+                    "candidates of auto."
+                )
+        return self
+
+    @abstractmethod
+    def cuts(self, layout: Layout, nbytes: float) -> tuple[Hashable, ...]:
+        """How each of the others cuts its share of a buffer of ``nbytes``."""
+
+    @abstractmethod
+    def assemble(
+        self, layout: Layout, cuts: tuple[Hashable, ...], root: int, parts: Assembly
+    ) -> int:
+        """Add the parts; return the number of chunks of the whole."""
+
+    def num_scratch(self, layout: Layout, num_chunks: int) -> int:
+        """Chunks that a rank needs beside the buffer's."""
+        return 0
+
+    def cut(self, layout: Layout, nbytes: float) -> Hashable:
+        """See `Algorithm`."""
+        return self.cuts(layout, nbytes / self.slices)
+
+    def build(self, layout: Layout, cut: Hashable, root: int) -> Plan:
+        """See `Algorithm`."""
+        assert isinstance(cut, tuple)
+        parts = Assembly()
+        num_chunks = self.assemble(layout, cut, root, parts)
+        return Plan(
+            collective=self.collective,
+            world_size=layout.world_size,
+            num_chunks=num_chunks * self.slices,
+            root=root,
+            rounds=lambda: iter(()),
+            offsets=even_offsets(num_chunks * self.slices),
+            slices=self.slices,
+            num_scratch=self.num_scratch(layout, num_chunks) * self.slices,
+            num_switches=layout.num_switches,
+            parts=in_slices(parts.parts, self.slices),
+        )

@@ -1,0 +1,154 @@
+"""SHARP: the switches between nodes add on the way up their tree, and copy on the way down.
+
+Every rank, or with ``{kind: hierarchical, outer: sharp}`` every rank of a rail, hangs on a switch.
+Chunks follow each other through the tree, one edge per round; every edge carries the buffer once
+each way, however many ranks there are.
+
+References
+----------
+Graham et al., "Scalable hierarchical aggregation protocol (SHArP)", COMHPC 2016.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simdp.collectives.base import AllReduce, Broadcast, Reduce, Round, Simple
+from simdp.collectives.layout import Layout
+from simdp.collectives.levels import aligned_chunks
+from simdp.spec import PositiveBytes
+
+Ints = NDArray[np.int64]
+
+
+def _neighbours(layout: Layout) -> list[list[int]]:
+    """Who hangs together in the tree, without switches that lead to no further rank."""
+    neighbours: list[list[int]] = [[] for _ in layout.across]
+    for vertex, parent in enumerate(layout.across):
+        if parent >= 0:
+            neighbours[vertex].append(parent)
+            neighbours[parent].append(vertex)
+    waiting = deque(range(layout.world_size, len(neighbours)))
+    while waiting:
+        switch = waiting.popleft()
+        if len(neighbours[switch]) == 1:
+            (last,) = neighbours[switch]
+            neighbours[switch] = []
+            neighbours[last].remove(switch)
+            if last >= layout.world_size:
+                waiting.append(last)
+    return neighbours
+
+
+def _top(layout: Layout) -> int:
+    """The lowest switch that all ranks hang below."""
+    neighbours = _neighbours(layout)
+    above = layout.across[0]
+    while layout.across[above] in neighbours[above]:
+        above = layout.across[above]
+    return above
+
+
+@lru_cache(maxsize=16)
+def _edges(layout: Layout, start: int) -> list[tuple[Ints, Ints]]:
+    """Edges of the tree by their distance from a vertex, each as its nearer and its farther end."""
+    neighbours = _neighbours(layout)
+    distance, before = np.full((2, len(neighbours)), -1)
+    distance[start] = 0
+    waiting = deque([start])
+    while waiting:
+        here = waiting.popleft()
+        for there in neighbours[here]:
+            if distance[there] < 0:
+                distance[there], before[there] = distance[here] + 1, here
+                waiting.append(there)
+    # The switches inside nodes are numbered before those between them.
+    shift = layout.num_nodes * layout.num_inside
+    vertices = np.arange(len(distance))
+    vertices += shift * (vertices >= layout.world_size)
+    found = []
+    for level in range(1, int(distance.max()) + 1):
+        far = np.flatnonzero(distance == level)
+        found.append((vertices[before[far]], vertices[far]))
+    return found
+
+
+def _tree_rounds(
+    edges: list[tuple[Ints, Ints]], num_chunks: int, up: bool, down: bool
+) -> Iterator[Round]:
+    """Chunk c is one edge behind chunk c - 1, up to the start and down from it."""
+    climb = len(edges) if up else 0
+    stages = [(far, near) for near, far in reversed(edges)] if up else []
+    stages += edges if down else []
+    for step in range(num_chunks + len(stages) - 1):
+        first, last = max(0, step - num_chunks + 1), min(len(stages) - 1, step)
+        moving = [(*stages[s], s, step - s) for s in range(first, last + 1)]
+        yield Round(
+            np.concatenate([src for src, _, _, _ in moving]),
+            np.concatenate([dst for _, dst, _, _ in moving]),
+            np.concatenate([np.full(len(src), chunk) for src, _, _, chunk in moving]),
+            np.concatenate([np.full(len(src), s < climb) for src, _, s, _ in moving]),
+        )
+
+
+class _Sharp(Simple):
+    """Base of the members: the tree, and how the buffer is cut.
+
+    Attributes
+    ----------
+    chunk_size : float
+        Bytes per chunk; 2 MiB are 4 steps of NCCL's Simple protocol, as a chunk of its rings.
+    """
+
+    chunk_size: PositiveBytes = 2 * 2.0**20
+
+    def problem_with(self, layout: Layout) -> str | None:
+        if not layout.across:
+            return (
+                "needs switches that add between nodes; "
+                "give inter_node a topology with in_network: true"
+            )
+        if sum(parent < 0 for parent in layout.across) > 1:
+            return (
+                "needs one tree of switches over all ranks; use {kind: hierarchical, outer: sharp}"
+            )
+        return None
+
+    def num_switches(self, layout: Layout) -> int:
+        return layout.num_switches
+
+    def num_chunks(self, layout: Layout, nbytes: float) -> int:
+        return aligned_chunks(nbytes, self.chunk_size)
+
+
+class SharpAllReduce(_Sharp, AllReduce):
+    """Sums climb to the topmost switch, which hands them down."""
+
+    kind: Literal["sharp"] = "sharp"
+
+    def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
+        return _tree_rounds(_edges(layout, _top(layout)), num_chunks, True, True)
+
+
+class SharpBroadcast(_Sharp, Broadcast):
+    """From the root over the tree; every switch copies to all its other ports."""
+
+    kind: Literal["sharp"] = "sharp"
+
+    def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
+        return _tree_rounds(_edges(layout, root), num_chunks, False, True)
+
+
+class SharpReduce(_Sharp, Reduce):
+    """Over the tree to the root; every switch adds what comes in at its other ports."""
+
+    kind: Literal["sharp"] = "sharp"
+
+    def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
+        return _tree_rounds(_edges(layout, root), num_chunks, True, False)

@@ -1,0 +1,156 @@
+"""Clocks: which fabric plays a run, decided from its plans before anything runs, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from simdp.collectives import Plan
+from simdp.engine.fabrics.vector import VectorFabric
+from simdp.engine.network import Network
+from simdp.engine.ops import Op
+from simdp.engine.sharing import Routed, common_link, shared_link
+from simdp.engine.slowdown import Slowdown
+from simdp.results.trace import TraceBuilder
+
+Fabric = Literal["auto", "event", "vector"]
+
+FIXED_SHARES = "fixed-share vector"
+"""The vectorised fabric where links are shared; see `simdp.engine.sharing.fixed_shares`."""
+
+MAX_EVENT_TRANSFERS = 2_000_000
+"""A collective of more transfers than these would keep the event fabric busy for a minute."""
+
+
+class OtherJob(NamedTuple):
+    """A neighbour, ready to play.
+
+    Attributes
+    ----------
+    network : Network
+        Routes of its ranks.
+    plans : list of Plan
+        Every plan that it may launch.
+    slowdown : Slowdown
+        Of its ranks, which nothing slows down.
+    script : iterator of Op
+        Its run, again and again.
+    """
+
+    network: Network
+    plans: list[Plan]
+    slowdown: Slowdown
+    script: Iterator[Op]
+
+
+@dataclass(frozen=True)
+class Clock:
+    """A fabric, ready to play.
+
+    Attributes
+    ----------
+    fabric : {"event", "vector", "fixed-share vector"}
+        Which.
+    why : str
+        Why this one, in a few words.
+    network : Network
+        Routes.
+    """
+
+    fabric: str
+    why: str
+    network: Network
+    plans: Sequence[Plan]
+    slowdown: Slowdown
+    trace: TraceBuilder
+    others: Sequence[OtherJob] = ()
+
+    def play(self, script: Iterable[Op]) -> None:
+        """Charge the time of everything that a script yields."""
+        if self.fabric == "event":
+            from simdp.engine.fabrics.event import EventFabric  # and SimPy with it
+            from simdp.engine.fabrics.job import Job
+
+            mine = Job(self.network, {0: self.plans}, self.slowdown, self.trace)
+            others = [
+                Job(other.network, {0: other.plans}, other.slowdown, TraceBuilder(keep=False))
+                for other in self.others
+            ]
+            scripts = [iter(script), *(other.script for other in self.others)]
+            EventFabric([mine, *others]).play(scripts)
+        else:
+            fixed = self.fabric == FIXED_SHARES
+            VectorFabric(self.network, self.slowdown, self.trace, fixed).play(iter(script))
+
+
+def clock_for(
+    network: Network,
+    plans: Sequence[Plan],
+    slowdown: Slowdown,
+    trace: TraceBuilder,
+    asked: Fabric = "auto",
+    most_transfers: Callable[[], int] | None = None,
+    others: Sequence[OtherJob] = (),
+) -> Clock:
+    """Choose the fabric of a run.
+
+    Parameters
+    ----------
+    network : Network
+        Routes.
+    plans : sequence of Plan
+        Every plan that may be launched; one of several sizes of an algorithm stands for all.
+    slowdown : Slowdown
+        When work ends that the stragglers delay.
+    trace : TraceBuilder
+        Takes the spans.
+    asked : {"auto", "event", "vector"}
+        The vectorised fabric where it is exact, else the event fabric; or a certain one.
+    most_transfers : callable, optional
+        Counts those of the longest collective; left out, of the longest plan.
+    others : sequence of OtherJob
+        Jobs on the same network; those that can slow the run down play beside it.
+
+    Raises
+    ------
+    ValueError
+        If ``"vector"`` would not be exact.
+    """
+    link = shared_link(network, plans)
+    met, others = _met((network, plans), others)
+    link = link if met is None else met
+    shared = None if link is None else network.cluster.link_name(link)
+    if asked == "vector" and shared:
+        raise ValueError(f"fabric 'vector' is not exact here: {shared} is shared; use 'event'")
+    fabric, why = "event", f"{shared} is shared"
+    if asked == "event":
+        why = "as asked for"
+    elif shared is None:
+        fabric, why = "vector", "no link is shared"
+    else:
+        longest = max((plan.num_transfers for plan in plans), default=0)
+        most = most_transfers() if most_transfers else longest
+        if met is not None:
+            why = f"{shared} is shared with a neighbour"
+        if met is None and most > MAX_EVENT_TRANSFERS:
+            fabric, why = FIXED_SHARES, f"{why}, by a collective of {most:,} transfers"
+    return Clock(fabric, why, network, plans, slowdown, trace, others)
+
+
+def _met(mine: Routed, others: Sequence[OtherJob]) -> tuple[int | None, list[OtherJob]]:
+    """Find a link that a run shares with another job, and the jobs that can slow it down.
+
+    These share a link with it, or with one of these.
+    """
+    first, found, left = None, list[OtherJob](), list(others)
+    reached: list[Routed] = [mine]
+    for one in reached:  # it grows
+        for other in list(left):
+            link = common_link(one, (other.network, other.plans))
+            if link is not None:
+                first = link if first is None else first
+                found.append(other)
+                left.remove(other)
+                reached.append((other.network, other.plans))
+    return first, [other for other in others if other in found]

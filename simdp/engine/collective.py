@@ -1,0 +1,78 @@
+"""One collective by itself: every rank enters at once, and nothing else is under way."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from simdp.cluster import Cluster
+from simdp.collectives.auto import Auto
+from simdp.collectives.base import Algorithm
+from simdp.engine.choice import Planner, Prediction
+from simdp.engine.clocks import clock_for
+from simdp.engine.ops import Launch, Wait
+from simdp.engine.slowdown import Slowdown
+from simdp.engine.traffic import LinkUse, link_use
+from simdp.results.trace import TraceBuilder
+
+
+class Timing(NamedTuple):
+    """What a collective took.
+
+    Attributes
+    ----------
+    nbytes : float
+        The whole buffer [bytes].
+    seconds : float
+        Until the last rank was done [s].
+    algorithm : Algorithm
+        What served it; of ``auto``, the choice.
+    fabric : str
+        Which clock played it, and why.
+    links : list of LinkUse
+        What crossed each link, the busiest first.
+    """
+
+    nbytes: float
+    seconds: float
+    algorithm: Algorithm
+    fabric: str
+    links: list[LinkUse]
+
+
+class Bench:
+    """Times collectives on one cluster.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        Where; its stragglers have no part in it.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.planner = Planner(cluster)
+        self._nothing_slows = Slowdown(cluster, 0)  # a collective has no compute
+
+    def time(self, asked: Algorithm, nbytes: float, root: int = 0) -> Timing:
+        """Time one collective.
+
+        Parameters
+        ----------
+        asked : Algorithm
+            Of any family.
+        nbytes : float
+            As in `Algorithm.plan` [bytes].
+        root : int
+            As in `Algorithm.plan`.
+        """
+        algorithm = self.planner.algorithm(asked, nbytes, root)
+        plan = algorithm.plan(self.planner.layout, nbytes, root)
+        trace = TraceBuilder()
+        clock = clock_for(self.planner.network, [plan], self._nothing_slows, trace)
+        clock.play([Launch(0, "collective", 0, plan, nbytes, False), Wait((0,))])
+        end = float(trace.build().end.max(initial=0.0))
+        _, links = link_use(self.planner.network, {plan: nbytes}, end)
+        return Timing(nbytes, end, algorithm, f"{clock.fabric} fabric: {clock.why}", links)
+
+    def candidates(self, asked: Algorithm, nbytes: float, root: int = 0) -> list[Prediction]:
+        """What each candidate of ``auto`` is predicted to take; nothing of other algorithms."""
+        return self.planner.predict(asked, nbytes, root) if isinstance(asked, Auto) else []

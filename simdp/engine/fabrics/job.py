@@ -1,0 +1,98 @@
+"""Job: ranks that play scripts together in the event fabric; several jobs can share a network."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+import simpy
+
+from simdp.collectives import Part, Plan
+from simdp.engine.fabrics.call import Call
+from simdp.engine.network import Network
+from simdp.engine.sharing import concurrent
+from simdp.engine.slowdown import Slowdown
+from simdp.results.trace import TraceBuilder
+
+Line = tuple[int, int]
+"""A communication stream, and which of the concurrent parts of its plans."""
+
+
+class Job:
+    """What the event fabric knows of a job; its ranks are numbered from 0.
+
+    Parameters
+    ----------
+    network : Network
+        Routes of its ranks.
+    plans : mapping of int to sequence of Plan
+        Every plan that its script may launch, by communication stream; what their connections share
+        decides which links need sharing at all.
+    slowdown : Slowdown
+        When work ends that the stragglers delay.
+    trace : TraceBuilder
+        Takes the spans.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        plans: Mapping[int, Sequence[Plan]],
+        slowdown: Slowdown,
+        trace: TraceBuilder,
+    ) -> None:
+        self.network, self.slowdown, self.trace = network, slowdown, trace
+        self.world_size = slowdown.world_size
+        self.lines: dict[Line, list[Part]] = {}
+        for stream, several in plans.items():
+            for plan in several:
+                for part, line in zip(plan.everything, lines_of(plan, stream), strict=True):
+                    self.lines.setdefault(line, []).append(part)
+        self.calls: dict[int, Call] = {}
+        self.blocked: dict[int, Call] = {}
+        self.came: dict[int, tuple[float, simpy.Event]] = {}  # to a meeting under way
+        self._queues: dict[tuple[int, int], deque[tuple[Call, float]]] = {}
+        self.stream_free: dict[tuple[int, int], float] = {}
+
+    def queue(self, rank: int, stream: int) -> deque[tuple[Call, float]]:
+        """Collectives that wait on a rank's stream, the one under way first."""
+        return self._queues.setdefault((rank, stream), deque())
+
+    def _missing(self) -> str:
+        """Name the ranks that have not come to a meeting."""
+        absent = [str(rank) for rank in range(self.world_size) if rank not in self.came]
+        listed = ", ".join(absent[:8]) + (" ..." if len(absent) > 8 else "")
+        return f"rank{'s' if len(absent) > 1 else ''} {listed}"
+
+    def stuck(self) -> list[Call]:
+        """Collectives that not every rank has left."""
+        return [call for call in self.calls.values() if not call.is_done]
+
+    def explain(self) -> list[str]:
+        """Say for each rank that cannot go on what it waits for."""
+        stuck, lines = self.stuck(), []
+        for rank in range(self.world_size):
+            call = self.blocked.get(rank)
+            if rank in self.came:
+                lines.append(f"rank {rank} waits for {self._missing()} to come")
+                continue
+            if call is None:
+                inside = [c for c in stuck if rank in c.enter and rank not in c.end]
+                if not inside:
+                    continue
+                call = inside[0]
+            ahead = self.queue(rank, call.op.stream)[0][0]
+            lines.append(f"rank {rank} waits {call.reason(rank, ahead)}")
+        return lines
+
+
+def lines_of(plan: Plan, stream: int) -> list[Line]:
+    """Sort a plan's parts into lines, such that those of one line follow each other."""
+    apart: dict[int, set[int]] = {}
+    for i, j in concurrent(plan.everything):
+        apart.setdefault(j, set()).add(i)
+    line: list[int] = []
+    for number in range(len(plan.everything)):
+        taken = {line[i] for i in apart.get(number, ())}
+        line.append(next(k for k in range(number + 1) if k not in taken))
+    return [(stream, k) for k in line]

@@ -1,0 +1,68 @@
+"""Neighbourhood: the other jobs on a cluster, each with a script that never ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from simdp.engine.choice import Planner
+from simdp.engine.clocks import OtherJob
+from simdp.engine.network import Network
+from simdp.engine.ops import Launch, Op, Wait, Work
+from simdp.engine.plans import plans_of
+from simdp.engine.rank import Cohort
+from simdp.engine.slowdown import Slowdown
+from simdp.neighbours import with_neighbours
+from simdp.placement import deal_nodes, vertices
+from simdp.scenario import Scenario
+
+
+class Neighbourhood:
+    """The jobs beside a scenario's own.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        With neighbours.
+
+    Attributes
+    ----------
+    network : Network
+        Routes of the scenario's own ranks in the whole cluster.
+    jobs : list of OtherJob
+        The neighbours.
+    """
+
+    def __init__(self, scenario: Scenario) -> None:
+        others = [scenario.neighbour(number) for number in range(len(scenario.neighbours))]
+        jobs = [scenario, *others]
+        sizes = [job.cluster.world_size for job in others]
+        whole = with_neighbours(scenario.cluster, sizes)
+        nodes = deal_nodes(scenario.placement, [job.cluster.num_nodes for job in jobs])
+        networks = [Network(whole, vertices(whole, mine)) for mine in nodes]
+        self.network = networks[0]
+        self.jobs = [_ready(job, net) for job, net in zip(others, networks[1:], strict=True)]
+
+
+def _ready(job: Scenario, network: Network) -> OtherJob:
+    planner, slowdown = Planner(job.cluster, network), Slowdown(job.cluster, job.seed)
+    return OtherJob(network, plans_of(job, planner), slowdown, _endless(job, planner, slowdown))
+
+
+def _endless(job: Scenario, planner: Planner, slowdown: Slowdown) -> Iterator[Op]:
+    """A job's run, begun anew whenever it is over; collectives are numbered on and on."""
+    first, busy = 0, True
+    while busy:  # what takes no time would go on for ever at one instant
+        launched, busy = 0, False
+        for op in Cohort(job, slowdown, planner).run():
+            match op:
+                case Launch():
+                    launched, busy = launched + 1, busy or op.nbytes > 0
+                    yield op._replace(call=first + op.call, record=False)
+                case Wait():
+                    yield Wait(tuple((first + np.array(op.calls)).tolist()))
+                case _:
+                    busy = busy or (isinstance(op, Work) and bool(op.seconds.any()))
+                    yield op
+        first += launched

@@ -1,0 +1,149 @@
+"""Traffic: what crosses each link, from the plans that were launched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simdp.collectives import Part, Plan
+from simdp.engine.network import Network
+from simdp.engine.ops import Launch, Op
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+MAX_LISTED = 16
+"""Links that a result lists, the busiest first; a large cluster has a hundred thousand."""
+
+
+class LinkUse(NamedTuple):
+    """What crossed a link.
+
+    Attributes
+    ----------
+    name : str
+        The link.
+    nbytes : float
+        What crossed it [bytes].
+    utilization : float
+        The part of the time for which it was busy, if it ran at its full bandwidth; 0 ... 1.
+    """
+
+    name: str
+    nbytes: float
+    utilization: float
+
+
+class Traffic:
+    """Counts what a script launches.
+
+    Attributes
+    ----------
+    launched : dict of (int, Plan) to float
+        Bytes of all collectives of one plan in one step.
+    """
+
+    def __init__(self) -> None:
+        self.launched: dict[tuple[int, Plan], float] = {}
+
+    def watch(self, script: Iterator[Op]) -> Iterator[Op]:
+        """Pass a script on."""
+        for op in script:
+            if isinstance(op, Launch):
+                key = (op.step, op.plan)
+                self.launched[key] = self.launched.get(key, 0.0) + op.nbytes
+            yield op
+
+    def per_step(self, first: int, num_steps: int) -> dict[Plan, float]:
+        """Bytes of each plan in a mean step from ``first`` on, ``num_steps`` of them."""
+        found: dict[Plan, float] = {}
+        for (step, plan), nbytes in self.launched.items():
+            if step >= first:
+                found[plan] = found.get(plan, 0.0) + nbytes / num_steps
+        return found
+
+
+def link_bytes(network: Network, moved: Mapping[Plan, float]) -> tuple[Ints, Floats]:
+    """Bytes that cross each link.
+
+    Parameters
+    ----------
+    network : Network
+        Routes.
+    moved : mapping of Plan to float
+        Bytes of all collectives of each plan.
+
+    Returns
+    -------
+    (ndarray, ndarray)
+        Numbers of the links that are used, and the bytes that cross each, the most first.
+    """
+    links, nbytes = [np.empty(0, dtype=np.int64)], [np.empty(0)]
+    for plan, total in moved.items():
+        for part in plan.everything:
+            c = network.of_part(part)
+            chunk = total / plan.num_chunks * len(part.spread)
+            crossing = chunk * _chunks_per_pair(network, part)[:, None, None]
+            there = c.links >= 0
+            links.append(c.links[there])
+            nbytes.append(np.broadcast_to(crossing, there.shape)[there])
+    used, place = np.unique(np.concatenate(links), return_inverse=True)
+    each = np.bincount(place.reshape(-1), np.concatenate(nbytes), len(used)).astype(float)
+    order = np.argsort(-each, kind="stable")
+    return used[order], each[order]
+
+
+def _chunks_per_pair(network: Network, part: Part) -> Floats:
+    plan = part.plan
+    if plan.order == "ring":
+        return np.full(len(network.pairs(plan)), float(plan.num_rounds))
+    if plan.order == "chain":
+        return np.full(len(network.pairs(plan)), float(plan.num_chunks))
+    total = np.zeros(len(network.pairs(plan)))
+    for turn in network.turns(plan):
+        np.add.at(total, turn.pair, turn.count)
+    return total
+
+
+def report(network: Network, moved: Mapping[Plan, float], seconds: float) -> dict[str, Any]:
+    """What a result says of the links: how many were used, and the busiest of them.
+
+    Parameters
+    ----------
+    network, moved, seconds
+        As in `link_use`.
+    """
+    num_links, uses = link_use(network, moved, seconds)
+    listed = [
+        {"link": use.name, "nbytes": use.nbytes, "utilization": use.utilization} for use in uses
+    ]
+    return {
+        "num_links_used": num_links,
+        "bottleneck": listed[0] if listed else None,
+        "links": listed,
+    }
+
+
+def link_use(
+    network: Network, moved: Mapping[Plan, float], seconds: float
+) -> tuple[int, list[LinkUse]]:
+    """Count the links that were used, and list the busiest, at most `MAX_LISTED`.
+
+    Parameters
+    ----------
+    network, moved
+        As in `link_bytes`.
+    seconds : float
+        The time in which that happened [s].
+    """
+    links, nbytes = link_bytes(network, moved)
+    _, bandwidth = network.cluster.link_figures(links)
+    busy = nbytes / bandwidth / seconds if seconds else np.zeros(len(links))
+    order = np.argsort(-busy, kind="stable")[:MAX_LISTED]
+    return len(links), [
+        LinkUse(network.cluster.link_name(int(links[i])), float(nbytes[i]), float(busy[i]))
+        for i in order
+    ]
