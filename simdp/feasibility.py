@@ -1,14 +1,16 @@
-"""Feasibility: what cannot be right between a cluster, a workload and a strategy.
+"""Feasibility: what cannot be right between a cluster, a workload, a strategy and the collectives.
 
 Each part may be valid alone. What is looked at here needs several of them, at one point of a sweep.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from simdp.cluster import Cluster
+from simdp.collectives import Collectives
+from simdp.placement import among_others, layout
 from simdp.strategies import Strategy
 from simdp.strategies.memory import host_memory, host_memory_needed
 from simdp.units import format_quantity
@@ -43,10 +45,10 @@ def joint_problems(
 ) -> list[str]:
     """Say what is wrong between the parts of one point."""
     n = cluster.world_size
-    found = []
-    wrong, batch = strategy.problem_with(n, workload), workload.global_batch
-    if wrong and sure(("strategy",), ("cluster", "world_size"), ("workload",)):
-        found.append(f"strategy.{wrong}")
+    found, batch = [], workload.global_batch
+    if sure(("strategy",), ("cluster", "world_size"), ("workload",)):
+        wrong = strategy.problem_with(n, workload)
+        found += [f"strategy.{wrong}"] if wrong else []
     if batch is not None and batch < n and sure(("cluster", "world_size")):
         found.append(
             f"workload.global_batch: {batch} samples cannot feed {n} ranks; use {n} or more."
@@ -56,19 +58,51 @@ def joint_problems(
         found.append(
             f"workload.samples_per_rank: has {len(parts)} entries for {n} ranks; give one each."
         )
-    for dtype in dict.fromkeys((workload.dtype, workload.precision.low or workload.dtype)):
+    computed = () if workload.model.timed else (workload.dtype, workload.precision.low)
+    for dtype in dict.fromkeys(dtype for dtype in computed if dtype):
         found += _peak_problems(cluster, dtype) if sure(("workload", "dtype")) else []
+    return found
+
+
+def algorithm_problems(
+    cluster: Cluster, collectives: Collectives, called: Sequence[str], among_jobs: bool = False
+) -> list[str]:
+    """Refuse algorithms that cannot serve the cluster, of the collectives that are called.
+
+    Parameters
+    ----------
+    cluster, collectives
+        Of a scenario.
+    called : sequence of str
+        Keys of ``collectives``.
+    among_jobs : bool
+        Whether there are other jobs on the cluster's network.
+    """
+    alone = layout(cluster)
+    where = among_others(alone) if among_jobs else alone
+    found = []
+    for name in dict.fromkeys(called) if cluster.world_size > 1 else ():
+        algorithm = getattr(collectives, name)
+        why = algorithm.problem_with(where)
+        if why and algorithm.problem_with(alone) is None:
+            why = (
+                "needs switches that add between nodes, and these add for one job alone; "
+                "use ring, or leave out neighbours."
+            )
+        if why:
+            found.append(f"collectives.{name}: {algorithm.kind} {why}")
     return found
 
 
 def _peak_problems(cluster: Cluster, dtype: str) -> list[str]:
     """Refuse devices of which it is not known how fast they compute in a dtype."""
-    lacking = [r for r, device in enumerate(cluster.devices()) if dtype not in device.peak]
+    listed = isinstance(cluster.device, list)
+    devices = cluster.device if isinstance(cluster.device, list) else [cluster.device]
+    lacking = [r for r, device in enumerate(devices) if dtype not in device.peak]
     if not lacking:
         return []
-    listed = isinstance(cluster.device, list)
     place = f"cluster.device.{lacking[0]}" if listed else "cluster.device"
-    known = ", ".join(cluster.devices()[lacking[0]].peak)
+    known = ", ".join(devices[lacking[0]].peak)
     return [f"{place}.peak: has no {dtype}, which the workload computes in; known: {known}."]
 
 
@@ -77,6 +111,8 @@ def size_problems(
 ) -> list[str]:
     """Compare batches, data and memory of a point with which nothing else is wrong."""
     n, num_samples = cluster.world_size, workload.dataset.length(base)
+    if workload.dataset.kind == "none":
+        num_samples = workload.samples_per_step(n)  # every step is a full one
     wrong = _problem_with_batches(workload, n, num_samples)
     if wrong is None:
         late = workload.lr_schedule.problem_with(workload.num_steps(n, base))

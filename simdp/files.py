@@ -1,19 +1,18 @@
-"""The only door to disk: YAML, npz and JSON in; whole files or nothing out."""
+"""The only door to disk: YAML, npz, CSV and JSON in; whole files or nothing out."""
 
 from __future__ import annotations
 
 import json
 import os
 import tempfile
-import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
-from zipfile import BadZipFile, ZipFile
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from simdp.errors import ScenarioError
+from simdp.tables import Row, parse_csv
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,8 +27,8 @@ _UNSUITED_TAG = (ValueError, LookupError, AttributeError, TypeError)
 """What PyYAML lets through when a tag stands on a value that it does not suit, as ``!!int ""``."""
 
 
-def read_text(path: Path) -> str:
-    """Read a text file.
+def read_text(path: Path, wanted: str = "a scenario is YAML") -> str:
+    """Read a text file; ``wanted`` says what it should have been.
 
     Raises
     ------
@@ -45,7 +44,7 @@ def read_text(path: Path) -> str:
     except IsADirectoryError:
         raise ScenarioError([f"{path}: is a folder; name a file in it."]) from None
     except UnicodeDecodeError:
-        raise ScenarioError([f"{path}: is not a text file; a scenario is YAML."]) from None
+        raise ScenarioError([f"{path}: is not a text file; {wanted}."]) from None
     except OSError as error:
         raise ScenarioError([f"{path}: cannot be read: {error.strerror}."]) from None
 
@@ -170,6 +169,17 @@ def read_json(path: Path) -> Any:
         raise ScenarioError([f"{path}: is not valid JSON: it is nested too deeply."]) from None
 
 
+def read_csv(path: Path, required: Sequence[str], optional: Sequence[str] = ()) -> list[Row]:
+    """Read a table of names and numbers from a CSV file, as `parse_csv` does.
+
+    Raises
+    ------
+    ScenarioError
+        With the file, the line and the reason.
+    """
+    return parse_csv(read_text(path, "a table is CSV"), str(path), required, optional)
+
+
 def read_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     """Read every array of an npz file; pickled objects are refused.
 
@@ -178,6 +188,9 @@ def read_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     ScenarioError
         If there is no such file, it is not npz, or an array needs pickle.
     """
+    import zlib
+    from zipfile import BadZipFile
+
     import numpy as np
 
     try:
@@ -196,6 +209,8 @@ def read_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:
 
 def npz_checksums(path: Path) -> tuple[tuple[str, int], ...]:
     """What tells whether an npz file still holds the same arrays; nothing where it is none."""
+    from zipfile import BadZipFile, ZipFile
+
     try:
         with ZipFile(path) as archive:
             return tuple((member.filename, member.CRC) for member in archive.infolist())
@@ -305,3 +320,56 @@ def put_npz(arrays: Mapping[str, np.ndarray[Any, Any]], stream: BinaryIO) -> Non
     import numpy as np
 
     np.savez(stream, allow_pickle=False, **arrays)
+
+
+class XmlElement(NamedTuple):
+    """An element of an XML file: its name, its line, its attributes, and what stands in it."""
+
+    name: str
+    line: int
+    attributes: dict[str, str]
+    children: list[XmlElement]
+
+
+def read_xml(path: Path) -> XmlElement:
+    """Read an XML file: elements and attributes; text between them is passed over.
+
+    Raises
+    ------
+    ScenarioError
+        With the file, the line and the reason.
+    """
+    return parse_xml(read_text(path, "an algorithm is XML"), str(path))
+
+
+def parse_xml(text: str, where: str) -> XmlElement:
+    """Read XML from a text, as `read_xml` does; ``where`` leads its errors.
+
+    A document type is refused, since the entities that it declares can grow without bounds.
+    """
+    from xml.parsers import expat
+
+    parser = expat.ParserCreate()
+    top: list[XmlElement] = []
+    open_elements: list[XmlElement] = []
+
+    def begin(name: str, attributes: dict[str, str]) -> None:
+        element = XmlElement(name, parser.CurrentLineNumber, attributes, [])
+        (open_elements[-1].children if open_elements else top).append(element)
+        open_elements.append(element)
+
+    def end(name: str) -> None:
+        open_elements.pop()
+
+    def refuse(*declaration: object) -> None:
+        line = parser.CurrentLineNumber
+        raise ScenarioError([f"{where}:{line}: declares a document type; leave <!DOCTYPE out."])
+
+    parser.StartElementHandler, parser.EndElementHandler = begin, end
+    parser.StartDoctypeDeclHandler = refuse
+    try:
+        parser.Parse(text, True)
+    except expat.ExpatError as error:
+        reason = expat.ErrorString(error.code)
+        raise ScenarioError([f"{where}:{error.lineno}: is not valid XML: {reason}."]) from None
+    return top[0]

@@ -6,23 +6,33 @@ import copy
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import Field, PrivateAttr, TypeAdapter, ValidationError, field_validator
+from pydantic import Field, PrivateAttr, ValidationError, ValidationInfo, field_validator
 
 from simdp.cluster import Cluster
 from simdp.collectives import Collectives
 from simdp.errors import ScenarioError
-from simdp.feasibility import fault_problems, joint_problems, size_problems, straggler_problems
+from simdp.feasibility import (
+    algorithm_problems,
+    fault_problems,
+    joint_problems,
+    size_problems,
+    straggler_problems,
+)
 from simdp.files import read_json, read_yaml
+from simdp.neighbours import Neighbour, neighbour_problems
 from simdp.overrides import Raw, grid, override, sweep_problems
 from simdp.spec import Bool, Int, Problem, Spec, problem, problems
 from simdp.strategies import AnyStrategy
-from simdp.strategies.ddp import DDP
 from simdp.workload import Workload
 from simdp.workload.checks import workload_problems
+
+_AS_THE_MODEL: Any = object()
+"""Stands for a key that is not written, since ``numerics: null`` is an error."""
 
 
 class Scenario(Spec):
@@ -36,8 +46,12 @@ class Scenario(Spec):
         Of every random stream.
     cluster, workload, strategy, collectives
         What exists, what is learned, how, and by which collective algorithms.
+    neighbours : list of Neighbour
+        Other jobs on nodes of their own, which share the network between nodes.
+    placement : {"packed", "interleaved"}
+        Which nodes each job gets: one job after the other, or a node to each in turn.
     numerics : bool
-        False simulates time only, without arrays.
+        False simulates time only, without arrays; the default where the model has no numbers.
     sweep : dict of str to list
         Dotted keys and their values; several make a grid whose last key runs fastest.
     """
@@ -46,9 +60,11 @@ class Scenario(Spec):
     seed: Int = Field(0, ge=0, lt=2**63)
     cluster: Cluster
     workload: Workload
-    strategy: AnyStrategy = DDP()
+    strategy: AnyStrategy = Field("ddp", validate_default=True)
     collectives: Collectives = Collectives()
-    numerics: Bool = True
+    neighbours: list[Neighbour] = Field(default_factory=list)
+    placement: Literal["packed", "interleaved"] = "packed"
+    numerics: Bool = Field(_AS_THE_MODEL, validate_default=True)
     sweep: dict[str, list[Any]] = Field(default_factory=dict)
 
     _base: Path = PrivateAttr(default=Path())
@@ -60,10 +76,52 @@ class Scenario(Spec):
             raise problem(f"{value!r} cannot name a folder; use letters, digits, '_', '-' and '.'.")
         return value
 
+    @field_validator("numerics", mode="before")
+    @classmethod
+    def _where_there_are_numbers(cls, value: Any, info: ValidationInfo) -> Any:
+        workload: Workload | None = info.data.get("workload")
+        timed = workload is not None and workload.model.timed
+        if value is True and workload is not None and timed:
+            raise problem(
+                f"the model {workload.model.kind} has times but no numbers; leave this out, or "
+                "write numerics: false."
+            )
+        return not timed if value is _AS_THE_MODEL else value
+
     @property
     def base(self) -> Path:
         """The folder that relative paths start from: the scenario file's."""
         return self._base
+
+    def calls(self) -> list[tuple[str, int]]:
+        """Collectives that a run calls: keys of ``collectives``, and roots."""
+        workload, n = self.workload, self.cluster.world_size
+        called = self.strategy.uses(n, workload, workload.dataset.length(self.base))
+        if workload.graph.is_synchronised:
+            called += [("all_gather", 0), ("all_reduce", 0)]
+        return list(dict.fromkeys(called))
+
+    def neighbour(self, number: int) -> Scenario:
+        """One of the neighbours as a scenario of its own, on nodes like these."""
+        job = self.neighbours[number]
+        workload, collectives = job.workload, job.collectives
+        with suppress(ScenarioError):  # a file is at fault, which their own checks report
+            workload = workload.settled(self._base)
+        with suppress(ScenarioError):
+            collectives = collectives.settled(self._base)
+        size = {"world_size": job.world_size, "stragglers": []}
+        alone = self.model_copy(
+            update={
+                "cluster": self.cluster.model_copy(update=size),
+                "workload": workload,
+                "strategy": job.strategy,
+                "collectives": collectives,
+                "neighbours": [],
+                "numerics": False,
+            }
+        )
+        alone._base = self._base
+        return alone
 
     def resolved(self, folder: Path | None = None) -> Raw:
         """Write the scenario as plain data that loads again: defaults and units spelled out.
@@ -142,11 +200,16 @@ def checked(raw: Raw, base: Path) -> Scenario:
         raise ScenarioError(found)
     points = list(grid(raw)) if raw.get("sweep") else [({}, raw)]
     largest = max([_world_size(point) for _, point in points])
-    each = [_point_problems(point, base, largest) for _, point in points]
+    looked_at = [_look_at(point, base, largest) for _, point in points]
+    each = [found for found, _ in looked_at]
     lines = [line for line in each[0] if all(line in other for other in each)]
     for (chosen, _), found in zip(points, each, strict=True):
         said = ", ".join(f"{key}={value}" for key, value in chosen.items())
         lines += [f"with {said}: {line}" for line in found if line not in lines]
+    if not raw.get("sweep") and not lines:  # the only point is the scenario itself
+        (_, scenario), *_ = looked_at
+        if scenario is not None:
+            return scenario
     try:
         scenario = _build(raw, base)
     except ScenarioError as error:
@@ -181,12 +244,16 @@ def _validated(raw: Raw, base: Path) -> Scenario:
     pydantic.ValidationError
         If it is not valid.
     """
-    scenario = Scenario.model_validate(raw)
+    scenario = Scenario.model_validate(raw, context={"base": base})
     try:
         workload = scenario.workload.settled(base)
     except ScenarioError:  # a file of the workload is at fault, which its own checks report
         workload = scenario.workload
-    scenario = scenario.model_copy(update={"workload": workload})
+    try:
+        collectives = scenario.collectives.settled(base)
+    except ScenarioError:  # as above
+        collectives = scenario.collectives
+    scenario = scenario.model_copy(update={"workload": workload, "collectives": collectives})
     scenario._base = base
     return scenario
 
@@ -194,8 +261,8 @@ def _validated(raw: Raw, base: Path) -> Scenario:
 # What cannot be right, all of it at once -------------------------------------------------------
 
 
-def _point_problems(raw: Raw, base: Path, largest: int) -> list[str]:
-    """Say everything that is wrong with one point.
+def _look_at(raw: Raw, base: Path, largest: int) -> tuple[list[str], Scenario | None]:
+    """Say everything that is wrong with one point, and make it where that is nothing.
 
     What is wrong is taken out, and the rest is looked at again, until it is valid or nothing more
     can be taken out. Checks that would judge what was taken out are passed over.
@@ -214,15 +281,41 @@ def _point_problems(raw: Raw, base: Path, largest: int) -> list[str]:
             unknown = [(*p.place, p.unknown) for p in found]  # nobody misses these
             doubts += [place for place in taken_out if place not in unknown]
             if not taken_out:
-                return lines + _file_problems(mended, base, doubts)
-    lines += _file_problems(mended, base, doubts)
+                return lines + _file_problems(_workload(mended), base, doubts), None
+    files = _file_problems(scenario.workload, base, doubts)
+    if files and scenario.workload.model.timed:  # without its file it has no layers
+        doubts.append(("workload", "model"))
+    lines += files + _algorithm_problems(scenario.collectives, base)
     cluster, workload, strategy = scenario.cluster, scenario.workload, scenario.strategy
     if _sure(doubts, ("cluster", "stragglers"), ("cluster", "world_size")):
         lines += straggler_problems(cluster, largest)
     if _sure(doubts, ("workload", "inject"), ("cluster", "world_size")):
         lines += fault_problems(workload, largest)
     lines += joint_problems(cluster, workload, strategy, partial(_sure, doubts))
-    return lines or size_problems(cluster, workload, strategy, base, scenario.numerics)
+    lines += neighbour_problems(cluster, [job.world_size for job in scenario.neighbours])
+    lines = lines or size_problems(cluster, workload, strategy, base, scenario.numerics)
+    if not lines and not doubts:
+        lines = _job_problems(scenario, bool(scenario.neighbours))
+        for number in range(len(scenario.neighbours)):
+            job = scenario.neighbour(number)
+            lines += [f"neighbours.{number}.{line}" for line in _whole_job_problems(job)]
+    return lines, None if lines or doubts else scenario
+
+
+def _job_problems(scenario: Scenario, among_jobs: bool) -> list[str]:
+    """Refuse algorithms that cannot serve a valid job."""
+    called = [name for name, _ in scenario.calls()]
+    return algorithm_problems(scenario.cluster, scenario.collectives, called, among_jobs)
+
+
+def _whole_job_problems(job: Scenario) -> list[str]:
+    """Say everything that is wrong with a neighbour whose keys are valid."""
+    cluster, workload, strategy = job.cluster, job.workload, job.strategy
+    found = [f"workload.{line}" for line in workload_problems(workload, job.base)]
+    found += _algorithm_problems(job.collectives, job.base)
+    found += joint_problems(cluster, workload, strategy, lambda *places: True)
+    found = found or size_problems(cluster, workload, strategy, job.base, False)
+    return found or _job_problems(job, True)
 
 
 def _follows(place: tuple[str, ...], doubts: list[tuple[str, ...]]) -> bool:
@@ -251,16 +344,31 @@ def _take_out(raw: Raw, found: Problem) -> tuple[str, ...] | None:
     return place[:depth]
 
 
-def _file_problems(raw: Raw, base: Path, doubts: list[tuple[str, ...]]) -> list[str]:
+def _workload(raw: Raw) -> Workload | None:
+    """The workload of a scenario that is not valid, if that is."""
+    try:
+        return Workload.model_validate(raw.get("workload"))
+    except ValidationError:
+        return None
+
+
+def _file_problems(
+    workload: Workload | None, base: Path, doubts: list[tuple[str, ...]]
+) -> list[str]:
     """Check the files of a workload that is valid, although other parts may not be."""
     keys = ("model", "dataset", "loss", "weights", "shuffle")
-    if not _sure(doubts, *(("workload", key) for key in keys)):
-        return []
-    try:
-        workload = TypeAdapter(Workload).validate_python(raw.get("workload"))
-    except ValidationError:
+    if workload is None or not _sure(doubts, *(("workload", key) for key in keys)):
         return []
     return [f"workload.{line}" for line in workload_problems(workload, base)]
+
+
+def _algorithm_problems(collectives: Collectives, base: Path) -> list[str]:
+    """Check the files of algorithms."""
+    try:
+        collectives.settled(base)
+    except ScenarioError as error:
+        return error.problems
+    return []
 
 
 def _move_paths(value: Any, base: Path, folder: Path, key: str = "") -> Any:

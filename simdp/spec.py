@@ -8,7 +8,8 @@ each. What does not: any value of any scenario.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 from pydantic import (
@@ -26,6 +27,7 @@ from simdp.errors import UnitError, unknown_name
 from simdp.units import format_quantity, parse
 
 S = TypeVar("S", bound="Spec")
+M = TypeVar("M", bound="Spec", covariant=True)
 
 
 def _custom(kind: str, message: str) -> PydanticCustomError:
@@ -46,6 +48,7 @@ class Spec(BaseModel):
         allow_inf_nan=False,
         arbitrary_types_allowed=True,
         protected_namespaces=(),
+        defer_build=True,  # a validator costs a millisecond, and a run needs few of them
     )
 
     @model_validator(mode="wrap")
@@ -77,8 +80,40 @@ class Spec(BaseModel):
         raise ValidationError.from_exception_data(cls.__name__, errors)
 
 
-_KINDS: set[str] = set()
-"""Kinds of all families: the tags that pydantic adds to the places of its errors."""
+class Family(Mapping[str, type[M]]):
+    """A family's table: its kinds, and the class of each.
+
+    A class is imported when it is first asked for, since a run needs few of all families.
+
+    Parameters
+    ----------
+    package : str
+        The family's folder, in which a file is called as the kind whose class stands in it.
+    classes : mapping of str to str
+        The classes' names by kind.
+    others : Family
+        A family whose members belong to this one too; they come first.
+    """
+
+    def __init__(self, package: str, classes: Mapping[str, str], *others: Family[M]) -> None:
+        self._homes: dict[str, tuple[str, str]] = {}
+        for other in others:
+            self._homes |= other._homes
+        self._homes |= {kind: (f"{package}.{kind}", name) for kind, name in classes.items()}
+
+    def __getitem__(self, kind: str) -> type[M]:
+        module, name = self._homes[kind]
+        member: type[M] = getattr(import_module(module), name)
+        return member
+
+    def __contains__(self, kind: object) -> bool:
+        return kind in self._homes
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._homes)
+
+    def __len__(self) -> int:
+        return len(self._homes)
 
 
 def _plain(kind: str) -> str:
@@ -112,21 +147,33 @@ class one_of:  # noqa: N801  reads as a word in annotations
     ) -> None:
         self.family, self.table, self.default = family, table, default
         self.presets = presets or {}
-        _KINDS.update(table)
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> core_schema.CoreSchema:
-        choices = {kind: handler.generate_schema(member) for kind, member in self.table.items()}
-        union = core_schema.tagged_union_schema(choices, discriminator="kind")
-        return core_schema.no_info_before_validator_function(
-            self.expand,
-            union,
+        return core_schema.with_info_plain_validator_function(
+            self.validate,
             serialization=core_schema.plain_serializer_function_ser_schema(
                 lambda value, info: value.model_dump(mode=info.mode, exclude_none=True),
                 info_arg=True,
             ),
         )
+
+    def validate(self, value: Any, info: core_schema.ValidationInfo) -> Spec:
+        """Make the member that a value names; the validators of the others are never built."""
+        value = self.expand(value)
+        kind = value.kind if isinstance(value, Spec) else value["kind"]  # type: ignore[attr-defined]
+        if kind not in self.table:
+            raise problem(unknown_name(self.family, kind, sorted({*self.table, *self.presets})))
+        return self.table[kind].model_validate(value, context=info.context)
+
+    def member(self, value: Any) -> type[Spec] | None:
+        """The class that a value names, as in a file or made; None where it names none."""
+        try:
+            value = self.expand(value)
+        except PydanticCustomError:
+            return None
+        return type(value) if isinstance(value, Spec) else self.table.get(value["kind"])
 
     def expand(self, value: Any) -> Any:
         """Turn the short form ``ring`` into ``{kind: ring}`` and check the kind."""
@@ -136,6 +183,8 @@ class one_of:  # noqa: N801  reads as a word in annotations
             value = "none"
         if isinstance(value, str):
             value = {"kind": value}
+        if isinstance(value, Mapping) and str(value.get("kind")) in self.table:
+            return value
         known = sorted({*self.table, *self.presets})
         if not isinstance(value, Mapping):
             raise problem(f"{value!r} is not a {self.family}; known: {', '.join(known)}.")
@@ -272,22 +321,19 @@ def problems(error: ValidationError, raw: object) -> list[Problem]:
     """
     listed = []
     for found in error.errors():
-        place = _place(found["loc"], raw, found["type"] == "missing")
+        place = _place(found["loc"], raw)
         line = f"{'.'.join(place)}: {_say(found)}" if place else _say(found)
         unknown = str(found["input"]) if found["type"] == "unknown_key" else None
         listed.append(Problem(place, line, unknown))
     return listed
 
 
-def _place(location: Sequence[int | str], raw: object, missing: bool) -> tuple[str, ...]:
-    """Follow a location, leaving out the tags that a union adds to it; a missing key is no tag."""
+def _place(location: Sequence[int | str], raw: object) -> tuple[str, ...]:
+    """Follow a location, leaving out the tags that a union adds to it."""
     parts: list[str] = []
     here = raw
-    for number, step in enumerate(location, 1):
+    for step in location:
         if isinstance(here, Mapping):
-            key = step in here or (missing and number == len(location))
-            if not key and step in _KINDS:
-                continue
             here = here.get(step)
         elif isinstance(here, list) and isinstance(step, int) and step < len(here):
             here = here[step]

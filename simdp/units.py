@@ -1,8 +1,8 @@
 """Quantities at the border: ``"25 GB/s"`` in YAML and on plots, plain SI floats inside.
 
-Pint checks the dimensions. It is loaded when the first quantity is read, with a registry of just
-the units that a cluster needs: in Pint's own registry a bit has no dimension, so that ``5 / s``
-would pass for a bandwidth.
+Pint checks the dimensions, with a registry of just the units that a cluster needs: in Pint's own
+registry a bit has no dimension, so that ``5 / s`` would pass for a bandwidth. To load Pint takes as
+long as to simulate a step, so that its answers for the most common units stand here.
 """
 
 from __future__ import annotations
@@ -60,6 +60,14 @@ DIMENSIONS: dict[str, Dimension] = {
 }
 
 
+COMMON = {("Gbit/s", "B/s"): 1.25e8} | {
+    (unit, dimension.unit): size
+    for dimension in DIMENSIONS.values()
+    for unit, size in dimension.printed.items()
+}
+"""What Pint answers for the units that are printed, and for network cards': factors to SI units."""
+
+
 @cache
 def _registry() -> Any:
     import pint
@@ -72,6 +80,8 @@ def _registry() -> Any:
 @cache
 def _scale(unit: str, si_unit: str) -> float | None:
     """Factor from ``unit`` to the SI unit, or None where the dimensions differ."""
+    if (unit, si_unit) in COMMON:
+        return COMMON[unit, si_unit]
     registry = _registry()
     try:
         given, wanted = registry.parse_units(unit), registry.parse_units(si_unit)

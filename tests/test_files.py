@@ -14,6 +14,7 @@ from simdp.files import (
     Catalogue,
     parse_yaml,
     put_npz,
+    read_csv,
     read_json,
     read_npz,
     read_text,
@@ -362,3 +363,68 @@ def test_a_folder_without_permission_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("simdp.files.tempfile.mkstemp", denied)
     wanted = f"{tmp_path}: cannot be written to: Permission denied."
     assert refusal(write_whole, tmp_path / "a", put("1")) == wanted
+
+
+# CSV ---------------------------------------------------------------------------------------------
+
+REQUIRED, OPTIONAL = ["name", "time"], ["bytes"]
+
+
+@pytest.fixture
+def table(tmp_path):
+    def table(text):
+        path = tmp_path / "t.csv"
+        path.write_bytes(text.encode() if isinstance(text, str) else text)
+        return read_csv(path, REQUIRED, OPTIONAL)
+
+    return table
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# of a profiler\nname,time,bytes\n# half way\nfirst,1.5,8\n\nlast,2e3,0\n",
+        '\ufeff# of a profiler\r\nbytes, time ,name\r\n\r\n8 , 1.5,"first"\r\n0,2e3,last',
+    ],
+)
+def test_a_table_is_read_row_by_row_without_its_comments(table, text):
+    rows = table(text)
+    assert [(row.name, row.numbers) for row in rows] == [
+        ("first", {"time": 1.5, "bytes": 8.0}),
+        ("last", {"time": 2000.0, "bytes": 0.0}),
+    ]
+    assert [text.splitlines()[row.line - 1].count(row.name) for row in rows] == [1, 1]
+
+
+def test_a_column_that_is_optional_may_be_missing(table):
+    assert table("name,time\na,1\n")[0].numbers == {"time": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "t.csv: has no lines; begin with name,time."),
+        ("# nothing\n\n", "t.csv: has no lines; begin with name,time."),
+        ("name,time\n# a,1\n", "t.csv: has no rows below its columns."),
+        ("name,bytes\na,1\n", "t.csv:1: the column time is missing; given: name, bytes."),
+        (
+            "# c\nname,time,byte\na,1,1\n",
+            "t.csv:2: unknown column 'byte'; known: name, time, bytes. Did you mean 'bytes'?",
+        ),
+        ("name,time,time\na,1,1\n", "t.csv:1: the column time is there twice."),
+        ("name,time\na,1\nb,fast\n", "t.csv:3: time 'fast' is not a number."),
+        ("name,time\na,\n", "t.csv:2: time '' is not a number."),
+        ("name,time\na,-1\n", "t.csv:2: time -1 is out of range; it must be >= 0 and finite."),
+        ("name,time\na,inf\n", "t.csv:2: time inf is out of range; it must be >= 0 and finite."),
+        ("name,time\na,nan\n", "t.csv:2: time nan is out of range; it must be >= 0 and finite."),
+        ("name,time\na,1,2\n", "t.csv:2: has 3 cells for 2 columns."),
+        ("name,time\n,1\n", "t.csv:2: name is empty."),
+        ("name,time\na,1\n# c\na,2\n", "t.csv:4: 'a' is in line 2 already."),
+        ('name,time\n"a,1\n', "t.csv:2: is not valid CSV: unexpected end of data."),
+        (b"name,time\n\xff\xfe,1\n", "t.csv: is not a text file; a table is CSV."),
+    ],
+)
+def test_a_wrong_table_is_refused_with_its_line(table, tmp_path, text, message):
+    with pytest.raises(ScenarioError) as caught:
+        table(text)
+    assert str(caught.value) == f"{tmp_path}/{message}"

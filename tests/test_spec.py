@@ -1,6 +1,9 @@
 """Spec: strict keys, families of kinds, catalogue names, quantities, errors of one line each."""
 
 import pickle
+import subprocess
+import sys
+from pathlib import Path
 from typing import Annotated, Literal
 
 import pytest
@@ -10,6 +13,7 @@ from simdp.errors import DeadlockError, ScenarioError, UnitError, unknown_name
 from simdp.spec import (
     Bandwidth,
     Bool,
+    Family,
     Int,
     PositiveSeconds,
     Seconds,
@@ -18,6 +22,8 @@ from simdp.spec import (
     one_of,
     problems,
 )
+
+ROOT = Path(__file__).parents[1]
 
 
 class Shape(Spec):
@@ -121,6 +127,65 @@ def test_the_default_kind_refuses_the_options_of_others():
         Drawing(shape={"side": 2})
     ((_, line, _),) = problems(caught.value, {"shape": {"side": 2}})
     assert line == "shape: unknown key 'side'; known: radius."
+
+
+def test_a_member_that_is_made_already_is_taken_as_it_is():
+    square = Square(side=3)
+    assert Thing(shape=square).shape is square
+
+
+class Triangle(Shape):
+    kind: Literal["triangle"] = "triangle"
+
+
+def test_a_spec_of_no_member_is_refused():
+    assert refusal(shape=Triangle()) == [
+        "shape: unknown shape 'triangle'; known: circle, none, square."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "member"),
+    [
+        ("circle", Circle),
+        ({"kind": "Square", "side": "wrong"}, Square),
+        (Circle(), Circle),
+        (None, Nothing),
+        ("sqare", None),
+        (3, None),
+        ({"side": 2}, None),
+    ],
+)
+def test_the_class_that_a_value_names_is_known_before_it_is_valid(value, member):
+    assert one_of("shape", SHAPES).member(value) is member
+
+
+# Families ----------------------------------------------------------------------------------------
+
+
+def test_a_family_imports_a_member_when_it_is_asked_for():
+    code = (
+        "import sys; from simdp.workload.schedules import SCHEDULES; "
+        "before = set(sys.modules); list(SCHEDULES), 'noam' in SCHEDULES; "
+        "assert set(sys.modules) == before; noam = SCHEDULES['noam']; "
+        "assert set(sys.modules) - before == {'simdp.workload.schedules.noam'}; "
+        "print(noam.__name__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert (done.stdout, done.stderr) == ("Noam\n", "")
+
+
+def test_a_family_is_a_table():
+    package = "simdp.workload.layers.activations"
+    few = Family(package, {"relu": "ReLU", "tanh": "Tanh"})
+    more = Family(package, {"gelu": "GELU"}, few)
+    assert list(more) == ["relu", "tanh", "gelu"]
+    assert len(more) == 3
+    assert "relu" in more
+    assert "silu" not in more
+    assert [member.__name__ for member in more.values()] == ["ReLU", "Tanh", "GELU"]
+    with pytest.raises(KeyError):
+        more["silu"]
 
 
 # Spellings and presets ---------------------------------------------------------------------------

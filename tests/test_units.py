@@ -1,9 +1,13 @@
 """Quantities: text to SI floats and back, and every way in which a quantity can be wrong."""
 
+import subprocess
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simdp import units
 from simdp.errors import SimdpError, UnitError
 from simdp.units import DIMENSIONS, format_quantity, parse
 
@@ -153,3 +157,18 @@ def test_any_text_is_a_quantity_or_a_unit_error(text):
         assert isinstance(parse(text, "time"), float)
     except UnitError as error:
         assert 'write for example "5 us"' in str(error)
+
+
+@pytest.mark.parametrize(("unit", "si_unit"), units.COMMON)
+def test_common_units_are_what_pint_says(unit, si_unit, monkeypatch):
+    factor = units.COMMON[unit, si_unit]
+    monkeypatch.setattr(units, "COMMON", {})
+    assert units._scale.__wrapped__(unit, si_unit) == pytest.approx(factor, rel=1e-15)
+
+
+def test_common_units_need_no_pint():
+    code = "import sys; from simdp.cluster.link import LINKS, Link; " + (
+        "[Link.model_validate(LINKS.figures(name)) for name in LINKS.names()]; "
+        "assert 'pint' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -112,7 +112,7 @@ def _one(result: Result) -> RenderableType:
             nbytes(max(m["peak_memory_bytes"])) + ("" if m["fits_memory"] else ", does not fit"),
         ),
         ("simulated", seconds(m["simulated_s"])),
-        ("clock", result.fabric),
+        *_network_rows(result.network),
     ]
     if m["loss"]:
         rows[1:1] = [
@@ -128,6 +128,23 @@ def _one(result: Result) -> RenderableType:
     for name, value in rows:
         facts.add_row(f"{name}:", value)
     return Group(times, facts)
+
+
+def _network_rows(network: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What crossed the links, and what `auto` chose; nothing of an older result."""
+    rows: list[tuple[str, str]] = []
+    if not network:
+        return rows
+    if network.get("bottleneck"):
+        busiest = network["bottleneck"]
+        link = str(busiest["link"]).removeprefix("the link from ")
+        rows.append(("busiest link", f"{link}, {_percent(busiest['utilization'])} of the time"))
+    for collective, choices in network.get("chosen", {}).items():
+        each = [f"{choice['algorithm']} for {nbytes(choice['nbytes'])}" for choice in choices]
+        rows.append((f"{collective}: auto", _listed(each)))
+    why = str(network["why"]).replace("the link from ", "")
+    rows.append(("clock", f"{network['fabric']} fabric: {why}"))
+    return rows
 
 
 def _listed(parts: Iterable[str], comma: str = ", ", room: int = MAX_LIST) -> str:

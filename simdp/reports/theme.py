@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import TextToPath
 
+from simdp.results.collective import CollectiveStudy
 from simdp.results.result import Study
 
 # Colours: Okabe and Ito, "Color universal design", 2008 -------------------------------------------
@@ -129,8 +130,10 @@ def new_figure(num_axes: int = 1, num_rows: int = 0) -> tuple[Figure, list[Axes]
     return figure, list(grid[:, 0])
 
 
-def footer(study: Study) -> str:
+def footer(study: Study | CollectiveStudy) -> str:
     """Say what a plot was made from: ``"scenario 8gpu_ring · seed 0 · simdp 0.1.0"``."""
+    if isinstance(study, CollectiveStudy):
+        return f"cluster {study.cluster} · simdp {study.version}"
     name, seed = study.scenario.get("name", "?"), study.scenario.get("seed", 0)
     return f"scenario {name} · seed {seed} · simdp {study.version}"
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from simdp.errors import ScenarioError
@@ -31,8 +32,11 @@ class Result:
         Every span; None for a result that was loaded.
     replicas : list of dict of str to ndarray, or None
         Each rank's weights by torch name; None without numerics, or when loaded.
-    fabric : str
-        Which clock played the plans, and why; empty when loaded.
+    network : dict
+        What crossed the links, and which clock played the plans: ``fabric`` and ``why``; the
+        number of links that were used; the busiest of them, with the bytes that crossed each per
+        steady step and the part of its bandwidth that this takes, the bottleneck first; and what
+        ``auto`` chose for each size. Empty for a result of an older version.
     """
 
     scenario: dict[str, Any]
@@ -40,7 +44,7 @@ class Result:
     metrics: dict[str, Any]
     trace: Trace | None = None
     replicas: list[dict[str, NDArray[Any]]] | None = None
-    fabric: str = ""
+    network: dict[str, Any] = field(default_factory=dict)
 
     @property
     def world_size(self) -> int:
@@ -86,9 +90,13 @@ class Study:
 
     def to_json(self) -> str:
         """Write result.json, one value per line; what is not finite becomes null."""
-        points = [{"set": point.set, "metrics": point.metrics} for point in self.points]
+        points = [
+            {"set": point.set, "metrics": point.metrics}
+            | ({"network": point.network} if point.network else {})
+            for point in self.points
+        ]
         content = {"simdp": self.version, "scenario": self.scenario, "points": points}
-        return json.dumps(_finite(content), indent=1, allow_nan=False) + "\n"
+        return _written(content) + "\n"
 
     def save(self, path: Path) -> None:
         """Write result.json, whole or not at all."""
@@ -107,7 +115,12 @@ class Study:
         try:
             scenario = content["scenario"]
             points = [
-                Result(_set_in(scenario, point["set"]), point["set"], point["metrics"])
+                Result(
+                    _set_in(scenario, point["set"]),
+                    point["set"],
+                    point["metrics"],
+                    network=point.get("network", {}),
+                )
                 for point in content["points"]
             ]
             return cls(content["simdp"], scenario, points)
@@ -125,12 +138,27 @@ def _write_text(stream: Any, text: str) -> None:
     stream.write(text.encode())
 
 
-def _finite(value: Any) -> Any:
-    """Replace what JSON has no word for, such as the loss of a run that diverged, by null."""
-    if isinstance(value, dict):
-        return {key: _finite(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_finite(inner) for inner in value]
-    if isinstance(value, float) and not np.isfinite(value):
-        return None
-    return value
+PLAIN = frozenset({int, float, bool, str, type(None)})
+"""Types of which the encoder's fast half can write a whole list in one call."""
+
+
+def _written(value: Any, indent: str = "\n") -> str:
+    """Write JSON as ``json.dumps(value, indent=1)`` does, whose encoder is slow when it indents.
+
+    A rank has a line in several lists. Each of them is written in one call without an indent,
+    with a separator that begins a new line. What JSON has no word for, such as the loss of a run
+    that diverged, is null.
+    """
+    inner = f"{indent} "
+    if isinstance(value, dict) and value:
+        items = [f"{json.dumps(str(key))}: {_written(of, inner)}" for key, of in value.items()]
+        return f"{{{inner}{f',{inner}'.join(items)}{indent}}}"
+    if isinstance(value, list | tuple) and value:
+        if set(map(type, value)) <= PLAIN:
+            with suppress(ValueError):  # which is a number that is not finite
+                listed = json.dumps(value, separators=(f",{inner}", ": "), allow_nan=False)
+                return f"[{inner}{listed[1:-1]}{indent}]"
+        return f"[{inner}{f',{inner}'.join([_written(of, inner) for of in value])}{indent}]"
+    if isinstance(value, float) and not math.isfinite(value):
+        return "null"
+    return json.dumps(value)

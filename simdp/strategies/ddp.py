@@ -222,6 +222,7 @@ def send_all(rank: Rank, tensors: Sequence[Tensor], label: str, root: int) -> Sc
 def last_joiners(workload: Workload, world_size: int, num_samples: int) -> list[int]:
     """Ranks that may be the largest with samples in the last step of an epoch, or of the run."""
     if workload.global_batch is not None:
+        num_samples = num_samples or workload.global_batch  # without a data set, all are whole
         sizes = (min(workload.global_batch, num_samples), num_samples % workload.global_batch)
         return [len(chunk_sizes(size, world_size)) - 1 for size in sizes if size]
     if workload.samples_per_rank is None:  # the sampler deals every rank as many

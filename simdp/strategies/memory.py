@@ -63,9 +63,16 @@ def rank_memory(workload: Workload, strategy: Strategy, microbatch: int) -> Rank
         gradients=gradients,
         optimizer_state=state * workload.itemsize,
         buckets=strategy.bucket_memory(gradients),
-        activations=microbatch * activation_nbytes(workload),
+        activations=microbatch * activation_nbytes(workload) + bool(microbatch) * _fixed(workload),
         other=float(microbatch * workload.itemsize * sum(map(prod, inputs)) + buffers),
     )
+
+
+def _fixed(workload: Workload) -> float:
+    """Bytes that forward keeps for backward, whatever the samples of a micro-batch."""
+    if not workload.model.timed:
+        return 0.0
+    return sum(call.layer.kept([()], 0).fixed for call in workload.graph.calls)
 
 
 def activation_nbytes(workload: Workload) -> float:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 
 import simdp
 from simdp.engine import threads
@@ -44,6 +42,9 @@ def sweep(scenario: Scenario, *, processes: int = 1, progress: Progress | None =
     elif processes == 1:
         results = [_play(*job, number, progress) for number, job in enumerate(jobs)]
     else:
+        import multiprocessing
+        from concurrent.futures import ProcessPoolExecutor
+
         context = multiprocessing.get_context("spawn")  # each process counts its BLAS threads anew
         share = max(1, threads.available() // processes)
         with ProcessPoolExecutor(

@@ -4,43 +4,53 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
 from math import sqrt
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, TypeAdapter, field_validator, model_validator
+from pydantic import Field, TypeAdapter, ValidationError, field_validator, model_validator
+from pydantic_core import InitErrorDetails
 
 from simdp.spec import Bool, Float, Int, Spec, problem
 from simdp.workload import weights
-from simdp.workload.datasets import DATASETS, AnyDataset, Dataset
+from simdp.workload.datasets import DATASET, AnyDataset, Dataset
 from simdp.workload.faults import AnyFault
 from simdp.workload.graph import Graph
 from simdp.workload.losses import AnyLoss
-from simdp.workload.models import AnyModel
+from simdp.workload.misfits import misfits
+from simdp.workload.models import MODEL, AnyModel
 from simdp.workload.optimizers import AnyOptimizer
-from simdp.workload.optimizers.sgd import SGD
 from simdp.workload.order import Permutation, epoch_order, grouped_by_length
-from simdp.workload.precision import AnyPrecision, Full
+from simdp.workload.precision import AnyPrecision
 from simdp.workload.precision.rounding import numpy_dtype
 from simdp.workload.sampling import (
     Ints,
+    Parts,
     StepBatches,
     distributed_sampler,
     steps_from_global_batches,
     steps_from_microbatches,
     uneven_sampler,
 )
-from simdp.workload.schedules import AnySchedule, NoSchedule
-from simdp.workload.sync_batchnorm import synchronised
+from simdp.workload.schedules import AnySchedule
 
 Array = NDArray[Any]
 MicroSteps = Annotated[Int, Field(ge=1, le=10**6)]
 Sizes = Annotated[list[Annotated[Int, Field(ge=1, le=10**9)]], Field(min_length=1)]
 
+STEPS_WITHOUT_DATA = 2
+"""How long a run is that says nothing of it and has no epoch: a step to warm up, a steady one."""
+
 __all__ = ["Workload"]
+
+
+@cache
+def _form(form: Any) -> TypeAdapter[Any]:
+    """What validates one of several forms of a value."""
+    return TypeAdapter(form)
 
 
 class Workload(Spec):
@@ -48,8 +58,10 @@ class Workload(Spec):
 
     Attributes
     ----------
+    dataset : Dataset
+        ``none`` by default where the model has times but no numbers, and else required.
     loss : Loss
-        By default mse, or cross_entropy for a data set of classes.
+        By default mse, or cross_entropy for a data set of classes; ``none`` without numbers.
     lr_schedule : Schedule
         The learning rate lr(k) of step k = 1, 2, ...
     lr_scaling : {"none", "linear", "sqrt"}
@@ -76,10 +88,13 @@ class Workload(Spec):
         Whether what does not fill every rank, or a whole step, is left out of an epoch.
     inject : list of Fault
         What is put into gradients, and when.
+    compute : {"roofline", "profile"}
+        Where times come from: the devices' figures, or a model that brings its own.
     epochs, steps : int or None
-        How long to train; one epoch if neither is given.
-    mode, compute
-        Accept only their defaults so far.
+        How long to train; one epoch if neither is given. Without a data set two steps, the first
+        of which is warm-up.
+    mode
+        Accepts only its default so far.
     """
 
     mode: Literal["training"] = "training"
@@ -87,8 +102,8 @@ class Workload(Spec):
     weights: str | None = None
     dataset: AnyDataset
     loss: AnyLoss
-    optimizer: AnyOptimizer = SGD()
-    lr_schedule: AnySchedule = NoSchedule()
+    optimizer: AnyOptimizer = Field("sgd", validate_default=True)
+    lr_schedule: AnySchedule = Field("none", validate_default=True)
     lr_scaling: Literal["none", "linear", "sqrt"] = "none"
     clip_grad_norm: Float | None = Field(None, gt=0)
     microbatch: Int | None = Field(None, ge=1, le=10**9)
@@ -98,38 +113,51 @@ class Workload(Spec):
     group_by_length: Bool = False
     sync_batchnorm: Bool = False
     dtype: Literal["float32", "float64"] = "float32"
-    precision: AnyPrecision = Full()
+    precision: AnyPrecision = Field("full", validate_default=True)
     shuffle: Bool | Permutation = False
     drop_last: Bool = False
     inject: tuple[AnyFault, ...] = ()
-    compute: Literal["roofline"] = "roofline"
+    compute: Literal["roofline", "profile"] = "roofline"
     epochs: Int | None = Field(None, ge=1, le=10**9)
     steps: Int | None = Field(None, ge=1, le=10**9)
 
     @model_validator(mode="before")
     @classmethod
-    def _the_datasets_usual_loss(cls, data: Any) -> Any:
-        """Fill in the loss that suits the data set, where none is named."""
-        if not isinstance(data, dict) or "loss" in data:
+    def _what_others_imply(cls, data: Any) -> Any:
+        """Fill in what follows from the model and the data set, where it is not written."""
+        if not isinstance(data, dict):
             return data
-        dataset = data.get("dataset")
-        kind = dataset.get("kind") if isinstance(dataset, dict) else dataset
-        known = DATASETS.get(kind) if isinstance(kind, str) else None
-        return {**data, "loss": (known or Dataset).usual_loss}
+        if getattr(MODEL.member(data.get("model")), "timed", False):
+            data = {"dataset": "none", "compute": "profile", **data, "loss": data.get("loss")}
+        if "loss" not in data:
+            dataset = DATASET.member(data["dataset"]) if "dataset" in data else None
+            data = {**data, "loss": getattr(dataset, "usual_loss", Dataset.usual_loss)}
+        return data
 
     @field_validator("shuffle", mode="wrap")
     @classmethod
     def _yes_no_or_a_file(cls, value: Any, handler: Any) -> Any:
         """Choose the form by the value, so that an error speaks of the form that was written."""
         mapping = isinstance(value, dict | Permutation)
-        return TypeAdapter(Permutation if mapping else Bool).validate_python(value)
+        return _form(Permutation if mapping else Bool).validate_python(value)
 
     @field_validator("grad_accum", mode="wrap")
     @classmethod
     def _number_or_sizes(cls, value: Any, handler: Any) -> Any:
         """As for ``shuffle``."""
         form: Any = Sizes if isinstance(value, list) else MicroSteps
-        return TypeAdapter(form).validate_python(value)
+        return _form(form).validate_python(value)
+
+    @model_validator(mode="after")
+    def _parts_suit_each_other(self) -> Workload:
+        wrong = misfits(dict(self))
+        if wrong:
+            errors = [
+                InitErrorDetails(type=problem(line), loc=(key,), input=getattr(self, key))
+                for key, line in wrong.items()
+            ]
+            raise ValidationError.from_exception_data(type(self).__name__, errors)
+        return self
 
     @model_validator(mode="after")
     def _batches_are_clear(self) -> Workload:
@@ -159,20 +187,26 @@ class Workload(Spec):
         return self
 
     def settled(self, base: Path) -> Self:
-        """The same workload with what its data tells of the model: the shapes of a sample.
+        """The same workload with what files tell of the model: its layers, a sample's shapes.
 
         Raises
         ------
         ScenarioError
             If the data cannot be read.
         """
-        shapes = self.dataset.input_shapes(self.model, base)
-        return self.model_copy(update={"model": self.model.with_input_shapes(shapes)})
+        model = self.model.read(base, self.gradient_itemsize)
+        if not model.timed:
+            model = model.with_input_shapes(self.dataset.input_shapes(model, base))
+        return self.model_copy(update={"model": model})
 
     @cached_property
     def graph(self) -> Graph:
         """The model's graph, with its batch norms synchronised where that is asked for."""
-        return synchronised(self.model.graph) if self.sync_batchnorm else self.model.graph
+        if not self.sync_batchnorm:
+            return self.model.graph
+        from simdp.workload.sync_batchnorm import synchronised  # brings the layers along
+
+        return synchronised(self.model.graph)
 
     @property
     def itemsize(self) -> int:
@@ -200,9 +234,9 @@ class Workload(Spec):
                 order, self.global_batch, world_size, accumulate, self.drop_last
             )
         if self.samples_per_rank is not None:
-            per_rank = uneven_sampler(order, self.samples_per_rank)
+            per_rank: Ints | Parts = uneven_sampler(order, self.samples_per_rank)
         else:
-            per_rank = list(distributed_sampler(order, world_size, self.drop_last))
+            per_rank = distributed_sampler(order, world_size, self.drop_last)
         return steps_from_microbatches(per_rank, self.microbatch or 0, accumulate, self.drop_last)
 
     def batches(self, world_size: int, seed: int, base: Path) -> Iterator[StepBatches]:
@@ -217,6 +251,9 @@ class Workload(Spec):
         base : Path
             Folder that relative paths start from.
         """
+        if self.dataset.kind == "none":
+            yield from self._full_steps(world_size)
+            return
         num_samples = self.dataset.length(base)
         lengths = self.lengths(seed, base) if self.group_by_length else {}
         done = epoch = 0
@@ -239,6 +276,19 @@ class Workload(Spec):
                 return
             epoch += 1
 
+    def _full_steps(self, world_size: int) -> Iterator[StepBatches]:
+        """Steps without a data set: every one has all its samples, of which none is looked at."""
+        nobody = np.broadcast_to(np.int64(0), self.samples_per_step(world_size))
+        if self.global_batch is not None:
+            steps = self.steps_of_epoch(nobody, world_size)
+        else:
+            dealt = Parts.even(nobody, world_size)
+            steps = steps_from_microbatches(dealt, self.microbatch or 0, self.grad_accum, False)
+        (full,) = steps
+        num_steps = self.steps or STEPS_WITHOUT_DATA
+        for step in range(num_steps):
+            yield replace(full, closes_epoch=step == num_steps - 1)
+
     def lengths(self, seed: int, base: Path) -> dict[str, Ints]:
         """Length of every sample without its padding, by input; none where nothing is padded."""
         return self.dataset.lengths(self.model, self.loss, seed, base)
@@ -247,6 +297,8 @@ class Workload(Spec):
         """Number of steps that `batches` yields."""
         if self.steps is not None:
             return self.steps
+        if self.dataset.kind == "none":
+            return STEPS_WITHOUT_DATA
         order = np.arange(self.dataset.length(base))
         return (self.epochs or 1) * sum(1 for _ in self.steps_of_epoch(order, world_size))
 

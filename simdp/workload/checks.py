@@ -26,6 +26,11 @@ def workload_problems(workload: Workload, base: Path) -> list[str]:
         One line each, led by the key.
     """
     found = []
+    try:
+        workload = workload.settled(base)
+    except ScenarioError as error:
+        if workload.model.timed:  # it is its file; for others the data set's check says so
+            return [f"model: {line}" for line in error.problems]
     for key, check in (
         ("model", _problem_with_model),
         ("weights", _problem_with_weights),
@@ -47,10 +52,7 @@ def workload_problems(workload: Workload, base: Path) -> list[str]:
 
 
 def _problem_with_model(workload: Workload, base: Path) -> str | None:
-    try:
-        model = workload.settled(base).model
-    except ScenarioError:  # the data set's check says so
-        return None
+    model = workload.model
     lacking = [name for name, shape in model.input_shapes().items() if shape is None]
     if lacking:
         return f"the shape of {lacking[0]} is not known; {model.how_to_give_shapes()}"
@@ -78,13 +80,16 @@ def _problem_with_groups(workload: Workload, base: Path) -> str | None:
 
 def _problem_with_dataset(workload: Workload, base: Path) -> str | None:
     dataset = workload.dataset
-    wrong = dataset.problem_with(workload.settled(base).model, workload.loss, base)
+    if workload.model.timed:
+        dataset.length(base)  # only counted, so that a file must be there
+        return None
+    wrong = dataset.problem_with(workload.model, workload.loss, base)
     path = getattr(dataset, "path", None)
     return f"{base / path}: {wrong}" if wrong and path else wrong
 
 
 def _problem_with_grouping(workload: Workload, base: Path) -> str | None:
-    if not workload.group_by_length or workload.settled(base).lengths(0, base):
+    if not workload.group_by_length or workload.lengths(0, base):
         return None
     return "all samples are of one length; give the model a pad_id, or leave this out."
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,9 +38,60 @@ def distributed_sampler(order: Ints, world_size: int, drop_last: bool) -> Ints:
     return np.resize(order, total).reshape(-1, world_size).T  # resize repeats from the head
 
 
-def uneven_sampler(order: Ints, samples_per_rank: list[int]) -> list[Ints]:
+@dataclass(frozen=True, eq=False)
+class Parts(Sequence[Ints]):
+    """What each rank is given of an order: ``parts[r]`` are the sample indices of rank r.
+
+    Parameters
+    ----------
+    order : ndarray, shape `(num_samples,)`
+        Sample indices.
+    begins, sizes : ndarray, shape `(world_size,)`, int64
+        Where in the order each rank's part begins, and how long it is.
+    """
+
+    order: Ints
+    begins: Ints
+    sizes: Ints
+
+    @classmethod
+    def even(cls, order: Ints, world_size: int) -> Parts:
+        """Cut an order into parts of equal length."""
+        each = len(order) // world_size
+        return cls(order, each * np.arange(world_size), np.full(world_size, each))
+
+    def __len__(self) -> int:
+        return len(self.begins)
+
+    def __getitem__(self, rank: Any) -> Any:
+        begin = self.begins[rank]
+        return self.order[begin : begin + self.sizes[rank]]
+
+    def cut(self, begin: Ints | int, length: Ints | int) -> Parts:
+        """The piece of each part that begins at a place in it, or what there is of the piece."""
+        begin = np.minimum(begin, self.sizes)
+        return Parts(self.order, self.begins + begin, np.minimum(length, self.sizes - begin))
+
+    def only(self, wanted: NDArray[np.bool_]) -> Parts:
+        """The parts of some ranks; the others get nothing."""
+        return Parts(self.order, self.begins, np.where(wanted, self.sizes, 0))
+
+    def largest(self, values: Ints) -> Ints:
+        """Largest value of each part's samples, shape `(world_size,)`; 0 where there are none."""
+        found = np.zeros(len(self), dtype=np.int64)
+        there = np.flatnonzero(self.sizes)
+        sizes = self.sizes[there]
+        first = np.cumsum(sizes) - sizes
+        place = np.repeat(self.begins[there] - first, sizes) + np.arange(sizes.sum())
+        if len(there):
+            found[there] = np.maximum.reduceat(values[self.order[place]], first)
+        return found
+
+
+def uneven_sampler(order: Ints, samples_per_rank: list[int]) -> Parts:
     """Deal an epoch's order out in contiguous parts of given sizes, one per rank."""
-    return _cut(order, samples_per_rank)
+    sizes = np.array(samples_per_rank)
+    return Parts(order, np.cumsum(sizes) - sizes, sizes)
 
 
 def chunk_sizes(num_samples: int, parts: int) -> list[int]:
@@ -67,7 +119,7 @@ class StepBatches:
 
     Attributes
     ----------
-    micro : list of list of ndarray
+    micro : list of Parts
         ``micro[i][r]``: sample indices of rank r in micro-step i; empty where it gets nothing.
     sizes : ndarray, shape `(num_micro, world_size)`, int64
         Their lengths.
@@ -75,30 +127,24 @@ class StepBatches:
         Whether this is the last step of an epoch, or of the run.
     """
 
-    micro: list[list[Ints]]
+    micro: list[Parts]
     sizes: Ints
     closes_epoch: bool = False
 
     @classmethod
-    def of(cls, micro: list[list[Ints]]) -> StepBatches:
+    def of(cls, micro: list[Parts]) -> StepBatches:
         """Count the samples of each rank in each micro-step."""
-        return cls(micro, np.array([[len(part) for part in ranks] for ranks in micro]))
-
-
-def _cut(indices: Ints, sizes: list[int]) -> list[Ints]:
-    """Cut indices into pieces of the given sizes, until they run out."""
-    ends = np.cumsum(sizes)
-    return [indices[end - size : end] for end, size in zip(ends, sizes, strict=True)]
+        return cls(micro, np.stack([parts.sizes for parts in micro]))
 
 
 def steps_from_microbatches(
-    per_rank: Sequence[Ints], microbatch: int, accumulate: int | list[int], drop_last: bool
+    per_rank: Ints | Parts, microbatch: int, accumulate: int | list[int], drop_last: bool
 ) -> Iterator[StepBatches]:
     """Cut each rank's samples of an epoch into micro-batches and these into steps.
 
     Parameters
     ----------
-    per_rank : sequence of ndarray
+    per_rank : ndarray, shape `(world_size, samples_per_rank)`, or Parts
         Samples of each rank. One that runs out before others gets nothing in the last steps.
     microbatch : int
         Samples per rank and micro-step.
@@ -109,11 +155,15 @@ def steps_from_microbatches(
     """
     sizes = accumulate if isinstance(accumulate, list) else [microbatch] * accumulate
     step = sum(sizes)
-    for begin in range(0, max(map(len, per_rank)), step):
-        parts = [rank[begin : begin + step] for rank in per_rank]
-        parts = [part[: len(part) if len(part) == step or not drop_last else 0] for part in parts]
-        micro = [list(ranks) for ranks in zip(*(_cut(p, sizes) for p in parts), strict=True)]
-        micro = [ranks for ranks in micro if any(len(part) for part in ranks)]
+    if not isinstance(per_rank, Parts):
+        per_rank = Parts.even(np.ascontiguousarray(per_rank).reshape(-1), len(per_rank))
+    begins = np.cumsum(sizes) - sizes
+    for begin in range(0, int(per_rank.sizes.max()), step):
+        parts = per_rank.cut(begin, step)
+        if drop_last:
+            parts = parts.only(parts.sizes == step)
+        micro = [parts.cut(int(b), size) for b, size in zip(begins, sizes, strict=True)]
+        micro = [parts for parts in micro if parts.sizes.any()]
         if not micro:
             return
         yield StepBatches.of(micro)
@@ -141,17 +191,16 @@ def steps_from_global_batches(
         batch = order[begin : begin + global_batch]
         if len(batch) < global_batch and drop_last:
             return
-        shards = _cut(batch, _filled(chunk_sizes(len(batch), world_size), world_size))
-        pieces = []
-        for shard in shards:
-            if isinstance(accumulate, list):
-                sizes = accumulate
-            else:
-                sizes = _filled(chunk_sizes(len(shard), accumulate), accumulate)
-            pieces.append(_cut(shard, sizes))
-        micro = [list(ranks) for ranks in zip(*pieces, strict=True)]
-        yield StepBatches.of([ranks for ranks in micro if any(len(part) for part in ranks)])
-
-
-def _filled(sizes: list[int], length: int) -> list[int]:
-    return sizes + [0] * (length - len(sizes))
+        shard = -(-len(batch) // world_size)
+        whole = np.full(world_size, len(batch))
+        shards = Parts(batch, np.zeros_like(whole), whole).cut(shard * np.arange(world_size), shard)
+        if isinstance(accumulate, list):
+            ends = np.cumsum(accumulate)
+            micro = [
+                shards.cut(int(end) - size, size)
+                for end, size in zip(ends, accumulate, strict=True)
+            ]
+        else:
+            piece = -(-shards.sizes // accumulate)  # as torch.chunk cuts each shard again
+            micro = [shards.cut(i * piece, piece) for i in range(accumulate)]
+        yield StepBatches.of([parts for parts in micro if parts.sizes.any()])

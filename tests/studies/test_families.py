@@ -2,6 +2,7 @@
 
 import importlib
 import pkgutil
+from collections.abc import Mapping
 
 import pytest
 
@@ -20,13 +21,13 @@ def is_spec(member):
 
 
 def tables():
-    """Every dict from kinds to specs that some package of simdp declares, by its name."""
+    """Every table from kinds to specs that some package of simdp declares, by its name."""
     found = {}
     for module in pkgutil.walk_packages(simdp.__path__, "simdp."):
         if not module.ispkg:
             continue
-        for name, table in vars(importlib.import_module(module.name)).items():
-            members = isinstance(table, dict) and list(table.values())
+        for name, table in list(vars(importlib.import_module(module.name)).items()):
+            members = isinstance(table, Mapping) and list(table.values())
             if name.isupper() and members and all(is_spec(member) for member in members):
                 found[name.lower()] = table
     return found

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simdp.workload.sampling import (
+    Parts,
     StepBatches,
     chunk_sizes,
     distributed_sampler,
@@ -79,7 +80,7 @@ def used(steps):
 
 
 def test_a_step_counts_its_samples():
-    step = StepBatches.of([[np.array([3, 4]), np.array([5])]])
+    step = StepBatches.of([Parts(np.array([3, 4, 5]), np.array([0, 2]), np.array([2, 1]))])
     assert step.sizes.tolist() == [[2, 1]]
 
 
@@ -133,6 +134,25 @@ def test_every_sample_is_dealt_and_only_the_head_twice(
     else:
         assert counts.min() >= 1
         assert counts.sum() == per_rank.size
+
+
+@given(
+    sizes=st.lists(st.integers(0, 6), min_size=1, max_size=8),
+    begin=st.integers(0, 7),
+    length=st.integers(0, 7),
+)
+def test_parts_are_slices_of_the_order(sizes, begin, length):
+    order = np.arange(sum(sizes))[::-1]
+    parts = uneven_sampler(order, sizes)
+    values = np.arange(sum(sizes)) ** 2
+    for rank, (part, piece) in enumerate(zip(parts, parts.cut(begin, length), strict=True)):
+        assert len(part) == sizes[rank]
+        assert piece.tolist() == part[begin : begin + length].tolist()
+    largest = [max(values[part], default=0) for part in parts]
+    assert parts.largest(values).tolist() == largest
+    assert [len(part) for part in parts.only(np.array(sizes) == 3)] == [
+        3 * (size == 3) for size in sizes
+    ]
 
 
 # Uneven parts ------------------------------------------------------------------------------------

@@ -2,33 +2,42 @@
 
 from __future__ import annotations
 
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from simdp.reports import theme
+from simdp.reports.plots.bandwidth import Bandwidth
 from simdp.reports.plots.base import Plot
 from simdp.reports.plots.loss import LossCurve
 from simdp.reports.plots.scaling import ScalingCurve
 from simdp.reports.plots.timeline import Timeline
+from simdp.reports.plots.world_size import WorldSize
+from simdp.results.collective import CollectiveStudy
 from simdp.results.result import Study
 
-PLOTS: dict[str, type[Plot]] = {
+PLOTS: dict[str, type[Plot[Any]]] = {
+    "bandwidth": Bandwidth,
     "loss": LossCurve,
     "scaling": ScalingCurve,
     "timeline": Timeline,
+    "world_size": WorldSize,
 }
 
 
-def fitting(study: Study) -> list[str]:
+def fitting(study: Study | CollectiveStudy) -> list[str]:
     """Name the kinds of plot that a study has the data for, in the table's order."""
-    return [kind for kind, plot in PLOTS.items() if plot().fits(study)]
+    return [kind for kind, plot in PLOTS.items() if _fits(plot, study)]
 
 
-def render(study: Study, kind: str, stream: BinaryIO) -> None:
+def _fits(plot: type[Plot[Any]], study: Study | CollectiveStudy) -> bool:
+    return isinstance(study, plot.reads) and plot().fits(study)
+
+
+def render(study: Study | CollectiveStudy, kind: str, stream: BinaryIO) -> None:
     """Draw a study as PNG.
 
     Parameters
     ----------
-    study : Study
+    study : Study or CollectiveStudy
         Left as it is.
     kind : str
         A key of `PLOTS`.
@@ -43,7 +52,7 @@ def render(study: Study, kind: str, stream: BinaryIO) -> None:
     if kind not in PLOTS:
         raise ValueError(f"kind must be one of {', '.join(PLOTS)}, got {kind!r}")
     plot = PLOTS[kind]()
-    if not plot.fits(study):
+    if not _fits(type(plot), study):
         raise ValueError(f"a {kind} plot needs {plot.needs}, which this study has not")
     with theme.style():
         figure, axes = theme.new_figure(plot.num_axes, plot.num_rows(study))

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import ClassVar, Generic, TypeVar
 
 from matplotlib.axes import Axes
 
+from simdp.results.collective import CollectiveStudy
 from simdp.results.result import Study
 
+D = TypeVar("D", Study, CollectiveStudy)
 
-class Plot(ABC):
+
+class Plot(ABC, Generic[D]):
     """One kind of picture.
 
     Attributes
     ----------
     kind : str
         Its name in the table and its file's.
+    reads : type
+        What it draws, `Study` or `CollectiveStudy`.
     needs : str
         What a study must have, for messages.
     num_axes : int
@@ -24,25 +29,26 @@ class Plot(ABC):
     """
 
     kind: ClassVar[str]
+    reads: ClassVar[type]
     needs: ClassVar[str]
     num_axes: ClassVar[int] = 1
 
     @abstractmethod
-    def fits(self, study: Study) -> bool:
+    def fits(self, study: D) -> bool:
         """Tell whether the study has what the plot shows."""
 
     @abstractmethod
-    def draw(self, study: Study, *axes: Axes) -> None:
+    def draw(self, study: D, *axes: Axes) -> None:
         """Draw on ``num_axes`` panels and touch nothing else.
 
         Parameters
         ----------
-        study : Study
+        study : Study or CollectiveStudy
             One that fits; left as it is.
         *axes : Axes
             Empty panels from the top, made inside `simdp.reports.theme.style`.
         """
 
-    def num_rows(self, study: Study) -> int:
+    def num_rows(self, study: D) -> int:
         """Count the rows of bars, which decide the height; 0 for curves."""
         return 0

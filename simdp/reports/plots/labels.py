@@ -31,6 +31,8 @@ class End(NamedTuple):
         As drawn; the marker may be ``""``.
     dashed : bool
         Whether it is theory.
+    is_open : bool
+        Whether its marker is open, as measurements' are.
     """
 
     text: str
@@ -39,6 +41,7 @@ class End(NamedTuple):
     color: str
     marker: str = ""
     dashed: bool = False
+    is_open: bool = False
 
 
 def evenly(count: int, limit: int) -> list[int]:
@@ -97,11 +100,12 @@ def _name(pairs: list[tuple[str, str]]) -> str:
         text = ", ".join(f"{key}: {value}" for key, value in zip(keys, values, strict=True))
         longest = max(range(len(keys)), key=lambda i: len(keys[i]), default=0)
         if len(text) <= MAX_NAME or len(keys[longest]) <= MIN_KEY:
-            return _cut(text)
+            return cut(text)
         keys[longest] = keys[longest].rstrip("…")[:-1] + "…"
 
 
-def _cut(text: str) -> str:
+def cut(text: str) -> str:
+    """Keep as many letters of a name as there is room for."""
     return text if len(text) <= MAX_NAME else text[: MAX_NAME - 1] + "…"
 
 
@@ -168,6 +172,7 @@ def label_ends(ax: Axes, ends: Sequence[End]) -> None:
                     [height],
                     color=end.color,
                     marker=end.marker,
+                    markerfacecolor="none" if end.is_open else end.color,
                     markersize=theme.MARKER_SIZE,
                     linestyle="",
                     transform=ax.transAxes,

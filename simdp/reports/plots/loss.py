@@ -32,10 +32,11 @@ LOG_RATIO = 100.0
 _UNITS = {"cross_entropy": "nats", "mse": "target units squared"}
 
 
-class LossCurve(Plot):
+class LossCurve(Plot[Study]):
     """How the loss falls."""
 
     kind = "loss"
+    reads = Study
     needs = "a loss, that is, numerics"
 
     def fits(self, study: Study) -> bool:

@@ -59,10 +59,11 @@ class Curve(NamedTuple):
         return np.asarray(self.throughput / self.efficiency)
 
 
-class ScalingCurve(Plot):
+class ScalingCurve(Plot[Study]):
     """How much faster more ranks are: step time above, throughput and efficiency below."""
 
     kind = "scaling"
+    reads = Study
     needs = f"a sweep over {AXIS} with two values or more"
     num_axes = 2
 

@@ -59,10 +59,11 @@ class Bars(NamedTuple):
     end: Floats
 
 
-class Timeline(Plot):
+class Timeline(Plot[Study]):
     """Two lanes per rank: what it computes, and how it communicates."""
 
     kind = "timeline"
+    reads = Study
     needs = "a trace, which only the last point of a study has, and only until it is saved"
 
     def fits(self, study: Study) -> bool:

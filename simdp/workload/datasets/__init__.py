@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from simdp.spec import one_of
+from simdp.spec import Family, one_of
 from simdp.workload.datasets.base import Dataset
-from simdp.workload.datasets.blobs import Blobs
-from simdp.workload.datasets.digits import Digits
-from simdp.workload.datasets.images import Images
-from simdp.workload.datasets.npz import Npz
-from simdp.workload.datasets.regression import Regression
-from simdp.workload.datasets.tokens import Tokens
 
-DATASETS: dict[str, type[Dataset]] = {
-    "blobs": Blobs,
-    "digits": Digits,
-    "images": Images,
-    "npz": Npz,
-    "regression": Regression,
-    "tokens": Tokens,
-}
-AnyDataset = Annotated[Dataset, one_of("dataset", DATASETS)]
+DATASETS: Family[Dataset] = Family(
+    __name__,
+    {
+        "blobs": "Blobs",
+        "digits": "Digits",
+        "images": "Images",
+        "none": "NoData",
+        "npz": "Npz",
+        "regression": "Regression",
+        "tokens": "Tokens",
+    },
+)
+DATASET = one_of("dataset", DATASETS)
+AnyDataset = Annotated[Dataset, DATASET]
 
-__all__ = ["DATASETS", "AnyDataset", "Dataset"]
+__all__ = ["DATASET", "DATASETS", "AnyDataset", "Dataset"]

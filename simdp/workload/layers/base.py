@@ -61,11 +61,14 @@ class Kept(NamedTuple):
         Whether its output.
     nbytes : float
         Of what it keeps beside them, per sample.
+    fixed : float
+        Bytes that it keeps of a micro-batch, whatever its samples.
     """
 
     inputs: tuple[int, ...] = ()
     output: bool = False
     nbytes: float = 0.0
+    fixed: float = 0.0
 
 
 @dataclass

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from simdp.workload.layers import AnyModule
 from simdp.workload.layers.activations.relu import ReLU
 from simdp.workload.layers.add import Add
 from simdp.workload.layers.arguments import check_names, numbered
@@ -13,7 +14,6 @@ from simdp.workload.layers.base import Module
 
 if TYPE_CHECKING:
     from simdp.workload.graph import GraphBuilder, Value
-    from simdp.workload.layers import AnyModule
 
 
 class Residual(Module):

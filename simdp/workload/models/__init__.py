@@ -9,32 +9,28 @@ from pathlib import Path
 from typing import Annotated
 
 from simdp.files import Catalogue
-from simdp.spec import one_of
+from simdp.spec import Family, one_of
 from simdp.workload.models.base import Model
-from simdp.workload.models.bert import Bert
-from simdp.workload.models.einsum import EinsumModel
-from simdp.workload.models.gpt2 import GPT2
-from simdp.workload.models.inception import Inception
-from simdp.workload.models.mlp import MLP
-from simdp.workload.models.resnet import ResNet
-from simdp.workload.models.sequential import Sequential
-from simdp.workload.models.transformer import Transformer
-from simdp.workload.models.vgg import VGG
-from simdp.workload.models.yolo import YOLO
 
-MODELS: dict[str, type[Model]] = {
-    "bert": Bert,
-    "einsum": EinsumModel,
-    "gpt2": GPT2,
-    "inception": Inception,
-    "mlp": MLP,
-    "resnet": ResNet,
-    "sequential": Sequential,
-    "transformer": Transformer,
-    "vgg": VGG,
-    "yolo": YOLO,
-}
+MODELS: Family[Model] = Family(
+    __name__,
+    {
+        "bert": "Bert",
+        "einsum": "EinsumModel",
+        "gpt2": "GPT2",
+        "inception": "Inception",
+        "mlp": "MLP",
+        "parameters": "Parameters",
+        "profile": "Profile",
+        "resnet": "ResNet",
+        "sequential": "Sequential",
+        "transformer": "Transformer",
+        "vgg": "VGG",
+        "yolo": "YOLO",
+    },
+)
 PRESETS = Catalogue(Path(__file__).parent / "presets")
-AnyModel = Annotated[Model, one_of("model", MODELS, presets=PRESETS)]
+MODEL = one_of("model", MODELS, presets=PRESETS)
+AnyModel = Annotated[Model, MODEL]
 
-__all__ = ["MODELS", "PRESETS", "AnyModel", "Model"]
+__all__ = ["MODEL", "MODELS", "PRESETS", "AnyModel", "Model"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Self
+from pathlib import Path
+from typing import ClassVar, Self
 
 from simdp.spec import Spec
 from simdp.workload.graph import Graph
@@ -18,6 +19,26 @@ class Model(Spec):
     """What is trained: a graph, and the shapes of a sample and of its output."""
 
     kind: str
+
+    timed: ClassVar[bool] = False
+    """Whether layers bring their times, so that there are no numbers to compute."""
+
+    def read(self, base: Path, itemsize: int) -> Self:
+        """The same model with what its files hold; by default it has none.
+
+        Parameters
+        ----------
+        base : Path
+            Folder that relative paths start from.
+        itemsize : int
+            Bytes per element of a gradient.
+
+        Raises
+        ------
+        ScenarioError
+            If a file cannot be read.
+        """
+        return self
 
     @abstractmethod
     def build(self) -> Graph:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,14 +12,11 @@ from simdp.errors import unknown_name
 
 Array = NDArray[Any]
 
-DTYPES: dict[str, np.dtype[Any]] = {
-    "bfloat16": np.dtype(ml_dtypes.bfloat16),
-    "float16": np.dtype(np.float16),
-    "float32": np.dtype(np.float32),
-    "float64": np.dtype(np.float64),
-}
+DTYPES = ("bfloat16", "float16", "float32", "float64")
+"""Names of the floating-point dtypes."""
 
 
+@cache
 def numpy_dtype(name: str) -> np.dtype[Any]:
     """Return the dtype of a name, bfloat16 included.
 
@@ -29,8 +26,13 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
         If there is no such floating-point dtype.
     """
     if name not in DTYPES:
-        raise ValueError(unknown_name("dtype", name, sorted(DTYPES)))
-    return DTYPES[name]
+        raise ValueError(unknown_name("dtype", name, DTYPES))
+    if name != "bfloat16":
+        return np.dtype(name)
+    import ml_dtypes  # NumPy has no bfloat16 of its own
+
+    bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return bfloat16
 
 
 def rounded(array: Array, dtype_name: str | None) -> Array:

@@ -1,4 +1,4 @@
-"""Schedule: the learning rate of each step, and the family's table."""
+"""Schedule: the learning rate of each step."""
 
 from __future__ import annotations
 
@@ -57,7 +57,3 @@ class Schedule(Spec):
         if math.isfinite(last):
             return None
         return f"the learning rate of step {num_steps} is too large to write; lower the factors."
-
-
-SCHEDULES: dict[str, type[Schedule]] = {}
-"""The family by kind. The package fills it: a member that holds members must know its name."""

@@ -6,12 +6,11 @@ from bisect import bisect_right
 from itertools import pairwise
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
-from simdp.spec import one_of, problem
-from simdp.workload.schedules.base import SCHEDULES, Milestones, Schedule
-
-Member = Annotated[Schedule, one_of("lr_schedule", SCHEDULES)]
+from simdp.spec import problem
+from simdp.workload.schedules import AnySchedule
+from simdp.workload.schedules.base import Milestones, Schedule
 
 
 class SequentialLR(Schedule):
@@ -29,10 +28,8 @@ class SequentialLR(Schedule):
     torch.optim.lr_scheduler.SequentialLR.
     """
 
-    model_config = ConfigDict(defer_build=True)  # the table of schedules is not complete yet
-
     kind: Literal["sequential_lr"] = "sequential_lr"
-    schedulers: Annotated[list[Member], Field(min_length=1)]
+    schedulers: Annotated[list[AnySchedule], Field(min_length=1)]
     milestones: Milestones
 
     @field_validator("milestones")

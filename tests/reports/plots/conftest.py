@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 
 import simdp
+from simdp.cluster import Cluster
 from simdp.reports import theme
+from simdp.reports.plots import PLOTS
+from simdp.results.collective import CollectiveStudy
+from simdp.studies.collective import make_algorithm, sweep_collective
 
 SCENARIO = """
 name: small
@@ -60,6 +64,43 @@ def large(play):
             "numerics": False,
         }
     )
+
+
+@pytest.fixture(scope="session")
+def time_collective():
+    """Time collectives on clusters of one node."""
+
+    def time_collective(
+        algorithms=("ring",), world_sizes=(8,), sizes=(2**10, 2**17, 2**24), **more
+    ):
+        name = more.pop("collective", "all_reduce")
+        topology = more.pop("topology", "switch")
+        made = [make_algorithm(name, written) for written in algorithms]
+        link = {"alpha": "5 us", "bandwidth": "25 GB/s"}
+        clusters = [
+            Cluster(world_size=n, device="a100-sxm4-80gb", topology=topology, link=link)
+            for n in world_sizes
+        ]
+        return sweep_collective(name, made, clusters, sizes, name="box", **more)
+
+    return time_collective
+
+
+@pytest.fixture(scope="session")
+def collectives(time_collective):
+    return time_collective(("ring", "tree"), (2, 4, 8))
+
+
+@pytest.fixture(scope="session")
+def auto(time_collective):
+    between = {"kind": "auto", "candidates": ["ring", "recursive_doubling"]}
+    return time_collective([between], (16,), topology="full_mesh")  # where predictions are exact
+
+
+@pytest.fixture(scope="session")
+def fit(grid, collectives):
+    """Give a study that a kind of plot can draw."""
+    return lambda kind: collectives if PLOTS[kind].reads is CollectiveStudy else grid
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import subprocess
 import sys
 
 import matplotlib
-import numpy as np
 import pytest
 
 from simdp.reports import theme
@@ -23,6 +22,10 @@ def png(study, kind):
     return stream.getvalue()
 
 
+def spans_of(study):
+    return list(study.points[-1].trace.spans) if isinstance(study, Study) else []
+
+
 def test_a_plot_is_registered_under_its_kind():
     assert {kind: plot.kind for kind, plot in PLOTS.items()} == {kind: kind for kind in PLOTS}
     assert list(PLOTS) == sorted(PLOTS)
@@ -34,6 +37,14 @@ def test_a_study_gets_the_plots_that_its_data_allow(single, sizes, grid, large):
     assert fitting(large) == ["timeline"]
 
 
+def test_a_study_of_collectives_has_plots_of_its_own(collectives, auto, time_collective):
+    assert fitting(collectives) == ["bandwidth", "world_size"]
+    assert fitting(auto) == ["bandwidth"]
+    assert fitting(time_collective(sizes=[1024])) == []
+    assert fitting(time_collective(world_sizes=(1, 2), sizes=[1024])) == []
+    assert fitting(time_collective(["tree"], (2, 4), [0], collective="barrier")) == ["world_size"]
+
+
 def test_a_saved_study_can_be_drawn_but_for_its_trace(sizes, tmp_path):
     sizes.save(tmp_path / "result.json")
     loaded = Study.load(tmp_path / "result.json")
@@ -42,15 +53,15 @@ def test_a_saved_study_can_be_drawn_but_for_its_trace(sizes, tmp_path):
 
 
 @pytest.mark.parametrize("kind", PLOTS)
-def test_every_axis_has_a_label_with_a_unit(kind, grid, drawn):
-    for ax in drawn(PLOTS[kind](), grid):
+def test_every_axis_has_a_label_with_a_unit(kind, fit, drawn):
+    for ax in drawn(PLOTS[kind](), fit(kind)):
         for label in (ax.get_xlabel(), ax.get_ylabel()):
             assert re.search(r"\S \[[^\]]+\]", label)
 
 
 @pytest.mark.parametrize("kind", PLOTS)
-def test_nothing_written_leaves_the_figure(kind, grid, drawn):
-    axes = drawn(PLOTS[kind](), grid)
+def test_nothing_written_leaves_the_figure(kind, fit, drawn):
+    axes = drawn(PLOTS[kind](), fit(kind))
     figure = axes[0].get_figure()
     width, height = figure.canvas.get_width_height()
     for ax in axes:
@@ -62,32 +73,32 @@ def test_nothing_written_leaves_the_figure(kind, grid, drawn):
 
 
 @pytest.mark.parametrize("kind", PLOTS)
-def test_equal_studies_give_equal_bytes(kind, grid):
-    first = png(grid, kind)
+def test_equal_studies_give_equal_bytes(kind, fit):
+    first = png(fit(kind), kind)
     assert first.startswith(PNG)
-    assert png(copy.deepcopy(grid), kind) == first
+    assert png(copy.deepcopy(fit(kind)), kind) == first
 
 
 @pytest.mark.parametrize("kind", PLOTS)
-def test_a_file_holds_no_time_and_no_version_of_matplotlib(kind, grid):
-    content = png(grid, kind)
+def test_a_file_holds_no_time_and_no_version_of_matplotlib(kind, fit):
+    content = png(fit(kind), kind)
     assert b"tIME" not in content
     assert matplotlib.__version__.encode() not in content
 
 
 @pytest.mark.parametrize("kind", PLOTS)
-def test_drawing_leaves_the_study_as_it_was(kind, grid):
-    json, columns = grid.to_json(), copy.deepcopy(vars(grid.points[-1].trace))
-    png(grid, kind)
-    assert grid.to_json() == json
-    for name, column in vars(grid.points[-1].trace).items():
-        assert np.array_equal(column, columns[name])
+def test_drawing_leaves_the_study_as_it_was(kind, fit):
+    study = fit(kind)
+    json, spans = study.to_json(), spans_of(study)
+    png(study, kind)
+    assert study.to_json() == json
+    assert spans_of(study) == spans
 
 
 @pytest.mark.parametrize("kind", PLOTS)
-def test_drawing_leaves_matplotlib_as_it_was(kind, grid):
+def test_drawing_leaves_matplotlib_as_it_was(kind, fit):
     before = dict(matplotlib.rcParams)
-    png(grid, kind)
+    png(fit(kind), kind)
     assert dict(matplotlib.rcParams) == before
 
 
@@ -103,7 +114,7 @@ def test_pyplot_is_never_imported():
 
 
 def test_an_unknown_kind_is_refused_with_the_known_ones(single):
-    with pytest.raises(ValueError, match="kind must be one of loss, scaling, timeline, got 'loos'"):
+    with pytest.raises(ValueError, match=r"kind must be one of bandwidth, loss, .*, got 'loos'"):
         png(single, "loos")
 
 
@@ -112,8 +123,19 @@ def test_a_plot_without_its_data_is_refused_with_what_it_needs(single):
         png(single, "scaling")
 
 
+def test_a_plot_of_another_kind_of_study_is_refused(single, auto):
+    with pytest.raises(ValueError, match="a bandwidth plot needs a collective that moves data"):
+        png(single, "bandwidth")
+    with pytest.raises(ValueError, match="a loss plot needs"):
+        png(auto, "loss")
+
+
 def test_the_footer_names_scenario_seed_and_version(single):
     assert theme.footer(single) == f"scenario small · seed 0 · simdp {single.version}"
+
+
+def test_the_footer_of_collectives_names_the_cluster_and_the_version(auto):
+    assert theme.footer(auto) == f"cluster box · simdp {auto.version}"
 
 
 @pytest.mark.parametrize(

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+from simdp.spec import Family
 from simdp.workload.layers.activations.base import Activation
-from simdp.workload.layers.activations.gelu import GELU
-from simdp.workload.layers.activations.gelu_tanh import GELUTanh
-from simdp.workload.layers.activations.leaky_relu import LeakyReLU
-from simdp.workload.layers.activations.relu import ReLU
-from simdp.workload.layers.activations.sigmoid import Sigmoid
-from simdp.workload.layers.activations.silu import SiLU
-from simdp.workload.layers.activations.tanh import Tanh
 
-ACTIVATIONS: dict[str, type[Activation]] = {
-    "gelu": GELU,
-    "gelu_tanh": GELUTanh,
-    "leaky_relu": LeakyReLU,
-    "relu": ReLU,
-    "sigmoid": Sigmoid,
-    "silu": SiLU,
-    "tanh": Tanh,
-}
+ACTIVATIONS: Family[Activation] = Family(
+    __name__,
+    {
+        "gelu": "GELU",
+        "gelu_tanh": "GELUTanh",
+        "leaky_relu": "LeakyReLU",
+        "relu": "ReLU",
+        "sigmoid": "Sigmoid",
+        "silu": "SiLU",
+        "tanh": "Tanh",
+    },
+)
 
 
 def activation(kind: str, name: str) -> Activation:

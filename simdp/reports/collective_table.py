@@ -1,0 +1,113 @@
+"""Tables of collectives for the terminal, with the columns of nccl-tests."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from simdp.results.collective import CollectiveCurve, CollectivePoint, CollectiveStudy
+from simdp.units import format_quantity
+
+HEADS = {
+    "size": "(B)",
+    "count": "(elements)",
+    "type": "",
+    "redop": "",
+    "root": "",
+    "time": "(us)",
+    "algbw": "(GB/s)",
+    "busbw": "(GB/s)",
+}
+"""Columns of nccl-tests, and their units."""
+
+MEASURED_HEADS = {"measured": "(us)", "busbw ": "(GB/s)", "error": "(time)"}
+"""Beside them: what a log says, and the simulated time's error; no two heads are alike."""
+
+
+def tables(study: CollectiveStudy) -> RenderableType:
+    """Write a table per curve, each with what explains it below."""
+    parts: list[RenderableType] = []
+    for curve in study.curves:
+        parts += [_table(study, curve), *map(Text, _remarks(study, curve))]
+    return Group(*parts)
+
+
+def size(nbytes: float) -> str:
+    """Write a size shortly and exactly: ``"64 KiB"``."""
+    return format_quantity(nbytes, "data size")
+
+
+def microseconds(seconds: float) -> str:
+    """Write a time as nccl-tests does: four digits, or all before the point."""
+    us = seconds * 1e6
+    return f"{us:.{2 if us < 99.995 else 1 if us < 9999.95 else 0}f}"
+
+
+def _gigabytes(bandwidth: float | None) -> str:
+    return "-" if bandwidth is None else f"{bandwidth / 1e9:.2f}"
+
+
+def _table(study: CollectiveStudy, curve: CollectiveCurve) -> Table:
+    n = curve.world_size
+    ranks = f"{n} rank{'s' if n > 1 else ''}"
+    title = f"{study.collective}, {curve.algorithm}, on {study.cluster}: {ranks}"
+    table = Table(title=Text(title), box=box.SIMPLE_HEAD, padding=0)
+    heads = dict(HEADS)
+    if curve.algorithm.startswith("auto"):
+        heads["algorithm"] = ""
+    if study.against is not None:
+        heads |= MEASURED_HEADS
+    for head, unit in heads.items():
+        side = "left" if head == "algorithm" else "right"
+        table.add_column(f"{head}\n{unit}", justify=side, no_wrap=True)  # type: ignore[arg-type]
+    for point in curve.points:
+        cells = _cells(study, point, n)
+        table.add_row(*(Text(cells[head]) for head in heads))
+    # As wide as it is: on a narrow terminal a number that is cut off is worse than a long line.
+    wide = Console(width=1000)
+    table.width = Measurement.get(wide, wide.options, table).maximum
+    return table
+
+
+def _cells(study: CollectiveStudy, point: CollectivePoint, world_size: int) -> dict[str, str]:
+    nbytes, columns = point.nbytes, study.columns(point.nbytes, world_size)
+    cells = {
+        "size": str(nbytes),
+        **{head: str(value) for head, value in columns.items()},
+        "time": microseconds(point.seconds),
+        "algbw": _gigabytes(study.algbw(nbytes, point.seconds)),
+        "busbw": _gigabytes(study.busbw(nbytes, point.seconds, world_size)),
+        "algorithm": point.algorithm,
+        **dict.fromkeys(MEASURED_HEADS, "-"),
+    }
+    if point.measured is not None and point.error is not None:
+        cells["measured"] = microseconds(point.measured)
+        cells["busbw "] = _gigabytes(study.busbw(nbytes, point.measured, world_size))
+        cells["error"] = f"{point.error:+.1%}".replace("%", " %")
+    return cells
+
+
+def _remarks(study: CollectiveStudy, curve: CollectiveCurve) -> list[str]:
+    """What the table does not say: crossovers, errors, the link that decides, the clock."""
+    lines = [
+        f"from {size(crossover.nbytes)} on: {crossover.now} instead of {crossover.before}"
+        for crossover in curve.crossovers()
+    ]
+    errors = curve.errors()
+    if errors:
+        worst = max(errors, key=lambda nbytes: abs(errors[nbytes]))
+        mean = sum(map(abs, errors.values())) / len(errors)
+        lines.append(
+            f"time against {study.against}: mean error {mean:.1%}, ".replace("%", " %")
+            + f"largest {errors[worst]:+.1%} at {size(worst)}".replace("%", " %")
+        )
+    last = curve.points[-1]
+    if last.bottleneck is not None:
+        name, busy = last.bottleneck
+        at = f" at {size(last.nbytes)}" if last.nbytes else ""
+        lines.append(f"bottleneck{at}: {name}, busy {busy:.1%} of the time".replace("%", " %"))
+    lines.append(f"clock: {last.fabric}")
+    return lines

@@ -1,0 +1,262 @@
+"""Logs of nccl-tests: what a real machine took for one collective, at each size.
+
+Two forms are read: the text that ``all_reduce_perf`` and its siblings print, with whatever a job
+prints around it, and CSV with the columns ``size_bytes`` and ``time_us``. Times are those of the
+out-of-place operation.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from math import inf
+from pathlib import Path
+
+from simdp.errors import ScenarioError
+from simdp.files import read_text
+from simdp.results.bandwidth import REDUCING, ROOTED
+
+NAMES = {
+    "all_gather": "all_gather",
+    "all_reduce": "all_reduce",
+    "alltoall": "all_to_all",
+    "broadcast": "broadcast",
+    "gather": "gather",
+    "reduce": "reduce",
+    "reduce_scatter": "reduce_scatter",
+    "scatter": "scatter",
+    "sendrecv": "sendrecv",
+    "hypercube": "hypercube",
+}
+"""The collectives of nccl-tests, and what they are called here, if they are known here."""
+
+MAX_NBYTES = 2**53
+"""Beyond this, floats do not tell a byte from the next."""
+
+_LOG_KEYS, _CSV_KEYS = ("size", "time"), ("size_bytes", "time_us")
+_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+_SPELLED = sorted(
+    ((n.replace("_", ""), ours) for n, ours in NAMES.items()), key=lambda p: -len(p[0])
+)
+
+# What mpirun --tag-output and srun --label write before each line.
+_TAG = re.compile(r"^\s*(?:\[\d+,\d+\](?:<\w+>)?:?|\d+:(?=\s))")
+_PERF = re.compile(r"\b(\w+?)_perf\b")
+_RANK = re.compile(r"^#\s+Rank\s+(\d+)\s.*\bdevice\b")
+_RANKS = re.compile(r"^#\s*nranks\s*:\s*(\d+)\s*$")
+_COLLECTIVE = re.compile(r"^#\s*collective\s*:\s*(\w+)\s*$")
+_ROW = re.compile(r"^\s*\d+\s+\d+\s+[A-Za-z]\w*\s")
+
+
+@dataclass(frozen=True)
+class NcclRow:
+    """One size of a table.
+
+    Attributes
+    ----------
+    nbytes : int
+        The size [bytes].
+    seconds : float
+        Out of place; the mean where the table has the size several times [s].
+    """
+
+    nbytes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class NcclLog:
+    """What a log says of one collective.
+
+    Attributes
+    ----------
+    path : str
+        The file.
+    collective : str or None
+        Our name of it, where the log or the file's name tells.
+    world_size : int or None
+        Ranks, where the log lists them.
+    dtype, redop : str or None
+        As printed; None in a CSV. A log without the column redop adds nothing up: ``"none"``.
+    root : int or None
+        As printed: -1 where there is none; None in a CSV, and in logs without that column.
+    rows : tuple of NcclRow
+        By size, without empty ones; at least one.
+    """
+
+    path: str
+    collective: str | None
+    world_size: int | None
+    dtype: str | None
+    redop: str | None
+    root: int | None
+    rows: tuple[NcclRow, ...]
+
+
+@dataclass
+class _Table:
+    """A table while it is read; ``columns`` are the words of its head."""
+
+    collective: str | None
+    columns: list[str]
+    unit: float = _UNITS["us"]
+    dtype: str | None = None
+    redop: str | None = None
+    root: int | None = None
+    ranks: int = 0
+    times: dict[int, list[float]] = field(default_factory=dict)
+
+    def add(self, nbytes: float, seconds: float) -> None:
+        """Take a row; sizes of 0 say nothing of a network."""
+        if not 0 <= nbytes <= MAX_NBYTES or nbytes != int(nbytes) or not 0 < seconds < inf:
+            raise ValueError(nbytes, seconds)
+        if nbytes:
+            self.times.setdefault(int(nbytes), []).append(seconds)
+
+
+def read_nccl_tests(path: Path, collective: str) -> NcclLog:
+    """Read a log.
+
+    Parameters
+    ----------
+    path : Path
+        Text as nccl-tests prints it, or CSV.
+    collective : str
+        Which collective is looked for, a key of `simdp.collectives.FAMILIES`; of a log that holds
+        several, its tables are taken.
+
+    Raises
+    ------
+    ScenarioError
+        If there is no table, or a broken one, or only those of other collectives.
+    """
+    lines = read_text(path, "a log of nccl-tests is text").splitlines()
+    tables = [table for table in _tables(path, lines) if table.times]
+    if not tables:
+        raise ScenarioError(
+            [
+                f"{path}: has no table of nccl-tests: no line that begins with # and names the "
+                "columns size, time and busbw, with rows below; give what all_reduce_perf prints."
+            ]
+        )
+    named = {table.collective for table in tables} or {None}
+    named = named if any(named) else {_in_name(path.stem)}
+    named.discard(None)
+    if named and collective not in named:
+        raise ScenarioError(
+            [f"{path}: is a log of {', '.join(sorted(map(str, named)))}, not of {collective}."]
+        )
+    tables = [t for t in tables if t.collective in (None, collective)]
+    log = _joined(path, tables, collective if named else None)
+    _refuse_another(log, collective)
+    return log
+
+
+def _joined(path: Path, tables: list[_Table], collective: str | None) -> NcclLog:
+    """One log of several tables of a collective, such as repeated runs."""
+    first = tables[0]
+    for table in tables:
+        if table.ranks and first.ranks and table.ranks != first.ranks:
+            raise ScenarioError(
+                [f"{path}: has tables of {first.ranks} and {table.ranks} ranks; keep those of one."]
+            )
+    times: dict[int, list[float]] = {}
+    for table in tables:
+        for nbytes, seconds in table.times.items():
+            times.setdefault(nbytes, []).extend(seconds)
+    rows = tuple(NcclRow(nbytes, sum(t) / len(t)) for nbytes, t in sorted(times.items()))
+    ranks = max(table.ranks for table in tables)
+    said = (first.dtype, first.redop, first.root)
+    return NcclLog(str(path), collective, ranks or None, *said, rows)
+
+
+def _refuse_another(log: NcclLog, collective: str) -> None:
+    """A log that does not name its collective still says whether it adds, and has a root."""
+    if log.collective is not None:
+        return
+    adds, rooted = collective in REDUCING, collective in ROOTED
+    wrong = ""
+    if log.redop is not None and adds != (log.redop != "none"):
+        wrong = f"its redop is {log.redop}, but {collective} {'adds' if adds else 'does not add'}"
+    elif log.root is not None and rooted != (log.root >= 0):
+        wrong = f"its root is {log.root}, but {collective} has {'a' if rooted else 'no'} root"
+    if wrong:
+        raise ScenarioError([f"{log.path}: {wrong}; this is the log of another collective."])
+
+
+def _in_name(stem: str) -> str | None:
+    """The collective that a file's name tells: ``nccl_allreduce_2x8`` is an all_reduce."""
+    plain = re.sub(r"[^a-z]", "", stem.lower())
+    return next((ours for spelled, ours in _SPELLED if spelled in plain), None)
+
+
+# Lines -------------------------------------------------------------------------------------------
+
+
+def _tables(path: Path, lines: list[str]) -> list[_Table]:
+    """Find every table, and what the lines before it say of it."""
+    found: list[_Table] = []
+    name: str | None = None
+    ranks = 0
+    for number, tagged in enumerate(lines, 1):
+        line = _TAG.sub("", tagged).strip()
+        where = f"{path}:{number}"
+        if said := _PERF.search(line) or _COLLECTIVE.match(line):
+            name = NAMES.get(said[1], name)
+        if said := _RANK.match(line):
+            ranks = max(ranks, int(said[1]) + 1) if int(said[1]) else 1
+        elif said := _RANKS.match(line):
+            ranks = int(said[1])
+        elif _is_head(line):
+            found.append(_Table(name, line.lstrip("# ").split(), ranks=ranks))
+        elif _is_csv_head(line):
+            found.append(_Table(name, line.split(","), ranks=ranks))
+        elif found:
+            _take(found[-1], line, where)
+    return found
+
+
+def _is_head(line: str) -> bool:
+    return line.startswith("#") and {"size", "type", "time", "busbw"} <= {*line[1:].split()}
+
+
+def _is_csv_head(line: str) -> bool:
+    return {"size_bytes", "time_us"} <= {*line.split(",")}
+
+
+def _take(table: _Table, line: str, where: str) -> None:
+    """Take a line below a table's head, if it belongs to the table."""
+    if line.startswith("#"):
+        units = re.findall(r"\((\w+)\)", line)
+        if units[:2] == ["B", "elements"]:
+            _take_unit(table, units, where)
+        return
+    is_csv = "size_bytes" in table.columns
+    if not (re.match(r"\d", line) and "," in line if is_csv else _ROW.match(line)):
+        return
+    cells = line.split(",") if is_csv else line.split()
+    if len(cells) != len(table.columns):
+        raise ScenarioError(
+            [
+                f"{where}: has {len(cells)} cells for {len(table.columns)} columns; "
+                "is the log cut off?"
+            ]
+        )
+    row = dict(zip(reversed(table.columns), reversed(cells), strict=True))  # out of place wins
+    size, time = (row[key] for key in (_CSV_KEYS if is_csv else _LOG_KEYS))
+    try:
+        table.add(float(size), float(time) * table.unit)
+    except ValueError:
+        raise ScenarioError(
+            [f"{where}: size {size} with time {time}; they must be whole bytes and a time > 0."]
+        ) from None
+    if not is_csv:
+        table.dtype, table.redop = row["type"], row.get("redop", "none")
+        table.root = int(row["root"]) if "root" in row else None
+
+
+def _take_unit(table: _Table, units: list[str], where: str) -> None:
+    if len(units) < 3 or units[2] not in _UNITS:
+        given = units[2] if len(units) > 2 else "no unit"
+        raise ScenarioError([f"{where}: time in {given}; known: {', '.join(_UNITS)}."])
+    table.unit = _UNITS[units[2]]

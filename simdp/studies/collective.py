@@ -1,0 +1,205 @@
+"""Collectives by themselves: every algorithm, size and world size that is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import TypeAdapter, ValidationError
+
+import simdp
+from simdp.cluster import Cluster
+from simdp.collectives import FAMILIES
+from simdp.collectives.base import Algorithm
+from simdp.engine.collective import Bench
+from simdp.errors import ScenarioError, unknown_name
+from simdp.results.bandwidth import ITEMSIZE, ROOTED
+from simdp.results.collective import (
+    Bottleneck,
+    CollectiveCurve,
+    CollectivePoint,
+    CollectiveStudy,
+)
+from simdp.results.nccl_tests import NcclLog
+from simdp.spec import Spec, one_of, problems
+
+NOT_OURS = {
+    "alltoall": "all_to_all",
+    "allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "reducescatter": "reduce_scatter",
+}
+"""What others call a collective, and what it is called here."""
+
+WITHOUT_CHOICE = {"barrier": "recursive_doubling", "gather": "naive", "scatter": "naive"}
+"""What serves collectives that have no ``auto``, where no algorithm is named."""
+
+
+def usual_kind(collective: str) -> str:
+    """The kind of algorithm where none is named."""
+    return WITHOUT_CHOICE.get(collective, "auto")
+
+
+def known_collective(name: str) -> str:
+    """Check the name of a collective.
+
+    Raises
+    ------
+    ScenarioError
+        If there is none of that name.
+    """
+    if name in FAMILIES:
+        return name
+    line = unknown_name("collective", name, list(FAMILIES))
+    plain = name.lower().removesuffix("_perf")
+    ours = NOT_OURS.get(plain.replace("_", ""), plain if plain in FAMILIES else None)
+    if ours:
+        line = f"{name!r} is called {ours} here."
+    elif plain in ("sendrecv", "hypercube"):
+        line = f"{name!r} is point to point, no collective; known: {', '.join(FAMILIES)}."
+    raise ScenarioError([line])
+
+
+def make_algorithm(collective: str, written: Any, base: Path = Path()) -> Algorithm:
+    """Make an algorithm from what stands in YAML: ``ring``, or ``{kind: ring, slices: 4}``.
+
+    Parameters
+    ----------
+    collective : str
+        A key of `simdp.collectives.FAMILIES`.
+    written : object
+        Plain data.
+    base : Path
+        The folder that relative paths start from.
+
+    Raises
+    ------
+    ScenarioError
+        With every problem that was found.
+    """
+    field: Any = Annotated[Algorithm, one_of(collective, FAMILIES[collective])]
+    try:
+        made: Algorithm = TypeAdapter(field).validate_python(written)
+        return made.settled(base)
+    except ValidationError as error:
+        raise ScenarioError(
+            [f"--algorithm {found.line}" for found in problems(error, written)]
+        ) from None
+
+
+def short_name(spec: Spec) -> str:
+    """Name an algorithm by its kind and what is not as usual: ``ring(slices=4)``."""
+    written = spec.model_dump(mode="json")
+    said = []
+    for key, field in type(spec).model_fields.items():
+        value = getattr(spec, key)
+        if key != "kind" and value != field.get_default(call_default_factory=True):
+            said.append(f"{key}={_write(value, written[key])}")
+    return f"{written['kind']}({', '.join(said)})" if said else str(written["kind"])
+
+
+def _write(value: Any, written: Any) -> str:
+    if isinstance(value, Spec):
+        return short_name(value)
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_write, value, written)) + "]"
+    return str(written).lower() if isinstance(value, bool) else str(written)
+
+
+def sweep_collective(
+    collective: str,
+    algorithms: Sequence[Algorithm],
+    clusters: Sequence[Cluster],
+    sizes: Sequence[int],
+    *,
+    root: int = 0,
+    dtype: str = "float",
+    name: str = "cluster",
+    measured: NcclLog | None = None,
+) -> CollectiveStudy:
+    """Time one collective by itself: every rank enters at once, nothing else is under way.
+
+    Parameters
+    ----------
+    collective : str
+        A key of `simdp.collectives.FAMILIES`.
+    algorithms : sequence of Algorithm
+        Of that family.
+    clusters : sequence of Cluster
+        One per world size. Stragglers slow down compute, and so have no part in it.
+    sizes : sequence of int
+        Of the whole buffer, as nccl-tests counts it [bytes].
+    root : int
+        For collectives that have one.
+    dtype : str
+        A key of `simdp.results.bandwidth.ITEMSIZE`.
+    name : str
+        The cluster's.
+    measured : NcclLog, optional
+        What a real machine took.
+
+    Returns
+    -------
+    CollectiveStudy
+        A curve per algorithm and cluster, in this order.
+
+    Raises
+    ------
+    ScenarioError
+        If an algorithm cannot serve a cluster, or there is no such root or dtype.
+    """
+    if dtype not in ITEMSIZE:
+        raise ScenarioError([f"--dtype: {unknown_name('dtype', dtype, list(ITEMSIZE))}"])
+    _check_root(collective, root, min(cluster.world_size for cluster in clusters))
+    benches = [Bench(cluster) for cluster in clusters]
+    pairs = [(algorithm, bench) for algorithm in algorithms for bench in benches]
+    for algorithm, bench in pairs:
+        _check_serves(algorithm, bench, root)
+    times = {row.nbytes: row.seconds for row in measured.rows} if measured else {}
+    curves = tuple(_curve(*pair, sizes, root, times) for pair in pairs)
+    against = None if measured is None else Path(measured.path).name
+    return CollectiveStudy(simdp.__version__, collective, name, dtype, root, curves, against)
+
+
+def _check_root(collective: str, root: int, world_size: int) -> None:
+    if root and collective not in ROOTED:
+        raise ScenarioError([f"--root {root}: {collective} has no root; leave it out."])
+    if not 0 <= root < world_size:
+        raise ScenarioError([f"--root {root}: is no rank; give 0 ... {world_size - 1}."])
+
+
+def _check_serves(algorithm: Algorithm, bench: Bench, root: int) -> None:
+    layout = bench.planner.layout
+    wrong = algorithm.problem_with(layout) if layout.world_size > 1 else None
+    if wrong is None and algorithm.kind != "auto":
+        try:
+            algorithm.plan(layout, 1.0, root)
+        except ValueError as error:  # a plan from a file may be for one root only
+            wrong = str(error)
+    if wrong:
+        ranks = f"{layout.world_size} ranks"
+        raise ScenarioError([f"--algorithm {algorithm.kind}: with {ranks}: {wrong}."])
+
+
+def _curve(
+    asked: Algorithm, bench: Bench, sizes: Sequence[int], root: int, times: Mapping[int, float]
+) -> CollectiveCurve:
+    points = tuple(_point(bench, asked, size, root, times.get(size)) for size in sizes)
+    return CollectiveCurve(short_name(asked), bench.planner.layout.world_size, points)
+
+
+def _point(
+    bench: Bench, asked: Algorithm, nbytes: int, root: int, measured: float | None
+) -> CollectivePoint:
+    timing = bench.time(asked, nbytes, root)
+    busiest = timing.links[0] if timing.links else None
+    return CollectivePoint(
+        nbytes,
+        timing.seconds,
+        short_name(timing.algorithm),
+        timing.fabric,
+        Bottleneck(busiest.name, busiest.utilization) if busiest and busiest.nbytes else None,
+        {short_name(p.algorithm): p.seconds for p in bench.candidates(asked, nbytes, root)},
+        measured,
+    )

@@ -1,0 +1,101 @@
+"""Tables of names and numbers, written as CSV. What reads them from disk is in `files`."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from simdp.errors import ScenarioError, unknown_name
+
+
+class Row(NamedTuple):
+    """A line of a table: its number in the file, its name, and its numbers by column."""
+
+    line: int
+    name: str
+    numbers: dict[str, float]
+
+
+def parse_csv(
+    text: str, where: str, required: Sequence[str], optional: Sequence[str] = ()
+) -> list[Row]:
+    """Read a table from a text; lines that begin with # are comments.
+
+    Parameters
+    ----------
+    text : str
+        CSV, whose first line that is no comment names the columns, in any order.
+    where : str
+        Leads the errors, for example the file.
+    required : sequence of str
+        Columns that must be there. The first one names the rows, no two alike; the others, and
+        those of ``optional``, hold finite numbers of 0 or more.
+    optional : sequence of str
+        Columns that may be there.
+
+    Returns
+    -------
+    list of Row
+        In the order of the text; at least one.
+
+    Raises
+    ------
+    ScenarioError
+        With the line and the reason.
+    """
+    lines = ("" if line.startswith("#") else line for line in text.splitlines())
+    reader = csv.reader(lines, strict=True)
+    rows: list[Row] = []
+    columns, first_line = list[str](), dict[str, int]()
+    try:
+        for cells in reader:
+            cells = [cell.strip() for cell in cells]
+            if not columns and any(cells):
+                columns = _columns(cells, required, optional)
+            elif any(cells):
+                row = _row(reader.line_num, cells, columns, required[0])
+                if row.name in first_line:
+                    raise ValueError(f"{row.name!r} is in line {first_line[row.name]} already.")
+                first_line[row.name] = row.line
+                rows.append(row)
+    except csv.Error as error:
+        raise ScenarioError([f"{where}:{reader.line_num}: is not valid CSV: {error}."]) from None
+    except ValueError as error:
+        raise ScenarioError([f"{where}:{reader.line_num}: {error}"]) from None
+    if not rows:
+        lacks = "rows below its columns" if columns else f"lines; begin with {','.join(required)}"
+        raise ScenarioError([f"{where}: has no {lacks}."])
+    return rows
+
+
+def _columns(cells: list[str], required: Sequence[str], optional: Sequence[str]) -> list[str]:
+    known = [*required, *optional]
+    for column in cells:
+        if column not in known:
+            raise ValueError(unknown_name("column", column, known))
+        if cells.count(column) > 1:
+            raise ValueError(f"the column {column} is there twice.")
+    for column in required:
+        if column not in cells:
+            raise ValueError(f"the column {column} is missing; given: {', '.join(cells)}.")
+    return cells
+
+
+def _row(line: int, cells: list[str], columns: list[str], name: str) -> Row:
+    if len(cells) != len(columns):
+        raise ValueError(f"has {len(cells)} cells for {len(columns)} columns.")
+    found = dict(zip(columns, cells, strict=True))
+    if not found[name]:
+        raise ValueError(f"{name} is empty.")
+    numbers = {}
+    for column, cell in found.items():
+        if column == name:
+            continue
+        try:
+            numbers[column] = float(cell)
+        except ValueError:
+            raise ValueError(f"{column} {cell!r} is not a number.") from None
+        if not 0 <= numbers[column] < float("inf"):
+            raise ValueError(f"{column} {cell} is out of range; it must be >= 0 and finite.")
+    return Row(line, found[name], numbers)

@@ -1,0 +1,198 @@
+"""Collectives by themselves: times against closed forms, choices, names, what is refused."""
+
+import pytest
+from msccl_examples import star_gather
+
+from simdp.cluster import Cluster
+from simdp.collectives import FAMILIES
+from simdp.errors import ScenarioError
+from simdp.results.nccl_tests import NcclLog, NcclRow
+from simdp.studies.collective import (
+    known_collective,
+    make_algorithm,
+    short_name,
+    sweep_collective,
+    usual_kind,
+)
+
+ALPHA, BANDWIDTH = 5e-6, 25e9
+
+
+def ring_of(world_size, topology="ring"):
+    return Cluster(
+        world_size=world_size,
+        device="a100-sxm4-80gb",
+        topology=topology,
+        link={"alpha": "5 us", "bandwidth": "25 GB/s"},
+    )
+
+
+def problems(function, *arguments, **named):
+    with pytest.raises(ScenarioError) as caught:
+        function(*arguments, **named)
+    return caught.value.problems
+
+
+def test_a_ring_takes_its_closed_form_at_every_size_and_world_size():
+    sizes = [1000, 10**6, 10**9]
+    ring = make_algorithm("all_reduce", "ring")
+    study = sweep_collective("all_reduce", [ring], [ring_of(4), ring_of(8)], sizes)
+    assert [curve.world_size for curve in study.curves] == [4, 8]
+    for curve in study.curves:
+        n = curve.world_size
+        for point, size in zip(curve.points, sizes, strict=True):
+            closed = 2 * (n - 1) * (ALPHA + size / n / BANDWIDTH)
+            assert point.seconds == pytest.approx(closed, rel=1e-12)
+            assert point.bottleneck.utilization <= 1
+    last = study.curves[1].points[-1]
+    assert study.busbw(last.nbytes, last.seconds, 8) == pytest.approx(BANDWIDTH, rel=0.001)
+
+
+@pytest.mark.parametrize("collective", FAMILIES)
+def test_every_collective_has_a_usual_algorithm_that_runs(collective):
+    usual = make_algorithm(collective, usual_kind(collective))
+    study = sweep_collective(collective, [usual], [ring_of(4)], [4096])
+    (point,) = study.curves[0].points
+    assert point.seconds > 0
+    assert point.algorithm.partition("(")[0] in FAMILIES[collective]
+
+
+def test_auto_takes_the_fastest_candidate_of_each_size():
+    auto = make_algorithm("all_reduce", {"kind": "auto", "candidates": ["ring", "tree"]})
+    study = sweep_collective("all_reduce", [auto], [ring_of(16, "switch")], [1024, 2**30])
+    (curve,) = study.curves
+    assert [point.algorithm for point in curve.points] == ["tree", "ring"]
+    assert [(c.nbytes, c.now, c.before) for c in curve.crossovers()] == [(2**30, "ring", "tree")]
+    for point in curve.points:
+        assert min(point.candidates, key=point.candidates.get) == point.algorithm
+
+
+def test_a_rank_alone_takes_no_time_and_has_no_bandwidth():
+    study = sweep_collective(
+        "all_reduce", [make_algorithm("all_reduce", "ring")], [ring_of(1)], [1024]
+    )
+    (point,) = study.curves[0].points
+    assert (point.seconds, point.bottleneck) == (0.0, None)
+
+
+def test_measured_times_stand_at_their_sizes():
+    log = NcclLog("some/where/a.log", "all_reduce", 4, "float", "sum", -1, (NcclRow(1000, 1e-4),))
+    ring = make_algorithm("all_reduce", "ring")
+    study = sweep_collective("all_reduce", [ring], [ring_of(4)], [1000, 2000], measured=log)
+    assert [point.measured for point in study.curves[0].points] == [1e-4, None]
+    assert study.against == "a.log"
+
+
+def test_the_root_matters():
+    tree = make_algorithm("broadcast", "tree")
+    names = [
+        sweep_collective("broadcast", [tree], [ring_of(4)], [10**6], root=root)
+        .curves[0]
+        .points[0]
+        .bottleneck.name
+        for root in (0, 2)
+    ]
+    assert names[0] != names[1]
+
+
+# Names -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("ring", "ring"),
+        ({"kind": "ring", "slices": 4}, "ring(slices=4)"),
+        ({"kind": "tree", "chunk_size": "1 MiB"}, "tree(chunk_size=1 MiB)"),
+        ({"kind": "hierarchical", "outer": "tree"}, "hierarchical(outer=tree)"),
+        (
+            {"kind": "auto", "candidates": ["ring", {"kind": "tree", "slices": 2}]},
+            "auto(candidates=[ring, tree(slices=2)])",
+        ),
+        (
+            {"kind": "torus2d", "dims": [2, 4], "both_ways": True},
+            "torus2d(dims=[2, 4], both_ways=true)",
+        ),
+    ],
+)
+def test_an_algorithm_is_named_by_what_is_not_as_usual(written, name):
+    named = short_name(make_algorithm("all_reduce", written))
+    assert sorted(named) == sorted(name)  # the order of options is the class's
+    assert named.partition("(")[0] == name.partition("(")[0]
+
+
+# What is refused ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("alltoall", "'alltoall' is called all_to_all here."),
+        ("allReduce", "'allReduce' is called all_reduce here."),
+        ("all_gather_perf", "'all_gather_perf' is called all_gather here."),
+        ("AllGather", "'AllGather' is called all_gather here."),
+    ],
+)
+def test_other_spellings_are_told_ours(name, line):
+    assert problems(known_collective, name) == [line]
+
+
+def test_sendrecv_is_no_collective():
+    (line,) = problems(known_collective, "sendrecv")
+    assert line.startswith("'sendrecv' is point to point, no collective; known: all_gather, ")
+
+
+def test_an_unknown_collective_is_refused_with_a_hint():
+    (line,) = problems(known_collective, "brodcast")
+    assert line.startswith("unknown collective 'brodcast'; known: all_gather, all_reduce")
+    assert line.endswith("Did you mean 'broadcast'?")
+
+
+def test_an_algorithm_of_another_family_is_refused():
+    (line,) = problems(make_algorithm, "all_gather", "tree")
+    assert line.startswith("--algorithm unknown all_gather 'tree'; known: auto, bidirectional")
+
+
+def test_an_option_that_an_algorithm_lacks_is_refused():
+    (line,) = problems(make_algorithm, "all_reduce", {"kind": "ring", "slice": 4})
+    assert line.startswith("--algorithm unknown key 'slice'; known: slices")
+
+
+def test_an_algorithm_that_cannot_serve_the_cluster_is_refused():
+    torus = make_algorithm("all_reduce", {"kind": "torus2d", "dims": [2, 3]})
+    (line,) = problems(sweep_collective, "all_reduce", [torus], [ring_of(8)], [1])
+    assert line == (
+        "--algorithm torus2d: with 8 ranks: needs dims whose product is the world_size 8, "
+        "got 2 x 3; leave dims out for the most square grid."
+    )
+
+
+def test_a_root_must_be_a_rank_of_every_world_size():
+    ring = make_algorithm("broadcast", "ring")
+    assert problems(
+        sweep_collective, "broadcast", [ring], [ring_of(2), ring_of(8)], [1], root=2
+    ) == ["--root 2: is no rank; give 0 ... 1."]
+
+
+def test_a_root_where_there_is_none_is_refused():
+    ring = make_algorithm("all_reduce", "ring")
+    assert problems(sweep_collective, "all_reduce", [ring], [ring_of(2)], [1], root=1) == [
+        "--root 1: all_reduce has no root; leave it out."
+    ]
+
+
+def test_an_unknown_dtype_is_refused():
+    ring = make_algorithm("all_reduce", "ring")
+    (line,) = problems(sweep_collective, "all_reduce", [ring], [ring_of(2)], [1], dtype="bfloat61")
+    assert line.startswith("--dtype: unknown dtype 'bfloat61'; known: int8, ")
+    assert line.endswith("Did you mean 'bfloat16'?")
+
+
+def test_a_plan_from_a_file_is_read_and_refused_for_another_root(tmp_path):
+    (tmp_path / "star.xml").write_text(star_gather(4))
+    star = make_algorithm("gather", {"kind": "msccl", "path": "star.xml"}, tmp_path)
+    study = sweep_collective("gather", [star], [ring_of(4)], [4096])
+    assert study.curves[0].points[0].seconds > 0
+    (line,) = problems(sweep_collective, "gather", [star], [ring_of(4)], [4096], root=1)
+    assert line.startswith("--algorithm msccl: with 4 ranks: gather msccl: ")
+    assert line.endswith("got 1.")
