@@ -31,6 +31,7 @@ from simdp.collectives.closed_forms_exchanges import (
     direct_all_reduce_time,
     halving_doubling_all_reduce_time,
 )
+from simdp.collectives.hierarchical import HierarchicalAllReduce
 from simdp.engine.collective import Bench
 from simdp.scenario import checked
 
@@ -136,11 +137,12 @@ def collective_rows() -> Iterator[Row]:
     """One all_reduce by itself, against its closed form."""
     for kind, topology, formula, num_links, others in PROBLEMS:
         for n, other in others.items():
-            found = Bench(flat(n, topology)).time(ALL_REDUCE[kind](), NBYTES).seconds
+            found = Bench(flat(n, topology)).time(ALL_REDUCE[kind](kind=kind), NBYTES).seconds
             expected = formula(NBYTES, n, num_links * ALPHA, 1 / BANDWIDTH)
-            yield _row(f"{kind} on a {topology}, n = {n:,}", found, expected, other, EXACT)
+            yield _row(f"{kind}, {topology}, {n}", found, expected, other, EXACT)
+    levels = HierarchicalAllReduce()
     for nodes, other in LEVELS.items():
-        found = Bench(two_levels(nodes)).time(ALL_REDUCE["hierarchical"](), NBYTES).seconds
+        found = Bench(two_levels(nodes)).time(levels, NBYTES).seconds
         expected = hierarchical_all_reduce_time(NBYTES, nodes, PER_NODE, INSIDE, ACROSS)
         yield _row(f"hierarchical, {nodes} rings of 8", found, expected, other, EXACT)
 
@@ -154,12 +156,12 @@ def step_rows(tables: Mapping[str, Sequence[Layer]], folder: Path) -> Iterator[R
             found = simdp.simulate(scenario).metrics["step_time_s"]
             expected = fifo_step(layers, n)
             other = STEPS.get(round(1e9 * expected))
-            yield _row(f"step of {name}, n = {n:,}", found, expected, other, STEP_EXACT)
+            yield _row(f"step: {name}, {n}", found, expected, other, STEP_EXACT)
 
 
 def _row(what: str, found: float, expected: float, other: int | None, limit: float) -> Row:
     error = abs(found / expected - 1)
-    figure = f"{1e9 * found:,.1f} ns, off by {error:.0e}"
+    figure = f"{1e9 * found:,.1f} ns, off {error:.0e}"
     if other is not None:
-        figure += f"; ASTRA-sim {other:,} ({100 * (1e-9 * other / expected - 1):+.4f} %)"
+        figure += f"; ASTRA-sim {100 * (1e-9 * other / expected - 1):+.2g} %"
     return what, figure, f"{limit:.0e}", error <= limit

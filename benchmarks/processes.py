@@ -90,11 +90,11 @@ def jobs(layers: Sequence[Layer], folder: Path) -> list[Job]:
 
     def ring(n: int, seconds: float, megabytes: float, other: str) -> Job:
         raw = profile_scenario("one.csv", n)
-        return Job(f"run: ring, n = {n:,}", raw, seconds, megabytes, other, fifo_step(one, n))
+        return Job(f"run: ring, {n}", raw, seconds, megabytes, other, fifo_step(one, n))
 
     def step(n: int, seconds: float, other: str) -> Job:
         raw = profile_scenario("layers.csv", n)
-        return Job(f"run: ResNet-50, n = {n:,}", raw, seconds, None, other, fifo_step(layers, n))
+        return Job(f"run: ResNet-50, {n}", raw, seconds, None, other, fifo_step(layers, n))
 
     return [
         ring(1024, 0.5, 120, "1.73 s, 353 MB"),

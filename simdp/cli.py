@@ -262,6 +262,10 @@ def collective(
     sizes: Annotated[
         str | None, typer.Option(help="FIRST:LAST:FACTOR, or one size [1KiB:1GiB:2].")
     ] = None,
+    split: Annotated[
+        str | None,
+        typer.Option(metavar="RULE", help="mod 8 or div 8: process groups, all at once."),
+    ] = None,
     root: Annotated[int, typer.Option(help="For broadcast, reduce, scatter and gather.")] = 0,
     dtype: Annotated[str | None, typer.Option(help="As in nccl-tests [float].")] = None,
     against: Annotated[
@@ -277,7 +281,9 @@ def collective(
     from simdp.studies.collective_request import Request, answer
 
     algorithms = [parse_yaml(text, f"--algorithm {text}") for text in algorithm or []]
-    study = answer(Request(name, cluster, algorithms, world_size, sizes, root, dtype, against))
+    study = answer(
+        Request(name, cluster, algorithms, world_size, sizes, root, dtype, against, split)
+    )
     with whole_files(out) as add:
         add("collective.json", lambda stream: _put(stream, study.to_json()))
         if not no_plots:

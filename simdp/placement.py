@@ -63,6 +63,47 @@ def deal_nodes(kind: Kind, counts: list[int]) -> list[Ints]:
     return [np.flatnonzero(job == number) for number in range(len(counts))]
 
 
+def split_ranks(world_size: int, rule: Literal["mod", "div"], value: int) -> Ints:
+    """Split ranks into process groups, as NCCL_TESTS_SPLIT of nccl-tests does.
+
+    Parameters
+    ----------
+    world_size : int
+        Number of ranks.
+    rule, value
+        Ranks of equal ``rank % value``, or of equal ``rank // value``, form a group.
+
+    Returns
+    -------
+    ndarray, shape `(num_groups, group size)`, int64
+        Ranks.
+
+    Raises
+    ------
+    ValueError
+        If the groups are not equally large.
+    """
+    if value < 1 or world_size % value:
+        raise ValueError(f"{value} does not divide {world_size} ranks")
+    ranks = np.arange(world_size)
+    return ranks.reshape(-1, value).T if rule == "mod" else ranks.reshape(-1, value)
+
+
+def group_layout(cluster: Cluster, groups: Ints) -> Layout:
+    """What a collective algorithm sees of process groups that run side by side.
+
+    Nodes count where every group has as many ranks, side by side, on each of its nodes; switches
+    that add do not.
+    """
+    nodes = groups // cluster.local_size
+    size = groups.shape[1]
+    together = int((nodes[0] == nodes[0, 0]).sum())
+    alike = size % together == 0 and all(
+        (rows == rows[:, :1]).all() for rows in nodes.reshape(-1, size // together, together)
+    )
+    return Layout(size, together if alike else 0)
+
+
 def vertices(cluster: Cluster, nodes: Ints) -> Ints:
     """Vertices of a cluster that the ranks of a job on some of its nodes are.
 

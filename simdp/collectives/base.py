@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Hashable, Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import Field
 
@@ -72,8 +72,13 @@ class Algorithm(Spec):
         ScenarioError
             If a file cannot be read or is no such algorithm.
         """
-        fields = {name: getattr(self, name) for name in type(self).model_fields}
-        members = {name: each.settled(base) for name, each in fields.items() if _is_member(each)}
+        members: dict[str, Any] = {}
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            if isinstance(value, Algorithm):
+                members[name] = value.settled(base)
+            elif isinstance(value, tuple) and all(isinstance(each, Algorithm) for each in value):
+                members[name] = tuple(each.settled(base) for each in value)
         return self.model_copy(update=members) if members else self
 
     def plan(self, layout: Layout | int, nbytes: float, root: int = 0) -> Plan:
@@ -111,10 +116,6 @@ class Algorithm(Spec):
         if wrong:
             raise ValueError(f"{self.collective} {self.kind}: {wrong}")
         return _plan(self, layout, self.cut(layout, nbytes), root)
-
-
-def _is_member(value: object) -> bool:
-    return isinstance(value, Algorithm)
 
 
 @lru_cache(maxsize=256)

@@ -81,6 +81,31 @@ def in_slices(stages: list[Part], slices: int) -> tuple[Part, ...]:
     return tuple(found)
 
 
+def in_groups(plan: Plan, groups: Ints) -> Plan:
+    """The plan of several process groups that do the same at the same time.
+
+    Parameters
+    ----------
+    plan : Plan
+        Of one group; without switches.
+    groups : ndarray, shape `(num_groups, plan.world_size)`, int64
+        The ranks of each group; every rank is in one.
+    """
+    assert not plan.num_switches
+    parts = Assembly()
+    parts.add(plan, groups, np.zeros(len(groups), dtype=np.int64))
+    return Plan(
+        collective=plan.collective,
+        world_size=groups.size,
+        num_chunks=plan.num_chunks,
+        root=int(groups[0, plan.root]),
+        rounds=lambda: iter(()),
+        offsets=plan.offsets,
+        num_scratch=plan.num_scratch,
+        parts=tuple(parts.parts),
+    )
+
+
 class Composed(Algorithm):
     """An algorithm that is put together from others."""
 

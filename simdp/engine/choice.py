@@ -5,20 +5,29 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simdp.cluster import Cluster
 from simdp.collectives import Layout, Plan
 from simdp.collectives.auto import Auto
 from simdp.collectives.base import Algorithm
+from simdp.collectives.parts import in_groups
 from simdp.engine.fabrics.vector import VectorFabric
 from simdp.engine.network import Network
+from simdp.engine.ops import Launch, Op, Wait
 from simdp.engine.sharing import shared_link
 from simdp.engine.slowdown import Slowdown
-from simdp.placement import among_others, layout
+from simdp.placement import among_others, group_layout, layout
 from simdp.results.trace import TraceBuilder
+
+Ints = NDArray[np.int64]
 
 MAX_PREDICTED = 500_000
 """Transfers of a candidate; its prediction then takes some tens of milliseconds."""
+
+
+MAX_EXACT = 20_000
+"""Transfers of a candidate that the event fabric may time; that takes some tens of milliseconds."""
 
 
 class Prediction(NamedTuple):
@@ -45,21 +54,28 @@ class Planner:
         Where.
     network : Network, optional
         Its routes, where it is a part of a larger cluster.
+    groups : ndarray, shape `(num_groups, group size)`, int64, optional
+        Process groups that do the same at the same time; left out, all ranks are one.
 
     Attributes
     ----------
     layout : Layout
-        What algorithms see of the cluster.
+        What algorithms see of the cluster, or of a group.
     network : Network
         Routes.
     """
 
-    def __init__(self, cluster: Cluster, network: Network | None = None) -> None:
-        self.cluster = cluster
+    def __init__(
+        self, cluster: Cluster, network: Network | None = None, groups: Ints | None = None
+    ) -> None:
+        self.cluster, self.groups = cluster, groups
         self.network = network or Network(cluster)
-        self.layout: Layout = layout(cluster)
+        self.layout: Layout = layout(cluster) if groups is None else group_layout(cluster, groups)
         if network is not None:
             self.layout = among_others(self.layout)
+        self._in_groups: dict[Plan, Plan] = {}
+        self._idle = Slowdown(cluster, 0)  # a collective by itself has no compute to slow down
+        self._shared: dict[tuple[Algorithm, int], bool] = {}
         self._clocks: dict[tuple[Algorithm, int], VectorFabric] = {}
         self._chosen: dict[tuple[Algorithm, float, int], Algorithm] = {}
 
@@ -90,15 +106,24 @@ class Planner:
 
     def plan(self, asked: Algorithm, nbytes: float, root: int = 0) -> Plan:
         """Plan a collective; see `Algorithm.plan`."""
-        return self.algorithm(asked, nbytes, root).plan(self.layout, nbytes, root)
+        return self._planned(self.algorithm(asked, nbytes, root), nbytes, root)
+
+    def _planned(self, algorithm: Algorithm, nbytes: float, root: int) -> Plan:
+        plan = algorithm.plan(self.layout, nbytes, root)
+        if self.groups is None:
+            return plan
+        if plan not in self._in_groups:
+            self._in_groups[plan] = in_groups(plan, self.groups)
+        return self._in_groups[plan]
 
     def predict(self, asked: Auto, nbytes: float, root: int = 0) -> list[Prediction]:
         """Predict every candidate that can serve the cluster.
 
-        Links that are shared are shared evenly, which is what equal ranks do to them. A candidate
-        of more than `MAX_PREDICTED` transfers is passed over unless there is no other.
+        Where a candidate shares links and has more than `MAX_EXACT` transfers, links are shared
+        evenly, which is what equal ranks do to them. One of more than `MAX_PREDICTED` transfers is
+        passed over unless there is no other.
         """
-        plans = [(a, a.plan(self.layout, nbytes, root)) for a in asked.fitting(self.layout)]
+        plans = [(a, self._planned(a, nbytes, root)) for a in asked.fitting(self.layout)]
         short = [(a, plan) for a, plan in plans if _length(plan) <= MAX_PREDICTED]
         return [
             Prediction(algorithm, self._predicted(algorithm, plan, nbytes, root))
@@ -107,12 +132,24 @@ class Planner:
 
     def _predicted(self, algorithm: Algorithm, plan: Plan, nbytes: float, root: int) -> float:
         key = (algorithm, root)
+        if key not in self._shared:
+            self._shared[key] = shared_link(self.network, [plan]) is not None
+        if self._shared[key] and plan.num_transfers <= MAX_EXACT:
+            return self._by_events(plan, nbytes)
         if key not in self._clocks:
-            fixed = shared_link(self.network, [plan]) is not None
-            slowdown = Slowdown(self.cluster, 0)
-            self._clocks[key] = VectorFabric(self.network, slowdown, TraceBuilder(), fixed)
-        enter = np.zeros(self.layout.world_size)
+            fixed = self._shared[key]
+            self._clocks[key] = VectorFabric(self.network, self._idle, TraceBuilder(), fixed)
+        enter = np.zeros(self.cluster.world_size)
         return float(self._clocks[key].times(plan, nbytes, enter).max())
+
+    def _by_events(self, plan: Plan, nbytes: float) -> float:
+        from simdp.engine.fabrics.event import EventFabric  # and SimPy with it
+        from simdp.engine.fabrics.job import Job
+
+        job = Job(self.network, {0: [plan]}, self._idle, TraceBuilder(keep=False))
+        script: list[Op] = [Launch(0, "prediction", 0, plan, nbytes, False), Wait((0,))]
+        EventFabric([job]).play([iter(script)])
+        return max(job.calls[0].end.values())
 
 
 def _length(plan: Plan) -> int:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from simdp.cluster import Cluster
 from simdp.collectives.auto import Auto
 from simdp.collectives.base import Algorithm
@@ -13,6 +16,8 @@ from simdp.engine.ops import Launch, Wait
 from simdp.engine.slowdown import Slowdown
 from simdp.engine.traffic import LinkUse, link_use
 from simdp.results.trace import TraceBuilder
+
+Ints = NDArray[np.int64]
 
 
 class Timing(NamedTuple):
@@ -46,10 +51,12 @@ class Bench:
     ----------
     cluster : Cluster
         Where; its stragglers have no part in it.
+    groups : ndarray, shape `(num_groups, group size)`, int64, optional
+        Process groups that all run the collective at the same time; left out, all ranks are one.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
-        self.planner = Planner(cluster)
+    def __init__(self, cluster: Cluster, groups: Ints | None = None) -> None:
+        self.planner = Planner(cluster, groups=groups)
         self._nothing_slows = Slowdown(cluster, 0)  # a collective has no compute
 
     def time(self, asked: Algorithm, nbytes: float, root: int = 0) -> Timing:
@@ -65,7 +72,7 @@ class Bench:
             As in `Algorithm.plan`.
         """
         algorithm = self.planner.algorithm(asked, nbytes, root)
-        plan = algorithm.plan(self.planner.layout, nbytes, root)
+        plan = self.planner.plan(algorithm, nbytes, root)
         trace = TraceBuilder()
         clock = clock_for(self.planner.network, [plan], self._nothing_slows, trace)
         clock.play([Launch(0, "collective", 0, plan, nbytes, False), Wait((0,))])

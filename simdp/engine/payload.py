@@ -103,9 +103,7 @@ def run(plan: Plan, buffers: Sequence[Array]) -> None:
     size, itemsize = buffers[0].size, buffers[0].itemsize
     offsets = plan.offsets(size, itemsize).tolist()
     block = max(CACHE_NBYTES // (plan.world_size * itemsize), MIN_BLOCK)
-    longest = min(
-        block, max((e - b for b, e in pairwise(offsets)), default=0)
-    )
+    longest = min(block, max((e - b for b, e in pairwise(offsets)), default=0))
     switches = [np.empty(longest, dtype=buffers[0].dtype) for _ in range(plan.num_switches)]
     for steps, (begin, end) in zip(_by_chunk(plan), pairwise(offsets), strict=True):
         for start in range(begin, end, block):

@@ -2,7 +2,8 @@
 
 Decided from the plans alone, before anything runs. Transfers of one connection take turns. Those of
 one rank take turns too where the plan takes it round by round, and in collectives that follow each
-other on the rank's communication stream. Everything else may coincide.
+other on the rank's communication stream. Everything else may coincide; so may what switches hand on
+to each other, whom no stream holds back.
 """
 
 from __future__ import annotations

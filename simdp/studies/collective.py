@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -14,6 +15,7 @@ from simdp.collectives import FAMILIES
 from simdp.collectives.base import Algorithm
 from simdp.engine.collective import Bench
 from simdp.errors import ScenarioError, unknown_name
+from simdp.placement import split_ranks
 from simdp.results.bandwidth import ITEMSIZE, ROOTED
 from simdp.results.collective import (
     Bottleneck,
@@ -117,6 +119,7 @@ def sweep_collective(
     dtype: str = "float",
     name: str = "cluster",
     measured: NcclLog | None = None,
+    split: Split | None = None,
 ) -> CollectiveStudy:
     """Time one collective by itself: every rank enters at once, nothing else is under way.
 
@@ -138,6 +141,8 @@ def sweep_collective(
         The cluster's.
     measured : NcclLog, optional
         What a real machine took.
+    split : Split, optional
+        How ranks are split into process groups, which all run the collective at the same time.
 
     Returns
     -------
@@ -151,8 +156,8 @@ def sweep_collective(
     """
     if dtype not in ITEMSIZE:
         raise ScenarioError([f"--dtype: {unknown_name('dtype', dtype, list(ITEMSIZE))}"])
-    _check_root(collective, root, min(cluster.world_size for cluster in clusters))
-    benches = [Bench(cluster) for cluster in clusters]
+    benches = [_bench(cluster, split) for cluster in clusters]
+    _check_root(collective, root, min(bench.planner.layout.world_size for bench in benches))
     pairs = [(algorithm, bench) for algorithm in algorithms for bench in benches]
     for algorithm, bench in pairs:
         _check_serves(algorithm, bench, root)
@@ -160,6 +165,39 @@ def sweep_collective(
     curves = tuple(_curve(*pair, sizes, root, times) for pair in pairs)
     against = None if measured is None else Path(measured.path).name
     return CollectiveStudy(simdp.__version__, collective, name, dtype, root, curves, against)
+
+
+class Split(NamedTuple):
+    """Process groups of ranks: those of equal ``rank % value``, or of equal ``rank // value``."""
+
+    rule: Literal["mod", "div"]
+    value: int
+
+    @classmethod
+    def parse(cls, text: str) -> Split:
+        """Read ``"mod 8"``, as NCCL_TESTS_SPLIT of nccl-tests is written.
+
+        Raises
+        ------
+        ScenarioError
+            If it is none.
+        """
+        match = re.fullmatch(r"\s*(mod|div|%|/)\s*(\d{1,7})\s*", text, re.IGNORECASE)
+        if match is None:
+            raise ScenarioError(
+                [f"--split {text}: is no rule; write mod 8 (equal rank % 8) or div 8 (rank // 8)."]
+            )
+        rule: Literal["mod", "div"] = "mod" if match[1].lower() in ("mod", "%") else "div"
+        return cls(rule, int(match[2]))
+
+
+def _bench(cluster: Cluster, split: Split | None) -> Bench:
+    if split is None:
+        return Bench(cluster)
+    try:
+        return Bench(cluster, split_ranks(cluster.world_size, *split))
+    except ValueError as error:
+        raise ScenarioError([f"--split {split.rule} {split.value}: {error}."]) from None
 
 
 def _check_root(collective: str, root: int, world_size: int) -> None:

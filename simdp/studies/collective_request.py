@@ -12,6 +12,7 @@ from simdp.results.collective import CollectiveStudy
 from simdp.results.nccl_tests import NcclLog, read_nccl_tests
 from simdp.studies.clusters import load_clusters
 from simdp.studies.collective import (
+    Split,
     known_collective,
     make_algorithm,
     short_name,
@@ -44,6 +45,8 @@ class Request:
         Left out, the log's, else float.
     against : Path or None
         A log of nccl-tests.
+    split : str or None
+        As `Split.parse` reads it.
     """
 
     collective: str
@@ -54,6 +57,7 @@ class Request:
     root: int = 0
     dtype: str | None = None
     against: Path | None = None
+    split: str | None = None
 
 
 def answer(request: Request) -> CollectiveStudy:
@@ -75,6 +79,9 @@ def answer(request: Request) -> CollectiveStudy:
     log = read_nccl_tests(request.against, collective) if request.against else None
     world_sizes = _world_sizes(request, log)
     name, clusters = load_clusters(request.cluster, world_sizes)
+    split = None if request.split is None else Split.parse(request.split)
+    if split is not None:
+        name = f"{name} split {split.rule} {split.value}"
     return sweep_collective(
         collective,
         algorithms,
@@ -84,6 +91,7 @@ def answer(request: Request) -> CollectiveStudy:
         dtype=request.dtype or (log and log.dtype) or DEFAULT_DTYPE,
         name=name,
         measured=log,
+        split=split,
     )
 
 

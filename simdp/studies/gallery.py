@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from simdp.files import write_whole
 from simdp.reports.plots import render
 from simdp.scenario import load_scenario
+from simdp.studies.collective_request import Request, answer
 from simdp.studies.sweep import sweep
 
 PICTURES = (
     ("8gpu_ring", "timeline"),
     ("8gpu_ring", "loss"),
+    ("hierarchical", "bandwidth"),
+    ("hierarchical", "world_size"),
     ("naive_vs_overlap", "timeline"),
     ("resnet_small", "timeline"),
     ("ring_vs_tree", "scaling"),
@@ -22,6 +26,16 @@ PICTURES = (
     ("sync_batchnorm", "loss"),
 )
 """Scenario and kind of plot of each picture."""
+
+COLLECTIVES: dict[str, dict[str, Any]] = {
+    "bandwidth": {},
+    "world_size": {
+        "algorithms": ("ring", "tree", "hierarchical", "halving_doubling"),
+        "world_size": "4:1024",
+        "sizes": "16MiB",
+    },
+}
+"""What is asked of an all_reduce on the cluster of a scenario, for the plots of collectives."""
 
 
 def draw_gallery(scenarios: Path, out: Path) -> Iterator[Path]:
@@ -39,8 +53,12 @@ def draw_gallery(scenarios: Path, out: Path) -> Iterator[Path]:
     """
     studies = {}
     for name, kind in PICTURES:
-        if name not in studies:
-            studies[name] = sweep(load_scenario(scenarios / f"{name}.yaml"))
-        path = out / f"{name}_{kind}.png"
-        write_whole(path, partial(render, studies[name], kind))
+        scenario, path = scenarios / f"{name}.yaml", out / f"{name}_{kind}.png"
+        if kind in COLLECTIVES:
+            asked = answer(Request("all_reduce", scenario, **COLLECTIVES[kind]))
+            write_whole(path, partial(render, asked, kind))
+        else:
+            if name not in studies:
+                studies[name] = sweep(load_scenario(scenario))
+            write_whole(path, partial(render, studies[name], kind))
         yield path

@@ -8,6 +8,7 @@ from simdp.collectives import FAMILIES
 from simdp.errors import ScenarioError
 from simdp.results.nccl_tests import NcclLog, NcclRow
 from simdp.studies.collective import (
+    Split,
     known_collective,
     make_algorithm,
     short_name,
@@ -196,3 +197,66 @@ def test_a_plan_from_a_file_is_read_and_refused_for_another_root(tmp_path):
     (line,) = problems(sweep_collective, "gather", [star], [ring_of(4)], [4096], root=1)
     assert line.startswith("--algorithm msccl: with 4 ranks: gather msccl: ")
     assert line.endswith("got 1.")
+
+
+# Process groups ----------------------------------------------------------------------------------
+
+
+def test_groups_on_the_same_rail_share_the_network_card_and_groups_in_a_node_do_not():
+    """Two nodes of four with one card each: four rings of two across nodes, or two of four inside.
+
+    A ring of two moves S each way over the card; four at once take four times as long as one.
+    """
+    raw = {
+        "world_size": 8,
+        "devices_per_node": 4,
+        "device": "a100-sxm4-80gb",
+        "topology": "switch",
+        "link": {"alpha": "0 s", "bandwidth": "100 GB/s"},
+        "inter_node": {"link": {"alpha": "0 s", "bandwidth": "10 GB/s"}},
+    }
+    cluster, ring = Cluster.model_validate(raw), make_algorithm("all_reduce", "ring")
+
+    def seconds(rule, value):
+        study = sweep_collective("all_reduce", [ring], [cluster], [10**9], split=Split(rule, value))
+        return study.curves[0].world_size, study.curves[0].points[0].seconds
+
+    assert seconds("mod", 4) == (2, pytest.approx(4 * 0.1, rel=1e-9))
+    assert seconds("div", 4) == (4, pytest.approx(2 * 3 / 4 * 0.01, rel=1e-9))
+    assert seconds("div", 8)[0] == 8
+
+
+def test_auto_chooses_for_a_group():
+    raw = {"world_size": 8, "device": "a100-sxm4-80gb", "topology": "full_mesh", "link": "nvlink3"}
+    cluster, auto = Cluster.model_validate(raw), make_algorithm("all_reduce", "auto")
+    whole = sweep_collective("all_reduce", [auto], [cluster], [2**26])
+    pairs = sweep_collective("all_reduce", [auto], [cluster], [2**26], split=Split("mod", 4))
+    assert pairs.curves[0].points[0].candidates.keys() >= {"ring", "direct"}
+    assert pairs.curves[0].points[0].seconds != whole.curves[0].points[0].seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("mod 8", ("mod", 8)), ("DIV 2", ("div", 2)), ("%4", ("mod", 4)), ("/ 16", ("div", 16))],
+)
+def test_a_split_is_read_as_nccl_tests_writes_it(text, expected):
+    assert Split.parse(text) == expected
+
+
+@pytest.mark.parametrize("text", ["8", "mod", "and 7", "mod -1", ""])
+def test_a_split_that_is_none_is_refused(text):
+    with pytest.raises(ScenarioError) as caught:
+        Split.parse(text)
+    assert caught.value.problems == [
+        f"--split {text}: is no rule; write mod 8 (equal rank % 8) or div 8 (rank // 8)."
+    ]
+
+
+@pytest.mark.parametrize("value", [3, 0])
+def test_groups_must_be_equally_large(value):
+    raw = {"world_size": 8, "device": "a100-sxm4-80gb", "topology": "ring", "link": "nvlink3"}
+    ring = make_algorithm("all_reduce", "ring")
+    with pytest.raises(ScenarioError) as caught:
+        clusters = [Cluster.model_validate(raw)]
+        sweep_collective("all_reduce", [ring], clusters, [8], split=Split("mod", value))
+    assert caught.value.problems == [f"--split mod {value}: {value} does not divide 8 ranks."]

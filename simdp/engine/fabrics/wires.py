@@ -45,9 +45,7 @@ class Wires:
         Links of the longest route.
     """
 
-    def __init__(
-        self, cluster: Cluster, lines: Sequence[tuple[Network, list[Part], int]]
-    ) -> None:
+    def __init__(self, cluster: Cluster, lines: Sequence[tuple[Network, list[Part], int]]) -> None:
         self.number: list[dict[tuple[int, int], int]] = []
         self.alpha: list[float] = []
         self.bandwidth: list[float] = []

@@ -108,15 +108,16 @@ def _line(
 
 
 def _candidates(study: CollectiveStudy, curve: CollectiveCurve) -> list[Line]:
-    """What each candidate was predicted to reach."""
+    """What each candidate was predicted to reach; too long ones are not predicted at all sizes."""
+    names = dict.fromkeys(name for point in curve.points for name in point.candidates)
     return [
         _line(
             study,
             name,
-            [(point.nbytes, point.candidates[name]) for point in curve.points],
+            [(p.nbytes, p.candidates[name]) for p in curve.points if name in p.candidates],
             curve.world_size,
         )
-        for name in curve.points[0].candidates
+        for name in names
     ]
 
 
@@ -186,6 +187,8 @@ def _fits(text: str, room: float) -> bool:
 def _meeting(before: CollectivePoint, after: CollectivePoint) -> float:
     """Size at which both algorithms take the same time, on straight lines between two sizes."""
     old, new = before.algorithm, after.algorithm
+    if not all({old, new} <= {*point.candidates} for point in (before, after)):
+        return float(after.nbytes)
     gain = [log2(p.candidates[old] / p.candidates[new]) for p in (before, after)]
     part = gain[0] / (gain[0] - gain[1]) if gain[0] < gain[1] else 1.0
     return float(before.nbytes * (after.nbytes / before.nbytes) ** part)

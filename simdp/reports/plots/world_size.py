@@ -35,7 +35,8 @@ class WorldSize(Plot[CollectiveStudy]):
         sizes = sorted({x for line in lines for x in line.x})
         shown, every = len(_sizes(study)), len(study.curves[0].points)
         said = f"; {shown} of {every} sizes" if shown < every else ""
-        ax.set_title(f"Time of {study.collective} by the number of GPUs{said}")
+        of = f" of {short_size(_sizes(study)[0])}" if _is_in_the_title(study) else ""
+        ax.set_title(f"Time of {study.collective}{of} by the number of GPUs{said}")
         ends = draw_lines(ax, lines)
         ax.set_xscale("log", base=2)
         margin = (sizes[-1] / sizes[0]) ** 0.03
@@ -56,6 +57,12 @@ def _sizes(study: CollectiveStudy) -> list[int]:
     return [every[i] for i in evenly(len(every), max(MAX_LINES // num_algorithms, 1))]
 
 
+def _is_in_the_title(study: CollectiveStudy) -> bool:
+    """Whether several algorithms share one size, which then need not stand at each line."""
+    several = len({curve.algorithm for curve in study.curves}) > 1
+    return several and len(study.curves[0].points) == 1 and _sizes(study)[0] > 0
+
+
 def _lines(study: CollectiveStudy) -> list[Line]:
     """Times of every algorithm at sizes that are spread over all; a rank alone takes none."""
     algorithms = list(dict.fromkeys(curve.algorithm for curve in study.curves))
@@ -71,7 +78,7 @@ def _lines(study: CollectiveStudy) -> list[Line]:
             if not found:
                 continue
             name = [algorithm] * (len(algorithms) > 1 or not nbytes)
-            name += [short_size(nbytes)] if nbytes else []
+            name += [short_size(nbytes)] if nbytes and not _is_in_the_title(study) else []
             look = (which, number) if len(algorithms) > 1 < len(sizes) else (which + number,) * 2
             x, y = [n for n, _ in found], [seconds for _, seconds in found]
             lines.append(Line(", ".join(name), x, y, *look))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -101,6 +102,28 @@ def test_a_crossover_lies_where_two_candidates_meet(auto, drawn):
     assert before < mark.get_xdata()[0] <= crossover.nbytes
     inside = [text for text in ax.texts if text.get_transform() == ax.get_xaxis_transform()]
     assert [text.get_text() for text in inside] == [crossover.before, crossover.now]
+
+
+def test_a_candidate_that_is_too_long_to_predict_ends_earlier(auto, drawn):
+    (curve,) = auto.curves
+    *first, last = curve.points
+    kept = {name: s for name, s in last.candidates.items() if name == last.algorithm}
+    points = (*first, replace(last, candidates=kept))
+    (ax,) = drawn(Bandwidth(), replace(auto, curves=(replace(curve, points=points),)))
+    lengths = [len(line.get_xdata()) for line in thin(ax) if line.get_linestyle() == "-"]
+    assert sorted(length for length in lengths if length > 1) == [2, 3]
+
+
+def test_a_crossover_without_both_predictions_lies_at_the_later_size(auto, drawn):
+    (curve,) = auto.curves
+    (crossover,) = curve.crossovers()
+    points = tuple(
+        replace(p, candidates={p.algorithm: p.seconds}) if p.nbytes == crossover.nbytes else p
+        for p in curve.points
+    )
+    (ax,) = drawn(Bandwidth(), replace(auto, curves=(replace(curve, points=points),)))
+    (mark,) = [line for line in ax.lines if line.get_linestyle() == ":"]
+    assert mark.get_xdata()[0] == crossover.nbytes
 
 
 def test_names_between_crossovers_stay_below_none_of_the_lines(auto, drawn):

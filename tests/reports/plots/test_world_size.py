@@ -46,6 +46,12 @@ def test_lines_are_named_by_algorithm_and_size(collectives, drawn):
     assert len({line.get_marker() for line in curves(ax)}) == 3
 
 
+def test_one_size_of_several_algorithms_stands_in_the_title(time_collective, drawn):
+    (ax,) = drawn(WorldSize(), time_collective(("ring", "tree"), (2, 4, 8), [2**24]))
+    assert sorted(texts(ax)) == ["ring", "tree"]
+    assert ax.get_title(loc="left") == "Time of all_reduce of 16 MiB by the number of GPUs"
+
+
 def test_sizes_beyond_the_limit_are_left_out_and_counted(time_collective, drawn):
     sizes = [1024 << k for k in range(9)]
     (ax,) = drawn(WorldSize(), time_collective(world_sizes=(2, 4), sizes=sizes))

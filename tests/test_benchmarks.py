@@ -1,0 +1,111 @@
+"""The benchmarks run on what the package is today, and count what they say; nothing is timed."""
+
+import json
+from importlib import import_module
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from benchmarks import answers, fabrics, growth, layers, network, processes, table, traffic
+from simdp.collectives.ring import RingAllReduce
+
+ROOT = Path(__file__).parents[1]
+TABLE = "name,forward_us,weight_grad_us,input_grad_us,gradient_bytes\na,1,2,3,4000000\nb,1,5,1,80\n"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks").glob("*.py")), ids=lambda p: p.stem)
+def test_every_script_can_be_imported_without_torch(path):
+    import_module(f"benchmarks.{path.stem}")
+
+
+def test_a_missed_target_fails_the_script(capsys):
+    assert table.show("title", [("this", "1", "2", True)]) == 0
+    assert table.show("title", [("this", "1", "2", True), ("that", "3", "2", False)]) == 1
+    assert "NO" in capsys.readouterr().out
+
+
+def test_fixed_problems_have_their_closed_forms_as_answers():
+    rows = list(islice(answers.collective_rows(), 10))
+    assert len({what for what, *_ in rows}) == 10
+    assert all(reached for *_, reached in rows)
+
+
+def test_a_wrong_answer_misses_its_target():
+    assert not answers._row("this", 1.0, 1 + 1e-8, None, answers.EXACT)[-1]
+    told = answers._row("that", 1e-6, 1e-6, 1001, answers.EXACT)
+    assert told == ("that", "1,000.0 ns, off 0e+00; ASTRA-sim +0.1 %", "1e-09", True)
+
+
+def test_steps_of_a_table_are_first_come_first_served(tmp_path):
+    (tmp_path / "mine.csv").write_text(TABLE)
+    given = network.tables([tmp_path / "mine.csv"])
+    # a's gradient is there after 2 + 5 + 1 + 2 us, and waits for the all_reduce of b's.
+    first, second = (14 * (0.5 + nbytes / 8 / 50e3) for nbytes in (80, 4e6))
+    assert layers.fifo_step(given["mine"], 8) == pytest.approx(1e-6 * (2 + 5 + first + second))
+    (row,) = islice(answers.step_rows(given, tmp_path), 1)
+    assert row[-1]
+
+
+def test_tables_default_to_the_projects_own():
+    (read,) = network.tables([]).values()
+    assert len(read) > 50
+    assert sum(layer.nbytes for layer in read) == 4 * 25_557_032  # torchvision's resnet50
+
+
+def test_a_table_that_cannot_be_read_is_an_error_of_one_line(tmp_path, monkeypatch, capsys):
+    missing = str(tmp_path / "none.csv")
+    monkeypatch.setattr("sys.argv", ["network", "--layers", missing])
+    assert network.main() == 2
+    said = capsys.readouterr().err
+    assert missing in said
+    assert said.count("\n") == 1
+
+
+def test_a_whole_process_is_measured_and_its_answer_checked(tmp_path):
+    (tmp_path / "job.csv").write_text(TABLE)
+    listed = processes.jobs(layers.read_layers(tmp_path / "job.csv"), tmp_path)
+    job = listed[3]._replace(seconds=1e9)
+    (tmp_path / "job.yaml").write_text(json.dumps(job.raw))
+    cost = processes.measured(tmp_path / "job.yaml")
+    assert cost.seconds > 0
+    assert 10 < cost.megabytes < 1000
+    assert cost.step_time == pytest.approx(job.answer, rel=1e-9)
+    assert processes.row(job, [cost])[-1]
+    assert not processes.row(job, [cost._replace(step_time=2 * cost.step_time)])[-1]
+    assert not processes.row(job._replace(seconds=0.0), [cost])[-1]
+
+
+def test_a_scenario_that_fails_says_why(tmp_path):
+    (tmp_path / "job.yaml").write_text("{cluster: 1}")
+    with pytest.raises(RuntimeError, match=r"job\.yaml failed: .*cluster"):
+        processes.measured(tmp_path / "job.yaml")
+
+
+def test_flows_on_shared_links_are_counted_and_take_their_closed_form():
+    plan = RingAllReduce().plan(fabrics.RANKS, 25e6)
+    played = fabrics.Played(fabrics.dealt_over_leaves(), plan, 1)
+    assert played.shared
+    assert played.transfers == 2 * 63 * 64
+    assert fabrics.ring_on_a_fat_tree()[1].split(";")[0].endswith(("off 0e+00", "e-16", "e-15"))
+
+
+def test_growth_runs_what_it_names():
+    for kind, raw in (("ring", growth.flat(8, "ring")), ("hierarchical", growth.nodes(16))):
+        growth.all_reduce(kind, raw)
+    growth.unequal_ring(8)
+    with pytest.raises(RuntimeError, match="should need no events"):
+        growth.all_reduce("direct", growth.flat(8, "switch"))
+
+
+def test_an_exponent_is_the_slope_on_log_log_axes():
+    sizes = [2.0, 4.0, 8.0]
+    assert growth.exponent(sizes, [3 * n**1.5 for n in sizes]) == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize("world_size", [4, 8])
+def test_a_copy_reads_and_writes_what_a_ring_must(world_size):
+    plan = RingAllReduce().plan(world_size, 4 * traffic.NUM_ELEMENTS)
+    # Every chunk is added n - 1 times (three accesses), and replaces n - 1 times (two).
+    per_chunk = (world_size - 1) * (3 + 2) * traffic.NUM_ELEMENTS // 2
+    assert traffic.copied_elements(plan) == per_chunk
