@@ -123,7 +123,7 @@ def rows() -> Iterator[Row]:
     """64 ranks: on a ring, on the trunks of a fat tree, and eight to a network card."""
     ring, flows = RingAllReduce().plan(RANKS, NBYTES), neighbours(RANKS, 8, 50)
     nodes = Network(cluster(topology="switch", devices_per_node=8, inter_node=NIC))
-    yield _row("ring, lockstep, unshared", Played(Network(cluster()), ring, 40), LOCKSTEP, False)
+    yield _row("ring, unshared", Played(Network(cluster()), ring, 40), LOCKSTEP, False)
     yield _row("trunks, lockstep", Played(dealt_over_leaves(), ring, 10), LOCKSTEP)
     yield _row("cards, lockstep", Played(nodes, flows, 12), LOCKSTEP)
     yield _row("cards, jitter", Played(nodes, flows, 12, 1e-3), JITTERED)

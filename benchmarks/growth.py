@@ -130,7 +130,7 @@ def row_by_rounds() -> Row:
 def rows() -> Iterator[Row]:
     yield row("ring", lambda n: all_reduce("ring", flat(n, "ring")))
     yield row("ring, nodes of 8", lambda n: all_reduce("ring", nodes(n)))
-    yield row("hierarchical, nodes of 8", lambda n: all_reduce("hierarchical", nodes(n)))
+    yield row("hierarchical", lambda n: all_reduce("hierarchical", nodes(n)))
     yield row(
         "halving_doubling",
         lambda n: all_reduce("halving_doubling", flat(n, "switch")),

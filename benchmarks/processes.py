@@ -102,7 +102,7 @@ def jobs(layers: Sequence[Layer], folder: Path) -> list[Job]:
         ring(16384, 0.7, 150, ""),
         step(256, 0.6, "8.7 s"),
         step(4096, 1.5, ""),
-        Job("run: bert-large, 2,048 x 8, jitter", bert_large(), 5.0, 500, "", None),
+        Job("run: bert-large, 2048 x 8", bert_large(), 5.0, 500, "", None),
     ]
 
 

@@ -24,7 +24,12 @@ JOBS = {
     "8gpu_ring: mlp of 3.2 M parameters": ("8gpu_ring", {}),
     "bert_mnli_small: transformer": (
         "bert_mnli_small",
-        {"sweep": None, "workload.dataset.min_length": 32},
+        {
+            "sweep": None,
+            "workload.global_batch": None,
+            "workload.microbatch": 32,
+            "workload.dataset": {"kind": "tokens", "num_samples": 768, "sequence_length": 64},
+        },
     ),
     "resnet_small: convolutions": ("resnet_small", {}),
 }

@@ -28,6 +28,23 @@ from simdp.collectives.base import (
 )
 from simdp.collectives.layout import Layout
 
+MAX_RANKS = 2048
+"""Beyond these, the transfers between all pairs would take gigabytes."""
+
+
+class _Direct(Simple):
+    """What the families have in common."""
+
+    order: ClassVar[Order] = "rank"
+
+    kind: Literal["direct"] = "direct"
+
+    def problem_with(self, layout: Layout) -> str | None:
+        n = layout.world_size
+        if n <= MAX_RANKS:
+            return None
+        return f"has {n * (n - 1):,} transfers on {n:,} ranks, and serves {MAX_RANKS:,} at most"
+
 
 def _pairs(world_size: int) -> tuple[Ints, Ints]:
     """Every rank and every other one: ``(src, dst)`` by destination, then source."""
@@ -45,13 +62,9 @@ def _gather(world_size: int) -> Round:
     return Round(src, dst, src, False)
 
 
-class DirectAllReduce(Simple, AllReduce):
+class DirectAllReduce(_Direct, AllReduce):
     """Everyone gets its piece from everyone, and sends the sum to everyone: 2 rounds."""
 
-    order: ClassVar[Order] = "rank"
-
-    kind: Literal["direct"] = "direct"
-
     def num_chunks(self, layout: Layout, nbytes: float) -> int:
         return layout.world_size
 
@@ -60,13 +73,9 @@ class DirectAllReduce(Simple, AllReduce):
         yield _gather(layout.world_size)
 
 
-class DirectReduceScatter(Simple, ReduceScatter):
+class DirectReduceScatter(_Direct, ReduceScatter):
     """Everyone gets its piece from everyone and adds them in the order of the ranks: 1 round."""
 
-    order: ClassVar[Order] = "rank"
-
-    kind: Literal["direct"] = "direct"
-
     def num_chunks(self, layout: Layout, nbytes: float) -> int:
         return layout.world_size
 
@@ -74,12 +83,8 @@ class DirectReduceScatter(Simple, ReduceScatter):
         yield _scatter(layout.world_size)
 
 
-class DirectAllGather(Simple, AllGather):
+class DirectAllGather(_Direct, AllGather):
     """Everyone sends its piece to everyone: 1 round."""
-
-    order: ClassVar[Order] = "rank"
-
-    kind: Literal["direct"] = "direct"
 
     def num_chunks(self, layout: Layout, nbytes: float) -> int:
         return layout.world_size
@@ -88,12 +93,8 @@ class DirectAllGather(Simple, AllGather):
         yield _gather(layout.world_size)
 
 
-class DirectAllToAll(Simple, AllToAll):
+class DirectAllToAll(_Direct, AllToAll):
     """Everyone sends everyone its piece: 1 round."""
-
-    order: ClassVar[Order] = "rank"
-
-    kind: Literal["direct"] = "direct"
 
     def num_chunks(self, layout: Layout, nbytes: float) -> int:
         return layout.world_size

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from simdp.collectives import Collectives, Part, Plan
 from simdp.engine.choice import Planner
 from simdp.engine.ops import Launch
-from simdp.engine.sharing import concurrent
+from simdp.engine.sharing import meeting
 
 MAX_TRANSFERS_PER_CALL = 2_000
 MAX_TRANSFERS_PER_RUN = 100_000
@@ -65,11 +65,16 @@ class Launcher:
 def _overlapping(plan: Plan) -> bool:
     """Whether two transfers from one rank to another may be under way at the same time."""
     parts = plan.everything
-    return any(_pairs(parts[i]) & _pairs(parts[j]) for i, j in concurrent(parts))
+    known: dict[tuple[Plan, int], frozenset[tuple[int, int]]] = {}
+    keys = [(part.plan, id(part.members)) for part in parts]
+    for part, key in zip(parts, keys, strict=True):
+        if key not in known:
+            known[key] = _pairs(part)
+    return any(known[one] & known[other] for one, other in meeting(parts, keys))
 
 
-def _pairs(part: Part) -> set[tuple[int, int]]:
+def _pairs(part: Part) -> frozenset[tuple[int, int]]:
     found: set[tuple[int, int]] = set()
     for moves in part.moves():
         found.update(zip(moves.src.tolist(), moves.dst.tolist(), strict=True))
-    return found
+    return frozenset(found)

@@ -8,7 +8,9 @@ to each other, whom no stream holds back.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
+from functools import lru_cache
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -152,29 +154,52 @@ def _without_owner(users: Sequence[tuple[Ints, Ints, Ints]]) -> int | None:
     return int(links[first[both][0]]) if both.any() else None
 
 
-def concurrent(parts: Sequence[Part]) -> list[tuple[int, int]]:
-    """Pairs of parts of which neither comes after the other."""
-    earlier: list[int] = []  # bit i: part i comes first
-    for part in parts:
-        bits = 0
-        for number in part.after:
-            bits |= earlier[number] | 1 << number
-        earlier.append(bits)
-    return [(i, j) for j in range(len(parts)) for i in range(j) if not earlier[j] >> i & 1]
+@lru_cache(maxsize=64)
+def beside(parts: tuple[Part, ...]) -> list[int]:
+    """For each part those that neither come before it nor after it: bit i stands for part i.
+
+    Numbers as sets, since a plan of a thousand slices has millions of such pairs.
+    """
+    earlier, later = [0] * len(parts), [0] * len(parts)
+    for number, part in enumerate(parts):
+        for before in part.after:
+            earlier[number] |= earlier[before] | 1 << before
+    for number, part in reversed(list(enumerate(parts))):
+        for before in part.after:
+            later[before] |= later[number] | 1 << number
+    everyone = (1 << len(parts)) - 1
+    return [
+        everyone & ~(e | f | 1 << i) for i, (e, f) in enumerate(zip(earlier, later, strict=True))
+    ]
 
 
-def _crowded_between(network: Network, parts: Sequence[Part]) -> int | None:
+Key = TypeVar("Key", bound=Hashable)
+
+
+def alike(keys: Iterable[Key]) -> dict[Key, int]:
+    """For each key the places where it stands: bit i stands for place i."""
+    found: dict[Key, int] = {}
+    for place, key in enumerate(keys):
+        found[key] = found.get(key, 0) | 1 << place
+    return found
+
+
+def meeting(parts: tuple[Part, ...], keys: Sequence[Key]) -> list[tuple[Key, Key]]:
+    """Pairs of keys, one for each part, of which some parts run at the same time."""
+    places, found = alike(keys), dict[tuple[Key, Key], None]()
+    for key, others in zip(keys, beside(parts), strict=True):
+        for other, there in places.items() if others else ():
+            if others & there:
+                found[key, other] = None
+    return list(found)
+
+
+def _crowded_between(network: Network, parts: tuple[Part, ...]) -> int | None:
     """Find a link that two concurrent parts of a plan use."""
-    seen: dict[tuple[int, int], int | None] = {}
-    for i, j in concurrent(parts):
-        one, other = network.of_part(parts[i]), network.of_part(parts[j])
-        key = (id(one), id(other))
-        if key not in seen:
-            both = np.intersect1d(one.links[one.links >= 0], other.links[other.links >= 0])
-            seen[key] = int(both[0]) if len(both) else None
-        found = seen[key]
-        if found is not None:
-            return found
+    for one, other in meeting(parts, [network.of_part(part) for part in parts]):
+        both = np.intersect1d(one.links[one.links >= 0], other.links[other.links >= 0])
+        if len(both):
+            return int(both[0])
     return None
 
 
@@ -204,13 +229,11 @@ def fixed_shares(network: Network, plan: Plan, number: int) -> Floats:
     parts = plan.everything
     mine = network.of_part(parts[number])
     crowds = [_crowd(network, parts[number])]
-    seen = [mine]
-    for pair in concurrent(parts):
-        if number in pair:
-            other = parts[pair[0] + pair[1] - number]
-            if network.of_part(other) not in seen:
-                seen.append(network.of_part(other))
-                crowds.append(_crowd(network, other))
+    others = beside(parts)[number]
+    for connections, there in alike([network.of_part(part) for part in parts]).items():
+        if others & there and connections is not mine:
+            which = (others & there).bit_length() - 1
+            crowds.append(_crowd(network, parts[which]))
     used = np.unique(np.concatenate([links for links, _ in crowds]))
     users = np.zeros(len(used) + 1)
     for links, times in crowds:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from simdp.collectives import FAMILIES
+from simdp.collectives import FAMILIES, Layout
 from simdp.collectives.base import expand
 from simdp.collectives.powers import core_of
 
@@ -169,3 +169,10 @@ def test_pairwise_meets_every_pair_once_and_both_ways_at_a_time_if_it_can(n):
 @pytest.mark.parametrize("n", [256, 300])
 def test_a_round_has_one_transfer_per_rank_at_most(family, kind, n):
     assert all(len(r.src) <= n for r in plan_of(family, kind, n).rounds())
+
+
+def test_direct_refuses_more_pairs_than_fit_the_memory():
+    direct = FAMILIES["all_reduce"]["direct"]()
+    assert direct.problem_with(Layout(2048)) is None
+    with pytest.raises(ValueError, match="direct: has 16,773,120 transfers on 4,096 ranks, and"):
+        direct.plan(4096, 1e6)

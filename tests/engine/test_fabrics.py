@@ -22,7 +22,7 @@ from simdp.engine.fabrics import recurrences
 from simdp.engine.fabrics.event import EventFabric
 from simdp.engine.fabrics.job import Job
 from simdp.engine.fabrics.vector import VectorFabric
-from simdp.engine.network import Network
+from simdp.engine.network import Connections, Network
 from simdp.engine.ops import Launch, Wait, Work
 from simdp.engine.sharing import shared_link
 from simdp.engine.slowdown import Slowdown
@@ -271,12 +271,63 @@ def test_a_ring_in_closed_form_ends_as_round_by_round(kind, nodes, local_size, s
     np.testing.assert_allclose(fabric.times(plan, 3e6, enter), expected, rtol=1e-11)
 
 
+def speeds_of(data, n, groups):
+    """Times of a transfer on each connection: a few speeds, other ones in every group."""
+    some = st.sampled_from([1.0, 1.5, 2.0, 7.0])
+    column = st.lists(some, min_size=n, max_size=n)
+    return np.array(data.draw(st.lists(column, min_size=groups, max_size=groups))).T
+
+
+@settings(max_examples=150, deadline=None)
+@given(n=st.integers(2, 9), groups=st.integers(1, 3), seed=st.integers(0, 999), data=st.data())
+def test_a_ring_of_several_speeds_ends_as_round_by_round(n, groups, seed, data):
+    time = speeds_of(data, n, groups)
+    first = np.random.default_rng(seed).exponential(
+        data.draw(st.sampled_from([0, 3, 30])), (n, groups)
+    )
+    plan = RingAllReduce().plan(n, 1.0)
+    found = recurrences._closed(plan, time, first)
+    if found is not None:
+        expected = recurrences._round_by_round(plan, time, first, None)
+        np.testing.assert_allclose(found, expected, rtol=1e-12)
+    slow = time == time.max(axis=0)
+    if n > 2 and (slow.sum(axis=0) > 1).all():  # then no way is longer than there are rounds
+        assert found is not None
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    n=st.integers(2, 9),
+    groups=st.integers(1, 3),
+    num_chunks=st.integers(1, 6),
+    seed=st.integers(0, 999),
+    data=st.data(),
+)
+def test_a_chain_of_several_speeds_ends_as_chunk_by_chunk(n, groups, num_chunks, seed, data):
+    time = speeds_of(data, n - 1, groups)
+    enter = np.random.default_rng(seed).exponential(5, (n, groups))
+    places = np.stack([np.arange(n - 1), np.arange(1, n)], axis=1)
+    empty = np.empty(0)
+    connections = Connections(places, empty, empty, empty, time, empty)
+    pace = recurrences.Pace(time / 2, time / 2)
+    found = recurrences.chain(num_chunks, connections, pace, enter)
+    expected, came = enter.copy(), np.zeros((num_chunks, groups))
+    for p in range(n - 1):
+        free = np.maximum(enter[p], enter[p + 1])
+        for c in range(num_chunks):
+            free = came[c] = np.maximum(free, came[c]) + time[p]
+        expected[p : p + 2] = np.maximum(expected[p : p + 2], free)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
 def test_rings_of_sixteen_thousand_ranks_need_no_rounds(monkeypatch):
-    """On equal links, and on nodes of eight with slow links between them."""
+    """On equal links, on nodes of eight with slow links between them, and on a tree of racks."""
     monkeypatch.setattr(recurrences, "_round_by_round", None)
     monkeypatch.setattr(recurrences, "by_chunk", None)
     late_ranks = np.random.default_rng(0).exponential(1e-3, 16_384)
-    for where in (cluster(16_384, "ring"), switches(16_384, 8)):
+    racks = {"topology": {"kind": "fat_tree", "levels": 3, "ports_per_leaf": 16}, "link": "ib-hdr"}
+    tree = cluster(16_384, "switch", devices_per_node=8, inter_node={**racks, "links_per_node": 8})
+    for where in (cluster(16_384, "ring"), switches(16_384, 8), tree):
         clock = VectorFabric(Network(where), Slowdown(where, 0), TraceBuilder())
         plan = RingAllReduce().plan(layout(where), 25e6)
         assert clock.times(plan, 25e6, late_ranks).min() > late_ranks.max()

@@ -10,7 +10,7 @@ import simpy
 from simdp.collectives import Part, Plan
 from simdp.engine.fabrics.call import Call
 from simdp.engine.network import Network
-from simdp.engine.sharing import concurrent
+from simdp.engine.sharing import beside
 from simdp.engine.slowdown import Slowdown
 from simdp.results.trace import TraceBuilder
 
@@ -88,11 +88,13 @@ class Job:
 
 def lines_of(plan: Plan, stream: int) -> list[Line]:
     """Sort a plan's parts into lines, such that those of one line follow each other."""
-    apart: dict[int, set[int]] = {}
-    for i, j in concurrent(plan.everything):
-        apart.setdefault(j, set()).add(i)
-    line: list[int] = []
-    for number in range(len(plan.everything)):
-        taken = {line[i] for i in apart.get(number, ())}
-        line.append(next(k for k in range(number + 1) if k not in taken))
-    return [(stream, k) for k in line]
+    lines: list[int] = []  # of each line: its parts, as bits
+    found: list[Line] = []
+    for number, others in enumerate(beside(plan.everything)):
+        free = (k for k, parts in enumerate(lines) if not parts & others)
+        line = next(free, len(lines))
+        if line == len(lines):
+            lines.append(0)
+        lines[line] |= 1 << number
+        found.append((stream, line))
+    return found

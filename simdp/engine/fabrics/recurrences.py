@@ -8,7 +8,9 @@ minus infinity.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -19,6 +21,9 @@ from simdp.engine.network import Connections, Turn
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+
+MAX_SPEEDS = 16
+"""Speeds of a ring's connections for which a closed form beats going round by round."""
 
 
 class Recorder(Protocol):
@@ -46,30 +51,6 @@ class Pace:
         count = turn.count if isinstance(turn.count, int) else turn.count[:, None]
         time: Floats = self.alpha[turn.pair] + self.per_chunk[turn.pair] * count
         return time
-
-    def has_two_speeds(self) -> bool:
-        """Whether single chunks take one of two times, at the same places in every group."""
-        time = self.alpha + self.per_chunk
-        return two_speeds(time) is not None
-
-
-def two_speeds(time: Floats) -> NDArray[np.bool_] | None:
-    """Mark the slow connections, where all groups have the same ones and only two speeds.
-
-    Parameters
-    ----------
-    time : ndarray, shape `(num_pairs, num_groups)`
-        Of a transfer on each connection [s].
-
-    Returns
-    -------
-    ndarray of bool, shape `(num_pairs,)`, or None
-        None where there are more speeds.
-    """
-    fast, slow = time.min(axis=0), time.max(axis=0)
-    is_slow: NDArray[np.bool_] = time[:, 0] > fast[0]
-    alike = (time == np.where(is_slow[:, None], slow, fast)).all()
-    return is_slow if alike else None
 
 
 def _meet(done: Floats, places: Ints, end: Floats, once: bool) -> None:
@@ -238,78 +219,127 @@ def _closed(plan: Plan, time: Floats, first: Floats) -> Floats | None:
         best = np.maximum.accumulate(np.concatenate([first, first]) + lost, axis=0) - lost
         found: Floats = best[n:] + rounds * time[0]
         return found
-    return _two_speeds(time, first, rounds) if plan.slices == 1 else None
+    if plan.slices > 1:
+        return None
+    return _by_pattern(time, first, partial(_ring_of_speeds, rounds=rounds))
 
 
-def _two_speeds(time: Floats, first: Floats, rounds: int) -> Floats | None:
-    """The ring of several nodes: fast links, and slow ones at the same places in every group.
+def _by_pattern(
+    time: Floats, first: Floats, closed: Callable[[Floats, Floats], Floats | None]
+) -> Floats | None:
+    """Apply a closed form to all groups whose connections are alike; None if one has none."""
+    patterns, which = np.unique(time, axis=1, return_inverse=True)
+    end = np.empty_like(first)
+    for number, column in enumerate(patterns.T):
+        mine = np.flatnonzero(which.reshape(-1) == number)
+        found = closed(column, first[:, mine])
+        if found is None:
+            return None
+        end[:, mine] = found
+    return end
 
-    Walking back as in `_closed`, a way of j steps from r passes j + 1 connections and stays
-    ``rounds - 1 - j`` times, best on a slow one. With the ring unrolled, and C[i] the time of the
-    connections before i, a way from s over a slow one to r takes
-    ``first[s] + C[r + 1] - C[s] + (rounds - 1 - (r - s)) slow``,
-    whose part in s has its maximum over all s up to the last slow connection before r. Ways that
-    pass no slow one are shorter than those that go around once more.
+
+def _ring_of_speeds(time: Floats, first: Floats, rounds: int) -> Floats | None:
+    """The ring of several nodes, whose connections have a few speeds.
+
+    Walking back as in `_closed`, a way of j steps passes j + 1 connections and stays
+    ``rounds - 1 - j`` times, best on the slowest that it passes. With the ring unrolled, and C[i]
+    the time of the connections before i, a way from s to r whose slowest connection takes t ends at
+    ``first[s] + C[r + 1] - C[s] + (rounds - 1 - (r - s)) t``.
+    For each t, every start counts from which a way passes a connection as slow as t; where it
+    passes a slower one, this says less than is true, which does no harm. Of the turns of the ring
+    the last one counts: to go around once more passes the slowest connection, and from there on
+    a way gains nothing over staying.
+
+    Parameters
+    ----------
+    time : ndarray, shape `(n,)`
+        Of each connection [s].
+    first : ndarray, shape `(n, num_groups)`
+        When each may start first [s].
+    rounds : int
+        Transfers on each connection.
     """
-    n, fast, slow = len(first), time.min(axis=0), time.max(axis=0)
-    is_slow = two_speeds(time)
-    if is_slow is None:
-        return None
+    n, speeds = len(time), np.unique(time)
     i = np.arange(3 * n)
-    unrolled = np.tile(is_slow, 3)
-    last_slow = np.maximum.accumulate(np.where(unrolled, i, -1))[2 * n :]
-    if rounds < (i[2 * n :] - last_slow).max() + n:  # some ways are too long
+    slowest = np.maximum.accumulate(np.where(np.tile(time == speeds[-1], 3), i, -1))
+    too_long = rounds < (i - slowest)[2 * n :].max() + n
+    if too_long or len(speeds) > MAX_SPEEDS:
         return None
-    before = np.concatenate([[0], np.cumsum(unrolled)])[:, None]
-    spent = np.arange(3 * n + 1)[:, None] * fast + before * (slow - fast)  # C
-    starts = np.tile(first, (3, 1)) - spent[:-1] + i[:, None] * slow
-    best = np.maximum.accumulate(starts, axis=0)[last_slow]
-    r = i[2 * n :, None]
-    found: Floats = best + spent[r[:, 0] + 1] + (rounds - 1 - r) * slow
+    spent, r = _spent(np.tile(time, 3), speeds), i[2 * n :]
+    starts = np.tile(first, (3, 1)) - spent[:-1, None]
+    end = np.full_like(first, -np.inf)
+    for t in speeds:
+        last = np.maximum.accumulate(np.where(np.tile(time >= t, 3), i, -1))[2 * n :]
+        best = _latest(starts + i[:, None] * t, n)[last]
+        np.maximum(end, best + (spent[r + 1] + (rounds - 1 - r) * t)[:, None], out=end)
+    return end
+
+
+def _spent(time: Floats, speeds: Floats) -> Floats:
+    """Time of all connections before each one, and of all; sums of few products, so that exact."""
+    total = np.zeros(len(time) + 1)
+    for t in speeds:
+        total[1:] += np.cumsum(time == t) * t
+    return total
+
+
+def _latest(values: Floats, n: int) -> Floats:
+    """Maximum over each value and the n - 1 before it, of three times n values; from n - 1 on."""
+    blocks = values.reshape(3, n, -1)
+    ahead = np.maximum.accumulate(blocks, axis=1).reshape(values.shape)
+    back = np.maximum.accumulate(blocks[:, ::-1], axis=1)[:, ::-1].reshape(values.shape)
+    found = np.full_like(values, -np.inf)
+    found[n - 1 :] = np.maximum(ahead[n - 1 :], back[: 2 * n + 1])
     return found
 
 
 # Chains: connection p begins where connection p - 1 ends ------------------------------------------
 
 
-def chain(num_chunks: int, connections: Connections, pace: Pace, enter: Floats) -> Floats:
-    """A pipeline of chunks along a chain of one or two speeds, in closed form.
+def chain(num_chunks: int, connections: Connections, pace: Pace, enter: Floats) -> Floats | None:
+    """A pipeline of chunks along a chain, in closed form; None where there are many speeds.
 
     Walking back from the last chunk on connection p, a way leads over the connections before it to
     some connection q, passes each at least once, and stays ``num_chunks - 1`` times, best on the
     slowest that it passes:
     ``T[p] = max over q of first[q] + time[q] + ... + time[p] + (num_chunks - 1) slowest``.
-    Ways over a slow connection start at the last slow one before p, or earlier; to take earlier
-    starts for ways without one does no harm, since they then count for less than they are.
+    As in `_ring_of_speeds`, speed by speed.
 
     Parameters
     ----------
     num_chunks : int
         Chunks in the pipeline.
     connections, pace, enter
-        As in `ring`; `Pace.has_two_speeds`.
+        As in `ring`.
 
     Returns
     -------
-    ndarray, shaped as ``enter``
+    ndarray, shaped as ``enter``, or None
         When each place is done [s].
     """
-    time = pace.alpha + pace.per_chunk
     src, dst = connections.places.T
     first = np.maximum(enter[src], enter[dst])
-    fast, slow = time.min(axis=0), time.max(axis=0)
-    is_slow = two_speeds(time)
-    assert is_slow is not None
-    p = np.arange(len(time))[:, None]
-    passed = np.cumsum(is_slow)[:, None]  # slow connections up to p
-    spent = (p + 1) * fast + passed * (slow - fast)
-    starts = np.maximum.accumulate(first - (spent - time), axis=0)
-    end = starts + spent + (num_chunks - 1) * fast
-    last_slow = np.maximum.accumulate(np.where(is_slow, p[:, 0], -1))
-    over = last_slow >= 0
-    through = starts[last_slow[over]] + spent[over] + (num_chunks - 1) * slow
-    end[over] = np.maximum(end[over], through)
+    time = pace.alpha + pace.per_chunk
+    end = _by_pattern(time, first, partial(_chain_of_speeds, num_chunks=num_chunks))
+    if end is None:
+        return None
     done = np.full_like(enter, -np.inf)
     done[src] = end
     done[dst] = np.maximum(done[dst], end)
     return done
+
+
+def _chain_of_speeds(time: Floats, first: Floats, num_chunks: int) -> Floats | None:
+    speeds = np.unique(time)
+    if len(speeds) > MAX_SPEEDS:
+        return None
+    spent, p = _spent(time, speeds), np.arange(len(time))
+    starts = np.maximum.accumulate(first - spent[:-1, None], axis=0)
+    end = np.full_like(first, -np.inf)
+    for t in speeds:
+        last = np.maximum.accumulate(np.where(time >= t, p, -1))
+        there = last >= 0
+        total = (spent[1:] + (num_chunks - 1) * t)[there, None]
+        end[there] = np.maximum(end[there], starts[last[there]] + total)
+    return end

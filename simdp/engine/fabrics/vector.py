@@ -159,13 +159,14 @@ class VectorFabric:
         enter = np.concatenate([begin, switches])[members]
         record = None if op is None else self._recorder(op, connections, chunk_nbytes)
         inner = part.plan
+        done: Floats | None = None
         if inner.order == "ring":
             done = recurrences.ring(inner, connections, pace, enter, record)
         elif inner.order == "rank":
             done = recurrences.by_rank(self.network.turns(inner), pace, enter, record)
-        elif inner.order == "chain" and record is None and pace.has_two_speeds():
+        elif inner.order == "chain" and record is None:
             done = recurrences.chain(inner.num_chunks, connections, pace, enter)
-        else:
+        if done is None:
             turns = self.network.turns(inner)
             done = recurrences.by_chunk(turns, inner, connections, pace, enter, record)
         left = begin.copy()
