@@ -15,6 +15,7 @@ hierarchy", MLSys 2019.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Hashable
 from functools import partial
 from math import lcm
@@ -32,6 +33,7 @@ from simdp.collectives import (
     AnyReduceScatter,
 )
 from simdp.collectives.base import (
+    Algorithm,
     AllGather,
     AllReduce,
     AllToAll,
@@ -132,7 +134,39 @@ class HierarchicalAllReduce(Composed, AllReduce):
         return num_chunks
 
 
-class HierarchicalReduceScatter(Composed, ReduceScatter):
+class _Pieces(Composed):
+    """What the families have in common in which every rank has a piece."""
+
+    kind: Literal["hierarchical"] = "hierarchical"
+    inner: Algorithm
+    outer: Algorithm
+
+    @abstractmethod
+    def play(self, levels: Levels, inner: Plan | None, outer: Plan | None) -> None:
+        """Add the plan inside and the one across, first things first."""
+
+    def problem_with(self, layout: Layout) -> str | None:
+        wrong = levels_problem(layout, [self.inner], self.outer)
+        return wrong or once_per_rank(self.outer, rails_of(layout)[1])
+
+    def cuts(self, layout: Layout, nbytes: float) -> tuple[Hashable, ...]:
+        return (
+            cut_of(self.inner, layout.node, nbytes),
+            cut_of(self.outer, rails_of(layout)[1], nbytes / layout.per_node),
+        )
+
+    def assemble(
+        self, layout: Layout, cuts: tuple[Hashable, ...], root: int, parts: Assembly
+    ) -> int:
+        inner = plan_of(self.inner, layout.node, cuts[0])
+        outer = plan_of(self.outer, rails_of(layout)[1], cuts[1])
+        num_chunks = lcm(layout.world_size, layout.num_nodes * count(inner))
+        levels = Levels(layout, parts, num_chunks)
+        self.play(levels, inner, outer)
+        return num_chunks
+
+
+class HierarchicalReduceScatter(_Pieces, ReduceScatter):
     """Reduce_scatter inside every node, then across on every rail.
 
     Attributes
@@ -141,33 +175,15 @@ class HierarchicalReduceScatter(Composed, ReduceScatter):
         Inside the node, and across nodes.
     """
 
-    kind: Literal["hierarchical"] = "hierarchical"
     inner: AnyReduceScatter = RingReduceScatter()
     outer: AnyReduceScatter = RingReduceScatter()
 
-    def problem_with(self, layout: Layout) -> str | None:
-        wrong = levels_problem(layout, [self.inner], self.outer)
-        return wrong or once_per_rank(self.outer, rails_of(layout)[1])
-
-    def cuts(self, layout: Layout, nbytes: float) -> tuple[Hashable, ...]:
-        return (
-            cut_of(self.inner, layout.node, nbytes),
-            cut_of(self.outer, rails_of(layout)[1], nbytes / layout.per_node),
-        )
-
-    def assemble(
-        self, layout: Layout, cuts: tuple[Hashable, ...], root: int, parts: Assembly
-    ) -> int:
-        inner = plan_of(self.inner, layout.node, cuts[0])
-        outer = plan_of(self.outer, rails_of(layout)[1], cuts[1])
-        num_chunks = lcm(layout.world_size, layout.num_nodes * count(inner))
-        levels = Levels(layout, parts, num_chunks)
+    def play(self, levels: Levels, inner: Plan | None, outer: Plan | None) -> None:
         levels.pieces_inside(inner)
         levels.pieces_across(outer)
-        return num_chunks
 
 
-class HierarchicalAllGather(Composed, AllGather):
+class HierarchicalAllGather(_Pieces, AllGather):
     """All_gather across on every rail, then inside every node.
 
     Attributes
@@ -176,33 +192,46 @@ class HierarchicalAllGather(Composed, AllGather):
         Inside the node, and across nodes.
     """
 
-    kind: Literal["hierarchical"] = "hierarchical"
     inner: AnyAllGather = RingAllGather()
     outer: AnyAllGather = RingAllGather()
 
+    def play(self, levels: Levels, inner: Plan | None, outer: Plan | None) -> None:
+        levels.pieces_across(outer)
+        levels.pieces_inside(inner)
+
+
+class _Rooted(Composed):
+    """What broadcast and reduce have in common."""
+
+    kind: Literal["hierarchical"] = "hierarchical"
+    inner: Algorithm
+    outer: Algorithm
+
+    @abstractmethod
+    def play(self, levels: Levels, inner: Plan | None, outer: Plan | None, place: int) -> None:
+        """Add the plan inside and the one across on the root's rail, first things first."""
+
     def problem_with(self, layout: Layout) -> str | None:
-        wrong = levels_problem(layout, [self.inner], self.outer)
-        return wrong or once_per_rank(self.outer, rails_of(layout)[1])
+        return levels_problem(layout, [self.inner], self.outer)
 
     def cuts(self, layout: Layout, nbytes: float) -> tuple[Hashable, ...]:
         return (
             cut_of(self.inner, layout.node, nbytes),
-            cut_of(self.outer, rails_of(layout)[1], nbytes / layout.per_node),
+            cut_of(self.outer, rails_of(layout)[1], nbytes),
         )
 
     def assemble(
         self, layout: Layout, cuts: tuple[Hashable, ...], root: int, parts: Assembly
     ) -> int:
-        inner = plan_of(self.inner, layout.node, cuts[0])
-        outer = plan_of(self.outer, rails_of(layout)[1], cuts[1])
-        num_chunks = lcm(layout.world_size, layout.num_nodes * count(inner))
-        levels = Levels(layout, parts, num_chunks)
-        levels.pieces_across(outer)
-        levels.pieces_inside(inner)
-        return num_chunks
+        node, place = divmod(root, layout.per_node)
+        inner = plan_of(self.inner, layout.node, cuts[0], place)
+        outer = plan_of(self.outer, rails_of(layout)[1], cuts[1], node)
+        levels = Levels(layout, parts, lcm(count(inner), count(outer)))
+        self.play(levels, inner, outer, place)
+        return levels.num_chunks
 
 
-class HierarchicalBroadcast(Composed, Broadcast):
+class HierarchicalBroadcast(_Rooted, Broadcast):
     """Across on the root's rail, then inside every node.
 
     Attributes
@@ -211,32 +240,15 @@ class HierarchicalBroadcast(Composed, Broadcast):
         Inside the node, and across nodes.
     """
 
-    kind: Literal["hierarchical"] = "hierarchical"
     inner: AnyBroadcast = RingBroadcast()
     outer: AnyBroadcast = RingBroadcast()
 
-    def problem_with(self, layout: Layout) -> str | None:
-        return levels_problem(layout, [self.inner], self.outer)
-
-    def cuts(self, layout: Layout, nbytes: float) -> tuple[Hashable, ...]:
-        return (
-            cut_of(self.inner, layout.node, nbytes),
-            cut_of(self.outer, rails_of(layout)[1], nbytes),
-        )
-
-    def assemble(
-        self, layout: Layout, cuts: tuple[Hashable, ...], root: int, parts: Assembly
-    ) -> int:
-        node, place = divmod(root, layout.per_node)
-        inner = plan_of(self.inner, layout.node, cuts[0], place)
-        outer = plan_of(self.outer, rails_of(layout)[1], cuts[1], node)
-        levels = Levels(layout, parts, lcm(count(inner), count(outer)))
+    def play(self, levels: Levels, inner: Plan | None, outer: Plan | None, place: int) -> None:
         levels.on_rail(place, outer)
         levels.inside(inner)
-        return levels.num_chunks
 
 
-class HierarchicalReduce(Composed, Reduce):
+class HierarchicalReduce(_Rooted, Reduce):
     """Inside every node, then across on the root's rail.
 
     Attributes
@@ -245,29 +257,12 @@ class HierarchicalReduce(Composed, Reduce):
         Inside the node, and across nodes.
     """
 
-    kind: Literal["hierarchical"] = "hierarchical"
     inner: AnyReduce = TreeReduce()
     outer: AnyReduce = TreeReduce()
 
-    def problem_with(self, layout: Layout) -> str | None:
-        return levels_problem(layout, [self.inner], self.outer)
-
-    def cuts(self, layout: Layout, nbytes: float) -> tuple[Hashable, ...]:
-        return (
-            cut_of(self.inner, layout.node, nbytes),
-            cut_of(self.outer, rails_of(layout)[1], nbytes),
-        )
-
-    def assemble(
-        self, layout: Layout, cuts: tuple[Hashable, ...], root: int, parts: Assembly
-    ) -> int:
-        node, place = divmod(root, layout.per_node)
-        inner = plan_of(self.inner, layout.node, cuts[0], place)
-        outer = plan_of(self.outer, rails_of(layout)[1], cuts[1], node)
-        levels = Levels(layout, parts, lcm(count(inner), count(outer)))
+    def play(self, levels: Levels, inner: Plan | None, outer: Plan | None, place: int) -> None:
         levels.inside(inner)
         levels.on_rail(place, outer)
-        return levels.num_chunks
 
 
 class HierarchicalAllToAll(Composed, AllToAll):

@@ -96,6 +96,7 @@ class Msccl(Simple):
         An XML file of msccl-tools, relative to the scenario file.
     """
 
+    kind: Literal["msccl"] = "msccl"
     path: str
 
     _loaded: Loaded | None = PrivateAttr(default=None)
@@ -148,46 +149,30 @@ class Msccl(Simple):
 class MscclAllGather(Msccl, AllGather):
     """An all_gather from an XML file of msccl-tools; see `Msccl`."""
 
-    kind: Literal["msccl"] = "msccl"
-
 
 class MscclAllReduce(Msccl, AllReduce):
     """An all_reduce from an XML file of msccl-tools; see `Msccl`."""
-
-    kind: Literal["msccl"] = "msccl"
 
 
 class MscclAllToAll(Msccl, AllToAll):
     """An all_to_all from an XML file of msccl-tools; see `Msccl`."""
 
-    kind: Literal["msccl"] = "msccl"
-
 
 class MscclBroadcast(Msccl, Broadcast):
     """A broadcast from an XML file of msccl-tools; see `Msccl`."""
-
-    kind: Literal["msccl"] = "msccl"
 
 
 class MscclGather(Msccl, Gather):
     """A gather from an XML file of msccl-tools; see `Msccl`."""
 
-    kind: Literal["msccl"] = "msccl"
-
 
 class MscclReduce(Msccl, Reduce):
     """A reduce from an XML file of msccl-tools; see `Msccl`."""
-
-    kind: Literal["msccl"] = "msccl"
 
 
 class MscclReduceScatter(Msccl, ReduceScatter):
     """A reduce_scatter from an XML file of msccl-tools; see `Msccl`."""
 
-    kind: Literal["msccl"] = "msccl"
-
 
 class MscclScatter(Msccl, Scatter):
     """A scatter from an XML file of msccl-tools; see `Msccl`."""
-
-    kind: Literal["msccl"] = "msccl"
