@@ -26,8 +26,8 @@ from benchmarks.table import Row
 from simdp.cluster import Cluster
 from simdp.collectives import ALL_REDUCE
 from simdp.collectives.closed_forms import ring_all_reduce_time
-from simdp.collectives.closed_forms_composed import hierarchical_all_reduce_time
-from simdp.collectives.closed_forms_exchanges import (
+from simdp.collectives.closed_forms.composed import hierarchical_all_reduce_time
+from simdp.collectives.closed_forms.exchanges import (
     direct_all_reduce_time,
     halving_doubling_all_reduce_time,
 )

@@ -93,7 +93,9 @@ class Watched(EventFabric):
     def _arrive(self, where, i, now):
         began = self._began.pop((id(where[2]), i))
         route = self._wires.route[where[2].needs.connection[i]]
-        self.uses += [(int(link), began, now) for link in route if link < len(self._wires.capacity) - 1]
+        self.uses += [
+            (int(link), began, now) for link in route if link < len(self._wires.capacity) - 1
+        ]
         super()._arrive(where, i, now)
 
     def overlaps(self):

@@ -21,6 +21,11 @@ def blocks(language):
     return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
 
 
+def section(title):
+    (text,) = re.findall(rf"^##+ {title}\n(.*?)(?=^##|\Z)", README, re.DOTALL | re.MULTILINE)
+    return text
+
+
 def test_it_opens_with_two_single_line_commands():
     first = blocks("sh")[0].strip().splitlines()
     assert len(first) == 2
@@ -68,7 +73,7 @@ def test_the_python_example_runs(monkeypatch):
 
 
 def test_every_scenario_is_listed_with_its_question():
-    listed = re.findall(r"^\| `(\w+)` \|", README, re.MULTILINE)
+    listed = re.findall(r"^\| `(\w+)` \|", section("Scenarios that teach"), re.MULTILINE)
     assert sorted(listed) == sorted(path.stem for path in (ROOT / "scenarios").glob("*.yaml"))
 
 
@@ -91,13 +96,56 @@ def test_the_version_is_the_packages():
 
 def test_every_key_of_the_specs_stands_in_the_reference():
     from simdp.cluster import Cluster, InterNode
+    from simdp.neighbours import Neighbour
     from simdp.scenario import Scenario
     from simdp.strategies.ddp import DDP
     from simdp.workload import Workload
 
-    for spec in (Scenario, Cluster, InterNode, Workload, DDP):
+    for spec in (Scenario, Cluster, InterNode, Neighbour, Workload, DDP):
         for key in spec.model_fields:
             assert re.search(rf"\b{key}\b", README), f"{spec.__name__}.{key} is not in the README"
+
+
+def test_the_table_of_algorithms_is_that_of_the_families():
+    from simdp.collectives import FAMILIES
+
+    head, _, *rows = re.findall(r"^\| .* \|$|^\|--.*$", section("Collectives"), re.MULTILINE)
+    names = [cell.strip() for cell in head.split("|")[2:-2]]
+    listed = {name: set() for name in FAMILIES}
+    for row in rows:
+        kind, *cells, others = (cell.strip(" `") for cell in row.split("|")[1:-1])
+        for name in [name for name, cell in zip(names, cells, strict=True) if cell]:
+            listed[name].add(kind)
+        for name in filter(None, others.split(", ")):
+            listed[name].add(kind)
+    assert listed == {name: set(table) for name, table in FAMILIES.items()}
+
+
+def test_every_option_of_algorithms_and_topologies_stands_in_its_section():
+    from simdp.cluster.topologies import TOPOLOGIES
+    from simdp.collectives import FAMILIES
+
+    for text, tables in (
+        (section("Topologies"), [TOPOLOGIES]),
+        (section("Collectives"), FAMILIES.values()),
+    ):
+        for table in tables:
+            for kind in table:
+                for word in {kind, *table[kind].model_fields} - {"kind"}:
+                    assert re.search(rf"\b{word}\b", text), f"{kind}.{word} is not in its section"
+
+
+def test_the_collectives_table_is_what_its_command_prints(tmp_path, monkeypatch, capsys):
+    (tmp_path / "scenarios").symlink_to(ROOT / "scenarios")
+    monkeypatch.chdir(tmp_path)
+    (command,) = (c for c in COMMANDS if "scenarios/8gpu_ring.yaml --sizes" in c)
+    assert run_command_line(shlex.split(command)[3:]) == 0
+    (shown,) = re.findall(r"```\n(all_reduce, auto.*?)```", README, re.DOTALL)
+
+    def words(text):
+        return [line.split() for line in text.splitlines() if line.strip(" ─")]
+
+    assert words(capsys.readouterr().out) == words(shown)
 
 
 def test_the_metrics_named_in_the_readme_exist():

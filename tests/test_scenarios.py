@@ -189,3 +189,64 @@ def test_weighting_by_shard_learns_what_one_rank_does():
     assert one["loss"] == same["loss"]
     assert weighted["loss"] == pytest.approx(one["loss"], rel=1e-10)
     assert plain["loss"][-1] != pytest.approx(one["loss"][-1], rel=0.01)
+
+
+def test_two_jobs_meet_where_a_leaf_holds_nodes_of_both_and_can_send_on_half():
+    metrics = [m["step_time_s"] for m in point_metrics("two_jobs")]
+    packed, interleaved = metrics[:3], metrics[3:]
+    path = ROOT / "scenarios/two_jobs.yaml"
+    alone = simdp.simulate(simdp.load_scenario(path, {"neighbours": [], "sweep": None}))
+    assert packed == [alone.metrics["step_time_s"]] * 3
+    assert 1 < interleaved[0] / packed[0] < 1.03  # two switches more on the way
+    assert interleaved[1] > 1.15 * packed[0]
+    assert interleaved[2] > 1.5 * packed[0]
+
+
+def test_algorithms_that_use_more_links_of_a_dgx_1_are_faster():
+    study = played(ROOT / "scenarios/dgx1_rings.yaml")
+    ring, both_ways, several, direct = study.points
+    assert ring.network["num_links_used"] == 10
+    assert direct.network["num_links_used"] == 32
+    exposed = [point.metrics["exposed_comm_s"] for point in (direct, both_ways, several, ring)]
+    assert exposed == sorted(exposed)
+    assert exposed[0] < 0.4 * exposed[-1]
+
+
+def test_16384_gpus_need_fewer_rounds_than_a_ring_and_wait_for_the_slowest():
+    ring, halving = point_metrics("16384_gpus")
+    assert ring["exposed_comm_s"] > 0.9 * ring["step_time_s"]
+    assert halving["exposed_comm_s"] < 0.05 * halving["step_time_s"]
+    # The largest of 16,384 factors exp(0.05 z) is about exp(0.05 x 4).
+    assert 0.1 < halving["wait_s"] / halving["compute_s"] < 0.25
+
+
+def test_trunks_limit_a_tree_from_2_to_1_on_and_a_hash_makes_flows_collide():
+    metrics = [m["step_time_s"] for m in point_metrics("topo_fat_tree")]
+    by_destination, by_hash = metrics[::2], metrics[1::2]
+    assert by_destination[1] > 1.1 * by_destination[0]
+    assert by_destination[2] > 1.7 * by_destination[0]
+    assert by_hash[2] > 1.1 * by_destination[2]
+
+
+def test_a_box_without_nvlink_is_as_slow_as_its_way_between_the_cpus():
+    never, sometimes, always = (m["step_time_s"] for m in point_metrics("topo_pcie_box"))
+    assert sometimes == pytest.approx(never, rel=0.02)
+    assert always < 0.75 * never
+
+
+def test_a_hierarchy_saves_more_than_half_and_slices_cost_latency_here():
+    ring, plain, sliced, in_network = (m["step_time_s"] for m in point_metrics("hierarchical"))
+    assert plain < 0.5 * ring
+    assert sliced > plain
+    assert in_network < plain
+
+
+def test_all_pairs_beat_a_ring_on_small_gradients_and_learn_the_same():
+    ring, all_pairs = point_metrics("msccl_all_pairs")
+    assert all_pairs["exposed_comm_s"] < 0.5 * ring["exposed_comm_s"]
+    assert all_pairs["loss"] == pytest.approx(ring["loss"], rel=1e-5)
+
+
+def test_one_all_reduce_per_layer_hides_better_than_buckets():
+    per_layer, buckets = point_metrics("profile_step")
+    assert per_layer["exposed_comm_s"] < 0.2 * buckets["exposed_comm_s"]

@@ -23,7 +23,7 @@ from simdp.collectives.base import (
     Round,
     Scatter,
 )
-from simdp.collectives.layout import Layout
+from simdp.collectives.plans.layout import Layout
 from simdp.collectives.ring import RingAllGather, RingAllReduce, RingBroadcast
 from simdp.errors import ScenarioError
 from simdp.spec import Family, Spec, one_of

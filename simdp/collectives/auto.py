@@ -32,7 +32,7 @@ from simdp.collectives.base import (
     Reduce,
     ReduceScatter,
 )
-from simdp.collectives.layout import Layout
+from simdp.collectives.plans.layout import Layout
 from simdp.spec import problem
 
 MAX_DIRECT_RANKS = 1024

@@ -1,4 +1,4 @@
-"""The families of collective algorithms, which make plans (`simdp.collectives.plan`)."""
+"""The families of collective algorithms, which make plans (`simdp.collectives.plans.plan`)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from simdp.collectives.layout import Layout, layout_of
-from simdp.collectives.plan import (
+from simdp.collectives.plans.layout import Layout, layout_of
+from simdp.collectives.plans.parts import Assembly, in_slices
+from simdp.collectives.plans.plan import (
     Ints,
     Moves,
     Offsets,
@@ -22,8 +23,8 @@ from simdp.collectives.plan import (
     even_offsets,
     expand,
 )
-from simdp.collectives.slicing import behind, in_turn
-from simdp.spec import Int, Spec
+from simdp.collectives.plans.slicing import behind, in_turn
+from simdp.spec import Int, Spec, problem
 
 MAX_SLICES = 1024
 """Slices and pipelined chunks beyond this only cost time: each pays the latency once."""
@@ -190,6 +191,56 @@ class Simple(Algorithm):
         )
 
 
+class Composed(Algorithm):
+    """An algorithm that is put together from others."""
+
+    @model_validator(mode="after")
+    def _members_are_certain(self) -> Self:
+        for name in type(self).model_fields:
+            if getattr(getattr(self, name), "kind", None) == "auto":
+                raise problem(
+                    f"{name}: auto chooses between whole algorithms; name one, or list several as "
+                    "candidates of auto."
+                )
+        return self
+
+    @abstractmethod
+    def cuts(self, layout: Layout, nbytes: float) -> tuple[Hashable, ...]:
+        """How each of the others cuts its share of a buffer of ``nbytes``."""
+
+    @abstractmethod
+    def assemble(
+        self, layout: Layout, cuts: tuple[Hashable, ...], root: int, parts: Assembly
+    ) -> int:
+        """Add the parts; return the number of chunks of the whole."""
+
+    def num_scratch(self, layout: Layout, num_chunks: int) -> int:
+        """Chunks that a rank needs beside the buffer's."""
+        return 0
+
+    def cut(self, layout: Layout, nbytes: float) -> Hashable:
+        """See `Algorithm`."""
+        return self.cuts(layout, nbytes / self.slices)
+
+    def build(self, layout: Layout, cut: Hashable, root: int) -> Plan:
+        """See `Algorithm`."""
+        assert isinstance(cut, tuple)
+        parts = Assembly()
+        num_chunks = self.assemble(layout, cut, root, parts)
+        return Plan(
+            collective=self.collective,
+            world_size=layout.world_size,
+            num_chunks=num_chunks * self.slices,
+            root=root,
+            rounds=lambda: iter(()),
+            offsets=even_offsets(num_chunks * self.slices),
+            slices=self.slices,
+            num_scratch=self.num_scratch(layout, num_chunks) * self.slices,
+            num_switches=layout.num_switches,
+            parts=in_slices(parts.parts, self.slices),
+        )
+
+
 class AllReduce(Algorithm):
     """Every rank ends with the sum of all ranks' buffers."""
 
@@ -250,8 +301,10 @@ __all__ = [
     "AllGather",
     "AllReduce",
     "AllToAll",
+    "Assembly",
     "Barrier",
     "Broadcast",
+    "Composed",
     "Gather",
     "Ints",
     "Moves",

@@ -11,10 +11,17 @@ from typing import Literal
 
 import numpy as np
 
-from simdp.collectives.base import AllGather, AllReduce, Broadcast, Ints, ReduceScatter
-from simdp.collectives.layout import Layout
+from simdp.collectives.base import (
+    AllGather,
+    AllReduce,
+    Assembly,
+    Broadcast,
+    Composed,
+    Ints,
+    ReduceScatter,
+)
 from simdp.collectives.multi_ring import add_rings
-from simdp.collectives.parts import Assembly, Composed
+from simdp.collectives.plans.layout import Layout
 from simdp.collectives.ring import RingBroadcast, pipeline_chunks
 from simdp.spec import PositiveBytes
 

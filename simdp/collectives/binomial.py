@@ -16,7 +16,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from simdp.collectives.base import Broadcast, Ints, Order, Reduce, Round, Simple
-from simdp.collectives.layout import Layout
+from simdp.collectives.plans.layout import Layout
 
 
 def _edges(world_size: int, root: int) -> list[tuple[Ints, Ints]]:

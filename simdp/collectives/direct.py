@@ -26,7 +26,7 @@ from simdp.collectives.base import (
     Round,
     Simple,
 )
-from simdp.collectives.layout import Layout
+from simdp.collectives.plans.layout import Layout
 
 MAX_RANKS = 2048
 """Beyond these, the transfers between all pairs would take gigabytes."""

@@ -31,15 +31,16 @@ import numpy as np
 
 from simdp.collectives.base import (
     AllReduce,
+    Assembly,
     Broadcast,
+    Composed,
     Ints,
     Plan,
     Reduce,
     Round,
     even_offsets,
 )
-from simdp.collectives.layout import Layout
-from simdp.collectives.parts import Assembly, Composed
+from simdp.collectives.plans.layout import Layout
 from simdp.collectives.ring import pipeline_chunks
 from simdp.spec import PositiveBytes
 

@@ -27,7 +27,7 @@ from simdp.collectives.base import (
     Round,
     Simple,
 )
-from simdp.collectives.layout import Layout
+from simdp.collectives.plans.layout import Layout
 from simdp.collectives.powers import (
     collect,
     core_of,

@@ -37,14 +37,15 @@ from simdp.collectives.base import (
     AllGather,
     AllReduce,
     AllToAll,
+    Assembly,
     Broadcast,
+    Composed,
     Plan,
     Reduce,
     ReduceScatter,
     Round,
     even_offsets,
 )
-from simdp.collectives.layout import Layout
 from simdp.collectives.levels import (
     Levels,
     count,
@@ -54,7 +55,7 @@ from simdp.collectives.levels import (
     plan_of,
     rails_of,
 )
-from simdp.collectives.parts import Assembly, Composed
+from simdp.collectives.plans.layout import Layout
 from simdp.collectives.ring import (
     RingAllGather,
     RingAllReduce,

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simdp.collectives.base import MAX_SLICES, Algorithm, Plan
-from simdp.collectives.layout import Layout
-from simdp.collectives.parts import Assembly
+from simdp.collectives.plans.layout import Layout
+from simdp.collectives.plans.parts import Assembly
 
 Ints = NDArray[np.int64]
 

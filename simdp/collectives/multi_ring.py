@@ -29,13 +29,14 @@ from pydantic import Field
 from simdp.collectives.base import (
     AllGather,
     AllReduce,
+    Assembly,
+    Composed,
     Ints,
     Plan,
     ReduceScatter,
     even_offsets,
 )
-from simdp.collectives.layout import Layout
-from simdp.collectives.parts import Assembly, Composed
+from simdp.collectives.plans.layout import Layout
 from simdp.collectives.ring import ring_rounds
 from simdp.spec import Int
 

@@ -17,7 +17,7 @@ from simdp.collectives.base import (
     Scatter,
     Simple,
 )
-from simdp.collectives.layout import Layout
+from simdp.collectives.plans.layout import Layout
 
 
 def _others(world_size: int, root: int) -> Ints:

@@ -26,8 +26,8 @@ from simdp.collectives.base import (
     Round,
     Simple,
 )
-from simdp.collectives.layout import Layout
 from simdp.collectives.levels import aligned_chunks
+from simdp.collectives.plans.layout import Layout
 from simdp.spec import PositiveBytes
 
 Ints = NDArray[np.int64]

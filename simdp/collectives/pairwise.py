@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from simdp.collectives.base import AllToAll, Order, Round, Simple
-from simdp.collectives.layout import Layout
+from simdp.collectives.plans.layout import Layout
 
 
 class PairwiseAllToAll(Simple, AllToAll):

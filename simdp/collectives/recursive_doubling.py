@@ -17,7 +17,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from simdp.collectives.base import AllGather, AllReduce, Barrier, Order, Round, Simple
-from simdp.collectives.layout import Layout
+from simdp.collectives.plans.layout import Layout
 from simdp.collectives.powers import core_of, double, downwards, upwards
 
 

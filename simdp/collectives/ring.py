@@ -20,7 +20,7 @@ from simdp.collectives.base import (
     Simple,
     even_offsets,
 )
-from simdp.collectives.layout import Layout
+from simdp.collectives.plans.layout import Layout
 from simdp.spec import PositiveBytes
 
 

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simdp.collectives.base import AllReduce, Broadcast, Reduce, Round, Simple
-from simdp.collectives.layout import Layout
 from simdp.collectives.levels import aligned_chunks
+from simdp.collectives.plans.layout import Layout
 from simdp.spec import PositiveBytes
 
 Ints = NDArray[np.int64]

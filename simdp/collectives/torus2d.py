@@ -19,14 +19,13 @@ from typing import Literal
 import numpy as np
 from pydantic import field_validator
 
-from simdp.collectives.base import AllGather, AllReduce, ReduceScatter
+from simdp.collectives.base import AllGather, AllReduce, Assembly, Composed, ReduceScatter
 from simdp.collectives.hierarchical import (
     HierarchicalAllGather,
     HierarchicalAllReduce,
     HierarchicalReduceScatter,
 )
-from simdp.collectives.layout import Layout
-from simdp.collectives.parts import Assembly, Composed
+from simdp.collectives.plans.layout import Layout
 from simdp.spec import Bool, Int, problem
 
 

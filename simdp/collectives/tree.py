@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from simdp.collectives.base import AllReduce, Barrier, Broadcast, Ints, Reduce, Round, Simple
-from simdp.collectives.layout import Layout
+from simdp.collectives.plans.layout import Layout
 from simdp.collectives.ring import pipeline_chunks
 from simdp.spec import PositiveBytes
 

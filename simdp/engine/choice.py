@@ -11,7 +11,7 @@ from simdp.cluster import Cluster
 from simdp.collectives import Layout, Plan
 from simdp.collectives.auto import Auto
 from simdp.collectives.base import Algorithm
-from simdp.collectives.parts import in_groups
+from simdp.collectives.plans.parts import in_groups
 from simdp.engine.fabrics.vector import VectorFabric
 from simdp.engine.network import Network
 from simdp.engine.ops import Launch, Op, Wait

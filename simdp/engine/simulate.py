@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from simdp.collectives import ledger
+from simdp.collectives.plans import ledger
 from simdp.engine.choice import Planner
 from simdp.engine.clocks import Clock, Fabric, clock_for
 from simdp.engine.neighbourhood import Neighbourhood

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simdp.cluster import Cluster
-from simdp.collectives import FAMILIES, Layout, closed_forms, closed_forms_exchanges
+from simdp.collectives import FAMILIES, Layout, closed_forms
+from simdp.collectives.closed_forms import exchanges, rings_and_trees
 from simdp.collectives.multi_ring import num_rings
 from simdp.engine.fabrics.event import EventFabric
 from simdp.engine.fabrics.job import Job
@@ -19,7 +20,7 @@ from simdp.results.trace import TraceBuilder
 
 EVERY_FORM = {
     name: form
-    for module in (closed_forms, closed_forms_exchanges)
+    for module in (rings_and_trees, exchanges)
     for name, form in vars(module).items()
     if name.endswith("_time")
 }

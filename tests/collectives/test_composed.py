@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from simdp.cluster import Cluster
-from simdp.collectives import FAMILIES, Layout, closed_forms_composed
+from simdp.collectives import FAMILIES, Layout, closed_forms
 from simdp.collectives.hierarchical import (
     HierarchicalAllReduce,
     HierarchicalAllToAll,
     HierarchicalReduceScatter,
 )
-from simdp.collectives.ledger import prove
 from simdp.collectives.levels import aligned_chunks
+from simdp.collectives.plans.ledger import prove
 from simdp.collectives.torus2d import Torus2dAllReduce, most_square
 from simdp.engine import payload
 from simdp.engine.fabrics.event import EventFabric
@@ -213,7 +213,7 @@ def test_aligned_chunks_are_powers_of_two(nbytes, chunks):
 @pytest.mark.parametrize(("num_nodes", "per_node"), [(1, 4), (4, 1), (2, 2), (3, 4), (4, 3)])
 @pytest.mark.parametrize("nbytes", [0.0, 1e6 / 3, 25e6])
 def test_hierarchies_of_rings_take_their_closed_forms(num_nodes, per_node, nbytes):
-    where, forms = nodes(num_nodes, per_node), closed_forms_composed
+    where, forms = nodes(num_nodes, per_node), closed_forms
     size = (nbytes, num_nodes, per_node, INSIDE, ACROSS)
     for family, formula in (
         ("all_reduce", forms.hierarchical_all_reduce_time),
@@ -225,9 +225,7 @@ def test_hierarchies_of_rings_take_their_closed_forms(num_nodes, per_node, nbyte
 
 @pytest.mark.parametrize(("num_nodes", "per_node"), [(1, 4), (4, 1), (2, 2), (3, 4)])
 def test_an_exchange_in_two_steps_takes_its_closed_form(num_nodes, per_node):
-    expected = closed_forms_composed.hierarchical_all_to_all_time(
-        12e6, num_nodes, per_node, INSIDE, ACROSS
-    )
+    expected = closed_forms.hierarchical_all_to_all_time(12e6, num_nodes, per_node, INSIDE, ACROSS)
     # Both steps have a link for every pair of ranks; a card serves one rail.
     check_durations(nodes(num_nodes, per_node), HierarchicalAllToAll(), 12e6, expected)
 
@@ -244,14 +242,14 @@ def test_a_broadcast_crosses_the_nodes_and_then_fills_them(root):
 
 @pytest.mark.parametrize(("rows", "columns"), [(1, 5), (2, 3), (4, 4), (3, 2)])
 def test_a_torus_takes_its_closed_form(rows, columns):
-    expected = closed_forms_composed.torus2d_all_reduce_time(6e6, rows, columns, *INSIDE)
+    expected = closed_forms.torus2d_all_reduce_time(6e6, rows, columns, *INSIDE)
     where = nodes(1, rows * columns)
     check_durations(where, Torus2dAllReduce(dims=(rows, columns)), 6e6, expected)
 
 
 @pytest.mark.parametrize("side", [2, 3, 4])
 def test_both_ways_of_a_square_torus_halve_the_bytes_in_time(side):
-    form = closed_forms_composed.torus2d_all_reduce_time
+    form = closed_forms.torus2d_all_reduce_time
     expected = form(6e6, side, side, *INSIDE, both_ways=True)
     where = nodes(1, side * side)
     plan = Torus2dAllReduce(both_ways=True).plan(layout(where), 6e6)
@@ -358,7 +356,7 @@ def test_an_inner_kind_without_an_all_gather_needs_one():
 )
 def test_closed_forms_refuse_counts_below_one(call, message):
     with pytest.raises(ValueError, match=f"^{message}$"):
-        call(closed_forms_composed)
+        call(closed_forms)
 
 
 def test_a_torus_of_no_ranks_is_refused():

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from simdp.cluster import Cluster
-from simdp.collectives import FAMILIES, Layout, closed_forms_composed
+from simdp.collectives import FAMILIES, Layout, closed_forms
 from simdp.collectives.hierarchical import HierarchicalAllReduce
-from simdp.collectives.ledger import prove
 from simdp.collectives.nvls import NvlsAllReduce
+from simdp.collectives.plans.ledger import prove
 from simdp.collectives.sharp import SharpAllReduce, SharpBroadcast
 from simdp.engine import payload
 from simdp.engine.fabrics.event import EventFabric
@@ -157,9 +157,9 @@ def test_a_broadcast_takes_the_shortest_way_over_the_tree():
 def test_nvls_takes_its_closed_forms(n, cuts):
     where, nbytes = switched(n), n * cuts * 1e6
     for family, formula in (
-        ("all_reduce", closed_forms_composed.nvls_all_reduce_time),
-        ("reduce_scatter", closed_forms_composed.nvls_reduce_scatter_time),
-        ("all_gather", closed_forms_composed.nvls_reduce_scatter_time),
+        ("all_reduce", closed_forms.nvls_all_reduce_time),
+        ("reduce_scatter", closed_forms.nvls_reduce_scatter_time),
+        ("all_gather", closed_forms.nvls_reduce_scatter_time),
     ):
         plan = FAMILIES[family]["nvls"](chunk_size="1 MB").plan(layout(where), nbytes)
         assert plan.num_chunks == n * cuts
@@ -171,7 +171,7 @@ def test_nvls_takes_its_closed_forms(n, cuts):
 @pytest.mark.parametrize("chunks", [1, 4])
 def test_trees_of_switches_take_their_closed_form(n, chunks):
     nbytes = chunks * 1e6
-    expected = closed_forms_composed.switch_tree_time(nbytes, 2, ALPHA, BETA, chunks)
+    expected = closed_forms.switch_tree_time(nbytes, 2, ALPHA, BETA, chunks)
     where = switched(n)
     plan = FAMILIES["broadcast"]["nvls"](chunk_size="1 MB").plan(layout(where), nbytes, 1)
     assert durations(where, plan, nbytes) == pytest.approx([expected] * 2, rel=1e-12)
@@ -183,7 +183,7 @@ def test_trees_of_switches_take_their_closed_form(n, chunks):
 
 
 def test_nvls_inside_and_sharp_across_add_up():
-    where, forms = switched(8, 4), closed_forms_composed
+    where, forms = switched(8, 4), closed_forms
     algorithm = HierarchicalAllReduce.model_validate({"inner": "nvls", "outer": "sharp"})
     nbytes = 4e6
     expected = 2 * forms.nvls_reduce_scatter_time(nbytes, 4, ALPHA, BETA, 1)
@@ -194,8 +194,8 @@ def test_nvls_inside_and_sharp_across_add_up():
 
 
 def test_alone_it_takes_no_time():
-    assert closed_forms_composed.nvls_all_reduce_time(1e6, 1, ALPHA, BETA, 1) == 0
-    assert closed_forms_composed.nvls_reduce_scatter_time(1e6, 1, ALPHA, BETA, 1) == 0
+    assert closed_forms.nvls_all_reduce_time(1e6, 1, ALPHA, BETA, 1) == 0
+    assert closed_forms.nvls_reduce_scatter_time(1e6, 1, ALPHA, BETA, 1) == 0
 
 
 # Where they cannot work --------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from msccl_examples import (
 from simdp.cluster import Cluster
 from simdp.collectives import FAMILIES, Collectives, Layout
 from simdp.collectives.hierarchical import HierarchicalAllReduce
-from simdp.collectives.ledger import prove
+from simdp.collectives.plans.ledger import prove
 from simdp.collectives.ring import RingAllReduce
 from simdp.engine import payload
 from simdp.engine.fabrics.event import EventFabric

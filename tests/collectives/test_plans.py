@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from simdp.collectives import FAMILIES, Layout, Round
 from simdp.collectives.base import expand
-from simdp.collectives.ledger import prove
+from simdp.collectives.plans.ledger import prove
 from simdp.collectives.ring import pipeline_chunks
 from simdp.errors import PlanError
 from simdp.spec import problems

@@ -20,7 +20,7 @@ from small_networks import (
 from simdp.collectives import FAMILIES
 from simdp.collectives.base import Plan, Round, even_offsets
 from simdp.engine.network import Network
-from simdp.engine.sharing import common_link, concurrent, fixed_shares, shared_link
+from simdp.engine.sharing import beside, common_link, fixed_shares, shared_link
 from simdp.engine.traffic import link_bytes
 from simdp.placement import layout
 
@@ -174,8 +174,12 @@ def test_parts_are_concurrent_unless_one_comes_after_the_other():
             todo += [n for n in after[todo.pop()] if n not in after[number]]
             after[number] |= set(todo)
     expected = {(i, j) for j in after for i in range(j) if i not in after[j]}
-    assert set(concurrent(parts)) == expected
+    found = {(i, j) for j, bits in enumerate(beside(parts)) for i in range(j) if bits >> i & 1}
+    assert found == expected
     assert expected
+    for i, bits in enumerate(beside(parts)):  # both ways alike, and none beside itself
+        assert not bits >> i & 1
+        assert all(beside(parts)[j] >> i & 1 == bits >> j & 1 for j in after)
 
 
 def test_jobs_have_a_link_in_common_or_none():

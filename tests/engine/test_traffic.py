@@ -117,7 +117,10 @@ def test_launches_are_counted_by_step_and_averaged_from_the_first_steady_one_on(
     traffic = Traffic()
     assert list(traffic.watch(iter(ops))) == ops  # passed on as they are
     assert traffic.per_step(1, 2) == {first: 4e6, second: 2e6}
-    assert traffic.per_step(0, 3) == {first: pytest.approx(17e6 / 3), second: pytest.approx(4e6 / 3)}
+    assert traffic.per_step(0, 3) == {
+        first: pytest.approx(17e6 / 3),
+        second: pytest.approx(4e6 / 3),
+    }
 
 
 # In a run -----------------------------------------------------------------------------------------

@@ -13,8 +13,8 @@ The contract of a plan
   (`Plan.order`), and the previous transfer from ``src`` to ``dst`` is done. Rounds are no barriers.
 * Every chunk is charged as the exact fraction ``nbytes / num_chunks``; the payload splits whole
   elements.
-* A plan may be made of parts (`simdp.collectives.parts`): other plans, on groups of ranks, one
-  after the other or at the same time.
+* A plan may be made of parts (`parts`): other plans, on groups of ranks, one after the other or at
+  the same time.
 * Vertices from ``world_size`` on are switches that add. They need not enter, and hold nothing at
   first.
 """

@@ -7,7 +7,10 @@ of one link.
 
 from __future__ import annotations
 
-from simdp.collectives.closed_forms import ring_all_reduce_time, ring_reduce_scatter_time
+from simdp.collectives.closed_forms.rings_and_trees import (
+    ring_all_reduce_time,
+    ring_reduce_scatter_time,
+)
 
 Wire = tuple[float, float]
 """Latency of a transfer [s], and inverse bandwidth [s/byte]."""

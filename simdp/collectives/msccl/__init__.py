@@ -35,10 +35,10 @@ from simdp.collectives.base import (
     Simple,
     even_offsets,
 )
-from simdp.collectives.layout import Layout
-from simdp.collectives.ledger import prove
-from simdp.collectives.msccl_program import read_program
-from simdp.collectives.msccl_rounds import Schedule, schedule
+from simdp.collectives.msccl.program import read_program
+from simdp.collectives.msccl.rounds import Schedule, schedule
+from simdp.collectives.plans.layout import Layout
+from simdp.collectives.plans.ledger import prove
 from simdp.errors import PlanError, ScenarioError
 from simdp.files import read_text
 

@@ -2,7 +2,7 @@
 
 The format is that of msccl-tools. Its attributes that concern the hardware only (``proto``,
 ``nchannels``, ``minBytes``, ``maxBytes``) are passed over. What the steps amount to is in
-`simdp.collectives.msccl_rounds`.
+`simdp.collectives.msccl.rounds`.
 """
 
 from __future__ import annotations

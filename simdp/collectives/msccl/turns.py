@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 from typing import Literal
 
-from simdp.collectives.msccl_program import RECEIVES, SENDS, Program, Step
+from simdp.collectives.msccl.program import RECEIVES, SENDS, Program, Step
 from simdp.errors import ScenarioError
 
 

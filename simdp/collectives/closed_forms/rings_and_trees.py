@@ -1,6 +1,6 @@
 """Alpha-beta formulas: the oracle of the tests and the dashed line of the plots.
 
-Rings, trees and the naive way; `closed_forms_exchanges` has those in which ranks exchange in pairs.
+Rings, trees and the naive way; `exchanges` has those in which ranks exchange in pairs.
 
 Equal, uncontended links; alpha is the latency of a transfer over its whole route [s], beta the
 inverse bandwidth [s/byte], S the buffer [bytes], n the number of ranks. Every function returns

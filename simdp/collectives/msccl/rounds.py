@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from simdp.collectives.base import Round
-from simdp.collectives.msccl_program import PUTS_TOGETHER, TAKES_APART, Place, Program
-from simdp.collectives.msccl_turns import Act, Acts, acts_of, pairs_of, take_turns
+from simdp.collectives.msccl.program import PUTS_TOGETHER, TAKES_APART, Place, Program
+from simdp.collectives.msccl.turns import Act, Acts, acts_of, pairs_of, take_turns
 
 
 class Move(NamedTuple):

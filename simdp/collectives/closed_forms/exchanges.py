@@ -7,7 +7,7 @@ Every function returns seconds, 0 for one rank, and raises ValueError for a worl
 
 from __future__ import annotations
 
-from simdp.collectives.closed_forms import check_world_size
+from simdp.collectives.closed_forms.rings_and_trees import check_world_size
 from simdp.collectives.tree import depth
 
 
@@ -24,7 +24,7 @@ def recursive_doubling_all_reduce_time(
     Parameters
     ----------
     nbytes, world_size, alpha, beta
-        As in `simdp.collectives.closed_forms.ring_all_reduce_time`.
+        As in `ring_all_reduce_time`.
 
     Returns
     -------
@@ -48,7 +48,7 @@ def recursive_doubling_all_gather_time(
     Parameters
     ----------
     nbytes, world_size, alpha, beta
-        As in `simdp.collectives.closed_forms.ring_all_reduce_time`.
+        As in `ring_all_reduce_time`.
 
     Returns
     -------
@@ -82,7 +82,7 @@ def halving_doubling_all_reduce_time(
     Parameters
     ----------
     nbytes, world_size, alpha, beta
-        As in `simdp.collectives.closed_forms.ring_all_reduce_time`.
+        As in `ring_all_reduce_time`.
 
     Returns
     -------
@@ -106,7 +106,7 @@ def halving_doubling_reduce_time(
     Parameters
     ----------
     nbytes, world_size, alpha, beta
-        As in `simdp.collectives.closed_forms.ring_all_reduce_time`.
+        As in `ring_all_reduce_time`.
 
     Returns
     -------

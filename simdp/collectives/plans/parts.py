@@ -7,19 +7,9 @@ stage with its next slice when it has left it with the one before.
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Hashable
-from typing import Self
-
 import numpy as np
-from numpy.typing import NDArray
-from pydantic import model_validator
 
-from simdp.collectives.base import Algorithm, Part, Plan, even_offsets
-from simdp.collectives.layout import Layout
-from simdp.spec import problem
-
-Ints = NDArray[np.int64]
+from simdp.collectives.plans.plan import Ints, Part, Plan
 
 NO_SPREAD = np.zeros(1, dtype=np.int64)
 
@@ -104,53 +94,3 @@ def in_groups(plan: Plan, groups: Ints) -> Plan:
         num_scratch=plan.num_scratch,
         parts=tuple(parts.parts),
     )
-
-
-class Composed(Algorithm):
-    """An algorithm that is put together from others."""
-
-    @model_validator(mode="after")
-    def _members_are_certain(self) -> Self:
-        for name in type(self).model_fields:
-            if getattr(getattr(self, name), "kind", None) == "auto":
-                raise problem(
-                    f"{name}: auto chooses between whole algorithms; name one, or list several as "
-                    "candidates of auto."
-                )
-        return self
-
-    @abstractmethod
-    def cuts(self, layout: Layout, nbytes: float) -> tuple[Hashable, ...]:
-        """How each of the others cuts its share of a buffer of ``nbytes``."""
-
-    @abstractmethod
-    def assemble(
-        self, layout: Layout, cuts: tuple[Hashable, ...], root: int, parts: Assembly
-    ) -> int:
-        """Add the parts; return the number of chunks of the whole."""
-
-    def num_scratch(self, layout: Layout, num_chunks: int) -> int:
-        """Chunks that a rank needs beside the buffer's."""
-        return 0
-
-    def cut(self, layout: Layout, nbytes: float) -> Hashable:
-        """See `Algorithm`."""
-        return self.cuts(layout, nbytes / self.slices)
-
-    def build(self, layout: Layout, cut: Hashable, root: int) -> Plan:
-        """See `Algorithm`."""
-        assert isinstance(cut, tuple)
-        parts = Assembly()
-        num_chunks = self.assemble(layout, cut, root, parts)
-        return Plan(
-            collective=self.collective,
-            world_size=layout.world_size,
-            num_chunks=num_chunks * self.slices,
-            root=root,
-            rounds=lambda: iter(()),
-            offsets=even_offsets(num_chunks * self.slices),
-            slices=self.slices,
-            num_scratch=self.num_scratch(layout, num_chunks) * self.slices,
-            num_switches=layout.num_switches,
-            parts=in_slices(parts.parts, self.slices),
-        )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from simdp.collectives.plan import Round
+from simdp.collectives.plans.plan import Round
 
 
 def _slice(transfers: Round, number: int, slices: int) -> Round:

@@ -1,0 +1,251 @@
+"""Which clock plays a run, and why; and that several streams and jobs end as they should."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_networks import between, cluster
+from small_scenario import CLUSTER, FAST
+
+import simdp
+from simdp.collectives import FAMILIES
+from simdp.collectives.base import Plan, Round, even_offsets
+from simdp.collectives.ring import RingAllReduce
+from simdp.engine import clocks, network
+from simdp.engine.clocks import clock_for
+from simdp.engine.fabrics.event import EventFabric
+from simdp.engine.fabrics.job import Job
+from simdp.engine.launcher import _overlapping
+from simdp.engine.network import Network
+from simdp.engine.ops import Launch, Wait, Work
+from simdp.engine.slowdown import Slowdown
+from simdp.errors import ScenarioError
+from simdp.placement import layout
+from simdp.results.trace import TraceBuilder
+
+ROOT = Path(__file__).parents[2]
+PARAMETERS = {
+    "model": {"kind": "parameters", "num_params": 1_000_000},
+    "microbatch": 8,
+    "steps": 2,
+    "optimizer": "none",
+}
+
+
+def chosen(where, plans, **options):
+    return clock_for(Network(where), plans, Slowdown(where, 0), TraceBuilder(), **options)
+
+
+def test_the_vectorised_clock_plays_where_no_link_is_shared():
+    where = cluster(4, "ring")
+    clock = chosen(where, [RingAllReduce().plan(4, 1e6)])
+    assert (clock.fabric, clock.why) == ("vector", "no link is shared")
+
+
+def test_the_event_clock_plays_where_a_link_is_shared_and_says_which():
+    where = cluster(4, "switch")
+    clock = chosen(where, [FAMILIES["all_reduce"]["direct"]().plan(4, 1e6)])
+    assert clock.fabric == "event"
+    assert re.fullmatch(
+        r"the link from (rank \d|the switch) to (rank \d|the switch) is shared", clock.why
+    )
+
+
+def test_a_certain_clock_may_be_asked_for():
+    where, plan = cluster(4, "ring"), RingAllReduce().plan(4, 1e6)
+    clock = chosen(where, [plan], asked="event")
+    assert (clock.fabric, clock.why) == ("event", "as asked for")
+    assert chosen(where, [plan], asked="vector").fabric == "vector"
+    shares = FAMILIES["all_reduce"]["direct"]().plan(4, 1e6)
+    with pytest.raises(ValueError, match=r"fabric 'vector' is not exact here: the link from .* is"):
+        chosen(where, [shares], asked="vector")
+
+
+def test_fixed_shares_stand_in_where_a_collective_has_too_many_transfers(monkeypatch):
+    where = cluster(4, "switch")
+    plan = FAMILIES["all_reduce"]["direct"]().plan(4, 1e6)
+    monkeypatch.setattr(clocks, "MAX_EVENT_TRANSFERS", plan.num_transfers - 1)
+    clock = chosen(where, [plan])
+    assert clock.fabric == "fixed-share vector"
+    assert clock.why.endswith(f" is shared, by a collective of {plan.num_transfers} transfers")
+    assert chosen(where, [plan], most_transfers=lambda: 1).fabric == "event"
+    assert chosen(where, [plan], asked="event").fabric == "event"
+
+
+def test_the_longest_collective_of_a_run_counts_not_the_one_that_shows_what_is_shared(
+    load, monkeypatch
+):
+    """A tree of 4 ranks cuts 4 MB into 8 chunks, which cross 6 connections; at 0 bytes, into 1."""
+    monkeypatch.setattr(clocks, "MAX_EVENT_TRANSFERS", 47)
+    where = {**CLUSTER, "topology": "switch"}
+    collectives = {"all_reduce": "tree"}
+    result = simdp.simulate(
+        load(cluster=where, workload=PARAMETERS, numerics=False, collectives=collectives)
+    )
+    assert result.network["fabric"] == "fixed-share vector"
+    assert result.network["why"].endswith("is shared, by a collective of 48 transfers")
+    monkeypatch.setattr(clocks, "MAX_EVENT_TRANSFERS", 48)
+    result = simdp.simulate(
+        load(cluster=where, workload=PARAMETERS, numerics=False, collectives=collectives)
+    )
+    assert result.network["fabric"] == "event"
+
+
+def test_a_run_without_collectives_plays_on_either_clock(load):
+    common = {"cluster": {**FAST, "world_size": 1}, "strategy": "single"}
+    runs = [simdp.simulate(load(**common), fabric=fabric) for fabric in ("event", "vector")]
+    assert runs[0].metrics == runs[1].metrics
+    assert runs[0].network["num_links_used"] == 0
+
+
+# Streams ------------------------------------------------------------------------------------------
+
+
+def two_streams(where, plans, sizes, delays):
+    """When the collectives of two streams end that are launched side by side."""
+    trace = TraceBuilder()
+    job = Job(Network(where), {0: [plans[0]], 1: [plans[1]]}, Slowdown(where, 0), trace)
+    script = [
+        Work(0, "forward", "x", np.asarray(delays, dtype=float)),
+        Launch(0, "a", 0, plans[0], sizes[0], False, 0),
+        Launch(0, "b", 1, plans[1], sizes[1], False, 1),
+        Wait((0, 1)),
+    ]
+    EventFabric([job]).play([iter(script)])
+    spans = [span for span in trace.build().spans if span.activity == "comm"]
+    return [max(s.end for s in spans if s.name.endswith(name)) for name in "ab"]
+
+
+def test_streams_over_different_links_do_not_wait_for_each_other():
+    """Two chains, one from rank 0 to 3 and the other back: each as if it were alone."""
+    where, nbytes = cluster(6, "ring"), 4e6
+    one = Round(np.array([0, 1, 2]), np.array([1, 2, 3]), np.arange(3), False)
+    back = Round(one.dst, one.src, one.chunk, False)
+    plans = [
+        Plan("broadcast", 6, 3, 0, lambda r=r: iter([r] * 5), even_offsets(3)) for r in (one, back)
+    ]
+    delays = [0.0, 0.0, 1e-5, 0.0, 0.0, 0.0]
+    first, second = two_streams(where, plans, [nbytes, 2 * nbytes], delays)
+    assert first == pytest.approx(1e-5 + 5 * (5e-6 + nbytes / 3 / 25e9), rel=1e-12)
+    assert second == pytest.approx(1e-5 + 5 * (5e-6 + 2 * nbytes / 3 / 25e9), rel=1e-12)
+
+
+def test_the_shorter_of_two_streams_ends_first_and_leaves_the_links_to_the_other():
+    """No latency: until the shorter ring's end both have half; then the longer one has all."""
+    where, n = cluster(4, "ring", alpha="0 s"), 4
+    plan = RingAllReduce().plan(n, 4e6)
+    short, long = two_streams(where, [plan, plan], [2e6, 6e6], np.zeros(n))
+    moved = 2 * (n - 1) / n
+    assert short == pytest.approx(moved * 2 * 2e6 / 25e9, rel=1e-9)
+    assert long == pytest.approx(moved * 8e6 / 25e9, rel=1e-9)
+
+
+def test_a_job_may_end_with_a_collective_that_nobody_waits_for():
+    """Beside a neighbour that never ends, the clock runs until that collective is done."""
+    where = cluster(8, devices_per_node=2, inter_node=between("ring", "0 s"))
+    plan, half = RingAllReduce().plan(4, 1e6), cluster(4)
+
+    def endless():
+        for number in range(10_000):
+            yield Launch(0, "x", number, plan, 1e6, False)
+            yield Wait((number,))
+        raise AssertionError("the clock should have stopped long ago")
+
+    traces = [TraceBuilder(), TraceBuilder(keep=False)]
+    jobs = [
+        Job(Network(where, np.array(ranks)), {0: [plan]}, Slowdown(half, 0), trace)
+        for ranks, trace in zip(([0, 1, 4, 5], [2, 3, 6, 7]), traces, strict=True)
+    ]
+    EventFabric(jobs).play([iter([Launch(0, "last", 0, plan, 1e6, False)]), endless()])
+    assert {span.rank for span in traces[0].build().spans} == {0, 1, 2, 3}
+
+
+# Thousands of slices ------------------------------------------------------------------------------
+
+
+def test_parts_of_a_thousand_slices_are_told_apart_without_a_look_at_every_pair():
+    where = cluster(4, "full_mesh", devices_per_node=2, inter_node=between("full_mesh", cards=2))
+    plan = FAMILIES["all_reduce"]["hierarchical"](slices=1024).plan(layout(where), 1e6)
+    assert len(plan.everything) == 3 * 1024
+    # One slice is scattered inside the nodes while another is gathered there.
+    assert chosen(where, [plan]).fabric == "event"
+    assert _overlapping(plan)
+
+
+# Routes that are too long -------------------------------------------------------------------------
+
+
+def test_routes_that_would_fill_the_memory_are_refused_in_one_line(monkeypatch):
+    monkeypatch.setattr(network, "MAX_ROUTE_LINKS", 100)
+    where = cluster(16, "ring")
+    plan = FAMILIES["all_reduce"]["halving_doubling"]().plan(16, 1e6)
+    with pytest.raises(ScenarioError) as caught:
+        chosen(where, [plan])
+    assert caught.value.problems == [
+        "collectives.all_reduce: 64 connections over routes of up to 8 links do not fit the "
+        "memory; use an algorithm of neighbours, such as ring, or a topology with short ways, such "
+        "as switch."
+    ]
+    assert chosen(where, [RingAllReduce().plan(16, 1e6)]).fabric == "vector"
+
+
+@pytest.mark.parametrize("kind", ["halving_doubling", "recursive_doubling", "tree"])
+def test_a_ring_of_sixteen_thousand_ranks_is_too_long_for_those_who_send_far(load, kind):
+    where = {**CLUSTER, "world_size": 16_384}
+    scenario = load(
+        cluster=where, workload=PARAMETERS, numerics=False, collectives={"all_reduce": kind}
+    )
+    with pytest.raises(ScenarioError, match="do not fit the memory; use an algorithm of neighb"):
+        simdp.simulate(scenario)
+
+
+# Scale --------------------------------------------------------------------------------------------
+
+SCALE = """
+import resource, sys
+from pathlib import Path
+import simdp
+from simdp.scenario import checked
+kind, topology = sys.argv[1:3]
+between = {"topology": "switch", "link": "ib-hdr", "links_per_node": 8}
+node = {"devices_per_node": 8, "inter_node": between}
+cluster = {"world_size": 4096, "device": "a100-sxm4-80gb", "topology": topology, "link": "nvlink3"}
+model = {"kind": "parameters", "num_params": 40_000_000}
+result = simdp.simulate(checked({
+    "cluster": cluster | (node if topology == "switch" else {}),
+    "workload": {"model": model, "microbatch": 8, "steps": 2},
+    "collectives": {"all_reduce": kind},
+}, Path()))
+assert result.metrics["step_time_s"] > 0
+print(result.network["fabric"], resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, sep=":")
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "topology", "fabric"),
+    [
+        ("ring", "switch", "vector"),
+        ("halving_doubling", "switch", "vector"),
+        ("hierarchical", "switch", "vector"),
+        ("auto", "switch", "vector"),
+        ("tree", "full_mesh", "vector"),
+        ("tree", "switch", "fixed-share vector"),
+        ("double_tree", "full_mesh", "fixed-share vector"),
+    ],
+)
+def test_a_step_of_four_thousand_ranks_needs_little_memory(kind, topology, fabric):
+    """160 MB of gradients, of which trees make two million transfers and more."""
+    done = subprocess.run(
+        [sys.executable, "-c", SCALE, kind, topology],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found, megabytes = done.stdout.strip().split(":")
+    assert found == fabric
+    assert int(megabytes) < 400
