@@ -19,8 +19,8 @@ from simdp.collectives.ring import RingAllReduce
 from simdp.engine.fabrics.event import EventFabric
 from simdp.engine.fabrics.job import Job
 from simdp.engine.network import Network
+from simdp.engine.network.sharing import shared_link
 from simdp.engine.ops import Launch, Op, Wait, Work
-from simdp.engine.sharing import shared_link
 from simdp.engine.slowdown import Slowdown
 from simdp.results.trace import TraceBuilder
 

@@ -14,8 +14,8 @@ from simdp.collectives.base import Algorithm
 from simdp.collectives.plans.parts import in_groups
 from simdp.engine.fabrics.vector import VectorFabric
 from simdp.engine.network import Network
+from simdp.engine.network.sharing import shared_link
 from simdp.engine.ops import Launch, Op, Wait
-from simdp.engine.sharing import shared_link
 from simdp.engine.slowdown import Slowdown
 from simdp.placement import among_others, group_layout, layout
 from simdp.results.trace import TraceBuilder

@@ -9,18 +9,18 @@ from typing import Literal, NamedTuple
 from simdp.collectives import Plan
 from simdp.engine.fabrics.vector import VectorFabric
 from simdp.engine.network import Network
+from simdp.engine.network.sharing import Routed, common_link, shared_link
 from simdp.engine.ops import Op
-from simdp.engine.sharing import Routed, common_link, shared_link
 from simdp.engine.slowdown import Slowdown
 from simdp.results.trace import TraceBuilder
 
 Fabric = Literal["auto", "event", "vector"]
 
 FIXED_SHARES = "fixed-share vector"
-"""The vectorised fabric where links are shared; see `simdp.engine.sharing.fixed_shares`."""
+"""The vectorised fabric where links are shared; see `simdp.engine.network.sharing.fixed_shares`."""
 
-MAX_EVENT_TRANSFERS = 2_000_000
-"""A collective of more transfers than these would keep the event fabric busy for a minute."""
+MAX_EVENT_TRANSFERS = 500_000
+"""A collective of more transfers than these would keep the event fabric busy for ten seconds."""
 
 
 class OtherJob(NamedTuple):

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from simdp.collectives import Collectives, Part, Plan
 from simdp.engine.choice import Planner
+from simdp.engine.network.sharing import meeting
 from simdp.engine.ops import Launch
-from simdp.engine.sharing import meeting
 
 MAX_TRANSFERS_PER_CALL = 2_000
 MAX_TRANSFERS_PER_RUN = 100_000

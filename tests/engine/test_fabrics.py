@@ -23,8 +23,8 @@ from simdp.engine.fabrics.event import EventFabric
 from simdp.engine.fabrics.job import Job
 from simdp.engine.fabrics.vector import VectorFabric
 from simdp.engine.network import Connections, Network
+from simdp.engine.network.sharing import shared_link
 from simdp.engine.ops import Launch, Wait, Work
-from simdp.engine.sharing import shared_link
 from simdp.engine.slowdown import Slowdown
 from simdp.errors import DeadlockError, ScenarioError
 from simdp.placement import layout

@@ -10,7 +10,7 @@ import simpy
 from simdp.collectives import Part, Plan
 from simdp.engine.fabrics.call import Call
 from simdp.engine.network import Network
-from simdp.engine.sharing import beside
+from simdp.engine.network.sharing import beside
 from simdp.engine.slowdown import Slowdown
 from simdp.results.trace import TraceBuilder
 

@@ -15,8 +15,8 @@ from simdp.collectives import Part, Plan
 from simdp.engine.fabrics import recurrences
 from simdp.engine.fabrics.recurrences import Pace, Recorder
 from simdp.engine.network import Connections, Network
+from simdp.engine.network.sharing import fixed_shares
 from simdp.engine.ops import Launch, Meet, Op, Wait, Work
-from simdp.engine.sharing import fixed_shares
 from simdp.engine.slowdown import Slowdown
 from simdp.results.trace import COMM_LANE, COMPUTE_LANE, FIRST_SEND_LANE, TraceBuilder
 

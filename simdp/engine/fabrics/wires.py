@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from simdp.cluster import Cluster
 from simdp.collectives import Part
 from simdp.engine.network import Network
-from simdp.engine.sharing import overtaken
+from simdp.engine.network.sharing import overtaken
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

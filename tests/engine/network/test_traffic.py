@@ -12,8 +12,8 @@ from simdp.collectives import FAMILIES
 from simdp.collectives.ring import RingAllReduce
 from simdp.engine.collective import Bench
 from simdp.engine.network import Network
+from simdp.engine.network.traffic import MAX_LISTED, Traffic, link_bytes, link_use, report
 from simdp.engine.ops import Launch, Meet, Wait, Work
-from simdp.engine.traffic import MAX_LISTED, Traffic, link_bytes, link_use, report
 from simdp.placement import layout
 from simdp.results.result import Study
 

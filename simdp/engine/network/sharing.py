@@ -129,8 +129,7 @@ def _crowded_in(network: Network, part: Part) -> int | None:
         crowded = _repeated(links[turn.pair])
         if crowded is not None:
             return crowded
-    # In different rounds: only what one rank sends, or what one rank gets, takes turns.
-    return _without_owner([_users(network, part)])
+    return None  # transfers of different rounds are looked at as those of different parts are
 
 
 def _without_owner(users: Sequence[tuple[Ints, Ints, Ints]]) -> int | None:
