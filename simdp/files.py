@@ -331,21 +331,22 @@ class XmlElement(NamedTuple):
     children: list[XmlElement]
 
 
-def read_xml(path: Path) -> XmlElement:
-    """Read an XML file: elements and attributes; text between them is passed over.
+def parse_xml(text: str, where: str) -> XmlElement:
+    """Read XML from a text: elements and attributes; text between them is passed over.
+
+    A document type is refused, since the entities that it declares can grow without bounds.
+
+    Parameters
+    ----------
+    text : str
+        The whole file.
+    where : str
+        Leads the errors, for example the file.
 
     Raises
     ------
     ScenarioError
-        With the file, the line and the reason.
-    """
-    return parse_xml(read_text(path, "an algorithm is XML"), str(path))
-
-
-def parse_xml(text: str, where: str) -> XmlElement:
-    """Read XML from a text, as `read_xml` does; ``where`` leads its errors.
-
-    A document type is refused, since the entities that it declares can grow without bounds.
+        With the line and the reason.
     """
     from xml.parsers import expat
 

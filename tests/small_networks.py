@@ -10,6 +10,7 @@ from simdp.engine.fabrics.event import EventFabric
 from simdp.engine.fabrics.job import Job
 from simdp.engine.fabrics.vector import VectorFabric
 from simdp.engine.network import Network
+from simdp.engine.network.sharing import shared_link
 from simdp.engine.ops import Launch, Wait, Work
 from simdp.engine.slowdown import Slowdown
 from simdp.results.trace import TraceBuilder
@@ -129,6 +130,21 @@ def watched(where, launched, delays):
     fabric = Watched([Job(Network(where), {0: plans}, Slowdown(where, 0), trace)])
     fabric.play([calls(launched, delays)])
     return fabric, trace.build()
+
+
+def durations(where, plan, nbytes):
+    """How long a collective takes on both clocks; on one where transfers may share a link."""
+    found = []
+    alone = shared_link(Network(where), [plan]) is None
+    for fabric in ("event", "vector") if alone else ("event",):
+        trace, network, slowdown = TraceBuilder(), Network(where), Slowdown(where, 0)
+        script = iter([Launch(0, "call", 0, plan, nbytes, True), Wait((0,))])
+        if fabric == "event":
+            EventFabric([Job(network, {0: [plan]}, slowdown, trace)]).play([script])
+        else:
+            VectorFabric(network, slowdown, trace).play(script)
+        found.append(trace.build().end.max(initial=0.0))
+    return found
 
 
 def vectorised(where, launched, delays):

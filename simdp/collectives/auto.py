@@ -89,11 +89,23 @@ class Auto(Algorithm):
         return None
 
     def cut(self, layout: Layout, nbytes: float) -> Hashable:
-        """See `Algorithm`; nothing is cut before the engine has chosen."""
+        """See `Algorithm`; nothing is cut before the engine has chosen.
+
+        Raises
+        ------
+        TypeError
+            Always.
+        """
         raise TypeError("auto has no plan; simdp.engine.choice.Planner chooses an algorithm")
 
     def build(self, layout: Layout, cut: Hashable, root: int) -> Plan:
-        """See `Algorithm`; nothing is built before the engine has chosen."""
+        """See `Algorithm`; nothing is built before the engine has chosen.
+
+        Raises
+        ------
+        TypeError
+            Always.
+        """
         raise TypeError("auto has no plan; simdp.engine.choice.Planner chooses an algorithm")
 
 

@@ -64,11 +64,6 @@ def complement(num_places: int) -> Ints:
     return places[::-1] if num_places % 2 == 0 else np.roll(places, -1)
 
 
-def depth_in_order(num_places: int) -> int:
-    """Levels below the root, ``ceil(log2 num_places)``."""
-    return (num_places - 1).bit_length()
-
-
 def _by_depth(num_nodes: int, per_node: int) -> tuple[Ints, Ints, Ints]:
     """Edges of a tree of chains, place ``v * per_node + i`` being the i-th of chain v.
 

@@ -54,8 +54,10 @@ class Clock:
         Which.
     why : str
         Why this one, in a few words.
-    network : Network
-        Routes.
+    network, plans, slowdown, trace
+        As for `clock_for`.
+    others : sequence of OtherJob
+        Those of the other jobs that play beside it.
     """
 
     fabric: str

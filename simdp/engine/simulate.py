@@ -103,7 +103,7 @@ def _result(
     workload, strategy, cluster = scenario.workload, scenario.strategy, scenario.cluster
     n, model, trace, records = cluster.world_size, workload.model, builder.build(), cohort.records
     microbatches = largest_microbatches(workload, n)
-    parts = {size: rank_memory(workload, strategy, size) for size in set(microbatches)}
+    parts = {size: rank_memory(workload, strategy, size) for size in dict.fromkeys(microbatches)}
     peaks = [parts[size].total() for size in microbatches]
     fullest = parts[max(microbatches)]
     buckets = strategy.bucket_nbytes(

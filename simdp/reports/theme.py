@@ -130,6 +130,30 @@ def new_figure(num_axes: int = 1, num_rows: int = 0) -> tuple[Figure, list[Axes]
     return figure, list(grid[:, 0])
 
 
+def line_style(number: int, covered: int) -> dict[str, Any]:
+    """Choose width, markers and layer of one of several lines.
+
+    Parameters
+    ----------
+    number : int
+        Of the line; each lies above those before it.
+    covered : int
+        How many later lines coincide with it; it is wider than these, and so still seen.
+
+    Returns
+    -------
+    dict of str to object
+        Arguments of Matplotlib's ``plot``.
+    """
+    return {
+        "linewidth": LINE_WIDTH + 2.2 * covered,
+        "markersize": MARKER_SIZE + 3 * covered,
+        "markeredgecolor": "white",
+        "markeredgewidth": 0.6,
+        "zorder": 3 + 0.01 * number,
+    }
+
+
 def footer(study: Study | CollectiveStudy) -> str:
     """Say what a plot was made from: ``"scenario 8gpu_ring · seed 0 · simdp 0.1.0"``."""
     if isinstance(study, CollectiveStudy):

@@ -31,6 +31,11 @@ def sweep(scenario: Scenario, *, processes: int = 1, progress: Progress | None =
     Study
         The points in the order of the grid. Only the last point of a sweep keeps its trace, and
         no point of a sweep its weights, since nothing asks for the others.
+
+    Raises
+    ------
+    ValueError
+        If ``processes < 1``.
     """
     if processes < 1:
         raise ValueError(f"processes must be >= 1, got {processes}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-NEED_NUMBERS = ("weights", "group_by_length", "sync_batchnorm")
+NEED_NUMBERS = ("weights", "group_by_length", "sync_batchnorm", "inject")
 NEED_SAMPLES = ("samples_per_rank", "shuffle", "drop_last", "epochs")
 
 

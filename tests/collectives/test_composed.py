@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from small_networks import DEVICE, durations
 
 from simdp.cluster import Cluster
 from simdp.collectives import FAMILIES, Layout, closed_forms
@@ -17,25 +18,10 @@ from simdp.collectives.levels import aligned_chunks
 from simdp.collectives.plans.ledger import prove
 from simdp.collectives.torus2d import Torus2dAllReduce, most_square
 from simdp.engine import payload
-from simdp.engine.fabrics.event import EventFabric
-from simdp.engine.fabrics.job import Job
-from simdp.engine.fabrics.vector import VectorFabric
-from simdp.engine.network import Network
-from simdp.engine.network.sharing import shared_link
-from simdp.engine.ops import Launch, Wait
-from simdp.engine.slowdown import Slowdown
 from simdp.placement import layout
-from simdp.results.trace import TraceBuilder
 from simdp.spec import problems
 
 INSIDE, ACROSS = (5e-6, 1 / 25e9), (20e-6, 1 / 5e9)
-DEVICE = {
-    "peak": {"float32": "10 TFLOP/s"},
-    "memory": "10 GB",
-    "memory_bandwidth": "1 TB/s",
-    "efficiency": 0.5,
-    "launch": "0 s",
-}
 BY_LEVELS = [
     pytest.param(family, kind, id=f"{family}-{kind}")
     for family, table in FAMILIES.items()
@@ -64,21 +50,6 @@ def nodes(num_nodes, per_node, across="full_mesh"):
             **more,
         }
     )
-
-
-def durations(where, plan, nbytes):
-    """How long a collective takes on both clocks; on one where transfers may share a link."""
-    found = []
-    alone = shared_link(Network(where), [plan]) is None
-    for fabric in ("event", "vector") if alone else ("event",):
-        trace, network, slowdown = TraceBuilder(), Network(where), Slowdown(where, 0)
-        script = iter([Launch(0, "call", 0, plan, nbytes, True), Wait((0,))])
-        if fabric == "event":
-            EventFabric([Job(network, {0: [plan]}, slowdown, trace)]).play([script])
-        else:
-            VectorFabric(network, slowdown, trace).play(script)
-        found.append(trace.build().end.max(initial=0.0))
-    return found
 
 
 def check_durations(where, algorithm, nbytes, expected, root=0):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from small_networks import DEVICE, durations
 
 from simdp.cluster import Cluster
 from simdp.collectives import FAMILIES, Layout, closed_forms
@@ -10,23 +11,9 @@ from simdp.collectives.nvls import NvlsAllReduce
 from simdp.collectives.plans.ledger import prove
 from simdp.collectives.sharp import SharpAllReduce, SharpBroadcast
 from simdp.engine import payload
-from simdp.engine.fabrics.event import EventFabric
-from simdp.engine.fabrics.job import Job
-from simdp.engine.fabrics.vector import VectorFabric
-from simdp.engine.network import Network
-from simdp.engine.ops import Launch, Wait
-from simdp.engine.slowdown import Slowdown
 from simdp.placement import layout
-from simdp.results.trace import TraceBuilder
 
 ALPHA, BETA = 5e-6, 1 / 25e9
-DEVICE = {
-    "peak": {"float32": "10 TFLOP/s"},
-    "memory": "10 GB",
-    "memory_bandwidth": "1 TB/s",
-    "efficiency": 0.5,
-    "launch": "0 s",
-}
 ADDS = {"kind": "switch", "in_network": True}
 IN_NETWORK = [
     pytest.param(family, kind, id=f"{family}-{kind}")
@@ -56,19 +43,6 @@ def across(n, leaf):
     leaves = -(-n // leaf)
     above = tuple(n + rank // leaf for rank in range(n))
     return Layout(n, 1, across=above + (n + leaves,) * leaves + (-1,))
-
-
-def durations(where, plan, nbytes):
-    found = []
-    for fabric in ("event", "vector"):
-        trace, network, slowdown = TraceBuilder(), Network(where), Slowdown(where, 0)
-        script = iter([Launch(0, "call", 0, plan, nbytes, True), Wait((0,))])
-        if fabric == "event":
-            EventFabric([Job(network, {0: [plan]}, slowdown, trace)]).play([script])
-        else:
-            VectorFabric(network, slowdown, trace).play(script)
-        found.append(trace.build().end.max())
-    return found
 
 
 def sent_up_and_down(plan, nbytes):
@@ -242,6 +216,8 @@ def test_layouts_without_the_switches_are_refused(kind, where, reason):
 def test_rails_with_trees_of_their_own_shape_see_no_switches():
     """Rank 3 hangs on a leaf of its own, so that the rails 0 and 1 climb unlike trees."""
     where = Layout(4, 2, across=(4, 4, 4, 5, 6, 6, -1))
+    with pytest.raises(ValueError, match="between nodes form another tree for every rail"):
+        where.rails()
     assert HierarchicalAllReduce().problem_with(where) is None
     prove(HierarchicalAllReduce().plan(where, 1.0))
     outer = HierarchicalAllReduce.model_validate({"outer": "sharp"})

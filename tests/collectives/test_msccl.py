@@ -17,29 +17,15 @@ from msccl_examples import (
     star_gather,
     step,
 )
+from small_networks import cluster, durations
 
-from simdp.cluster import Cluster
 from simdp.collectives import FAMILIES, Collectives, Layout
 from simdp.collectives.hierarchical import HierarchicalAllReduce
 from simdp.collectives.plans.ledger import prove
 from simdp.collectives.ring import RingAllReduce
 from simdp.engine import payload
-from simdp.engine.fabrics.event import EventFabric
-from simdp.engine.fabrics.job import Job
-from simdp.engine.fabrics.vector import VectorFabric
-from simdp.engine.network import Network
-from simdp.engine.ops import Launch, Wait
-from simdp.engine.slowdown import Slowdown
-from simdp.results.trace import TraceBuilder
 
 ALPHA, BETA = 5e-6, 1 / 25e9
-DEVICE = {
-    "peak": {"float32": "10 TFLOP/s"},
-    "memory": "10 GB",
-    "memory_bandwidth": "1 TB/s",
-    "efficiency": 0.5,
-    "launch": "0 s",
-}
 every_example = pytest.mark.parametrize(
     ("collective", "text"), EXAMPLES.values(), ids=list(EXAMPLES)
 )
@@ -57,23 +43,9 @@ def member(tmp_path):
     return read
 
 
-def wired(n):
-    link = {"alpha": "5 us", "bandwidth": "25 GB/s"}
-    raw = {"world_size": n, "device": DEVICE, "topology": "full_mesh", "link": link}
-    return Cluster.model_validate(raw)
-
-
-def durations(plan, nbytes):
-    where, found = wired(plan.world_size), []
-    for fabric in ("event", "vector"):
-        trace, network, slowdown = TraceBuilder(), Network(where), Slowdown(where, 0)
-        script = iter([Launch(0, "call", 0, plan, nbytes, True), Wait((0,))])
-        if fabric == "event":
-            EventFabric([Job(network, {0: [plan]}, slowdown, trace)]).play([script])
-        else:
-            VectorFabric(network, slowdown, trace).play(script)
-        found.append(trace.build().end.max())
-    return found
+def on_a_mesh(plan, nbytes):
+    """How long a plan takes on both clocks where every pair of ranks has a link."""
+    return durations(cluster(plan.world_size, "full_mesh"), plan, nbytes)
 
 
 def wanted(collective, before, mine):
@@ -192,7 +164,7 @@ def test_the_plan_does_what_the_thread_blocks_do(collective, text, seed, member)
 @every_example
 def test_both_clocks_agree(collective, text, member):
     made = member(collective, text)
-    event, vector = durations(made.plan(made.loaded.num_ranks, 4e6), 4e6)
+    event, vector = on_a_mesh(made.plan(made.loaded.num_ranks, 4e6), 4e6)
     assert event == pytest.approx(vector, rel=1e-12)
 
 
@@ -201,7 +173,7 @@ def test_a_ring_from_a_file_is_the_ring(n, member):
     plan, ours = member("all_reduce", ring_all_reduce(n)).plan(n, 3e6), RingAllReduce().plan(n, 3e6)
     assert (plan.num_rounds, plan.num_scratch) == (2 * (n - 1), 0)
     np.testing.assert_array_equal(plan.sends_per_rank, ours.sends_per_rank)
-    assert durations(plan, 3e6) == pytest.approx(durations(ours, 3e6), rel=1e-12)
+    assert on_a_mesh(plan, 3e6) == pytest.approx(on_a_mesh(ours, 3e6), rel=1e-12)
 
 
 @pytest.mark.parametrize("n", [2, 4, 5])
@@ -209,18 +181,18 @@ def test_all_pairs_take_two_transfers(n, member):
     """What a rank adds at home takes no time."""
     plan = member("all_reduce", all_pairs(n)).plan(n, n * 1e6)
     assert plan.sends_per_rank.tolist() == [2 * (n - 1)] * n
-    assert durations(plan, n * 1e6) == pytest.approx([2 * (ALPHA + BETA * 1e6)] * 2, rel=1e-12)
+    assert on_a_mesh(plan, n * 1e6) == pytest.approx([2 * (ALPHA + BETA * 1e6)] * 2, rel=1e-12)
 
 
 def test_a_hierarchy_takes_three_transfers(member):
     plan = member("all_reduce", hierarchical_all_reduce()).plan(4, 2e6)
-    assert durations(plan, 2e6) == pytest.approx([3 * (ALPHA + BETA * 1e6)] * 2, rel=1e-12)
+    assert on_a_mesh(plan, 2e6) == pytest.approx([3 * (ALPHA + BETA * 1e6)] * 2, rel=1e-12)
 
 
 def test_several_chunks_travel_as_one_transfer(member):
     plan = member("reduce", chain_reduce()).plan(4, 2e6)
     assert plan.num_transfers == 3
-    assert durations(plan, 2e6) == pytest.approx([3 * (ALPHA + BETA * 2e6)] * 2, rel=1e-12)
+    assert on_a_mesh(plan, 2e6) == pytest.approx([3 * (ALPHA + BETA * 2e6)] * 2, rel=1e-12)
 
 
 def test_a_sum_that_is_only_sent_on_leaves_the_local_part_alone(member):

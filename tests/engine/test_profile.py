@@ -323,6 +323,10 @@ def test_a_file_that_is_not_there_is_refused(refusal):
             "sync_batchnorm: the model profile has times but no numbers; leave this out.",
         ),
         (
+            {"inject": [{"kind": "inf", "rank": 0, "step": 1}]},
+            "inject: the model profile has times but no numbers; leave this out.",
+        ),
+        (
             {"loss": "mse"},
             "loss: the model profile has times but no numbers; leave the loss out.",
         ),

@@ -93,6 +93,11 @@ def torus2d_all_reduce_time(
     float
         ``2 (C - 1) (alpha + beta S / C) + 2 (R - 1) (alpha + beta S / (C R))``, of S / 2 with
         ``both_ways`` [s].
+
+    Raises
+    ------
+    ValueError
+        If ``rows < 1`` or ``columns < 1``, or they differ with ``both_ways``.
     """
     if both_ways and rows != columns:
         raise ValueError(f"both_ways needs a square grid, got {rows} x {columns}")

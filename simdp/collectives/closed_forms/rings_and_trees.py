@@ -13,7 +13,13 @@ from simdp.collectives.tree import depth
 
 
 def check_world_size(world_size: int) -> None:
-    """Refuse numbers of ranks that make no sense."""
+    """Refuse numbers of ranks that make no sense.
+
+    Raises
+    ------
+    ValueError
+        If ``world_size < 1``.
+    """
     if world_size < 1:
         raise ValueError(f"world_size must be >= 1, got {world_size}")
 

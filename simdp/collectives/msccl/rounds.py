@@ -62,7 +62,7 @@ def schedule(program: Program, where: str) -> Schedule:
     """
     acts = acts_of(program)
     pairs = pairs_of(program, acts, where)
-    take_turns(program, acts, pairs, where)
+    take_turns(acts, pairs, where)
     return _Scheduler(program, acts, pairs).schedule()
 
 

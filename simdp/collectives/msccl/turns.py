@@ -67,7 +67,13 @@ def acts_of(program: Program) -> Acts:
 
 
 def pairs_of(program: Program, acts: Acts, where: str) -> list[tuple[Act, Act]]:
-    """Match sends and receives of each connection in their order."""
+    """Match sends and receives of each connection in their order.
+
+    Raises
+    ------
+    ScenarioError
+        If one has no counterpart or another count, or two thread blocks share a connection.
+    """
     ends: dict[str, dict[tuple[int, int, int], list[Act]]] = {"in": {}, "out": {}}
     owner: dict[tuple[str, int, int, int], int] = {}
     for act in (act for found in acts.values() for act in found if act.role != "home"):
@@ -118,8 +124,14 @@ def _mismatch(
     return None
 
 
-def take_turns(program: Program, acts: Acts, pairs: list[tuple[Act, Act]], where: str) -> None:
-    """Give every act its turn: the longest way to it."""
+def take_turns(acts: Acts, pairs: list[tuple[Act, Act]], where: str) -> None:
+    """Give every act its turn: the longest way to it.
+
+    Raises
+    ------
+    ScenarioError
+        If steps wait for each other in a circle; ``where`` leads it.
+    """
     before: dict[Act, list[tuple[Act, int]]] = defaultdict(list)
     after: dict[Act, list[tuple[Act, int]]] = defaultdict(list)
 

@@ -1,8 +1,8 @@
 """The event fabric: every transfer takes its turn in SimPy's event loop, over shared links.
 
-A transfer starts when what it depends on has happened (see `simdp.collectives.base`). It holds its
-connection for the latency of its route and then for its bytes: at the full bandwidth where nothing
-else can use the route's links, else at a fair share of them (`flows`).
+A transfer starts when what it depends on has happened (see `simdp.collectives.plans.plan`). It
+holds its connection for the latency of its route and then for its bytes: at the full bandwidth
+where nothing else can use the route's links, else at a fair share of them (`flows`).
 """
 
 from __future__ import annotations
@@ -52,7 +52,6 @@ class EventFabric:
     def __init__(self, jobs: Sequence[Job]) -> None:
         self.jobs = jobs
         self.env = simpy.Environment()
-        self.num_transfers = 0
         lines = [(job, line, parts) for job in jobs for line, parts in job.lines.items()]
         self._wires = Wires(
             jobs[0].network.cluster,
@@ -301,7 +300,6 @@ class EventFabric:
         """A transfer is done: free its connection, and pass on what it brought."""
         job, call, leg = where
         needs, pending = leg.needs, leg.pending
-        self.num_transfers += 1
         if leg.end_of:
             leg.end_of[i] = now
         follower = needs.next_on_connection[i]

@@ -43,18 +43,13 @@ def draw_lines(ax: Axes, lines: Sequence[Line]) -> list[End]:
     for number, line in enumerate(lines):
         color = theme.SERIES[line.color % len(theme.SERIES)]
         marker = theme.MARKERS[line.marker % len(theme.MARKERS)]
-        # A line is wider than those that will cover it.
         covered = sum(_coincide(line, later) for later in lines[number + 1 :])
         ax.plot(
             line.x,
             line.y,
             color=color,
             marker=marker,
-            linewidth=theme.LINE_WIDTH + 2.2 * covered,
-            markersize=theme.MARKER_SIZE + 3 * covered,
-            markeredgecolor="white",
-            markeredgewidth=0.6,
-            zorder=3 + 0.01 * number,
+            **theme.line_style(number, covered),
         )
         ends.append(End(cut(line.name), line.x[-1], line.y[-1], color, marker))
     return ends

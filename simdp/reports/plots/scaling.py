@@ -167,18 +167,13 @@ def _draw_curves(
     for number, (curve, line) in enumerate(zip(curves, simulated, strict=True)):
         color = theme.SERIES[number % len(theme.SERIES)]
         marker = theme.MARKERS[number % len(theme.MARKERS)]
-        # A line is wider than those that will cover it.
         covered = sum(_coincide(line, later) for later in simulated[number + 1 :])
         ax.plot(
             curve.world_size,
             line,
             color=color,
             marker=marker,
-            linewidth=theme.LINE_WIDTH + 2.2 * covered,
-            markersize=theme.MARKER_SIZE + 3 * covered,
-            markeredgecolor="white",
-            markeredgewidth=0.6,
-            zorder=3 + 0.01 * number,
+            **theme.line_style(number, covered),
         )
         name = curve.name or "simulated"
         ends.append(End(name, curve.world_size[-1], line[-1], color, marker))
