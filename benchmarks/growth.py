@@ -24,7 +24,7 @@ from benchmarks.table import Row, show
 from simdp.cluster import Cluster
 from simdp.collectives import ALL_REDUCE
 from simdp.engine.clocks import clock_for
-from simdp.engine.fabrics import recurrences
+from simdp.engine.fabrics import recurrences, rings
 from simdp.engine.network import Network
 from simdp.engine.ops import Launch, Op, Wait, Work
 from simdp.engine.slowdown import Slowdown
@@ -77,7 +77,7 @@ def unequal_ring(world_size: int) -> None:
     connections = Network(where).of_part(plan.everything[0])
     per_chunk = NBYTES / world_size / connections.bandwidth
     pace = recurrences.Pace(connections.alpha, per_chunk * (1 + random.random((world_size, 1))))
-    recurrences.ring(plan, connections, pace, np.zeros((world_size, 1)), None)
+    rings.ring(plan, connections, pace, np.zeros((world_size, 1)), None)
 
 
 def ddp_step(folder: Path) -> Run:

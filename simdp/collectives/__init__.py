@@ -32,7 +32,7 @@ ALL_GATHER: Family[AllGather] = Family(
     __name__,
     {
         "auto": "AutoAllGather",
-        "bidirectional": "BidirectionalAllGather",
+        "bidirectional_ring": "BidirectionalRingAllGather",
         "direct": "DirectAllGather",
         "hierarchical": "HierarchicalAllGather",
         "msccl": "MscclAllGather",
@@ -47,9 +47,9 @@ ALL_REDUCE: Family[AllReduce] = Family(
     __name__,
     {
         "auto": "AutoAllReduce",
-        "bidirectional": "BidirectionalAllReduce",
+        "bidirectional_ring": "BidirectionalRingAllReduce",
         "direct": "DirectAllReduce",
-        "double_tree": "DoubleTreeAllReduce",
+        "double_binary_tree": "DoubleBinaryTreeAllReduce",
         "halving_doubling": "HalvingDoublingAllReduce",
         "hierarchical": "HierarchicalAllReduce",
         "msccl": "MscclAllReduce",
@@ -84,9 +84,9 @@ BROADCAST: Family[Broadcast] = Family(
     __name__,
     {
         "auto": "AutoBroadcast",
-        "bidirectional": "BidirectionalBroadcast",
+        "bidirectional_ring": "BidirectionalRingBroadcast",
         "binomial": "BinomialBroadcast",
-        "double_tree": "DoubleTreeBroadcast",
+        "double_binary_tree": "DoubleBinaryTreeBroadcast",
         "halving_doubling": "HalvingDoublingBroadcast",
         "hierarchical": "HierarchicalBroadcast",
         "msccl": "MscclBroadcast",
@@ -109,7 +109,7 @@ REDUCE: Family[Reduce] = Family(
     {
         "auto": "AutoReduce",
         "binomial": "BinomialReduce",
-        "double_tree": "DoubleTreeReduce",
+        "double_binary_tree": "DoubleBinaryTreeReduce",
         "halving_doubling": "HalvingDoublingReduce",
         "hierarchical": "HierarchicalReduce",
         "msccl": "MscclReduce",
@@ -122,7 +122,7 @@ REDUCE_SCATTER: Family[ReduceScatter] = Family(
     __name__,
     {
         "auto": "AutoReduceScatter",
-        "bidirectional": "BidirectionalReduceScatter",
+        "bidirectional_ring": "BidirectionalRingReduceScatter",
         "direct": "DirectReduceScatter",
         "halving_doubling": "HalvingDoublingReduceScatter",
         "hierarchical": "HierarchicalReduceScatter",

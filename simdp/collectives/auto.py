@@ -115,7 +115,7 @@ class AutoAllReduce(Auto, AllReduce):
     ordinary: ClassVar[tuple[str, ...]] = (
         "ring",
         "tree",
-        "double_tree",
+        "double_binary_tree",
         "recursive_doubling",
         "halving_doubling",
         "hierarchical",
@@ -154,7 +154,13 @@ class AutoAllGather(Auto, AllGather):
 class AutoBroadcast(Auto, Broadcast):
     """The fastest broadcast for each size."""
 
-    ordinary: ClassVar[tuple[str, ...]] = ("ring", "tree", "double_tree", "binomial", "naive")
+    ordinary: ClassVar[tuple[str, ...]] = (
+        "ring",
+        "tree",
+        "double_binary_tree",
+        "binomial",
+        "naive",
+    )
     candidates: tuple[AnyBroadcast, ...] | None = None
 
     @property
@@ -165,7 +171,7 @@ class AutoBroadcast(Auto, Broadcast):
 class AutoReduce(Auto, Reduce):
     """The fastest reduce for each size."""
 
-    ordinary: ClassVar[tuple[str, ...]] = ("tree", "double_tree", "binomial", "naive")
+    ordinary: ClassVar[tuple[str, ...]] = ("tree", "double_binary_tree", "binomial", "naive")
     candidates: tuple[AnyReduce, ...] | None = None
 
     @property

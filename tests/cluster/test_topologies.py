@@ -7,7 +7,8 @@ import pytest
 from networks import EXAMPLES, LINK, bisection, example, pairs, route
 from pydantic import TypeAdapter, ValidationError
 
-from simdp.cluster.topologies import TOPOLOGIES, AnyTopology
+from simdp.cluster import Cluster
+from simdp.cluster.topologies import ALSO_CALLED, TOPOLOGIES, AnyTopology
 from simdp.cluster.topologies.ring import RingTopology
 from simdp.cluster.topologies.switch import SwitchTopology
 
@@ -580,3 +581,16 @@ def test_a_connection_is_given_once():
 )
 def test_a_topology_knows_how_much_it_can_join(keys, most):
     assert build(**keys).capacity() == most
+
+
+@pytest.mark.parametrize("name", ALSO_CALLED)
+def test_a_topology_may_be_called_otherwise(name):
+    raw = {"world_size": 8, "device": "v100-sxm2-16gb", "topology": name, "link": "nvlink2"}
+    kind = ALSO_CALLED[name]["kind"]
+    if kind == "rail_optimised":  # joins nodes
+        inter = {"topology": name, "link": "ib-hdr"}
+        raw |= {"topology": "switch", "devices_per_node": 4, "inter_node": inter}
+        topology = Cluster.model_validate(raw).inter_node.topology
+    else:
+        topology = Cluster.model_validate(raw).topology
+    assert topology.model_dump()["kind"] == kind

@@ -29,11 +29,11 @@ FORMS = dict.fromkeys(EVERY_FORM, ()) | {
     "tree_all_reduce_time": (4,),
     "tree_reduce_time": (4,),
     "naive_all_reduce_time": (True,),
-    "double_tree_all_reduce_time": (4,),
-    "double_tree_reduce_time": (4,),
+    "double_binary_tree_all_reduce_time": (4,),
+    "double_binary_tree_reduce_time": (4,),
     "multi_ring_all_reduce_time": (4,),
     "multi_ring_reduce_scatter_time": (4,),
-    "bidirectional_broadcast_time": (4,),
+    "bidirectional_ring_broadcast_time": (4,),
 }
 """Other arguments of each closed form: chunks in a pipeline, rings, whether a port is shared."""
 
@@ -90,16 +90,16 @@ ALGORITHMS = [
     ("direct_reduce_scatter_time", "all_gather", "direct"),
     ("direct_reduce_scatter_time", "all_to_all", "direct"),
     ("pairwise_all_to_all_time", "all_to_all", "pairwise"),
-    ("double_tree_all_reduce_time", "all_reduce", "double_tree"),
-    ("double_tree_reduce_time", "reduce", "double_tree"),
-    ("double_tree_reduce_time", "broadcast", "double_tree"),
+    ("double_binary_tree_all_reduce_time", "all_reduce", "double_binary_tree"),
+    ("double_binary_tree_reduce_time", "reduce", "double_binary_tree"),
+    ("double_binary_tree_reduce_time", "broadcast", "double_binary_tree"),
     ("multi_ring_all_reduce_time", "all_reduce", "multi_ring"),
     ("multi_ring_reduce_scatter_time", "reduce_scatter", "multi_ring"),
     ("multi_ring_reduce_scatter_time", "all_gather", "multi_ring"),
-    ("bidirectional_all_reduce_time", "all_reduce", "bidirectional"),
-    ("bidirectional_reduce_scatter_time", "reduce_scatter", "bidirectional"),
-    ("bidirectional_reduce_scatter_time", "all_gather", "bidirectional"),
-    ("bidirectional_broadcast_time", "broadcast", "bidirectional"),
+    ("bidirectional_ring_all_reduce_time", "all_reduce", "bidirectional_ring"),
+    ("bidirectional_ring_reduce_scatter_time", "reduce_scatter", "bidirectional_ring"),
+    ("bidirectional_ring_reduce_scatter_time", "all_gather", "bidirectional_ring"),
+    ("bidirectional_ring_broadcast_time", "broadcast", "bidirectional_ring"),
 ]
 
 every_algorithm = pytest.mark.parametrize(("name", "family", "kind"), ALGORITHMS)
@@ -113,7 +113,7 @@ def test_every_closed_form_has_an_algorithm():
 def test_every_round_costs_one_alpha(name, family, kind):
     for n in range(2, 18):
         nbytes = 4 * 512 * 1024  # four chunks in a pipeline, as FORMS says; or in each of two
-        if kind in ("double_tree", "bidirectional") and (kind == "double_tree" or n > 2):
+        if kind == "double_binary_tree" or (kind == "bidirectional_ring" and n > 2):
             nbytes *= 2
         plan = FAMILIES[family][kind]().plan(n, nbytes)
         rounds = max(part.plan.num_rounds for part in plan.everything)  # all at the same time
@@ -160,7 +160,8 @@ def other_arguments(name, plan, n):
 @pytest.mark.parametrize("fabric", ["event", "vector"])
 @every_algorithm
 def test_both_clocks_take_the_closed_form_on_a_full_mesh(fabric, name, family, kind):
-    nbytes = 1e6 + 1 if name == "double_tree_all_reduce_time" else 3e6 + 1  # one chunk per tree
+    one_chunk = name == "double_binary_tree_all_reduce_time"
+    nbytes = 1e6 + 1 if one_chunk else 3e6 + 1
     for n in [*range(1, 18), 32, 33]:
         root = n // 2 if family in ("broadcast", "reduce") else 0
         plan = FAMILIES[family][kind]().plan(n, nbytes, root)
@@ -171,12 +172,13 @@ def test_both_clocks_take_the_closed_form_on_a_full_mesh(fabric, name, family, k
 
 def test_two_trees_that_meet_on_a_link_take_up_to_twice_as_long():
     nbytes, n = 24 * 2**20, 16
-    plan = FAMILIES["all_reduce"]["double_tree"]().plan(n, nbytes)
-    alone = closed_forms.double_tree_all_reduce_time(nbytes, n, ALPHA, BETA, plan.num_chunks // 2)
+    plan = FAMILIES["all_reduce"]["double_binary_tree"]().plan(n, nbytes)
+    form = closed_forms.double_binary_tree_all_reduce_time
+    alone = form(nbytes, n, ALPHA, BETA, plan.num_chunks // 2)
     assert alone < clock("event", plan, nbytes) < 2 * alone
 
 
-@pytest.mark.parametrize("kind", ["ring", "bidirectional", "multi_ring"])
+@pytest.mark.parametrize("kind", ["ring", "bidirectional_ring", "multi_ring"])
 @pytest.mark.parametrize("family", ["all_reduce", "reduce_scatter", "all_gather"])
 def test_slices_of_a_ring_pay_the_latency_once_each(family, kind):
     plan = FAMILIES[family][kind](slices=3).plan(8, 3e6)

@@ -95,7 +95,7 @@ def test_rings_zigzag_through_a_node():
 @pytest.mark.parametrize(
     ("family", "times"), [("all_reduce", 2), ("reduce_scatter", 1), ("all_gather", 1)]
 )
-@pytest.mark.parametrize("kind", ["multi_ring", "bidirectional"])
+@pytest.mark.parametrize("kind", ["multi_ring", "bidirectional_ring"])
 def test_every_rank_sends_what_it_must_whatever_the_number_of_rings(kind, family, times, layout):
     n, plan = layout.world_size, FAMILIES[family][kind]().plan(layout, NBYTES)
     sent = plan.sends_per_rank * NBYTES / plan.num_chunks
@@ -151,7 +151,7 @@ def test_sixty_four_rings_are_as_many_as_there_may_be():
 @pytest.mark.parametrize("family", ["all_reduce", "reduce_scatter", "all_gather"])
 @pytest.mark.parametrize("n", [3, 4, 9])
 def test_half_of_the_buffer_goes_each_way(family, n):
-    up, down = FAMILIES[family]["bidirectional"]().plan(n, NBYTES).parts
+    up, down = FAMILIES[family]["bidirectional_ring"]().plan(n, NBYTES).parts
     assert directions(up) == {(r, (r + 1) % n) for r in range(n)}
     assert directions(down) == {((r + 1) % n, r) for r in range(n)}
     assert up.after == down.after == ()
@@ -160,7 +160,7 @@ def test_half_of_the_buffer_goes_each_way(family, n):
 
 @pytest.mark.parametrize("root", [0, 2, 4])
 def test_a_broadcast_leaves_its_root_both_ways(root):
-    up, down = FAMILIES["broadcast"]["bidirectional"]().plan(5, NBYTES, root).parts
+    up, down = FAMILIES["broadcast"]["bidirectional_ring"]().plan(5, NBYTES, root).parts
     ring = {(r, (r + 1) % 5) for r in range(5)}
     assert directions(up) == ring - {((root - 1) % 5, root)}
     assert directions(down) == {(b, a) for a, b in ring} - {((root + 1) % 5, root)}
@@ -168,7 +168,7 @@ def test_a_broadcast_leaves_its_root_both_ways(root):
 
 @pytest.mark.parametrize("family", ["all_reduce", "reduce_scatter", "all_gather", "broadcast"])
 def test_two_ranks_have_one_way_to_each_other(family):
-    plan = FAMILIES[family]["bidirectional"]().plan(2, NBYTES)
+    plan = FAMILIES[family]["bidirectional_ring"]().plan(2, NBYTES)
     assert len(plan.parts) == 1
     assert plan.sends_per_rank[0] * NBYTES / plan.num_chunks == NBYTES * (
         0.5 if family in ("reduce_scatter", "all_gather") else 1

@@ -233,7 +233,7 @@ print(result.network["fabric"], resource.getrusage(resource.RUSAGE_SELF).ru_maxr
         ("auto", "switch", "vector"),
         ("tree", "full_mesh", "vector"),
         ("tree", "switch", "fixed-share vector"),
-        ("double_tree", "full_mesh", "fixed-share vector"),
+        ("double_binary_tree", "full_mesh", "fixed-share vector"),
     ],
 )
 def test_a_step_of_four_thousand_ranks_needs_little_memory(kind, topology, fabric):

@@ -18,7 +18,7 @@ from simdp.collectives.ring import (
     RingReduceScatter,
 )
 from simdp.collectives.tree import TreeAllReduce, TreeReduce
-from simdp.engine.fabrics import recurrences
+from simdp.engine.fabrics import recurrences, rings
 from simdp.engine.fabrics.event import EventFabric
 from simdp.engine.fabrics.job import Job
 from simdp.engine.fabrics.vector import VectorFabric
@@ -286,9 +286,9 @@ def test_a_ring_of_several_speeds_ends_as_round_by_round(n, groups, seed, data):
         data.draw(st.sampled_from([0, 3, 30])), (n, groups)
     )
     plan = RingAllReduce().plan(n, 1.0)
-    found = recurrences._closed(plan, time, first)
+    found = rings._closed(plan, time, first)
     if found is not None:
-        expected = recurrences._round_by_round(plan, time, first, None)
+        expected = rings._round_by_round(plan, time, first, None)
         np.testing.assert_allclose(found, expected, rtol=1e-12)
     slow = time == time.max(axis=0)
     if n > 2 and (slow.sum(axis=0) > 1).all():  # then no way is longer than there are rounds
@@ -310,7 +310,7 @@ def test_a_chain_of_several_speeds_ends_as_chunk_by_chunk(n, groups, num_chunks,
     empty = np.empty(0)
     connections = Connections(places, empty, empty, empty, time, empty)
     pace = recurrences.Pace(time / 2, time / 2)
-    found = recurrences.chain(num_chunks, connections, pace, enter)
+    found = rings.chain(num_chunks, connections, pace, enter)
     expected, came = enter.copy(), np.zeros((num_chunks, groups))
     for p in range(n - 1):
         free = np.maximum(enter[p], enter[p + 1])
@@ -322,7 +322,7 @@ def test_a_chain_of_several_speeds_ends_as_chunk_by_chunk(n, groups, num_chunks,
 
 def test_rings_of_sixteen_thousand_ranks_need_no_rounds(monkeypatch):
     """On equal links, on nodes of eight with slow links between them, and on a tree of racks."""
-    monkeypatch.setattr(recurrences, "_round_by_round", None)
+    monkeypatch.setattr(rings, "_round_by_round", None)
     monkeypatch.setattr(recurrences, "by_chunk", None)
     late_ranks = np.random.default_rng(0).exponential(1e-3, 16_384)
     racks = {"topology": {"kind": "fat_tree", "levels": 3, "ports_per_leaf": 16}, "link": "ib-hdr"}

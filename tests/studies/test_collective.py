@@ -151,7 +151,7 @@ def test_an_unknown_collective_is_refused_with_a_hint():
 
 def test_an_algorithm_of_another_family_is_refused():
     (line,) = problems(make_algorithm, "all_gather", "tree")
-    assert line.startswith("--algorithm unknown all_gather 'tree'; known: auto, bidirectional")
+    assert line.startswith("--algorithm unknown all_gather 'tree'; known: auto, bidirectional_ring")
 
 
 def test_an_option_that_an_algorithm_lacks_is_refused():

@@ -25,11 +25,11 @@ from simdp.collectives.closed_forms.exchanges import (
     recursive_doubling_all_reduce_time,
 )
 from simdp.collectives.closed_forms.rings_and_trees import (
-    bidirectional_all_reduce_time,
-    bidirectional_broadcast_time,
-    bidirectional_reduce_scatter_time,
-    double_tree_all_reduce_time,
-    double_tree_reduce_time,
+    bidirectional_ring_all_reduce_time,
+    bidirectional_ring_broadcast_time,
+    bidirectional_ring_reduce_scatter_time,
+    double_binary_tree_all_reduce_time,
+    double_binary_tree_reduce_time,
     multi_ring_all_reduce_time,
     multi_ring_reduce_scatter_time,
     naive_all_reduce_time,
@@ -41,14 +41,14 @@ from simdp.collectives.closed_forms.rings_and_trees import (
 )
 
 __all__ = [
-    "bidirectional_all_reduce_time",
-    "bidirectional_broadcast_time",
-    "bidirectional_reduce_scatter_time",
+    "bidirectional_ring_all_reduce_time",
+    "bidirectional_ring_broadcast_time",
+    "bidirectional_ring_reduce_scatter_time",
     "binomial_reduce_time",
     "direct_all_reduce_time",
     "direct_reduce_scatter_time",
-    "double_tree_all_reduce_time",
-    "double_tree_reduce_time",
+    "double_binary_tree_all_reduce_time",
+    "double_binary_tree_reduce_time",
     "halving_doubling_all_reduce_time",
     "halving_doubling_reduce_scatter_time",
     "halving_doubling_reduce_time",

@@ -121,7 +121,7 @@ def naive_all_reduce_time(
     return 2 * (alpha + beta * nbytes * flows) * (world_size > 1)
 
 
-def double_tree_reduce_time(
+def double_binary_tree_reduce_time(
     nbytes: float, world_size: int, alpha: float, beta: float, num_chunks: int
 ) -> float:
     """Time of a reduce or broadcast over two trees at once.
@@ -148,7 +148,7 @@ def double_tree_reduce_time(
     return rounds * (alpha + beta * share / num_chunks) * (world_size > 1)
 
 
-def double_tree_all_reduce_time(
+def double_binary_tree_all_reduce_time(
     nbytes: float, world_size: int, alpha: float, beta: float, num_chunks: int
 ) -> float:
     """Time of an all_reduce over two trees at once, each on links of its own.
@@ -190,21 +190,21 @@ def multi_ring_reduce_scatter_time(
     return ring_reduce_scatter_time(nbytes / channels, world_size, alpha, beta)
 
 
-def bidirectional_all_reduce_time(
+def bidirectional_ring_all_reduce_time(
     nbytes: float, world_size: int, alpha: float, beta: float
 ) -> float:
     """Time of a ring each way: ``2 (n - 1) (alpha + beta S / (2 n))`` [s]; n = 2 has one way."""
     return ring_all_reduce_time(nbytes / _ways(world_size), world_size, alpha, beta)
 
 
-def bidirectional_reduce_scatter_time(
+def bidirectional_ring_reduce_scatter_time(
     nbytes: float, world_size: int, alpha: float, beta: float
 ) -> float:
     """Time of a reduce_scatter or all_gather each way: ``(n - 1) (alpha + beta S / (2 n))`` [s]."""
     return ring_reduce_scatter_time(nbytes / _ways(world_size), world_size, alpha, beta)
 
 
-def bidirectional_broadcast_time(
+def bidirectional_ring_broadcast_time(
     nbytes: float, world_size: int, alpha: float, beta: float, num_chunks: int
 ) -> float:
     """Time of a chain each way, C chunks in each: ``(n - 2 + C) (alpha + beta S / (2 C))`` [s]."""

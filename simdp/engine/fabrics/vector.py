@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simdp.collectives import Part, Plan
-from simdp.engine.fabrics import recurrences
+from simdp.engine.fabrics import recurrences, rings
 from simdp.engine.fabrics.recurrences import Pace, Recorder
 from simdp.engine.network import Connections, Network
 from simdp.engine.network.sharing import fixed_shares
@@ -161,11 +161,11 @@ class VectorFabric:
         inner = part.plan
         done: Floats | None = None
         if inner.order == "ring":
-            done = recurrences.ring(inner, connections, pace, enter, record)
+            done = rings.ring(inner, connections, pace, enter, record)
         elif inner.order == "rank":
             done = recurrences.by_rank(self.network.turns(inner), pace, enter, record)
         elif inner.order == "chain" and record is None:
-            done = recurrences.chain(inner.num_chunks, connections, pace, enter)
+            done = rings.chain(inner.num_chunks, connections, pace, enter)
         if done is None:
             turns = self.network.turns(inner)
             done = recurrences.by_chunk(turns, inner, connections, pace, enter, record)

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from simdp.collectives import FAMILIES, Layout
-from simdp.collectives.double_tree import complement, parents_in_order
+from simdp.collectives.double_binary_tree import complement, parents_in_order
 
 NBYTES = 1e5  # one chunk per tree
 
 
 def trees(family, layout, root=0):
     """The child-parent pairs of every tree."""
-    plan = FAMILIES[family]["double_tree"]().plan(layout, NBYTES, root)
+    plan = FAMILIES[family]["double_binary_tree"]().plan(layout, NBYTES, root)
     found = []
     for part in plan.parts:
         pairs = set()
@@ -94,7 +94,7 @@ def test_two_ranks_need_no_second_tree(family):
 def test_no_rank_sends_more_than_twice_the_buffer(n):
     nbytes = 20 * 2.0**20
     double, single = (
-        FAMILIES["all_reduce"][kind]().plan(n, nbytes) for kind in ("double_tree", "tree")
+        FAMILIES["all_reduce"][kind]().plan(n, nbytes) for kind in ("double_binary_tree", "tree")
     )
     share = double.sends_per_rank / double.num_chunks
     assert share.max() <= 2

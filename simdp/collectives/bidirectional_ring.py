@@ -32,10 +32,10 @@ def _ways(world_size: int) -> list[Ints]:
     return [up, -up % world_size][: world_size - 1]
 
 
-class _Bidirectional(Composed):
+class _BidirectionalRing(Composed):
     """What the families in which every rank has a piece have in common."""
 
-    kind: Literal["bidirectional"] = "bidirectional"
+    kind: Literal["bidirectional_ring"] = "bidirectional_ring"
 
     def cuts(self, layout: Layout, nbytes: float) -> tuple[Hashable, ...]:
         return ()
@@ -46,19 +46,19 @@ class _Bidirectional(Composed):
         return add_rings(self.collective, _ways(layout.world_size), parts)
 
 
-class BidirectionalAllReduce(_Bidirectional, AllReduce):
+class BidirectionalRingAllReduce(_BidirectionalRing, AllReduce):
     """Two rings, one each way: 2 (n - 1) rounds of 1/(2n) of the buffer."""
 
 
-class BidirectionalReduceScatter(_Bidirectional, ReduceScatter):
+class BidirectionalRingReduceScatter(_BidirectionalRing, ReduceScatter):
     """Two rings, one each way: n - 1 rounds of 1/(2n) of the buffer."""
 
 
-class BidirectionalAllGather(_Bidirectional, AllGather):
+class BidirectionalRingAllGather(_BidirectionalRing, AllGather):
     """Two rings, one each way: n - 1 rounds of 1/(2n) of the buffer."""
 
 
-class BidirectionalBroadcast(Composed, Broadcast):
+class BidirectionalRingBroadcast(Composed, Broadcast):
     """Two pipelined chains from the root, one each way, each with half of the buffer.
 
     Attributes
@@ -67,7 +67,7 @@ class BidirectionalBroadcast(Composed, Broadcast):
         Bytes per chunk; 512 KiB is the step of NCCL's Simple protocol (4 MiB of buffer in 8 steps).
     """
 
-    kind: Literal["bidirectional"] = "bidirectional"
+    kind: Literal["bidirectional_ring"] = "bidirectional_ring"
     chunk_size: PositiveBytes = 512 * 2.0**10
 
     def cuts(self, layout: Layout, nbytes: float) -> tuple[Hashable, ...]:

@@ -138,10 +138,10 @@ def _below(layout: Layout, root: int) -> list[Ints]:
     return [first.reshape(-1), second.reshape(-1)][: layout.world_size - 1]
 
 
-class _DoubleTree(Composed):
+class _DoubleBinaryTree(Composed):
     """What the families have in common."""
 
-    kind: Literal["double_tree"] = "double_tree"
+    kind: Literal["double_binary_tree"] = "double_binary_tree"
     chunk_size: PositiveBytes = 512 * 2.0**10
 
     def cuts(self, layout: Layout, nbytes: float) -> tuple[Hashable, ...]:
@@ -167,7 +167,7 @@ class _DoubleTree(Composed):
         return num_chunks * len(trees)
 
 
-class DoubleTreeAllReduce(_DoubleTree, AllReduce):
+class DoubleBinaryTreeAllReduce(_DoubleBinaryTree, AllReduce):
     """Up and down two pipelined binary trees, each with half of the buffer.
 
     Attributes
@@ -177,9 +177,9 @@ class DoubleTreeAllReduce(_DoubleTree, AllReduce):
     """
 
 
-class DoubleTreeBroadcast(_DoubleTree, Broadcast):
-    """Down two pipelined binary trees; ``chunk_size`` as in `DoubleTreeAllReduce`."""
+class DoubleBinaryTreeBroadcast(_DoubleBinaryTree, Broadcast):
+    """Down two pipelined binary trees; ``chunk_size`` as in `DoubleBinaryTreeAllReduce`."""
 
 
-class DoubleTreeReduce(_DoubleTree, Reduce):
-    """Up two pipelined binary trees; ``chunk_size`` as in `DoubleTreeAllReduce`."""
+class DoubleBinaryTreeReduce(_DoubleBinaryTree, Reduce):
+    """Up two pipelined binary trees; ``chunk_size`` as in `DoubleBinaryTreeAllReduce`."""
