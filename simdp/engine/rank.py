@@ -113,6 +113,11 @@ class Cohort:
         self._owed = self.slowdown.lost(step)
 
     @property
+    def num_reduced_before(self) -> int:
+        """See `simdp.strategies.base.Rank`."""
+        return self.step + self.scenario.workload.model.timed
+
+    @property
     def num_micro_steps(self) -> int:
         """Micro-steps of the current step."""
         return len(self._batches.micro)

@@ -45,6 +45,13 @@ class Rank(Protocol):
         """Number of the current step, from 0."""
 
     @property
+    def num_reduced_before(self) -> int:
+        """Steps whose gradients were reduced before the current one.
+
+        A model of layer times begins with 1: its profile is of a step long after the first.
+        """
+
+    @property
     def parameters(self) -> Sequence[Parameter]:
         """Learned tensors, in torch's order of registration."""
 

@@ -176,7 +176,7 @@ class DDP(Strategy):
                 yield from rank.backward(micro_step)
                 continue
             # Buckets are rebuilt after the first backward that is reduced.
-            iteration = rank.step if self.no_sync else rank.step + micro_step
+            iteration = rank.num_reduced_before + (0 if self.no_sync else micro_step)
             reducer = Reducer(self, rank, iteration, self._divisor(rank, micro_step))
             if self.overlap:
                 yield from rank.backward(micro_step, hook=reducer.mark_ready)

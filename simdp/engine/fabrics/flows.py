@@ -41,7 +41,7 @@ def fair_rates(links: Ints, capacity: Floats) -> Floats:
     rates = np.empty(num_flows)
     active, left = np.arange(num_flows), capacity
     while True:
-        count = sum(np.bincount(row, minlength=num_links) for row in links)
+        count = _count(links, num_links)
         share = left / np.maximum(count, 1)
         asked = _narrowest(links, share)
         load = _load(links, asked, num_links)
@@ -56,14 +56,28 @@ def fair_rates(links: Ints, capacity: Floats) -> Floats:
         active, links = active[~settled], links[:, ~settled]
 
 
+FEW_LINKS = 3
+"""Links of a route up to which a loop over them is faster than one pass over all at once."""
+
+
+def _count(links: Ints, num_links: int) -> Ints:
+    """How many flows use each link."""
+    return np.bincount(links.reshape(-1), minlength=num_links)
+
+
 def _narrowest(links: Ints, share: Floats) -> Floats:
-    found: Floats = share.take(links[0])
-    for row in links[1:]:
+    """The least share along each route."""
+    found: Floats = share.take(links[0]) if len(links) <= FEW_LINKS else share[links].min(axis=0)
+    for row in links[1:] if len(links) <= FEW_LINKS else ():
         np.minimum(found, share.take(row), out=found)
     return found
 
 
 def _load(links: Ints, rates: Floats, num_links: int) -> Floats:
+    """What flows of some rates put on each link."""
+    if len(links) > FEW_LINKS:
+        each = rates[np.newaxis].repeat(len(links), axis=0).ravel()
+        return np.bincount(links.reshape(-1), each, num_links).astype(np.float64, copy=False)
     load = np.bincount(links[0], rates, num_links).astype(np.float64, copy=False)
     for row in links[1:]:
         load += np.bincount(row, rates, num_links)
@@ -71,6 +85,10 @@ def _load(links: Ints, rates: Floats, num_links: int) -> Floats:
 
 
 def _on_full_link(links: Ints, full: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Whether any link of a route is full."""
+    if len(links) > FEW_LINKS:
+        anywhere: NDArray[np.bool_] = np.logical_or.reduce(full[links])
+        return anywhere
     found: NDArray[np.bool_] = full.take(links[0])
     for row in links[1:]:
         found |= full.take(row)
