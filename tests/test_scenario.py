@@ -240,8 +240,9 @@ def test_wrong_files_are_reported_beside_wrong_keys(refuse):
         (
             {"collectives": {"all_reduce": "rign"}},
             "collectives.all_reduce: unknown all_reduce 'rign'; known: auto, bidirectional_ring, "
-            "direct, double_binary_tree, halving_doubling, hierarchical, msccl, multi_ring, naive, "
-            "nvls, recursive_doubling, ring, sharp, torus2d, tree. Did you mean 'ring'?",
+            "binary_tree, direct, double_binary_tree, halving_doubling, hierarchical, msccl, "
+            "multi_ring, naive, nvls, recursive_doubling, ring, sharp, torus2d, tree. Did "
+            "you mean 'ring'?",
         ),
         (
             {"cluster.device.peak": {"float64": "1 TFLOP/s"}},

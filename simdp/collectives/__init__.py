@@ -114,6 +114,7 @@ REDUCE: Family[Reduce] = Family(
         "hierarchical": "HierarchicalReduce",
         "msccl": "MscclReduce",
         "naive": "NaiveReduce",
+        "ring": "RingReduce",
         "sharp": "SharpReduce",
         "tree": "TreeReduce",
     },
@@ -153,15 +154,27 @@ FAMILIES: dict[str, Family[Algorithm]] = {
     "scatter": SCATTER,
 }
 
+ALSO_CALLED: dict[str, dict[str, dict[str, str]]] = {
+    "all_gather": {"halving_doubling": {"kind": "recursive_doubling"}},
+    "all_reduce": {"binary_tree": {"kind": "tree"}},
+    "broadcast": {"binary_tree": {"kind": "tree"}},
+    "reduce": {"binary_tree": {"kind": "tree"}},
+}
+"""Other names of members, by family; doubling alone is what halving and doubling gathers by."""
+
+
+def member_of(family: str, default: str | None = None) -> one_of:
+    """A field that takes an algorithm of a family; see `simdp.spec.one_of`."""
+    return one_of(family, FAMILIES[family], default, ALSO_CALLED.get(family))
+
+
 # A member that holds members, such as `hierarchical`, takes the types of its fields from here.
-AnyAllGather = Annotated[AllGather, one_of("all_gather", ALL_GATHER, default="ring")]
-AnyAllReduce = Annotated[AllReduce, one_of("all_reduce", ALL_REDUCE, default="ring")]
-AnyAllToAll = Annotated[AllToAll, one_of("all_to_all", ALL_TO_ALL)]
-AnyBroadcast = Annotated[Broadcast, one_of("broadcast", BROADCAST, default="ring")]
-AnyReduce = Annotated[Reduce, one_of("reduce", REDUCE)]
-AnyReduceScatter = Annotated[
-    ReduceScatter, one_of("reduce_scatter", REDUCE_SCATTER, default="ring")
-]
+AnyAllGather = Annotated[AllGather, member_of("all_gather", "ring")]
+AnyAllReduce = Annotated[AllReduce, member_of("all_reduce", "ring")]
+AnyAllToAll = Annotated[AllToAll, member_of("all_to_all")]
+AnyBroadcast = Annotated[Broadcast, member_of("broadcast", "ring")]
+AnyReduce = Annotated[Reduce, member_of("reduce")]
+AnyReduceScatter = Annotated[ReduceScatter, member_of("reduce_scatter", "ring")]
 
 
 class Collectives(Spec):

@@ -26,6 +26,7 @@ from pydantic import model_validator
 
 from simdp.collectives import (
     ALL_GATHER,
+    ALSO_CALLED,
     AnyAllGather,
     AnyAllReduce,
     AnyBroadcast,
@@ -93,8 +94,14 @@ class HierarchicalAllReduce(Composed, AllReduce):
             )
         return self
 
+    @property
+    def _kind_back(self) -> str:
+        """The kind of all_gather that goes the way of ``inner`` back."""
+        other = ALSO_CALLED["all_gather"].get(self.inner.kind, {})
+        return other.get("kind", self.inner.kind)
+
     def _has_a_way_back(self) -> bool:
-        member = ALL_GATHER.get(self.inner.kind)
+        member = ALL_GATHER.get(self._kind_back)
         return member is not None and not any(
             field.is_required() for field in member.model_fields.values()
         )
@@ -104,10 +111,10 @@ class HierarchicalAllReduce(Composed, AllReduce):
         """What brings the sums to every rank of the node."""
         if self.inner_gather is not None:
             return self.inner_gather
-        member = ALL_GATHER[self.inner.kind]
+        member = ALL_GATHER[self._kind_back]
         options = self.inner.model_dump(mode="json", exclude_none=True)
         known = {key: value for key, value in options.items() if key in member.model_fields}
-        return member.model_validate(known)
+        return member.model_validate({**known, "kind": self._kind_back})
 
     def problem_with(self, layout: Layout) -> str | None:
         return levels_problem(layout, [self.inner, self.gather], self.outer)

@@ -15,6 +15,7 @@ from simdp.collectives.base import (
     Ints,
     Offsets,
     Order,
+    Reduce,
     ReduceScatter,
     Round,
     Simple,
@@ -154,13 +155,39 @@ class RingBroadcast(Simple, Broadcast):
         return (root + np.arange(layout.world_size)) % layout.world_size
 
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
-        n = layout.world_size
-        for step in range(num_chunks + n - 2):
-            # Position p on the chain (0 is the root) sends chunk step - p, where there is one.
-            first, last = max(0, step - num_chunks + 1), min(n - 2, step)
-            position = np.arange(first, last + 1)
-            src = (root + position) % n
-            yield Round(src, (src + 1) % n, step - position, False)
+        yield from _chain_rounds(self.route(layout, root), num_chunks, reduce=False)
+
+
+class RingReduce(Simple, Reduce):
+    """A pipelined chain around the ring that ends at the root: every rank adds and passes on.
+
+    Attributes
+    ----------
+    chunk_size : float
+        As in `RingBroadcast`, which goes the other way.
+    """
+
+    order: ClassVar[Order] = "chain"
+
+    kind: Literal["ring"] = "ring"
+    chunk_size: PositiveBytes = 512 * 2.0**10
+
+    def num_chunks(self, layout: Layout, nbytes: float) -> int:
+        return pipeline_chunks(nbytes, self.chunk_size)
+
+    def route(self, layout: Layout, root: int) -> Ints:
+        return (root + 1 + np.arange(layout.world_size)) % layout.world_size
+
+    def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
+        yield from _chain_rounds(self.route(layout, root), num_chunks, reduce=True)
+
+
+def _chain_rounds(route: Ints, num_chunks: int, reduce: bool) -> Iterator[Round]:
+    """Position p on a chain sends chunk ``step - p`` to the next one, where there is one."""
+    last_position = len(route) - 2
+    for step in range(num_chunks + last_position):
+        position = np.arange(max(0, step - num_chunks + 1), min(last_position, step) + 1)
+        yield Round(route[position], route[position + 1], step - position, reduce)
 
 
 def pipeline_chunks(nbytes: float, chunk_size: float) -> int:

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 import simdp
 from simdp.cluster import Cluster
-from simdp.collectives import FAMILIES
+from simdp.collectives import FAMILIES, member_of
 from simdp.collectives.base import Algorithm
 from simdp.engine.collective import Bench
 from simdp.errors import ScenarioError, unknown_name
@@ -24,7 +24,7 @@ from simdp.results.collective import (
     CollectiveStudy,
 )
 from simdp.results.nccl_tests import NcclLog
-from simdp.spec import Spec, one_of, problems
+from simdp.spec import Spec, problems
 
 NOT_OURS = {
     "alltoall": "all_to_all",
@@ -80,7 +80,7 @@ def make_algorithm(collective: str, written: Any, base: Path = Path()) -> Algori
     ScenarioError
         With every problem that was found.
     """
-    field: Any = Annotated[Algorithm, one_of(collective, FAMILIES[collective])]
+    field: Any = Annotated[Algorithm, member_of(collective)]
     try:
         made: Algorithm = TypeAdapter(field).validate_python(written)
         return made.settled(base)

@@ -72,6 +72,7 @@ ALGORITHMS = [
     ("ring_reduce_scatter_time", "reduce_scatter", "ring"),
     ("ring_reduce_scatter_time", "all_gather", "ring"),
     ("ring_broadcast_time", "broadcast", "ring"),
+    ("ring_broadcast_time", "reduce", "ring"),
     ("tree_all_reduce_time", "all_reduce", "tree"),
     ("tree_reduce_time", "reduce", "tree"),
     ("tree_reduce_time", "broadcast", "tree"),

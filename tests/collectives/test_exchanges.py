@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
-from simdp.collectives import FAMILIES, Layout
+from simdp.collectives import ALSO_CALLED, FAMILIES, Layout
 from simdp.collectives.base import expand
+from simdp.collectives.plans.ledger import prove
 from simdp.collectives.powers import core_of
+from simdp.studies.collective import make_algorithm
 
 NBYTES = 2.0**20
 POWERS = [2, 4, 8, 16, 64]
@@ -176,3 +178,17 @@ def test_direct_refuses_more_pairs_than_fit_the_memory():
     assert direct.problem_with(Layout(2048)) is None
     with pytest.raises(ValueError, match="direct: has 16,773,120 transfers on 4,096 ranks, and"):
         direct.plan(4096, 1e6)
+
+
+@pytest.mark.parametrize(
+    ("family", "name"), [(f, name) for f, names in ALSO_CALLED.items() for name in names]
+)
+def test_an_algorithm_may_be_called_otherwise(family, name):
+    made = make_algorithm(family, {"kind": name, "slices": 2})
+    assert (made.kind, made.slices) == (ALSO_CALLED[family][name]["kind"], 2)
+
+
+def test_hierarchical_comes_back_by_doubling_from_halving():
+    algorithm = make_algorithm("all_reduce", {"kind": "hierarchical", "inner": "halving_doubling"})
+    assert algorithm.gather.kind == "recursive_doubling"
+    prove(algorithm.plan(Layout(24, 8), 1e6))

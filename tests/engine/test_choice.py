@@ -214,9 +214,9 @@ def test_auto_works_at_every_point_of_a_sweep_and_on_one_rank(load):
         (
             {"kind": "auto", "candidates": ["rign"]},
             "collectives.all_reduce.candidates.0: unknown all_reduce 'rign'; known: auto, "
-            "bidirectional_ring, direct, double_binary_tree, halving_doubling, hierarchical, "
-            "msccl, multi_ring, naive, nvls, recursive_doubling, ring, sharp, torus2d, tree. "
-            "Did you mean 'ring'?",
+            "bidirectional_ring, binary_tree, direct, double_binary_tree, halving_doubling, "
+            "hierarchical, msccl, multi_ring, naive, nvls, recursive_doubling, ring, sharp, "
+            "torus2d, tree. Did you mean 'ring'?",
         ),
         (
             {"kind": "auto", "candidates": ["ring", "auto"]},
