@@ -24,7 +24,7 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
 
 from simdp.errors import UnitError, unknown_name
-from simdp.units import format_quantity, parse
+from simdp.units import DIMENSIONS, format_quantity, parse
 
 S = TypeVar("S", bound="Spec")
 M = TypeVar("M", bound="Spec", covariant=True)
@@ -235,6 +235,11 @@ class from_catalogue:  # noqa: N801
         return {"name": value, **self.read(value)}
 
 
+SMALLEST, LARGEST = 1e-30, 1e30
+"""Quantities in SI units lie between these, or are 0. Far beyond them sums, products
+and quotients would leave the range of floats."""
+
+
 class Quantity:
     """A float field that is written with a unit and checked for its dimension.
 
@@ -272,6 +277,11 @@ class Quantity:
             sign = ">" if self.exclusive else ">="
             least = format_quantity(self.minimum, self.dimension)
             raise problem(f"{text} is out of range; it must be {sign} {least} and finite.")
+        if value and not SMALLEST <= value <= LARGEST:
+            unit = DIMENSIONS[self.dimension].unit
+            raise problem(
+                f"{text} is out of range; it must lie between {SMALLEST:g} and {LARGEST:g} {unit}."
+            )
         return value
 
 

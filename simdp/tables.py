@@ -9,6 +9,10 @@ from typing import NamedTuple
 from simdp.errors import ScenarioError, unknown_name
 
 
+LARGEST = 1e15
+"""Largest number in a table: a petabyte, or thirty years in microseconds."""
+
+
 class Row(NamedTuple):
     """A line of a table: its number in the file, its name, and its numbers by column."""
 
@@ -98,4 +102,6 @@ def _row(line: int, cells: list[str], columns: list[str], name: str) -> Row:
             raise ValueError(f"{column} {cell!r} is not a number.") from None
         if not 0 <= numbers[column] < float("inf"):
             raise ValueError(f"{column} {cell} is out of range; it must be >= 0 and finite.")
+        if numbers[column] > LARGEST:
+            raise ValueError(f"{column} {cell} is out of range; it must be <= {LARGEST:g}.")
     return Row(line, found[name], numbers)

@@ -415,6 +415,7 @@ def test_a_column_that_is_optional_may_be_missing(table):
         ("name,time\na,1\nb,fast\n", "t.csv:3: time 'fast' is not a number."),
         ("name,time\na,\n", "t.csv:2: time '' is not a number."),
         ("name,time\na,-1\n", "t.csv:2: time -1 is out of range; it must be >= 0 and finite."),
+        ("name,time\na,1e16\n", "t.csv:2: time 1e16 is out of range; it must be <= 1e+15."),
         ("name,time\na,inf\n", "t.csv:2: time inf is out of range; it must be >= 0 and finite."),
         ("name,time\na,nan\n", "t.csv:2: time nan is out of range; it must be >= 0 and finite."),
         ("name,time\na,1,2\n", "t.csv:2: has 3 cells for 2 columns."),

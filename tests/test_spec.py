@@ -347,6 +347,14 @@ def test_a_missing_key_that_is_also_a_kind_keeps_its_place():
         ({"pause": "-1 s"}, "pause: -1 s is out of range; it must be >= 0 s and finite."),
         ({"period": "0 s"}, "period: 0 s is out of range; it must be > 0 s and finite."),
         ({"rate": "5 us"}, "rate: '5 us' is not a bandwidth; write for example \"25 GB/s\"."),
+        (
+            {"rate": "1e-310 GB/s"},
+            "rate: 1e-310 GB/s is out of range; it must lie between 1e-30 and 1e+30 B/s.",
+        ),
+        (
+            {"pause": "1e308 s"},
+            "pause: 1e308 s is out of range; it must lie between 1e-30 and 1e+30 s.",
+        ),
         ({"rate": "1e400 B/s"}, "rate: 1e400 B/s is out of range; it must be > 0 B/s and finite."),
         ({"on": "perhaps"}, "on: 'perhaps' is not true or false."),
         ({"on": [1]}, "on: [1] is not true or false."),

@@ -16,7 +16,7 @@ class SlowRank(Straggler):
 
     kind: Literal["slow_rank"] = "slow_rank"
     rank: Int = Field(ge=0)
-    factor: Float = Field(gt=0)
+    factor: Float = Field(gt=0, le=1e6)
 
     def on_rank(self) -> int | None:
         return self.rank
