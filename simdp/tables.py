@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from simdp.errors import ScenarioError, unknown_name
 
-
 LARGEST = 1e15
 """Largest number in a table: a petabyte, or thirty years in microseconds."""
 

@@ -15,6 +15,7 @@ from simdp.engine import neighbourhood
 from simdp.engine.clocks import OtherJob, clock_for
 from simdp.engine.neighbourhood import Neighbourhood
 from simdp.engine.network import Network
+from simdp.engine.network.traffic import Traffic
 from simdp.engine.ops import Launch, Wait, Work
 from simdp.engine.slowdown import Slowdown
 from simdp.results.trace import TraceBuilder
@@ -59,6 +60,21 @@ def test_jobs_packed_on_leaves_of_their_own_are_as_fast_as_alone_to_the_last_bit
     assert list(beside.trace.spans) == list(alone.trace.spans)
     assert beside.network == alone.network
     assert beside.network["why"] == "no link is shared"
+
+
+def test_the_bottleneck_counts_what_a_neighbour_sends_over_it(played):
+    """Two jobs alike for fifty steps: the trunk carries both, a port of a card one of them."""
+    longer = {**PARAMETERS, "steps": 50}
+    alike = {**job(), "workload": longer}
+    busiest = played(workload=longer, neighbours=[alike], placement="interleaved").network
+    found = busiest["bottleneck"]
+    assert found["link"] == "the link from leaf switch 0 to spine switch 0"
+    assert found["nbytes"] == pytest.approx(2 * 3 / 4 * 4e6)
+    assert found["neighbours_nbytes"] == pytest.approx(found["nbytes"], rel=0.05)
+    assert found["utilization"] == pytest.approx(1.0, rel=0.05)
+    port = next(link for link in busiest["links"] if "card 0 of node 0 to" in link["link"])
+    assert port["neighbours_nbytes"] == 0
+    assert port["utilization"] == pytest.approx(0.5, rel=0.01)
 
 
 @pytest.mark.parametrize("num_neighbours", [1, 2])
@@ -131,7 +147,7 @@ def test_who_is_slowed_by_a_neighbours_neighbour_plays_with_both():
         return Network(where, np.array(ranks))
 
     others = [
-        OtherJob(routed(*ranks), [pair], slowdown, iter(()))
+        OtherJob(routed(*ranks), [pair], slowdown, iter(()), Traffic())
         for ranks in ((9, 10), (3, 5), (1, 4), (7, 8))
     ]
     clock = clock_for(routed(0, 2), [pair], slowdown, TraceBuilder(), others=others)

@@ -10,6 +10,7 @@ from simdp.collectives import Plan
 from simdp.engine.fabrics.vector import VectorFabric
 from simdp.engine.network import Network
 from simdp.engine.network.sharing import Routed, common_link, shared_link
+from simdp.engine.network.traffic import Traffic
 from simdp.engine.ops import Op
 from simdp.engine.slowdown import Slowdown
 from simdp.results.trace import TraceBuilder
@@ -36,12 +37,15 @@ class OtherJob(NamedTuple):
         Of its ranks, which nothing slows down.
     script : iterator of Op
         Its run, again and again.
+    traffic : Traffic
+        Counts what the script launches.
     """
 
     network: Network
     plans: list[Plan]
     slowdown: Slowdown
     script: Iterator[Op]
+    traffic: Traffic
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import numpy as np
 from simdp.engine.choice import Planner
 from simdp.engine.clocks import OtherJob
 from simdp.engine.network import Network
+from simdp.engine.network.traffic import Traffic
 from simdp.engine.ops import Launch, Op, Wait, Work
 from simdp.engine.plans import plans_of
 from simdp.engine.rank import Cohort
@@ -47,7 +48,9 @@ class Neighbourhood:
 
 def _ready(job: Scenario, network: Network) -> OtherJob:
     planner, slowdown = Planner(job.cluster, network), Slowdown(job.cluster, job.seed)
-    return OtherJob(network, plans_of(job, planner), slowdown, _endless(job, planner, slowdown))
+    traffic = Traffic()
+    script = traffic.watch(_endless(job, planner, slowdown))
+    return OtherJob(network, plans_of(job, planner), slowdown, script, traffic)
 
 
 def _endless(job: Scenario, planner: Planner, slowdown: Slowdown) -> Iterator[Op]:

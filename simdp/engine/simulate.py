@@ -126,18 +126,28 @@ def _result(
         metrics=metrics.ordered(found),
         trace=trace,
         replicas=cohort.replicas.state_dicts() if cohort.replicas else None,
-        network=_network(cohort, clock, traffic, found["step_time_s"]),
+        network=_network(cohort, clock, traffic, found["step_time_s"], found["simulated_s"]),
     )
 
 
-def _network(cohort: Cohort, clock: Clock, traffic: Traffic, step_time: float) -> dict[str, Any]:
-    """What crossed the links in a steady step, and who decided what."""
+def _network(
+    cohort: Cohort, clock: Clock, traffic: Traffic, step_time: float, simulated: float
+) -> dict[str, Any]:
+    """What crossed the links in a steady step, and who decided what.
+
+    Of neighbours, what they moved in the whole time, as far as it falls on a step.
+    """
     num_steps = len(cohort.records)
     first = metrics.num_warm_up(num_steps)
     moved = traffic.per_step(first, num_steps - first)
+    share = step_time / simulated if simulated else 0.0
+    others = [
+        (other.network, {plan: nbytes * share for plan, nbytes in other.traffic.done.items()})
+        for other in clock.others
+    ]
     return {
         "fabric": clock.fabric,
         "why": clock.why,
-        **report(clock.network, moved, step_time),
+        **report(clock.network, moved, step_time, others),
         "chosen": cohort.launcher.planner.chosen(),
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from simdp.collectives import Part, Plan
 from simdp.engine.network import Network
-from simdp.engine.ops import Launch, Op
+from simdp.engine.ops import Launch, Op, Wait
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -28,12 +28,15 @@ class LinkUse(NamedTuple):
         The link.
     nbytes : float
         What crossed it [bytes].
+    others : float
+        What other jobs sent over it in the same time [bytes].
     utilization : float
         The part of the time for which it was busy, if it ran at its full bandwidth; 0 ... 1.
     """
 
     name: str
     nbytes: float
+    others: float
     utilization: float
 
 
@@ -44,10 +47,14 @@ class Traffic:
     ----------
     launched : dict of (int, Plan) to float
         Bytes of all collectives of one plan in one step.
+    done : dict of Plan to float
+        Bytes of those that the first rank has waited for.
     """
 
     def __init__(self) -> None:
         self.launched: dict[tuple[int, Plan], float] = {}
+        self.done: dict[Plan, float] = {}
+        self._under_way: dict[int, tuple[Plan, float]] = {}
 
     def watch(self, script: Iterator[Op]) -> Iterator[Op]:
         """Pass a script on."""
@@ -55,7 +62,11 @@ class Traffic:
             if isinstance(op, Launch):
                 key = (op.step, op.plan)
                 self.launched[key] = self.launched.get(key, 0.0) + op.nbytes
+                self._under_way[op.call] = (op.plan, op.nbytes)
             yield op
+            for call in op.calls if isinstance(op, Wait) else ():
+                plan, nbytes = self._under_way.pop(call)
+                self.done[plan] = self.done.get(plan, 0.0) + nbytes
 
     def per_step(self, first: int, num_steps: int) -> dict[Plan, float]:
         """Bytes of each plan in a mean step from ``first`` on, ``num_steps`` of them."""
@@ -108,17 +119,28 @@ def _chunks_per_pair(network: Network, part: Part) -> Floats:
     return total
 
 
-def report(network: Network, moved: Mapping[Plan, float], seconds: float) -> dict[str, Any]:
+Moved = tuple[Network, Mapping[Plan, float]]
+"""A job's routes, and the bytes of all collectives of each of its plans."""
+
+
+def report(
+    network: Network,
+    moved: Mapping[Plan, float],
+    seconds: float,
+    others: Sequence[Moved] = (),
+) -> dict[str, Any]:
     """What a result says of the links: how many were used, and the busiest of them.
 
     Parameters
     ----------
-    network, moved, seconds
+    network, moved, seconds, others
         As in `link_use`.
     """
-    num_links, uses = link_use(network, moved, seconds)
+    num_links, uses = link_use(network, moved, seconds, others)
     listed = [
-        {"link": use.name, "nbytes": use.nbytes, "utilization": use.utilization} for use in uses
+        {"link": use.name, "nbytes": use.nbytes, "utilization": use.utilization}
+        | ({"neighbours_nbytes": use.others} if others else {})
+        for use in uses
     ]
     return {
         "num_links_used": num_links,
@@ -128,7 +150,10 @@ def report(network: Network, moved: Mapping[Plan, float], seconds: float) -> dic
 
 
 def link_use(
-    network: Network, moved: Mapping[Plan, float], seconds: float
+    network: Network,
+    moved: Mapping[Plan, float],
+    seconds: float,
+    others: Sequence[Moved] = (),
 ) -> tuple[int, list[LinkUse]]:
     """Count the links that were used, and list the busiest, at most `MAX_LISTED`.
 
@@ -138,12 +163,24 @@ def link_use(
         As in `link_bytes`.
     seconds : float
         The time in which that happened [s].
+    others : sequence of (Network, mapping)
+        What other jobs moved in the same time.
     """
     links, nbytes = link_bytes(network, moved)
+    beside = np.zeros(len(links))
+    for theirs in others:
+        used, each = link_bytes(*theirs)
+        _, mine, common = np.intersect1d(links, used, return_indices=True)
+        beside[mine] += each[common]
     _, bandwidth = network.cluster.link_figures(links)
-    busy = nbytes / bandwidth / seconds if seconds else np.zeros(len(links))
+    busy = (nbytes + beside) / bandwidth / seconds if seconds else np.zeros(len(links))
     order = np.argsort(-busy, kind="stable")[:MAX_LISTED]
     return len(links), [
-        LinkUse(network.cluster.link_name(int(links[i])), float(nbytes[i]), float(busy[i]))
+        LinkUse(
+            network.cluster.link_name(int(links[i])),
+            float(nbytes[i]),
+            float(beside[i]),
+            float(busy[i]),
+        )
         for i in order
     ]
