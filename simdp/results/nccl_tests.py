@@ -198,17 +198,21 @@ def _tables(path: Path, lines: list[str]) -> list[_Table]:
     found: list[_Table] = []
     name: str | None = None
     ranks = 0
+    begun = False  # whether the table of the ranks that were listed last has begun
     for number, tagged in enumerate(lines, 1):
         line = _TAG.sub("", tagged).strip()
         where = f"{path}:{number}"
         if said := _PERF.search(line) or _COLLECTIVE.match(line):
             name = NAMES.get(said[1], name)
         if said := _RANK.match(line):
-            ranks = max(ranks, int(said[1]) + 1) if int(said[1]) else 1
+            # A list after a table is that of the next test; ranks may come in any order.
+            ranks = max(0 if begun else ranks, int(said[1]) + 1)
+            begun = False
         elif said := _RANKS.match(line):
             ranks = int(said[1])
         elif _is_head(line):
             found.append(_Table(name, line.lstrip("# ").split(), ranks=ranks))
+            begun = True
         elif _is_csv_head(line):
             found.append(_Table(name, line.split(","), ranks=ranks))
         elif found:

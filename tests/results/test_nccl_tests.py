@@ -1,5 +1,6 @@
 """Logs of nccl-tests, new and old, alone and among other output; their figures are made up."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -174,3 +175,15 @@ def test_tables_of_different_world_sizes_are_refused(refused):
     assert refused(NEW + smaller + "\n") == (
         "job.out: has tables of 8 and 4 ranks; keep those of one."
     )
+
+
+def test_ranks_may_be_listed_in_any_order(tmp_path):
+    log = (Path(__file__).parents[1] / "golden" / "nccl_all_reduce_2x4.log").read_text()
+    lines = log.splitlines(keepends=True)
+    ranks = [line for line in lines if re.match(r"#\s+Rank", line)]
+    assert len(ranks) > 1
+    first = lines.index(ranks[0])
+    turned = lines[:first] + ranks[::-1] + lines[first + len(ranks) :]
+    file = tmp_path / "all_reduce.log"
+    file.write_text("".join(turned))
+    assert read_nccl_tests(file, "all_reduce").world_size == len(ranks)
