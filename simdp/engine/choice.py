@@ -26,8 +26,8 @@ MAX_PREDICTED = 500_000
 """Transfers of a candidate; its prediction then takes some tens of milliseconds."""
 
 
-MAX_EXACT = 20_000
-"""Transfers of a candidate that the event fabric may time; that takes some tens of milliseconds."""
+MAX_EXACT = 70_000
+"""Transfers of a candidate that the event fabric may time, in half a second at most."""
 
 
 class Prediction(NamedTuple):
@@ -77,6 +77,7 @@ class Planner:
         self._idle = Slowdown(cluster, 0)  # a collective by itself has no compute to slow down
         self._shared: dict[tuple[Algorithm, int], bool] = {}
         self._clocks: dict[tuple[Algorithm, int], VectorFabric] = {}
+        self._predictions: dict[tuple[Algorithm, float, int], list[Prediction]] = {}
         self._chosen: dict[tuple[Algorithm, float, int], Algorithm] = {}
 
     def algorithm(self, asked: Algorithm, nbytes: float, root: int = 0) -> Algorithm:
@@ -123,12 +124,15 @@ class Planner:
         evenly, which is what equal ranks do to them. One of more than `MAX_PREDICTED` transfers is
         passed over unless there is no other.
         """
-        plans = [(a, self._planned(a, nbytes, root)) for a in asked.fitting(self.layout)]
-        short = [(a, plan) for a, plan in plans if _length(plan) <= MAX_PREDICTED]
-        return [
-            Prediction(algorithm, self._predicted(algorithm, plan, nbytes, root))
-            for algorithm, plan in short or plans
-        ]
+        key = (asked, nbytes, root)
+        if key not in self._predictions:
+            plans = [(a, self._planned(a, nbytes, root)) for a in asked.fitting(self.layout)]
+            short = [(a, plan) for a, plan in plans if _length(plan) <= MAX_PREDICTED]
+            self._predictions[key] = [
+                Prediction(algorithm, self._predicted(algorithm, plan, nbytes, root))
+                for algorithm, plan in short or plans
+            ]
+        return self._predictions[key]
 
     def _predicted(self, algorithm: Algorithm, plan: Plan, nbytes: float, root: int) -> float:
         key = (algorithm, root)
