@@ -86,8 +86,8 @@ class HalvingDoublingReduceScatter(Simple, ReduceScatter):
             yield Round(helpers, aside, aside, False)
 
 
-class HalvingDoublingBroadcast(Simple, Broadcast):
-    """Scatter along a binomial tree, then all-gather by doubling: 2 log2 n rounds."""
+class _Rooted(Simple):
+    """What broadcast and reduce have in common: a piece for every rank of the core."""
 
     order: ClassVar[Order] = "rank"
 
@@ -95,6 +95,10 @@ class HalvingDoublingBroadcast(Simple, Broadcast):
 
     def num_chunks(self, layout: Layout, nbytes: float) -> int:
         return len(core_of(layout.world_size).ranks)
+
+
+class HalvingDoublingBroadcast(_Rooted, Broadcast):
+    """Scatter along a binomial tree, then all-gather by doubling: 2 log2 n rounds."""
 
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
         ranks, helpers, aside = _seen_from(root, layout.world_size)
@@ -104,15 +108,8 @@ class HalvingDoublingBroadcast(Simple, Broadcast):
         yield from _whole(helpers, aside, False, num_chunks)
 
 
-class HalvingDoublingReduce(Simple, Reduce):
+class HalvingDoublingReduce(_Rooted, Reduce):
     """Recursive halving, then gather along a binomial tree: 2 log2 n rounds."""
-
-    order: ClassVar[Order] = "rank"
-
-    kind: Literal["halving_doubling"] = "halving_doubling"
-
-    def num_chunks(self, layout: Layout, nbytes: float) -> int:
-        return len(core_of(layout.world_size).ranks)
 
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
         ranks, helpers, aside = _seen_from(root, layout.world_size)
