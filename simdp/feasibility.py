@@ -9,12 +9,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from simdp.cluster import Cluster
+from simdp.cluster.device import DEVICES
 from simdp.collectives import Collectives
+from simdp.errors import unknown_name
 from simdp.placement import among_others, layout
 from simdp.strategies import Strategy
 from simdp.strategies.memory import host_memory, host_memory_needed
 from simdp.units import format_quantity
 from simdp.workload import Workload
+from simdp.workload.compute.measured import FromMeasurements
+from simdp.workload.step_costs import time_beside_compute
 
 Sure = Callable[..., bool]
 """``sure(("cluster", "world_size"), ...)``: whether the values at these places can be relied on."""
@@ -61,7 +65,40 @@ def joint_problems(
     computed = () if workload.model.timed else (workload.dtype, workload.precision.low)
     for dtype in dict.fromkeys(dtype for dtype in computed if dtype):
         found += _peak_problems(cluster, dtype) if sure(("workload", "dtype")) else []
+    if sure(("cluster", "device"), ("workload",)):
+        found += measured_problems(cluster, workload)
     return found
+
+
+def measured_problems(cluster: Cluster, workload: Workload) -> list[str]:
+    """Refuse measured steps that say nothing of a device, or are too short for it."""
+    compute = workload.compute
+    if not isinstance(compute, FromMeasurements):
+        return []
+    devices = cluster.device if isinstance(cluster.device, list) else [cluster.device]
+    names = list(dict.fromkeys([*DEVICES.names(), *(d.name for d in devices if d.name)]))
+    found = [
+        f"workload.compute.points.{number}.device: {unknown_name('device', point.device, names)}"
+        for number, point in enumerate(compute.points)
+        if point.device is not None and point.device not in names
+    ]
+    for device in [] if found else devices:
+        points = compute.of_device(device.name)
+        if not points:
+            found.append(
+                f"workload.compute.points: none holds for device {device.name or 'without a name'}"
+                "; add one of it, or one that names no device."
+            )
+        for point in points:
+            beside = time_beside_compute(workload, point.microbatch, device)
+            if point.step_time <= beside:
+                found.append(
+                    f"workload.compute.points.{compute.points.index(point)}.step_time: "
+                    f"{format_quantity(point.step_time, 'time')} holds no compute, since the host "
+                    f"and the update take {format_quantity(float(f'{beside:.3g}'), 'time')} of it "
+                    "on one device; give the time of a whole step."
+                )
+    return list(dict.fromkeys(found))
 
 
 def algorithm_problems(

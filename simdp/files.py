@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import tempfile
@@ -84,6 +85,26 @@ def parse_yaml(text: str, where: str) -> Any:
     except (yaml.YAMLError, RecursionError, *_UNSUITED_TAG) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ScenarioError([f"{where}: is not valid YAML: {reason}."]) from None
+
+
+def format_yaml(value: Any) -> str:
+    """Write plain data as YAML, in the order in which it is; `parse_yaml` reads it again."""
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
+
+    return str(
+        yaml.dump(
+            value,
+            Dumper=Dumper,
+            sort_keys=False,
+            allow_unicode=True,
+            width=100,
+            default_flow_style=None,
+        )
+    )
 
 
 @cache
@@ -229,6 +250,7 @@ class Catalogue(Mapping[str, Mapping[str, Any]]):
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._parsed: dict[Path, Mapping[str, Any]] = {}
 
     def __getitem__(self, name: str) -> Mapping[str, Any]:
         if name not in self.names():  # a mapping that raises anything else knows no `in`
@@ -246,9 +268,11 @@ class Catalogue(Mapping[str, Mapping[str, Any]]):
         return sorted(path.stem for path in self.folder.glob("*.yaml"))
 
     def read(self, name: str) -> Mapping[str, Any]:
-        """Read the entry of one part."""
-        entry: Mapping[str, Any] = read_yaml(self.folder / f"{name}.yaml")
-        return entry
+        """Read the entry of one part; parsing takes as long as a short run, and is done once."""
+        path = self.folder / f"{name}.yaml"
+        if path not in self._parsed:
+            self._parsed[path] = read_yaml(path)
+        return copy.deepcopy(self._parsed[path])
 
     def figures(self, name: str) -> dict[str, Any]:
         """Read the entry of one part, without where its figures come from."""

@@ -48,7 +48,7 @@ def neighbour_problems(cluster: Cluster, sizes: list[int]) -> list[str]:
             "neighbours: jobs meet on the network between nodes, but there is none; "
             "add cluster.inter_node."
         ]
-    per_node = cluster.devices_per_node
+    per_node = cluster.ranks_per_node
     if per_node is None:
         return [
             "neighbours: one node holds all ranks, however many they are; add "

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from simdp.cluster.device import DEVICES
 from simdp.cluster.link import LINKS
+from simdp.cluster.machine import is_file
 from simdp.errors import ScenarioError
+from simdp.machines import MACHINE, with_machine
 
 Raw = dict[str, Any]
 
@@ -85,12 +89,42 @@ def _enter(here: Any, part: str, path: str, key: str) -> Any:
     return inner
 
 
-def grid(raw: Raw) -> Iterator[tuple[Raw, Raw]]:
-    """Yield what each point of the sweep sets, and the point's scenario as plain data."""
+def override_all(raw: Raw, settings: Mapping[str, Any], base: Path) -> Raw:
+    """Set keys for good, inside what the scenario's machine brings too.
+
+    Parameters
+    ----------
+    raw : dict
+        The scenario as plain data; changed.
+    settings : mapping of str to value
+        Dotted keys; the machine is set first, whatever its place.
+    base : Path
+        Folder that relative paths start from.
+    """
+    settings = dict(settings)
+    if MACHINE in settings:
+        override(raw, MACHINE, settings.pop(MACHINE))
+    swept = MACHINE in (settings.get("sweep") or raw.get("sweep") or ())
+    if settings and not swept:
+        raw = with_machine(raw, base)
+    for key, value in settings.items():
+        override(raw, key, value)
+    return raw
+
+
+def grid(raw: Raw, base: Path) -> Iterator[tuple[Raw, Raw]]:
+    """Yield what each point of the sweep sets, and the point's scenario as plain data.
+
+    Machines are taken in: relative paths start from ``base``.
+    """
     sweep = raw["sweep"]
     for values in itertools.product(*sweep.values()):
         chosen = dict(zip(sweep, values, strict=True))
-        point = copy.deepcopy({key: value for key, value in raw.items() if key != "sweep"})
+        plain = {key: value for key, value in raw.items() if key not in ("sweep", "measured")}
+        point = copy.deepcopy(plain)
+        if MACHINE in chosen:
+            set_key(point, MACHINE, chosen[MACHINE])
+        point = with_machine(point, base)
         for key, value in chosen.items():
             set_key(point, key, value)
         yield chosen, point
@@ -114,3 +148,19 @@ def sweep_problems(raw: Raw) -> list[str]:
     if points > MAX_POINTS:
         found.append(f"sweep: makes {points} points; at most {MAX_POINTS} are allowed.")
     return found
+
+
+def move_paths(value: Any, base: Path, folder: Path, key: str = "") -> Any:
+    """Write paths that start from ``base``, and absolute ones, as seen from ``folder``."""
+    if isinstance(value, dict):
+        return {
+            name: move_paths(inner, base, folder, str(name).split(".")[-1])
+            for name, inner in value.items()
+        }
+    if isinstance(value, list):
+        return [move_paths(inner, base, folder, key) for inner in value]
+    if key == "machine" and isinstance(value, str) and is_file(value):
+        return os.path.relpath(base / value, folder)
+    if key in ("path", "weights") and isinstance(value, str):
+        return os.path.relpath(base / value, folder)
+    return value

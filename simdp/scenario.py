@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from pydantic import Field, PrivateAttr, ValidationError, ValidationInfo, field_
 
 from simdp.cluster import Cluster
 from simdp.collectives import Collectives
+from simdp.doubts import follows, sure, take_out
 from simdp.errors import ScenarioError
 from simdp.feasibility import (
     algorithm_problems,
@@ -24,9 +26,11 @@ from simdp.feasibility import (
     straggler_problems,
 )
 from simdp.files import read_json, read_yaml
+from simdp.machines import MACHINE, with_machine
+from simdp.measured import Measured, built, contradictions
 from simdp.neighbours import Neighbour, neighbour_problems
-from simdp.overrides import Raw, grid, override, sweep_problems
-from simdp.spec import Bool, Int, Problem, Spec, problem, problems
+from simdp.overrides import Raw, grid, move_paths, override_all, sweep_problems
+from simdp.spec import Bool, Int, Spec, problem, problems
 from simdp.strategies import AnyStrategy
 from simdp.workload import Workload
 from simdp.workload.checks import workload_problems
@@ -51,9 +55,12 @@ class Scenario(Spec):
     placement : {"packed", "interleaved"}
         Which nodes each job gets: one job after the other, or a node to each in turn.
     numerics : bool
-        False simulates time only, without arrays; the default where the model has no numbers.
+        False simulates time only, without arrays; the default where the model has no numbers, or
+        no data set.
     sweep : dict of str to list
         Dotted keys and their values; several make a grid whose last key runs fastest.
+    measured : Measured or None
+        What a real machine did.
     """
 
     name: str = "scenario"
@@ -66,8 +73,11 @@ class Scenario(Spec):
     placement: Literal["packed", "interleaved"] = "packed"
     numerics: Bool = Field(_AS_THE_MODEL, validate_default=True)
     sweep: dict[str, list[Any]] = Field(default_factory=dict)
+    measured: Measured | None = None
 
     _base: Path = PrivateAttr(default=Path())
+    _written: Raw = PrivateAttr(default_factory=dict)
+    _measured: list[Scenario] = PrivateAttr(default_factory=list)
 
     @field_validator("name")
     @classmethod
@@ -81,12 +91,17 @@ class Scenario(Spec):
     def _where_there_are_numbers(cls, value: Any, info: ValidationInfo) -> Any:
         workload: Workload | None = info.data.get("workload")
         timed = workload is not None and workload.model.timed
+        no_data = workload is not None and workload.dataset.kind == "none"
+        if value is True and no_data and not timed:
+            raise problem(
+                "there is no data set to learn from; add a dataset, or write numerics: false."
+            )
         if value is True and workload is not None and timed:
             raise problem(
                 f"the model {workload.model.kind} has times but no numbers; leave this out, or "
                 "write numerics: false."
             )
-        return not timed if value is _AS_THE_MODEL else value
+        return not (timed or no_data) if value is _AS_THE_MODEL else value
 
     @property
     def base(self) -> Path:
@@ -100,6 +115,11 @@ class Scenario(Spec):
         if workload.graph.is_synchronised:
             called += [("all_gather", 0), ("all_reduce", 0)]
         return list(dict.fromkeys(called))
+
+    def measured_scenarios(self) -> tuple[list[Scenario], list[Scenario]]:
+        """Scenarios of the points and of the tables of ``measured``, in their order."""
+        num_points = len(self.measured.points) if self.measured else 0
+        return self._measured[:num_points], self._measured[num_points:]
 
     def neighbour(self, number: int) -> Scenario:
         """One of the neighbours as a scenario of its own, on nodes like these."""
@@ -132,7 +152,9 @@ class Scenario(Spec):
             Where it will lie: its paths start from there. Left out, from where they do now.
         """
         raw: Raw = self.model_dump(mode="json", exclude_none=True)
-        return raw if folder is None else _move_paths(raw, self._base.resolve(), folder.resolve())
+        if MACHINE in self.sweep:  # what one of them brings would win over the others
+            raw = copy.deepcopy(self._written)
+        return raw if folder is None else move_paths(raw, self._base.resolve(), folder.resolve())
 
     def points(self) -> list[tuple[Raw, Scenario]]:
         """Every point of the sweep: what it sets, and its scenario; one point without a sweep.
@@ -144,7 +166,8 @@ class Scenario(Spec):
         """
         if not self.sweep:
             return [({}, self)]
-        return [(chosen, _build(raw, self._base)) for chosen, raw in grid(self.resolved())]
+        points = grid(self.resolved(), self._base)
+        return [(chosen, _build(raw, self._base)) for chosen, raw in points]
 
 
 def load_scenario(
@@ -158,7 +181,8 @@ def load_scenario(
         A YAML file, or a saved ``result.json``, whose scenario is taken.
     overrides : mapping of str to value, optional
         Dotted keys, for example ``{"cluster.world_size": 4}``, set before validation. Setting a
-        ``kind`` drops the options of the old kind.
+        ``kind`` drops the options of the old kind. What was measured is of the scenario as it
+        stands in the file, and is left out with any.
 
     Returns
     -------
@@ -178,8 +202,9 @@ def load_scenario(
         raise ScenarioError([f"{file}: is not a scenario; it must be a mapping with cluster: ..."])
     try:
         raw = copy.deepcopy(raw)
-        for key, value in (overrides or {}).items():
-            override(raw, key, value)
+        raw = override_all(raw, overrides or {}, file.parent)
+        if overrides and not any(key.startswith("measured") for key in overrides):
+            raw.pop("measured", None)
         raw.setdefault("name", re.sub(r"[^\w.+-]|^\W", "_", file.stem))
         return checked(raw, file.parent)
     except ScenarioError as error:
@@ -194,11 +219,14 @@ def checked(raw: Raw, base: Path) -> Scenario:
     ScenarioError
         With every problem that was found.
     """
-    raw = _move_paths(raw, base.resolve(), base.resolve())
+    raw = move_paths(raw, base.resolve(), base.resolve())
     found = sweep_problems(raw)
     if found:
         raise ScenarioError(found)
-    points = list(grid(raw)) if raw.get("sweep") else [({}, raw)]
+    written = raw
+    if not (raw.get("sweep") and MACHINE in raw["sweep"]):
+        raw = with_machine(raw, base)
+    points = list(grid(raw, base)) if raw.get("sweep") else [({}, raw)]
     largest = max([_world_size(point) for _, point in points])
     looked_at = [_look_at(point, base, largest) for _, point in points]
     each = [found for found, _ in looked_at]
@@ -209,7 +237,7 @@ def checked(raw: Raw, base: Path) -> Scenario:
     if not raw.get("sweep") and not lines:  # the only point is the scenario itself
         (_, scenario), *_ = looked_at
         if scenario is not None:
-            return scenario
+            return _with_measured(scenario, written, base)
     try:
         scenario = _build(raw, base)
     except ScenarioError as error:
@@ -219,6 +247,24 @@ def checked(raw: Raw, base: Path) -> Scenario:
         scenario = _build({**points[-1][1], "sweep": raw["sweep"]}, base)
     if lines:
         raise ScenarioError(lines)
+    if MACHINE in scenario.sweep:
+        scenario._written = written
+    return _with_measured(scenario, written, base)
+
+
+def _with_measured(scenario: Scenario, written: Raw, base: Path) -> Scenario:
+    """Make the scenarios of what was measured; ``written`` is what stands in the file."""
+    measured = scenario.measured
+    if measured is None:
+        return scenario
+    lines, made = built(measured, written, base, lambda raw, n: _look_at(raw, base, n))
+    if not lines:
+        points = made[: len(measured.points)]
+        samples = [p.workload.samples_per_step(p.cluster.world_size) for p in points]
+        lines = contradictions(measured, [json.dumps(p.resolved()) for p in points], samples)
+    if lines:
+        raise ScenarioError(lines)
+    scenario._measured = made
     return scenario
 
 
@@ -275,9 +321,9 @@ def _look_at(raw: Raw, base: Path, largest: int) -> tuple[list[str], Scenario | 
             scenario = _validated(mended, base)
         except ValidationError as error:
             found = problems(error, mended)
-            fresh = [p.line for p in found if not _follows(p.place, doubts)]
+            fresh = [p.line for p in found if not follows(p.place, doubts)]
             lines += [line for line in fresh if line not in lines]
-            taken_out = [place for p in found if (place := _take_out(mended, p)) is not None]
+            taken_out = [place for p in found if (place := take_out(mended, p)) is not None]
             unknown = [(*p.place, p.unknown) for p in found]  # nobody misses these
             doubts += [place for place in taken_out if place not in unknown]
             if not taken_out:
@@ -287,11 +333,11 @@ def _look_at(raw: Raw, base: Path, largest: int) -> tuple[list[str], Scenario | 
         doubts.append(("workload", "model"))
     lines += files + _algorithm_problems(scenario.collectives, base)
     cluster, workload, strategy = scenario.cluster, scenario.workload, scenario.strategy
-    if _sure(doubts, ("cluster", "stragglers"), ("cluster", "world_size")):
+    if sure(doubts, ("cluster", "stragglers"), ("cluster", "world_size")):
         lines += straggler_problems(cluster, largest)
-    if _sure(doubts, ("workload", "inject"), ("cluster", "world_size")):
+    if sure(doubts, ("workload", "inject"), ("cluster", "world_size")):
         lines += fault_problems(workload, largest)
-    lines += joint_problems(cluster, workload, strategy, partial(_sure, doubts))
+    lines += joint_problems(cluster, workload, strategy, partial(sure, doubts))
     lines += neighbour_problems(cluster, [job.world_size for job in scenario.neighbours])
     lines = lines or size_problems(cluster, workload, strategy, base, scenario.numerics)
     if not lines and not doubts:
@@ -305,6 +351,12 @@ def _look_at(raw: Raw, base: Path, largest: int) -> tuple[list[str], Scenario | 
 def _job_problems(scenario: Scenario, among_jobs: bool) -> list[str]:
     """Refuse algorithms that cannot serve a valid job."""
     called = [name for name, _ in scenario.calls()]
+    if among_jobs and scenario.collectives.cost.timed:
+        kind = scenario.collectives.cost.kind
+        return [
+            f"collectives.cost: {kind} knows no other jobs on the network; use links, or leave "
+            "out neighbours."
+        ]
     return algorithm_problems(scenario.cluster, scenario.collectives, called, among_jobs)
 
 
@@ -316,32 +368,6 @@ def _whole_job_problems(job: Scenario) -> list[str]:
     found += joint_problems(cluster, workload, strategy, lambda *places: True)
     found = found or size_problems(cluster, workload, strategy, job.base, False)
     return found or _job_problems(job, True)
-
-
-def _follows(place: tuple[str, ...], doubts: list[tuple[str, ...]]) -> bool:
-    """Whether a problem may come from what was taken out: there, around it, or a field of it."""
-    return any(place[: len(doubt)] == doubt or place == doubt[:-1] for doubt in doubts)
-
-
-def _sure(doubts: list[tuple[str, ...]], *places: tuple[str, ...]) -> bool:
-    """Whether nothing was taken out at these places, inside them or around them."""
-    return not any(
-        doubt[: len(place)] == place[: len(doubt)] for doubt in doubts for place in places
-    )
-
-
-def _take_out(raw: Raw, found: Problem) -> tuple[str, ...] | None:
-    """Remove what is wrong, and say where that was; an entry of a list takes the list along."""
-    place = found.place if found.unknown is None else (*found.place, found.unknown)
-    here: Any = raw
-    inside, depth = None, 0
-    for depth, part in enumerate(place, 1):  # noqa: B007  the depth reached counts
-        inside, here = here, here.get(part)
-        if not isinstance(here, dict):
-            break
-    if inside is None or inside.pop(place[depth - 1], None) is None:
-        return None
-    return place[:depth]
 
 
 def _workload(raw: Raw) -> Workload | None:
@@ -357,7 +383,7 @@ def _file_problems(
 ) -> list[str]:
     """Check the files of a workload that is valid, although other parts may not be."""
     keys = ("model", "dataset", "loss", "weights", "shuffle")
-    if workload is None or not _sure(doubts, *(("workload", key) for key in keys)):
+    if workload is None or not sure(doubts, *(("workload", key) for key in keys)):
         return []
     return [f"workload.{line}" for line in workload_problems(workload, base)]
 
@@ -369,17 +395,3 @@ def _algorithm_problems(collectives: Collectives, base: Path) -> list[str]:
     except ScenarioError as error:
         return error.problems
     return []
-
-
-def _move_paths(value: Any, base: Path, folder: Path, key: str = "") -> Any:
-    """Write paths that start from ``base``, and absolute ones, as seen from ``folder``."""
-    if isinstance(value, dict):
-        return {
-            name: _move_paths(inner, base, folder, str(name).split(".")[-1])
-            for name, inner in value.items()
-        }
-    if isinstance(value, list):
-        return [_move_paths(inner, base, folder, key) for inner in value]
-    if key in ("path", "weights") and isinstance(value, str):
-        return os.path.relpath(base / value, folder)
-    return value

@@ -293,7 +293,9 @@ PositiveSeconds = Annotated[float, Quantity("time", exclusive=True)]
 Bytes = Annotated[float, Quantity("data size")]
 PositiveBytes = Annotated[float, Quantity("data size", exclusive=True)]
 Bandwidth = Annotated[float, Quantity("bandwidth", exclusive=True)]
+Flops = Annotated[float, Quantity("number of operations")]
 FlopRate = Annotated[float, Quantity("compute rate", exclusive=True)]
+Throughput = Annotated[float, Quantity("throughput", exclusive=True)]
 
 
 class Problem(NamedTuple):

@@ -57,6 +57,8 @@ DIMENSIONS: dict[str, Dimension] = {
     "data size": Dimension("B", "25 MiB", {**{f"{p}B": s for p, s in _SI.items()}, **_BINARY}),
     "bandwidth": Dimension("B/s", "25 GB/s", {f"{p}B/s": s for p, s in _SI.items()}),
     "compute rate": Dimension("FLOP/s", "19.5 TFLOP/s", {f"{p}FLOP/s": s for p, s in _SI.items()}),
+    "number of operations": Dimension("FLOP", "20 MFLOP", {f"{p}FLOP": s for p, s in _SI.items()}),
+    "throughput": Dimension("samples/s", "620 samples/s", {"samples/s": 1.0}),
 }
 
 
@@ -107,7 +109,7 @@ def parse(text: object, dimension: str) -> float:
     Returns
     -------
     float
-        The value in SI units (s, byte, byte/s, FLOP/s).
+        The value in SI units (s, byte, byte/s, FLOP/s, FLOP, samples/s).
 
     Raises
     ------
@@ -164,3 +166,23 @@ def format_quantity(value: float, dimension: str) -> str:
                 candidates.append(text)
     # Among the shortest, a number that does not begin with "0.".
     return min(candidates, key=lambda text: (len(text), text.startswith(("0.", "-0."))))
+
+
+def parse_percent(text: object) -> float:
+    """Read a share: ``"2 %"`` is 0.02.
+
+    Raises
+    ------
+    UnitError
+        If it is not a number with ``%``, of 0 or more.
+    """
+    match = _NUMBER.fullmatch(text) if isinstance(text, str) else None
+    if match is None or match[2] != "%" or not 0 <= float(match[1]) < float("inf"):
+        raise UnitError(f'{text!r} is not a share of 0 % or more; write for example "2 %".')
+    return float(match[1]) / 100
+
+
+def format_percent(share: float) -> str:
+    """Write a share so that it reads back: 0.02 is ``"2 %"``."""
+    short = f"{share * 100:.12g} %"
+    return short if parse_percent(short) == share else f"{share * 100!r} %"

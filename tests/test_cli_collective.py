@@ -190,12 +190,46 @@ def test_nccl_tests_names_are_told_ours(say):
     assert say(collective="alltoall") == (2, "", ["'alltoall' is called all_to_all here."])
 
 
+def test_a_machine_stands_for_a_cluster_and_a_cost_for_an_algorithm(say):
+    status, out, err = say("--algorithm", "nccl", "--sizes", "8 MiB", cluster="dgx-a100")
+    assert (status, err) == (0, [])
+    assert "all_reduce, nccl, on dgx-a100: 8 ranks" in out
+    assert "clock: collectives.cost: nccl" in out
+
+
+def test_without_an_algorithm_the_scenarios_cost_is_taken(say, tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("cluster: {machine: dgx-1}\ncollectives: {cost: {kind: nccl, launch: 7 ms}}\n")
+    own, (nbytes, plain) = say("--sizes", "1 KiB", "--world-size", "8", cluster=path), (1024, 7e-3)
+    assert own[0] == 0
+    (point,) = json.loads(Path("runs/collective/collective.json").read_text())["curves"][0][
+        "points"
+    ]
+    assert point["size_bytes"] == nbytes
+    assert point["time_s"] > plain
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("--algorithm", "{kind: nccl, launch: 5}"), "--algorithm launch: 5 has no unit"),
+        (("--algorithm", "nccl", "--split", "mod 2"), "--algorithm nccl: knows no process groups"),
+    ],
+)
+def test_a_cost_that_cannot_serve_is_refused(say, arguments, line):
+    status, out, (found,) = say(*arguments, "--sizes", "1 KiB", cluster="dgx-1")
+    assert (status, out) == (2, "")
+    assert found.startswith(line)
+
+
 def test_a_cluster_that_is_no_file_is_refused(say):
-    assert say(cluster="dgx-a900") == (
-        2,
-        "",
-        ["--cluster dgx-a900: there is no such file; give a scenario, whose cluster is taken."],
+    status, out, (line,) = say(cluster="dgx-a900")
+    assert (status, out) == (2, "")
+    assert line.startswith(
+        "--cluster dgx-a900: there is no such file or machine; give a scenario, whose cluster is "
+        "taken, or one of "
     )
+    assert "dgx-1, dgx-2, dgx-a100" in line
 
 
 def test_a_cluster_is_needed(capsys):

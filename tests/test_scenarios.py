@@ -12,7 +12,7 @@ import pytest
 import simdp
 
 ROOT = Path(__file__).parents[1]
-SCENARIOS = sorted((ROOT / "scenarios").rglob("*.yaml"))
+SCENARIOS = sorted((ROOT / "scenarios").glob("*.yaml"))
 GOLDEN = Path(__file__).parent / "golden" / "scenarios"
 
 EXACT = ("bucket_bytes", "fits_memory", "memory_bytes", "replicas_identical", "skipped_steps")
@@ -250,3 +250,18 @@ def test_all_pairs_beat_a_ring_on_small_gradients_and_learn_the_same():
 def test_one_all_reduce_per_layer_hides_better_than_buckets():
     per_layer, buckets = point_metrics("profile_step")
     assert per_layer["exposed_comm_s"] < 0.2 * buckets["exposed_comm_s"]
+
+
+def test_merging_gradients_saves_messages_and_still_hides_them():
+    none, threshold, mg_wfbp, everything = point_metrics("horovod_fusion")
+    assert none["step_time_s"] > 1.9 * everything["step_time_s"]
+    assert threshold["step_time_s"] < 0.67 * none["step_time_s"]
+    assert mg_wfbp["exposed_comm_s"] < 0.02 * mg_wfbp["step_time_s"]
+    assert len(everything["bucket_bytes"]) == 1 < len(mg_wfbp["bucket_bytes"]) < 10
+
+
+def test_apexs_default_messages_beat_a_single_one_and_small_ones():
+    single, default, small = point_metrics("apex_ddp")
+    assert len(single["bucket_bytes"]) == 1
+    assert default["step_time_s"] < 6 / 7 * single["step_time_s"]
+    assert small["step_time_s"] > single["step_time_s"]

@@ -172,3 +172,23 @@ def test_common_units_need_no_pint():
         "assert 'pint' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(("text", "share"), [("2 %", 0.02), ("10%", 0.1), ("0 %", 0.0)])
+def test_a_share_is_read_with_its_sign(text, share):
+    assert units.parse_percent(text) == share
+
+
+@pytest.mark.parametrize("text", ["2", 2, 0.02, "-1 %", "1e999 %", "two %", None, True])
+def test_what_is_no_share_is_refused(text):
+    with pytest.raises(UnitError, match=r"is not a share of 0 % or more; write for example"):
+        units.parse_percent(text)
+
+
+@given(value=st.floats(0, 1e290))
+def test_a_share_that_is_written_reads_back_to_nearly_the_same(value):
+    assert units.parse_percent(units.format_percent(value)) == pytest.approx(value, rel=1e-15)
+
+
+def test_a_share_is_written_short():
+    assert [units.format_percent(share) for share in (0.02, 0.013, 0.0)] == ["2 %", "1.3 %", "0 %"]

@@ -14,8 +14,10 @@ from simdp.cluster.device import AnyDevice, Device
 from simdp.cluster.inter_node import InterNode
 from simdp.cluster.link import AnyLink, Link
 from simdp.cluster.link_names import link_name
+from simdp.cluster.machine import AnyMachine
 from simdp.cluster.numbering import Numbering
 from simdp.cluster.one_or_list import one_or_list
+from simdp.cluster.overheads import Overheads
 from simdp.cluster.stragglers import AnyStraggler
 from simdp.cluster.topologies import AnyTopology, Topology
 from simdp.cluster.topologies.switch import SwitchTopology
@@ -23,7 +25,7 @@ from simdp.spec import Int, Spec, problem
 
 Ints = NDArray[np.int64]
 
-__all__ = ["Cluster", "Device", "InterNode", "Link"]
+__all__ = ["Cluster", "Device", "InterNode", "Link", "Overheads"]
 
 
 class Cluster(Spec):
@@ -36,10 +38,18 @@ class Cluster(Spec):
 
     Attributes
     ----------
+    machine : str or None
+        What brought the keys that the scenario does not give itself (see `simdp.machines`).
     world_size : int
-        Number of ranks, one device each.
+        Number of ranks.
     devices_per_node : int or None
         None means that one node holds all of them.
+    ranks_per_device : int
+        Ranks on one device, the next one is then filled; the last may hold fewer. They share its
+        time, a slice for each in turn: with k ranks on it, arithmetic and memory traffic of each
+        take k times as long, also while another one waits, and hosts launch kernels side by side.
+        Each rank keeps arrays of its own in the device's memory. Links and network cards are those
+        of ranks: two on one device talk as two devices do.
     device : Device or list of Device
         One for all ranks, or one per rank.
     topology, link
@@ -48,15 +58,20 @@ class Cluster(Spec):
         Needed beyond one node.
     stragglers : list of Straggler
         Their factors multiply.
+    overheads : Overheads
+        What the software costs that trains together; nothing, unless it is given.
     """
 
+    machine: AnyMachine | None = None
     world_size: Int = Field(ge=1, le=2**20)
     devices_per_node: Int | None = Field(None, ge=1, le=2**20)
+    ranks_per_device: Int = Field(1, ge=1, le=2**10)
     device: AnyDevice | list[AnyDevice]
     topology: AnyTopology | list[AnyTopology] = SwitchTopology()
     link: AnyLink | list[AnyLink] | None = None
     inter_node: InterNode | None = None
     stragglers: list[AnyStraggler] = Field(default_factory=list)
+    overheads: Overheads = Overheads()
 
     @field_validator("device", mode="wrap")
     @classmethod
@@ -75,13 +90,15 @@ class Cluster(Spec):
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> Cluster:
-        n, per_node = self.world_size, self.devices_per_node
+        n, per_node, k = self.world_size, self.ranks_per_node, self.ranks_per_device
         if per_node is not None and n > per_node:
             if n % per_node:
+                of_ranks = f" of {k} ranks each" if k > 1 else ""
+                known = "devices_per_node" + (" x ranks_per_device" if k > 1 else "")
                 raise problem(
-                    f"world_size {n} is neither one partly used node of {per_node} devices nor a "
-                    f"multiple of devices_per_node; use {n // per_node * per_node} or "
-                    f"{(n // per_node + 1) * per_node}."
+                    f"world_size {n} is neither one partly used node of {self.devices_per_node} "
+                    f"devices{of_ranks} nor a multiple of {known}; use "
+                    f"{n // per_node * per_node} or {(n // per_node + 1) * per_node}."
                 )
             if self.inter_node is None:
                 raise problem(
@@ -96,6 +113,12 @@ class Cluster(Spec):
             raise problem(
                 f"device lists {len(self.device)} devices for world_size {n}; give one per rank."
             )
+        for rank, device in enumerate(self.devices()) if k > 1 else ():
+            if device != self.devices()[rank // k * k]:
+                raise problem(
+                    f"device: ranks {rank // k * k} and {rank} share a device, but the list gives "
+                    "them different ones; give both the same."
+                )
         for wrong in self._list_problems():
             raise problem(wrong)
         for wrong in self._network_problems():
@@ -114,10 +137,11 @@ class Cluster(Spec):
             if isinstance(value, list) and len(value) != nodes:
                 found.append(f"{key} lists {len(value)} entries for {nodes} nodes; give one each.")
         if inter and inter.nics is not None:
-            devices = self.devices_per_node or self.world_size
-            if len(inter.nics) != devices:
+            places = self.ranks_per_node or self.world_size
+            what = "devices" if self.ranks_per_device == 1 else "ranks"
+            if len(inter.nics) != places:
                 found.append(
-                    f"inter_node.nics has {len(inter.nics)} entries for {devices} devices of a "
+                    f"inter_node.nics has {len(inter.nics)} entries for {places} {what} of a "
                     "node; give one each."
                 )
             missing = [nic for nic in inter.nics if not 0 <= nic < inter.links_per_node]
@@ -135,9 +159,10 @@ class Cluster(Spec):
         inside = self.topology if isinstance(self.topology, list) else [self.topology]
         found: list[str] = []
         for topology in inside:
-            whole = self.devices_per_node or self.world_size
+            whole = self.ranks_per_node or self.world_size
             per_node = cards if topology.only_inside else 1
-            found += _misfits("topology", topology, self.local_size, per_node, whole, "devices")
+            what = "devices" if self.ranks_per_device == 1 else "ranks"
+            found += _misfits("topology", topology, self.local_size, per_node, whole, what)
         if inter and inter.topology.only_inside:
             found.append(
                 f"inter_node.topology: {inter.topology.kind} is the inside of a node; "
@@ -155,9 +180,14 @@ class Cluster(Spec):
         return found
 
     @property
+    def ranks_per_node(self) -> int | None:
+        """Ranks that a full node holds; None where one node holds all of them."""
+        return self.devices_per_node and self.devices_per_node * self.ranks_per_device
+
+    @property
     def local_size(self) -> int:
         """Ranks per node."""
-        return min(self.world_size, self.devices_per_node or self.world_size)
+        return min(self.world_size, self.ranks_per_node or self.world_size)
 
     @property
     def num_nodes(self) -> int:
@@ -165,8 +195,14 @@ class Cluster(Spec):
         return self.world_size // self.local_size
 
     def devices(self) -> list[Device]:
-        """One device per rank."""
+        """The device of each rank."""
         return self.device if isinstance(self.device, list) else [self.device] * self.world_size
+
+    def sharers(self) -> Ints:
+        """How many ranks the device of each rank holds, itself included, shape `(world_size,)`."""
+        n, k = self.world_size, self.ranks_per_device
+        first = np.arange(n) // k * k
+        return np.minimum(k, n - first)
 
     @cached_property
     def numbering(self) -> Numbering:

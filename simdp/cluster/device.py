@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, field_validator
+from pydantic import Field, TypeAdapter, field_validator, model_validator
 
 from simdp.files import Catalogue
 from simdp.spec import (
     Bandwidth,
     Float,
     FlopRate,
+    Flops,
     PositiveBytes,
     Seconds,
     Spec,
@@ -22,6 +24,14 @@ from simdp.spec import (
 DEVICES = Catalogue(Path(__file__).parent / "devices")
 
 DTYPES = ("float64", "float32", "tfloat32", "float16", "bfloat16")
+
+Fraction = Annotated[Float, Field(gt=0, le=1)]
+
+
+@cache
+def _form(form: Any) -> TypeAdapter[Any]:
+    """What validates one of several forms of a value."""
+    return TypeAdapter(form)
 
 
 class Device(Spec):
@@ -35,17 +45,26 @@ class Device(Spec):
         Capacity [bytes].
     memory_bandwidth : float
         Of the device's own memory [bytes/s].
-    efficiency : float
-        Fraction of the peak FLOP/s that real layers reach, in (0, 1].
+    efficiency : float or dict of str to float
+        Fraction of the peak FLOP/s that real layers reach, in (0, 1]; one for all, or by dtype.
+    half_work : float
+        Work at which a product (of matrices, a convolution, attention) reaches half of that, since
+        it fills the device for a part of its time only [FLOP]: Hockney's n_1/2. 0, unless it is
+        given: products of any size reach all.
     launch : float
         Time to launch one kernel [s]; charged once per kernel.
+
+    References
+    ----------
+    Hockney and Jesshope, "Parallel Computers", Adam Hilger, 1981: r_inf and n_1/2.
     """
 
     name: str | None = None
     peak: dict[str, FlopRate]
     memory: PositiveBytes
     memory_bandwidth: Bandwidth
-    efficiency: Float = Field(0.5, gt=0, le=1)
+    efficiency: Fraction | dict[str, Fraction] = 0.5
+    half_work: Flops = 0.0
     launch: Seconds = 5e-6
 
     @field_validator("peak")
@@ -56,6 +75,35 @@ class Device(Spec):
             given = ", ".join(map(repr, wrong)) or "nothing"
             raise problem(f"{given} is no dtype with a peak; known: {', '.join(DTYPES)}.")
         return peak
+
+    @field_validator("efficiency", mode="wrap")
+    @classmethod
+    def _one_or_by_dtype(cls, value: Any, handler: Any) -> Any:
+        """Choose the form by the value, so that an error speaks of the form that was written."""
+        by_dtype = isinstance(value, dict)
+        return _form(dict[str, Fraction] if by_dtype else Fraction).validate_python(value)
+
+    @model_validator(mode="after")
+    def _each_peak_has_an_efficiency(self) -> Device:
+        if isinstance(self.efficiency, dict) and set(self.efficiency) != set(self.peak):
+            raise problem(
+                f"efficiency is given for {', '.join(self.efficiency) or 'nothing'}, but there are "
+                f"peaks for {', '.join(self.peak)}; give one for each of these, or one for all."
+            )
+        return self
+
+    def rate(self, dtype: str) -> float:
+        """Arithmetic that real layers reach in a dtype [FLOP/s]."""
+        found = self.efficiency
+        return self.peak[dtype] * (found[dtype] if isinstance(found, dict) else found)
+
+    def slice(self, k: int) -> Device:
+        """What one of k ranks has of a device that they use in turns: 1/k of its speed.
+
+        Its memory and launches are whole: ranks have hosts of their own.
+        """
+        peak = {dtype: rate / k for dtype, rate in self.peak.items()}
+        return self.model_copy(update={"peak": peak, "memory_bandwidth": self.memory_bandwidth / k})
 
 
 AnyDevice = Annotated[Device, from_catalogue("device", DEVICES.names, DEVICES.figures)]

@@ -6,7 +6,7 @@ These tables are the one place of registration.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
 from simdp.collectives.base import (
     Algorithm,
@@ -23,6 +23,8 @@ from simdp.collectives.base import (
     Round,
     Scatter,
 )
+from simdp.collectives.costs import AnyCost, Cost, Wiring
+from simdp.collectives.costs.links import LinksCost
 from simdp.collectives.plans.layout import Layout
 from simdp.collectives.ring import RingAllGather, RingAllReduce, RingBroadcast
 from simdp.errors import ScenarioError
@@ -184,17 +186,17 @@ class Collectives(Spec):
     ----------
     all_gather, all_reduce, broadcast
         Algorithms; NCCL's rings, unless told otherwise.
-    cost : str
-        How their time is found; ``links``, the fabrics, is the only way so far.
+    cost : Cost
+        How their time is found; by their transfers over the links, unless told otherwise.
     """
 
     all_gather: AnyAllGather = RingAllGather()
     all_reduce: AnyAllReduce = RingAllReduce()
     broadcast: AnyBroadcast = RingBroadcast()
-    cost: Literal["links"] = "links"
+    cost: AnyCost = LinksCost()
 
     def settled(self, base: Path) -> Self:
-        """The same algorithms with their files read; relative paths start from ``base``.
+        """The same algorithms and cost with their files read; relative paths start from ``base``.
 
         Raises
         ------
@@ -202,7 +204,7 @@ class Collectives(Spec):
             With a line for every algorithm whose file cannot be read, or is no such algorithm.
         """
         found, lines = {}, []
-        for name in (key for key in type(self).model_fields if key in FAMILIES):
+        for name in type(self).model_fields:
             try:
                 found[name] = getattr(self, name).settled(base)
             except ScenarioError as error:
@@ -218,8 +220,10 @@ __all__ = [
     "FAMILIES",
     "Algorithm",
     "Collectives",
+    "Cost",
     "Layout",
     "Part",
     "Plan",
     "Round",
+    "Wiring",
 ]

@@ -117,6 +117,11 @@ class Planner:
             self._in_groups[plan] = in_groups(plan, self.groups)
         return self._in_groups[plan]
 
+    def seconds(self, asked: Algorithm, nbytes: float, root: int = 0) -> float:
+        """Predict a collective by itself, which every rank enters at once [s]."""
+        algorithm = self.algorithm(asked, nbytes, root)
+        return self._predicted(algorithm, self._planned(algorithm, nbytes, root), nbytes, root)
+
     def predict(self, asked: Auto, nbytes: float, root: int = 0) -> list[Prediction]:
         """Predict every candidate that can serve the cluster.
 

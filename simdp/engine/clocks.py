@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from simdp.cluster import Overheads
 from simdp.collectives import Plan
 from simdp.engine.fabrics.vector import VectorFabric
 from simdp.engine.network import Network
@@ -13,7 +14,10 @@ from simdp.engine.network.sharing import Routed, common_link, shared_link
 from simdp.engine.network.traffic import Traffic
 from simdp.engine.ops import Op
 from simdp.engine.slowdown import Slowdown
+from simdp.errors import ScenarioError
 from simdp.results.trace import TraceBuilder
+
+NO_OVERHEADS = Overheads()
 
 Fabric = Literal["auto", "event", "vector"]
 
@@ -58,7 +62,7 @@ class Clock:
         Which.
     why : str
         Why this one, in a few words.
-    network, plans, slowdown, trace
+    network, plans, slowdown, trace, overheads
         As for `clock_for`.
     others : sequence of OtherJob
         Those of the other jobs that play beside it.
@@ -71,6 +75,7 @@ class Clock:
     slowdown: Slowdown
     trace: TraceBuilder
     others: Sequence[OtherJob] = ()
+    overheads: Overheads = NO_OVERHEADS
 
     def play(self, script: Iterable[Op]) -> None:
         """Charge the time of everything that a script yields."""
@@ -87,7 +92,8 @@ class Clock:
             EventFabric([mine, *others]).play(scripts)
         else:
             fixed = self.fabric == FIXED_SHARES
-            VectorFabric(self.network, self.slowdown, self.trace, fixed).play(iter(script))
+            fabric = VectorFabric(self.network, self.slowdown, self.trace, fixed, self.overheads)
+            fabric.play(iter(script))
 
 
 def clock_for(
@@ -98,6 +104,8 @@ def clock_for(
     asked: Fabric = "auto",
     most_transfers: Callable[[], int] | None = None,
     others: Sequence[OtherJob] = (),
+    overheads: Overheads = NO_OVERHEADS,
+    timed: bool = False,
 ) -> Clock:
     """Choose the fabric of a run.
 
@@ -117,31 +125,62 @@ def clock_for(
         Counts those of the longest collective; left out, of the longest plan.
     others : sequence of OtherJob
         Jobs on the same network; those that can slow the run down play beside it.
+    overheads : Overheads
+        How compute and collectives slow each other down.
+    timed : bool
+        Whether collectives bring their times, so that no transfer needs a link.
 
     Raises
     ------
     ValueError
-        If ``"vector"`` would not be exact.
+        If ``"vector"`` would not be exact, or ``"event"`` is to play what has no transfers.
+    ScenarioError
+        If compute and collectives slow each other down in a run that only the event fabric plays.
     """
+    if timed:
+        if asked == "event":
+            raise ValueError("fabric 'event' plays transfers, and collectives.cost brings times")
+        why = "collectives.cost tells how long collectives take"
+        return Clock("vector", why, network, plans, slowdown, trace, (), overheads)
     link = shared_link(network, plans)
     met, others = _met((network, plans), others)
     link = link if met is None else met
     shared = None if link is None else network.cluster.link_name(link)
     if asked == "vector" and shared:
         raise ValueError(f"fabric 'vector' is not exact here: {shared} is shared; use 'event'")
-    fabric, why = "event", f"{shared} is shared"
+    longest = max((plan.num_transfers for plan in plans), default=0)
+    count = most_transfers or (lambda: longest)
+    fabric, why = _choice(asked, shared, met is not None, count)
+    if fabric == "event":
+        _refuse_slowdowns(overheads, why)
+    return Clock(fabric, why, network, plans, slowdown, trace, others, overheads)
+
+
+def _choice(
+    asked: Fabric, shared: str | None, among_others: bool, count: Callable[[], int]
+) -> tuple[str, str]:
+    """Choose between the fabrics for plans with transfers, and say why."""
     if asked == "event":
-        why = "as asked for"
-    elif shared is None:
-        fabric, why = "vector", "no link is shared"
-    else:
-        longest = max((plan.num_transfers for plan in plans), default=0)
-        most = most_transfers() if most_transfers else longest
-        if met is not None:
-            why = f"{shared} is shared with a neighbour"
-        if met is None and most > MAX_EVENT_TRANSFERS:
-            fabric, why = FIXED_SHARES, f"{why}, by a collective of {most:,} transfers"
-    return Clock(fabric, why, network, plans, slowdown, trace, others)
+        return "event", "as asked for"
+    if shared is None:
+        return "vector", "no link is shared"
+    if among_others:
+        return "event", f"{shared} is shared with a neighbour"
+    most = count()
+    if most > MAX_EVENT_TRANSFERS:
+        return FIXED_SHARES, f"{shared} is shared, by a collective of {most:,} transfers"
+    return "event", f"{shared} is shared"
+
+
+def _refuse_slowdowns(overheads: Overheads, why: str) -> None:
+    for key in ("compute_slowdown", "collective_slowdown"):
+        if getattr(overheads, key):
+            raise ScenarioError(
+                [
+                    f"cluster.overheads.{key}: cannot be charged transfer by transfer, and "
+                    f"{why}; set it to 0, or let collectives.cost be nccl or table."
+                ]
+            )
 
 
 def _met(mine: Routed, others: Sequence[OtherJob]) -> tuple[int | None, list[OtherJob]]:

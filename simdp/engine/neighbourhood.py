@@ -10,7 +10,7 @@ from simdp.engine.choice import Planner
 from simdp.engine.clocks import OtherJob
 from simdp.engine.network import Network
 from simdp.engine.network.traffic import Traffic
-from simdp.engine.ops import Launch, Op, Wait, Work
+from simdp.engine.ops import Feed, Launch, Op, Wait, Work
 from simdp.engine.plans import plans_of
 from simdp.engine.rank import Cohort
 from simdp.engine.slowdown import Slowdown
@@ -65,6 +65,9 @@ def _endless(job: Scenario, planner: Planner, slowdown: Slowdown) -> Iterator[Op
                     yield op._replace(call=first + op.call, record=False)
                 case Wait():
                     yield Wait(tuple((first + np.array(op.calls)).tolist()))
+                case Feed():
+                    busy = True
+                    yield op
                 case _:
                     busy = busy or (isinstance(op, Work) and bool(op.seconds.any()))
                     yield op

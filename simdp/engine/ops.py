@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simdp.collectives import Plan
+from simdp.engine.pipeline import Pipeline
 
 Floats = NDArray[np.float64]
 
@@ -52,6 +53,13 @@ class Launch(NamedTuple):
     stream : int
         Which of the ranks' communication streams takes it; those of different process groups run
         side by side.
+    wait : float
+        It does not enter its stream before so long after the compute stream asked for it [s].
+    message : float
+        How long it keeps its stream before it begins [s].
+    seconds : float or None
+        How long it takes from when the last rank has come, on every rank [s]; None where its
+        transfers tell.
     """
 
     step: int
@@ -61,6 +69,9 @@ class Launch(NamedTuple):
     nbytes: float
     record: bool
     stream: int = 0
+    wait: float = 0.0
+    message: float = 0.0
+    seconds: float | None = None
 
 
 class Wait(NamedTuple):
@@ -87,4 +98,25 @@ class Meet(NamedTuple):
     step: int
 
 
-Op = Work | Launch | Wait | Meet
+class Feed(NamedTuple):
+    """The compute stream waits for the next batch of every rank.
+
+    Attributes
+    ----------
+    step
+        As in `Work`.
+    number : int
+        Of the batch, counted from 0 over the whole run.
+    samples : ndarray, shape `(world_size,)`
+        Of each rank's batch.
+    pipeline : Pipeline
+        Tells when the batch is there.
+    """
+
+    step: int
+    number: int
+    samples: Floats
+    pipeline: Pipeline
+
+
+Op = Work | Launch | Wait | Meet | Feed

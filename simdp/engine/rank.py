@@ -8,18 +8,21 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from simdp.collectives import Plan
 from simdp.engine import payload
 from simdp.engine.buffers import FlatBuffers
 from simdp.engine.choice import Planner
-from simdp.engine.compute import COMPUTE
+from simdp.engine.compute import COMPUTE, Times
 from simdp.engine.compute.columns import Columns
 from simdp.engine.compute.roofline import Roofline
 from simdp.engine.launcher import Launched, Launcher
-from simdp.engine.ops import Meet, Op, Wait, Work
+from simdp.engine.ops import Feed, Meet, Op, Wait, Work
+from simdp.engine.pipeline import Pipeline
 from simdp.engine.record import StepRecord, mean_losses
 from simdp.engine.replicas import Replicas
 from simdp.engine.samples import Samples
 from simdp.engine.slowdown import Slowdown
+from simdp.engine.wiring import wiring_of
 from simdp.results.trace import SETUP
 from simdp.scenario import Scenario
 from simdp.strategies.base import Bucket, Pending, Script, Tensor
@@ -28,6 +31,11 @@ from simdp.workload.layers import Buffer
 from simdp.workload.layers.base import Synchronised
 from simdp.workload.precision.rounding import numpy_dtype
 from simdp.workload.sampling import StepBatches
+from simdp.workload.step_costs import (
+    gradient_nbytes_moved,
+    optimizer_launches,
+    optimizer_nbytes_moved,
+)
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
@@ -53,6 +61,8 @@ class Cohort:
         The cluster's stragglers.
     planner : Planner
         Plans its collectives.
+    times : Times, optional
+        What it found of compute in a run with the same workload and devices, if that is known.
 
     Attributes
     ----------
@@ -62,7 +72,13 @@ class Cohort:
         Starts its collectives.
     """
 
-    def __init__(self, scenario: Scenario, slowdown: Slowdown, planner: Planner) -> None:
+    def __init__(
+        self,
+        scenario: Scenario,
+        slowdown: Slowdown,
+        planner: Planner,
+        times: Times | None = None,
+    ) -> None:
         self.scenario, self.slowdown = scenario, slowdown
         workload, cluster = scenario.workload, scenario.cluster
         self.world_size = cluster.world_size
@@ -70,12 +86,12 @@ class Cohort:
         self.graph = workload.graph
         self.parameters, self.buffers = self.graph.parameters, self.graph.buffers
         self.ready_order, self.unused = self.graph.ready_order, self.graph.unused
-        self.itemsize = workload.gradient_itemsize
-        if isinstance(cluster.device, list):
-            self.roofline = Roofline(cluster.device)
+        self.itemsize, self.overheads = workload.gradient_itemsize, cluster.overheads
+        if isinstance(cluster.device, list) or cluster.ranks_per_device > 1:
+            self.roofline = Roofline(cluster.devices(), sharers=cluster.sharers())
         else:
             self.roofline = Roofline([cluster.device], self.world_size)
-        self.times = COMPUTE[workload.compute](workload, self.roofline)
+        self.times = times or COMPUTE[workload.compute.kind](workload, self.roofline)
         self.samples = Samples(scenario)
         self.replicas = Replicas(scenario, self.samples) if scenario.numerics else None
         self.records: list[StepRecord] = []
@@ -84,6 +100,12 @@ class Cohort:
         self._factors = np.ones(self.world_size)
         self._owed = np.zeros(self.world_size)
         self.launcher = Launcher(scenario.collectives, planner)
+        self._per_launch = np.full(self.world_size, cluster.overheads.launch)
+        self._per_hook = np.full(self.world_size, cluster.overheads.hook)
+        self._per_step = np.full(self.world_size, workload.host.step)
+        self._pipeline, self._num_fed = None, 0
+        if workload.input:
+            self._pipeline = Pipeline(workload.input, self.world_size, cluster.local_size)
         self._batches = StepBatches([], np.zeros((0, self.world_size), dtype=np.int64))
         self._losses: list[Floats] = []
         self._scales = self._counts = np.zeros((0, self.world_size))
@@ -99,6 +121,8 @@ class Cohort:
         batches = workload.batches(self.world_size, self.scenario.seed, self.scenario.base)
         for step, step_batches in enumerate(batches):
             self._begin(step, step_batches)
+            if workload.host.step:
+                yield self._host("step", self._per_step)
             yield from strategy.train_step(self)
             if progress is not None:
                 progress(step + 1)
@@ -116,6 +140,11 @@ class Cohort:
     def num_reduced_before(self) -> int:
         """See `simdp.strategies.base.Rank`."""
         return self.step + self.scenario.workload.model.timed
+
+    @property
+    def node_bandwidth(self) -> float:
+        """See `simdp.strategies.base.Rank`."""
+        return wiring_of(self.scenario.cluster).inter_bandwidth
 
     @property
     def num_micro_steps(self) -> int:
@@ -148,6 +177,10 @@ class Cohort:
 
     def forward(self, micro_step: int) -> Script:
         """See `simdp.strategies.base.Rank`."""
+        if self._pipeline:
+            samples = self._batches.sizes[micro_step].astype(float)
+            yield Feed(self.step, self._num_fed, samples, self._pipeline)
+            self._num_fed += 1
         if self.replicas:
             parts, scales = self._batches.micro[micro_step], self._scales[micro_step]
             self._losses.append(self.replicas.forward(parts, scales, self._gather))
@@ -182,6 +215,23 @@ class Cohort:
             if self.times.tails[number]:
                 yield self._work("backward", number, tails)
 
+    def ready_times(self, micro_step: int = 0) -> list[float]:
+        """See `simdp.strategies.base.Rank`."""
+        parts, hook = self._batches.micro[micro_step], self.overheads.hook
+        shapes = self.samples.shapes(parts)
+        slowest = self.times.seconds("backward", parts.sizes, *shapes).seconds.max(axis=1)
+        tails = np.zeros(len(slowest))
+        if any(self.times.tails):
+            tails = self.times.seconds("tail", parts.sizes, *shapes).seconds.max(axis=1)
+        clock, found = float(slowest[-1]) if self._has_loss else 0.0, list[float]()
+        for number in reversed(range(len(self.graph.calls))):
+            clock += float(slowest[number])
+            for _ in self.graph.ready_at[number]:
+                clock += hook
+                found.append(clock)
+            clock += float(tails[number])
+        return found
+
     def _faults(self) -> list[Fault]:
         """What goes wrong in the current step."""
         inject = self.scenario.workload.inject
@@ -203,22 +253,16 @@ class Cohort:
         record = self._record(there)
         self.records.append(record)
         workload = self.scenario.workload
-        elements = sum(self._sizes[name] for name in self.ready_order)
-        passes = 2 * (workload.precision.scaler() is not None)  # unscale: read and write
-        passes += 3 * (workload.clip_grad_norm is not None)  # norm: read; clip: read and write
-        if passes:
-            yield self._update_work("gradients", float(passes * elements * self.itemsize), there)
-        nbytes = sum(
-            workload.optimizer.for_parameter(name).nbytes_moved(
-                self._sizes[name], workload.itemsize
-            )
-            for name in self.ready_order
-        )
+        nbytes = gradient_nbytes_moved(workload)
+        if nbytes:
+            yield self._update_work("gradients", nbytes, there)
+        nbytes = optimizer_nbytes_moved(workload)
         if nbytes and not record.skipped:
-            yield self._update_work("optimizer", nbytes, there)
+            launches = optimizer_launches(workload)
+            yield self._update_work("optimizer", nbytes, there, launches)
 
-    def _update_work(self, name: str, nbytes: float, active: Floats) -> Work:
-        seconds = self.roofline.moving(nbytes) * active
+    def _update_work(self, name: str, nbytes: float, active: Floats, num_launches: int = 0) -> Work:
+        seconds = (self.roofline.moving(nbytes) + num_launches * self.roofline.launch) * active
         return Work(self.step, "update", name, seconds, nbytes)
 
     def _record(self, active: Floats) -> StepRecord:
@@ -251,14 +295,19 @@ class Cohort:
         assert isinstance(bucket, FlatBucket)
         if self.replicas and bucket.buffers:
             self.replicas.fill(bucket.buffers.views(name), name, divisor, bucket.compressed)
+        if self.overheads.hook:
+            yield self._host("hook", self._per_hook)
         if copies:
             yield self._copy(name, self._sizes[name] * self.itemsize)
 
-    def empty(self, bucket: Bucket, copies: bool) -> Script:
+    def _host(self, name: str, seconds: Floats) -> Work:
+        return Work(self.step, "host", name, seconds * self._factors)
+
+    def empty(self, bucket: Bucket, copies: bool, divisor: float = 1.0) -> Script:
         """See `simdp.strategies.base.Rank`."""
         assert isinstance(bucket, FlatBucket)
         if self.replicas and bucket.buffers:
-            self.replicas.empty(bucket.buffers)
+            self.replicas.empty(bucket.buffers, divisor)
         if copies:
             elements = sum(self._sizes[name] for name in bucket.names)
             yield self._copy("gradients", float(elements * self.itemsize))
@@ -266,18 +315,31 @@ class Cohort:
     def _copy(self, name: str, nbytes: float) -> Work:
         return Work(self.step, "copy", name, self.roofline.moving(2 * nbytes), 2 * nbytes)
 
-    def all_reduce(self, bucket: Bucket, label: str) -> Generator[Any, None, Launched]:
+    def all_reduce(
+        self, bucket: Bucket, label: str, wait: float = 0.0
+    ) -> Generator[Any, None, Launched]:
         """See `simdp.strategies.base.Rank`."""
         assert isinstance(bucket, FlatBucket)
         plan = self.launcher.plan("all_reduce", bucket.nbytes)
         if bucket.buffers:
             payload.run(plan, bucket.buffers.flat)
-        return (yield from self.launcher.launch(self.step, plan, bucket.nbytes, label))
+        return (yield from self._launch(plan, bucket.nbytes, label, wait))
+
+    def all_reduce_seconds(self, nbytes: float) -> float:
+        """See `simdp.strategies.base.Rank`."""
+        return self.launcher.predicted("all_reduce", nbytes)
 
     def all_reduce_bytes(self, nbytes: float, label: str) -> Generator[Any, None, Launched]:
         """See `simdp.strategies.base.Rank`."""
         plan = self.launcher.plan("all_reduce", nbytes)
-        return (yield from self.launcher.launch(self.step, plan, nbytes, label))
+        return (yield from self._launch(plan, nbytes, label))
+
+    def _launch(
+        self, plan: Plan, nbytes: float, label: str, wait: float = 0.0
+    ) -> Generator[Any, None, Launched]:
+        if self.overheads.launch:
+            yield self._host("launch", self._per_launch)
+        return (yield from self.launcher.launch(self.step, plan, nbytes, label, wait))
 
     def broadcast(self, tensors: Sequence[Tensor], label: str, root: int = 0) -> Script:
         """See `simdp.strategies.base.Rank`."""
@@ -285,7 +347,7 @@ class Cohort:
         plan = self.launcher.plan("broadcast", nbytes, root)
         if self.replicas:
             self.replicas.broadcast([tensor.name for tensor in tensors], plan)
-        call = yield from self.launcher.launch(self.step, plan, nbytes, label)
+        call = yield from self._launch(plan, nbytes, label)
         yield from self.wait([call])
 
     def itemsize_of(self, tensor: Tensor) -> int:
@@ -306,7 +368,7 @@ class Cohort:
     def _exchange(self, collective: str, elements: int, number: int) -> Script:
         nbytes = float(elements * self.scenario.workload.itemsize)
         plan, label = self.launcher.plan(collective, nbytes), self.times.names[number]
-        call = yield from self.launcher.launch(self.step, plan, nbytes, f"{label} statistics")
+        call = yield from self._launch(plan, nbytes, f"{label} statistics")
         yield from self.wait([call])
 
     def _gather(self, parts: list[Array]) -> list[Array]:

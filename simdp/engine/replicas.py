@@ -200,9 +200,15 @@ class Replicas:
         self._buffers.clear()
 
     def flat_buffers(self, names: Sequence[str], dtype: str) -> FlatBuffers:
-        """Flat buffers, one per rank, with room for some parameters; kept until forgotten."""
+        """Flat buffers, one per rank, with room for some parameters; kept until forgotten.
+
+        Where a step sorts parameters into other buffers than the one before, those are forgotten.
+        """
         key = (tuple(names), dtype)
         if key not in self._buffers:
+            held = sum(len(buffers.flat[0]) for buffers in self._buffers.values())
+            if held >= self._num_elements:
+                self._buffers.clear()
             shapes = {name: self.weights[0][name].shape for name in names}
             self._buffers[key] = FlatBuffers(shapes, self.world_size, numpy_dtype(dtype))
         return self._buffers[key]
@@ -228,8 +234,10 @@ class Replicas:
 
         each_rank(write, self.world_size, views[0].size)
 
-    def empty(self, buffers: FlatBuffers) -> None:
-        """Make a buffer's content the gradients of its parameters."""
+    def empty(self, buffers: FlatBuffers, divisor: float = 1.0) -> None:
+        """Make a buffer's content, divided, the gradients of its parameters."""
+        for flat in buffers.flat if divisor != 1.0 else ():
+            np.divide(flat, flat.dtype.type(divisor), out=flat)
         used = set(self.graph.ready_order)
         for name in [name for name in buffers.names() if name in used]:
             for rank, view in enumerate(buffers.views(name)):

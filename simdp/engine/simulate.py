@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from simdp.cluster import Cluster
 from simdp.collectives.plans import ledger
 from simdp.engine.choice import Planner
 from simdp.engine.clocks import Clock, Fabric, clock_for
+from simdp.engine.compute import Times
 from simdp.engine.neighbourhood import Neighbourhood
 from simdp.engine.network.traffic import Traffic, report
 from simdp.engine.plans import most_transfers, plans_of
@@ -63,11 +65,34 @@ def simulate(
 
 
 def _played(scenario: Scenario, fabric: Fabric, progress: Callable[[int], None] | None) -> Result:
-    trace, traffic = TraceBuilder(), Traffic()
+    trace = TraceBuilder()
+    cohort, clock, traffic = play(scenario, trace, fabric, progress)
+    return _result(scenario, cohort, trace, clock, traffic)
+
+
+def play(
+    scenario: Scenario,
+    trace: TraceBuilder,
+    fabric: Fabric = "auto",
+    progress: Callable[[int], None] | None = None,
+    times: Times | None = None,
+) -> tuple[Cohort, Clock, Traffic]:
+    """Play a scenario, and leave what happened to who asks for it.
+
+    Parameters
+    ----------
+    scenario, fabric, progress
+        As for `simulate`.
+    trace : TraceBuilder
+        Takes the spans.
+    times : Times, optional
+        As for `Cohort`.
+    """
+    traffic = Traffic()
     slowdown = Slowdown(scenario.cluster, scenario.seed)
     others = Neighbourhood(scenario) if scenario.neighbours else None
     planner = Planner(scenario.cluster, others.network if others else None)
-    cohort = Cohort(scenario, slowdown, planner)
+    cohort = Cohort(scenario, slowdown, planner, times)
     plans = plans_of(scenario, planner)
     clock = clock_for(
         planner.network,
@@ -77,9 +102,11 @@ def _played(scenario: Scenario, fabric: Fabric, progress: Callable[[int], None] 
         fabric,
         partial(most_transfers, scenario, planner),
         others.jobs if others else (),
+        scenario.cluster.overheads,
+        scenario.collectives.cost.timed,
     )
     clock.play(traffic.watch(cohort.run(progress)))
-    return _result(scenario, cohort, trace, clock, traffic)
+    return cohort, clock, traffic
 
 
 def prove_plans(scenario: Scenario) -> None:
@@ -101,22 +128,18 @@ def _result(
     scenario: Scenario, cohort: Cohort, builder: TraceBuilder, clock: Clock, traffic: Traffic
 ) -> Result:
     workload, strategy, cluster = scenario.workload, scenario.strategy, scenario.cluster
-    n, model, trace, records = cluster.world_size, workload.model, builder.build(), cohort.records
+    n, trace, records = cluster.world_size, builder.build(), cohort.records
     microbatches = largest_microbatches(workload, n)
     parts = {size: rank_memory(workload, strategy, size) for size in dict.fromkeys(microbatches)}
     peaks = [parts[size].total() for size in microbatches]
     fullest = parts[max(microbatches)]
-    buckets = strategy.bucket_nbytes(
-        model.parameters(), model.ready_order(), workload.gradient_itemsize
-    )
+    buckets = strategy.sent_nbytes(cohort)
     found = {
         **metrics.times(trace, n, len(records), [record.samples for record in records]),
         "bucket_bytes": buckets or None,
         "memory_bytes": {name: int(value) for name, value in fullest._asdict().items()},
         "peak_memory_bytes": [int(peak) for peak in peaks],
-        "fits_memory": all(
-            peak <= device.memory for peak, device in zip(peaks, cluster.devices(), strict=True)
-        ),
+        "fits_memory": _fits_memory(cluster, peaks),
         **metrics.numbers(records),
         "replicas_identical": cohort.replicas.identical() if cohort.replicas else None,
     }
@@ -128,6 +151,13 @@ def _result(
         replicas=cohort.replicas.state_dicts() if cohort.replicas else None,
         network=_network(cohort, clock, traffic, found["step_time_s"], found["simulated_s"]),
     )
+
+
+def _fits_memory(cluster: Cluster, peaks: Sequence[float]) -> bool:
+    """Whether every device has room for what all of its ranks keep at their peaks [bytes]."""
+    k, devices = cluster.ranks_per_device, cluster.devices()
+    held = [sum(peaks[first : first + k]) for first in range(0, len(peaks), k)]
+    return all(nbytes <= device.memory for nbytes, device in zip(held, devices[::k], strict=True))
 
 
 def _network(

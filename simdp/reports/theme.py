@@ -18,13 +18,17 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import TextToPath
 
+from simdp.results.calibration import CalibrationStudy
 from simdp.results.collective import CollectiveStudy
 from simdp.results.result import Study
+from simdp.results.step_calibration import StepCalibration
+from simdp.results.validation import Validation
 
 # Colours: Okabe and Ito, "Color universal design", 2008 -------------------------------------------
 
 COMPUTE, COMM, UPDATE = "#0072B2", "#E69F00", "#009E73"
 COPY, WAIT, STRAGGLER = "#F0E442", "#999999", "#D55E00"
+INPUT, HOST = "#56B4E9", "#CC79A7"
 INK, MUTED, FAINT = "#222222", "#6B6B6B", "#E4E4E4"
 
 SERIES = ("#000000", "#CC79A7", "#56B4E9")
@@ -52,6 +56,8 @@ class Fill(NamedTuple):
 
 
 FILLS = {
+    "input": Fill("#FFFFFF", "xxxx", INPUT, INK),
+    "host": Fill(HOST, "----", "#F3D9E8", INK),
     "forward": Fill(COMPUTE, "", "none", "white"),
     "backward": Fill(COMPUTE, "\\\\\\\\", "#4C9CCB", "white"),
     "update": Fill(UPDATE, "||||", "#7FCEB9", "white"),
@@ -154,10 +160,23 @@ def line_style(number: int, covered: int) -> dict[str, Any]:
     }
 
 
-def footer(study: Study | CollectiveStudy) -> str:
+def footer(
+    study: Study | CollectiveStudy | Validation | CalibrationStudy | StepCalibration,
+) -> str:
     """Say what a plot was made from: ``"scenario 8gpu_ring · seed 0 · simdp 0.1.0"``."""
     if isinstance(study, CollectiveStudy):
         return f"cluster {study.cluster} · simdp {study.version}"
+    if isinstance(study, CalibrationStudy):
+        count = len({point.source for point in study.points})
+        logs = f"{count} file{'s' * (count > 1)} of nccl-tests"
+        return f"machine {study.name} · {logs} · simdp {study.version}"
+    if isinstance(study, StepCalibration):
+        return f"machine {study.name} · {len(study.points)} steps · simdp {study.version}"
+    if isinstance(study, Validation):
+        measured = len(study.points) + len(study.rows)
+        names = dict.fromkeys(one.cluster for one in (*study.points, *study.rows))
+        where = f"cluster {min(names)}" if len(names) == 1 else f"{len(names)} clusters"
+        return f"{where} · {measured} measured times · simdp {study.version}"
     name, seed = study.scenario.get("name", "?"), study.scenario.get("seed", 0)
     return f"scenario {name} · seed {seed} · simdp {study.version}"
 

@@ -9,7 +9,7 @@ communication stream does meanwhile::
 * ``compute``: forward and backward; ``update``: the optimizer;
 * ``exposed_comm``: communication that no compute hides;
 * ``wait``: time lost to slower ranks before a collective could begin, that no compute hides;
-* ``other``: the rest, such as copies into buckets.
+* ``other``: the rest: copies into buckets, time of the host, and waiting for a batch.
 """
 
 from __future__ import annotations
@@ -144,6 +144,14 @@ def times(trace: Trace, world_size: int, num_steps: int, samples: Sequence[int])
         "simulated_s": float(ends.max()),
         "bytes_sent_per_rank": _whole(sent),
     }
+
+
+def steady_step_time(ends: Floats) -> float:
+    """``step_time_s`` alone [s]; ``ends`` as from `step_ends`."""
+    num_steps = ends.shape[1] - 1
+    first = num_warm_up(num_steps)
+    steady: Floats = (ends[:, -1] - ends[:, first]) / (num_steps - first)
+    return float(steady.mean())
 
 
 def num_warm_up(num_steps: int) -> int:

@@ -42,7 +42,7 @@ _SPELLED = sorted(
 # What mpirun --tag-output and srun --label write before each line.
 _TAG = re.compile(r"^\s*(?:\[\d+,\d+\](?:<\w+>)?:?|\d+:(?=\s))")
 _PERF = re.compile(r"\b(\w+?)_perf\b")
-_RANK = re.compile(r"^#\s+Rank\s+(\d+)\s.*\bdevice\b")
+_RANK = re.compile(r"^#\s+Rank\s+(\d+)\s(?:.*\son\s+(\S+))?.*\bdevice\b")
 _RANKS = re.compile(r"^#\s*nranks\s*:\s*(\d+)\s*$")
 _COLLECTIVE = re.compile(r"^#\s*collective\s*:\s*(\w+)\s*$")
 _ROW = re.compile(r"^\s*\d+\s+\d+\s+[A-Za-z]\w*\s")
@@ -58,10 +58,13 @@ class NcclRow:
         The size [bytes].
     seconds : float
         Out of place; the mean where the table has the size several times [s].
+    spread : float
+        The slowest of these times over the fastest.
     """
 
     nbytes: int
     seconds: float
+    spread: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,8 @@ class NcclLog:
         As printed: -1 where there is none; None in a CSV, and in logs without that column.
     rows : tuple of NcclRow
         By size, without empty ones; at least one.
+    num_nodes : int or None
+        Hosts that the log's ranks run on; None in a CSV, and in logs that do not list their ranks.
     """
 
     path: str
@@ -91,6 +96,7 @@ class NcclLog:
     redop: str | None
     root: int | None
     rows: tuple[NcclRow, ...]
+    num_nodes: int | None = None
 
 
 @dataclass
@@ -104,6 +110,7 @@ class _Table:
     redop: str | None = None
     root: int | None = None
     ranks: int = 0
+    hosts: int = 0
     times: dict[int, list[float]] = field(default_factory=dict)
 
     def add(self, nbytes: float, seconds: float) -> None:
@@ -130,15 +137,7 @@ def read_nccl_tests(path: Path, collective: str) -> NcclLog:
     ScenarioError
         If there is no table, or a broken one, or only those of other collectives.
     """
-    lines = read_text(path, "a log of nccl-tests is text").splitlines()
-    tables = [table for table in _tables(path, lines) if table.times]
-    if not tables:
-        raise ScenarioError(
-            [
-                f"{path}: has no table of nccl-tests: no line that begins with # and names the "
-                "columns size, time and busbw, with rows below; give what all_reduce_perf prints."
-            ]
-        )
+    tables = _read_tables(path)
     named = {table.collective for table in tables} or {None}
     named = named if any(named) else {_in_name(path.stem)}
     named.discard(None)
@@ -150,6 +149,42 @@ def read_nccl_tests(path: Path, collective: str) -> NcclLog:
     log = _joined(path, tables, collective if named else None)
     _refuse_another(log, collective)
     return log
+
+
+def read_nccl_tables(path: Path) -> list[NcclLog]:
+    """Read a log of any collectives, one `NcclLog` for each that it holds, by name.
+
+    Raises
+    ------
+    ScenarioError
+        If there is no table, a broken one, or one of an unknown collective.
+    """
+    tables = _read_tables(path)
+    by_name: dict[str, list[_Table]] = {}
+    for table in tables:
+        name = table.collective or _in_name(path.stem)
+        if name is None:
+            raise ScenarioError(
+                [
+                    f"{path}: does not tell its collective; add a line such as "
+                    "# collective: all_reduce, or name the file so."
+                ]
+            )
+        by_name.setdefault(name, []).append(table)
+    return [_joined(path, found, name) for name, found in sorted(by_name.items())]
+
+
+def _read_tables(path: Path) -> list[_Table]:
+    lines = read_text(path, "a log of nccl-tests is text").splitlines()
+    tables = [table for table in _tables(path, lines) if table.times]
+    if not tables:
+        raise ScenarioError(
+            [
+                f"{path}: has no table of nccl-tests: no line that begins with # and names the "
+                "columns size, time and busbw, with rows below; give what all_reduce_perf prints."
+            ]
+        )
+    return tables
 
 
 def _joined(path: Path, tables: list[_Table], collective: str | None) -> NcclLog:
@@ -164,10 +199,12 @@ def _joined(path: Path, tables: list[_Table], collective: str | None) -> NcclLog
     for table in tables:
         for nbytes, seconds in table.times.items():
             times.setdefault(nbytes, []).extend(seconds)
-    rows = tuple(NcclRow(nbytes, sum(t) / len(t)) for nbytes, t in sorted(times.items()))
-    ranks = max(table.ranks for table in tables)
+    rows = tuple(
+        NcclRow(nbytes, sum(t) / len(t), max(t) / min(t)) for nbytes, t in sorted(times.items())
+    )
+    ranks, hosts = (max(getattr(table, key) for table in tables) for key in ("ranks", "hosts"))
     said = (first.dtype, first.redop, first.root)
-    return NcclLog(str(path), collective, ranks or None, *said, rows)
+    return NcclLog(str(path), collective, ranks or None, *said, rows, hosts or None)
 
 
 def _refuse_another(log: NcclLog, collective: str) -> None:
@@ -198,6 +235,7 @@ def _tables(path: Path, lines: list[str]) -> list[_Table]:
     found: list[_Table] = []
     name: str | None = None
     ranks = 0
+    hosts: list[str] = []
     begun = False  # whether the table of the ranks that were listed last has begun
     for number, tagged in enumerate(lines, 1):
         line = _TAG.sub("", tagged).strip()
@@ -207,11 +245,14 @@ def _tables(path: Path, lines: list[str]) -> list[_Table]:
         if said := _RANK.match(line):
             # A list after a table is that of the next test; ranks may come in any order.
             ranks = max(0 if begun else ranks, int(said[1]) + 1)
+            hosts = [] if begun else hosts
+            hosts += [said[2]] if said[2] and said[2] not in hosts else []
             begun = False
         elif said := _RANKS.match(line):
             ranks = int(said[1])
         elif _is_head(line):
-            found.append(_Table(name, line.lstrip("# ").split(), ranks=ranks))
+            head = line.lstrip("# ").split()
+            found.append(_Table(name, head, ranks=ranks, hosts=len(hosts)))
             begun = True
         elif _is_csv_head(line):
             found.append(_Table(name, line.split(","), ranks=ranks))

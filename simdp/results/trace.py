@@ -19,10 +19,21 @@ from simdp.results.blocks import COLUMNS, Block, Columns, blocks_by_turn, column
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-ACTIVITIES = ("forward", "backward", "copy", "update", "wait", "comm", "transfer")
+ACTIVITIES = (
+    "input",
+    "host",
+    "forward",
+    "backward",
+    "copy",
+    "update",
+    "wait",
+    "comm",
+    "transfer",
+)
 """What a span can be.
 
-``forward`` and ``backward`` are compute; ``copy`` moves gradients into buckets and back; ``wait``
+``input`` is waiting for samples; ``host`` is what the device waits for its host; ``forward`` and
+``backward`` are compute; ``copy`` moves gradients into buckets and back; ``wait``
 is a collective's time before its slowest rank is ready for it, ``comm`` the rest of it; a
 ``transfer`` is one chunk over one route.
 """
@@ -200,6 +211,34 @@ class _Spans(Sequence[Span]):
         return map(self._trace.span, range(len(self)))
 
 
+class StepEnds:
+    """When each rank's last span of each step ends, without any span.
+
+    Parameters
+    ----------
+    world_size : int
+        Number of ranks.
+    """
+
+    def __init__(self, world_size: int) -> None:
+        self._ends: dict[int, Floats] = {}
+        self._world_size = world_size
+
+    def add(self, ranks: Ints, step: int, end: Floats) -> None:
+        """Take the ends of spans of some ranks [s]."""
+        last = self._ends.setdefault(step, np.zeros(self._world_size))
+        if len(ranks) == self._world_size:  # all of them, in order
+            np.maximum(last, end, out=last)
+        else:
+            np.maximum.at(last, ranks, end)
+
+    def ends(self) -> Floats:
+        """When each rank is done with the setup and with each step; see `metrics.step_ends`."""
+        steps = range(SETUP, max(self._ends, default=SETUP) + 1)
+        nothing = np.zeros(self._world_size)
+        return np.maximum.accumulate([self._ends.get(step, nothing) for step in steps]).T
+
+
 class TraceBuilder:
     """Collects spans while a run is played: whole arrays of ranks, or one rank at a time.
 
@@ -207,10 +246,12 @@ class TraceBuilder:
     ----------
     keep : bool
         False takes every span and keeps none, for a job that nobody asks about.
+    ends : StepEnds, optional
+        Told of every span, for who asks about nothing else.
     """
 
-    def __init__(self, keep: bool = True) -> None:
-        self.keep = keep
+    def __init__(self, keep: bool = True, ends: StepEnds | None = None) -> None:
+        self.keep, self.ends = keep, ends
         self._blocks: list[Block] = []
         self._rows: list[tuple[int, int, int, int, int, float, float, float]] = []
         self._names: dict[str, int] = {}
@@ -242,9 +283,11 @@ class TraceBuilder:
 
         The arrays are kept, not copied: who made them must not write into them any more.
         """
-        code, number = ACTIVITIES.index(activity), self._number(name)
+        if self.ends is not None:
+            self.ends.add(ranks, step, end)
         if not len(ranks) or not self.keep:
             return
+        code, number = ACTIVITIES.index(activity), self._number(name)
         if isinstance(nbytes, np.ndarray) and (nbytes == nbytes[0]).all():
             nbytes = float(nbytes[0])  # a number takes less room than an array of equal ones
         ranks = self._shared(ranks)
@@ -262,8 +305,10 @@ class TraceBuilder:
         nbytes: float = 0.0,
     ) -> None:
         """Add one span."""
-        code, number = ACTIVITIES.index(activity), self._number(name)
+        if self.ends is not None:
+            self.ends.add(np.array([rank]), step, np.array([end]))
         if self.keep:
+            code, number = ACTIVITIES.index(activity), self._number(name)
             self._rows.append((rank, step, lane, code, number, start, end, nbytes))
 
     def build(self) -> Trace:

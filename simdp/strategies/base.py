@@ -11,6 +11,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, Protocol
 
+from simdp.cluster import Overheads
 from simdp.spec import Spec
 from simdp.workload import Workload
 from simdp.workload.layers import Buffer, Parameter
@@ -72,6 +73,14 @@ class Rank(Protocol):
         """Bytes per element of a gradient."""
 
     @property
+    def overheads(self) -> Overheads:
+        """What the software costs on the cluster."""
+
+    @property
+    def node_bandwidth(self) -> float:
+        """What a node can send to others [bytes/s]; infinite with one node."""
+
+    @property
     def num_micro_steps(self) -> int:
         """Micro-steps of the current step."""
 
@@ -98,10 +107,20 @@ class Rank(Protocol):
         Each time a parameter's gradient is complete, ``hook(name)`` is run, as torch's hooks are.
         """
 
+    def ready_times(self, micro_step: int = 0) -> Sequence[float]:
+        """When the gradients of `ready_order` become ready, if nothing gets in the way.
+
+        Returns
+        -------
+        sequence of float
+            From the start of the micro-step's backward to each gradient, on the slowest device,
+            with its hook, without stragglers and collectives [s].
+        """
+
     def bucket(self, names: Sequence[str], compress: str | None = None) -> Bucket:
         """Make a flat buffer for the gradients of some parameters, in this order.
 
-        With ``compress`` it holds elements of that 16-bit dtype.
+        With ``compress`` it holds elements of that dtype.
         """
 
     def fill(self, bucket: Bucket, name: str, divisor: float, copies: bool) -> Script:
@@ -110,8 +129,14 @@ class Rank(Protocol):
         With ``copies`` the copy is charged: it reads and writes the gradient in device memory.
         """
 
-    def all_reduce(self, bucket: Bucket, label: str) -> Generator[Any, None, Pending]:
-        """Start to sum a bucket over the ranks, on the communication stream."""
+    def all_reduce(
+        self, bucket: Bucket, label: str, wait: float = 0.0
+    ) -> Generator[Any, None, Pending]:
+        """Start to sum a bucket over the ranks, on the communication stream.
+
+        It does not begin before ``wait`` seconds have passed, as where a background thread looks
+        for work only now and then.
+        """
 
     def all_reduce_bytes(self, nbytes: float, label: str) -> Generator[Any, None, Pending]:
         """Start an all_reduce of bookkeeping that has no part in the arithmetic."""
@@ -119,8 +144,11 @@ class Rank(Protocol):
     def wait(self, pending: Sequence[Pending]) -> Script:
         """Hold the compute stream until collectives are done."""
 
-    def empty(self, bucket: Bucket, copies: bool) -> Script:
-        """Make the bucket's content the gradients of its parameters."""
+    def all_reduce_seconds(self, nbytes: float) -> float:
+        """Predict an all_reduce that every rank enters at once, with nothing beside it [s]."""
+
+    def empty(self, bucket: Bucket, copies: bool, divisor: float = 1.0) -> Script:
+        """Make the bucket's content, divided, the gradients of its parameters."""
 
     def broadcast(self, tensors: Sequence[Tensor], label: str, root: int = 0) -> Script:
         """Replace parameters, or buffers of one dtype, by the root's; wait for it."""
@@ -163,12 +191,35 @@ class Strategy(Spec):
         """
         return []
 
-    def bucket_nbytes(
-        self, parameters: Sequence[Parameter], ready: Sequence[str], itemsize: int
-    ) -> list[int]:
-        """Bytes of each bucket in a steady step, in launch order; none without buckets."""
+    def sent_nbytes(self, rank: Rank) -> list[int]:
+        """Bytes of each bucket of gradients in a steady step, in launch order; or none.
+
+        What depends on time is that of the rank's current step.
+        """
         return []
 
-    def bucket_memory(self, gradient_nbytes: float) -> float:
-        """Bytes that buckets take on a device beside the gradients themselves."""
+    def bucket_memory(
+        self, parameters: Sequence[Parameter], ready: Sequence[str], itemsize: int
+    ) -> float:
+        """Bytes that buckets take on a device beside the gradients themselves.
+
+        Parameters
+        ----------
+        parameters : sequence of Parameter
+            In order of registration.
+        ready : sequence of str
+            Names in the order in which gradients become ready.
+        itemsize : int
+            Bytes per element of a gradient.
+        """
         return 0.0
+
+
+def uneven(workload: Workload) -> str | None:
+    """Say that ranks run out of samples at different times, which `DDP` alone handles; or None."""
+    if len(set(workload.samples_per_rank or [])) <= 1:
+        return None
+    return (
+        "kind: ranks have different numbers of samples, and those that run out would leave the "
+        "others waiting; use {kind: ddp, join: true}."
+    )

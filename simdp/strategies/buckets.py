@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from simdp.workload.layers import Buffer, Parameter
 
@@ -15,11 +16,50 @@ BUCKET_CAP_NBYTES = 25 * MiB
 """Limit of the other buckets when no cap is given (torch: bucket_cap_mb)."""
 
 
-def limits(bucket_cap: float | None) -> list[float]:
+REBUILT_SINCE = (1, 6)
+"""torch that rebuilds buckets in the order in which gradients became ready (pull request 35137)."""
+
+ONE_AT_FIRST_SINCE = (1, 12)
+"""torch whose first iteration has one bucket with everything (pull request 72843)."""
+
+EQUAL_CAPS_SINCE = (2, 5)
+"""torch whose first bucket has the same cap as the others where one is given (pull request
+121640)."""
+
+
+class Rules(NamedTuple):
+    """How a version of torch sorts gradients.
+
+    Attributes
+    ----------
+    rebuilds : bool
+        Whether buckets follow the order in which gradients became ready, from the second
+        iteration on.
+    one_at_first : bool
+        Whether the first iteration has one bucket with everything.
+    equal_caps : bool
+        Whether a cap that is given holds for the first bucket too.
+    """
+
+    rebuilds: bool = True
+    one_at_first: bool = True
+    equal_caps: bool = True
+
+
+def rules(version: str | None) -> Rules:
+    """What a version of torch does, such as ``"1.4"`` or ``"2.1.0"``; None is the newest."""
+    if version is None:
+        return Rules()
+    major, minor = map(int, version.split(".")[:2])
+    here = (major, minor)
+    return Rules(here >= REBUILT_SINCE, here >= ONE_AT_FIRST_SINCE, here >= EQUAL_CAPS_SINCE)
+
+
+def limits(bucket_cap: float | None, equal_caps: bool = True) -> list[float]:
     """Limits of the first bucket, the second, ...; the last one holds for all that follow."""
     if bucket_cap is None:
         return [FIRST_BUCKET_NBYTES, BUCKET_CAP_NBYTES]
-    return [bucket_cap]
+    return [bucket_cap] if equal_caps else [FIRST_BUCKET_NBYTES, bucket_cap]
 
 
 def assign(

@@ -7,14 +7,16 @@ a few hundred bytes, once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, Self
+import re
+from collections.abc import Generator, Sequence
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import model_validator
+from pydantic import BeforeValidator, model_validator
 
 from simdp.spec import Bool, Bytes, problem
-from simdp.strategies.base import Bucket, Pending, Rank, Script, Strategy, Tensor
-from simdp.strategies.buckets import MiB, assign, limits
+from simdp.strategies.base import Pending, Rank, Script, Strategy, Tensor
+from simdp.strategies.buckets import MiB, assign, limits, rules
+from simdp.strategies.reducer import Averaging, Message, Reducer, copies_charged
 from simdp.workload import Workload
 from simdp.workload.layers import Parameter
 from simdp.workload.sampling import chunk_sizes
@@ -32,6 +34,13 @@ HOOK_DTYPES = {"none": None, "fp16": "float16", "bf16": "bfloat16"}
 """What torch's compression hooks round gradients to (fp16_compress_hook, bf16_compress_hook)."""
 
 
+def _a_version(value: object) -> object:
+    if isinstance(value, str) and re.fullmatch(r"[1-9]\d?\.\d+(\.\d+)?", value):
+        return value
+    # Without quotes, YAML reads 1.10 as the number 1.1.
+    raise problem(f'{value!r} is not a version of torch; write for example "1.4", with quotes.')
+
+
 class DDP(Strategy):
     """``torch.nn.parallel.DistributedDataParallel``.
 
@@ -42,17 +51,23 @@ class DDP(Strategy):
         0 puts every tensor into a bucket of its own.
     overlap : bool
         False waits for the whole backward pass before the first all_reduce.
-    bucket_order : {"gradient_ready", "reverse_registration"}
-        How buckets are sorted. By readiness, as torch does since 1.7: the first iteration has one
-        bucket with everything, then they are rebuilt in the order in which gradients became ready.
-        Or, as before, in reverse order of registration from the start.
+    version : str or None
+        Sort gradients as this version of torch did, such as ``"1.4"``; None is the newest. See
+        `simdp.strategies.buckets.rules`.
+    bucket_order : {"gradient_ready", "reverse_registration", "reverse_buckets"} or None
+        How buckets are sorted. By readiness: the first iteration has one bucket with everything,
+        then they are rebuilt in the order in which gradients became ready. In reverse order of
+        registration, from the start. Or filled in order of registration and sent from the last,
+        from the start: the small bucket then goes last. None is what ``version`` does, which is
+        ``gradient_ready`` since torch 1.6 and ``reverse_buckets`` before.
     find_unused_parameters : bool
         Buckets in registration order, reversed, never rebuilt; and a map of the used parameters is
         reduced after the last bucket.
     gradient_as_bucket_view : bool
         Gradients live in their buckets, which then take no memory of their own and need no copies.
-    charge_copies : bool
-        Charge the copy of every gradient into its bucket and back, at the memory's bandwidth.
+    charge_copies : bool or None
+        Charge the copy of every gradient into its bucket and back, at the memory's bandwidth. None
+        does as the cluster's overheads say.
     broadcast_buffers : bool
         Replace every rank's buffers, such as running means, by rank 0's before each forward that
         follows a reduction; and in the constructor and at the end of a join, with the parameters.
@@ -74,10 +89,11 @@ class DDP(Strategy):
     kind: Literal["ddp"] = "ddp"
     bucket_cap: Bytes | None = None
     overlap: Bool = True
-    bucket_order: Literal["gradient_ready", "reverse_registration"] = "gradient_ready"
+    version: Annotated[str, BeforeValidator(_a_version)] | None = None
+    bucket_order: Literal["gradient_ready", "reverse_registration", "reverse_buckets"] | None = None
     find_unused_parameters: Bool = False
     gradient_as_bucket_view: Bool = False
-    charge_copies: Bool = False
+    charge_copies: Bool | None = None
     broadcast_buffers: Bool = True
     comm_hook: Literal["none", "fp16", "bf16"] = "none"
     join: Bool = False
@@ -128,25 +144,37 @@ class DDP(Strategy):
         iteration : int
             From 0; the first one differs from the others.
         """
-        caps = limits(self.bucket_cap)
-        if self.find_unused_parameters:
+        torch = rules(self.version)
+        caps = limits(self.bucket_cap, torch.equal_caps)
+        order = self.bucket_order or ("gradient_ready" if torch.rebuilds else "reverse_buckets")
+        if order == "reverse_buckets" or self.find_unused_parameters:
             return assign(parameters, itemsize, caps)[::-1]
-        if self.bucket_order == "reverse_registration":
+        if order == "reverse_registration":
             return assign(parameters[::-1], itemsize, caps)
-        if iteration == 0:
+        if iteration == 0 and torch.one_at_first:
             return [[parameter.name for parameter in parameters]]
+        if iteration == 0:
+            return assign(parameters, itemsize, caps)[::-1]
         by_name = {parameter.name: parameter for parameter in parameters}
         return assign([by_name[name] for name in ready], itemsize, caps)
 
     def bucket_nbytes(
         self, parameters: Sequence[Parameter], ready: Sequence[str], itemsize: int
     ) -> list[int]:
+        """Bytes of each bucket in a steady step, in launch order."""
         sizes = {p.name: p.num_elements * itemsize for p in parameters}
         layout = self.buckets(parameters, ready, itemsize, 1)
         return [sum(sizes[name] for name in names) for names in layout]
 
-    def bucket_memory(self, gradient_nbytes: float) -> float:
-        return 0.0 if self.gradient_as_bucket_view else gradient_nbytes
+    def sent_nbytes(self, rank: Rank) -> list[int]:
+        return self.bucket_nbytes(rank.parameters, rank.ready_order, rank.itemsize)
+
+    def bucket_memory(
+        self, parameters: Sequence[Parameter], ready: Sequence[str], itemsize: int
+    ) -> float:
+        if self.gradient_as_bucket_view:
+            return 0.0
+        return float(itemsize * sum(parameter.num_elements for parameter in parameters))
 
     def setup(self, rank: Rank) -> Script:
         """Make every replica a copy of rank 0's."""
@@ -177,18 +205,30 @@ class DDP(Strategy):
                 continue
             # Buckets are rebuilt after the first backward that is reduced.
             iteration = rank.num_reduced_before + (0 if self.no_sync else micro_step)
-            reducer = Reducer(self, rank, iteration, self._divisor(rank, micro_step))
-            if self.overlap:
-                yield from rank.backward(micro_step, hook=reducer.mark_ready)
-            else:
-                yield from rank.backward(micro_step)
-                for name in rank.ready_order:
-                    yield from reducer.mark_ready(name)
-            yield from reducer.finish()
+            reducer = self._reducer(rank, iteration, self._divisor(rank, micro_step))
+            yield from reducer.backward(micro_step, self.overlap)
+            yield from reducer.finish((yield from self._used_map(rank)))
         yield from rank.update(rank.active() if self.join else None)
         if self.join and rank.closes_epoch:
             last_joiner = max(r for r, there in enumerate(rank.active()) if there)
             yield from self._send_model(rank, last_joiner)
+
+    def _reducer(self, rank: Rank, iteration: int, divisor: int) -> Reducer:
+        """Multiply by 1/W before the sum; unused parameters are ready with the first hook.
+
+        Gradients that live in their buckets need no copies.
+        """
+        copies = copies_charged(self.charge_copies, rank) and not self.gradient_as_bucket_view
+        layout = self.buckets(rank.parameters, rank.ready_order, rank.itemsize, iteration)
+        messages = [Message(tuple(names), 0.0, copies, copies) for names in layout]
+        averaging = Averaging(before=divisor, compress=HOOK_DTYPES[self.comm_hook])
+        return Reducer(rank, messages, averaging, rank.unused)
+
+    def _used_map(self, rank: Rank) -> Generator[Any, None, list[Pending]]:
+        if not self.find_unused_parameters:
+            return []
+        nbytes = USED_MAP_ITEMSIZE * len(rank.parameters)
+        return [(yield from rank.all_reduce_bytes(nbytes, "used parameters"))]
 
     def _announce(self, rank: Rank) -> Script:
         """Under Join, ranks count who still has samples, and whether gradients will be reduced."""
@@ -235,57 +275,3 @@ def last_joiners(workload: Workload, world_size: int, num_samples: int) -> list[
             found.append(rank)
             most = steps
     return found if workload.steps is not None else found[-1:]  # `steps` may end within an epoch
-
-
-class Reducer:
-    """Averages the gradients of one backward pass, bucket by bucket.
-
-    Parameters
-    ----------
-    strategy : DDP
-        The settings.
-    rank : Rank
-        Whose gradients.
-    iteration : int
-        0 for the first reduced backward, which has other buckets than those that follow.
-    divisor : int
-        What the sum is divided by.
-    """
-
-    def __init__(self, strategy: DDP, rank: Rank, iteration: int, divisor: int) -> None:
-        self.rank, self.divisor = rank, divisor
-        self.copies = strategy.charge_copies and not strategy.gradient_as_bucket_view
-        self.used_map = strategy.find_unused_parameters
-        layout = strategy.buckets(rank.parameters, rank.ready_order, rank.itemsize, iteration)
-        compress = HOOK_DTYPES[strategy.comm_hook]
-        self.buckets: list[Bucket] = [rank.bucket(names, compress) for names in layout]
-        self.home = {name: number for number, names in enumerate(layout) for name in names}
-        self.missing = [len(names) for names in layout]
-        self.launched: list[Pending] = []
-        self.unmarked = list(rank.unused)
-
-    def mark_ready(self, name: str) -> Script:
-        """Take a gradient into its bucket; launch every bucket whose turn has come.
-
-        The gradient is multiplied by 1/W before the sum, as torch does. A bucket that is complete
-        waits for the ones before it. Parameters without a gradient are ready with the first hook.
-        """
-        names, self.unmarked = [*self.unmarked, name], []
-        for ready in names:
-            number = self.home[ready]
-            yield from self.rank.fill(self.buckets[number], ready, self.divisor, self.copies)
-            self.missing[number] -= 1
-        while len(self.launched) < len(self.buckets) and not self.missing[len(self.launched)]:
-            turn = len(self.launched)
-            pending = yield from self.rank.all_reduce(self.buckets[turn], f"bucket {turn}")
-            self.launched.append(pending)
-
-    def finish(self) -> Script:
-        """Wait for all buckets, and take the averages out of them."""
-        pending = list(self.launched)
-        if self.used_map:
-            nbytes = USED_MAP_ITEMSIZE * len(self.home)
-            pending.append((yield from self.rank.all_reduce_bytes(nbytes, "used parameters")))
-        yield from self.rank.wait(pending)
-        for bucket in self.buckets:
-            yield from self.rank.empty(bucket, self.copies)

@@ -62,7 +62,9 @@ def rank_memory(workload: Workload, strategy: Strategy, microbatch: int) -> Rank
         parameters=elements * stored,
         gradients=gradients,
         optimizer_state=state * workload.itemsize,
-        buckets=strategy.bucket_memory(gradients),
+        buckets=strategy.bucket_memory(
+            graph.parameters, graph.ready_order, workload.gradient_itemsize
+        ),
         activations=microbatch * activation_nbytes(workload) + bool(microbatch) * _fixed(workload),
         other=float(microbatch * workload.itemsize * sum(map(prod, inputs)) + buffers),
     )

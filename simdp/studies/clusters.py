@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from simdp.cluster import Cluster
+from simdp.cluster.machine import MACHINES, read_machine
+from simdp.collectives.costs import AnyCost, Cost
 from simdp.errors import ScenarioError, unknown_name
 from simdp.files import read_json, read_yaml
+from simdp.machines import with_machine
 from simdp.scenario import Scenario
 from simdp.spec import problems
 
@@ -24,25 +27,46 @@ def load_clusters(path: Path, world_sizes: Sequence[int] = ()) -> tuple[str, lis
     Parameters
     ----------
     path : Path
-        A YAML file, or a saved ``result.json``.
+        A YAML file, a saved ``result.json``, or the name of a machine.
     world_sizes : sequence of int
         In place of the file's own; none for that.
 
     Returns
     -------
     (str, list of Cluster)
-        The scenario's name, and a cluster per world size.
+        The scenario's name, or the machine's, and a cluster per world size.
 
     Raises
     ------
     ScenarioError
         With every problem that was found.
     """
-    if not path.suffix and not path.exists():
-        raise ScenarioError(
-            [f"--cluster {path}: there is no such file; give a scenario, whose cluster is taken."]
-        )
-    raw = read_json(path) if path.suffix == ".json" else read_yaml(path)
+    raw = _raw(path)
+    settings = [{"world_size": n} for n in world_sizes] or [{}]
+    name = raw.get("name", path.stem)
+    return str(name), [_cluster(path, raw["cluster"] | change) for change in settings]
+
+
+def load_cost(path: Path) -> Cost:
+    """Read how a scenario, or a machine, wants the time of a collective to be found.
+
+    Raises
+    ------
+    ScenarioError
+        With every problem that was found.
+    """
+    collectives = _raw(path).get("collectives")
+    written = collectives.get("cost", "links") if isinstance(collectives, dict) else "links"
+    try:
+        return make_cost(written, path.parent)
+    except ScenarioError as error:
+        lines = [f"{path}: collectives.cost: {line}" for line in error.problems]
+        raise ScenarioError(lines) from None
+
+
+def _raw(path: Path) -> dict[str, Any]:
+    """Read a scenario as plain data, with what its machine brings."""
+    raw = _read(path)
     if path.suffix == ".json" and isinstance(raw, dict):
         raw = raw.get("scenario")
     if not isinstance(raw, dict) or not isinstance(raw.get("cluster"), dict):
@@ -51,9 +75,46 @@ def load_clusters(path: Path, world_sizes: Sequence[int] = ()) -> tuple[str, lis
     unknown = [f"{path}: {unknown_name('key', key, known)}" for key in raw if key not in known]
     if unknown:
         raise ScenarioError(unknown)
-    settings = [{"world_size": n} for n in world_sizes] or [{}]
-    name = raw.get("name", path.stem)
-    return str(name), [_cluster(path, raw["cluster"] | change) for change in settings]
+    return with_machine(raw, path.parent)
+
+
+def make_cost(written: Any, base: Path) -> Cost:
+    """Make a cost from what stands in YAML: ``nccl``, or ``{kind: table, path: all_reduce.log}``.
+
+    Parameters
+    ----------
+    written : object
+        Plain data.
+    base : Path
+        The folder that relative paths start from.
+
+    Raises
+    ------
+    ScenarioError
+        With every problem that was found.
+    """
+    field: Any = AnyCost
+    try:
+        made: Cost = TypeAdapter(field).validate_python(written)
+        return made.settled(base)
+    except ValidationError as error:
+        raise ScenarioError([found.line for found in problems(error, written)]) from None
+
+
+def _read(path: Path) -> Any:
+    """Read a file, or make a scenario of a machine of the catalogue, one node of it."""
+    name = str(path)
+    if name in MACHINES.names():
+        node = read_machine(name, Path()).cluster.get("devices_per_node", 1)
+        return {"name": name, "cluster": {"machine": name, "world_size": node}}
+    if not path.suffix and not path.exists():
+        raise ScenarioError(
+            [
+                f"--cluster {path}: there is no such file or machine; give a scenario, whose "
+                f"cluster is taken, or one of {', '.join(MACHINES.names())}."
+            ]
+        )
+    return read_json(path) if path.suffix == ".json" else read_yaml(path)
 
 
 def _cluster(path: Path, raw: dict[str, Any]) -> Cluster:

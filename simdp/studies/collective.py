@@ -13,7 +13,9 @@ import simdp
 from simdp.cluster import Cluster
 from simdp.collectives import FAMILIES, member_of
 from simdp.collectives.base import Algorithm
+from simdp.collectives.costs import Cost
 from simdp.engine.collective import Bench
+from simdp.engine.wiring import wiring_of
 from simdp.errors import ScenarioError, unknown_name
 from simdp.placement import split_ranks
 from simdp.results.bandwidth import ITEMSIZE, ROOTED
@@ -111,7 +113,7 @@ def _write(value: Any, written: Any) -> str:
 
 def sweep_collective(
     collective: str,
-    algorithms: Sequence[Algorithm],
+    algorithms: Sequence[Algorithm | Cost],
     clusters: Sequence[Cluster],
     sizes: Sequence[int],
     *,
@@ -127,8 +129,8 @@ def sweep_collective(
     ----------
     collective : str
         A key of `simdp.collectives.FAMILIES`.
-    algorithms : sequence of Algorithm
-        Of that family.
+    algorithms : sequence of Algorithm or Cost
+        Of that family; or costs that bring times.
     clusters : sequence of Cluster
         One per world size. Stragglers slow down compute, and so have no part in it.
     sizes : sequence of int
@@ -158,11 +160,14 @@ def sweep_collective(
         raise ScenarioError([f"--dtype: {unknown_name('dtype', dtype, list(ITEMSIZE))}"])
     benches = [_bench(cluster, split) for cluster in clusters]
     _check_root(collective, root, min(bench.planner.layout.world_size for bench in benches))
-    pairs = [(algorithm, bench) for algorithm in algorithms for bench in benches]
-    for algorithm, bench in pairs:
-        _check_serves(algorithm, bench, root)
+    pairs = [(served_by, bench) for served_by in algorithms for bench in benches]
+    for served_by, bench in pairs:
+        if isinstance(served_by, Cost):
+            _check_knows(served_by, collective, bench.planner.cluster, split)
+        else:
+            _check_serves(served_by, bench, root)
     times = {row.nbytes: row.seconds for row in measured.rows} if measured else {}
-    curves = tuple(_curve(*pair, sizes, root, times) for pair in pairs)
+    curves = tuple(_served(collective, *pair, sizes, root, times) for pair in pairs)
     against = None if measured is None else Path(measured.path).name
     return CollectiveStudy(simdp.__version__, collective, name, dtype, root, curves, against)
 
@@ -218,6 +223,47 @@ def _check_serves(algorithm: Algorithm, bench: Bench, root: int) -> None:
     if wrong:
         ranks = f"{layout.world_size} ranks"
         raise ScenarioError([f"--algorithm {algorithm.kind}: with {ranks}: {wrong}."])
+
+
+def _check_knows(cost: Cost, collective: str, cluster: Cluster, split: Split | None) -> None:
+    wrong = cost.problem_with(collective, wiring_of(cluster))
+    if wrong is None and split is not None:
+        wrong = "knows no process groups; leave --split out, or name an algorithm"
+    if wrong:
+        raise ScenarioError([f"--algorithm {cost.kind}: {wrong}."])
+
+
+def _served(
+    collective: str,
+    served_by: Algorithm | Cost,
+    bench: Bench,
+    sizes: Sequence[int],
+    root: int,
+    times: Mapping[int, float],
+) -> CollectiveCurve:
+    if isinstance(served_by, Cost):
+        return _timed(collective, served_by, bench.planner.cluster, sizes, times)
+    return _curve(served_by, bench, sizes, root, times)
+
+
+def _timed(
+    collective: str, cost: Cost, cluster: Cluster, sizes: Sequence[int], times: Mapping[int, float]
+) -> CollectiveCurve:
+    """The curve of a cost that brings times."""
+    wiring, why = wiring_of(cluster), f"collectives.cost: {cost.kind}"
+    points = tuple(
+        CollectivePoint(
+            size,
+            cost.seconds(collective, size, wiring),
+            cost.served_by(collective, size, wiring),
+            why,
+            None,
+            {},
+            times.get(size),
+        )
+        for size in sizes
+    )
+    return CollectiveCurve(cost.kind, cluster.world_size, points)
 
 
 def _curve(

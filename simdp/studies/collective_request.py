@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from simdp.collectives.base import Algorithm
+from simdp.collectives.costs import COSTS, Cost
 from simdp.errors import ScenarioError
 from simdp.results.collective import CollectiveStudy
 from simdp.results.nccl_tests import NcclLog, read_nccl_tests
-from simdp.studies.clusters import load_clusters
+from simdp.studies.clusters import load_clusters, load_cost, make_cost
 from simdp.studies.collective import (
     Split,
     known_collective,
@@ -35,7 +37,8 @@ class Request:
     cluster : Path
         A scenario.
     algorithms : sequence
-        As in YAML; none for ``auto``.
+        As in YAML, costs that bring times among them; none for what the scenario's
+        ``collectives.cost`` tells, or for ``auto``.
     world_size, sizes : str or None
         As `parse_world_sizes` and `parse_sizes` read them. Left out, the log's, else the cluster's
         own and 1 KiB to 1 GiB.
@@ -69,8 +72,9 @@ def answer(request: Request) -> CollectiveStudy:
         If anything in it is wrong.
     """
     collective = known_collective(request.collective)
-    written = request.algorithms or [usual_kind(collective)]
-    algorithms = [make_algorithm(collective, one) for one in written]
+    cost = load_cost(request.cluster)
+    written = request.algorithms or [cost if cost.timed else usual_kind(collective)]
+    algorithms = [_served_by(collective, one, cost) for one in written]
     for number, algorithm in enumerate(algorithms):
         if algorithm in algorithms[:number]:
             raise ScenarioError([f"--algorithm {short_name(algorithm)}: is given twice."])
@@ -93,6 +97,24 @@ def answer(request: Request) -> CollectiveStudy:
         measured=log,
         split=split,
     )
+
+
+def _served_by(collective: str, written: Any, cost: Cost) -> Algorithm | Cost:
+    """Make what serves a collective: an algorithm over the links, or a cost that brings its time.
+
+    A cost of the kind that the scenario or the machine has is that one, with its constants.
+    """
+    if isinstance(written, Cost):
+        return written
+    kind = written.get("kind") if isinstance(written, dict) else written
+    if kind not in COSTS or kind == "links":
+        return make_algorithm(collective, written)
+    if written == cost.kind:
+        return cost
+    try:
+        return make_cost(written, Path())
+    except ScenarioError as error:
+        raise ScenarioError([f"--algorithm {line}" for line in error.problems]) from None
 
 
 def _refuse_for_barrier(request: Request) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from simdp.cluster import device, link
+from simdp.cluster import device, link, machine
 from simdp.cluster.stragglers import STRAGGLERS
 from simdp.cluster.topologies import TOPOLOGIES
 from simdp.collectives import FAMILIES
+from simdp.collectives.costs import COSTS
 from simdp.spec import Spec
 from simdp.strategies import STRATEGIES
 from simdp.studies.presets import describe
+from simdp.workload.compute import COMPUTES
 from simdp.workload.datasets import DATASETS
 from simdp.workload.faults import FAULTS
 from simdp.workload.layers import LAYERS
@@ -26,6 +28,8 @@ def families() -> dict[str, dict[str, str]]:
     """Every family: the kinds in it, each with the first line of its documentation."""
     tables: dict[str, Mapping[str, type[Spec]]] = {
         "activations": ACTIVATIONS,
+        "costs": COSTS,
+        "computes": COMPUTES,
         "datasets": DATASETS,
         "faults": FAULTS,
         "layers": LAYERS,
@@ -47,6 +51,7 @@ def families() -> dict[str, dict[str, str]]:
     kinds["models"] = dict(sorted({**kinds["models"], **presets}.items()))
     kinds["devices"] = {name: device.describe(name) for name in device.DEVICES.names()}
     kinds["links"] = {name: link.describe(name) for name in link.LINKS.names()}
+    kinds["machines"] = {name: machine.describe(name) for name in machine.MACHINES.names()}
     return dict(sorted(kinds.items()))
 
 

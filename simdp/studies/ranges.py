@@ -95,3 +95,27 @@ def parse_world_sizes(text: str) -> list[int]:
 
 def _wrong_world_size(text: str, why: str) -> ScenarioError:
     return ScenarioError([f"--world-size {text}: {why}"])
+
+
+def parse_counts(option: str, text: str) -> list[int]:
+    """Read whole numbers of 1 or more: ``"1,2,8"``.
+
+    Parameters
+    ----------
+    option : str
+        Where they stand, for messages.
+    text : str
+        What was typed.
+
+    Raises
+    ------
+    ScenarioError
+        If one of them is none.
+    """
+    counts = [part.strip() for part in text.split(",")]
+    wrong = [part for part in counts if not (part.isascii() and part.isdecimal() and int(part))]
+    if wrong:
+        raise ScenarioError(
+            [f"{option} {text}: {wrong[0]!r} is no whole number of 1 or more; write 1,2,8."]
+        )
+    return [int(part) for part in counts]

@@ -16,9 +16,12 @@ from pydantic_core import InitErrorDetails
 
 from simdp.spec import Bool, Float, Int, Spec, problem
 from simdp.workload import weights
+from simdp.workload.compute import COMPUTE, AnyCompute
 from simdp.workload.datasets import DATASET, AnyDataset, Dataset
 from simdp.workload.faults import AnyFault
 from simdp.workload.graph import Graph
+from simdp.workload.host import Host
+from simdp.workload.input import Input
 from simdp.workload.losses import AnyLoss
 from simdp.workload.misfits import misfits
 from simdp.workload.models import MODEL, AnyModel
@@ -44,6 +47,10 @@ Sizes = Annotated[list[Annotated[Int, Field(ge=1, le=10**9)]], Field(min_length=
 STEPS_WITHOUT_DATA = 2
 """How long a run is that says nothing of it and has no epoch: a step to warm up, a steady one."""
 
+USUAL_LAYERS = 50
+"""Layers of a model of which only the number of parameters and a step's time are known: about as
+many as ResNet-50 and BERT have with weights of any size."""
+
 __all__ = ["Workload"]
 
 
@@ -53,13 +60,23 @@ def _form(form: Any) -> TypeAdapter[Any]:
     return TypeAdapter(form)
 
 
+def _in_layers(model: Any) -> Any:
+    """Cut parameters of which only the number is known into layers, if nothing says how many."""
+    bare = getattr(MODEL.member(model), "brings_times", True) is False
+    if not bare or not isinstance(model, dict) or "num_layers" in model:
+        return model
+    there = model.get("num_params")
+    return {**model, "num_layers": min(there, USUAL_LAYERS) if isinstance(there, int) else 1}
+
+
 class Workload(Spec):
     """What every rank does, apart from how they work together.
 
     Attributes
     ----------
     dataset : Dataset
-        ``none`` by default where the model has times but no numbers, and else required.
+        ``none`` by default where the model has times but no numbers, or where compute is measured,
+        and else required.
     loss : Loss
         By default mse, or cross_entropy for a data set of classes; ``none`` without numbers.
     lr_schedule : Schedule
@@ -88,11 +105,15 @@ class Workload(Spec):
         Whether what does not fill every rank, or a whole step, is left out of an epoch.
     inject : list of Fault
         What is put into gradients, and when.
-    compute : {"roofline", "profile"}
-        Where times come from: the devices' figures, or a model that brings its own.
+    compute : Compute
+        Where times come from: the devices' figures, measured steps, or a model that brings its own.
+    host : Host
+        What the host costs its device.
+    input : Input or None
+        How batches come to the devices; without it they are there.
     epochs, steps : int or None
         How long to train; one epoch if neither is given. Without a data set two steps, the first
-        of which is warm-up.
+        of which is warm-up; with an input one for each worker and the one to warm up.
     mode
         Accepts only its default so far.
     """
@@ -117,7 +138,9 @@ class Workload(Spec):
     shuffle: Bool | Permutation = False
     drop_last: Bool = False
     inject: tuple[AnyFault, ...] = ()
-    compute: Literal["roofline", "profile"] = "roofline"
+    compute: AnyCompute = Field("roofline", validate_default=True)
+    host: Host = Host()
+    input: Input | None = None
     epochs: Int | None = Field(None, ge=1, le=10**9)
     steps: Int | None = Field(None, ge=1, le=10**9)
 
@@ -129,6 +152,10 @@ class Workload(Spec):
             return data
         if getattr(MODEL.member(data.get("model")), "timed", False):
             data = {"dataset": "none", "compute": "profile", **data, "loss": data.get("loss")}
+        if getattr(COMPUTE.member(data.get("compute")), "without_data", False):
+            data = {"dataset": "none", **data}
+            if "model" in data:
+                data = {**data, "model": _in_layers(data["model"])}
         if "loss" not in data:
             dataset = DATASET.member(data["dataset"]) if "dataset" in data else None
             data = {**data, "loss": getattr(dataset, "usual_loss", Dataset.usual_loss)}
@@ -285,9 +312,14 @@ class Workload(Spec):
             dealt = Parts.even(nobody, world_size)
             steps = steps_from_microbatches(dealt, self.microbatch or 0, self.grad_accum, False)
         (full,) = steps
-        num_steps = self.steps or STEPS_WITHOUT_DATA
+        num_steps = self.steps or self._steps_without_data
         for step in range(num_steps):
             yield replace(full, closes_epoch=step == num_steps - 1)
+
+    @property
+    def _steps_without_data(self) -> int:
+        """Workers that began together hand over their batches together, so that all take a turn."""
+        return max(STEPS_WITHOUT_DATA, 1 + (self.input.workers if self.input else 0))
 
     def lengths(self, seed: int, base: Path) -> dict[str, Ints]:
         """Length of every sample without its padding, by input; none where nothing is padded."""
@@ -298,7 +330,7 @@ class Workload(Spec):
         if self.steps is not None:
             return self.steps
         if self.dataset.kind == "none":
-            return STEPS_WITHOUT_DATA
+            return self._steps_without_data
         order = np.arange(self.dataset.length(base))
         return (self.epochs or 1) * sum(1 for _ in self.steps_of_epoch(order, world_size))
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from simdp.workload.compute import Compute
+
 NEED_NUMBERS = ("weights", "group_by_length", "sync_batchnorm", "inject")
 NEED_SAMPLES = ("samples_per_rank", "shuffle", "drop_last", "epochs")
 
@@ -23,32 +25,33 @@ def misfits(given: Mapping[str, Any]) -> dict[str, str]:
         What is wrong with each of those keys.
     """
     model, dataset, loss, compute = (given[key] for key in ("model", "dataset", "loss", "compute"))
+    no_data = dataset.kind == "none"
+    idle = {key: _no_samples(key) for key in NEED_SAMPLES if given[key]} if no_data else {}
     if not model.timed:
-        return _without_times(model.kind, dataset.kind, loss.kind, compute)
+        return _without_times(model.kind, no_data, loss.kind, compute) or idle
     why = f"the model {model.kind} has times but no numbers"
     found = {key: f"{why}; leave this out." for key in NEED_NUMBERS if given[key]}
     if loss.kind != "none":
         found["loss"] = f"{why}; leave the loss out."
-    if compute != "profile":
+    if compute.kind == "roofline" or (compute.kind == "measured" and model.brings_times):
+        needs = "needs layers with FLOPs" if compute.kind == "roofline" else "spreads a step's time"
         found["compute"] = (
-            f"{compute} needs layers with FLOPs, but the model {model.kind} brings its times; "
+            f"{compute.kind} {needs}, but the model {model.kind} brings its times; "
             "write profile, or leave this out."
         )
-    if dataset.kind == "none":
-        found |= {key: _no_samples(key) for key in NEED_SAMPLES if given[key]}
-    return found
+    return found | idle
 
 
-def _without_times(model: str, dataset: str, loss: str, compute: str) -> dict[str, str]:
+def _without_times(model: str, no_data: bool, loss: str, compute: Compute) -> dict[str, str]:
     found = {}
-    if compute == "profile":
+    if compute.kind == "profile":
         found["compute"] = (
             f"the model {model} has no times of its own; write roofline, or a model of kind "
             "profile."
         )
-    if dataset == "none":
+    if no_data and not compute.without_data:
         found["dataset"] = f"the model {model} needs samples; name a data set, such as regression."
-    elif loss == "none":
+    elif loss == "none" and not no_data:
         found["loss"] = f"the model {model} needs one to learn from; write for example mse."
     return found
 

@@ -54,7 +54,7 @@ def test_a_device_loads_by_its_name(name):
     assert {"float32", "float16"} <= set(loaded.peak)
     assert 1e9 < loaded.memory < 1e12
     assert 1e11 < loaded.memory_bandwidth < 1e13
-    assert 0 < loaded.efficiency <= 1
+    assert all(0 < loaded.rate(dtype) <= peak for dtype, peak in loaded.peak.items())
 
 
 @every_link

@@ -126,7 +126,7 @@ def test_a_list_of_another_length_is_refused():
 
 def test_an_unknown_device_is_refused_with_a_hint():
     (line,) = refusal(world_size=1, device="a100-80gb")
-    assert line.startswith("device: unknown device 'a100-80gb'; known: a100-sxm4-40gb, ")
+    assert line.startswith("device: unknown device 'a100-80gb'; known: a100-pcie-80gb, ")
     assert "Did you mean 'a10" in line
 
 
@@ -148,6 +148,35 @@ def test_a_device_has_peaks_of_known_dtypes(peak):
     assert line == (
         f"device.peak: {given} is no dtype with a peak; "
         "known: float64, float32, tfloat32, float16, bfloat16."
+    )
+
+
+@pytest.mark.parametrize(
+    ("efficiency", "line"),
+    [
+        (
+            {"float32": 0.7, "float16": 0.4},
+            "device: efficiency is given for float32, float16, but there are peaks for {}; give "
+            "one for each of these, or one for all.",
+        ),
+        ({"float32": 1.5}, "device.efficiency.float32: 1.5 is out of range; it must be <= 1.0."),
+        (
+            {},
+            "device: efficiency is given for nothing, but there are peaks for {}; give one for "
+            "each of these, or one for all.",
+        ),
+    ],
+)
+def test_efficiency_by_dtype_is_given_for_each_peak(efficiency, line):
+    (found,) = refusal(world_size=1, device={**FIGURES, "efficiency": efficiency})
+    assert found == line.format(", ".join(FIGURES["peak"]))
+
+
+def test_half_work_is_a_number_of_operations():
+    (found,) = refusal(world_size=1, device={**FIGURES, "half_work": "20 TFLOP/s"})
+    assert found == (
+        "device.half_work: '20 TFLOP/s' is not a number of operations; write for example "
+        '"20 MFLOP".'
     )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from simdp.errors import ScenarioError
-from simdp.results.nccl_tests import NcclRow, read_nccl_tests
+from simdp.results.nccl_tests import NcclRow, read_nccl_tables, read_nccl_tests
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 NEW = (GOLDEN / "nccl_all_reduce_2x4.log").read_text()
@@ -187,3 +187,33 @@ def test_ranks_may_be_listed_in_any_order(tmp_path):
     file = tmp_path / "all_reduce.log"
     file.write_text("".join(turned))
     assert read_nccl_tests(file, "all_reduce").world_size == len(ranks)
+
+
+def test_every_collective_of_a_log_is_read(tmp_path):
+    path = tmp_path / "job.out"
+    path.write_text(NEW + "\n# collective: all_gather\nsize_bytes,time_us\n8,5\n")
+    logs = read_nccl_tables(path)
+    assert [log.collective for log in logs] == ["all_gather", "all_reduce"]
+    assert logs[0].rows == (NcclRow(8, pytest.approx(5e-6)),)
+
+
+def test_the_hosts_of_the_ranks_are_the_nodes(read):
+    assert read(NEW).num_nodes == 2
+    assert read(CSV).num_nodes is None
+
+
+def test_sizes_that_were_measured_twice_tell_how_far_they_differ(read):
+    log = read(CSV + "1024,50.00,0.05,0.09\n")
+    assert log.rows[0] == NcclRow(1024, pytest.approx(35e-6), pytest.approx(2.5))
+    assert log.rows[1].spread == 1
+
+
+def test_a_table_of_an_unknown_collective_is_refused(tmp_path):
+    path = tmp_path / "job.csv"
+    path.write_text("size_bytes,time_us\n8,5\n")
+    with pytest.raises(ScenarioError) as caught:
+        read_nccl_tables(path)
+    assert caught.value.problems == [
+        f"{path}: does not tell its collective; add a line such as # collective: all_reduce, or "
+        "name the file so."
+    ]

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
-from simdp.strategies.buckets import MiB, assign, limits
+from simdp.strategies.buckets import MiB, assign, limits, rules
 from simdp.strategies.ddp import DDP
 from simdp.workload.layers import Parameter
 from simdp.workload.models import AnyModel
@@ -121,7 +121,77 @@ def test_a_cap_of_nothing_puts_every_tensor_into_a_bucket_of_its_own():
 
 @pytest.mark.parametrize(("view", "nbytes"), [(False, 100.0), (True, 0.0)])
 def test_buckets_take_memory_unless_gradients_live_in_them(view, nbytes):
-    assert DDP(gradient_as_bucket_view=view).bucket_memory(100.0) == nbytes
+    parameters = [Parameter("a", (10,), 1.0), Parameter("b", (15,), 1.0)]
+    strategy = DDP(gradient_as_bucket_view=view)
+    assert strategy.bucket_memory(parameters, ["b", "a"], FLOAT32) == nbytes
+
+
+# Versions of torch -------------------------------------------------------------------------------
+
+
+def versioned(iteration, **options):
+    """Bytes of the buckets of four layers of 4 MiB."""
+    model = MODELS["mlp4x1024"]
+    parameters = model.parameters()
+    sizes = {p.name: p.num_elements * FLOAT32 for p in parameters}
+    layout = DDP(**options).buckets(parameters, model.ready_order(), FLOAT32, iteration)
+    return [sum(sizes[name] for name in names) for names in layout]
+
+
+LAYER, BIAS = 4 * MiB, 4096
+EVERYTHING = [4 * (LAYER + BIAS)]
+SMALL_ONE_LAST = [3 * LAYER + 4 * BIAS, LAYER]
+"""Filled in order of registration, which begins with a weight, and sent from the last."""
+
+SMALL_ONE_FIRST = [LAYER + BIAS, 3 * (LAYER + BIAS)]
+"""In the order in which gradients become ready: a bias and its weight are beyond 1 MiB."""
+
+
+@pytest.mark.parametrize(
+    ("version", "first", "later"),
+    [
+        ("1.4", SMALL_ONE_LAST, SMALL_ONE_LAST),
+        ("1.5.1", SMALL_ONE_LAST, SMALL_ONE_LAST),
+        ("1.6", SMALL_ONE_LAST, SMALL_ONE_FIRST),
+        ("1.9", SMALL_ONE_LAST, SMALL_ONE_FIRST),
+        ("1.10", SMALL_ONE_LAST, SMALL_ONE_FIRST),
+        ("1.12", EVERYTHING, SMALL_ONE_FIRST),
+        ("2.13", EVERYTHING, SMALL_ONE_FIRST),
+        (None, EVERYTHING, SMALL_ONE_FIRST),
+    ],
+)
+def test_a_version_has_the_buckets_of_its_time(version, first, later):
+    assert versioned(0, version=version) == first
+    assert versioned(1, version=version) == versioned(7, version=version) == later
+
+
+@pytest.mark.parametrize(
+    ("version", "caps"), [("1.4", [MiB, 4.0]), ("2.4", [MiB, 4.0]), ("2.5", [4.0]), (None, [4.0])]
+)
+def test_the_first_bucket_was_small_even_where_a_cap_was_given(version, caps):
+    assert limits(4.0, rules(version).equal_caps) == caps
+    assert limits(None, rules(version).equal_caps) == [1 * MiB, 25 * MiB]
+
+
+def test_a_cap_of_an_older_torch_leaves_its_small_bucket_where_it_was():
+    assert versioned(1, version="1.4", bucket_cap="8 MiB") == [
+        LAYER + 2 * BIAS,  # what is left over
+        2 * (LAYER + BIAS),
+        LAYER,
+    ]
+
+
+def test_keys_that_are_given_win_over_the_version():
+    assert versioned(1, version="1.4", bucket_order="gradient_ready") == SMALL_ONE_FIRST
+    assert versioned(0, version="1.12", bucket_order="reverse_buckets") == SMALL_ONE_LAST
+    unused = versioned(1, version="2.13", find_unused_parameters=True)
+    assert unused == SMALL_ONE_LAST
+
+
+@pytest.mark.parametrize("version", [1.4, 2, "2", "1.x", "v1.4", "", "0.4"])
+def test_a_version_has_two_numbers_between_quotes(version):
+    with pytest.raises(ValidationError, match="is not a version of torch; write for example"):
+        DDP(version=version)
 
 
 # The rule ----------------------------------------------------------------------------------------

@@ -2,7 +2,9 @@
 
 import pytest
 
+from simdp.strategies.apex import Apex
 from simdp.strategies.ddp import DDP
+from simdp.strategies.horovod import Horovod
 from simdp.strategies.memory import host_memory_needed, largest_microbatches, rank_memory
 from simdp.strategies.single import Single
 from simdp.workload import Workload
@@ -61,6 +63,19 @@ def test_buckets_hold_the_gradients_once_more_in_their_own_dtype(precision):
     found = memory(DDP(), precision=precision)
     assert found.buckets == found.gradients
     assert memory(DDP(gradient_as_bucket_view=True), precision=precision).buckets == 0
+
+
+@pytest.mark.parametrize(
+    ("strategy", "nbytes"),
+    [
+        (Horovod(fusion_threshold="1 kB"), 1000),
+        (Horovod(merge="all"), NUM_ELEMENTS * 4),
+        (Apex(), NUM_ELEMENTS * 4),
+        (Apex(message_size=1), 4 * 3 * 4),  # the largest tensor
+    ],
+)
+def test_other_strategies_keep_their_own_buffers(strategy, nbytes):
+    assert memory(strategy).buckets == nbytes
 
 
 def test_parameter_groups_may_keep_less_state():

@@ -6,7 +6,7 @@ import pytest
 
 import simdp
 from simdp.errors import ScenarioError
-from simdp.studies.clusters import load_clusters
+from simdp.studies.clusters import load_clusters, load_cost
 
 CLUSTER = """\
 cluster:
@@ -100,6 +100,27 @@ def test_a_word_that_is_no_file_is_told_what_is_wanted(tmp_path, monkeypatch):
 
     with pytest.raises(ScenarioError) as caught:
         load_clusters(Path("dgx-a900"))
-    assert caught.value.problems == [
-        "--cluster dgx-a900: there is no such file; give a scenario, whose cluster is taken."
-    ]
+    (line,) = caught.value.problems
+    assert line.startswith("--cluster dgx-a900: there is no such file or machine; give a scenario")
+    assert "dgx-1, dgx-2, dgx-a100" in line
+
+
+def test_a_machine_is_one_node_of_it_unless_more_is_asked_for(tmp_path):
+    from pathlib import Path
+
+    name, (one,) = load_clusters(Path("dgx-2"))
+    assert (name, one.world_size, one.num_nodes) == ("dgx-2", 16, 1)
+    _, (two,) = load_clusters(Path("dgx-2"), [32])
+    assert (two.world_size, two.num_nodes) == (32, 2)
+
+
+def test_the_cost_is_that_of_the_scenario_or_the_machine(tmp_path):
+    from pathlib import Path
+
+    path = tmp_path / "box.yaml"
+    path.write_text("cluster: {machine: dgx-1}\ncollectives: {cost: {kind: nccl, launch: 7 us}}\n")
+    assert load_cost(path).launch == 7e-6
+    assert load_cost(Path("dgx-1")).kind == "nccl"
+    path.write_text("cluster: {}\ncollectives: {cost: nickel}\n")
+    with pytest.raises(ScenarioError, match=r"box\.yaml: collectives\.cost: unknown cost 'nickel'"):
+        load_cost(path)

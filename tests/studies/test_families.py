@@ -9,6 +9,7 @@ import pytest
 import simdp
 from simdp.cluster.device import DEVICES
 from simdp.cluster.link import LINKS
+from simdp.cluster.machine import MACHINES
 from simdp.spec import Spec
 from simdp.studies.families import families
 from simdp.workload.models import MODELS, PRESETS
@@ -44,7 +45,7 @@ def test_families_are_sorted_and_so_are_their_kinds():
 
 
 def test_every_table_of_simdp_is_listed():
-    assert set(KNOWN) == set(TABLES) | {"devices", "links"}
+    assert set(KNOWN) == set(TABLES) | {"devices", "links", "machines"}
     for family, table in TABLES.items():
         presets = set(PRESETS) if family == "models" else set()
         assert set(KNOWN[family]) == set(table) | presets, family
@@ -58,6 +59,7 @@ def test_presets_are_listed_among_the_models():
 def test_the_catalogue_is_listed():
     assert list(KNOWN["devices"]) == DEVICES.names()
     assert list(KNOWN["links"]) == LINKS.names()
+    assert list(KNOWN["machines"]) == MACHINES.names()
     assert KNOWN["devices"]["a100-sxm4-80gb"] == "19.5 TFLOP/s float32, 80 GB at 2039 GB/s"
 
 
@@ -69,7 +71,7 @@ def test_every_kind_has_one_line_that_says_what_it_is(family):
         assert len(line) > len("A thing."), kind
 
 
-@pytest.mark.parametrize("family", sorted(set(KNOWN) - {"devices", "links"}))
+@pytest.mark.parametrize("family", sorted(set(KNOWN) - {"devices", "links", "machines"}))
 def test_a_line_is_the_first_of_the_documentation_and_a_whole_sentence(family):
     for kind, member in TABLES[family].items():
         if family == "models" and kind in PRESETS:  # what the name alone stands for is shown

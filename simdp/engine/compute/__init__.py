@@ -1,13 +1,17 @@
-"""How long compute takes on a cluster's devices, by the key ``compute``."""
+"""How long compute takes on a cluster's devices, by the kind of ``compute``."""
 
 from __future__ import annotations
 
 from simdp.engine.compute.call_times import CallTimes
+from simdp.engine.compute.measured_times import MeasuredTimes
 from simdp.engine.compute.profile_times import ProfileTimes
 
-COMPUTE: dict[str, type[CallTimes] | type[ProfileTimes]] = {
+Times = CallTimes | MeasuredTimes | ProfileTimes
+
+COMPUTE: dict[str, type[CallTimes] | type[MeasuredTimes] | type[ProfileTimes]] = {
+    "measured": MeasuredTimes,
     "profile": ProfileTimes,
     "roofline": CallTimes,
 }
 
-__all__ = ["COMPUTE"]
+__all__ = ["COMPUTE", "Times"]

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from simdp.engine.compute.columns import Columns
+from simdp.engine.compute.columns import Columns, alike
 from simdp.engine.compute.roofline import Roofline
 from simdp.workload import Workload
 from simdp.workload.execution import call_dtypes
@@ -77,6 +77,9 @@ class CallTimes:
         self.tails = [False] * len(self.names)
         ran = call_dtypes(self.graph, workload.precision, workload.dtype)
         self.call_dtypes = [*ran, workload.dtype]
+        # What autocast runs in 16 bit are the products: matrices, convolutions, attention.
+        lower = [call.layer.autocast == "lower" for call in self.graph.calls]
+        self._has_products = np.array([*lower, False])
         self._kernels: dict[tuple[str, Shapes], Kernels] = {}
         self._seconds: dict[tuple[str, bytes, tuple[Shapes, ...], bytes], Columns] = {}
 
@@ -102,17 +105,18 @@ class CallTimes:
         key = (activity, batch.tobytes(), tuple(shapes), which.tobytes())
         if key not in self._seconds:
             found = self._work_out(activity, batch, shapes, which)
-            _keep(self._seconds, key, found, found.seconds.size + 3 * len(batch))
+            keep(self._seconds, key, found, found.seconds.size + 3 * len(batch))
         return self._seconds[key]
+
+    def whole(self, activity: str, rank: int, batch: int) -> float:
+        """Time of all calls on a rank, for so many samples of full length [s]."""
+        kernels = self._kernels_of(activity, self.workload.model.known_shapes())
+        return float(self._of_rank(kernels, rank, float(batch)).sum())
 
     def _work_out(
         self, activity: str, batch: Ints, shapes: Sequence[Shapes], which: Ints
     ) -> Columns:
-        # Ranks with the same samples, shapes and device take the same time.
-        each = (which * (int(batch.max()) + 1) + batch) * len(self.roofline.different)
-        _, first, column = np.unique(
-            each + self.roofline.device, return_index=True, return_inverse=True
-        )
+        first, column = alike(batch, which, self.roofline.device)
         found = np.zeros((len(self.names), len(first)))
         for number, rank in enumerate(first):
             if batch[rank]:
@@ -122,8 +126,10 @@ class CallTimes:
 
     def _of_rank(self, kernels: Kernels, rank: int, batch: float) -> Floats:
         flops = np.array([self.roofline.flops(name)[rank] for name in self.dtypes()])
+        products = self._has_products[kernels.call] & (kernels.flops > 0)
+        half_work = self.roofline.half_work[rank] * products
         seconds = np.maximum(
-            batch * kernels.flops / flops[kernels.dtype],
+            (batch * kernels.flops + half_work) / flops[kernels.dtype],
             (batch * kernels.nbytes + kernels.fixed) / self.roofline.bandwidth[rank],
         )
         seconds += self.roofline.launch[rank]
@@ -142,11 +148,11 @@ class CallTimes:
                 listed += [(number, dtype, *kernel) for kernel in kernels]
             columns = np.array(listed, dtype=float).T
             call, dtypes = columns[:2].astype(np.int64)
-            _keep(self._kernels, key, Kernels(call, dtypes, *columns[2:]), columns.size)
+            keep(self._kernels, key, Kernels(call, dtypes, *columns[2:]), columns.size)
         return self._kernels[key]
 
 
-def _keep(known: dict[K, V], key: K, value: V, size: int) -> None:
+def keep(known: dict[K, V], key: K, value: V, size: int) -> None:
     """Keep a value for the next steps; where there are too many, the oldest goes."""
     if len(known) >= max(MAX_KEPT // size, MIN_ENTRIES):
         del known[next(iter(known))]

@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
+Ints = NDArray[np.int64]
+
 
 class Columns(NamedTuple):
     """Seconds of calls on all ranks.
@@ -22,9 +24,27 @@ class Columns(NamedTuple):
     """
 
     seconds: Floats
-    column: NDArray[np.int64]
+    column: Ints
 
     def of(self, call: int) -> Floats:
         """Time of a call on every rank, shape `(world_size,)` [s]."""
         row = self.seconds[call]
         return row[self.column] if len(row) > 1 else np.full(len(self.column), row[0])
+
+
+def alike(batch: Ints, which: Ints, device: Ints) -> tuple[Ints, Ints]:
+    """Find the ranks that take the same time: same samples, shapes and device.
+
+    Parameters
+    ----------
+    batch, which, device : ndarray, shape `(world_size,)`
+        Samples of each rank, and numbers of their shapes and of its device.
+
+    Returns
+    -------
+    (ndarray, ndarray)
+        A rank for each column, and the column of each rank.
+    """
+    each = (which * (int(batch.max()) + 1) + batch) * (int(device.max()) + 1) + device
+    _, first, column = np.unique(each, return_index=True, return_inverse=True)
+    return first, column

@@ -17,14 +17,16 @@ Ints = NDArray[np.int64]
 
 
 class ProfileTimes:
-    """Seconds of forward and backward, call by call; the same on every device.
+    """Seconds of forward and backward, call by call; the same on every device of one rank.
+
+    With k ranks on a device, all that its file says of a layer takes k times as long.
 
     Parameters
     ----------
     workload : Workload
         Whose model brings its times.
     roofline : Roofline
-        The devices, which do not matter here.
+        The devices, of which it matters only how many ranks share them.
 
     Attributes
     ----------
@@ -46,9 +48,9 @@ class ProfileTimes:
             "tail": [layer.input_time for layer in timed],
         }
         # The first column is of ranks without samples.
+        different, self._column = np.unique(roofline.sharers, return_inverse=True)
         self._tables = {
-            activity: np.column_stack([np.zeros(len(timed)), seconds])
-            for activity, seconds in columns.items()
+            activity: np.outer(seconds, [0, *different]) for activity, seconds in columns.items()
         }
 
     def seconds(self, activity: str, batch: Ints, shapes: Sequence[Any], which: Ints) -> Columns:
@@ -70,5 +72,5 @@ class ProfileTimes:
         """
         table = self._tables[activity]
         if batch.all():
-            return Columns(table[:, 1:], np.zeros(len(batch), dtype=np.int64))
-        return Columns(table, (batch > 0).astype(np.int64))
+            return Columns(table[:, 1:], self._column)
+        return Columns(table, (batch > 0) * (1 + self._column))

@@ -1,7 +1,8 @@
 """Roofline: a kernel takes as long as its arithmetic or its memory traffic, and a launch.
 
-``max(flops / (peak efficiency), nbytes / bandwidth) + launch`` (Williams, Waterman and Patterson,
-"Roofline: an insightful visual performance model", CACM 52(4), 2009).
+``max((flops + half_work) / (peak efficiency), nbytes / bandwidth) + launch`` (Williams, Waterman
+and Patterson, "Roofline: an insightful visual performance model", CACM 52(4), 2009; half_work as
+in `Device`). A kernel without arithmetic has no ``half_work``.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ class Roofline:
         One per rank.
     world_size : int, optional
         Number of ranks, where one device stands for all of them.
+    sharers : ndarray, shape `(world_size,)`, optional
+        Ranks that the device of each rank holds. They take turns on it, so that arithmetic and
+        memory traffic take so many times as long, and a launch does not.
 
     Attributes
     ----------
@@ -34,9 +38,26 @@ class Roofline:
         Of the memory [bytes/s].
     launch : ndarray, shape `(world_size,)`
         Time to start a kernel [s].
+    half_work : ndarray, shape `(world_size,)`
+        Work by which arithmetic takes longer than at full speed [FLOP].
+    sharers : ndarray, shape `(world_size,)`
+        As given; 1 for ranks that have a device each.
+    alone : Roofline
+        The same, if every rank had a whole device.
     """
 
-    def __init__(self, devices: Sequence[Device], world_size: int | None = None) -> None:
+    def __init__(
+        self,
+        devices: Sequence[Device],
+        world_size: int | None = None,
+        sharers: NDArray[np.int64] | None = None,
+    ) -> None:
+        self.alone, self.sharers = self, np.ones(world_size or len(devices), dtype=np.int64)
+        if sharers is not None and sharers.max() > 1:
+            self.alone, self.sharers = Roofline(devices), sharers
+            slices = {(id(d), k): (d, k) for d, k in zip(devices, sharers.tolist(), strict=True)}
+            made = {key: device.slice(k) for key, (device, k) in slices.items()}
+            devices = [made[id(d), k] for d, k in zip(devices, sharers.tolist(), strict=True)]
         different: list[Device] = []
         for device in devices:
             if device not in different:
@@ -47,6 +68,7 @@ class Roofline:
             self.device = np.broadcast_to(self.device, world_size)
         self.bandwidth = self._each([device.memory_bandwidth for device in different])
         self.launch = self._each([device.launch for device in different])
+        self.half_work = self._each([device.half_work for device in different])
         self._flops: dict[str, Floats] = {}
 
     def _each(self, figures: Sequence[float]) -> Floats:
@@ -57,8 +79,7 @@ class Roofline:
     def flops(self, dtype: str) -> Floats:
         """Arithmetic per second in a dtype, shape `(world_size,)` [FLOP/s]."""
         if dtype not in self._flops:
-            each = [device.peak[dtype] * device.efficiency for device in self.different]
-            self._flops[dtype] = self._each(each)
+            self._flops[dtype] = self._each([device.rate(dtype) for device in self.different])
         return self._flops[dtype]
 
     def moving(self, nbytes: float) -> Floats:

@@ -22,12 +22,13 @@ from simdp.engine.fabrics.flows import Flows
 from simdp.engine.fabrics.job import Job, lines_of
 from simdp.engine.fabrics.tape import Tape
 from simdp.engine.fabrics.vector import (
+    feed,
     record_collective,
     record_meeting,
     record_transfers,
 )
 from simdp.engine.fabrics.wires import Wires
-from simdp.engine.ops import Launch, Meet, Op, Wait, Work
+from simdp.engine.ops import Feed, Launch, Meet, Op, Wait, Work
 from simdp.errors import DeadlockError
 from simdp.results.trace import COMPUTE_LANE
 
@@ -133,6 +134,8 @@ class EventFabric:
                         clock = max(clock, end_of_rank)
                 case Meet():
                     clock = yield self._meet(job, rank, op, clock)
+                case Feed():
+                    clock = float(feed(job.trace, op, np.array([clock]), who)[0])
 
     def _meet(self, job: Job, rank: int, op: Meet, clock: float) -> simpy.Event:
         """Note that a rank has come; the last one lets all go on at the latest clock."""
@@ -152,6 +155,7 @@ class EventFabric:
         if op.call not in job.calls:
             job.calls[op.call] = Call(op, range(job.world_size), self._dependencies(job, op))
         queue, call = job.queue(rank, op.stream), job.calls[op.call]
+        ready += op.wait
         queue.append((call, ready))
         call.ready[rank] = ready
         if len(queue) == 1:
@@ -170,7 +174,7 @@ class EventFabric:
     def _begin(self, job: Job, rank: int, stream: int) -> None:
         call, ready = job.queue(rank, stream)[0]
         free = job.stream_free.get((rank, stream), 0.0)
-        self._at(max(ready, free), self._enter, (job, call), rank)
+        self._at(max(ready, free) + call.op.message, self._enter, (job, call), rank)
 
     def _finish(self, job: Job, call: Call, rank: int, now: float) -> None:
         """Let a rank leave a collective: it is done with all its transfers."""
@@ -192,7 +196,7 @@ class EventFabric:
             np.array([instants[rank] for rank in call.ranks])
             for instants in (call.ready, call.enter, call.end)
         )
-        record_collective(job.trace, op, ready, enter, end)
+        record_collective(job.trace, op, ready, enter - op.message, end)
         for leg in call.legs if op.record else ():
             needs = leg.needs
             record_transfers(

@@ -7,16 +7,19 @@ a time: then a transfer's time does not depend on any other transfer's.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simdp.cluster import Overheads
 from simdp.collectives import Part, Plan
 from simdp.engine.fabrics import recurrences, rings
 from simdp.engine.fabrics.recurrences import Pace, Recorder
+from simdp.engine.fabrics.streams import Streams
 from simdp.engine.network import Connections, Network
 from simdp.engine.network.sharing import fixed_shares
-from simdp.engine.ops import Launch, Meet, Op, Wait, Work
+from simdp.engine.ops import Feed, Launch, Meet, Op, Wait, Work
 from simdp.engine.slowdown import Slowdown
 from simdp.results.trace import COMM_LANE, COMPUTE_LANE, FIRST_SEND_LANE, TraceBuilder
 
@@ -28,6 +31,8 @@ MAX_KEPT_NBYTES = 2**25
 
 ROUNDING = 1e-12
 """A wait that is shorter than this part of the clock is what rounding makes of none."""
+
+NONE = Overheads()
 
 FINE_RANKS = 2_000
 """Beyond so many ranks, work that nothing interrupts is one span: a span a layer would fill the
@@ -47,12 +52,20 @@ class VectorFabric:
         Takes the spans.
     fixed : bool
         Links may be shared; every transfer then gets a fixed share (`sharing.fixed_shares`).
+    overheads : Overheads
+        How compute and collectives slow each other down; not at all, unless it is given.
     """
 
     def __init__(
-        self, network: Network, slowdown: Slowdown, trace: TraceBuilder, fixed: bool = False
+        self,
+        network: Network,
+        slowdown: Slowdown,
+        trace: TraceBuilder,
+        fixed: bool = False,
+        overheads: Overheads = NONE,
     ) -> None:
         self.network, self.slowdown, self.trace, self.fixed = network, slowdown, trace, fixed
+        self.overheads = overheads
         self._bandwidth: dict[tuple[Plan, int], Floats] = {}
         self._known: dict[tuple[Plan, float, bytes], Floats] = {}
 
@@ -61,12 +74,12 @@ class VectorFabric:
         n = self.slowdown.world_size
         ranks = np.arange(n)
         clock = np.zeros(n)
-        stream_free: dict[int, Floats] = {}
-        done: dict[int, Floats] = {}
+        streams = Streams(self.overheads, self._ends, partial(record_collective, self.trace))
         for op in script if n <= FINE_RANKS else merged(script):
             match op:
                 case Work():
-                    end = self.slowdown.finish(clock, op.seconds, ranks)
+                    seconds = streams.stretched(clock, op.seconds)
+                    end = self.slowdown.finish(clock, seconds, ranks)
                     self.trace.add(
                         ranks,
                         op.step,
@@ -79,22 +92,21 @@ class VectorFabric:
                     )
                     clock = end
                 case Launch():
-                    free = stream_free.get(op.stream)
-                    end = self._collective(op, clock, clock if free is None else free)
-                    stream_free[op.stream] = done[op.call] = end
+                    streams.launch(op, clock)
                 case Wait():
-                    for call in op.calls:
-                        clock = np.maximum(clock, done.pop(call))
+                    clock = streams.wait(op.calls, clock)
                 case Meet():
                     last = np.full(n, clock.max())
                     record_meeting(self.trace, op, clock, last)
                     clock = last
+                case Feed():
+                    clock = feed(self.trace, op, clock, ranks)
 
-    def _collective(self, op: Launch, ready: Floats, stream_free: Floats) -> Floats:
-        enter = np.maximum(ready, stream_free)
-        end = self.times(op.plan, op.nbytes, enter, op if op.record else None)
-        record_collective(self.trace, op, ready, enter, end)
-        return end
+    def _ends(self, op: Launch, begin: Floats) -> Floats:
+        """When each rank is done with a collective that it is ready for at ``begin`` [s]."""
+        if op.seconds is not None and len(begin) > 1:
+            return np.full(len(begin), begin.max() + op.seconds)
+        return self.times(op.plan, op.nbytes, begin, op if op.record else None)
 
     def times(
         self, plan: Plan, nbytes: float, enter: Floats, recorded: Launch | None = None
@@ -213,6 +225,15 @@ def merged(script: Iterator[Op]) -> Iterator[Op]:
             yield op
     if held is not None:
         yield held
+
+
+def feed(trace: TraceBuilder, op: Feed, clock: Floats, ranks: Ints) -> Floats:
+    """Let ranks wait for their next batch, and tell when they have it [s]."""
+    there, end = op.pipeline.hand_over(op.number, op.samples[ranks], clock, ranks)
+    for name, start, until in (("wait for the batch", clock, there), ("copy", there, end)):
+        if (until > start).any():
+            trace.add(ranks, op.step, COMPUTE_LANE, "input", name, start, until)
+    return end if (end > clock).any() else clock
 
 
 def record_meeting(trace: TraceBuilder, op: Meet, came: Floats, last: Floats) -> None:

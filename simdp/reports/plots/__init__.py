@@ -7,37 +7,51 @@ from typing import Any, BinaryIO
 from simdp.reports import theme
 from simdp.reports.plots.bandwidth import Bandwidth
 from simdp.reports.plots.base import Plot
+from simdp.reports.plots.fit import FitPlot
 from simdp.reports.plots.loss import LossCurve
 from simdp.reports.plots.scaling import ScalingCurve
+from simdp.reports.plots.simulated_against_measured import SimulatedAgainstMeasured
+from simdp.reports.plots.step_fit import StepFit
+from simdp.reports.plots.throughput_curves import ThroughputCurves
 from simdp.reports.plots.timeline import Timeline
 from simdp.reports.plots.world_size import WorldSize
+from simdp.results.calibration import CalibrationStudy
 from simdp.results.collective import CollectiveStudy
 from simdp.results.result import Study
+from simdp.results.step_calibration import StepCalibration
+from simdp.results.validation import Validation
 
 PLOTS: dict[str, type[Plot[Any]]] = {
     "bandwidth": Bandwidth,
+    "fit": FitPlot,
     "loss": LossCurve,
     "scaling": ScalingCurve,
+    "simulated_against_measured": SimulatedAgainstMeasured,
+    "step_fit": StepFit,
+    "throughput_curves": ThroughputCurves,
     "timeline": Timeline,
     "world_size": WorldSize,
 }
 
 
-def fitting(study: Study | CollectiveStudy) -> list[str]:
+Drawn = Study | CollectiveStudy | Validation | CalibrationStudy | StepCalibration
+
+
+def fitting(study: Drawn) -> list[str]:
     """Name the kinds of plot that a study has the data for, in the table's order."""
     return [kind for kind, plot in PLOTS.items() if _fits(plot, study)]
 
 
-def _fits(plot: type[Plot[Any]], study: Study | CollectiveStudy) -> bool:
+def _fits(plot: type[Plot[Any]], study: Drawn) -> bool:
     return isinstance(study, plot.reads) and plot().fits(study)
 
 
-def render(study: Study | CollectiveStudy, kind: str, stream: BinaryIO) -> None:
+def render(study: Drawn, kind: str, stream: BinaryIO) -> None:
     """Draw a study as PNG.
 
     Parameters
     ----------
-    study : Study or CollectiveStudy
+    study : Study, CollectiveStudy, Validation, CalibrationStudy or StepCalibration
         Left as it is.
     kind : str
         A key of `PLOTS`.

@@ -7,10 +7,13 @@ from typing import ClassVar, Generic, TypeVar
 
 from matplotlib.axes import Axes
 
+from simdp.results.calibration import CalibrationStudy
 from simdp.results.collective import CollectiveStudy
 from simdp.results.result import Study
+from simdp.results.step_calibration import StepCalibration
+from simdp.results.validation import Validation
 
-D = TypeVar("D", Study, CollectiveStudy)
+D = TypeVar("D", Study, CollectiveStudy, Validation, CalibrationStudy, StepCalibration)
 
 
 class Plot(ABC, Generic[D]):
@@ -21,7 +24,8 @@ class Plot(ABC, Generic[D]):
     kind : str
         Its name in the table and its file's.
     reads : type
-        What it draws, `Study` or `CollectiveStudy`.
+        What it draws: `Study`, `CollectiveStudy`, `Validation`, `CalibrationStudy` or
+        `StepCalibration`.
     needs : str
         What a study must have, for messages.
     num_axes : int
@@ -43,7 +47,7 @@ class Plot(ABC, Generic[D]):
 
         Parameters
         ----------
-        study : Study or CollectiveStudy
+        study : Study, CollectiveStudy, Validation, CalibrationStudy or StepCalibration
             One that fits; left as it is.
         *axes : Axes
             Empty panels from the top, made inside `simdp.reports.theme.style`.

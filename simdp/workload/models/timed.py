@@ -16,6 +16,9 @@ class TimedModel(Model):
 
     timed: ClassVar[bool] = True
 
+    brings_times: ClassVar[bool] = True
+    """Whether its layers' times are known, so that nothing else may give them."""
+
     def input_shapes(self) -> dict[str, Shape | None]:
         return {}
 

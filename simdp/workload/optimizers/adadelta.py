@@ -34,6 +34,10 @@ class Adadelta(Optimizer):
     def starting_state(self) -> dict[str, float]:
         return {"square_avg": 0.0, "acc_delta": 0.0}
 
+    def num_kernels(self) -> int:
+        # v, u: mul, addcmul; roots: add, sqrt; delta: div, mul; parameter: add.
+        return 11 + bool(self.weight_decay) + self.maximize
+
     def update(self, parameter: Array, gradient: Array, state: State, lr: float, t: int) -> None:
         gradient = effective_gradient(parameter, gradient, self.weight_decay, self.maximize)
         v, u = state["square_avg"], state["acc_delta"]

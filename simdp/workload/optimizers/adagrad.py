@@ -38,6 +38,10 @@ class Adagrad(Optimizer):
     def starting_state(self) -> dict[str, float]:
         return {"sum": self.initial_accumulator_value}
 
+    def num_kernels(self) -> int:
+        # Sum: addcmul; denominator: sqrt, add; parameter: addcdiv.
+        return 4 + bool(self.weight_decay) + self.maximize
+
     def update(self, parameter: Array, gradient: Array, state: State, lr: float, t: int) -> None:
         gradient = effective_gradient(parameter, gradient, self.weight_decay, self.maximize)
         total = state["sum"]

@@ -27,6 +27,10 @@ class Adam(Optimizer):
     def starting_state(self) -> dict[str, float]:
         return moments(self.amsgrad)
 
+    def num_kernels(self) -> int:
+        # m: lerp; v: mul, addcmul; denominator: sqrt, div, add; parameter: addcdiv.
+        return 7 + self.amsgrad + bool(self.weight_decay) + self.maximize
+
     def update(self, parameter: Array, gradient: Array, state: State, lr: float, t: int) -> None:
         gradient = effective_gradient(parameter, gradient, self.weight_decay, self.maximize)
         descend(self.betas, self.eps, self.amsgrad, parameter, gradient, state, lr, t)

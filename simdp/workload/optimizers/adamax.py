@@ -30,6 +30,10 @@ class Adamax(Optimizer):
     def starting_state(self) -> dict[str, float]:
         return {"exp_avg": 0.0, "exp_inf": 0.0}
 
+    def num_kernels(self) -> int:
+        # m: lerp; u: mul, abs, add, maximum; parameter: addcdiv.
+        return 6 + bool(self.weight_decay) + self.maximize
+
     def update(self, parameter: Array, gradient: Array, state: State, lr: float, t: int) -> None:
         gradient = effective_gradient(parameter, gradient, self.weight_decay, self.maximize)
         (b1, b2), m, u = self.betas, state["exp_avg"], state["exp_inf"]

@@ -24,6 +24,10 @@ class AdamW(Optimizer):
     def starting_state(self) -> dict[str, float]:
         return moments(self.amsgrad)
 
+    def num_kernels(self) -> int:
+        # As Adam; the decay is a mul of the parameter.
+        return 7 + self.amsgrad + bool(self.weight_decay) + self.maximize
+
     def update(self, parameter: Array, gradient: Array, state: State, lr: float, t: int) -> None:
         decay = decouple(parameter, lr, self.weight_decay, True)
         gradient = effective_gradient(parameter, gradient, decay, self.maximize)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_core import InitErrorDetails
 
-from simdp.spec import Float, Spec, problem, problems
+from simdp.spec import Bool, Float, Spec, problem, problems
 from simdp.workload.optimizers.groups import ParamGroup, read_groups
 
 Array = NDArray[Any]
@@ -30,6 +30,9 @@ class Optimizer(Spec):
     ----------
     lr : float
         Learning rate.
+    foreach : bool or None
+        False updates tensor by tensor, with kernels of its own for each, as torch does on request,
+        and did before 2.0; None and True take all tensors at once, with few launches.
     param_groups : tuple of ParamGroup or None
         Parameters with arguments of their own; the first group that matches a name holds it, and
         parameters that none matches have the optimizer's arguments.
@@ -37,6 +40,7 @@ class Optimizer(Spec):
 
     kind: str
     lr: Float = Field(1e-3, ge=0)
+    foreach: Bool | None = None
     param_groups: tuple[ParamGroup, ...] | None = None
 
     @field_validator("param_groups", mode="before")
@@ -77,6 +81,14 @@ class Optimizer(Spec):
         t : int
             Number of this step, from 1.
         """
+
+    @abstractmethod
+    def num_kernels(self) -> int:
+        """Count the kernels that update one tensor (torch's ``_single_tensor`` functions)."""
+
+    def launches_per_tensor(self) -> int:
+        """Kernels that the host launches for every tensor; none that count if taken at once."""
+        return self.num_kernels() if self.foreach is False else 0
 
     def step(self, parameter: Array, gradient: Array, state: State, lr: float, t: int) -> None:
         """Update one tensor of any shape, block by block; arguments as in `update`."""

@@ -44,6 +44,10 @@ class NAdam(Optimizer):
     def starting_state(self) -> dict[str, float]:
         return moments()
 
+    def num_kernels(self) -> int:
+        # m: lerp; v: mul, addcmul; denominator: div, sqrt, add; parameter: addcdiv twice.
+        return 8 + bool(self.weight_decay) + self.maximize
+
     def update(self, parameter: Array, gradient: Array, state: State, lr: float, t: int) -> None:
         decay = decouple(parameter, lr, self.weight_decay, self.decoupled_weight_decay)
         gradient = effective_gradient(parameter, gradient, decay, self.maximize)

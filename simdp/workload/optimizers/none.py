@@ -16,6 +16,10 @@ class NoOptimizer(Optimizer):
     def starting_state(self) -> dict[str, float]:
         return {}
 
+    def num_kernels(self) -> int:
+        # It leaves everything as it is.
+        return 0
+
     def update(self, parameter: Array, gradient: Array, state: State, lr: float, t: int) -> None:
         """Do nothing."""
 

@@ -40,6 +40,10 @@ class RAdam(Optimizer):
     def starting_state(self) -> dict[str, float]:
         return moments()
 
+    def num_kernels(self) -> int:
+        # m: lerp; v: mul, addcmul; m: div; denominator: sqrt, add, div; step: mul; add.
+        return 9 + bool(self.weight_decay) + self.maximize
+
     def update(self, parameter: Array, gradient: Array, state: State, lr: float, t: int) -> None:
         decay = decouple(parameter, lr, self.weight_decay, self.decoupled_weight_decay)
         gradient = effective_gradient(parameter, gradient, decay, self.maximize)

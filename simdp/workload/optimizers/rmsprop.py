@@ -44,6 +44,16 @@ class RMSprop(Optimizer):
         names += ["grad_avg"] if self.centered else []
         return dict.fromkeys(names, 0.0)
 
+    def num_kernels(self) -> int:
+        # v: mul, addcmul; denominator: sqrt, add; parameter: addcdiv; buffer: mul, addcdiv.
+        return (
+            5
+            + 2 * bool(self.momentum)
+            + 2 * self.centered
+            + bool(self.weight_decay)
+            + self.maximize
+        )
+
     def update(self, parameter: Array, gradient: Array, state: State, lr: float, t: int) -> None:
         gradient = effective_gradient(parameter, gradient, self.weight_decay, self.maximize)
         v = state["square_avg"]

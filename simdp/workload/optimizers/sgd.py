@@ -29,6 +29,10 @@ class SGD(Optimizer):
     def starting_state(self) -> dict[str, float]:
         return {"momentum_buffer": 0.0} if self.momentum else {}
 
+    def num_kernels(self) -> int:
+        # Buffer: mul, add; parameter: add.
+        return (3 + self.nesterov if self.momentum else 1) + bool(self.weight_decay) + self.maximize
+
     def update(self, parameter: Array, gradient: Array, state: State, lr: float, t: int) -> None:
         gradient = effective_gradient(parameter, gradient, self.weight_decay, self.maximize)
         if self.momentum:

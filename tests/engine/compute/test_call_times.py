@@ -117,6 +117,21 @@ def test_kernels_are_those_of_the_layers_and_of_the_loss():
 
 
 @activities
+def test_small_kernels_run_below_the_peak(activity):
+    """At half_work FLOPs a product reaches half its rate; other kernels are as they were."""
+    half = 1000.0
+    slow = FREE.model_copy(update={"half_work": half})
+    one, more = (
+        times([device]).seconds(activity, batch(5), FULL_LENGTH)[:, 0] for device in (FREE, slow)
+    )
+    listed = call_kernels(workload(), activity, FULL_LENGTH[0])
+    number = [sum(kernel.flops > 0 for kernel in kernels) for kernels in listed]
+    filling = [half * number[0], 0, half * number[2], 0]  # of the linear layers
+    np.testing.assert_allclose(more, one + filling, rtol=1e-14)
+    assert min(number) > 0
+
+
+@activities
 def test_a_rank_without_samples_takes_no_time(activity):
     found = times([FAST] * 3).seconds(activity, batch(4, 0, 4), FULL_LENGTH)
     assert (found[:, 1] == 0).all()

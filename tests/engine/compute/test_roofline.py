@@ -41,3 +41,16 @@ def test_one_device_stands_for_all_ranks():
 def test_moving_bytes_takes_memory_bandwidth_alone(nbytes):
     wanted = [nbytes / 1e12, nbytes / 5e11, nbytes / 1e12, nbytes / 1e12]
     np.testing.assert_allclose(Roofline(DEVICES).moving(nbytes), wanted, rtol=1e-15)
+
+
+def test_efficiency_may_differ_by_dtype():
+    mixed = FAST.model_copy(update={"efficiency": {"float32": 0.75, "float16": 0.25}})
+    roofline = Roofline([FAST, mixed])
+    np.testing.assert_array_equal(roofline.flops("float32"), [5e12, 7.5e12])
+    np.testing.assert_array_equal(roofline.flops("float16"), [4e13, 2e13])
+
+
+def test_kernels_fill_the_device_unless_it_is_said():
+    figures = {"peak": {"float32": "1 TFLOP/s"}, "memory": "1 GB", "memory_bandwidth": "1 TB/s"}
+    large = Device(**figures, half_work="20 MFLOP")
+    np.testing.assert_array_equal(Roofline([FAST, large]).half_work, [0, 2e7])

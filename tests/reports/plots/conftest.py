@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from calibrated import calibration, step_calibration
+from measured_times import two_clusters
 
 import simdp
 from simdp.cluster import Cluster
 from simdp.reports import theme
 from simdp.reports.plots import PLOTS
+from simdp.results.calibration import CalibrationStudy
 from simdp.results.collective import CollectiveStudy
+from simdp.results.step_calibration import StepCalibration
+from simdp.results.validation import Validation
 from simdp.studies.collective import make_algorithm, sweep_collective
 
 SCENARIO = """
@@ -100,7 +105,10 @@ def auto(time_collective):
 @pytest.fixture(scope="session")
 def fit(grid, collectives):
     """Give a study that a kind of plot can draw."""
-    return lambda kind: collectives if PLOTS[kind].reads is CollectiveStudy else grid
+    of_one = {"throughput_curves": two_clusters().of("box")}
+    drawn = {CollectiveStudy: collectives, Validation: two_clusters()}
+    drawn |= {CalibrationStudy: calibration(), StepCalibration: step_calibration()}
+    return lambda kind: of_one.get(kind) or drawn.get(PLOTS[kind].reads, grid)
 
 
 @pytest.fixture

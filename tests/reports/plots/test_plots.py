@@ -8,6 +8,7 @@ import sys
 
 import matplotlib
 import pytest
+from measured_times import two_clusters
 
 from simdp.reports import theme
 from simdp.reports.plots import PLOTS, fitting, render
@@ -43,6 +44,12 @@ def test_a_study_of_collectives_has_plots_of_its_own(collectives, auto, time_col
     assert fitting(time_collective(sizes=[1024])) == []
     assert fitting(time_collective(world_sizes=(1, 2), sizes=[1024])) == []
     assert fitting(time_collective(["tree"], (2, 4), [0], collective="barrier")) == ["world_size"]
+
+
+def test_a_validation_has_plots_of_its_own():
+    assert fitting(two_clusters()) == ["simulated_against_measured"]
+    both = ["simulated_against_measured", "throughput_curves"]
+    assert fitting(two_clusters().of("box")) == both
 
 
 def test_a_saved_study_can_be_drawn_but_for_its_trace(sizes, tmp_path):
@@ -114,7 +121,7 @@ def test_pyplot_is_never_imported():
 
 
 def test_an_unknown_kind_is_refused_with_the_known_ones(single):
-    with pytest.raises(ValueError, match=r"kind must be one of bandwidth, loss, .*, got 'loos'"):
+    with pytest.raises(ValueError, match=r"kind must be one of bandwidth, .*, got 'loos'"):
         png(single, "loos")
 
 
@@ -136,6 +143,12 @@ def test_the_footer_names_scenario_seed_and_version(single):
 
 def test_the_footer_of_collectives_names_the_cluster_and_the_version(auto):
     assert theme.footer(auto) == f"cluster box · simdp {auto.version}"
+
+
+def test_the_footer_of_a_validation_counts_clusters_and_measured_times():
+    study = two_clusters()
+    assert theme.footer(study) == "2 clusters · 15 measured times · simdp 0.1.0"
+    assert theme.footer(study.of("rack")) == "cluster rack · 6 measured times · simdp 0.1.0"
 
 
 @pytest.mark.parametrize(

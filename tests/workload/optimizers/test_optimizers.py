@@ -64,7 +64,7 @@ def test_state_has_torchs_names(name):
     assert sorted(chosen.state_names()) == sorted(set(setting["final_state_keys"]) - NOT_ARRAYS)
 
 
-ABOUT_THE_MACHINE = {"foreach", "fused", "capturable", "differentiable"}
+ABOUT_THE_MACHINE = {"fused", "capturable", "differentiable"}
 """Arguments of torch that change how it computes, not what."""
 
 
@@ -339,7 +339,7 @@ def test_none_leaves_weights_and_takes_no_bytes():
         ),
         (
             {"kind": "sgd", "learning_rate": 1},
-            "unknown key 'learning_rate'; known: lr, param_groups, momentum, dampening, "
+            "unknown key 'learning_rate'; known: lr, foreach, param_groups, momentum, dampening, "
             "weight_decay, nesterov, maximize.",
         ),
         (
@@ -367,8 +367,8 @@ def test_none_leaves_weights_and_takes_no_bytes():
         ),
         (
             {"kind": "adamax", "beta": 0.9},
-            "unknown key 'beta'; known: lr, param_groups, betas, eps, weight_decay, maximize. "
-            "Did you mean 'betas'?",
+            "unknown key 'beta'; known: lr, foreach, param_groups, betas, eps, weight_decay, "
+            "maximize. Did you mean 'betas'?",
         ),
     ],
 )
@@ -376,3 +376,32 @@ def test_a_wrong_optimizer_is_refused(raw, line):
     with pytest.raises(ValidationError) as caught:
         TypeAdapter(AnyOptimizer).validate_python(raw)
     assert [found.line for found in problems(caught.value, raw)] == [line]
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+@pytest.mark.parametrize("foreach", [None, True])
+def test_tensors_that_are_updated_at_once_cost_no_launches(kind, foreach):
+    assert optimizer(kind, foreach=foreach).launches_per_tensor() == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "kernels"),
+    [
+        ("sgd", {}, 1),
+        ("sgd", {"momentum": 0.9, "weight_decay": 1e-4}, 4),
+        ("sgd", {"momentum": 0.9, "nesterov": True}, 4),
+        ("adam", {}, 7),
+        ("adam", {"amsgrad": True, "weight_decay": 0.1, "maximize": True}, 10),
+        ("adamw", {"weight_decay": 0.0}, 7),
+        ("rmsprop", {"momentum": 0.9, "weight_decay": 1e-5}, 8),
+        ("rmsprop", {"centered": True}, 7),
+        ("adagrad", {}, 4),
+        ("adadelta", {}, 11),
+        ("adamax", {}, 6),
+        ("nadam", {}, 8),
+        ("radam", {}, 9),
+        ("none", {}, 0),
+    ],
+)
+def test_a_loop_over_tensors_launches_kernels_for_each(kind, options, kernels):
+    assert optimizer(kind, foreach=False, **options).launches_per_tensor() == kernels

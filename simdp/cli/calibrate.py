@@ -1,0 +1,128 @@
+"""``calibrate``: measured files in, a machine's entry out."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from simdp.cli.common import put, say
+
+if TYPE_CHECKING:
+    from simdp.results.calibration import CalibrationStudy
+    from simdp.results.step_calibration import StepCalibration
+
+commands = typer.Typer(
+    help="Fit constants to measured times: a machine's entry, with its fit error.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+Name = Annotated[str | None, typer.Option(help="Of the machine.")]
+Out = Annotated[Path, typer.Option(help="Folder for files.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print calibration.json, only.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing.")]
+NoPlots = Annotated[bool, typer.Option("--no-plots", help="Draw no pictures.")]
+
+FOLDER = Path("runs/calibration")
+
+
+@commands.command(name="nccl-tests")
+def nccl_tests(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE", help="Logs of nccl-tests, or CSV.")
+    ],
+    nodes: Annotated[
+        str | None,
+        typer.Option(help="2, or 1,2,8: nodes of the files [what the logs say of their ranks]."),
+    ] = None,
+    link: Annotated[
+        str | None, typer.Option(help="Inside a node: a catalogue name, or a bandwidth.")
+    ] = None,
+    inter_link: Annotated[
+        str | None, typer.Option(help="A network card: a catalogue name, or a bandwidth.")
+    ] = None,
+    links_per_node: Annotated[int, typer.Option(help="Network cards of a node.")] = 1,
+    cost: Annotated[
+        str | None,
+        typer.Option(metavar="KEYS", help="What is known: {algorithms: [ring, nvls]}."),
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="A constant to fit; may be repeated [all].")
+    ] = None,
+    name: Name = None,
+    out: Out = FOLDER,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    no_plots: NoPlots = False,
+) -> int:
+    """Fit the constants of cost nccl to tables of nccl-tests."""
+    from simdp.files import parse_yaml
+    from simdp.studies.calibrate.nccl_tests import calibrate_nccl_tests
+    from simdp.studies.ranges import parse_counts
+
+    found = calibrate_nccl_tests(
+        files,
+        nodes=parse_counts("--nodes", nodes) if nodes else (),
+        name=name or files[0].stem,
+        link=link,
+        inter_link=inter_link,
+        links_per_node=links_per_node,
+        cost=parse_yaml(cost, "--cost") if cost else None,
+        only=only or (),
+    )
+    return _show(found, out, as_json, quiet, not no_plots)
+
+
+@commands.command()
+def ddp(
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE", help="Scenarios with measured:, or folders of them."),
+    ],
+    fit: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY[=LOW:HIGH]",
+            help="A constant to fit, collectives.cost.hop.inter=1us:1ms; may be repeated.",
+        ),
+    ] = None,
+    name: Name = None,
+    out: Out = FOLDER,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    no_plots: NoPlots = False,
+) -> int:
+    """Fit constants to measured steps: the points with role: calibration."""
+    from simdp.studies.calibrate.ddp import calibrate_ddp
+
+    found = calibrate_ddp(files, fit or (), name)
+    return _show(found, out, as_json, quiet, not no_plots)
+
+
+def _show(
+    found: CalibrationStudy | StepCalibration, out: Path, as_json: bool, quiet: bool, plots: bool
+) -> int:
+    """Write the entry and what belongs to it, and print what was found."""
+    from functools import partial
+
+    from simdp.files import whole_files
+
+    with whole_files(out) as add:
+        add(f"{found.name}.yaml", lambda stream: put(stream, found.entry))
+        add("calibration.json", lambda stream: put(stream, found.to_json()))
+        if plots:
+            from simdp.reports.plots import fitting, render
+
+            for kind in fitting(found):
+                add(f"{kind}.png", partial(render, found, kind))
+    if as_json:
+        sys.stdout.write(found.to_json())
+    elif not quiet:
+        from simdp.reports import calibration_table
+
+        say(calibration_table.tables(found))
+        say(f"files in {out}; use it as cluster.machine: {out / found.name}.yaml")
+    return 0

@@ -1,0 +1,54 @@
+"""What several commands need: reading scenarios, printing, writing."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from simdp.scenario import Scenario
+
+CHECK_FAILED = 3
+
+ScenarioPath = Annotated[Path, typer.Argument(help="A YAML file, or a saved result.json.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Set a dotted key before validation."),
+]
+
+
+def complain(line: str) -> None:
+    """Print a line on standard error."""
+    print(line, file=sys.stderr)
+
+
+def say(renderable: Any) -> None:
+    """Print what Rich can render."""
+    from rich.console import Console
+
+    Console(highlight=False).print(renderable, soft_wrap=True)
+
+
+def load(path: Path, settings: list[str] | None) -> Scenario:
+    """Read a scenario with what ``--set`` says."""
+    from simdp.errors import ScenarioError
+    from simdp.files import parse_yaml
+    from simdp.scenario import load_scenario
+
+    overrides = {}
+    for setting in settings or []:
+        key, equals, value = setting.partition("=")
+        if not equals or not key:
+            raise ScenarioError(
+                [f"--set {setting}: is not KEY=VALUE; write for example cluster.world_size=4."]
+            )
+        overrides[key] = parse_yaml(value, f"--set {key}")
+    return load_scenario(path, overrides)
+
+
+def put(stream: Any, text: str) -> None:
+    """Write text to a binary stream."""
+    stream.write(text.encode())

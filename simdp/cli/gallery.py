@@ -1,0 +1,20 @@
+"""``gallery``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def gallery(
+    scenarios: Annotated[Path, typer.Option(help="Where the scenarios lie.")] = Path("scenarios"),
+    out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("plots"),
+) -> int:
+    """Redraw the pictures of the README."""
+    from simdp.studies.gallery import draw_gallery
+
+    for path in draw_gallery(scenarios, out):
+        print(path)
+    return 0

@@ -1,0 +1,24 @@
+"""``list``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from simdp.cli.common import say
+
+
+def list_kinds(
+    family: Annotated[str | None, typer.Argument(help="One family; all if left out.")] = None,
+) -> int:
+    """List every kind of a family, and the catalogue."""
+    from simdp.errors import ScenarioError, unknown_name
+    from simdp.reports import table
+    from simdp.studies.families import families
+
+    known = families()
+    if family is not None and family not in known:
+        raise ScenarioError([unknown_name("family", family, sorted(known))])
+    say(table.kinds({family: known[family]} if family else known))
+    return 0

@@ -1,0 +1,148 @@
+"""``run`` and ``check``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from simdp.cli.common import CHECK_FAILED, Overrides, ScenarioPath, complain, load, put, say
+
+if TYPE_CHECKING:
+    from simdp.results.result import Study
+    from simdp.scenario import Scenario
+
+
+def run(
+    scenario: ScenarioPath,
+    settings: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for files [runs/NAME].")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print result.json, only.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Print every rank as well.")] = False,
+    no_plots: Annotated[bool, typer.Option("--no-plots", help="Draw no pictures.")] = False,
+    save_weights: Annotated[
+        Path | None, typer.Option(metavar="FILE.npz", help="Store the trained weights.")
+    ] = None,
+    require_fit: Annotated[
+        bool, typer.Option("--require-fit", help="Exit with 3 if a device's memory is too small.")
+    ] = False,
+) -> int:
+    """Simulate a scenario: a summary here, result.json, trace.json and plots in a folder."""
+    from simdp.errors import ScenarioError
+
+    chosen = load(scenario, settings)
+    if save_weights is not None and (chosen.sweep or not chosen.numerics):
+        why = "a sweep trains many models" if chosen.sweep else "numerics: false trains none"
+        raise ScenarioError([f"--save-weights: {why}; leave it out, or --set what it needs."])
+    study = _simulate(chosen, quiet)
+    folder = out or Path("runs") / chosen.name
+    study.scenario = chosen.resolved(folder)  # so that it loads again from there
+    _write(study, folder, not no_plots, save_weights)
+    if as_json:
+        sys.stdout.write(study.to_json())
+    elif not quiet:
+        from simdp.reports import table
+
+        say(table.summary(study))
+        if verbose:
+            say(table.ranks(study))
+        say(f"files in {folder}")
+    return _check_fit(study, require_fit)
+
+
+def _check_fit(study: Study, require_fit: bool) -> int:
+    too_large = [p for p in study.points if p.metrics["fits_memory"] is False]
+    for point in too_large:
+        from simdp.reports import table
+
+        peak = table.nbytes(max(point.metrics["peak_memory_bytes"]))
+        where = f" at {point.set}" if point.set else ""
+        complain(f"warning: the model does not fit{where}: a rank needs {peak} of device memory.")
+    return CHECK_FAILED if too_large and require_fit else 0
+
+
+def _simulate(scenario: Scenario, silent: bool) -> Study:
+    from simdp.studies.sweep import sweep
+
+    with _progress_bar(scenario, silent) as progress:
+        return sweep(scenario, progress=progress)
+
+
+@contextmanager
+def _progress_bar(scenario: Scenario, silent: bool) -> Iterator[Callable[[int, int], None] | None]:
+    """A bar on standard error that shows up once a run has taken a second."""
+    if silent or not sys.stderr.isatty():
+        yield None
+        return
+    from time import monotonic
+
+    from rich.console import Console
+    from rich.progress import Progress
+
+    totals = [
+        point.workload.num_steps(point.cluster.world_size, point.base)
+        for _, point in scenario.points()
+    ]
+    bar = Progress(console=Console(stderr=True), transient=True)
+    task = bar.add_task(scenario.name, total=sum(totals))
+    begin = monotonic()
+
+    def progress(point: int, steps: int) -> None:
+        if not bar.live.is_started and monotonic() - begin > 1.0:
+            bar.start()
+        bar.update(task, completed=sum(totals[:point]) + steps)
+
+    try:
+        yield progress
+    finally:
+        if bar.live.is_started:
+            bar.stop()
+
+
+def _write(study: Study, folder: Path, plots: bool, weights: Path | None) -> None:
+    """Write every file of a run, or none."""
+    from contextlib import ExitStack
+
+    from simdp.files import put_npz, whole_files
+    from simdp.reports import chrome_trace
+
+    with ExitStack() as stack:
+        if weights is not None:
+            add = stack.enter_context(whole_files(weights.parent))
+            add(weights.name, partial(put_npz, study.points[0].weights()))
+        add = stack.enter_context(whole_files(folder))
+        add("result.json", lambda stream: put(stream, study.to_json()))
+        add("trace.json", lambda stream: put(stream, chrome_trace.write(study.points[-1])))
+        if plots:
+            from simdp.reports.plots import fitting, render
+
+            for kind in fitting(study):
+                add(f"{kind}.png", partial(render, study, kind))
+
+
+def check(
+    scenarios: Annotated[list[Path], typer.Argument(help="YAML files.")],
+    settings: Overrides = None,
+) -> int:
+    """Validate scenarios, and prove their collectives, without running them."""
+    from simdp.engine.simulate import prove_plans
+    from simdp.errors import ScenarioError
+
+    problems = []
+    for path in scenarios:
+        try:
+            points = load(path, settings).points()
+            for _, point in points:
+                prove_plans(point)
+            print(f"{path}: valid, {len(points)} point{'s' if len(points) > 1 else ''}")
+        except ScenarioError as error:
+            problems += error.problems
+    if problems:
+        raise ScenarioError(problems)
+    return 0

@@ -1,0 +1,93 @@
+"""``validate``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from simdp.cli.common import CHECK_FAILED, complain, put, say
+
+if TYPE_CHECKING:
+    from simdp.results.validation import Validation
+
+
+def validate(
+    paths: Annotated[
+        list[Path], typer.Argument(metavar="PATH", help="Scenarios with measured:, or folders.")
+    ],
+    max_error: Annotated[
+        str | None,
+        typer.Option(metavar="SHARE", help="10%: exit with 3 if a cluster's mean error is larger."),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for files.")] = Path("runs/validation"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print validation.json, only.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing.")] = False,
+    no_plots: Annotated[bool, typer.Option("--no-plots", help="Draw no pictures.")] = False,
+) -> int:
+    """Hold simulated times against measured ones: every point, and the errors of each cluster."""
+    from simdp.files import whole_files
+    from simdp.reports.validation_page import page
+    from simdp.reports.validation_words import NO_TARGET
+    from simdp.studies.validate import validate
+
+    limit = None if max_error is None else _share("--max-error", max_error)
+    with _bar_of_points(quiet) as progress:
+        found = validate(paths, progress=progress)
+    with whole_files(out) as add:
+        add("validation.json", lambda stream: put(stream, found.to_json()))
+        shown = {}
+        if not no_plots:
+            from simdp.reports.plots import render
+            from simdp.reports.validation_pictures import pictures
+
+            for picture in pictures(found):
+                shown[picture.file] = picture.shows
+                add(picture.file, partial(render, picture.part, picture.kind))
+        text = page(found, shown, NO_TARGET if limit is None else limit)
+        add("report.md", lambda stream: put(stream, text))
+    if as_json:
+        sys.stdout.write(found.to_json())
+    elif not quiet:
+        from simdp.reports import validation_table
+
+        say(validation_table.tables(found))
+        say(f"files in {out}")
+    return _check_errors(found, limit)
+
+
+def _share(option: str, text: str) -> float:
+    from simdp.errors import ScenarioError, UnitError
+    from simdp.units import parse_percent
+
+    try:
+        return parse_percent(text)
+    except UnitError as error:
+        raise ScenarioError([f"{option}: {error}"]) from None
+
+
+def _check_errors(found: Validation, limit: float | None) -> int:
+    too_large = [] if limit is None else found.beyond(limit)
+    for cluster, what, error in too_large:
+        said = f"{error:.1%}, and may be {limit:.1%}".replace("%", " %")
+        complain(f"{cluster}: the mean error of its predicted {what} is {said}.")
+    return CHECK_FAILED if too_large else 0
+
+
+@contextmanager
+def _bar_of_points(silent: bool) -> Iterator[Callable[[int, int], None] | None]:
+    """A bar on standard error, of points that are done."""
+    if silent or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("validate", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,0 +1,122 @@
+"""Machines: whole clusters by name, with what the software on them costs; the catalogue's readers.
+
+An entry is a part of a scenario, ``cluster`` and ``collectives``, with the source of its figures
+and, where they were calibrated, how well they are known. See `simdp.machines` for how a scenario
+takes it in.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, ValidationError
+
+from simdp.errors import ScenarioError, unknown_name
+from simdp.files import Catalogue, read_yaml
+from simdp.percent import Percent
+from simdp.spec import Spec, problem, problems
+
+MACHINES = Catalogue(Path(__file__).parent / "machines")
+
+SUFFIX = ".yaml"
+"""A machine that ends so is a file of the user's own, as ``python -m simdp calibrate`` writes."""
+
+
+class Calibration(Spec):
+    """What a machine's constants were fitted to, and how well that determines them.
+
+    Attributes
+    ----------
+    data : str
+        The measurements.
+    residual : float
+        Root mean square of the fit's relative errors.
+    intervals : dict of str to list
+        By dotted key, the two ends of the 90 % interval of a constant, as they are written.
+    notes : list of str
+        What else the fit found, such as constants that the data do not determine.
+    """
+
+    data: str
+    residual: Percent = 0.0
+    intervals: dict[str, Annotated[list[Any], Field(min_length=2, max_length=2)]] = Field(
+        default_factory=dict
+    )
+    notes: list[str] = Field(default_factory=list)
+
+
+class Machine(Spec):
+    """An entry of the catalogue, or of a file.
+
+    Attributes
+    ----------
+    cluster, collectives : dict
+        Keys of a scenario, which its own win over.
+    source : dict or str
+        Where the figures come from.
+    calibration : Calibration or None
+        Of constants that were fitted.
+    """
+
+    cluster: dict[str, Any]
+    collectives: dict[str, Any] = Field(default_factory=dict)
+    source: dict[str, Any] | str
+    calibration: Calibration | None = None
+
+
+def is_file(name: str) -> bool:
+    """Whether a machine is a file of the user's own."""
+    return name.endswith(SUFFIX)
+
+
+def read_machine(name: str, base: Path) -> Machine:
+    """Read an entry.
+
+    Parameters
+    ----------
+    name : str
+        Of the catalogue, or a YAML file.
+    base : Path
+        Folder that a relative path starts from.
+
+    Raises
+    ------
+    ScenarioError
+        If there is no such machine, or the file holds something else.
+    """
+    if not is_file(name):
+        if name not in MACHINES.names():
+            raise ScenarioError([unknown_name("machine", name, MACHINES.names())])
+        return Machine.model_validate(dict(MACHINES.read(name)))
+    path = base / name
+    raw = read_yaml(path)
+    if not isinstance(raw, dict):
+        raise ScenarioError([f"{path}: is no machine; it must be a mapping with cluster: ..."])
+    try:
+        return Machine.model_validate(raw)
+    except ValidationError as error:
+        raise ScenarioError([f"{path}: {p.line}" for p in problems(error, raw)]) from None
+
+
+def _known(name: Any) -> Any:
+    if isinstance(name, str) and not is_file(name) and name not in MACHINES.names():
+        raise problem(unknown_name("machine", name, MACHINES.names()))
+    return name
+
+
+AnyMachine = Annotated[str, BeforeValidator(_known)]
+
+
+def describe(name: str) -> str:
+    """One line about a catalogue machine, for ``python -m simdp list``."""
+    cluster = read_machine(name, Path()).cluster
+    per_node, device = cluster.get("devices_per_node", 1), cluster["device"]
+    inter = cluster.get("inter_node", {}).get("link")
+    between = "" if inter is None else f", {_title(inter, 'bandwidth')} between nodes"
+    return f"{per_node} x {_title(device, 'name')} per node{between}"
+
+
+def _title(part: Any, key: str) -> Any:
+    """What to call a part: its catalogue name, or one of its figures."""
+    return part if isinstance(part, str) else part.get(key, "device")

@@ -1,0 +1,157 @@
+"""Streams: the communication streams of a cohort, and how they and compute slow each other.
+
+While a collective is under way, compute takes ``1 + compute_slowdown`` times as long; while compute
+is, a collective takes ``1 + collective_slowdown`` times as long. When compute will end is not known
+before the ranks wait: until then a collective counts as slowed down to its end, and what a wait
+finds to have run alone is taken off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simdp.cluster import Overheads
+from simdp.engine.ops import Launch
+
+Floats = NDArray[np.float64]
+
+Times = Callable[[Launch, Floats], Floats]
+"""When each rank is done with a collective at full speed, by when each one begins with it [s]."""
+
+Record = Callable[[Launch, Floats, Floats, Floats], None]
+"""Takes a collective, and when each rank asked for it, entered its stream and was done [s]."""
+
+
+@dataclass
+class Queued:
+    """A collective in its stream.
+
+    Attributes
+    ----------
+    op : Launch
+        The collective.
+    ready, enter, end : ndarray, shape `(world_size,)`
+        When its turn may come on each rank, when it does, and when it is done [s].
+    """
+
+    op: Launch
+    ready: Floats
+    enter: Floats
+    end: Floats
+
+    @property
+    def begin(self) -> Floats:
+        """When each rank is ready to take part in it, shape `(world_size,)` [s]."""
+        return self.enter + self.op.message
+
+
+class Streams:
+    """The communication streams of ranks that play one script.
+
+    Parameters
+    ----------
+    overheads : Overheads
+        How compute and collectives slow each other down.
+    times : callable
+        Times a collective.
+    record : callable
+        Takes every collective once it is known when it is done.
+    """
+
+    def __init__(self, overheads: Overheads, times: Times, record: Record) -> None:
+        self.of_compute = overheads.compute_slowdown
+        self.of_collective = overheads.collective_slowdown
+        self.times, self.record = times, record
+        self._free: dict[int, Floats] = {}
+        self._queues: dict[int, list[Queued]] = {}
+        self._stream: dict[int, int] = {}
+        self._done: dict[int, Floats] = {}
+        self._under_way: list[tuple[Floats, Floats]] = []
+
+    def launch(self, op: Launch, clock: Floats) -> None:
+        """Take a collective that every rank's compute stream asks for at its clock [s]."""
+        ready = clock + op.wait if op.wait else clock
+        if self.of_collective:  # its transfers would show it at its full speed
+            op = op._replace(record=False)
+        queue = self._queues.setdefault(op.stream, [])
+        free = queue[-1].end if queue else self._free.get(op.stream)
+        queued = self._placed(op, ready, free, np.inf)
+        if self.of_compute:
+            self._under_way.append((queued.begin, queued.end))
+        if self.of_collective:
+            queue.append(queued)
+            self._stream[op.call] = op.stream
+        else:
+            self._leave(queued)
+
+    def wait(self, calls: Sequence[int], clock: Floats) -> Floats:
+        """When each rank that waits for collectives goes on, shape `(world_size,)` [s]."""
+        stands_still = float(clock.max())
+        for call in calls:
+            if call not in self._done:
+                self._settle(self._stream.pop(call), call, stands_still)
+            clock = np.maximum(clock, self._done.pop(call))
+        return clock
+
+    def stretched(self, clock: Floats, seconds: Floats) -> Floats:
+        """How long work takes beside what is under way.
+
+        Parameters
+        ----------
+        clock : ndarray, shape `(world_size,)`
+            When each rank starts with it [s].
+        seconds : ndarray, shape `(world_size,)`
+            How long it takes alone [s].
+        """
+        self._under_way = [both for both in self._under_way if (both[1] > clock).any()]
+        if not self._under_way:
+            return seconds
+        slow, now, left = 1 + self.of_compute, clock, seconds
+        for begin, end in self._under_way:
+            alone = np.clip(begin - now, 0.0, left)
+            now, left = now + alone, left - alone
+            beside = np.clip((end - now) / slow, 0.0, left)
+            now, left = now + beside * slow, left - beside
+        longer: Floats = now + left - clock
+        return longer
+
+    def _placed(self, op: Launch, ready: Floats, free: Floats | None, until: float) -> Queued:
+        """Place a collective behind what is before it; compute goes on until an instant [s]."""
+        enter = ready if free is None else np.maximum(ready, free)
+        begin = enter + op.message if op.message else enter
+        end = self.times(op, begin)
+        if self.of_collective:
+            all_in = begin.max()
+            own = np.maximum(end - all_in, 0.0)
+            beside = np.clip((until - all_in) / (1 + self.of_collective), 0.0, own)
+            end = end + self.of_collective * beside
+        return Queued(op, ready, enter, end)
+
+    def _leave(self, queued: Queued) -> None:
+        op = queued.op
+        self._free[op.stream] = self._done[op.call] = queued.end
+        self.record(op, queued.ready, queued.enter, queued.end)
+
+    def _settle(self, stream: int, call: int, until: float) -> None:
+        """Let a stream come to the end of a collective, while compute stands still."""
+        queue = self._queues[stream]
+        number = next(i for i, queued in enumerate(queue) if queued.op.call == call)
+        for queued in queue[: number + 1]:
+            op = queued.op
+            self._leave(self._placed(op, queued.ready, self._free.get(stream), until))
+            self._stream.pop(op.call, None)
+        left = self._queues[stream] = queue[number + 1 :]
+        free = self._free[stream]
+        for place, queued in enumerate(left):
+            left[place] = self._placed(queued.op, queued.ready, free, np.inf)
+            free = left[place].end
+        if self.of_compute:
+            self._under_way = [
+                (queued.begin, queued.end)
+                for several in self._queues.values()
+                for queued in several
+            ]

@@ -1,0 +1,82 @@
+"""A cluster's network as the plain numbers that formulas of costs read."""
+
+from __future__ import annotations
+
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simdp.cluster import Cluster
+from simdp.cluster.numbering import NodeKind
+from simdp.collectives.costs import Wiring
+
+
+def wiring_of(cluster: Cluster) -> Wiring:
+    """Boil a cluster down to how its ranks are joined.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        Where nodes differ, the slowest counts.
+
+    Returns
+    -------
+    Wiring
+        Latencies are those of one link: what NCCL calls a hop.
+    """
+    nodes, local = cluster.num_nodes, cluster.local_size
+    intra_alpha, intra_bandwidth = _inside(cluster)
+    inter_alpha, inter_bandwidth, cards = 0.0, inf, 0
+    if nodes > 1:
+        assert cluster.inter_node is not None
+        links = cluster.inter_node.links(nodes)
+        cards = len(np.unique(cluster.numbering.nics))
+        inter_alpha = max(link.alpha for link in links)
+        inter_bandwidth = cards * min(link.bandwidth for link in links)
+    return Wiring(
+        world_size=cluster.world_size,
+        num_nodes=nodes,
+        local_size=local,
+        intra_alpha=intra_alpha,
+        intra_bandwidth=intra_bandwidth,
+        inter_alpha=inter_alpha,
+        inter_bandwidth=inter_bandwidth,
+        cards=cards,
+    )
+
+
+def _inside(cluster: Cluster) -> tuple[float, float]:
+    """Latency of a link inside a node [s], and what its slowest device can send [bytes/s]."""
+    if cluster.local_size == 1:
+        return 0.0, inf
+    kinds = [_inside_kind(kind, cluster.local_size) for kind in cluster.numbering.inside]
+    return max(alpha for alpha, _ in kinds), min(bandwidth for _, bandwidth in kinds)
+
+
+def _inside_kind(kind: NodeKind, n: int) -> tuple[float, float]:
+    topology, cards = kind.topology, kind.cards
+    src = np.arange(n)
+    routes = topology.routes(src, (src + 1) % n, n, cards)
+    route_alpha, route_bandwidth = topology.figures(routes, kind.link, n, cards)
+    used = routes >= 0
+    alpha = float(route_alpha[used].max())
+    begins = topology.begins_stage(routes, n, cards) & used
+    if begins.any():
+        each = _staged(np.where(used, route_bandwidth, inf), begins)
+        return alpha, float(each.min())
+    links = np.arange(topology.num_links(n, cards))
+    leaves, enters = topology.ends(links, n, cards)
+    _, bandwidth = topology.figures(links, kind.link, n, cards)
+    of_device = (leaves < n) & (leaves != enters)  # a full mesh has numbers for loops too
+    sums = np.bincount(leaves[of_device], weights=bandwidth[of_device], minlength=n)
+    return alpha, float(sums.min())
+
+
+def _staged(bandwidth: NDArray[np.float64], begins: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Bandwidth of routes that are stored on their way: the times of the stages add up."""
+    stage = np.cumsum(begins, axis=1)
+    seconds = np.zeros(len(bandwidth))
+    for number in range(int(stage.max()) + 1):
+        seconds += 1 / np.where(stage == number, bandwidth, inf).min(axis=1)
+    return 1 / seconds

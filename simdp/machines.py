@@ -1,0 +1,72 @@
+"""Machines in scenarios: a scenario as plain data takes in what its ``cluster.machine`` brings.
+
+What the scenario says itself wins: a key of ``cluster``, or of what is inside ``inter_node``,
+``overheads`` or a cost of the same kind.
+"""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+from simdp.cluster.machine import read_machine
+from simdp.errors import ScenarioError
+
+Raw = dict[str, Any]
+
+MACHINE = "cluster.machine"
+
+MERGED = ("inter_node", "overheads", "cost")
+"""Keys inside which single keys win; all others are taken or replaced as a whole."""
+
+
+def with_machine(raw: Raw, base: Path) -> Raw:
+    """Return a scenario as plain data, with what its machine brings under what it says itself.
+
+    Parameters
+    ----------
+    raw : dict
+        The scenario; not changed. One without a machine, or with keys that cannot be, comes back
+        as it is: its validation says what is wrong.
+    base : Path
+        Folder that relative paths start from.
+
+    Raises
+    ------
+    ScenarioError
+        If there is no such machine, or its file cannot be read.
+    """
+    cluster = raw.get("cluster")
+    own = raw.get("collectives", {})
+    if not isinstance(cluster, dict) or not isinstance(own, dict):
+        return raw
+    name = cluster.get("machine")
+    if not isinstance(name, str):
+        return raw
+    try:
+        machine = read_machine(name, base)
+    except ScenarioError as error:
+        raise ScenarioError([f"cluster.machine: {line}" for line in error.problems]) from None
+    filled = {**raw, "cluster": _under(machine.cluster, cluster)}
+    if machine.collectives:
+        filled["collectives"] = _under(machine.collectives, own)
+    return filled
+
+
+def _under(brought: Raw, own: Raw) -> Raw:
+    """Lay one mapping under another one."""
+    found = copy.deepcopy(brought)
+    for key, value in own.items():
+        below = found.get(key)
+        if key in MERGED and isinstance(below, dict) and isinstance(value, dict):
+            found[key] = _joined(below, value)
+        else:
+            found[key] = value
+    return found
+
+
+def _joined(below: Raw, value: Raw) -> Raw:
+    """Lay single keys over others, unless the two are of different kinds."""
+    kind = below.get("kind")
+    return {**below, **value} if value.get("kind", kind) == kind else value

@@ -1,0 +1,294 @@
+"""Measured: what a real machine did at points of a scenario, which `validate` holds it against."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from math import inf
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import Field, PlainSerializer, PlainValidator, field_validator, model_validator
+
+from simdp.cluster.machine import Calibration
+from simdp.collectives import FAMILIES
+from simdp.errors import ScenarioError, UnitError, unknown_name
+from simdp.machines import MACHINE, with_machine
+from simdp.overrides import Raw, override_all, set_key
+from simdp.percent import Percent
+from simdp.spec import PositiveSeconds, Spec, Throughput, problem
+from simdp.units import format_quantity, parse
+
+S = TypeVar("S")
+
+Role = Literal["calibration", "predicted"]
+
+OUTSIDE = ("measured", "name", "sweep")
+"""Keys of a scenario that no point may set."""
+
+COLLECTIVES = (*FAMILIES, "sendrecv")
+"""What a table may be of: a collective, or nccl-tests' ``sendrecv``."""
+
+LARGEST_NBYTES = 2**53
+"""Beyond this, floats do not tell a byte from the next."""
+
+
+class MeasuredPoint(Spec):
+    """One run of a real machine.
+
+    Attributes
+    ----------
+    set : dict of str to value
+        Dotted keys that differ from the scenario's.
+    step_time : float or None
+        Mean time of a step [s].
+    throughput : float or None
+        In its place: samples of all ranks per second.
+    role : {"predicted", "calibration"}
+        Whether a constant was fitted to it.
+    note : str or None
+        Shown beside it where it is missed: which effect the simulation lacks, and its size.
+    """
+
+    set: dict[str, Any] = Field(default_factory=dict)
+    step_time: PositiveSeconds | None = None
+    throughput: Throughput | None = None
+    role: Role = "predicted"
+    note: str | None = None
+
+    @model_validator(mode="after")
+    def _one_figure(self) -> MeasuredPoint:
+        if (self.step_time is None) == (self.throughput is None):
+            how_many = "neither" if self.step_time is None else "both"
+            raise problem(
+                f"{how_many} of step_time and throughput given; give one, such as step_time: 97 ms."
+            )
+        return self
+
+    def seconds(self, samples: float) -> float:
+        """Time of a step of so many samples [s]."""
+        if self.step_time is not None:
+            return self.step_time
+        assert self.throughput is not None
+        return samples / self.throughput
+
+
+class ExcludedPoint(Spec):
+    """A run that is left out, since whoever measured it, or physics, calls it invalid.
+
+    Attributes
+    ----------
+    set : dict of str to value
+        As in a point.
+    reason : str
+        Why.
+    """
+
+    set: dict[str, Any] = Field(default_factory=dict)
+    reason: str
+
+
+Times = tuple[tuple[int, float], ...]
+
+
+def _times(value: Any) -> Times:
+    """Read ``{1 MiB: 50 us, ...}``."""
+    if isinstance(value, tuple):
+        return value
+    if not isinstance(value, dict) or not value:
+        raise problem(f"{value!r} is not a mapping of sizes to times, such as {{1 MiB: 50 us}}.")
+    found: dict[int, float] = {}
+    for size, time in value.items():
+        try:
+            nbytes, seconds = parse(size, "data size"), parse(time, "time")
+        except UnitError as error:
+            raise problem(f"at {size}: {error}") from None
+        if nbytes != int(nbytes) or not 1 <= nbytes <= LARGEST_NBYTES:
+            raise problem(f"{size} is not a whole number of bytes, 1 or more.")
+        if not 0 < seconds < inf:
+            raise problem(f"at {size}: {time} is out of range; it must be > 0 s and finite.")
+        if found.setdefault(int(nbytes), seconds) != seconds:
+            raise problem(f"{size} is there twice, with different times; keep one.")
+    return tuple(sorted(found.items()))
+
+
+def _written(times: Times) -> dict[str, str]:
+    return {
+        format_quantity(nbytes, "data size"): format_quantity(seconds, "time")
+        for nbytes, seconds in times
+    }
+
+
+class MeasuredCollective(Spec):
+    """A table of nccl-tests: what one collective took, by size.
+
+    Attributes
+    ----------
+    collective : str
+        For example ``all_reduce``; or ``sendrecv``.
+    set : dict of str to value
+        As in a point.
+    times : tuple of (int, float)
+        Sizes, as nccl-tests counts them [bytes], and times [s]; rising.
+    calibration : {"none", "every_second", "all"}
+        To which sizes constants were fitted; every second one from the smallest on.
+    note : str or None
+        As in a point.
+    """
+
+    collective: str
+    set: dict[str, Any] = Field(default_factory=dict)
+    times: Annotated[Times, PlainValidator(_times), PlainSerializer(_written)]
+    calibration: Literal["none", "every_second", "all"] = "none"
+    note: str | None = None
+
+    @field_validator("collective")
+    @classmethod
+    def _is_known(cls, value: str) -> str:
+        if value not in COLLECTIVES:
+            raise problem(unknown_name("collective", value, COLLECTIVES))
+        return value
+
+    def roles(self) -> list[Role]:
+        """The role of each size."""
+        every = {"none": 0, "every_second": 2, "all": 1}[self.calibration]
+        return [
+            "calibration" if every and number % every == 0 else "predicted"
+            for number in range(len(self.times))
+        ]
+
+
+class Measured(Spec):
+    """What a real machine did.
+
+    Attributes
+    ----------
+    source : str
+        Where the figures come from.
+    cluster : str or None
+        What the report counts the points to, where several machines are one cluster, such as the
+        same nodes with several networks; None: the machine, else the scenario.
+    noise : float
+        The floor below which no model can get, from replicates or rounding: ``2 %``.
+    points : list of MeasuredPoint
+        Steps.
+    collectives : list of MeasuredCollective
+        Tables of single collectives.
+    excluded : list of ExcludedPoint
+        Points of the source that are left out.
+    calibration : Calibration or None
+        Of constants that stand in this scenario; those of a catalogue machine are its own.
+    """
+
+    source: str
+    cluster: str | None = None
+    noise: Percent = 0.0
+    points: list[MeasuredPoint] = Field(default_factory=list)
+    collectives: list[MeasuredCollective] = Field(default_factory=list)
+    excluded: list[ExcludedPoint] = Field(default_factory=list)
+    calibration: Calibration | None = None
+
+    @model_validator(mode="after")
+    def _there_is_something(self) -> Measured:
+        if not self.points and not self.collectives:
+            raise problem("has no points and no collectives; add points: [{set: ..., ...}].")
+        left_out = [point.set for point in self.excluded]
+        for number, point in enumerate(self.points):
+            if point.set in left_out:
+                raise problem(f"points.{number} is excluded as well; keep it in one of the lists.")
+        return self
+
+
+# Points as scenarios -----------------------------------------------------------------------------
+
+
+def settings(measured: Measured) -> list[tuple[str, dict[str, Any]]]:
+    """Where each point and table stands in the file, and what it sets."""
+    listed = [(f"measured.points.{i}", point.set) for i, point in enumerate(measured.points)]
+    for i, table in enumerate(measured.collectives):
+        listed.append((f"measured.collectives.{i}", table.set))
+    return listed
+
+
+def built(
+    measured: Measured,
+    written: Raw,
+    base: Path,
+    look_at: Callable[[Raw, int], tuple[list[str], S | None]],
+) -> tuple[list[str], list[S]]:
+    """Make the scenarios of points and tables; without numbers, which no machine is asked for.
+
+    Parameters
+    ----------
+    measured : Measured
+        Of a scenario.
+    written : dict
+        The scenario as plain data, before it takes in its machine.
+    base : Path
+        Folder that relative paths start from.
+    look_at : callable
+        Says what is wrong with a scenario as plain data, and makes it where that is nothing. Its
+        second argument is the largest world size of all.
+
+    Returns
+    -------
+    (list of str, list)
+        What is wrong, one line each; and the scenarios, in the order of `settings`.
+    """
+    written = {key: value for key, value in written.items() if key not in ("measured", "sweep")}
+    filled = with_machine(written, base)
+    lines, points = list[str](), list[Raw]()
+    for place, chosen in settings(measured):
+        outside = [key for key in chosen if key.split(".")[0] in OUTSIDE]
+        lines += [f"{place}.set.{key}: set a key of cluster, workload, ..." for key in outside]
+        try:
+            points.append(_set({**filled, "numerics": False}, written, chosen, base))
+        except ScenarioError as error:
+            lines += [f"{place}.set.{line}" for line in error.problems]
+    if lines:
+        return lines, []
+    sizes = [point["cluster"].get("world_size") for point in points]
+    largest = max([size for size in sizes if isinstance(size, int)], default=1)
+    scenarios: list[S] = []
+    for (place, _), point in zip(settings(measured), points, strict=True):
+        found, scenario = look_at(point, largest)
+        lines += [f"{place}.set: {line}" for line in found]
+        if scenario is not None:
+            scenarios.append(scenario)
+    return lines, scenarios
+
+
+def _set(filled: Raw, written: Raw, chosen: Raw, base: Path) -> Raw:
+    """Set what a point sets; one that names its own machine starts from the file's own keys."""
+    if MACHINE in chosen:
+        point = override_all(copy.deepcopy(written), chosen, base)
+        return {**with_machine(point, base), "numerics": False}
+    point = copy.deepcopy(filled)
+    for key, value in chosen.items():
+        set_key(point, key, value)
+    return point
+
+
+def contradictions(measured: Measured, alike: Sequence[str], samples: Sequence[float]) -> list[str]:
+    """Refuse points that tell different times of the same settings.
+
+    Parameters
+    ----------
+    measured : Measured
+        Its noise is the most by which replicates may differ.
+    alike : sequence of str
+        What each point simulates, equal where that is the same.
+    samples : sequence of float
+        Of a step of each point.
+    """
+    first: dict[str, int] = {}
+    lines = []
+    for i, what in enumerate(alike):
+        j = first.setdefault(what, i)
+        this, other = (measured.points[k].seconds(samples[k]) for k in (i, j))
+        if abs(this - other) > max(measured.noise, 1e-9) * min(this, other):
+            lines.append(
+                f"measured.points.{i}: contradicts points.{j}: {this * 1e3:.4g} ms and "
+                f"{other * 1e3:.4g} ms per step with the same settings; keep one, or raise noise."
+            )
+    return lines

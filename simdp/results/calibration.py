@@ -1,0 +1,127 @@
+"""Calibration: measured times of collectives beside those of the constants fitted to them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True)
+class FittedPoint:
+    """A measured time and the fitted one.
+
+    Attributes
+    ----------
+    source : str
+        The file.
+    collective : str
+        A key of `simdp.collectives.FAMILIES`, or ``sendrecv``.
+    num_nodes, world_size : int
+        Between how many nodes and ranks.
+    nbytes : float
+        Size of the buffer [bytes].
+    measured, fitted : float
+        Times [s].
+    algorithm, protocol : str
+        What the fit takes to be the fastest.
+    """
+
+    source: str
+    collective: str
+    num_nodes: int
+    world_size: int
+    nbytes: float
+    measured: float
+    fitted: float
+    algorithm: str
+    protocol: str
+
+    @property
+    def error(self) -> float:
+        """Fitted over measured time, less one."""
+        return self.fitted / self.measured - 1
+
+
+@dataclass(frozen=True)
+class FittedConstant:
+    """A constant and what the data say of it.
+
+    Attributes
+    ----------
+    key : str
+        Dotted, as in a scenario.
+    value, low, high : str
+        The constant and the ends of its 90 % interval, as they are written in YAML.
+    is_determined : bool
+        Whether the data narrow it down.
+    """
+
+    key: str
+    value: str
+    low: str
+    high: str
+    is_determined: bool
+
+
+@dataclass(frozen=True)
+class NextPoint:
+    """The further measurement that would narrow a prediction most.
+
+    Attributes
+    ----------
+    collective, num_nodes, world_size, nbytes
+        What to measure.
+    target : str
+        What is to be predicted.
+    before, after : float
+        Half of the 90 % interval of the prediction, as a share of it, without and with it.
+    """
+
+    collective: str
+    num_nodes: int
+    world_size: int
+    nbytes: float
+    target: str
+    before: float
+    after: float
+
+
+@dataclass(frozen=True)
+class CalibrationStudy:
+    """A calibration of collectives.
+
+    Attributes
+    ----------
+    name : str
+        Of the machine.
+    points : tuple of FittedPoint
+        By file, collective and size.
+    constants : tuple of FittedConstant
+        What was fitted, the weightiest first.
+    residual : float
+        Root mean square of the relative errors.
+    next_point : NextPoint
+        What to measure next.
+    entry : str
+        The machine, in YAML.
+    version : str
+        Of simdp.
+    """
+
+    name: str
+    points: tuple[FittedPoint, ...]
+    constants: tuple[FittedConstant, ...]
+    residual: float
+    next_point: NextPoint
+    entry: str
+    version: str
+
+    def to_json(self) -> str:
+        """Write it as JSON, for machines that read it; without the entry, which is YAML."""
+        said = {key: value for key, value in asdict(self).items() if key != "entry"}
+        return json.dumps(said, indent=1) + "\n"
+
+    @property
+    def undetermined(self) -> list[str]:
+        """Keys of the constants that the data leave open."""
+        return [constant.key for constant in self.constants if not constant.is_determined]

@@ -1,0 +1,349 @@
+"""Validation: measured beside simulated times, point by point, and what that says per cluster."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from math import log, log1p
+from typing import Any
+
+LARGE_NBYTES = 64 * 2**20
+"""From here on bandwidth decides the time of a collective [bytes]."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A measured time and a simulated one.
+
+    Attributes
+    ----------
+    scenario, cluster : str
+        Where it stands, and what it was measured on: what ``measured.cluster`` says, else the
+        machine, else the scenario.
+    set : dict
+        What the point sets in the scenario.
+    world_size : int
+        Number of ranks.
+    role : str
+        ``"predicted"``, or ``"calibration"`` where constants were fitted to it.
+    measured, simulated : float
+        Times [s].
+    low, high : float
+        The 90 % interval of the simulated time [s].
+    note : str or None
+        What the simulation lacks here.
+    """
+
+    scenario: str
+    cluster: str
+    set: dict[str, Any]
+    world_size: int
+    role: str
+    measured: float
+    simulated: float
+    low: float
+    high: float
+    note: str | None
+
+    @property
+    def error(self) -> float:
+        """Simulated over measured time, less one."""
+        return self.simulated / self.measured - 1
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the measured time lies in the interval."""
+        return self.low <= self.measured <= self.high
+
+    @property
+    def is_predicted(self) -> bool:
+        """Whether nothing was fitted to it."""
+        return self.role == "predicted"
+
+    def plain(self) -> dict[str, Any]:
+        """As plain data, with the error."""
+        named = {f"{k}_s" if k in _TIMES else k: v for k, v in asdict(self).items()}
+        return {**named, "error": self.error}
+
+
+_TIMES = ("measured", "simulated", "low", "high", "linear", "ring")
+
+
+@dataclass(frozen=True)
+class StepComparison(Comparison):
+    """A step.
+
+    Attributes
+    ----------
+    samples : float
+        Of all ranks.
+    linear : float or None
+        Step time of a naive predictor: the throughput of fewer ranks that were measured, grown
+        linearly [s]. None where there are none.
+    ring : float
+        Step time of another one: the simulated compute, and behind it a ring all_reduce of all
+        gradients at the links' bandwidth [s].
+    """
+
+    samples: float
+    linear: float | None
+    ring: float
+
+
+@dataclass(frozen=True)
+class CollectiveComparison(Comparison):
+    """One size of a collective.
+
+    Attributes
+    ----------
+    collective : str
+        Which.
+    table : int
+        Number of its table in the scenario, from 0.
+    nbytes : int
+        As nccl-tests counts it [bytes].
+    """
+
+    collective: str
+    table: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Excluded:
+    """A point of the source that was left out, and why."""
+
+    scenario: str
+    cluster: str
+    set: dict[str, Any]
+    reason: str
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What the predicted points of a cluster, a scenario or a table say; None where there are none.
+
+    Attributes
+    ----------
+    name : str
+        Of the cluster, or of the scenario.
+    num_points, num_predicted : int
+        All points; those to which nothing was fitted, which alone count below.
+    mean_error, worst_error : float or None
+        Of the time, absolute.
+    noise : float
+        What no model could be better than.
+    tau : float or None
+        Kendall's rank correlation of steps, over pairs that differ by more than the noise and are
+        not both calibration.
+    inside : float or None
+        Share of the measured times inside their 90 % interval.
+    linear_error, ring_error : float or None
+        Mean absolute errors of the naive predictors.
+    large_error : float or None
+        Of collectives of 64 MiB and more, the mean.
+    """
+
+    name: str
+    num_points: int
+    num_predicted: int
+    mean_error: float | None
+    worst_error: float | None
+    noise: float
+    tau: float | None
+    inside: float | None
+    linear_error: float | None
+    ring_error: float | None
+    large_error: float | None
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Everything that ``python -m simdp validate`` found.
+
+    Attributes
+    ----------
+    version : str
+        Of simdp.
+    points : tuple of StepComparison
+        Steps, in the order of the scenarios.
+    rows : tuple of CollectiveComparison
+        Collectives by size, in the order of the scenarios.
+    noise : dict of str to float
+        By cluster.
+    sources : dict of str to str
+        Where the figures come from, by scenario.
+    excluded : tuple of Excluded
+        What was left out.
+    """
+
+    version: str
+    points: tuple[StepComparison, ...]
+    rows: tuple[CollectiveComparison, ...]
+    noise: dict[str, float]
+    sources: dict[str, str]
+    excluded: tuple[Excluded, ...] = ()
+
+    @property
+    def clusters(self) -> list[str]:
+        """Every cluster, in the order of the scenarios."""
+        return list(self.noise)
+
+    def of(self, cluster: str) -> Validation:
+        """Only what was measured on one cluster."""
+        return replace(
+            self,
+            points=tuple(point for point in self.points if point.cluster == cluster),
+            rows=tuple(row for row in self.rows if row.cluster == cluster),
+            noise={cluster: self.noise[cluster]},
+            excluded=tuple(one for one in self.excluded if one.cluster == cluster),
+        )
+
+    def tables(self) -> list[tuple[CollectiveComparison, ...]]:
+        """Rows table by table."""
+        found: dict[tuple[str, int], list[CollectiveComparison]] = {}
+        for row in self.rows:
+            found.setdefault((row.scenario, row.table), []).append(row)
+        return [tuple(rows) for rows in found.values()]
+
+    def step_summaries(self) -> list[Summary]:
+        """What steps say of each cluster on which any were measured."""
+        parts = [(cluster, self.of(cluster).points) for cluster in self.clusters]
+        return [summary(name, points, self.noise[name]) for name, points in parts if points]
+
+    def overall(self) -> Summary | None:
+        """What all steps say, without an order among different clusters; None without any."""
+        if not self.points:
+            return None
+        least = min(self.noise[point.cluster] for point in self.points)
+        return replace(summary("all clusters", self.points, least), tau=None)
+
+    def scenario_summaries(self, cluster: str) -> list[Summary]:
+        """What steps on one cluster say, scenario by scenario."""
+        groups: dict[str, list[StepComparison]] = {}
+        for point in self.of(cluster).points:
+            groups.setdefault(point.scenario, []).append(point)
+        return [summary(name, group, self.noise[cluster]) for name, group in groups.items()]
+
+    def collective_summaries(self) -> list[Summary]:
+        """What tables say of each cluster of which there are any; means over its tables."""
+        found = []
+        for cluster in self.clusters:
+            part = self.of(cluster)
+            if not part.rows:
+                continue
+            noise = part.noise[cluster]
+            each = [summary(cluster, rows, noise) for rows in part.tables()]
+            mean = _mean(one.mean_error for one in each)
+            large = _mean(one.large_error for one in each)
+            whole = summary(cluster, part.rows, noise)
+            found.append(replace(whole, mean_error=mean, large_error=large))
+        return found
+
+    def beyond(self, limit: float) -> list[tuple[str, str, float]]:
+        """Clusters whose predicted points have a larger mean error.
+
+        Returns
+        -------
+        list of (str, str, float)
+            The cluster, ``"steps"`` or ``"collectives"``, and the error.
+        """
+        both = (("steps", self.step_summaries()), ("collectives", self.collective_summaries()))
+        return [
+            (one.name, what, one.mean_error)
+            for what, summaries in both
+            for one in summaries
+            if one.mean_error is not None and one.mean_error > limit
+        ]
+
+    def to_json(self) -> str:
+        """Write validation.json."""
+        overall = self.overall()
+        whole = {
+            "simdp": self.version,
+            "overall": None if overall is None else asdict(overall),
+            "clusters": [asdict(one) for one in self.step_summaries()],
+            "scenarios": [
+                {"cluster": cluster, **asdict(one)}
+                for cluster in self.clusters
+                for one in self.scenario_summaries(cluster)
+            ],
+            "collectives": [asdict(one) for one in self.collective_summaries()],
+            "points": [point.plain() for point in self.points],
+            "collective_points": [row.plain() for row in self.rows],
+            "excluded": [asdict(one) for one in self.excluded],
+            "sources": self.sources,
+        }
+        return json.dumps(whole, indent=1, allow_nan=False) + "\n"
+
+
+def summary(name: str, points: Sequence[Comparison], noise: float) -> Summary:
+    """Say what points tell.
+
+    Parameters
+    ----------
+    name : str
+        Of the cluster, or of the scenario.
+    points : sequence of Comparison
+        All steps, or all rows of a table.
+    noise : float
+        Relative.
+    """
+    predicted = [point for point in points if point.is_predicted]
+    errors = [abs(point.error) for point in predicted]
+    steps = [point for point in predicted if isinstance(point, StepComparison)]
+    rows = [point for point in predicted if isinstance(point, CollectiveComparison)]
+    return Summary(
+        name=name,
+        num_points=len(points),
+        num_predicted=len(predicted),
+        mean_error=_mean(errors),
+        worst_error=max(errors, default=None),
+        noise=noise,
+        tau=kendall_tau([p for p in points if isinstance(p, StepComparison)], noise),
+        inside=_mean(float(point.is_inside) for point in predicted),
+        linear_error=_mean(_off(step.linear, step.measured) for step in steps),
+        ring_error=_mean(_off(step.ring, step.measured) for step in steps),
+        large_error=_mean(abs(row.error) for row in rows if row.nbytes >= LARGE_NBYTES),
+    )
+
+
+def kendall_tau(points: Sequence[Comparison], noise: float) -> float | None:
+    """How well simulated times put measured ones in order.
+
+    Parameters
+    ----------
+    points : sequence of Comparison
+        Pairs count if their measured times differ by more than the noise, and one of them or both
+        are predicted.
+    noise : float
+        Relative.
+
+    Returns
+    -------
+    float or None
+        ``(concordant - discordant) / pairs``, between -1 and 1; None without any pair.
+
+    References
+    ----------
+    Kendall, "A new measure of rank correlation", Biometrika 30, 1938.
+    """
+    pairs = agreed = 0
+    for i, a in enumerate(points):
+        for b in points[:i]:
+            far = abs(log(a.measured / b.measured)) > log1p(noise)
+            if far and (a.is_predicted or b.is_predicted):
+                pairs += 1
+                order = (a.simulated > b.simulated) - (a.simulated < b.simulated)
+                agreed += order if a.measured > b.measured else -order
+    return agreed / pairs if pairs else None
+
+
+def _off(time: float | None, measured: float) -> float | None:
+    return None if time is None else abs(time / measured - 1)
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

@@ -1,0 +1,173 @@
+"""Calibrate a machine by a few measured steps: what ``python -m simdp calibrate ddp`` finds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import TypeAdapter
+
+import simdp
+from simdp.cluster.device import DEVICES, AnyDevice
+from simdp.cluster.link import LINKS, AnyLink
+from simdp.files import format_yaml
+from simdp.overrides import set_key
+from simdp.results.calibration import FittedConstant
+from simdp.results.step_calibration import FittedStep, NextStep, StepCalibration
+from simdp.scenario import Scenario
+from simdp.studies.calibrate.fit import QUANTILE, Constant
+from simdp.studies.calibrate.steps import StepsFit, fit_steps, written
+from simdp.units import format_percent
+
+LEFT_OUT = ("machine", "world_size")
+"""Keys of a cluster that a machine's entry has no place for."""
+
+
+def calibrate_ddp(
+    paths: Sequence[Path], asked: Sequence[str] = (), name: str | None = None
+) -> StepCalibration:
+    """Fit constants to measured steps, and make a machine's entry of them.
+
+    Parameters
+    ----------
+    paths, asked
+        As for `fit_steps`.
+    name : str, optional
+        Of the machine; that of the first scenario's, else the first scenario's own.
+
+    Raises
+    ------
+    ScenarioError
+        As `fit_steps`.
+    """
+    found = fit_steps(paths, asked)
+    first = found.points[0].scenario
+    name = name or Path(first.cluster.machine or first.name).stem
+    constants = _constants(found)
+    following = _next(found)
+    return StepCalibration(
+        name=name,
+        points=tuple(
+            FittedStep(point.title, point.seconds, float(seconds))
+            for point, seconds in zip(found.points, found.fit.predicted, strict=True)
+        ),
+        constants=constants,
+        residual=found.fit.residual,
+        next_point=following,
+        entry=_entry(name, paths, asked, found, constants, following),
+        version=simdp.__version__,
+    )
+
+
+def _constants(found: StepsFit) -> tuple[FittedConstant, ...]:
+    opened, listed = found.fit.undetermined(), []
+    for index, constant in enumerate(found.fit.constants):
+        values = (float(found.fit.values[index]), *found.fit.interval(index))
+        value, low, high = (str(_rounded(constant, each)) for each in values)
+        known = constant.key not in opened
+        listed.append(FittedConstant(constant.key, value, low, high, known))
+    return tuple(listed)
+
+
+def _rounded(constant: Constant, value: float) -> Any:
+    """A value to three digits, as it stands in YAML."""
+    return written([constant], [float(f"{value:.3g}")])[constant.key]
+
+
+def _next(found: StepsFit) -> NextStep | None:
+    """Choose the point whose measurement leaves the least variance in all predictions.
+
+    With the covariance C of the constants, the slopes g of a prediction and j of a measurement
+    whose own noise is s, the variance g C g falls by (g C j)^2 / (s^2 + j C j) (Atkinson, Donev and
+    Tobias, "Optimum experimental designs, with SAS", 2007: V-optimality).
+    """
+    if not found.others:
+        return None
+    slopes, covariance = found.slopes, found.fit.covariance
+    shared = slopes @ covariance @ slopes.T
+    own = np.diag(shared)
+    gains = np.sum(shared**2, axis=0) / (found.fit.noise**2 + own)
+    best, before = int(np.argmax(gains)), float(own.sum())
+    count = len(found.others)
+    reach = [
+        QUANTILE * float(np.sqrt(max(left, 0.0) / count))
+        for left in (before, before - float(gains[best]))
+    ]
+    return NextStep(found.others[best].title, *reach)
+
+
+def _entry(
+    name: str,
+    paths: Sequence[Path],
+    asked: Sequence[str],
+    found: StepsFit,
+    constants: Sequence[FittedConstant],
+    following: NextStep | None,
+) -> str:
+    """The machine in YAML."""
+    raw = _machine(found.points[0].scenario)
+    pairs = list(zip(found.fit.constants, found.fit.values, strict=True))
+    for constant, value in pairs:
+        set_key(raw, constant.key, _rounded(constant, float(value)))
+    files = " ".join(str(path) for path in paths)
+    command = " ".join([f"python -m simdp calibrate ddp {files}", *(f"--fit {a}" for a in asked)])
+    data = f"{len(found.points)} steps, by {command}"
+    entry = {
+        **raw,
+        "source": {
+            constant.key: f"fitted to the calibration points of {files}" for constant in constants
+        },
+        "calibration": {
+            "data": data,
+            "residual": format_percent(float(f"{found.fit.residual:.3g}")),
+            "intervals": {
+                constant.key: [_rounded(constant, end) for end in found.fit.interval(index)]
+                for index, (constant, _) in enumerate(pairs)
+            },
+            "notes": _notes(constants, following),
+        },
+    }
+    return f"# {name}: calibrated by measured steps\n{format_yaml(entry)}"
+
+
+def _machine(scenario: Scenario) -> dict[str, Any]:
+    """What of a scenario is the machine's, as short as it can be written."""
+    whole: dict[str, Any] = {
+        "cluster": scenario.cluster.model_dump(
+            mode="json", exclude_defaults=True, exclude=set(LEFT_OUT)
+        )
+    }
+    cost = scenario.collectives.cost
+    if cost.timed:
+        written = cost.model_dump(mode="json", exclude_defaults=True)
+        whole["collectives"] = {"cost": {"kind": cost.kind, **written}}
+    found: dict[str, Any] = _by_name(whole)
+    return found
+
+
+def _by_name(value: Any) -> Any:
+    """Write parts of the catalogue by their names, where they have its figures."""
+    if isinstance(value, list):
+        return [_by_name(inner) for inner in value]
+    if not isinstance(value, dict):
+        return value
+    name = value.get("name")
+    for catalogue, part in ((DEVICES, AnyDevice), (LINKS, AnyLink)):
+        if name in catalogue.names():
+            adapter: TypeAdapter[Any] = TypeAdapter(part)
+            if adapter.validate_python(name) == adapter.validate_python(value):
+                return name
+    return {key: _by_name(inner) for key, inner in value.items()}
+
+
+def _notes(constants: Sequence[FittedConstant], following: NextStep | None) -> list[str]:
+    opened = [constant.key for constant in constants if not constant.is_determined]
+    notes = [f"not determined by the data: {', '.join(opened)}"] if opened else []
+    if following:
+        notes.append(
+            f"the constants leave predictions open by {following.before:.1%}; measuring "
+            f"{following.title} would make it {following.after:.1%}"
+        )
+    return notes

@@ -1,0 +1,282 @@
+"""Logs of nccl-tests as points: which collective, how many bytes, between which ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+
+from simdp.cluster.link import LINKS
+from simdp.collectives.costs.ways import WAYS
+from simdp.collectives.costs.wiring import Wiring
+from simdp.errors import ScenarioError, UnitError, unknown_name
+from simdp.results.nccl_tests import NcclLog, read_nccl_tables
+from simdp.studies.calibrate.candidates import Point
+from simdp.units import parse
+
+NVLINK_ALPHA, PCIE_ALPHA, NET_ALPHA = 3.4e-6, 5.7e-6, 14e-6
+"""Hops of Simple in NCCL 2.30.7, src/graph/tuning.cc [s]: what catalogue links have as alpha."""
+
+FASTEST_PCIE = 64e9
+"""A faster link inside a node is no PCIe [bytes/s]."""
+
+ROOM = 4.0
+"""How many times the network a node's inside is taken to carry where nothing tells."""
+
+CONTRADICTION = 2.0
+"""Times of one size that differ by more do not describe one machine."""
+
+
+@dataclass(frozen=True)
+class LinkFigures:
+    """A link, and how it came to be known.
+
+    Attributes
+    ----------
+    name : str or None
+        Of the catalogue.
+    alpha, bandwidth : float
+        [s], [bytes/s].
+    is_given : bool
+        Otherwise it was read from the data.
+    source : str
+        For the machine's entry.
+    """
+
+    name: str | None
+    alpha: float
+    bandwidth: float
+    is_given: bool
+    source: str
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """Everything that was measured.
+
+    Attributes
+    ----------
+    points : tuple of Point
+        With what lies between the ranks.
+    seconds : tuple of float
+        Their times [s].
+    sources : tuple of str
+        Their files.
+    link, inter_link : LinkFigures or None
+        None where no node has two ranks, or there is one node.
+    devices_per_node, links_per_node : int
+        Of the machine.
+    """
+
+    points: tuple[Point, ...]
+    seconds: tuple[float, ...]
+    sources: tuple[str, ...]
+    link: LinkFigures | None
+    inter_link: LinkFigures | None
+    devices_per_node: int
+    links_per_node: int
+
+
+@dataclass(frozen=True)
+class _Table:
+    log: NcclLog
+    collective: str
+    world_size: int
+    num_nodes: int
+
+    @property
+    def local_size(self) -> int:
+        return self.world_size // self.num_nodes
+
+
+def read_measurements(
+    files: Sequence[Path],
+    nodes: Sequence[int],
+    link: str | None,
+    inter_link: str | None,
+    links_per_node: int,
+) -> Measurements:
+    """Read logs and lay out their ranks; arguments as for `calibrate_nccl_tests`.
+
+    Raises
+    ------
+    ScenarioError
+        With every file that cannot be used, and points that contradict each other.
+    """
+    if not files:
+        raise ScenarioError(["calibrate nccl-tests needs a log; give what all_reduce_perf prints."])
+    if len(nodes) not in (0, 1, len(files)):
+        raise ScenarioError(
+            [f"--nodes has {len(nodes)} numbers for {len(files)} files; give one, or one each."]
+        )
+    each: Sequence[int | None] = list(nodes) * (len(files) if len(nodes) == 1 else 1)
+    each = each or [None] * len(files)
+    tables: list[_Table] = []
+    lines: list[str] = []
+    for file, given in zip(files, each, strict=True):
+        try:
+            tables += [_table(log, given) for log in read_nccl_tables(file)]
+        except ScenarioError as error:
+            lines += error.problems
+    lines = lines or _contradictions(tables)
+    if lines:
+        raise ScenarioError(lines)
+    return _laid_out(tables, link, inter_link, links_per_node)
+
+
+def _table(log: NcclLog, nodes: int | None) -> _Table:
+    if log.collective not in WAYS:
+        raise ScenarioError(
+            [f"{log.path}: {log.collective} is none of NCCL's collectives: {', '.join(WAYS)}."]
+        )
+    if log.world_size is None:
+        raise ScenarioError(
+            [f"{log.path}: does not tell its number of ranks; add a line such as # nranks: 8."]
+        )
+    num_nodes = nodes or log.num_nodes or 1
+    if log.world_size < 2 or log.world_size % num_nodes:
+        raise ScenarioError(
+            [
+                f"{log.path}: {log.world_size} ranks cannot lie on {num_nodes} nodes, two ranks or "
+                "more, as many on each; say with --nodes how many there are."
+            ]
+        )
+    return _Table(log, log.collective, log.world_size, num_nodes)
+
+
+def _contradictions(tables: Sequence[_Table]) -> list[str]:
+    found: list[str] = []
+    first: dict[tuple[str, int, int, int], tuple[str, float]] = {}
+    for table in tables:
+        for row in table.log.rows:
+            if row.spread > CONTRADICTION:
+                found.append(
+                    f"{table.log.path}: times of {row.nbytes} bytes differ {row.spread:.3g} times "
+                    f"within the log; they contradict each other. Keep one."
+                )
+            key = (table.collective, table.world_size, table.num_nodes, row.nbytes)
+            path, seconds = first.setdefault(key, (table.log.path, row.seconds))
+            ratio = max(row.seconds / seconds, seconds / row.seconds)
+            if ratio > CONTRADICTION:
+                found.append(
+                    f"{table.log.path}: {table.collective} of {row.nbytes} bytes takes "
+                    f"{row.seconds:.4g} s, and {seconds:.4g} s in {path}; they contradict each "
+                    "other. Keep one."
+                )
+    return found
+
+
+def _laid_out(
+    tables: Sequence[_Table], link: str | None, inter_link: str | None, links_per_node: int
+) -> Measurements:
+    several = [t for t in tables if t.num_nodes > 1]
+    inside = [t for t in tables if t.local_size > 1]
+    inter = _inter_figures(several, inter_link, links_per_node) if several else None
+    intra = _intra_figures(inside, link, inter, links_per_node) if inside else None
+    points, seconds, sources = [], [], []
+    for table in tables:
+        wiring = wiring_between(table.num_nodes, table.local_size, intra, inter, links_per_node)
+        for row in table.log.rows:
+            points.append(Point(table.collective, float(row.nbytes), wiring))
+            seconds.append(row.seconds)
+            sources.append(Path(table.log.path).name)
+    return Measurements(
+        tuple(points),
+        tuple(seconds),
+        tuple(sources),
+        intra,
+        inter,
+        max(table.local_size for table in tables),
+        links_per_node,
+    )
+
+
+def wiring_between(
+    num_nodes: int,
+    local_size: int,
+    link: LinkFigures | None,
+    inter_link: LinkFigures | None,
+    links_per_node: int,
+) -> Wiring:
+    """The wiring of nodes behind switches."""
+    inside = link if local_size > 1 else None
+    across = inter_link if num_nodes > 1 else None
+    cards = min(links_per_node, local_size) if across else 0
+    return Wiring(
+        world_size=num_nodes * local_size,
+        num_nodes=num_nodes,
+        local_size=local_size,
+        intra_alpha=inside.alpha if inside else 0.0,
+        intra_bandwidth=inside.bandwidth if inside else inf,
+        inter_alpha=across.alpha if across else 0.0,
+        inter_bandwidth=across.bandwidth * cards if across else inf,
+        cards=cards,
+    )
+
+
+def _inter_figures(tables: Sequence[_Table], given: str | None, links_per_node: int) -> LinkFigures:
+    if given is not None:
+        return _given("--inter-link", given, NET_ALPHA)
+    each = []
+    for table in tables:
+        cards = min(links_per_node, table.local_size)
+        plain = Wiring(
+            table.world_size, table.num_nodes, table.local_size, 0, 1, 0, float(cards), cards
+        )
+        each.append(_fastest(table, plain, False) / cards)
+    return LinkFigures(None, NET_ALPHA, _rounded(max(each)), False, "the fastest point measured")
+
+
+def _intra_figures(
+    tables: Sequence[_Table], given: str | None, inter: LinkFigures | None, links_per_node: int
+) -> LinkFigures:
+    if given is not None:
+        return _given("--link", given, None)
+    alone = [table for table in tables if table.num_nodes == 1]
+    if alone:
+        each = [
+            _fastest(t, Wiring(t.world_size, 1, t.local_size, 0, 1, 0, inf, 0), True) for t in alone
+        ]
+        bandwidth, source = _rounded(max(each)), "the fastest point measured"
+    else:
+        assert inter is not None
+        bandwidth = _rounded(ROOM * inter.bandwidth * links_per_node)
+        source = "assumed, as no log is of one node: no bottleneck; give --link"
+    alpha = NVLINK_ALPHA if bandwidth > FASTEST_PCIE else PCIE_ALPHA
+    return LinkFigures(None, alpha, bandwidth, False, source)
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def _fastest(table: _Table, wiring: Wiring, inside: bool) -> float:
+    """The most that a device, or a node, sent per second by the plainest algorithm [bytes/s]."""
+    making = next(iter(WAYS[table.collective].values()))
+    way = making(wiring)
+    assert way is not None, "rings and sends serve every wiring"
+    sent = way.intra_sent if inside else way.inter_sent
+    return max(sent * row.nbytes / row.seconds for row in table.log.rows)
+
+
+def _given(option: str, text: str, alpha: float | None) -> LinkFigures:
+    """A link of the catalogue, or a bandwidth with the latency of its kind."""
+    if text in LINKS.names():
+        figures = LINKS.figures(text)
+        return LinkFigures(
+            text,
+            parse(figures["alpha"], "time"),
+            parse(figures["bandwidth"], "bandwidth"),
+            True,
+            f"catalogue link {text}",
+        )
+    if not text[:1].isdigit():
+        raise ScenarioError([f"{option}: {unknown_name('link', text, LINKS.names())}"])
+    try:
+        bandwidth = parse(text, "bandwidth")
+    except UnitError as error:
+        raise ScenarioError([f"{option}: {error}"]) from None
+    if alpha is None:
+        alpha = NVLINK_ALPHA if bandwidth > FASTEST_PCIE else PCIE_ALPHA
+    return LinkFigures(None, alpha, bandwidth, True, "given")

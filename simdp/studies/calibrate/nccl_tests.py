@@ -1,0 +1,284 @@
+"""Calibrate NCCL's formula by logs of nccl-tests: files in, a machine of the catalogue out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+import simdp
+from simdp.collectives.costs.nccl import NcclCost
+from simdp.errors import ScenarioError
+from simdp.files import format_yaml
+from simdp.results.calibration import CalibrationStudy, FittedConstant, FittedPoint, NextPoint
+from simdp.spec import problems
+from simdp.studies.calibrate.candidates import Candidates, Point
+from simdp.studies.calibrate.constants import nccl_constants, restraints, typical_values
+from simdp.studies.calibrate.fit import Constant, Fit, fit
+from simdp.studies.calibrate.logs import (
+    LinkFigures,
+    Measurements,
+    read_measurements,
+    wiring_between,
+)
+from simdp.studies.calibrate.next_point import next_point
+from simdp.units import format_percent, format_quantity
+
+Floats = NDArray[np.float64]
+
+BUCKET = 25.0 * 2**20
+"""A bucket of torch's DDP [bytes]."""
+
+LEAST_POINTS = 2
+"""Every fit must tell a bandwidth and a latency; for the rest published values stand by."""
+
+
+def calibrate_nccl_tests(
+    files: Sequence[Path],
+    *,
+    nodes: Sequence[int] = (),
+    name: str = "calibrated",
+    link: str | None = None,
+    inter_link: str | None = None,
+    links_per_node: int = 1,
+    cost: Mapping[str, Any] | None = None,
+    only: Sequence[str] = (),
+    target: float = BUCKET,
+) -> CalibrationStudy:
+    """Fit the constants of cost ``nccl``; what the data leave open stays as published.
+
+    Parameters
+    ----------
+    files : sequence of Path
+        Logs of one machine, or CSV with their columns.
+    nodes : sequence of int
+        Nodes of each file, or one for all; without it what the log's list of ranks says, else 1.
+    name : str
+        What to call the machine.
+    link, inter_link : str, optional
+        Of a device, and of a network card: a catalogue name, or a bandwidth; by default what the
+        fastest measured point reached.
+    links_per_node : int
+        Network cards of a node.
+    cost : mapping, optional
+        Known keys of cost ``nccl``, such as ``{"algorithms": ["ring", "nvls"]}``.
+    only : sequence of str
+        Dotted keys of the constants to fit; without them all that bear on the points.
+    target : float
+        The size for which the next measurement is chosen [bytes].
+
+    Raises
+    ------
+    ScenarioError
+        If a file is no log, points contradict each other, or are fewer than the constants.
+    """
+    template = _template(cost or {})
+    measured = read_measurements(files, nodes, link, inter_link, links_per_node)
+    slowest = measured.inter_link or measured.link
+    assert slowest is not None
+    constants = nccl_constants(template, measured.points, slowest.is_given)
+    chosen = _chosen(constants, only, len(measured.points))
+    base = typical_values(template, measured.points)
+    predictor = partial(_predictor, template, base, [constant.key for constant in chosen])
+    known = restraints(chosen, base)
+    found = fit(predictor(measured.points), np.array(measured.seconds), chosen, restraints=known)
+    fitted = _with_constants(template, found)
+    following = _following(measured, found, predictor, target)
+    return CalibrationStudy(
+        name=name,
+        points=_points(measured, fitted),
+        constants=tuple(_constants(found)),
+        residual=found.residual,
+        next_point=following,
+        entry=_entry(name, measured, fitted, found, following),
+        version=simdp.__version__,
+    )
+
+
+def _predictor(
+    template: NcclCost, base: Mapping[str, float], keys: Sequence[str], points: Sequence[Point]
+) -> Callable[[Floats], Floats]:
+    """Make the function from the fitted constants' values to the times of some points."""
+    candidates = Candidates(template, points)
+    return lambda values: candidates.seconds({**base, **dict(zip(keys, values, strict=True))})
+
+
+def _template(cost: Mapping[str, Any]) -> NcclCost:
+    try:
+        return NcclCost.model_validate({"kind": "nccl", **cost})
+    except ValidationError as error:
+        raise ScenarioError([f"cost.{found.line}" for found in problems(error, cost)]) from None
+
+
+def _chosen(constants: Sequence[Constant], only: Sequence[str], num_points: int) -> list[Constant]:
+    """Constants to fit: those that were asked for, of which the points must tell each, or all."""
+    known = [constant.key for constant in constants]
+    for key in only:
+        if key not in known:
+            raise ScenarioError(
+                [f"--only: {key} is no constant that these points bear on: {', '.join(known)}."]
+            )
+    chosen = [constant for constant in constants if not only or constant.key in only]
+    needed = len(chosen) if only else LEAST_POINTS
+    if num_points < needed:
+        keys = ", ".join(constant.key for constant in chosen[:needed])
+        raise ScenarioError(
+            [
+                f"{num_points} measured points are fewer than the {needed} constants that they "
+                f"must tell ({keys}); measure more sizes" + (", or fit fewer." if only else ".")
+            ]
+        )
+    return chosen
+
+
+def _with_constants(template: NcclCost, found: Fit) -> NcclCost:
+    """The cost with what was fitted, rounded as it is written."""
+    written: dict[str, Any] = template.model_dump(mode="json", exclude_defaults=True)
+    written["kind"] = "nccl"
+    for index, constant in enumerate(found.constants):
+        place = written
+        *path, last = constant.key.split(".")
+        for part in path:
+            place = place.setdefault(part, {})
+        place[last] = _write(constant, float(found.values[index]))
+    return NcclCost.model_validate(written)
+
+
+def _write(constant: Constant, value: float) -> Any:
+    if constant.dimension == "time":
+        return format_quantity(float(f"{value * 1e6:.3g}") / 1e6, "time")
+    return float(f"{value:.3g}")
+
+
+def _constants(found: Fit) -> list[FittedConstant]:
+    opened = found.undetermined()
+    listed = []
+    for index, constant in enumerate(found.constants):
+        low, high = found.interval(index)
+        value = float(found.values[index])
+        said, least, most = (str(_write(constant, each)) for each in (value, low, high))
+        known = constant.key not in opened
+        listed.append(FittedConstant(constant.key, said, least, most, known))
+    return listed
+
+
+def _points(measured: Measurements, fitted: NcclCost) -> tuple[FittedPoint, ...]:
+    rows = []
+    for point, seconds, source in zip(
+        measured.points, measured.seconds, measured.sources, strict=True
+    ):
+        choice = fitted.choice(*point)
+        w = point.wiring
+        rows.append(
+            FittedPoint(
+                source,
+                point.collective,
+                w.num_nodes,
+                w.world_size,
+                point.nbytes,
+                seconds,
+                choice.seconds,
+                choice.algorithm,
+                choice.protocol,
+            )
+        )
+    return tuple(rows)
+
+
+def _following(
+    measured: Measurements,
+    found: Fit,
+    predictor: Callable[[Sequence[Point]], Callable[[Floats], Floats]],
+    target: float,
+) -> NextPoint:
+    """Propose a size on what was measured, or on up to four times its nodes."""
+    most = max((point.wiring for point in measured.points), key=lambda w: w.world_size)
+    wirings = sorted({point.wiring for point in measured.points})
+    if measured.inter_link is not None:
+        wirings += [
+            wiring_between(
+                most.num_nodes * times,
+                most.local_size,
+                measured.link,
+                measured.inter_link,
+                measured.links_per_node,
+            )
+            for times in (2, 4)
+        ]
+    first = measured.points[0].collective
+    collectives = {point.collective for point in measured.points}
+    collective = "all_reduce" if "all_reduce" in collectives else first
+    goal = Point(collective, target, wirings[-1])
+    return next_point(found, predictor, collective, wirings, goal)
+
+
+# The entry ---------------------------------------------------------------------------------------
+
+
+def _entry(
+    name: str, measured: Measurements, fitted: NcclCost, found: Fit, following: NextPoint
+) -> str:
+    """The machine in YAML."""
+    cluster: dict[str, Any] = {"devices_per_node": measured.devices_per_node}
+    source: dict[str, str] = {}
+    if measured.link is not None:
+        cluster |= {"topology": "switch", "link": _link(measured.link)}
+        source["cluster.link"] = measured.link.source
+    if measured.inter_link is not None:
+        cluster["inter_node"] = {
+            "topology": "switch",
+            "link": _link(measured.inter_link),
+            "links_per_node": measured.links_per_node,
+        }
+        source["cluster.inter_node.link"] = measured.inter_link.source
+    files = ", ".join(dict.fromkeys(measured.sources))
+    source["collectives.cost"] = (
+        f"fitted to {files} by calibrate nccl-tests of simdp {simdp.__version__}; "
+        "other constants: NCCL 2.30.7"
+    )
+    intervals = {}
+    for index, constant in enumerate(found.constants):
+        low, high = found.interval(index)
+        key = f"collectives.cost.{constant.key}"
+        intervals[key] = [_write(constant, low), _write(constant, high)]
+    constants = fitted.model_dump(mode="json", exclude_defaults=True)
+    entry = {
+        "cluster": cluster,
+        "collectives": {"cost": {"kind": "nccl", **constants}},
+        "source": source,
+        "calibration": {
+            "data": f"{len(measured.points)} sizes of {files}",
+            "residual": format_percent(float(f"{found.residual:.3g}")),
+            "intervals": intervals,
+            "notes": _notes(found, following),
+        },
+    }
+    return f"# {name}: collectives calibrated by nccl-tests\n{format_yaml(entry)}"
+
+
+def _link(link: LinkFigures) -> Any:
+    if link.name is not None:
+        return link.name
+    return {
+        "alpha": format_quantity(link.alpha, "time"),
+        "bandwidth": format_quantity(link.bandwidth, "bandwidth"),
+    }
+
+
+def _notes(found: Fit, following: NextPoint) -> list[str]:
+    opened = found.undetermined()
+    notes = []
+    if opened:
+        notes.append(f"not determined by the data: {', '.join(opened)}")
+    size = format_quantity(following.nbytes, "data size")
+    notes.append(
+        f"{following.target} is known within {following.before:.1%}; one more measurement, "
+        f"{following.collective} of {size} between {following.world_size} ranks on "
+        f"{following.num_nodes} nodes, would make it {following.after:.1%}"
+    )
+    return notes

@@ -1,0 +1,232 @@
+"""Fit constants of a cluster to measured step times of scenarios that say what a machine did."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import sqrt
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simdp.engine.simulate import simulate
+from simdp.errors import ScenarioError, UnitError
+from simdp.scenario import Scenario
+from simdp.studies.calibrate.fit import Constant, Fit, fit, jacobian
+from simdp.studies.validate.files import load_measured
+from simdp.studies.validate.jobs import with_common_workloads
+from simdp.studies.variants import value_at, with_values
+from simdp.units import DIMENSIONS, format_quantity, parse
+
+Floats = NDArray[np.float64]
+
+REACH = 30.0
+"""Without bounds, a constant may be so many times smaller or larger than the scenario's value."""
+
+USUAL = (
+    "collectives.cost.efficiency.inter",
+    "collectives.cost.hop.inter",
+    "collectives.cost.efficiency.intra",
+    "collectives.cost.hop.intra",
+)
+"""What is fitted if nothing is asked for: as many of them as the points allow, these first."""
+
+BETWEEN_NODES = ".inter"
+
+
+class MeasuredStep(NamedTuple):
+    """A point of a scenario.
+
+    Attributes
+    ----------
+    title : str
+        The scenario, and what the point sets.
+    scenario : Scenario
+        The point.
+    raw : dict
+        The same as plain data.
+    seconds : float
+        What a step took [s].
+    is_calibration : bool
+        Whether constants may be fitted to it.
+    """
+
+    title: str
+    scenario: Scenario
+    raw: dict[str, Any]
+    seconds: float
+    is_calibration: bool
+
+
+class StepsFit(NamedTuple):
+    """What was fitted, to which points.
+
+    Attributes
+    ----------
+    fit : Fit
+        The constants and the errors, point by point.
+    points : list of MeasuredStep
+        Those that the constants bear on.
+    slopes : ndarray, shape `(num_others, num_constants)`
+        Of the logarithms of step times by those of constants, at the points that were not fitted.
+    others : list of MeasuredStep
+        These points.
+    """
+
+    fit: Fit
+    points: list[MeasuredStep]
+    slopes: Floats
+    others: list[MeasuredStep]
+
+
+def fit_steps(paths: Sequence[Path], asked: Sequence[str] = ()) -> StepsFit:
+    """Fit constants to the calibration points of scenarios.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        Scenarios with ``measured:``, and folders with such in them; all of one cluster.
+    asked : sequence of str
+        Keys of the scenarios, ``collectives.cost.hop.inter``; or with bounds,
+        ``cluster.overheads.message=10us:10ms``. Left out, what the points allow of `USUAL`.
+
+    Raises
+    ------
+    ScenarioError
+        If a scenario is wrong, a key is none, or there are fewer points than constants.
+    """
+    steps = measured_steps(paths)
+    points = [step for step in steps if step.is_calibration]
+    if not points:
+        raise ScenarioError(
+            ["calibrate: no point has role: calibration; say which points may be fitted."]
+        )
+    constants = [_constant(text, points[0].raw) for text in asked] or _usual(points)
+    typical = np.array([constant.typical for constant in constants])
+    reached = np.abs(jacobian(_predictor(points, constants), typical, 0.1)).max(axis=1) > 1e-9
+    used = [point for point, does in zip(points, reached, strict=True) if does]
+    if len(used) < len(constants):
+        raise ScenarioError(
+            [
+                f"calibrate: {len(used)} calibration points depend on the {len(constants)} "
+                "constants that are to be fitted; fit fewer, or measure more."
+            ]
+        )
+    predict = _predictor(used, constants)
+    found = fit(predict, np.array([point.seconds for point in used]), constants, num_starts=1)
+    others = [step for step in steps if not step.is_calibration]
+    slopes = np.zeros((0, len(constants)))
+    if others:
+        slopes = jacobian(_predictor(others, constants), found.values, 0.01)
+    return StepsFit(found, used, slopes, others)
+
+
+def measured_steps(paths: Sequence[Path]) -> list[MeasuredStep]:
+    """Every measured step of some scenarios."""
+    found = []
+    for scenario in load_measured(paths).values():
+        measured = scenario.measured
+        assert measured is not None
+        points, _ = scenario.measured_scenarios()
+        each = zip(measured.points, with_common_workloads(points), strict=True)
+        for point, made in each:
+            said = ", ".join(f"{key.split('.')[-1]}={value}" for key, value in point.set.items())
+            samples = made.workload.samples_per_step(made.cluster.world_size)
+            seconds, role = point.seconds(samples), point.role
+            title = f"{scenario.name}: {said}"
+            found.append(MeasuredStep(title, made, made.resolved(), seconds, role == "calibration"))
+    return found
+
+
+def _predictor(points: Sequence[MeasuredStep], constants: Sequence[Constant]) -> Any:
+    """Step times of points by the values of constants."""
+
+    def predict(values: Floats) -> Floats:
+        texts = written(constants, values)
+        return np.array(
+            [
+                simulate(with_values(point.scenario, point.raw, texts)).metrics["step_time_s"]
+                for point in points
+            ]
+        )
+
+    return predict
+
+
+def written(constants: Sequence[Constant], values: Sequence[float] | Floats) -> dict[str, Any]:
+    """Values as they stand in YAML, by key."""
+    found: dict[str, Any] = {}
+    for constant, value in zip(constants, values, strict=True):
+        rounded = float(f"{value:.12g}")
+        dimension = constant.dimension
+        found[constant.key] = format_quantity(rounded, dimension) if dimension else rounded
+    return found
+
+
+def _constant(text: str, raw: Mapping[str, Any]) -> Constant:
+    """Read ``KEY`` or ``KEY=LOW:HIGH``."""
+    key, equals, bounds = text.partition("=")
+    if equals:
+        low, colon, high = bounds.partition(":")
+        if not colon:
+            raise ScenarioError([f"--fit {text}: has no bounds; write {key}=LOW:HIGH."])
+        (least, dimension), (most, other) = (_read(text, end) for end in (low, high))
+        if dimension != other or not 0 < least < most:
+            raise ScenarioError(
+                [f"--fit {text}: {low} and {high} are no bounds; give two, 0 < LOW < HIGH."]
+            )
+        return Constant(key, dimension, sqrt(least * most), least, most, np.log(most / least) / 2)
+    value = value_at(raw, key)
+    if isinstance(value, dict) and len(set(map(str, value.values()))) == 1:
+        value = next(iter(value.values()))  # one for all, as for all protocols
+    if value is None or isinstance(value, dict | list | bool):
+        raise ScenarioError(
+            [f"--fit {key}: has no value to start from; give its bounds, {key}=LOW:HIGH."]
+        )
+    start, dimension = _read(text, value)
+    if start <= 0:
+        raise ScenarioError([f"--fit {key}: starts from 0; give its bounds, {key}=LOW:HIGH."])
+    return Constant(key, dimension, start, start / REACH, start * REACH, 1.5)
+
+
+def _read(where: str, text: Any) -> tuple[float, str | None]:
+    """A value, and its dimension; None for a plain number."""
+    for dimension in DIMENSIONS:
+        try:
+            return parse(text, dimension), dimension
+        except UnitError:
+            continue
+    try:
+        return float(text), None
+    except (TypeError, ValueError):
+        raise ScenarioError(
+            [f"--fit {where}: {text!r} is neither a quantity nor a number."]
+        ) from None
+
+
+def _usual(points: Sequence[MeasuredStep]) -> list[Constant]:
+    """As many constants as the points allow, of those that bear on any of them."""
+    clusters = [point.scenario.cluster for point in points]
+    if not all(point.scenario.collectives.cost.kind == "nccl" for point in points):
+        raise ScenarioError(
+            [
+                "calibrate: no constant is asked for; name some with --fit, or let "
+                "collectives.cost be nccl."
+            ]
+        )
+    across = any(cluster.num_nodes > 1 for cluster in clusters)
+    inside = any(cluster.local_size > 1 for cluster in clusters)
+    keys = [key for key in USUAL if (across if BETWEEN_NODES in key else inside)]
+    several = sum(cluster.world_size > 1 for cluster in clusters)
+    if several < 1:
+        raise ScenarioError(["calibrate: no calibration point has more than one rank."])
+    raw = points[0].raw
+    return [_constant(_bounded(key, raw), raw) for key in keys[: max(several // 2, 1)]]
+
+
+def _bounded(key: str, raw: Mapping[str, Any]) -> str:
+    """Bounds for a constant that has several values, or none of its own."""
+    if ".efficiency." in key:
+        return f"{key}=0.01:1.2"
+    return f"{key}=1 us:10 ms"

@@ -1,0 +1,134 @@
+"""Validate: hold simulated times against measured ones, for whole folders of scenarios."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+
+import simdp
+from simdp.engine import threads
+from simdp.errors import ScenarioError
+from simdp.results.validation import CollectiveComparison, Excluded, StepComparison, Validation
+from simdp.scenario import Scenario
+from simdp.studies.validate.collectives import time_table
+from simdp.studies.validate.files import cluster_name, load_measured
+from simdp.studies.validate.jobs import Job, jobs_of
+from simdp.studies.validate.naive import add_linear, same_work
+from simdp.studies.validate.steps import time_step
+
+Progress = Callable[[int, int], None]
+Comparisons = tuple[list[StepComparison], list[CollectiveComparison]]
+
+WORTH_A_PROCESS = 150
+"""Runs that take about as long as to start a process."""
+
+__all__ = ["Progress", "compare", "validate"]
+
+
+def validate(
+    paths: Sequence[Path], *, processes: int | None = None, progress: Progress | None = None
+) -> Validation:
+    """Run every point of scenarios that say what a real machine did.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        Scenarios, and folders with scenarios in them.
+    processes : int, optional
+        How many processes share the points; the results are the same for any number. Left out, as
+        many as there are cores, if there is enough to do.
+    progress : callable, optional
+        Called with the numbers of points and tables that are done, and of all.
+
+    Raises
+    ------
+    ScenarioError
+        If a scenario is wrong, or says nothing that was measured.
+    """
+    scenarios = load_measured(paths)
+    jobs = jobs_of(scenarios)
+    points, rows = list[StepComparison](), list[CollectiveComparison]()
+    done, total = 0, sum(job.size for job in jobs)
+    with _at_work(jobs, processes) as results:
+        for job, (steps, table) in zip(jobs, results, strict=True):
+            points += steps
+            rows += table
+            done += job.size
+            if progress is not None:
+                progress(done, total)
+    work = [same_work(point) for one in scenarios.values() for point in one.measured_scenarios()[0]]
+    return _joined(list(scenarios.values()), add_linear(points, work), rows)
+
+
+def _joined(
+    scenarios: Sequence[Scenario],
+    points: Sequence[StepComparison],
+    rows: Sequence[CollectiveComparison],
+) -> Validation:
+    noise: dict[str, float] = {}
+    sources: dict[str, str] = {}
+    excluded: list[Excluded] = []
+    for scenario in scenarios:
+        measured = scenario.measured
+        assert measured is not None
+        sources[scenario.name] = measured.source
+        for point in chain(*scenario.measured_scenarios()):
+            cluster = measured.cluster or cluster_name(scenario.name, point)
+            noise[cluster] = max(noise.get(cluster, 0.0), measured.noise)
+        cluster = measured.cluster or cluster_name(scenario.name, scenario)
+        excluded += [
+            Excluded(scenario.name, cluster, one.set, one.reason) for one in measured.excluded
+        ]
+    return Validation(
+        simdp.__version__, tuple(points), tuple(rows), noise, sources, tuple(excluded)
+    )
+
+
+@contextmanager
+def _at_work(jobs: Sequence[Job], processes: int | None) -> Iterator[Iterator[Comparisons]]:
+    """Do the jobs, here or in several processes; results come in the order of the jobs."""
+    if processes is None:
+        runs = sum(job.num_runs for job in jobs)
+        processes = min(threads.available(), 1 + runs // WORTH_A_PROCESS, len(jobs))
+    if processes <= 1:
+        yield map(compare, jobs)
+        return
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+
+    context = multiprocessing.get_context("spawn")  # each process counts its BLAS threads anew
+    with ProcessPoolExecutor(
+        processes, mp_context=context, initializer=threads.limit, initargs=(1,)
+    ) as pool:
+        yield pool.map(compare, jobs)
+
+
+def compare(job: Job) -> Comparisons:
+    """Simulate a job's points, and hold them against what was measured.
+
+    Raises
+    ------
+    ScenarioError
+        If one cannot be simulated.
+    """
+    steps, rows, known = list[StepComparison](), list[CollectiveComparison](), job.known
+    place = ""
+    try:
+        for number, point in enumerate(job.steps, job.first):
+            place = f"points.{number}"
+            steps.append(time_step(job.name, job.measured.points[number], point, known))
+        if job.table is not None:
+            place = f"collectives.{job.first}"
+            table = job.measured.collectives[job.first]
+            rows += time_table(job.name, table, job.table, known, job.first)
+    except ScenarioError as error:
+        where = f"{job.file}: measured.{place}"
+        raise ScenarioError([f"{where}: {line}" for line in error.problems]) from None
+    named = job.measured.cluster
+    if named is not None:
+        steps = [replace(step, cluster=named) for step in steps]
+        rows = [replace(row, cluster=named) for row in rows]
+    return steps, rows

@@ -1,0 +1,99 @@
+"""Collectives: simulated times of a measured table, with their intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from simdp.collectives import Algorithm
+from simdp.engine.collective import Bench
+from simdp.engine.wiring import wiring_of
+from simdp.errors import ScenarioError
+from simdp.measured import MeasuredCollective
+from simdp.results.validation import CollectiveComparison
+from simdp.scenario import Scenario
+from simdp.studies.validate.files import cluster_name
+from simdp.studies.validate.intervals import Known, residual, spread, variants
+
+Clock = Callable[[int], float]
+
+
+def clock_of(scenario: Scenario, collective: str) -> Clock:
+    """Return what tells a collective's time by its size [bytes; s], on the cluster of a scenario.
+
+    Raises
+    ------
+    ScenarioError
+        If ``collectives.cost`` knows nothing of it.
+    """
+    cost = scenario.collectives.cost
+    if cost.timed:
+        wiring = wiring_of(scenario.cluster)
+        wrong = cost.problem_with(collective, wiring)
+        if wrong is not None:
+            raise ScenarioError([f"collectives.cost: {wrong}"])
+        return lambda nbytes: cost.seconds(collective, nbytes, wiring)
+    algorithm = getattr(scenario.collectives, collective, None)
+    if not isinstance(algorithm, Algorithm):
+        raise ScenarioError(
+            [f"collectives.cost: {cost.kind} has no algorithm for {collective}; use nccl or table."]
+        )
+    bench = Bench(scenario.cluster)
+    return lambda nbytes: bench.time(algorithm, nbytes).seconds
+
+
+def time_table(
+    name: str,
+    measured: MeasuredCollective,
+    scenario: Scenario,
+    known: Sequence[Known],
+    number: int,
+) -> list[CollectiveComparison]:
+    """Simulate every size of a table, and hold it against what was measured.
+
+    Parameters
+    ----------
+    name : str
+        Of the scenario that the table belongs to.
+    measured : MeasuredCollective
+        What a real machine did.
+    scenario : Scenario
+        With what the table sets.
+    known : sequence of Known
+        How well its constants are.
+    number : int
+        Of the table, from 0.
+
+    Raises
+    ------
+    ScenarioError
+        If it cannot be simulated.
+    """
+    collective = measured.collective
+    clock = clock_of(scenario, collective)
+    ends = [
+        (clock_of(one.low, collective), clock_of(one.high, collective))
+        for one in variants(scenario, known)
+    ]
+    rest = residual(known)
+    rows = []
+    for (nbytes, seconds), role in zip(measured.times, measured.roles(), strict=True):
+        time = clock(nbytes)
+        low, high = spread(time, [(a(nbytes), b(nbytes)) for a, b in ends], rest)
+        rows.append(
+            CollectiveComparison(
+                scenario=name,
+                cluster=cluster_name(name, scenario),
+                set=measured.set,
+                world_size=scenario.cluster.world_size,
+                role=role,
+                measured=seconds,
+                simulated=time,
+                low=low,
+                high=high,
+                note=measured.note,
+                collective=collective,
+                table=number,
+                nbytes=nbytes,
+            )
+        )
+    return rows

@@ -1,0 +1,186 @@
+"""Intervals: how far a simulated time may be off, by how well the machine's constants are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import sqrt
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from simdp.cluster.machine import Calibration, read_machine
+from simdp.errors import ScenarioError
+from simdp.scenario import Scenario
+from simdp.studies.variants import with_values
+
+NORMAL_90 = 1.645
+"""Standard deviations on either side that hold 90 % of a normal distribution."""
+
+ROUNDING = 1e-9
+"""By which a value may lie outside its interval."""
+
+IDLE = {
+    "one node": ("cluster.inter_node.",),
+    "one rank": ("cluster.inter_node.", "cluster.link.", "collectives."),
+}
+"""Constants that decide nothing where there is one node, or one rank."""
+
+
+class Variant(NamedTuple):
+    """A constant, and the scenarios with either end of its interval."""
+
+    key: str
+    low: Scenario
+    high: Scenario
+
+
+class Interval(NamedTuple):
+    """The 90 % interval of a simulated time [s]."""
+
+    low: float
+    high: float
+
+
+class Known(NamedTuple):
+    """How well some constants are known, and where that stands; a scenario's own are ``OWN``."""
+
+    place: str
+    calibration: Calibration
+
+
+OWN = "measured.calibration"
+
+
+def machine_calibration(name: str | None, base: Path) -> list[Known]:
+    """What is known of a machine's constants; nothing where none were fitted."""
+    found = None if name is None else read_machine(name, base).calibration
+    return [] if name is None or found is None else [Known(name, found)]
+
+
+def variants(scenario: Scenario, known: Sequence[Known]) -> list[Variant]:
+    """Make the scenarios with the ends of every interval that bears on a point.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        One point.
+    known : sequence of Known
+        The first that knows a constant counts. A machine's constant is passed over where the
+        scenario has another value in its place.
+
+    Raises
+    ------
+    ScenarioError
+        If an interval of the scenario's own has no such key, or does not hold its value.
+    """
+    cluster = scenario.cluster
+    idle = IDLE["one rank"] if cluster.world_size == 1 else ()
+    idle = idle or (IDLE["one node"] if cluster.num_nodes == 1 else ())
+    raw = scenario.resolved()
+    found: dict[str, Variant] = {}
+    for place, calibration in known:
+        own = place == OWN
+        for key, ends in calibration.intervals.items():
+            if key.startswith(idle) or key in found or not (own or _stands(raw, key)):
+                continue
+            low, high = (_with(scenario, raw, key, end, place) for end in ends)
+            values = [_value(one, key) for one in (low, scenario, high)]
+            if _is_between(*values):
+                found[key] = Variant(key, low, high)
+            elif own:
+                raise ScenarioError(
+                    [
+                        f"{place}.intervals.{key}: {ends[0]} ... {ends[1]} does not hold the "
+                        "scenario's value; correct one of them."
+                    ]
+                )
+    return list(found.values())
+
+
+def residual(known: Sequence[Known]) -> float:
+    """Standard deviation of what the fits of constants leave unexplained; relative."""
+    return sqrt(sum(calibration.residual**2 for _, calibration in known))
+
+
+def spread(time: float, ends: Sequence[tuple[float, float]], rest: float) -> Interval:
+    """Put the effects of constants on a time together, as if they were independent.
+
+    Parameters
+    ----------
+    time : float
+        With every constant at its value [s].
+    ends : sequence of (float, float)
+        With one constant at either end of its 90 % interval [s].
+    rest : float
+        Relative standard deviation of everything else.
+
+    Returns
+    -------
+    Interval
+        Down and up, each the root of the squares of the changes to that side, and of the rest's.
+    """
+    square = (NORMAL_90 * rest * time) ** 2
+    down = sum(min(0.0, low - time, high - time) ** 2 for low, high in ends)
+    up = sum(max(0.0, low - time, high - time) ** 2 for low, high in ends)
+    return Interval(max(time - sqrt(down + square), 0.0), time + sqrt(up + square))
+
+
+def _stands(raw: Any, key: str) -> bool:
+    """Whether a scenario as plain data has a key."""
+    for part in key.split("."):
+        if isinstance(raw, list) and part.isdecimal() and int(part) < len(raw):
+            raw = raw[int(part)]
+        elif isinstance(raw, dict) and part in raw:
+            raw = raw[part]
+        else:
+            return False
+    return True
+
+
+def _with(scenario: Scenario, raw: Any, key: str, value: Any, place: str) -> Scenario:
+    try:
+        return with_values(scenario, raw, {key: value})
+    except ScenarioError as error:
+        where = f"{place}.intervals.{key}"
+        raise ScenarioError([f"{where}: {line}" for line in error.problems]) from None
+
+
+def _value(scenario: Scenario, key: str) -> Any:
+    """The value at a dotted key of a scenario."""
+    here: Any = scenario
+    for part in key.split("."):
+        if isinstance(here, list | tuple):
+            here = here[int(part)]
+        elif isinstance(here, dict):
+            here = here[part]
+        else:
+            here = getattr(here, part, None)
+    return here
+
+
+def _is_between(low: Any, value: Any, high: Any) -> bool:
+    """Whether a number lies between two ends, in whichever order these are."""
+    if not all(isinstance(one, int | float) for one in (low, value, high)):
+        return False
+    low, high = min(low, high), max(low, high)
+    slack = ROUNDING * max(abs(low), abs(high))
+    return bool(low - slack <= value <= high + slack)
+
+
+def interval(
+    time: float, scenario: Scenario, known: Sequence[Known], seconds: Callable[[Scenario], float]
+) -> Interval:
+    """Find the 90 % interval of a time.
+
+    Parameters
+    ----------
+    time : float
+        Of the scenario [s].
+    scenario : Scenario
+        One point.
+    known : sequence of Known
+        How well its constants are.
+    seconds : callable
+        Simulates another one [s].
+    """
+    ends = [(seconds(one.low), seconds(one.high)) for one in variants(scenario, known)]
+    return spread(time, ends, residual(known))

@@ -1,0 +1,21 @@
+"""Where compute times come from, by kind; this table is the one place of registration."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from simdp.spec import Family, one_of
+from simdp.workload.compute.base import Compute
+
+COMPUTES: Family[Compute] = Family(
+    __name__,
+    {
+        "measured": "FromMeasurements",
+        "profile": "FromProfile",
+        "roofline": "FromRoofline",
+    },
+)
+COMPUTE = one_of("compute", COMPUTES)
+AnyCompute = Annotated[Compute, COMPUTE]
+
+__all__ = ["COMPUTE", "COMPUTES", "AnyCompute", "Compute"]

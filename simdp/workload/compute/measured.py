@@ -1,0 +1,116 @@
+"""Step times of one device, measured at one or more batch sizes."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from simdp.spec import Float, Int, PositiveSeconds, Spec, problem
+from simdp.units import format_quantity
+from simdp.workload.compute.base import Compute
+
+
+class MeasuredPoint(Spec):
+    """What one device needed for one step.
+
+    Attributes
+    ----------
+    microbatch : int
+        Samples of the step's only micro-step.
+    step_time : float
+        Of the whole step on one device, without communication [s].
+    device : str or None
+        The name of the devices that it holds for; by default all that have no points of their own.
+    """
+
+    microbatch: Int = Field(ge=1, le=10**9)
+    step_time: PositiveSeconds
+    device: str | None = None
+
+
+class FromMeasurements(Compute):
+    """Step times of one device at one or more batch sizes, spread over the layers.
+
+    A ``step_time`` is that of a whole step of one micro-batch on one device, without
+    communication: host time, a copy of the batch that nothing hides, forward, backward and update.
+    A run on one device takes just that. What is left of it for forward and backward is linear
+    between two points. Beyond them it follows the line through the two nearest, but below the
+    smallest batch it is not less than in proportion to the samples. Of a single point, the ratio
+    of measured to roofline time is kept for other batches: launches and what the weights take stay
+    as they are, the rest grows with the samples. Layers have their parts by their roofline times,
+    or equal ones where a model has no FLOPs.
+
+    Attributes
+    ----------
+    points : list of MeasuredPoint
+        In any order.
+    forward_fraction : float
+        The forward's part of forward and backward; a third, as backward has two products for each
+        of forward.
+    """
+
+    kind: Literal["measured"] = "measured"
+    points: list[MeasuredPoint] = Field(min_length=1)
+    forward_fraction: Float = Field(1 / 3, gt=0, lt=1)
+
+    without_data: ClassVar[bool] = True
+
+    @model_validator(mode="after")
+    def _points_agree(self) -> FromMeasurements:
+        for device in dict.fromkeys(point.device for point in self.points):
+            whose = f" of device {device}" if device else ""
+            for low, high in pairwise(_sorted(p for p in self.points if p.device == device)):
+                if low.microbatch == high.microbatch:
+                    raise problem(
+                        f"points: two{whose} are of microbatch {low.microbatch}; keep one of them."
+                    )
+                if low.step_time > high.step_time:
+                    raise problem(
+                        f"points: microbatch {high.microbatch}{whose} takes "
+                        f"{format_quantity(high.step_time, 'time')}, less than the "
+                        f"{format_quantity(low.step_time, 'time')} of microbatch "
+                        f"{low.microbatch}; correct one of them."
+                    )
+        return self
+
+    def of_device(self, name: str | None) -> list[MeasuredPoint]:
+        """The points that hold for a device, by rising microbatch; none where all are of others."""
+        own = [p for p in self.points if p.device is not None and p.device == name]
+        return _sorted(own or (p for p in self.points if p.device is None))
+
+
+def _sorted(points: Iterable[MeasuredPoint]) -> list[MeasuredPoint]:
+    return sorted(points, key=lambda point: point.microbatch)
+
+
+def time_at(
+    points: Sequence[tuple[int, float]], microbatch: int, size: Callable[[int], float]
+) -> float:
+    """Read a curve at a batch size; see `FromMeasurements`.
+
+    Parameters
+    ----------
+    points : sequence of (int, float)
+        Batch sizes, rising, and times above 0 [s].
+    microbatch : int
+        The batch size asked for, 1 or more.
+    size : callable
+        What the time of a batch size is in proportion to, where there is one point.
+
+    Returns
+    -------
+    float
+        Time, above 0 [s].
+    """
+    first, seconds = points[0]
+    if len(points) == 1:
+        return seconds * size(microbatch) / size(first)
+    after = bisect_left([samples for samples, _ in points], microbatch)
+    after = min(max(after, 1), len(points) - 1)
+    (low, shorter), (high, longer) = points[after - 1 : after + 1]
+    line = shorter + (longer - shorter) * (microbatch - low) / (high - low)
+    return max(line, seconds * microbatch / first) if microbatch < first else line

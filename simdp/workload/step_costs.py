@@ -1,0 +1,70 @@
+"""What a step takes beside forward and backward, as pure counting."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from simdp.workload import Workload
+
+
+class Device(Protocol):
+    """What of a device counts here."""
+
+    @property
+    def memory_bandwidth(self) -> float:
+        """Of its memory [bytes/s]."""
+
+    @property
+    def launch(self) -> float:
+        """Time to launch a kernel [s]."""
+
+
+def gradient_nbytes_moved(workload: Workload) -> float:
+    """Bytes that are read and written between backward and the optimizer: scaling, clipping."""
+    passes = 2 * (workload.precision.scaler() is not None)  # unscale: read and write
+    passes += 3 * (workload.clip_grad_norm is not None)  # norm: read; clip: read and write
+    return float(passes * sum(_elements(workload).values()) * workload.gradient_itemsize)
+
+
+def optimizer_nbytes_moved(workload: Workload) -> float:
+    """Bytes that the optimizer reads and writes in one step."""
+    return sum(
+        workload.optimizer.for_parameter(name).nbytes_moved(elements, workload.itemsize)
+        for name, elements in _elements(workload).items()
+    )
+
+
+def optimizer_launches(workload: Workload) -> int:
+    """Kernels that the optimizer's loop over tensors launches in one step."""
+    return sum(
+        workload.optimizer.for_parameter(name).launches_per_tensor() for name in _elements(workload)
+    )
+
+
+def time_beside_compute(workload: Workload, microbatch: int, device: Device) -> float:
+    """Time that a step of one device takes beside forward and backward.
+
+    Parameters
+    ----------
+    workload : Workload
+        What is trained.
+    microbatch : int
+        Samples of the only micro-step.
+    device : Device
+        With its memory's bandwidth, and what a launch takes.
+
+    Returns
+    -------
+    float
+        Of the host, the copy of the batch where nothing hides it, and the update [s].
+    """
+    moved = gradient_nbytes_moved(workload) + optimizer_nbytes_moved(workload)
+    copy = workload.input.blocking_time(microbatch) if workload.input else 0.0
+    update = moved / device.memory_bandwidth + optimizer_launches(workload) * device.launch
+    return workload.host.step + copy + update
+
+
+def _elements(workload: Workload) -> dict[str, int]:
+    """Sizes of the parameters that get gradients, in the order in which these are ready."""
+    sizes = {parameter.name: parameter.num_elements for parameter in workload.graph.parameters}
+    return {name: sizes[name] for name in workload.graph.ready_order}

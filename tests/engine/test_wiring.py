@@ -1,0 +1,55 @@
+"""A cluster as plain numbers."""
+
+from math import inf
+
+import pytest
+
+from simdp.cluster import Cluster
+from simdp.engine.wiring import wiring_of
+
+DEVICE = "v100-sxm2-32gb"
+LINK = {"alpha": "3 us", "bandwidth": "24 GB/s"}
+
+
+def wiring(**keys):
+    return wiring_of(Cluster.model_validate({"device": DEVICE, **keys}))
+
+
+def test_a_lone_rank_has_no_links():
+    assert wiring(world_size=1) == (1, 1, 1, 0.0, inf, 0.0, inf, 0)
+
+
+@pytest.mark.parametrize(
+    ("topology", "count"), [("switch", 1), ("ring", 2), ("full_mesh", 7), ("cube_mesh", 1)]
+)
+def test_a_device_sends_over_all_its_links_together(topology, count):
+    found = wiring(world_size=8, topology=topology, link=LINK)
+    assert found.intra_bandwidth == pytest.approx(count * 24e9)
+    assert found.intra_alpha == 3e-6
+
+
+def test_a_node_sends_over_the_cards_that_its_ranks_use():
+    inter = {"link": {"alpha": "9 us", "bandwidth": "10 GB/s"}, "links_per_node": 4}
+    keys = {"link": LINK, "inter_node": inter}
+    full = wiring(world_size=16, devices_per_node=8, **keys)
+    assert (full.num_nodes, full.local_size, full.cards) == (2, 8, 4)
+    assert (full.inter_alpha, full.inter_bandwidth) == (9e-6, 40e9)
+    assert wiring(world_size=4, devices_per_node=1, **keys).inter_bandwidth == 10e9
+    shared = {**inter, "nics": [0] * 8}
+    assert wiring(world_size=16, devices_per_node=8, link=LINK, inter_node=shared).cards == 1
+    assert wiring(world_size=8, devices_per_node=8, **keys).inter_bandwidth == inf
+
+
+def test_the_slowest_of_nodes_that_differ_counts():
+    slow = {"alpha": "5 us", "bandwidth": "6 GB/s"}
+    inter = {"link": [LINK, slow]}
+    found = wiring(world_size=4, devices_per_node=2, link=[LINK, slow], inter_node=inter)
+    assert (found.intra_alpha, found.intra_bandwidth) == (5e-6, 6e9)
+    assert (found.inter_alpha, found.inter_bandwidth) == (5e-6, 6e9)
+
+
+def test_stages_through_host_memory_add_up():
+    tree = {"kind": "pcie_tree", "p2p_level": "loc", "host_memory": "1e6 GB/s"}
+    found = wiring(world_size=2, topology=tree, link=LINK)
+    assert found.intra_bandwidth == pytest.approx(12e9)
+    assert wiring(world_size=2, topology="pcie_tree", link=LINK).intra_bandwidth == 24e9

@@ -1,0 +1,113 @@
+"""Tables of a validation in the terminal."""
+
+import io
+import re
+
+import pytest
+from measured_times import row, step, two_clusters, validation
+from rich.console import Console
+
+from simdp.reports import validation_words as words
+from simdp.reports.validation_table import tables
+
+
+def printed(study):
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(tables(study), soft_wrap=True)
+    return console.export_text()
+
+
+def cells(text, start):
+    """Cells of the first line that begins with a word."""
+    (line, *_) = [line for line in text.splitlines() if line.strip().startswith(start)]
+    return re.split(r"\s{2,}", line.strip())
+
+
+def test_every_point_stands_in_its_clusters_table_with_its_error():
+    text = printed(validation([step(0.1, 0.11, set={"cluster.world_size": 8})]))
+    assert cells(text, "resnet") == [
+        "resnet",
+        "world_size 8",
+        "predicted",
+        "100 ms",
+        "110 ms",
+        "99 ... 121 ms",
+        "+10.0 %",
+    ]
+
+
+def test_a_cluster_is_summed_up_with_its_naive_predictors():
+    points = [step(0.1, 0.11, linear=0.15), step(0.2, 0.2, role="calibration")]
+    text = printed(validation(points))
+    # points, predicted, mean, worst, noise, tau, inside, linear, ring
+    assert cells(text[text.index("Step times") :], "box")[1:] == [
+        "2",
+        "1",
+        "10.0 %",
+        "10.0 %",
+        "2.0 %",
+        "1.00",
+        "100.0 %",
+        "50.0 %",
+        "100.0 %",
+    ]
+
+
+def test_scenarios_have_rows_of_their_own_where_a_cluster_has_several():
+    one = printed(validation([step()]))
+    two = printed(validation([step(), step(scenario="bert")]))
+    assert "- resnet" not in one
+    assert "- resnet" in two
+    assert "- bert" in two
+
+
+def test_several_clusters_have_a_row_for_all_of_them():
+    assert "all clusters" not in printed(validation([step()]))
+    text = printed(validation([step(0.1, 0.11), step(0.1, 0.13, cluster="rack")]))
+    assert cells(text, "all clusters")[1:5] == ["2", "2", "20.0 %", "30.0 %"]
+
+
+def test_a_table_of_a_collective_has_a_row_and_its_cluster_a_mean():
+    rows = [row(2**20, 1.0, 1.2), row(2**26, 1.0, 1.1, set={"cluster.world_size": 8})]
+    text = printed(validation(rows=rows))
+    said = ["all_reduce", "8", "2", "2", "15.0 %", "20.0 %", "10.0 %"]
+    assert cells(text, "box")[1:8] == said
+    assert "mean over tables" in text
+    assert "Step times" not in text
+
+
+def test_no_number_is_cut_on_a_narrow_terminal():
+    assert "…" not in printed(two_clusters())
+
+
+@pytest.mark.parametrize(
+    ("chosen", "said"),
+    [
+        ({}, ""),
+        ({"cluster.world_size": 8, "strategy.overlap": False}, "world_size 8, overlap false"),
+        ({"strategy.kind": "single"}, "strategy single"),
+        ({"strategy": {"kind": "ddp", "bucket_cap": "1 MiB"}}, "strategy ddp(bucket_cap 1 MiB)"),
+        ({"cluster.stragglers.0": None, "x.ends": [1, 2.5]}, "stragglers.0 none, ends [1, 2.5]"),
+    ],
+)
+def test_what_a_point_sets_is_written_short(chosen, said):
+    assert words.setting(chosen) == said
+
+
+def test_values_with_keys_of_their_own_are_named_by_their_kind():
+    points = [{"microbatch": 64, "step_time": "97 ms"}]
+    compute = {"kind": "measured", "points": points, "forward_fraction": 0.33}
+    said = words.setting({"workload.compute": compute})
+    assert said == "compute measured(forward_fraction 0.33)"
+
+
+def test_keys_in_common_are_those_that_would_be_written_alike():
+    a = {"x.compute": {"kind": "measured", "points": [1]}, "x.batch": 1, "x.size": 2}
+    b = {"x.compute": {"kind": "measured", "points": [2]}, "x.batch": 3}
+    assert words.in_common([a, b]) == ["x.compute"]
+    assert words.in_common([a]) == list(a)
+
+
+def test_times_have_the_unit_that_suits_them():
+    assert [words.time(t) for t in (2.0, 0.0125, 5e-6)] == ["2 s", "12.5 ms", "5 us"]
+    assert words.interval(0.9, 1.1) == "0.9 ... 1.1 s"

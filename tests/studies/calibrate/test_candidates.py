@@ -1,0 +1,66 @@
+"""The formula on arrays: the same seconds as the cost that a scenario has."""
+
+from math import inf
+
+import numpy as np
+import pytest
+
+from simdp.collectives.costs import Wiring
+from simdp.collectives.costs.nccl import NcclCost
+from simdp.collectives.costs.ways import WAYS
+from simdp.studies.calibrate.candidates import Candidates, Point
+from simdp.studies.calibrate.constants import nccl_constants, restraints, typical_values
+
+BOX = Wiring(8, 1, 8, 3.4e-6, 300e9, 0.0, inf, 0)
+PAIR = Wiring(16, 2, 8, 3.4e-6, 300e9, 14e-6, 100e9, 4)
+THIN = Wiring(8, 8, 1, 0.0, inf, 14e-6, 1.25e9, 1)
+
+COSTS = {
+    "published": {},
+    "summed": {"stages": "summed"},
+    "nvls": {"algorithms": ["ring", "tree", "nvls"]},
+    "flows": {"flow_bandwidth": "0.4 GB/s", "flows_per_pair": 2, "two_nodes": 0.6},
+    "host": {"host_bandwidth": "30 GB/s", "protocols": ["ll", "simple"]},
+    "slow": {"hop": {"inter": "0.4 ms"}, "base": "9 us", "ramp": "50 us"},
+}
+
+
+@pytest.mark.parametrize("name", COSTS)
+@pytest.mark.parametrize("wiring", [BOX, PAIR, THIN], ids=["box", "pair", "thin"])
+def test_arrays_give_the_seconds_of_the_cost(name, wiring):
+    cost = NcclCost.model_validate(COSTS[name])
+    points = [
+        Point(collective, 4.0**k, wiring) for collective in sorted(WAYS) for k in range(1, 16, 2)
+    ]
+    wanted = [cost.seconds(*point) for point in points]
+    found = Candidates(cost, points).seconds(typical_values(cost, points))
+    np.testing.assert_allclose(found, wanted, rtol=1e-12)
+
+
+def test_constants_that_no_point_can_speak_of_are_not_offered():
+    def keys(wiring, collective="all_reduce", **cost):
+        points = [Point(collective, 1024.0, wiring)]
+        return [c.key for c in nccl_constants(NcclCost.model_validate(cost), points)]
+
+    assert keys(BOX)[:3] == ["efficiency.intra.simple", "launch", "ramp"]
+    assert not any("inter" in key or key == "tree_efficiency" for key in keys(BOX))
+    assert not any("intra" in key for key in keys(THIN))
+    assert "tree_efficiency" in keys(THIN)
+    assert "tree_efficiency" not in keys(THIN, "all_gather")
+    assert "nvls_efficiency" in keys(BOX, algorithms=["nvls"])
+    assert not any("ll128" in key for key in keys(PAIR, protocols=["ll", "simple"]))
+    assert len(keys(PAIR)) == len({*keys(PAIR)}) == 15
+
+
+def test_flags_leave_ll_a_half_and_ll128_120_of_128_bytes_of_what_simple_gets():
+    cost = NcclCost()
+    points = [Point("all_reduce", 1024.0, BOX)]
+    constants, base = nccl_constants(cost, points), typical_values(cost, points)
+    broken = restraints(constants, base)
+    values = np.array([constant.typical for constant in constants])
+    assert not broken(values).any()
+    keys = [constant.key for constant in constants]
+    values[keys.index("efficiency.intra.simple")] = 0.5
+    assert broken(values).tolist() == pytest.approx(
+        [np.log(0.29 / 0.25) / 0.02, np.log(0.74 / 0.5 / 0.9375) / 0.02, 0, 0], rel=1e-3
+    )

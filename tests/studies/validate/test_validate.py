@@ -1,0 +1,167 @@
+"""Validation of scenarios: simulated points beside measured ones."""
+
+import pytest
+
+import simdp
+from simdp.engine.simulate import simulate
+from simdp.errors import ScenarioError
+from simdp.scenario import load_scenario
+from simdp.studies.validate import validate
+from simdp.studies.validate.steps import shortened
+
+KNOWN = {
+    "data": "a bench",
+    "residual": "1 %",
+    "intervals": {
+        "cluster.link.alpha": ["4 us", "8 us"],
+        "cluster.overheads.hook": ["0 s", "1 us"],
+    },
+}
+TABLE = {
+    "collective": "all_reduce",
+    "set": {"cluster.world_size": 2},
+    "times": {"1 KiB": "12 us", "1 MiB": "60 us", "64 MiB": "3 ms"},
+    "calibration": "every_second",
+}
+
+
+def test_points_are_what_simulate_says_of_them(write):
+    path = write("box.yaml")
+    found = validate([path])
+    played = [
+        simdp.simulate(load_scenario(path, {"cluster.world_size": n, "numerics": False}))
+        for n in (1, 2, 4)
+    ]
+    times = [result.metrics["step_time_s"] for result in played]
+    assert [point.simulated for point in found.points] == pytest.approx(times)
+    assert [p.measured for p in found.points] == pytest.approx([30e-6, 64e-6, 90e-6])
+    assert [p.samples for p in found.points] == pytest.approx([8.0, 16.0, 32.0])
+    assert [p.role for p in found.points] == ["calibration", "predicted", "predicted"]
+    assert [p.linear for p in found.points] == pytest.approx([None, 30e-6, 30e-6])
+    assert [p.note for p in found.points] == [None, None, "a slow switch"]
+    assert found.sources == {"box": "a bench"}
+
+
+def test_without_a_calibration_an_interval_is_a_point(write):
+    for point in validate([write("box.yaml")]).points:
+        assert point.low == point.simulated == point.high
+
+
+def test_intervals_are_simulated_with_either_end_of_each_constant(write):
+    path = write("box.yaml", measured={"calibration": KNOWN})
+    last = validate([path]).points[-1]
+
+    def time(**settings):
+        dotted = {f"cluster.{key.replace('__', '.')}": value for key, value in settings.items()}
+        scenario = load_scenario(path, {**dotted, "numerics": False})
+        return simulate(scenario).metrics["step_time_s"]
+
+    rest = 1.645 * 0.01 * last.simulated
+    down = last.simulated - time(link__alpha="4 us")
+    up = time(link__alpha="8 us") - last.simulated, time(overheads__hook="1 us") - last.simulated
+    assert min(down, *up) > 0
+    assert last.low == pytest.approx(last.simulated - (down**2 + rest**2) ** 0.5)
+    assert last.high == pytest.approx(last.simulated + (up[0] ** 2 + up[1] ** 2 + rest**2) ** 0.5)
+
+
+def test_tables_are_what_the_collective_takes_by_itself(write):
+    found = validate([write("box.yaml", measured={"points": [], "collectives": [TABLE]})])
+    assert [row.role for row in found.rows] == ["calibration", "predicted", "calibration"]
+    # Both ways of the one link between two ranks: 2 (n - 1) (alpha + beta S / n).
+    expected = [2 * (5e-6 + row.nbytes / 2 / 25e9) for row in found.rows]
+    assert [row.simulated for row in found.rows] == pytest.approx(expected)
+    assert {row.world_size for row in found.rows} == {2}
+
+
+def test_tables_have_intervals_too(write):
+    path = write("box.yaml", measured={"collectives": [TABLE], "calibration": KNOWN})
+    row = validate([path]).rows[0]
+    rest = 1.645 * 0.01 * row.simulated
+    assert row.low == pytest.approx(row.simulated - (2e-6**2 + rest**2) ** 0.5)
+    assert row.high == pytest.approx(row.simulated + (6e-6**2 + rest**2) ** 0.5)
+
+
+def test_a_timed_cost_tells_the_times_of_tables(write):
+    costs = {"cost": {"kind": "nccl"}}
+    path = write("box.yaml", measured={"collectives": [TABLE]}, collectives=costs)
+    scenario = load_scenario(path)
+    from simdp.engine.wiring import wiring_of
+
+    _, (table,) = scenario.measured_scenarios()
+    wiring = wiring_of(table.cluster)
+    for row in validate([path]).rows:
+        seconds = table.collectives.cost.seconds("all_reduce", row.nbytes, wiring)
+        assert row.simulated == seconds
+
+
+def test_the_results_are_the_same_for_any_number_of_processes(write, tmp_path):
+    for number in range(3):
+        write(f"box{number}.yaml", measured={"collectives": [TABLE], "calibration": KNOWN})
+    done = []
+    here = validate([tmp_path], processes=1, progress=lambda *parts: done.append(parts))
+    assert validate([tmp_path], processes=2).to_json() == here.to_json()
+    assert done[-1] == (12, 12)
+    assert [done for done, _ in done] == sorted(done for done, _ in done)
+
+
+def test_noise_is_the_largest_of_a_clusters_scenarios(write, tmp_path):
+    cluster = {"machine": "dgx-1", "world_size": 4}
+    write("a.yaml", measured={"noise": "1 %"}, cluster=cluster)
+    write("b.yaml", measured={"noise": "3 %"}, cluster=cluster)
+    write("c.yaml")
+    assert validate([tmp_path]).noise == {"dgx-1": 0.03, "c": 0.0}
+
+
+def test_several_machines_may_be_one_cluster(write, tmp_path):
+    cluster = {"machine": "dgx-1", "world_size": 4}
+    write("a.yaml", measured={"cluster": "Lab", "collectives": [TABLE]}, cluster=cluster)
+    write("b.yaml", measured={"cluster": "Lab"})
+    found = validate([tmp_path])
+    assert found.clusters == ["Lab"]
+    assert {one.cluster for one in (*found.points, *found.rows)} == {"Lab"}
+
+
+def test_what_is_left_out_is_passed_on(write):
+    left_out = [{"set": {"cluster.world_size": 3}, "reason": "a shared machine"}]
+    (found,) = validate([write("box.yaml", measured={"excluded": left_out})]).excluded
+    assert (found.scenario, found.cluster, found.reason) == ("box", "box", "a shared machine")
+
+
+def test_a_point_takes_two_steps_unless_the_scenario_says_how_many(load):
+    assert shortened(load()).workload.steps == 2
+    assert shortened(load({"workload.epochs": 3})).workload.epochs is None
+    assert shortened(load({"workload.steps": 7})).workload.steps == 7
+
+
+@pytest.mark.parametrize(
+    ("collective", "cost", "said"),
+    [
+        (
+            "reduce_scatter",
+            "links",
+            "collectives.cost: links has no algorithm for reduce_scatter; use nccl or table.",
+        ),
+        (
+            "reduce_scatter",
+            {"kind": "nccl", "algorithms": ["tree"]},
+            "collectives.cost: cost nccl has no algorithm for reduce_scatter",
+        ),
+    ],
+)
+def test_a_table_that_the_cost_does_not_know_is_refused(collective, cost, said, write):
+    table = {**TABLE, "collective": collective}
+    said_here = {"points": [], "collectives": [table]}
+    path = write("box.yaml", measured=said_here, collectives={"cost": cost})
+    with pytest.raises(ScenarioError) as caught:
+        validate([path])
+    (line,) = caught.value.problems
+    assert line.startswith(f"{path}: measured.collectives.0: {said}")
+
+
+def test_an_interval_that_cannot_be_says_at_which_point(write):
+    wrong = {**KNOWN, "intervals": {"cluster.link.alpha": ["6 us", "8 us"]}}
+    path = write("box.yaml", measured={"calibration": wrong})
+    with pytest.raises(ScenarioError) as caught:
+        validate([path])
+    (line,) = caught.value.problems
+    assert line.startswith(f"{path}: measured.points.1: measured.calibration.intervals.cluster")

@@ -1,0 +1,106 @@
+"""``python -m simdp validate``: what it prints and writes, and what it refuses."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from small_scenario import MINIMAL
+
+from simdp.cli import run_command_line
+
+TABLE = {"collective": "all_reduce", "times": {"1 MiB": "70 us", "64 MiB": "4.1 ms"}}
+
+
+@pytest.fixture
+def say(tmp_path, monkeypatch, capsys):
+    """Validate a small scenario; return status, output, and lines of errors."""
+    monkeypatch.chdir(tmp_path)
+    points = [
+        {"set": {"cluster.world_size": 2}, "step_time": "58 us", "role": "calibration"},
+        {"step_time": "100 us"},
+    ]
+    measured = {"source": "a bench", "points": points, "collectives": [TABLE]}
+    Path("box.yaml").write_text(yaml.safe_dump({**MINIMAL, "measured": measured}))
+
+    def say(*arguments, path="box.yaml"):
+        status = run_command_line(["validate", path, *arguments])
+        out, err = capsys.readouterr()
+        return status, out, err.splitlines()
+
+    return say
+
+
+def files(folder="runs/validation"):
+    return sorted(path.name for path in Path(folder).iterdir())
+
+
+def test_it_prints_points_and_clusters_and_writes_a_page_with_pictures(say):
+    status, out, err = say()
+    assert (status, err) == (0, [])
+    for words in ("predicted", "calibration", "100 us", "Step times", "Collectives"):
+        assert words in out
+    assert out.splitlines()[-1] == "files in runs/validation"
+    assert files() == [
+        "collectives_against_measured.png",
+        "report.md",
+        "simulated_against_measured.png",
+        "throughput_box.png",
+        "validation.json",
+    ]
+    page = Path("runs/validation/report.md").read_text()
+    assert all(f"({name})" in page for name in files() if name.endswith("png"))
+
+
+def test_json_is_all_that_it_prints_and_the_same_as_the_file(say):
+    status, out, err = say("--json", "--no-plots", "--out", "here")
+    assert (status, err) == (0, [])
+    assert files("here") == ["report.md", "validation.json"]
+    assert out == Path("here/validation.json").read_text()
+    assert [point["role"] for point in json.loads(out)["points"]] == ["calibration", "predicted"]
+
+
+def test_quiet_prints_nothing(say):
+    assert say("--quiet", "--no-plots") == (0, "", [])
+
+
+def test_a_mean_error_beyond_the_limit_is_status_3_and_says_of_what(say):
+    _, out, _ = say("--json", "--no-plots")
+    steps = json.loads(out)["clusters"][0]["mean_error"]
+    tables = json.loads(out)["collectives"][0]["mean_error"]
+    status, _, err = say("--quiet", "--no-plots", "--max-error", "0.1%")
+    said = [f"{error:.1%}".replace("%", " %") for error in (steps, tables)]
+    assert status == 3
+    assert err == [
+        f"box: the mean error of its predicted steps is {said[0]}, and may be 0.1 %.",
+        f"box: the mean error of its predicted collectives is {said[1]}, and may be 0.1 %.",
+    ]
+    assert files() == ["report.md", "validation.json"]
+
+
+def test_a_mean_error_within_the_limit_is_status_0(say):
+    assert say("--quiet", "--no-plots", "--max-error", "1000 %") == (0, "", [])
+
+
+@pytest.mark.parametrize("text", ["10", "ten", "-3%"])
+def test_a_limit_that_is_no_share_is_refused(text, say):
+    assert say("--no-plots", "--max-error", text) == (
+        2,
+        "",
+        [f'--max-error: {text!r} is not a share of 0 % or more; write for example "2 %".'],
+    )
+    assert not Path("runs").exists()
+
+
+def test_a_path_that_is_not_there_is_refused(say):
+    assert say(path="nothing.yaml") == (2, "", ["nothing.yaml: there is no such file."])
+
+
+def test_a_scenario_that_is_wrong_is_refused_before_anything_is_written(say):
+    Path("bad.yaml").write_text(Path("box.yaml").read_text().replace("100 us", "100 B"))
+    status, out, err = say(path="bad.yaml")
+    assert (status, out) == (2, "")
+    assert err == [
+        "bad.yaml: measured.points.1.step_time: '100 B' is not a time; write for example \"5 us\"."
+    ]
+    assert not Path("runs").exists()

@@ -1,0 +1,117 @@
+"""Machines: what a scenario takes in, and what its own keys win over."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+import simdp
+from simdp.cluster.machine import MACHINES, describe, read_machine
+from simdp.errors import ScenarioError
+from simdp.machines import with_machine
+from simdp.scenario import load_scenario
+
+WORKLOAD = {"model": {"kind": "parameters", "num_params": 1_000_000}, "microbatch": 8}
+
+
+def write(folder, file="x.yaml", /, **raw):
+    path = folder / file
+    path.write_text(yaml.safe_dump(raw))
+    return path
+
+
+def scenario(folder, overrides=None, cluster=None, **more):
+    cluster = {"machine": "dgx-1", "world_size": 8, **(cluster or {})}
+    return load_scenario(write(folder, cluster=cluster, workload=WORKLOAD, **more), overrides)
+
+
+@pytest.mark.parametrize("name", MACHINES.names())
+def test_every_machine_runs_on_one_rank_one_node_and_two_nodes(name, tmp_path):
+    per_node = read_machine(name, Path()).cluster.get("devices_per_node", 1)
+    has_network = "inter_node" in read_machine(name, Path()).cluster
+    for world_size in {1, per_node, per_node * (1 + has_network)}:
+        one = scenario(tmp_path, cluster={"machine": name, "world_size": world_size})
+        assert simdp.simulate(one).metrics["step_time_s"] > 0
+
+
+@pytest.mark.parametrize("name", MACHINES.names())
+def test_every_figure_of_a_machine_has_a_source_and_every_interval_holds_its_constant(name):
+    machine = read_machine(name, Path())
+    assert machine.source
+    brought = {"cluster": machine.cluster, "collectives": machine.collectives}
+    calibration = machine.calibration
+    for key in calibration.intervals if calibration else ():
+        here = brought
+        for part in key.split("."):
+            here = here[int(part) if isinstance(here, list) else part]  # the constant is there
+    assert "device" in describe(name) or " x " in describe(name)
+
+
+def test_a_machine_brings_what_the_scenario_does_not_say(tmp_path):
+    cluster = scenario(tmp_path).cluster
+    assert cluster.machine == "dgx-1"
+    assert cluster.devices_per_node == 8
+    assert cluster.inter_node.links_per_node == 4
+
+
+def test_keys_of_the_scenario_win(tmp_path):
+    own = {"link": "nvlink3", "inter_node": {"links_per_node": 2}}
+    cluster = scenario(tmp_path, cluster=own).cluster
+    assert cluster.link.name == "nvlink3"
+    assert (cluster.inter_node.links_per_node, cluster.inter_node.link.name) == (2, "ib-edr")
+
+
+def test_settings_act_on_what_the_machine_brings(tmp_path):
+    settings = {"cluster.link.alpha": "9 us", "cluster.machine": "dgx-2"}
+    cluster = scenario(tmp_path, settings, cluster={"machine": "dgx-1"}).cluster
+    assert cluster.machine == "dgx-2"
+    assert cluster.link.alpha == 9e-6
+    assert cluster.devices_per_node == 16
+
+
+def test_a_resolved_scenario_loads_again(tmp_path):
+    first = scenario(tmp_path)
+    again = load_scenario(write(tmp_path, "again.yaml", **first.resolved()))
+    assert again == first
+
+
+def test_machines_can_be_swept(tmp_path):
+    swept = scenario(tmp_path, sweep={"cluster.machine": ["dgx-1", "dgx-a100"]})
+    names = [point.cluster.link.name for _, point in swept.points()]
+    assert names == ["nvlink2", "nvlink3"]
+    again = load_scenario(write(tmp_path, "again.yaml", **swept.resolved()))
+    assert [point for _, point in again.points()] == [point for _, point in swept.points()]
+
+
+def test_a_machine_can_be_a_file_beside_the_scenario(tmp_path):
+    write(
+        tmp_path,
+        "mine.yaml",
+        cluster={"devices_per_node": 2, "device": "t4-16gb", "link": "pcie3-x16"},
+        source="ours",
+    )
+    one = scenario(tmp_path, cluster={"machine": "mine.yaml", "world_size": 2})
+    assert one.cluster.device.name == "t4-16gb"
+    moved = one.resolved(tmp_path / "runs")
+    assert moved["cluster"]["machine"] == "../mine.yaml"
+
+
+def test_a_cost_of_another_kind_replaces_that_of_the_machine():
+    raw = {"cluster": {"machine": "dgx-1"}, "collectives": {"cost": {"kind": "links"}}}
+    assert with_machine(raw, Path())["collectives"]["cost"] == {"kind": "links"}
+
+
+def test_an_unknown_machine_is_named_with_those_that_there_are(tmp_path):
+    with pytest.raises(ScenarioError, match=r"cluster\.machine: unknown machine 'dgx1'; known: "):
+        scenario(tmp_path, cluster={"machine": "dgx1"})
+
+
+def test_a_file_that_is_no_machine_is_refused(tmp_path):
+    write(tmp_path, "mine.yaml", cluster={}, sauce="?")
+    with pytest.raises(ScenarioError, match=r"mine\.yaml: .*unknown key 'sauce'"):
+        scenario(tmp_path, cluster={"machine": "mine.yaml"})
+    (tmp_path / "mine.yaml").write_text("[1]")
+    with pytest.raises(ScenarioError, match=r"mine\.yaml: is no machine; it must be a mapping"):
+        scenario(tmp_path, cluster={"machine": "mine.yaml"})
+    with pytest.raises(ScenarioError, match=r"cluster\.machine: .*absent\.yaml: there is no such"):
+        scenario(tmp_path, cluster={"machine": "absent.yaml"})
