@@ -1,0 +1,150 @@
+"""Arguments of the probes: lists, sizes and choices, with errors of one line."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from typing import NoReturn, TypeVar
+
+from simdp.errors import SimdpError, unknown_name
+from simdp.probes.errors import ProbeError
+from simdp.units import parse, parse_percent
+
+T = TypeVar("T")
+
+MiB = 2**20
+
+PRECISIONS = ("full", "tf32", "bf16", "fp16")
+"""float32; float32 whose products are in TF32; autocast to bfloat16 or to float16."""
+
+BACKENDS = ("gloo", "nccl")
+DEVICES = ("cpu", "cuda")
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, but what is wrong is one line and an exception."""
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse the arguments.
+
+        Raises
+        ------
+        ProbeError
+            Always.
+        """
+        raise ProbeError(f"{self.prog}: {message.rstrip('.')}; --help lists what there is.")
+
+
+def listed(read: Callable[[str], T], repeats: bool = False) -> Callable[[str], list[T]]:
+    """Read ``a,b,c``, each with ``read``; nothing twice, unless it may be."""
+
+    def read_all(text: str) -> list[T]:
+        found = [read(part.strip()) for part in text.split(",")]
+        if not repeats and len(set(map(str, found))) < len(found):
+            raise argparse.ArgumentTypeError(f"{text!r} has something twice; give each once")
+        return found
+
+    return read_all
+
+
+def positive(text: str) -> int:
+    """Read a whole number from 1 on."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number >= 1")
+    return int(text)
+
+
+def one_of(what: str, known: Sequence[str]) -> Callable[[str], str]:
+    """Read one of some names."""
+
+    def read(text: str) -> str:
+        if text not in known:
+            raise argparse.ArgumentTypeError(unknown_name(what, text, known))
+        return text
+
+    return read
+
+
+def bucket_cap(text: str) -> int | None:
+    """Read a bucket's limit in MiB, as torch's bucket_cap_mb; ``default`` is torch's own, None."""
+    return None if text == "default" else positive(text)
+
+
+def size(text: str) -> int:
+    """Read bytes with their unit, such as ``64 KiB``."""
+    try:
+        nbytes = parse(text, "data size")
+    except SimdpError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if nbytes < 4 or nbytes != int(nbytes):
+        raise argparse.ArgumentTypeError(f"{text!r} is less than one float32, 4 B")
+    return int(nbytes)
+
+
+def add_ranks(parser: Parser) -> None:
+    """Add what says where ranks run."""
+    parser.add_argument(
+        "--world-sizes", type=listed(positive), default=[1, 2], help="numbers of ranks: 1,2,4"
+    )
+    parser.add_argument("--backend", type=one_of("backend", BACKENDS), default="gloo")
+    add_device(parser)
+    parser.add_argument(
+        "--ranks-per-device", type=positive, default=1, help="ranks that share a GPU, with gloo"
+    )
+
+
+def add_device(parser: Parser) -> None:
+    """Add what says on what a rank computes."""
+    parser.add_argument("--device", type=one_of("device", DEVICES), default="cpu")
+    parser.add_argument("--threads", type=positive, default=1, help="CPU threads of each rank")
+
+
+def share(text: str) -> float:
+    """Read a share such as ``5 %``."""
+    try:
+        return parse_percent(text)
+    except SimdpError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def add_quiet(parser: Parser) -> None:
+    """Add what is done about other programs on the machine."""
+    parser.add_argument(
+        "--max-foreign",
+        type=share,
+        default=0.05,
+        help="share of the cores that other programs may use; else a round is taken again",
+    )
+    parser.add_argument("--tries", type=positive, default=40, help="of a round, at most")
+
+
+def add_precision(parser: Parser) -> None:
+    """Add the precisions to measure in; the first is that of probes that know one alone."""
+    known = one_of("precision", PRECISIONS)
+    parser.add_argument("--precision", type=listed(known), default=["full"])
+
+
+def check_device(
+    device: str, backend: str, ranks_per_device: int, precisions: Sequence[str]
+) -> None:
+    """Refuse what does not go together.
+
+    Raises
+    ------
+    ProbeError
+        If the backend cannot serve the device, or the device has no such precision.
+    """
+    if backend == "nccl" and device == "cpu":
+        raise ProbeError("--backend: nccl has no CPU tensors; write --device cuda, or gloo.")
+    if backend == "nccl" and ranks_per_device > 1:
+        raise ProbeError(
+            f"--ranks-per-device: nccl refuses {ranks_per_device} ranks on one GPU; "
+            "write --backend gloo."
+        )
+    if device == "cpu" and ranks_per_device > 1:
+        raise ProbeError(
+            "--ranks-per-device: ranks on a CPU share its cores anyway; leave this out, "
+            "or write --device cuda."
+        )
+    if device == "cpu" and "tf32" in precisions:
+        raise ProbeError("--precision: a CPU has no tf32; write full, bf16 or fp16.")

@@ -1,0 +1,107 @@
+"""``python -m simdp.probes.collectives``: how long torch's collectives take, by size and backend.
+
+Starts its ranks itself, or runs under torchrun. Writes a log per number of ranks in the form of
+nccl-tests, which ``calibrate nccl-tests`` and ``collectives.cost: table`` read.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+import tempfile
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from simdp.probes import arguments
+from simdp.probes.errors import ProbeError, require_torch, run, say
+from simdp.probes.figures import median
+from simdp.probes.nccl_table import PERF, table
+from simdp.probes.record import write_text
+
+SIZES = [2**k for k in range(10, 28)]
+"""1 KiB to 128 MiB."""
+
+
+def parser() -> arguments.Parser:
+    """The probe's arguments."""
+    found = arguments.Parser(prog="simdp.probes.collectives", description=__doc__)
+    arguments.add_ranks(found)
+    found.set_defaults(world_sizes=[2])
+    known = arguments.one_of("collective", list(PERF))
+    found.add_argument("--collectives", type=arguments.listed(known), default=["all_reduce"])
+    found.add_argument(
+        "--sizes", type=arguments.listed(arguments.size), default=SIZES, help="64 KiB,25 MiB"
+    )
+    found.add_argument("--warm-up", type=arguments.positive, default=3)
+    found.add_argument("--calls", type=arguments.positive, default=20, help="timed, per round")
+    arguments.add_quiet(found)
+    found.add_argument("--rounds", type=arguments.positive, default=3)
+    found.add_argument("--out", type=Path, default=Path(), help="folder of the logs")
+    return found
+
+
+def main(given: Sequence[str]) -> None:
+    """Measure as the arguments say.
+
+    Raises
+    ------
+    ProbeError
+        If arguments do not fit together, torch is missing, or a rank fails.
+    """
+    args = parser().parse_args(given)
+    arguments.check_device(args.device, args.backend, args.ranks_per_device, ())
+    if 1 in args.world_sizes:
+        raise ProbeError("--world-sizes: 1 rank has nobody to talk to; write 2 or more.")
+    require_torch()
+    import torch
+
+    about = f"simdp.probes.collectives, {args.backend} on {args.device}, torch {torch.__version__}"
+    for world_size, collectives in (_measure(args) or {}).items():
+        ranks = [f"{platform.node()} {args.device}"] * int(world_size)
+        tables = [
+            table(
+                collective,
+                int(world_size),
+                {int(nbytes): median(times) for nbytes, times in by_size.items()},
+                ranks,
+                about,
+            )
+            for collective, by_size in collectives.items()
+        ]
+        path = args.out / f"{args.backend}_{args.device}_{world_size}ranks.log"
+        write_text(path, "\n".join(tables))
+        say(f"log: {path}")
+
+
+def _measure(args: Any) -> dict[str, Any] | None:
+    """Run the ranks; what rank 0 has found, in the process that has rank 0 or started it."""
+    from simdp.probes.collective_runs import Job, measure
+    from simdp.probes.group import Place, launch
+
+    place = Place(args.backend, args.device, args.ranks_per_device, args.threads)
+    with tempfile.TemporaryDirectory() as folder:
+        handed_over = Path(folder) / "found.json"
+        job = Job(
+            collectives=args.collectives,
+            world_sizes=sorted(args.world_sizes),
+            sizes=sorted(args.sizes),
+            warm_up=args.warm_up,
+            calls=args.calls,
+            rounds=args.rounds,
+            max_foreign=args.max_foreign,
+            tries=args.tries,
+            collect=partial(_hand_over, handed_over),
+        )
+        launch(measure, job, max(args.world_sizes), place)
+        return json.loads(handed_over.read_text()) if handed_over.exists() else None
+
+
+def _hand_over(path: Path, found: dict[str, Any]) -> None:
+    path.write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    sys.exit(run(main, sys.argv[1:]))

@@ -1,0 +1,129 @@
+"""``python -m simdp.probes.ddp``: step times of DDP, with and without communication.
+
+Starts its ranks itself, or runs under torchrun, on one node or several. Writes one record: the
+machine, the times, DDP's own logging data, and for each model a scenario with ``measured:``.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from simdp.probes import arguments, zoo
+from simdp.probes.errors import ProbeError, require_torch, run, say
+from simdp.probes.record import About, ddp_record, write_yaml
+
+
+def parser() -> arguments.Parser:
+    """The probe's arguments."""
+    found = arguments.Parser(prog="simdp.probes.ddp", description=__doc__)
+    arguments.add_ranks(found)
+    arguments.add_precision(found)
+    found.add_argument("--models", type=arguments.listed(str), default=["mlp", "transformer"])
+    found.add_argument("--set", action="append", default=[], help="resnet50.image_size=64")
+    found.add_argument(
+        "--bucket-caps",
+        type=arguments.listed(arguments.bucket_cap),
+        default=[1, 25],
+        help="in MiB, as bucket_cap_mb; or default",
+    )
+    found.add_argument(
+        "--microbatch",
+        type=arguments.listed(arguments.positive, repeats=True),
+        default=[8],
+        help="samples per rank: one for all models, or one for each",
+    )
+    optimizers = arguments.one_of("optimizer", ("sgd", "adam", "adamw"))
+    found.add_argument("--optimizer", type=optimizers, default="sgd")
+    found.add_argument("--warm-up", type=arguments.positive, default=5)
+    found.add_argument("--steps", type=arguments.positive, default=20, help="timed, per round")
+    arguments.add_quiet(found)
+    found.add_argument("--rounds", type=arguments.positive, default=5)
+    found.add_argument("--table", help="log of simdp.probes.collectives, for the scenarios")
+    found.add_argument("--out", type=Path, default=Path("probe_ddp.yaml"), help="the record")
+    found.add_argument("--scenarios", type=Path, help="folder: write each model's scenario too")
+    return found
+
+
+def main(given: Sequence[str]) -> None:
+    """Measure as the arguments say.
+
+    Raises
+    ------
+    ProbeError
+        If arguments do not fit together, torch is missing, or a rank fails.
+    """
+    args = parser().parse_args(given)
+    if len(args.precision) > 1:
+        raise ProbeError("--precision: a record is of one precision; run the probe once for each.")
+    arguments.check_device(args.device, args.backend, args.ranks_per_device, args.precision)
+    models = zoo.chosen(args.models, args.set)
+    microbatch = _per_model(args.microbatch, list(models))
+    require_torch()
+    about = About(
+        backend=args.backend,
+        device=args.device,
+        ranks_per_device=args.ranks_per_device,
+        microbatch=microbatch,
+        precision=args.precision[0],
+        optimizer=args.optimizer,
+        table=args.table,
+    )
+    found = _measure(args, models, about)
+    if found is None:  # another rank has it
+        return
+    noted = {key: value for key, value in vars(args).items() if key not in ("out", "scenarios")}
+    record = ddp_record(found, about, noted)
+    write_yaml(args.out, record, "Written by python -m simdp.probes.ddp.")
+    say(f"record: {args.out}")
+    for name, scenario in record["scenarios"].items() if args.scenarios else ():
+        path = args.scenarios / f"probe_{name}.yaml"
+        write_yaml(path, scenario, f"How long does a step of {name} take here under DDP?")
+        say(f"scenario: {path}")
+
+
+def _per_model(sizes: Sequence[int], names: Sequence[str]) -> dict[str, int]:
+    if len(sizes) not in (1, len(names)):
+        raise ProbeError(
+            f"--microbatch: {len(sizes)} sizes for {len(names)} models; give one, or one for each."
+        )
+    return dict(zip(names, [*sizes] * (len(names) if len(sizes) == 1 else 1), strict=True))
+
+
+def _measure(args: Any, models: dict[str, zoo.Settings], about: About) -> dict[str, Any] | None:
+    """Run the ranks; what rank 0 has found, in the process that has rank 0 or started it."""
+    from simdp.probes.ddp_runs import Job, measure
+    from simdp.probes.group import Place, launch
+
+    place = Place(args.backend, args.device, args.ranks_per_device, args.threads)
+    with tempfile.TemporaryDirectory() as folder:
+        handed_over = Path(folder) / "found.json"
+        job = Job(
+            models=models,
+            world_sizes=sorted(args.world_sizes),
+            bucket_caps=args.bucket_caps,
+            microbatch=about.microbatch,
+            precision=about.precision,
+            optimizer=args.optimizer,
+            warm_up=args.warm_up,
+            steps=args.steps,
+            rounds=args.rounds,
+            max_foreign=args.max_foreign,
+            tries=args.tries,
+            collect=partial(_hand_over, handed_over),
+        )
+        launch(measure, job, max(args.world_sizes), place)
+        return json.loads(handed_over.read_text()) if handed_over.exists() else None
+
+
+def _hand_over(path: Path, found: dict[str, Any]) -> None:
+    path.write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    sys.exit(run(main, sys.argv[1:]))

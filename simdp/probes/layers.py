@@ -1,0 +1,123 @@
+"""``python -m simdp.probes.layers``: forward and backward times of layers, and of whole steps.
+
+Writes a CSV of each model, micro-batch and precision, which ``model: {kind: profile}`` reads, and
+``steps.yaml``: the machine, and each model's ``compute: measured``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from simdp.probes import arguments, zoo
+from simdp.probes.errors import require_torch, run, say
+from simdp.probes.figures import median, milliseconds, percentiles
+from simdp.probes.intervals import LayerTimes
+from simdp.probes.record import measured_compute, write_text, write_yaml
+
+COLUMNS = ("name", "forward_us", "weight_grad_us", "input_grad_us", "gradient_bytes")
+
+
+def parser() -> arguments.Parser:
+    """The probe's arguments."""
+    found = arguments.Parser(prog="simdp.probes.layers", description=__doc__)
+    arguments.add_device(found)
+    arguments.add_precision(found)
+    found.add_argument("--models", type=arguments.listed(str), default=["mlp", "transformer"])
+    found.add_argument("--set", action="append", default=[], help="resnet50.image_size=64")
+    found.add_argument("--microbatch", type=arguments.listed(arguments.positive), default=[1, 8])
+    optimizers = arguments.one_of("optimizer", ("sgd", "adam", "adamw"))
+    found.add_argument("--optimizer", type=optimizers, default="sgd")
+    found.add_argument("--warm-up", type=arguments.positive, default=5)
+    found.add_argument("--steps", type=arguments.positive, default=20)
+    found.add_argument("--out", type=Path, default=Path("probe_layers"), help="folder")
+    return found
+
+
+def main(given: Sequence[str]) -> None:
+    """Measure as the arguments say.
+
+    Raises
+    ------
+    ProbeError
+        If arguments do not fit together, or torch is missing.
+    """
+    args = parser().parse_args(given)
+    arguments.check_device(args.device, "gloo", 1, args.precision)
+    models = zoo.chosen(args.models, args.set)
+    require_torch()
+    import torch
+
+    from simdp.probes import device as devices
+    from simdp.probes.group import Place, check_devices
+
+    check_devices(1, Place("gloo", args.device, 1, args.threads))
+    torch.set_num_threads(args.threads)
+    device = torch.device(args.device, *([0] if args.device == "cuda" else []))
+    made = {name: _of_model(args, name, settings, device) for name, settings in models.items()}
+    record = {
+        "probe": "layers",
+        "machine": devices.machine(device, args.threads),
+        "device": devices.figures(device, args.precision),
+        "models": made,
+    }
+    path = args.out / "steps.yaml"
+    write_yaml(path, record, "Written by python -m simdp.probes.layers.")
+    say(f"record: {path}")
+
+
+def _of_model(args: Any, name: str, settings: zoo.Settings, device: Any) -> dict[str, Any]:
+    """Measure one model at every precision and micro-batch; its part of the record."""
+    from simdp.probes.layer_times import measure
+    from simdp.probes.steps import Stepper
+
+    compute = {}
+    for precision in args.precision:
+        points, notes = [], []
+        for microbatch in args.microbatch:
+            stepper = Stepper(settings, microbatch, precision, args.optimizer, device)
+            times = stepper.run(stepper.module, args.warm_up, args.steps)
+            layers = measure(stepper, args.warm_up, args.steps)
+            file = f"{name}_{precision}_{microbatch}.csv"
+            about = f"{name}, {precision}, micro-batches of {microbatch}, on {args.device}"
+            write_text(args.out / file, csv(layers, about))
+            points.append((microbatch, {part: [value] for part, value in times._asdict().items()}))
+            notes.append(
+                {
+                    "microbatch": microbatch,
+                    "step_time": percentiles(times.step),
+                    "sum_of_layers": milliseconds(
+                        sum(layers.forward) + sum(layers.weight_grad) + sum(layers.input_grad)
+                    ),
+                    "profile": file,
+                }
+            )
+            say(f"{about}: {milliseconds(median(times.step))}")
+        compute[precision] = {"steps": notes, "compute": measured_compute(points)}
+    return {"model": settings, "precisions": compute}
+
+
+def csv(layers: LayerTimes, about: str) -> str:
+    """Write layer times as the model ``profile`` reads them.
+
+    Parameters
+    ----------
+    layers : LayerTimes
+        In forward order.
+    about : str
+        Stands in front, as a comment.
+    """
+    lines = [
+        f"# {about}; what has no parameters is in the line of the layer before it",
+        ",".join(COLUMNS),
+    ]
+    for name, forward, to_weight, to_input, nbytes in zip(*layers, strict=True):
+        times = (f"{1e6 * seconds:.3f}" for seconds in (forward, to_weight, to_input))
+        lines.append(",".join([name, *times, str(nbytes)]))
+    return "".join(f"{line}\n" for line in lines)
+
+
+if __name__ == "__main__":
+    sys.exit(run(main, sys.argv[1:]))
