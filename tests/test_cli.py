@@ -459,11 +459,19 @@ def test_no_command_at_all_prints_the_help(say):
 def test_gallery_draws_its_pictures_and_names_them(say, monkeypatch):
     pytest.importorskip("simdp.reports.plots")
     pictures = (("tiny", "timeline"), ("tiny", "loss"), ("sweep", "scaling"))
+    measured = ("measured", ".", "simulated_against_measured")
     monkeypatch.setattr("simdp.studies.gallery.PICTURES", pictures)
+    monkeypatch.setattr("simdp.studies.gallery.VALIDATIONS", (measured,))
+    point = "{set: {cluster.world_size: 2}, step_time: 1 ms}"
+    Path("validation").mkdir()
+    Path("validation/one.yaml").write_text(
+        f"{Path('tiny.yaml').read_text()}\nmeasured: {{source: made up, points: [{point}]}}\n"
+    )
     status, out, _ = say("gallery", "--scenarios", ".", "--out", "pictures")
     wanted = [f"pictures/{name}_{kind}.png" for name, kind in pictures]
+    wanted.append("pictures/measured_simulated_against_measured.png")
     assert (status, out.splitlines()) == (0, wanted)
-    assert made() == sorted(wanted)
+    assert [path for path in made() if path.endswith(".png")] == sorted(wanted)
 
 
 def test_gallery_shows_scenarios_that_are_there():
@@ -472,6 +480,9 @@ def test_gallery_shows_scenarios_that_are_there():
     scenarios = Path(__file__).parents[1] / "scenarios"
     for name, kind in gallery.PICTURES:
         assert (scenarios / f"{name}.yaml").is_file()
+        assert kind in plots.PLOTS
+    for _, folder, kind in gallery.VALIDATIONS:
+        assert (scenarios / "validation" / folder).is_dir()
         assert kind in plots.PLOTS
 
 

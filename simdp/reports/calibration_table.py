@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from simdp.reports import validation_words as words
+from simdp.reports.wide_table import wide_table
 from simdp.results.calibration import CalibrationStudy
 from simdp.results.step_calibration import StepCalibration
 from simdp.units import format_quantity
@@ -91,9 +91,4 @@ def _next(study: CalibrationStudy | StepCalibration) -> str:
 
 
 def _table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    table = Table(title=Text(title), box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for number, head in enumerate(heads):
-        table.add_column(head, justify="right" if number and head else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*map(Text, row))
-    return table
+    return wide_table(title, [(head, bool(n and head)) for n, head in enumerate(heads)], rows)

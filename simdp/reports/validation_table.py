@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from rich import box
-from rich.console import Console, Group, RenderableType
-from rich.measure import Measurement
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from simdp.reports import validation_words as words
 from simdp.reports.validation_words import Column
+from simdp.reports.wide_table import wide_table
 from simdp.results.validation import Validation
 
 
@@ -32,13 +31,4 @@ def tables(validation: Validation) -> RenderableType:
 
 
 def _table(title: str, columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> Table:
-    table = Table(title=Text(title), box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for column in columns:
-        side = "right" if column.is_number else "left"
-        table.add_column(column.head, justify=side, no_wrap=True)  # type: ignore[arg-type]
-    for row in rows:
-        table.add_row(*map(Text, row))
-    # As wide as it is: on a narrow terminal a number that is cut off is worse than a long line.
-    wide = Console(width=1000)
-    table.width = Measurement.get(wide, wide.options, table).maximum
-    return table
+    return wide_table(title, [(column.head, column.is_number) for column in columns], rows)

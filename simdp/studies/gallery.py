@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from simdp.reports.plots import render
 from simdp.scenario import load_scenario
 from simdp.studies.collective_request import Request, answer
 from simdp.studies.sweep import sweep
+from simdp.studies.validate import validate
 
 PICTURES = (
     ("8gpu_ring", "timeline"),
@@ -37,6 +39,23 @@ COLLECTIVES: dict[str, dict[str, Any]] = {
 }
 """What is asked of an all_reduce on the cluster of a scenario, for the plots of collectives."""
 
+VALIDATIONS = (
+    ("validation", ".", "simulated_against_measured"),
+    ("validation_hkbu", "hkbu", "throughput_curves"),
+    ("validation_pollux", "pollux", "throughput_curves"),
+)
+"""Name, folder below ``validation`` and kind of plot of each picture of measured clusters."""
+
+
+WITH_INTERVALS = ("throughput_curves",)
+"""Plots that show how sure a prediction is."""
+
+
+def pictures() -> list[str]:
+    """Names of all pictures, without their suffix."""
+    names = [f"{scenario}_{kind}" for scenario, kind in PICTURES]
+    return names + [f"{name}_{kind}" for name, _, kind in VALIDATIONS]
+
 
 def draw_gallery(scenarios: Path, out: Path) -> Iterator[Path]:
     """Simulate the gallery's scenarios and write their pictures.
@@ -61,4 +80,10 @@ def draw_gallery(scenarios: Path, out: Path) -> Iterator[Path]:
             if name not in studies:
                 studies[name] = sweep(load_scenario(scenario))
             write_whole(path, partial(render, studies[name], kind))
+        yield path
+    for name, folder, kind in VALIDATIONS:
+        found = validate([scenarios / "validation" / folder], intervals=kind in WITH_INTERVALS)
+        steps = replace(found, rows=())
+        path = out / f"{name}_{kind}.png"
+        write_whole(path, partial(render, steps, kind))
         yield path
