@@ -7,7 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import answers, fabrics, growth, layers, network, processes, table, traffic
+from benchmarks import (
+    answers,
+    fabrics,
+    growth,
+    layers,
+    network,
+    processes,
+    table,
+    traffic,
+    validation,
+)
 from simdp.collectives.ring import RingAllReduce
 
 ROOT = Path(__file__).parents[1]
@@ -109,3 +119,42 @@ def test_a_copy_reads_and_writes_what_a_ring_must(world_size):
     # Every chunk is added n - 1 times (three accesses), and replaces n - 1 times (two).
     per_chunk = (world_size - 1) * (3 + 2) * traffic.NUM_ELEMENTS // 2
     assert traffic.copied_elements(plan) == per_chunk
+
+
+def cluster(name, mean, worst=0.1, tau=0.95, count=10, noise=0.02):
+    errors = {"mean_error": mean, "worst_error": worst, "tau": tau}
+    return {"name": name, "num_predicted": count, "noise": noise, **errors}
+
+
+def test_the_targets_of_a_cluster_follow_its_noise():
+    names = [name for several in validation.GROUPS.values() for name in several]
+    errors = {"HKBU": 0.06, "dgx-1": 0.02, "dgx-2": 0.10, "dgx-a100": 0.02}
+    clusters = [cluster(name, errors.get(name, 0.01)) for name in names]
+    clusters.append(cluster("lambda-v100", 0.09))
+    rows = {what: reached for what, *_, reached in validation.cluster_rows(clusters)}
+    assert not rows["HKBU: mean error, 10 steps"]
+    assert rows["NVIDIA: mean error, 30 steps"]
+    assert rows["Lambda: mean error, 10 steps"]
+    noisy = [cluster(c["name"], c["mean_error"], noise=0.05, tau=0.8) for c in clusters]
+    rows = {what: reached for what, *_, reached in validation.cluster_rows(noisy)}
+    assert rows["HKBU: mean error, 10 steps"]
+    assert not rows["HKBU: Kendall's tau"]
+
+
+def test_tables_count_between_fitted_sizes_or_beyond_fitted_nodes():
+    def row(table, ranks, role, nbytes, error):
+        place = {"scenario": "box", "table": table, "collective": "all_reduce"}
+        return {**place, "world_size": ranks, "role": role, "nbytes": nbytes, "error": error}
+
+    points = [
+        row(0, 2, "calibration", 1, 0.5),
+        row(0, 2, "predicted", 2, -0.06),
+        row(1, 16, "predicted", 1, 0.9),
+        row(1, 16, "predicted", 2**26, 0.2),
+        row(2, 2, "predicted", 2**26, 0.7),
+    ]
+    rows = list(validation.collective_rows(points))
+    assert [(what, figure, reached) for what, figure, _, reached in rows] == [
+        ("all_reduce between fitted sizes, mean of 1 tables", "6.0 %", True),
+        ("all_reduce from 64 MiB, box, 16 ranks", "20.0 %", False),
+    ]
