@@ -5,19 +5,24 @@ Each part may be valid alone. What is looked at here needs several of them, at o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from simdp.cluster import Cluster
+from simdp.cluster import Cluster, Device
 from simdp.cluster.device import DEVICES
-from simdp.collectives import Collectives
+from simdp.collectives import Collectives, Cost
 from simdp.errors import unknown_name
 from simdp.placement import among_others, layout
 from simdp.strategies import Strategy
 from simdp.strategies.memory import host_memory, host_memory_needed
 from simdp.units import format_quantity
+from simdp.wiring import wiring_of
 from simdp.workload import Workload
-from simdp.workload.compute.measured import FromMeasurements
+from simdp.workload.compute.measured import (
+    FromMeasurements,
+    MeasuredPoint,
+    is_contradiction,
+)
 from simdp.workload.step_costs import time_beside_compute
 
 Sure = Callable[..., bool]
@@ -89,22 +94,44 @@ def measured_problems(cluster: Cluster, workload: Workload) -> list[str]:
                 f"workload.compute.points: none holds for device {device.name or 'without a name'}"
                 "; add one of it, or one that names no device."
             )
-        for point in points:
-            beside = time_beside_compute(workload, point.microbatch, device)
-            if point.step_time <= beside:
-                found.append(
-                    f"workload.compute.points.{compute.points.index(point)}.step_time: "
-                    f"{format_quantity(point.step_time, 'time')} holds no compute, since the host "
-                    f"and the update take {format_quantity(float(f'{beside:.3g}'), 'time')} of it "
-                    "on one device; give the time of a whole step."
-                )
+        found += _too_short(workload, device, points)
     return list(dict.fromkeys(found))
+
+
+def _too_short(
+    workload: Workload, device: Device, points: Sequence[MeasuredPoint]
+) -> Iterator[str]:
+    """Refuse steps that leave no time for compute, or less than smaller batches take."""
+    compute = workload.compute
+    assert isinstance(compute, FromMeasurements)
+    smaller, least = 0, 0.0
+    for point in points:
+        beside = time_beside_compute(workload, point.microbatch, device)
+        left, step_time = point.step_time - beside, format_quantity(point.step_time, "time")
+        place = f"workload.compute.points.{compute.points.index(point)}.step_time"
+        if left <= 0:
+            yield (
+                f"{place}: {step_time} holds no compute, since the host and the update take "
+                f"{_three_digits(beside)} of it on one device; give the time of a whole step."
+            )
+        elif is_contradiction(least, left):
+            yield (
+                f"{place}: {step_time} leaves {_three_digits(left)} for compute beside the copy of "
+                f"the batch, less than the {_three_digits(least)} of microbatch {smaller}; correct "
+                "one of them, or workload.input."
+            )
+        elif left > least:
+            smaller, least = point.microbatch, left
+
+
+def _three_digits(seconds: float) -> str:
+    return format_quantity(float(f"{seconds:.3g}"), "time")
 
 
 def algorithm_problems(
     cluster: Cluster, collectives: Collectives, called: Sequence[str], among_jobs: bool = False
 ) -> list[str]:
-    """Refuse algorithms that cannot serve the cluster, of the collectives that are called.
+    """Refuse algorithms, or a cost, that cannot serve the cluster in what is called.
 
     Parameters
     ----------
@@ -128,7 +155,16 @@ def algorithm_problems(
             )
         if why:
             found.append(f"collectives.{name}: {algorithm.kind} {why}")
-    return found
+    return found + _cost_problems(cluster, collectives.cost, called)
+
+
+def _cost_problems(cluster: Cluster, cost: Cost, called: Sequence[str]) -> list[str]:
+    """Refuse a cost that cannot tell the time of a collective that is called."""
+    if not cost.timed:
+        return []
+    wiring = wiring_of(cluster)
+    wrong = [cost.problem_with(name, wiring) for name in dict.fromkeys(called)]
+    return [f"collectives.cost: {line}." for line in wrong if line]
 
 
 def _peak_problems(cluster: Cluster, dtype: str) -> list[str]:

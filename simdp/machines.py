@@ -7,6 +7,7 @@ What the scenario says itself wins: a key of ``cluster``, or of what is inside `
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,17 @@ Raw = dict[str, Any]
 
 MACHINE = "cluster.machine"
 
+NAMING = ("cluster", MACHINE)
+"""Keys that may name a machine. What sets them comes first, then what it brings is taken in, and
+then other keys are set inside of that."""
+
 MERGED = ("inter_node", "overheads", "cost")
 """Keys inside which single keys win; all others are taken or replaced as a whole."""
+
+
+def may_name(keys: Iterable[str]) -> bool:
+    """Whether one of some dotted keys may name a machine."""
+    return any(key in NAMING for key in keys)
 
 
 def with_machine(raw: Raw, base: Path) -> Raw:

@@ -13,7 +13,7 @@ from pydantic import Field, PlainSerializer, PlainValidator, field_validator, mo
 from simdp.cluster.machine import Calibration
 from simdp.collectives import FAMILIES
 from simdp.errors import ScenarioError, UnitError, unknown_name
-from simdp.machines import MACHINE, with_machine
+from simdp.machines import may_name, with_machine
 from simdp.overrides import Raw, override_all, set_key
 from simdp.percent import Percent
 from simdp.spec import PositiveSeconds, Spec, Throughput, problem
@@ -247,8 +247,7 @@ def built(
             lines += [f"{place}.set.{line}" for line in error.problems]
     if lines:
         return lines, []
-    sizes = [point["cluster"].get("world_size") for point in points]
-    largest = max([size for size in sizes if isinstance(size, int)], default=1)
+    largest = max(map(world_size, points), default=1)
     scenarios: list[S] = []
     for (place, _), point in zip(settings(measured), points, strict=True):
         found, scenario = look_at(point, largest)
@@ -258,9 +257,16 @@ def built(
     return lines, scenarios
 
 
+def world_size(raw: Raw) -> int:
+    """World size of a scenario as plain data; 1 where that is no number."""
+    cluster = raw.get("cluster")
+    size = cluster.get("world_size") if isinstance(cluster, dict) else None
+    return size if isinstance(size, int) else 1
+
+
 def _set(filled: Raw, written: Raw, chosen: Raw, base: Path) -> Raw:
     """Set what a point sets; one that names its own machine starts from the file's own keys."""
-    if MACHINE in chosen:
+    if may_name(chosen):
         point = override_all(copy.deepcopy(written), chosen, base)
         return {**with_machine(point, base), "numerics": False}
     point = copy.deepcopy(filled)

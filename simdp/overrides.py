@@ -13,7 +13,7 @@ from simdp.cluster.device import DEVICES
 from simdp.cluster.link import LINKS
 from simdp.cluster.machine import is_file
 from simdp.errors import ScenarioError
-from simdp.machines import MACHINE, with_machine
+from simdp.machines import NAMING, may_name, with_machine
 
 Raw = dict[str, Any]
 
@@ -97,15 +97,18 @@ def override_all(raw: Raw, settings: Mapping[str, Any], base: Path) -> Raw:
     raw : dict
         The scenario as plain data; changed.
     settings : mapping of str to value
-        Dotted keys; the machine is set first, whatever its place.
+        Dotted keys; those that may name a machine are set first, whatever their place.
     base : Path
         Folder that relative paths start from.
     """
     settings = dict(settings)
-    if MACHINE in settings:
-        override(raw, MACHINE, settings.pop(MACHINE))
-    swept = MACHINE in (settings.get("sweep") or raw.get("sweep") or ())
-    if settings and not swept:
+    for key in NAMING:
+        if key in settings:
+            override(raw, key, settings.pop(key))
+    sweeps = settings.get("sweep") or raw.get("sweep")
+    swept = [key.removeprefix("sweep.") for key in settings if key.startswith("sweep.")]
+    swept += sweeps if isinstance(sweeps, dict) else []
+    if settings and not may_name(swept):
         raw = with_machine(raw, base)
     for key, value in settings.items():
         override(raw, key, value)
@@ -122,11 +125,13 @@ def grid(raw: Raw, base: Path) -> Iterator[tuple[Raw, Raw]]:
         chosen = dict(zip(sweep, values, strict=True))
         plain = {key: value for key, value in raw.items() if key not in ("sweep", "measured")}
         point = copy.deepcopy(plain)
-        if MACHINE in chosen:
-            set_key(point, MACHINE, chosen[MACHINE])
+        first = [key for key in NAMING if key in chosen]
+        for key in first:
+            set_key(point, key, chosen[key])
         point = with_machine(point, base)
         for key, value in chosen.items():
-            set_key(point, key, value)
+            if key not in first:
+                set_key(point, key, value)
         yield chosen, point
 
 

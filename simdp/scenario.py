@@ -26,8 +26,8 @@ from simdp.feasibility import (
     straggler_problems,
 )
 from simdp.files import read_json, read_yaml
-from simdp.machines import MACHINE, with_machine
-from simdp.measured import Measured, built, contradictions
+from simdp.machines import may_name, with_machine
+from simdp.measured import Measured, built, contradictions, world_size
 from simdp.neighbours import Neighbour, neighbour_problems
 from simdp.overrides import Raw, grid, move_paths, override_all, sweep_problems
 from simdp.spec import Bool, Int, Spec, problem, problems
@@ -152,7 +152,10 @@ class Scenario(Spec):
             Where it will lie: its paths start from there. Left out, from where they do now.
         """
         raw: Raw = self.model_dump(mode="json", exclude_none=True)
-        if MACHINE in self.sweep:  # what one of them brings would win over the others
+        if self.cluster.machine is not None:  # what it brings would fill a key that says null
+            raw["cluster"] |= _nulls(self.cluster)
+            raw["collectives"]["cost"] |= _nulls(self.collectives.cost)
+        if may_name(self.sweep):  # what one of them brings would win over the others
             raw = copy.deepcopy(self._written)
         return raw if folder is None else move_paths(raw, self._base.resolve(), folder.resolve())
 
@@ -224,10 +227,10 @@ def checked(raw: Raw, base: Path) -> Scenario:
     if found:
         raise ScenarioError(found)
     written = raw
-    if not (raw.get("sweep") and MACHINE in raw["sweep"]):
+    if not may_name(raw.get("sweep") or ()):
         raw = with_machine(raw, base)
     points = list(grid(raw, base)) if raw.get("sweep") else [({}, raw)]
-    largest = max([_world_size(point) for _, point in points])
+    largest = max([world_size(point) for _, point in points])
     looked_at = [_look_at(point, base, largest) for _, point in points]
     each = [found for found, _ in looked_at]
     lines = [line for line in each[0] if all(line in other for other in each)]
@@ -247,7 +250,7 @@ def checked(raw: Raw, base: Path) -> Scenario:
         scenario = _build({**points[-1][1], "sweep": raw["sweep"]}, base)
     if lines:
         raise ScenarioError(lines)
-    if MACHINE in scenario.sweep:
+    if may_name(scenario.sweep):
         scenario._written = written
     return _with_measured(scenario, written, base)
 
@@ -268,11 +271,10 @@ def _with_measured(scenario: Scenario, written: Raw, base: Path) -> Scenario:
     return scenario
 
 
-def _world_size(raw: Raw) -> int:
-    """World size of a scenario as plain data; 1 where that is no number."""
-    cluster = raw.get("cluster")
-    size = cluster.get("world_size") if isinstance(cluster, dict) else None
-    return size if isinstance(size, int) else 1
+def _nulls(spec: Spec) -> Raw:
+    """Keys of a spec that were written as null."""
+    written = spec.model_fields_set
+    return {key: None for key, value in spec if value is None and key in written}
 
 
 def _build(raw: Raw, base: Path) -> Scenario:

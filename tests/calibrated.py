@@ -11,7 +11,7 @@ def calibration():
     ]
     constants = (FittedConstant("launch", "10 us", "9 us", "11 us", True),)
     following = NextPoint("all_reduce", 1, 8, 2.0**24, "all_reduce of 25 MiB", 0.1, 0.05)
-    return CalibrationStudy("box", tuple(points), constants, 0.05, following, "", "0.1.0")
+    return CalibrationStudy("box", constants, 0.05, "", "0.1.0", tuple(points), following)
 
 
 def step_calibration(next_point=True):
@@ -25,4 +25,4 @@ def step_calibration(next_point=True):
         FittedConstant("collectives.cost.ramp", "3 us", "1 us", "90 us", False),
     )
     following = NextStep("box: world_size=16", 0.1, 0.05) if next_point else None
-    return StepCalibration("box", points, constants, 0.04, following, "cluster: {}\n", "0.1.0")
+    return StepCalibration("box", constants, 0.04, "cluster: {}\n", "0.1.0", points, following)

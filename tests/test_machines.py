@@ -69,6 +69,32 @@ def test_settings_act_on_what_the_machine_brings(tmp_path):
     assert cluster.devices_per_node == 16
 
 
+@pytest.mark.parametrize("key", ["cluster", "cluster.machine"])
+def test_what_names_another_machine_leaves_nothing_of_the_first(key, tmp_path):
+    """Settings, sweeps and measured points take the other machine in, whole."""
+    other = {"machine": "hkbu-10gbe", "world_size": 8}
+    wanted = scenario(tmp_path, cluster=other)
+    value = other if key == "cluster" else other["machine"]
+    points = [{"set": {key: value}, "step_time": "1 s"}]
+    (measured,), _ = scenario(
+        tmp_path, measured={"source": "x", "points": points}
+    ).measured_scenarios()
+    ((_, swept),) = scenario(tmp_path, sweep={key: [value]}).points()
+    ((_, late),) = scenario(tmp_path, {f"sweep.{key}": [value], "seed": 0}).points()
+    for found in (scenario(tmp_path, {key: value, "seed": 0}), measured, swept, late):
+        assert found.cluster == wanted.cluster
+        assert found.collectives == wanted.collectives
+
+
+def test_a_key_that_says_null_stays_null(tmp_path):
+    whole = {"machine": "hkbu-10gbe", "devices_per_node": None}
+    one = scenario(tmp_path, cluster={**whole, "world_size": 16})
+    assert one.cluster.num_nodes == 1
+    assert load_scenario(write(tmp_path, "again.yaml", **one.resolved())) == one
+    swept = scenario(tmp_path, cluster=whole, sweep={"cluster.world_size": [8, 16]})
+    assert [point.cluster.num_nodes for _, point in swept.points()] == [1, 1]
+
+
 def test_a_resolved_scenario_loads_again(tmp_path):
     first = scenario(tmp_path)
     again = load_scenario(write(tmp_path, "again.yaml", **first.resolved()))
@@ -109,6 +135,9 @@ def test_an_unknown_machine_is_named_with_those_that_there_are(tmp_path):
 def test_a_file_that_is_no_machine_is_refused(tmp_path):
     write(tmp_path, "mine.yaml", cluster={}, sauce="?")
     with pytest.raises(ScenarioError, match=r"mine\.yaml: .*unknown key 'sauce'"):
+        scenario(tmp_path, cluster={"machine": "mine.yaml"})
+    write(tmp_path, "mine.yaml", cluster={"machine": "dgx-1"}, source="?")
+    with pytest.raises(ScenarioError, match=r"mine\.yaml: cluster: a machine cannot take in anoth"):
         scenario(tmp_path, cluster={"machine": "mine.yaml"})
     (tmp_path / "mine.yaml").write_text("[1]")
     with pytest.raises(ScenarioError, match=r"mine\.yaml: is no machine; it must be a mapping"):

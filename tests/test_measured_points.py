@@ -149,6 +149,10 @@ P0, T0 = "measured.points.0", "measured.collectives.0"
             f"{P0}.set: cluster: world_size 4 is neither one partly used node of 3 devices",
         ),
         (
+            {"step_time": "1 s", "set": {"cluster": 5}},
+            f"{P0}.set: cluster: 5 is not a mapping of keys to values.",
+        ),
+        (
             {"step_time": "1 s", "set": {"cluster.world_size.x": 3}},
             f"{P0}.set.cluster.world_size.x: cluster.world_size is 4, which has no keys inside.",
         ),

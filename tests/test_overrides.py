@@ -219,6 +219,11 @@ def test_a_point_whose_parts_do_not_fit_is_named(refuse):
     )
 
 
+def test_a_sweep_that_is_set_to_a_number_is_refused(load):
+    with pytest.raises(ScenarioError, match="sweep: 5 is not a mapping; write sweep: "):
+        load({"sweep": 5})
+
+
 @pytest.mark.parametrize(
     ("sweep", "line"),
     [

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError, field_validator
 
 from simdp.errors import ScenarioError, unknown_name
 from simdp.files import Catalogue, read_yaml
@@ -63,6 +63,13 @@ class Machine(Spec):
     collectives: dict[str, Any] = Field(default_factory=dict)
     source: dict[str, Any] | str
     calibration: Calibration | None = None
+
+    @field_validator("cluster")
+    @classmethod
+    def _stands_alone(cls, value: dict[str, Any]) -> dict[str, Any]:
+        if "machine" in value:
+            raise problem("a machine cannot take in another one; write out its keys.")
+        return value
 
 
 def is_file(name: str) -> bool:

@@ -10,7 +10,7 @@ from simdp.collectives import Collectives, Part, Plan
 from simdp.engine.choice import Planner
 from simdp.engine.network.sharing import meeting
 from simdp.engine.ops import Launch
-from simdp.engine.wiring import wiring_of
+from simdp.wiring import wiring_of
 
 MAX_TRANSFERS_PER_CALL = 2_000
 MAX_TRANSFERS_PER_RUN = 100_000

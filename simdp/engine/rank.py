@@ -22,10 +22,10 @@ from simdp.engine.record import StepRecord, mean_losses
 from simdp.engine.replicas import Replicas
 from simdp.engine.samples import Samples
 from simdp.engine.slowdown import Slowdown
-from simdp.engine.wiring import wiring_of
 from simdp.results.trace import SETUP
 from simdp.scenario import Scenario
 from simdp.strategies.base import Bucket, Pending, Script, Tensor
+from simdp.wiring import wiring_of
 from simdp.workload.faults import Fault
 from simdp.workload.layers import Buffer
 from simdp.workload.layers.base import Synchronised

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from simdp.engine.simulate import play
-from simdp.engine.wiring import wiring_of
 from simdp.results.metrics import steady_step_time, times
 from simdp.results.trace import StepEnds, TraceBuilder
 from simdp.scenario import Scenario
+from simdp.wiring import wiring_of
 
 NETWORK = {"link": None, "inter_node": None}
 """What collectives know of a cluster, and strategies the bandwidth between nodes."""

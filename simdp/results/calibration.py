@@ -87,21 +87,17 @@ class NextPoint:
 
 
 @dataclass(frozen=True)
-class CalibrationStudy:
-    """A calibration of collectives.
+class Calibrated:
+    """What every calibration finds.
 
     Attributes
     ----------
     name : str
         Of the machine.
-    points : tuple of FittedPoint
-        By file, collective and size.
     constants : tuple of FittedConstant
-        What was fitted, the weightiest first.
+        What was fitted.
     residual : float
         Root mean square of the relative errors.
-    next_point : NextPoint
-        What to measure next.
     entry : str
         The machine, in YAML.
     version : str
@@ -109,10 +105,8 @@ class CalibrationStudy:
     """
 
     name: str
-    points: tuple[FittedPoint, ...]
     constants: tuple[FittedConstant, ...]
     residual: float
-    next_point: NextPoint
     entry: str
     version: str
 
@@ -125,3 +119,19 @@ class CalibrationStudy:
     def undetermined(self) -> list[str]:
         """Keys of the constants that the data leave open."""
         return [constant.key for constant in self.constants if not constant.is_determined]
+
+
+@dataclass(frozen=True)
+class CalibrationStudy(Calibrated):
+    """A calibration of collectives; its constants are sorted, the weightiest first.
+
+    Attributes
+    ----------
+    points : tuple of FittedPoint
+        By file, collective and size.
+    next_point : NextPoint
+        What to measure next.
+    """
+
+    points: tuple[FittedPoint, ...]
+    next_point: NextPoint

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
-from simdp.results.calibration import FittedConstant
+from simdp.results.calibration import Calibrated
 
 
 @dataclass(frozen=True)
@@ -49,41 +48,16 @@ class NextStep:
 
 
 @dataclass(frozen=True)
-class StepCalibration:
+class StepCalibration(Calibrated):
     """A calibration by step times.
 
     Attributes
     ----------
-    name : str
-        Of the machine.
     points : tuple of FittedStep
         Those that the constants bear on.
-    constants : tuple of FittedConstant
-        What was fitted.
-    residual : float
-        Root mean square of the relative errors.
     next_point : NextStep or None
         None where the scenarios predict nothing.
-    entry : str
-        The machine, in YAML.
-    version : str
-        Of simdp.
     """
 
-    name: str
     points: tuple[FittedStep, ...]
-    constants: tuple[FittedConstant, ...]
-    residual: float
     next_point: NextStep | None
-    entry: str
-    version: str
-
-    def to_json(self) -> str:
-        """Write it as JSON, for machines that read it; without the entry, which is YAML."""
-        said = {key: value for key, value in asdict(self).items() if key != "entry"}
-        return json.dumps(said, indent=1) + "\n"
-
-    @property
-    def undetermined(self) -> list[str]:
-        """Keys of the constants that the data leave open."""
-        return [constant.key for constant in self.constants if not constant.is_determined]

@@ -15,7 +15,6 @@ from simdp.collectives import FAMILIES, member_of
 from simdp.collectives.base import Algorithm
 from simdp.collectives.costs import Cost
 from simdp.engine.collective import Bench
-from simdp.engine.wiring import wiring_of
 from simdp.errors import ScenarioError, unknown_name
 from simdp.placement import split_ranks
 from simdp.results.bandwidth import ITEMSIZE, ROOTED
@@ -27,6 +26,7 @@ from simdp.results.collective import (
 )
 from simdp.results.nccl_tests import NcclLog
 from simdp.spec import Spec, problems
+from simdp.wiring import wiring_of
 
 NOT_OURS = {
     "alltoall": "all_to_all",

@@ -11,10 +11,12 @@ from pydantic import ValidationError
 from simdp.errors import ScenarioError
 from simdp.overrides import set_key
 from simdp.scenario import Scenario
-from simdp.spec import problems
+from simdp.spec import Spec, problems
 
 
-def with_values(scenario: Scenario, raw: Mapping[str, Any], values: Mapping[str, Any]) -> Scenario:
+def with_values(
+    scenario: Scenario, raw: Mapping[str, Any], values: Mapping[str, Any], where: str = ""
+) -> Scenario:
     """Set keys of a scenario.
 
     Parameters
@@ -25,12 +27,27 @@ def with_values(scenario: Scenario, raw: Mapping[str, Any], values: Mapping[str,
         The same as plain data, as `Scenario.resolved` writes it.
     values : mapping of str to value
         Dotted keys, and what stands there now, as in YAML.
+    where : str
+        Leads the errors: the place that the values come from.
 
     Raises
     ------
     ScenarioError
         If there is no such key, or a value does not suit it.
     """
+    try:
+        made = _made(scenario, raw, values)
+    except ScenarioError as error:
+        if not where:
+            raise
+        raise ScenarioError([f"{where}: {line}" for line in error.problems]) from None
+    changed = scenario.model_copy(update=made)
+    changed._base = scenario.base
+    return changed
+
+
+def _made(scenario: Scenario, raw: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Make the sections anew that hold the keys."""
     sections: dict[str, Any] = {}
     for key, value in values.items():
         section = key.split(".")[0]
@@ -49,18 +66,30 @@ def with_values(scenario: Scenario, raw: Mapping[str, Any], values: Mapping[str,
             lines = [f"{section}.{found.line}" for found in problems(error, part[section])]
             raise ScenarioError(lines) from None
         made[section] = new.settled(scenario.base) if hasattr(new, "settled") else new
-    changed = scenario.model_copy(update=made)
-    changed._base = scenario.base
-    return changed
+    return made
 
 
-def value_at(raw: Any, key: str) -> Any:
-    """What stands at a dotted key of a scenario as plain data; None if nothing does."""
+def value_at(here: Any, key: str) -> Any:
+    """Find what stands at a dotted key; None if nothing does.
+
+    Parameters
+    ----------
+    here : Scenario or mapping
+        A scenario, or one as plain data.
+    key : str
+        Where all that is inside is the same, as a hop of every protocol, it is that.
+    """
     for part in key.split("."):
-        if isinstance(raw, list) and part.isdecimal() and int(part) < len(raw):
-            raw = raw[int(part)]
-        elif isinstance(raw, Mapping):
-            raw = raw.get(part)
+        if isinstance(here, list | tuple):
+            here = here[int(part)] if part.isdecimal() and int(part) < len(here) else None
         else:
-            return None
-    return raw
+            here = _inside(here).get(part)
+    each = list(_inside(here).values())
+    return each[0] if each and all(one == each[0] for one in each) else here
+
+
+def _inside(value: Any) -> Mapping[str, Any]:
+    """Keys of a mapping or of a spec; anything else has none."""
+    if isinstance(value, Spec):
+        return dict(value)
+    return value if isinstance(value, Mapping) else {}

@@ -89,4 +89,4 @@ class Input(Spec):
 
     def blocking_time(self, samples: float) -> float:
         """Time for which a batch keeps the compute stream of one device busy [s]."""
-        return 0.0 if self.pinned else self.copy_time(samples)
+        return 0.0 if self.pinned and self.workers else self.copy_time(samples)

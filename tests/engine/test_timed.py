@@ -7,9 +7,9 @@ import pytest
 
 import simdp
 from simdp.collectives.costs.nccl import NcclCost
-from simdp.engine.wiring import wiring_of
 from simdp.errors import ScenarioError
 from simdp.scenario import checked
+from simdp.wiring import wiring_of
 
 CLUSTER = {
     "world_size": 8,
@@ -101,3 +101,17 @@ def test_other_jobs_on_the_network_need_links():
                 }
             ],
         )
+
+
+@pytest.mark.parametrize(
+    ("cost", "cluster", "collective"),
+    [
+        ({"algorithms": ["tree"]}, {}, "broadcast"),
+        ({"algorithms": ["nvls"]}, {"devices_per_node": 1}, "all_reduce"),
+    ],
+)
+def test_a_cost_must_know_every_collective_that_is_called(cost, cluster, collective):
+    line = f"collectives.cost: cost nccl has no algorithm for {collective}; add ring to its"
+    with pytest.raises(ScenarioError, match=line):
+        scenario({"kind": "nccl", **cost}, cluster)
+    assert scenario({"kind": "nccl", **cost}, {"world_size": 1})

@@ -35,6 +35,9 @@ Efficiency = Annotated[Float, Field(gt=0, le=4)]
 
 PROTOCOLS: tuple[Protocol, ...] = ("ll", "ll128", "simple")
 
+MAX_KNOWN = 4096
+"""Choices that a cost remembers: far more than a run has sizes, and a megabyte."""
+
 HOP_OVER_ALPHA = {
     "intra": {"ll": 0.6 / 3.4, "ll128": 1.9 / 3.4, "simple": 1.0},
     "inter": {"ll": 2.7 / 14, "ll128": 4.0 / 14, "simple": 1.0},
@@ -185,7 +188,7 @@ class NcclCost(Cost):
 
     @cached_property
     def known(self) -> dict[tuple[str, float, Wiring], Choice]:
-        """What was asked before; no part of the value."""
+        """What was asked before, up to `MAX_KNOWN`; no part of the value."""
         return {}
 
     def seconds(self, collective: str, nbytes: float, wiring: Wiring) -> float:
@@ -211,6 +214,8 @@ class NcclCost(Cost):
         if found is None:
             if wrong := self.problem_with(collective, wiring):
                 raise ValueError(wrong)
+            if len(self.known) >= MAX_KNOWN:
+                self.known.clear()
             every = self.choices(collective, nbytes, wiring)
             found = self.known[key] = min(every, key=lambda choice: choice.seconds)
         return found

@@ -46,7 +46,7 @@ def nccl_constants(
     Returns
     -------
     list of Constant
-        The weightiest first.
+        The weightiest first. What is given as 0 is off, and none of them.
     """
     inside = any(point.wiring.local_size > 1 for point in points)
     across = any(point.wiring.num_nodes > 1 for point in points)
@@ -62,7 +62,8 @@ def nccl_constants(
     for place in places[1:]:
         keys += [f"{what}.{place}.{name}" for name in protocols for what in ("efficiency", "hop")]
     spread = GIVEN if is_given else REACHED
-    return [_constant(key, typical[key], spread if key == keys[0] else 1.0) for key in keys]
+    free = [key for key in keys if typical[key]]
+    return [_constant(key, typical[key], spread if key == keys[0] else 1.0) for key in free]
 
 
 def restraints(

@@ -12,6 +12,7 @@ from simdp.collectives.costs.ways import WAYS
 from simdp.collectives.costs.wiring import Wiring
 from simdp.errors import ScenarioError, UnitError, unknown_name
 from simdp.results.nccl_tests import NcclLog, read_nccl_tables
+from simdp.spec import LARGEST, SMALLEST
 from simdp.studies.calibrate.candidates import Point
 from simdp.units import parse
 
@@ -110,6 +111,9 @@ def read_measurements(
         raise ScenarioError(
             [f"--nodes has {len(nodes)} numbers for {len(files)} files; give one, or one each."]
         )
+    for option, count in (("--links-per-node", links_per_node), *(("--nodes", n) for n in nodes)):
+        if count < 1:
+            raise ScenarioError([f"{option} {count}: is no number of 1 or more."])
     each: Sequence[int | None] = list(nodes) * (len(files) if len(nodes) == 1 else 1)
     each = each or [None] * len(files)
     tables: list[_Table] = []
@@ -277,6 +281,8 @@ def _given(option: str, text: str, alpha: float | None) -> LinkFigures:
         bandwidth = parse(text, "bandwidth")
     except UnitError as error:
         raise ScenarioError([f"{option}: {error}"]) from None
+    if not SMALLEST <= bandwidth <= LARGEST:
+        raise ScenarioError([f"{option} {text}: is out of range; give for example 25 GB/s."])
     if alpha is None:
         alpha = NVLINK_ALPHA if bandwidth > FASTEST_PCIE else PCIE_ALPHA
     return LinkFigures(None, alpha, bandwidth, True, "given")

@@ -78,7 +78,7 @@ def calibrate_nccl_tests(
         If a file is no log, points contradict each other, or are fewer than the constants.
     """
     template = _template(cost or {})
-    measured = read_measurements(files, nodes, link, inter_link, links_per_node)
+    measured = _served(template, read_measurements(files, nodes, link, inter_link, links_per_node))
     slowest = measured.inter_link or measured.link
     assert slowest is not None
     constants = nccl_constants(template, measured.points, slowest.is_given)
@@ -109,10 +109,23 @@ def _predictor(
 
 
 def _template(cost: Mapping[str, Any]) -> NcclCost:
+    if not isinstance(cost, Mapping):
+        raise ScenarioError(
+            [f"cost: {cost!r} is not a mapping; write for example {{algorithms: [ring, nvls]}}."]
+        )
     try:
         return NcclCost.model_validate({"kind": "nccl", **cost})
     except ValidationError as error:
         raise ScenarioError([f"cost.{found.line}" for found in problems(error, cost)]) from None
+
+
+def _served(template: NcclCost, measured: Measurements) -> Measurements:
+    """Refuse a collective that no algorithm serves."""
+    asked = dict.fromkeys((point.collective, point.wiring) for point in measured.points)
+    wrong = [template.problem_with(*each) for each in asked]
+    if any(wrong):
+        raise ScenarioError([f"{line}." for line in dict.fromkeys(wrong) if line])
+    return measured
 
 
 def _chosen(constants: Sequence[Constant], only: Sequence[str], num_points: int) -> list[Constant]:

@@ -103,6 +103,10 @@ def fit_steps(paths: Sequence[Path], asked: Sequence[str] = ()) -> StepsFit:
             ["calibrate: no point has role: calibration; say which points may be fitted."]
         )
     constants = [_constant(text, points[0].raw) for text in asked] or _usual(points)
+    keys = [constant.key for constant in constants]
+    if len({*keys}) < len(keys):
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ScenarioError([f"--fit {twice}: is asked for twice; keep one."])
     typical = np.array([constant.typical for constant in constants])
     reached = np.abs(jacobian(_predictor(points, constants), typical, 0.1)).max(axis=1) > 1e-9
     used = [point for point, does in zip(points, reached, strict=True) if does]
@@ -178,8 +182,6 @@ def _constant(text: str, raw: Mapping[str, Any]) -> Constant:
             )
         return Constant(key, dimension, sqrt(least * most), least, most, np.log(most / least) / 2)
     value = value_at(raw, key)
-    if isinstance(value, dict) and len(set(map(str, value.values()))) == 1:
-        value = next(iter(value.values()))  # one for all, as for all protocols
     if value is None or isinstance(value, dict | list | bool):
         raise ScenarioError(
             [f"--fit {key}: has no value to start from; give its bounds, {key}=LOW:HIGH."]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from simdp.cluster.machine import Calibration, read_machine
 from simdp.errors import ScenarioError
 from simdp.scenario import Scenario
-from simdp.studies.variants import with_values
+from simdp.studies.variants import value_at, with_values
 
 NORMAL_90 = 1.645
 """Standard deviations on either side that hold 90 % of a normal distribution."""
@@ -80,16 +80,16 @@ def variants(scenario: Scenario, known: Sequence[Known]) -> list[Variant]:
     for place, calibration in known:
         own = place == OWN
         for key, ends in calibration.intervals.items():
-            if key.startswith(idle) or key in found or not (own or _stands(raw, key)):
+            if key.startswith(idle) or key in found or not (own or value_at(raw, key) is not None):
                 continue
-            low, high = (_with(scenario, raw, key, end, place) for end in ends)
-            values = [_value(one, key) for one in (low, scenario, high)]
-            if _is_between(*values):
+            where = f"{place}.intervals.{key}"
+            low, high = (with_values(scenario, raw, {key: end}, where) for end in ends)
+            if _is_between(*(value_at(one, key) for one in (low, scenario, high))):
                 found[key] = Variant(key, low, high)
             elif own:
                 raise ScenarioError(
                     [
-                        f"{place}.intervals.{key}: {ends[0]} ... {ends[1]} does not hold the "
+                        f"{where}: {ends[0]} ... {ends[1]} does not hold the "
                         "scenario's value; correct one of them."
                     ]
                 )
@@ -122,39 +122,6 @@ def spread(time: float, ends: Sequence[tuple[float, float]], rest: float) -> Int
     down = sum(min(0.0, low - time, high - time) ** 2 for low, high in ends)
     up = sum(max(0.0, low - time, high - time) ** 2 for low, high in ends)
     return Interval(max(time - sqrt(down + square), 0.0), time + sqrt(up + square))
-
-
-def _stands(raw: Any, key: str) -> bool:
-    """Whether a scenario as plain data has a key."""
-    for part in key.split("."):
-        if isinstance(raw, list) and part.isdecimal() and int(part) < len(raw):
-            raw = raw[int(part)]
-        elif isinstance(raw, dict) and part in raw:
-            raw = raw[part]
-        else:
-            return False
-    return True
-
-
-def _with(scenario: Scenario, raw: Any, key: str, value: Any, place: str) -> Scenario:
-    try:
-        return with_values(scenario, raw, {key: value})
-    except ScenarioError as error:
-        where = f"{place}.intervals.{key}"
-        raise ScenarioError([f"{where}: {line}" for line in error.problems]) from None
-
-
-def _value(scenario: Scenario, key: str) -> Any:
-    """The value at a dotted key of a scenario."""
-    here: Any = scenario
-    for part in key.split("."):
-        if isinstance(here, list | tuple):
-            here = here[int(part)]
-        elif isinstance(here, dict):
-            here = here[part]
-        else:
-            here = getattr(here, part, None)
-    return here
 
 
 def _is_between(low: Any, value: Any, high: Any) -> bool:

@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
-from simdp.engine.wiring import wiring_of
 from simdp.results.validation import StepComparison
 from simdp.scenario import Scenario
+from simdp.wiring import wiring_of
 
 
 def ring_step_time(point: Scenario, compute: float) -> float:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from simdp.spec import Int, problem
 from simdp.workload.graph import Graph
 from simdp.workload.layers.timed import TimedLayer
 from simdp.workload.models.timed import TimedModel, chain
+
+
+def _counted(value: Any) -> Any:
+    """``25.6e6`` is a count as well, which YAML reads as a float."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 class Parameters(TimedModel):
@@ -20,14 +25,14 @@ class Parameters(TimedModel):
     Attributes
     ----------
     num_params : int
-        Elements of all layers.
+        Elements of all layers; also as ``25.6e6``.
     num_layers : int
         Layers, with a tensor each. One by default, but 50 where compute is measured: with a single
         one no communication could begin before backward ends.
     """
 
     kind: Literal["parameters"] = "parameters"
-    num_params: Int = Field(ge=1, le=10**13)
+    num_params: Annotated[Int, BeforeValidator(_counted)] = Field(ge=1, le=10**13)
     num_layers: Int = Field(1, ge=1, le=10**5)
 
     brings_times: ClassVar[bool] = False

@@ -7,7 +7,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from simdp.collectives import FAMILIES
-from simdp.collectives.costs import AnyCost, Wiring
+from simdp.collectives.costs import AnyCost, Wiring, nccl
 from simdp.collectives.costs.nccl import NcclCost
 from simdp.collectives.costs.ways import WAYS
 
@@ -138,6 +138,16 @@ def test_what_was_asked_before_is_no_part_of_the_value():
     assert one == other
     assert one.known
     assert cost(**{"launch": "1 us"}) != other
+
+
+def test_a_cost_remembers_no_more_than_it_has_room_for(monkeypatch):
+    monkeypatch.setattr(nccl, "MAX_KNOWN", 3)
+    made = cost()
+    first = made.seconds("all_reduce", 1.0, BOX)
+    for nbytes in range(2, 9):
+        made.seconds("all_reduce", float(nbytes), BOX)
+        assert len(made.known) <= 3
+    assert made.seconds("all_reduce", 1.0, BOX) == first
 
 
 def test_a_cost_is_read_back_as_it_was_written():

@@ -59,6 +59,12 @@ def test_between_and_beyond_points_a_step_is_linear(batch, ms):
     assert found["step_time_s"] == pytest.approx(ms / 1e3, rel=1e-12)
 
 
+@pytest.mark.parametrize(("batch", "ms"), [(8, 100), (16, 95), (12, 97.5)])
+def test_points_that_fall_within_what_steps_scatter_count_as_measured(batch, ms):
+    found = metrics(RESNET, points((8, 100), (16, 95)), microbatch=batch)
+    assert found["step_time_s"] == pytest.approx(ms / 1e3, rel=1e-12)
+
+
 def test_one_point_keeps_its_ratio_to_the_roofline():
     chosen = scenario(RESNET, points((16, 120)), optimizer="none")
     roofline = Roofline([chosen.cluster.device])
@@ -98,6 +104,11 @@ def test_few_parameters_have_as_many_layers():
     assert scenario({**BARE, "num_params": 7}, points((16, 1))).workload.model.num_layers == 7
 
 
+def test_a_number_of_parameters_may_be_written_with_an_exponent():
+    model = scenario({**BARE, "num_params": 25.6e6}, points((16, 1))).workload.model
+    assert model.num_params == 25_600_000
+
+
 def test_devices_of_a_mixed_cluster_have_points_of_their_own():
     compute = {
         "kind": "measured",
@@ -127,8 +138,9 @@ def test_a_rank_without_samples_takes_no_time():
     assert found["compute_s"] == pytest.approx((10 + 10 + 10 + 0) / 4 / 1e3, rel=1e-12)
 
 
-def test_a_copy_that_nothing_hides_is_inside_the_measured_step():
-    feed = {"workers": 2, "sample_size": "100 kB", "link": "pcie3-x16", "pinned": False}
+@pytest.mark.parametrize("how", [{"workers": 2, "pinned": False}, {"workers": 0}])
+def test_a_copy_that_nothing_hides_is_inside_the_measured_step(how):
+    feed = {"sample_size": "100 kB", "link": "pcie3-x16", **how}
     found = metrics(MLP, points((16, 10)), input=feed, host={"step": "1 ms"}, steps=3)
     assert found["step_time_s"] == pytest.approx(10e-3, rel=1e-12)
     assert found["other_s"] > 1e-3
@@ -177,6 +189,20 @@ def test_a_result_loads_again_and_gives_the_same(model):
             {"host": {"step": "10 ms"}, "optimizer": "none"},
             "workload.compute.points.0.step_time: 10 ms holds no compute, since the host and the "
             "update take 10 ms of it on one device; give the time of a whole step.",
+        ),
+        (
+            MLP,
+            points((16, 20), (32, 21)),
+            {"input": {"sample_size": "1 MB", "link": {"alpha": "0 s", "bandwidth": "4 GB/s"}}},
+            "workload.compute.points.1.step_time: 21 ms leaves 13 ms for compute beside the copy "
+            "of the batch, less than the 16 ms of microbatch 16; correct one of them, or "
+            "workload.input.",
+        ),
+        (
+            {"kind": "parameters", "num_params": 2.5},
+            points((16, 10)),
+            {},
+            "workload.model.num_params: 2.5 is not a whole number.",
         ),
         (
             {"kind": "profile", "path": "tests/none.csv"},

@@ -136,6 +136,7 @@ def test_points_that_no_constant_bears_on_are_left_out_of_the_fit(tmp_path):
         ([f"{HOP}=1us"], f"--fit {HOP}=1us: has no bounds; write {HOP}=LOW:HIGH."),
         ([f"{HOP}=1us:1"], f"--fit {HOP}=1us:1: 1us and 1 are no bounds; give two, 0 < LOW < HIGH"),
         ([f"{HOP}=2us:1us"], f"--fit {HOP}=2us:1us: 2us and 1us are no bounds"),
+        ([f"{HOP}=1us:2us"] * 2, f"--fit {HOP}: is asked for twice; keep one."),
         ([f"{HOP}=a:b"], f"--fit {HOP}=a:b: 'a' is neither a quantity nor a number."),
         (["strategy.kind"], "--fit strategy.kind: 'ddp' is neither a quantity nor a number."),
         (["seed=1:9"], "seed: is no constant; give a key of cluster, workload, ..."),

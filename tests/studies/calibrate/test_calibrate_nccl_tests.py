@@ -179,6 +179,14 @@ def test_known_keys_of_the_cost_are_kept(made):
     assert {point.protocol for point in study.points} == {"simple"}
 
 
+def test_constants_that_are_given_as_zero_stay_off(made):
+    off = {"launch": "0 s", "ramp": "0 s"}
+    study = calibrate_nccl_tests([made], link="nvlink3", cost=off)
+    assert not {constant.key for constant in study.constants} & {*off}
+    kept = parse_yaml(study.entry, "entry")["collectives"]["cost"]
+    assert (kept["launch"], kept["ramp"]) == ("0 s", "0 s")
+
+
 def refusal(files, **options):
     with pytest.raises(ScenarioError) as caught:
         calibrate_nccl_tests(files, **options)
@@ -217,10 +225,20 @@ def test_points_that_contradict_each_other_are_refused(tmp_path):
         ({"link": "3 us"}, "--link: '3 us' is not a bandwidth"),
         ({"only": ["hop.inter.ll"]}, "--only: hop.inter.ll is no constant that these points"),
         ({"cost": {"stages": "x"}}, "cost.stages: 'x' is not allowed"),
+        ({"cost": [1]}, "cost: [1] is not a mapping; write for example {algorithms: [ring, nvls]}"),
+        ({"nodes": [0]}, "--nodes 0: is no number of 1 or more."),
+        ({"links_per_node": 0}, "--links-per-node 0: is no number of 1 or more."),
+        ({"link": "0 GB/s"}, "--link 0 GB/s: is out of range; give for example 25 GB/s."),
+        ({"link": "1e400 GB/s"}, "--link 1e400 GB/s: is out of range; give for example 25 GB/s."),
     ],
 )
 def test_options_that_do_not_fit_are_refused(made, options, said):
     assert said in refusal([made], **options)
+
+
+def test_a_log_that_no_known_algorithm_serves_is_refused():
+    said = refusal([file("rtx2080ti-pcie3-nop2p_1x2_all_gather")], cost={"algorithms": ["tree"]})
+    assert said == "cost nccl has no algorithm for all_gather; add ring to its algorithms."
 
 
 def test_files_that_are_no_logs_are_all_named(tmp_path):

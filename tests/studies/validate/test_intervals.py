@@ -89,6 +89,16 @@ def test_constants_of_any_section_may_have_intervals(load):
     assert found["cluster.stragglers.0.sigma"].high.cluster.stragglers[0].sigma == 0.2
 
 
+def test_an_interval_of_a_constant_that_serves_every_protocol_counts(load):
+    key = "collectives.cost.efficiency.intra"
+    cost = {"kind": "nccl", "efficiency": {"intra": 0.5}}
+    for place in (OWN, "box"):
+        (found,) = variants(load({"collectives.cost": cost}), [known({key: [0.4, 0.6]}, place)])
+        assert found.high.collectives.cost.efficiency.intra.ll128 == 0.6
+    cost = {"kind": "nccl", "efficiency": {"intra": {"ll": 0.2, "ll128": 0.4, "simple": 0.5}}}
+    assert keys(load({"collectives.cost": cost}), known({key: [0.4, 0.6]}, "box")) == []
+
+
 def test_constants_of_the_network_are_idle_where_there_is_none(load):
     ends = {BANDWIDTH: ["20 GB/s", "30 GB/s"], HOOK: ["0 s", "1 us"]}
     inter = {"cluster.inter_node.link.alpha": ["1 us", "9 us"]}

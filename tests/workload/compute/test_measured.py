@@ -56,6 +56,27 @@ def test_time_is_positive_and_never_falls_with_the_batch(gaps, microbatch):
     assert 0 < now <= next_one * (1 + 1e-12)
 
 
+FALLING = [(20, 1.57), (28, 1.55), (40, 1.7), (57, 3.3), (80, 3.2)]
+
+
+@pytest.mark.parametrize(
+    ("microbatch", "seconds"),
+    [(28, 1.55), (24, 1.56), (80, 3.2), (10, 1.505), (120, 4.7)],
+)
+def test_beyond_points_that_fall_the_nearest_line_that_does_not_fall_leads_on(microbatch, seconds):
+    assert time_at(FALLING, microbatch, in_proportion) == pytest.approx(seconds, rel=1e-14)
+
+
+def test_beyond_points_that_only_fall_the_outermost_grows_with_the_size_of_the_work():
+    points = [(32, 1.0), (64, 0.96)]
+    assert time_at(points, 128, lambda samples: 64.0 + samples) == pytest.approx(0.96 * 192 / 128)
+    assert time_at(points, 16, lambda samples: 64.0 + samples) == pytest.approx(1.0 * 80 / 96)
+
+
+def test_a_larger_batch_may_take_less_by_as_much_as_steps_scatter():
+    assert len(measured(point(163, 506), point(200, 463)).points) == 2
+
+
 def test_points_may_come_in_any_order():
     compute = measured(point(40, 3), point(10, 1), point(20, 2))
     assert [p.microbatch for p in compute.of_device("t4-16gb")] == [10, 20, 40]
@@ -89,6 +110,11 @@ def test_backward_has_two_thirds_unless_it_is_said():
             {"points": [point(16, 5), point(8, 6)]},
             "points: microbatch 16 takes 5 ms, less than the 6 ms of microbatch 8; correct one of "
             "them.",
+        ),
+        (
+            {"points": [point(8, 60), point(16, 57), point(32, 53)]},
+            "points: microbatch 32 takes 53 ms, less than the 60 ms of microbatch 8; correct one "
+            "of them.",
         ),
         (
             {"points": [point(8, 5)], "forward_fraction": 1},

@@ -5,7 +5,7 @@ from math import inf
 import pytest
 
 from simdp.cluster import Cluster
-from simdp.engine.wiring import wiring_of
+from simdp.wiring import wiring_of
 
 DEVICE = "v100-sxm2-32gb"
 LINK = {"alpha": "3 us", "bandwidth": "24 GB/s"}
