@@ -16,6 +16,7 @@ from simdp.rng import stream
 from simdp.spec import problems
 
 EXAMPLES = {
+    "jitter": {"sigma": 0.3},
     "lognormal": {"sigma": 0.3},
     "pause": {"rank": 1, "every": "1 s", "duration": "0.1 s"},
     "slow_rank": {"rank": 1, "factor": 1.5},
@@ -65,7 +66,7 @@ def test_the_same_seed_draws_the_same(kind):
     np.testing.assert_array_equal(draw(straggler(kind), 3, 8), draw(straggler(kind), 3, 8))
 
 
-@every_straggler
+@pytest.mark.parametrize("kind", sorted(set(STRAGGLERS) - {"jitter"}))  # dealt among all ranks
 def test_the_draw_of_a_rank_does_not_depend_on_the_world_size(kind):
     small, large = (draw(straggler(kind), 3, n) for n in (3, 100))
     np.testing.assert_array_equal(small, large[:3])
@@ -122,31 +123,58 @@ def test_a_wrong_slow_rank_is_refused(options, line):
 # Jitter ------------------------------------------------------------------------------------------
 
 
-def test_jitter_differs_from_rank_to_rank_and_step_to_step():
+random_kinds = pytest.mark.parametrize("kind", ["jitter", "lognormal"])
+
+
+@random_kinds
+def test_jitter_differs_from_rank_to_rank(kind):
+    assert len(np.unique(draw(straggler(kind), 0, 16))) == 16
+
+
+def test_random_jitter_differs_from_step_to_step():
     chosen = straggler("lognormal")
     draws = np.stack([draw(chosen, step, 4) for step in range(4)])
     assert len(np.unique(draws)) == draws.size
 
 
-def test_jitter_has_median_one_and_the_given_spread():
-    logs = np.log(draw(straggler("lognormal", sigma=0.3), 0, 20_000))
+@pytest.mark.parametrize("n", [1, 2, 8, 64])
+def test_dealt_jitter_spreads_as_random_jitter_does_on_average(n):
+    """E[max of n standard normals]: 0.564 of 2, 1.42 of 8, 2.34 of 64 (order statistics)."""
+    logs = np.log(draw(straggler("jitter", sigma=0.3), 0, n)) / 0.3
+    assert logs.max() == pytest.approx({1: 0.0, 2: 0.564, 8: 1.424, 64: 2.344}[n], abs=0.03)
+    assert logs.sum() == pytest.approx(0, abs=1e-9)
+
+
+def test_dealt_jitter_has_the_same_spread_in_every_step_and_another_slowest_rank():
+    chosen = straggler("jitter")
+    draws = [draw(chosen, step, 8) for step in range(20)]
+    assert all((np.sort(one) == np.sort(draws[0])).all() for one in draws)
+    assert len({int(one.argmax()) for one in draws}) > 4
+
+
+@random_kinds
+def test_jitter_has_median_one_and_the_given_spread(kind):
+    logs = np.log(draw(straggler(kind, sigma=0.3), 0, 20_000))
     assert abs(np.median(logs)) < 0.01
     assert abs(logs.std() - 0.3) < 0.01
 
 
-def test_no_sigma_is_no_jitter():
-    np.testing.assert_array_equal(draw(straggler("lognormal", sigma=0), 0, 4), np.ones(4))
+@random_kinds
+def test_no_sigma_is_no_jitter(kind):
+    np.testing.assert_array_equal(draw(straggler(kind, sigma=0), 0, 4), np.ones(4))
 
 
-def test_the_widest_jitter_still_takes_time():
-    chosen = straggler("lognormal", sigma=10)
+@random_kinds
+def test_the_widest_jitter_still_takes_time(kind):
+    chosen = straggler(kind, sigma=10)
     for step in range(100):
         assert (draw(chosen, step, 64) > 0).all()
 
 
+@random_kinds
 @pytest.mark.parametrize("sigma", [0.3, 10])
-def test_jitter_has_40_bits(sigma):
-    mantissa, _ = np.frexp(draw(straggler("lognormal", sigma=sigma), 0, 1000))
+def test_jitter_has_40_bits(kind, sigma):
+    mantissa, _ = np.frexp(draw(straggler(kind, sigma=sigma), 0, 1000))
     np.testing.assert_array_equal(mantissa * 2.0**40 % 1, np.zeros(1000))
 
 
@@ -157,8 +185,9 @@ def test_jitter_has_40_bits(sigma):
         (11, "sigma: 11 is out of range; it must be <= 10.0."),
     ],
 )
-def test_a_wrong_jitter_is_refused(sigma, line):
-    assert refusal("lognormal", sigma=sigma) == [line]
+@random_kinds
+def test_a_wrong_jitter_is_refused(kind, sigma, line):
+    assert refusal(kind, sigma=sigma) == [line]
 
 
 def test_jitter_stays_when_another_straggler_is_idle():

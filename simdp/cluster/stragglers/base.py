@@ -45,3 +45,12 @@ class Straggler(Spec):
     def lost(self, step: int, world_size: int) -> Floats:
         """Time lost once in a step, shape `(world_size,)` [s]."""
         return np.zeros(world_size)
+
+
+def rounded(factors: Floats) -> Floats:
+    """Round to 40 bits.
+
+    The last bits of an exponential differ from one processor to another while a trace must not.
+    """
+    mantissa, exponent = np.frexp(factors)
+    return np.ldexp(np.round(mantissa * 2.0**40) / 2.0**40, exponent)

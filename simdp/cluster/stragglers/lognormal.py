@@ -7,21 +7,15 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from simdp.cluster.stragglers.base import Floats, Straggler
+from simdp.cluster.stragglers.base import Floats, Straggler, rounded
 from simdp.spec import Float
 
 
 class Lognormal(Straggler):
-    """Factor ``exp(sigma z)`` with a standard normal z per rank and step: median 1.
-
-    The factor is rounded to 40 bits, since the last bits of an exponential differ from one
-    processor to another while a trace must not.
-    """
+    """Factor ``exp(sigma z)`` with a standard normal z per rank and step: median 1."""
 
     kind: Literal["lognormal"] = "lognormal"
     sigma: Float = Field(ge=0, le=10)
 
     def slowdown(self, step: int, world_size: int, random: np.random.Generator) -> Floats:
-        factors: Floats = np.exp(self.sigma * random.standard_normal(world_size))
-        mantissa, exponent = np.frexp(factors)
-        return np.ldexp(np.round(mantissa * 2.0**40) / 2.0**40, exponent)
+        return rounded(np.exp(self.sigma * random.standard_normal(world_size)))
