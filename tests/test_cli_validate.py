@@ -104,3 +104,13 @@ def test_a_scenario_that_is_wrong_is_refused_before_anything_is_written(say):
         "bad.yaml: measured.points.1.step_time: '100 B' is not a time; write for example \"5 us\"."
     ]
     assert not Path("runs").exists()
+
+
+def test_a_limit_needs_something_that_is_predicted(say):
+    point = {"step_time": "100 us", "role": "calibration"}
+    measured = {"source": "a bench", "points": [point]}
+    Path("all.yaml").write_text(yaml.safe_dump({**MINIMAL, "measured": measured}))
+    status, out, (line,) = say("--max-error", "10%", path="all.yaml")
+    assert (status, out) == (2, "")
+    assert line.startswith("--max-error: nothing is predicted; give points role: predicted")
+    assert not Path("runs").exists()

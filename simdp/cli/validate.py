@@ -39,6 +39,8 @@ def validate(
     limit = None if max_error is None else _share("--max-error", max_error)
     with _bar_of_points(quiet) as progress:
         found = validate(paths, progress=progress)
+    if limit is not None:
+        _need_predictions(found)
     with whole_files(out) as add:
         add("validation.json", lambda stream: put(stream, found.to_json()))
         shown = {}
@@ -69,6 +71,15 @@ def _share(option: str, text: str) -> float:
         return parse_percent(text)
     except UnitError as error:
         raise ScenarioError([f"{option}: {error}"]) from None
+
+
+def _need_predictions(found: Validation) -> None:
+    from simdp.errors import ScenarioError
+
+    if not any(one.role == "predicted" for one in (*found.points, *found.rows)):
+        raise ScenarioError(
+            ["--max-error: nothing is predicted; give points role: predicted, or leave it out."]
+        )
 
 
 def _check_errors(found: Validation, limit: float | None) -> int:

@@ -34,6 +34,8 @@ class Calibration(Spec):
         Root mean square of the fit's relative errors.
     intervals : dict of str to list
         By dotted key, the two ends of the 90 % interval of a constant, as they are written.
+    errors : dict of str to str
+        Fitted over measured time, less one, by point.
     notes : list of str
         What else the fit found, such as constants that the data do not determine.
     """
@@ -43,6 +45,7 @@ class Calibration(Spec):
     intervals: dict[str, Annotated[list[Any], Field(min_length=2, max_length=2)]] = Field(
         default_factory=dict
     )
+    errors: dict[str, str] = Field(default_factory=dict)
     notes: list[str] = Field(default_factory=list)
 
 

@@ -126,6 +126,10 @@ def _entry(
                 constant.key: [_rounded(constant, end) for end in found.fit.interval(index)]
                 for index, (constant, _) in enumerate(pairs)
             },
+            "errors": {
+                point.title: f"{error:+.1%}"
+                for point, error in zip(found.points, found.fit.errors, strict=True)
+            },
             "notes": _notes(constants, following),
         },
     }

@@ -268,10 +268,20 @@ def _entry(
             "data": f"{len(measured.points)} sizes of {files}",
             "residual": format_percent(float(f"{found.residual:.3g}")),
             "intervals": intervals,
+            "errors": _errors(measured, found),
             "notes": _notes(found, following),
         },
     }
     return f"# {name}: collectives calibrated by nccl-tests\n{format_yaml(entry)}"
+
+
+def _errors(measured: Measurements, found: Fit) -> dict[str, str]:
+    """The fit's error at every point, by file, collective and size."""
+    listed = {}
+    for point, source, error in zip(measured.points, measured.sources, found.errors, strict=True):
+        size = format_quantity(point.nbytes, "data size")
+        listed[f"{source}: {point.collective} of {size}"] = f"{error:+.1%}"
+    return listed
 
 
 def _link(link: LinkFigures) -> Any:

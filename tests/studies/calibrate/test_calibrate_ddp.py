@@ -94,6 +94,8 @@ def test_the_entry_is_a_machine_that_a_scenario_can_name(found, tmp_path):
     assert entry["cluster"]["device"] == "v100-sxm2-16gb"  # by its name, as it was written
     assert set(entry["calibration"]["intervals"]) == {constant.key for constant in found.constants}
     assert all(f"--fit {text}" in entry["calibration"]["data"] for text in FREE)
+    errors = {point.title: f"{point.error:+.1%}" for point in found.points}
+    assert entry["calibration"]["errors"] == errors
 
 
 def test_the_next_measurement_is_one_of_those_predicted_and_helps(found):

@@ -121,6 +121,7 @@ def test_the_entry_is_a_machine_with_sources_and_intervals(made):
     assert entry["collectives"]["cost"]["kind"] == "nccl"
     assert "made.csv" in entry["source"]["collectives.cost"]
     assert entry["calibration"]["residual"].endswith(" %")
+    assert len(entry["calibration"]["errors"]) == len(study.points)
     intervals = entry["calibration"]["intervals"]
     low, high = intervals["collectives.cost.efficiency.intra.simple"]
     assert low <= entry["collectives"]["cost"]["efficiency"]["intra"]["simple"] <= high
