@@ -77,10 +77,6 @@ class Input(Spec):
             raise problem("link: nothing crosses it; add sample_size, such as 602 kB.")
         return self
 
-    def load_time(self, samples: float) -> float:
-        """Time of one worker for a batch of so many samples [s]."""
-        return self.per_sample * samples
-
     def copy_time(self, samples: float, sharers: int = 1) -> float:
         """Time to copy a batch, while so many ranks use the link [s]."""
         if self.link is None or not samples:

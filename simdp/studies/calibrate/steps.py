@@ -224,10 +224,10 @@ def _usual(points: Sequence[MeasuredStep]) -> list[Constant]:
     if several < 1:
         raise ScenarioError(["calibrate: no calibration point has more than one rank."])
     raw = points[0].raw
-    return [_constant(_bounded(key, raw), raw) for key in keys[: max(several // 2, 1)]]
+    return [_constant(_bounded(key), raw) for key in keys[: max(several // 2, 1)]]
 
 
-def _bounded(key: str, raw: Mapping[str, Any]) -> str:
+def _bounded(key: str) -> str:
     """Bounds for a constant that has several values, or none of its own."""
     if ".efficiency." in key:
         return f"{key}=0.01:1.2"
