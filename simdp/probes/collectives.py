@@ -6,18 +6,16 @@ nccl-tests, which ``calibrate nccl-tests`` and ``collectives.cost: table`` read.
 
 from __future__ import annotations
 
-import json
 import platform
 import sys
-import tempfile
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from simdp.probes import arguments
 from simdp.probes.errors import ProbeError, require_torch, run, say
 from simdp.probes.figures import median
+from simdp.probes.handover import handover
 from simdp.probes.nccl_table import PERF, table
 from simdp.probes.record import write_text
 
@@ -82,8 +80,7 @@ def _measure(args: Any) -> dict[str, Any] | None:
     from simdp.probes.group import Place, launch
 
     place = Place(args.backend, args.device, args.ranks_per_device, args.threads)
-    with tempfile.TemporaryDirectory() as folder:
-        handed_over = Path(folder) / "found.json"
+    with handover() as (collect, read):
         job = Job(
             collectives=args.collectives,
             world_sizes=sorted(args.world_sizes),
@@ -93,14 +90,10 @@ def _measure(args: Any) -> dict[str, Any] | None:
             rounds=args.rounds,
             max_foreign=args.max_foreign,
             tries=args.tries,
-            collect=partial(_hand_over, handed_over),
+            collect=collect,
         )
         launch(measure, job, max(args.world_sizes), place)
-        return json.loads(handed_over.read_text()) if handed_over.exists() else None
-
-
-def _hand_over(path: Path, found: dict[str, Any]) -> None:
-    path.write_text(json.dumps(found))
+        return read()
 
 
 if __name__ == "__main__":

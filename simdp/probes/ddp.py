@@ -6,16 +6,14 @@ machine, the times, DDP's own logging data, and for each model a scenario with `
 
 from __future__ import annotations
 
-import json
 import sys
-import tempfile
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from simdp.probes import arguments, zoo
 from simdp.probes.errors import ProbeError, require_torch, run, say
+from simdp.probes.handover import handover
 from simdp.probes.record import About, ddp_record, write_yaml
 
 
@@ -101,8 +99,7 @@ def _measure(args: Any, models: dict[str, zoo.Settings], about: About) -> dict[s
     from simdp.probes.group import Place, launch
 
     place = Place(args.backend, args.device, args.ranks_per_device, args.threads)
-    with tempfile.TemporaryDirectory() as folder:
-        handed_over = Path(folder) / "found.json"
+    with handover() as (collect, read):
         job = Job(
             models=models,
             world_sizes=sorted(args.world_sizes),
@@ -115,14 +112,10 @@ def _measure(args: Any, models: dict[str, zoo.Settings], about: About) -> dict[s
             rounds=args.rounds,
             max_foreign=args.max_foreign,
             tries=args.tries,
-            collect=partial(_hand_over, handed_over),
+            collect=collect,
         )
         launch(measure, job, max(args.world_sizes), place)
-        return json.loads(handed_over.read_text()) if handed_over.exists() else None
-
-
-def _hand_over(path: Path, found: dict[str, Any]) -> None:
-    path.write_text(json.dumps(found))
+        return read()
 
 
 if __name__ == "__main__":
