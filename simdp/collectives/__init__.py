@@ -26,7 +26,16 @@ from simdp.collectives.base import (
 from simdp.collectives.costs import AnyCost, Cost, Wiring
 from simdp.collectives.costs.links import LinksCost
 from simdp.collectives.plans.layout import Layout
-from simdp.collectives.ring import RingAllGather, RingAllReduce, RingBroadcast
+from simdp.collectives.direct import DirectAllToAll
+from simdp.collectives.naive import NaiveGather, NaiveScatter
+from simdp.collectives.recursive_doubling import RecursiveDoublingBarrier
+from simdp.collectives.ring import (
+    RingAllGather,
+    RingAllReduce,
+    RingBroadcast,
+    RingReduce,
+    RingReduceScatter,
+)
 from simdp.errors import ScenarioError
 from simdp.spec import Family, Spec, one_of
 
@@ -173,10 +182,13 @@ def member_of(family: str, default: str | None = None) -> one_of:
 # A member that holds members, such as `hierarchical`, takes the types of its fields from here.
 AnyAllGather = Annotated[AllGather, member_of("all_gather", "ring")]
 AnyAllReduce = Annotated[AllReduce, member_of("all_reduce", "ring")]
-AnyAllToAll = Annotated[AllToAll, member_of("all_to_all")]
+AnyAllToAll = Annotated[AllToAll, member_of("all_to_all", "direct")]
+AnyBarrier = Annotated[Barrier, member_of("barrier", "recursive_doubling")]
 AnyBroadcast = Annotated[Broadcast, member_of("broadcast", "ring")]
-AnyReduce = Annotated[Reduce, member_of("reduce")]
+AnyGather = Annotated[Gather, member_of("gather", "naive")]
+AnyReduce = Annotated[Reduce, member_of("reduce", "ring")]
 AnyReduceScatter = Annotated[ReduceScatter, member_of("reduce_scatter", "ring")]
+AnyScatter = Annotated[Scatter, member_of("scatter", "naive")]
 
 
 class Collectives(Spec):
@@ -184,15 +196,25 @@ class Collectives(Spec):
 
     Attributes
     ----------
-    all_gather, all_reduce, broadcast
+    all_gather, all_reduce, broadcast, reduce, reduce_scatter
         Algorithms; NCCL's rings, unless told otherwise.
+    all_to_all, gather, scatter
+        Algorithms; every transfer directly from its source to its target, as NCCL sends them.
+    barrier
+        Algorithm; recursive doubling, unless told otherwise.
     cost : Cost
         How their time is found; by their transfers over the links, unless told otherwise.
     """
 
     all_gather: AnyAllGather = RingAllGather()
     all_reduce: AnyAllReduce = RingAllReduce()
+    all_to_all: AnyAllToAll = DirectAllToAll()
+    barrier: AnyBarrier = RecursiveDoublingBarrier()
     broadcast: AnyBroadcast = RingBroadcast()
+    gather: AnyGather = NaiveGather()
+    reduce: AnyReduce = RingReduce()
+    reduce_scatter: AnyReduceScatter = RingReduceScatter()
+    scatter: AnyScatter = NaiveScatter()
     cost: AnyCost = LinksCost()
 
     def settled(self, base: Path) -> Self:

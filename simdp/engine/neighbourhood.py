@@ -8,11 +8,11 @@ import numpy as np
 
 from simdp.engine.choice import Planner
 from simdp.engine.clocks import OtherJob
+from simdp.engine.cohort import Cohort
 from simdp.engine.network import Network
 from simdp.engine.network.traffic import Traffic
 from simdp.engine.ops import Feed, Launch, Op, Wait, Work
 from simdp.engine.plans import plans_of
-from simdp.engine.rank import Cohort
 from simdp.engine.slowdown import Slowdown
 from simdp.neighbours import with_neighbours
 from simdp.placement import deal_nodes, vertices

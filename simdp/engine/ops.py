@@ -98,6 +98,24 @@ class Meet(NamedTuple):
     step: int
 
 
+class Hold(NamedTuple):
+    """Every rank takes memory at this point of its compute stream, or gives it back.
+
+    Attributes
+    ----------
+    step
+        As in `Work`.
+    part : str
+        One of `simdp.results.memory.PARTS`.
+    nbytes : float or ndarray, shape `(world_size,)`
+        How much each rank takes [bytes]; negative gives back.
+    """
+
+    step: int
+    part: str
+    nbytes: float | Floats
+
+
 class Feed(NamedTuple):
     """The compute stream waits for the next batch of every rank.
 
@@ -119,4 +137,4 @@ class Feed(NamedTuple):
     pipeline: Pipeline
 
 
-Op = Work | Launch | Wait | Meet | Feed
+Op = Work | Launch | Wait | Meet | Feed | Hold

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from simdp.collectives import Plan
 from simdp.engine.choice import Planner
+from simdp.engine.cohort import Cohort
 from simdp.engine.ops import Launch
-from simdp.engine.rank import Cohort
 from simdp.engine.slowdown import Slowdown
 from simdp.scenario import Scenario
 

@@ -12,11 +12,11 @@ from simdp.cluster import Cluster
 from simdp.collectives.plans import ledger
 from simdp.engine.choice import Planner
 from simdp.engine.clocks import Clock, Fabric, clock_for
+from simdp.engine.cohort import Cohort
 from simdp.engine.compute import Times
 from simdp.engine.neighbourhood import Neighbourhood
 from simdp.engine.network.traffic import Traffic, report
 from simdp.engine.plans import most_transfers, plans_of
-from simdp.engine.rank import Cohort
 from simdp.engine.slowdown import Slowdown
 from simdp.results import metrics
 from simdp.results.result import Result

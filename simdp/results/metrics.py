@@ -65,7 +65,7 @@ SUMS = {
 
 
 class StepNumbers(Protocol):
-    """What a step did to the numbers; see `simdp.engine.rank.StepRecord`."""
+    """What a step did to the numbers; see `simdp.engine.record.StepRecord`."""
 
     @property
     def loss(self) -> float | None:

@@ -96,7 +96,7 @@ class Study:
             for point in self.points
         ]
         content = {"simdp": self.version, "scenario": self.scenario, "points": points}
-        return _written(content) + "\n"
+        return as_json(content) + "\n"
 
     def save(self, path: Path) -> None:
         """Write result.json, whole or not at all."""
@@ -142,8 +142,8 @@ PLAIN = frozenset({int, float, bool, str, type(None)})
 """Types of which the encoder's fast half can write a whole list in one call."""
 
 
-def _written(value: Any, indent: str = "\n") -> str:
-    """Write JSON as ``json.dumps(value, indent=1)`` does, whose encoder is slow when it indents.
+def as_json(value: Any, indent: str = "\n") -> str:
+    """Write plain data as JSON, as ``json.dumps(value, indent=1)`` does, whose encoder is slow when it indents.
 
     A rank has a line in several lists. Each of them is written in one call without an indent,
     with a separator that begins a new line. What JSON has no word for, such as the loss of a run
@@ -151,14 +151,14 @@ def _written(value: Any, indent: str = "\n") -> str:
     """
     inner = f"{indent} "
     if isinstance(value, dict) and value:
-        items = [f"{json.dumps(str(key))}: {_written(of, inner)}" for key, of in value.items()]
+        items = [f"{json.dumps(str(key))}: {as_json(of, inner)}" for key, of in value.items()]
         return f"{{{inner}{f',{inner}'.join(items)}{indent}}}"
     if isinstance(value, list | tuple) and value:
         if set(map(type, value)) <= PLAIN:
             with suppress(ValueError):  # which is a number that is not finite
                 listed = json.dumps(value, separators=(f",{inner}", ": "), allow_nan=False)
                 return f"[{inner}{listed[1:-1]}{indent}]"
-        return f"[{inner}{f',{inner}'.join([_written(of, inner) for of in value])}{indent}]"
+        return f"[{inner}{f',{inner}'.join([as_json(of, inner) for of in value])}{indent}]"
     if isinstance(value, float) and not math.isfinite(value):
         return "null"
     return json.dumps(value)

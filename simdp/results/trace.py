@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simdp.results.blocks import COLUMNS, Block, Columns, blocks_by_turn, columns_of, in_order, part
+from simdp.results.memory import PARTS, Holding
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -92,10 +93,14 @@ class Trace:
         The spans.
     names : list of str
         What ``name`` counts into.
+    memory : list of Holding
+        What ranks took and gave back, in the order of the script on each rank.
     """
 
-    def __init__(self, blocks: list[Block], names: list[str]) -> None:
-        self.blocks, self.names = blocks, names
+    def __init__(
+        self, blocks: list[Block], names: list[str], memory: Sequence[Holding] = ()
+    ) -> None:
+        self.blocks, self.names, self.memory = blocks, names, memory
 
     @cached_property
     def _columns(self) -> Columns:
@@ -253,6 +258,7 @@ class TraceBuilder:
     def __init__(self, keep: bool = True, ends: StepEnds | None = None) -> None:
         self.keep, self.ends = keep, ends
         self._blocks: list[Block] = []
+        self._memory: list[Holding] = []
         self._rows: list[tuple[int, int, int, int, int, float, float, float]] = []
         self._names: dict[str, int] = {}
         self._known: dict[int, Ints] = {}  # the last array of ranks of each length
@@ -311,6 +317,12 @@ class TraceBuilder:
             code, number = ACTIVITIES.index(activity), self._number(name)
             self._rows.append((rank, step, lane, code, number, start, end, nbytes))
 
+    def hold(self, ranks: Ints, step: int, part: str, at: Floats, nbytes: float | Floats) -> None:
+        """Note that some ranks take memory, or give it back; see `Holding`."""
+        if self.keep:
+            number = PARTS.index(part)
+            self._memory.append(Holding(self._shared(ranks), step, number, at, nbytes))
+
     def build(self) -> Trace:
         """Hand over all spans; single ones are put into blocks of what ranks did in turn."""
         # Names are numbered alphabetically, so that the order in which ranks were played is gone.
@@ -327,4 +339,4 @@ class TraceBuilder:
             block._replace(ranks=self._shared(block.ranks)) for block in blocks_by_turn(columns)
         ]
         blocks += [block._replace(name=renumber[block.name]) for block in self._blocks]
-        return Trace(blocks, names)
+        return Trace(blocks, names, self._memory)

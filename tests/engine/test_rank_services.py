@@ -7,7 +7,7 @@ from small_scenario import FAST, WORKLOAD
 
 from simdp.collectives import closed_forms
 from simdp.engine.choice import Planner
-from simdp.engine.rank import Cohort
+from simdp.engine.cohort import Cohort
 from simdp.engine.replicas import Replicas
 from simdp.engine.samples import Samples
 from simdp.engine.slowdown import Slowdown

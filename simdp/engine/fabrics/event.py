@@ -28,7 +28,7 @@ from simdp.engine.fabrics.vector import (
     record_transfers,
 )
 from simdp.engine.fabrics.wires import Wires
-from simdp.engine.ops import Feed, Launch, Meet, Op, Wait, Work
+from simdp.engine.ops import Feed, Hold, Launch, Meet, Op, Wait, Work
 from simdp.errors import DeadlockError
 from simdp.results.trace import COMPUTE_LANE
 
@@ -136,6 +136,9 @@ class EventFabric:
                     clock = yield self._meet(job, rank, op, clock)
                 case Feed():
                     clock = float(feed(job.trace, op, np.array([clock]), who)[0])
+                case Hold():
+                    nbytes = np.broadcast_to(op.nbytes, job.world_size)[rank : rank + 1]
+                    job.trace.hold(who, op.step, op.part, np.array([clock]), nbytes)
 
     def _meet(self, job: Job, rank: int, op: Meet, clock: float) -> simpy.Event:
         """Note that a rank has come; the last one lets all go on at the latest clock."""

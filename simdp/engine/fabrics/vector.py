@@ -19,7 +19,7 @@ from simdp.engine.fabrics.recurrences import Pace, Recorder
 from simdp.engine.fabrics.streams import Streams
 from simdp.engine.network import Connections, Network
 from simdp.engine.network.sharing import fixed_shares
-from simdp.engine.ops import Feed, Launch, Meet, Op, Wait, Work
+from simdp.engine.ops import Feed, Hold, Launch, Meet, Op, Wait, Work
 from simdp.engine.slowdown import Slowdown
 from simdp.results.trace import COMM_LANE, COMPUTE_LANE, FIRST_SEND_LANE, TraceBuilder
 
@@ -101,6 +101,8 @@ class VectorFabric:
                     clock = last
                 case Feed():
                     clock = feed(self.trace, op, clock, ranks)
+                case Hold():
+                    self.trace.hold(ranks, op.step, op.part, clock, op.nbytes)
 
     def _ends(self, op: Launch, begin: Floats) -> Floats:
         """When each rank is done with a collective that it is ready for at ``begin`` [s]."""
@@ -205,10 +207,12 @@ class VectorFabric:
 
 
 def merged(script: Iterator[Op]) -> Iterator[Op]:
-    """Join work of one kind that nothing comes between."""
+    """Join work of one kind that nothing comes between; nobody looks at memory that closely."""
     held: Work | None = None
     first = ""
     for op in script:
+        if isinstance(op, Hold):
+            continue
         alike = isinstance(op, Work) and held is not None
         if alike and (op.step, op.activity) == (held.step, held.activity):  # type: ignore[union-attr]
             assert isinstance(op, Work)
