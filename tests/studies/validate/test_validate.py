@@ -135,13 +135,13 @@ def test_a_point_takes_two_steps_unless_the_scenario_says_how_many(load):
 
 
 def test_a_table_that_the_links_have_no_algorithm_for_is_refused(write):
-    table = {**TABLE, "collective": "reduce_scatter"}
+    table = {**TABLE, "collective": "sendrecv"}
     path = write("box.yaml", measured={"points": [], "collectives": [table]})
     with pytest.raises(ScenarioError) as caught:
         validate([path])
     assert caught.value.problems == [
         f"{path}: measured.collectives.0: collectives.cost: links has no algorithm for "
-        "reduce_scatter; use nccl or table."
+        "sendrecv; use nccl or table."
     ]
 
 
