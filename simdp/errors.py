@@ -62,6 +62,12 @@ class DeadlockError(SimdpError):
         return "deadlock: " + "; ".join(self.waiting)
 
 
+class ProgramError(SimdpError):
+    """A rank program asks for what cannot be, or raises: what it raised follows, with the rank."""
+
+    exit_status = 2
+
+
 def unknown_name(what: str, given: object, known: Sequence[str]) -> str:
     """Say that a name is unknown, which names are known, and which one was probably meant.
 

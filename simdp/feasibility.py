@@ -12,11 +12,12 @@ from simdp.cluster import Cluster, Device
 from simdp.cluster.device import DEVICES
 from simdp.collectives import Collectives, Cost
 from simdp.errors import unknown_name
-from simdp.placement import among_others, layout
-from simdp.strategies import Strategy
+from simdp.placement import among_others, group_layout, layout
+from simdp.strategies import STRATEGIES, Strategy
+from simdp.strategies.base import ProcessGroups
 from simdp.strategies.memory import host_memory, host_memory_needed
 from simdp.units import format_quantity
-from simdp.wiring import wiring_of
+from simdp.wiring import wiring_of, wiring_of_groups
 from simdp.workload import Workload
 from simdp.workload.compute.measured import (
     FromMeasurements,
@@ -56,11 +57,20 @@ def joint_problems(
     n = cluster.world_size
     found, batch = [], workload.global_batch
     if sure(("strategy",), ("cluster", "world_size"), ("workload",)):
-        wrong = strategy.problem_with(n, workload)
+        wrong = _cannot_infer(workload, strategy) or strategy.problem_with(n, workload)
         found += [f"strategy.{wrong}"] if wrong else []
-    if batch is not None and batch < n and sure(("cluster", "world_size")):
+    if strategy.one_process and sure(("strategy",), ("cluster",)):
+        found += _one_process_problems(cluster, strategy)
+    # One process may have fewer samples than devices: some of these are then idle.
+    least = 1 if strategy.one_process else n
+    if batch is not None and batch < least and sure(("cluster", "world_size")):
         found.append(
             f"workload.global_batch: {batch} samples cannot feed {n} ranks; use {n} or more."
+        )
+    if workload.recompute == "blocks" and sure(("workload",)) and not workload.graph.blocks:
+        found.append(
+            f"workload.recompute: the model {workload.model.kind} has no blocks to compute again; "
+            "write none."
         )
     parts = workload.samples_per_rank
     if parts is not None and len(parts) != n and sure(("cluster", "world_size")):
@@ -72,6 +82,34 @@ def joint_problems(
         found += _peak_problems(cluster, dtype) if sure(("workload", "dtype")) else []
     if sure(("cluster", "device"), ("workload",)):
         found += measured_problems(cluster, workload)
+    return found
+
+
+def _cannot_infer(workload: Workload, strategy: Strategy) -> str | None:
+    """Refuse strategies that only train, where nothing is learned."""
+    if workload.mode == "training" or strategy.infers:
+        return None
+    able = [kind for kind, member in STRATEGIES.items() if member.infers]
+    return (
+        f"kind: {strategy.kind} shares the work of training, and workload.mode is inference; use "
+        f"{', '.join(able[:-1])} or {able[-1]}."
+    )
+
+
+def _one_process_problems(cluster: Cluster, strategy: Strategy) -> list[str]:
+    """Refuse clusters on which no single process can have every device to itself."""
+    found = []
+    if cluster.num_nodes > 1:
+        found.append(
+            f"strategy.kind: {strategy.kind} is one process, which has devices of one node, but "
+            f"there are {cluster.num_nodes} nodes; use ddp, or set cluster.world_size to "
+            f"{cluster.local_size}."
+        )
+    if cluster.ranks_per_device > 1:
+        found.append(
+            f"strategy.kind: {strategy.kind} has one copy of the model on a device, but "
+            f"cluster.ranks_per_device is {cluster.ranks_per_device}; set it to 1, or use ddp."
+        )
     return found
 
 
@@ -158,6 +196,39 @@ def algorithm_problems(
     return found + _cost_problems(cluster, collectives.cost, called)
 
 
+def loner_problems(collectives: Collectives, strategy: Strategy) -> list[str]:
+    """Refuse what knows no other jobs on the network, where there are some."""
+    found, cost = [], collectives.cost
+    if cost.timed:
+        found.append(
+            f"collectives.cost: {cost.kind} knows no other jobs on the network; use links, or "
+            "leave out neighbours."
+        )
+    if strategy.player != "cohort":
+        found.append(
+            f"strategy.kind: {strategy.kind} knows no other jobs on the network; use ddp, or leave "
+            "out neighbours."
+        )
+    return found
+
+
+def group_problems(
+    cluster: Cluster, collectives: Collectives, groups: Sequence[ProcessGroups]
+) -> list[str]:
+    """Refuse algorithms, or a cost, that cannot serve process groups in what these call."""
+    found = []
+    for several in groups:
+        where = group_layout(cluster, several.ranks)
+        wiring = wiring_of_groups(cluster, several.ranks, where.local_size)
+        for name in several.collectives if where.world_size > 1 else ():
+            algorithm, cost = getattr(collectives, name), collectives.cost
+            if why := algorithm.problem_with(where):
+                found.append(f"collectives.{name}: in {several.name} groups {algorithm.kind} {why}")
+            if cost.timed and (why := cost.problem_with(name, wiring)):
+                found.append(f"collectives.cost: in {several.name} groups {why}.")
+    return found
+
+
 def _cost_problems(cluster: Cluster, cost: Cost, called: Sequence[str]) -> list[str]:
     """Refuse a cost that cannot tell the time of a collective that is called."""
     if not cost.timed:
@@ -188,7 +259,8 @@ def size_problems(
         num_samples = workload.samples_per_step(n)  # every step is a full one
     wrong = _problem_with_batches(workload, n, num_samples)
     if wrong is None:
-        late = workload.lr_schedule.problem_with(workload.num_steps(n, base))
+        num_updates = strategy.num_updates(n, workload.num_steps(n, base))
+        late = workload.lr_schedule.problem_with(num_updates)
         wrong = f"lr_schedule: {late}" if late else None
     if wrong:
         return [f"workload.{wrong}"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,32 @@ from simdp.cluster.device import DEVICES
 from simdp.cluster.link import LINKS
 from simdp.cluster.machine import is_file
 from simdp.errors import ScenarioError
+from simdp.files import read_json, read_yaml
 from simdp.machines import NAMING, may_name, with_machine
 
 Raw = dict[str, Any]
 
 MAX_POINTS = 10_000
+
+
+def as_written(file: Path, overrides: Mapping[str, Any] | None = None) -> Raw:
+    """Read a scenario as plain data, with keys set; nothing of it is checked yet.
+
+    Arguments and errors as for `simdp.load_scenario`.
+    """
+    raw = read_json(file) if file.suffix == ".json" else read_yaml(file)
+    if file.suffix == ".json" and isinstance(raw, dict):
+        raw = raw.get("scenario")
+    if not isinstance(raw, dict):
+        raise ScenarioError([f"{file}: is not a scenario; it must be a mapping with cluster: ..."])
+    try:
+        raw = override_all(copy.deepcopy(raw), overrides or {}, file.parent)
+    except ScenarioError as error:
+        raise ScenarioError([f"{file}: {line}" for line in error.problems]) from None
+    if overrides and not any(key.startswith("measured") for key in overrides):
+        raw.pop("measured", None)
+    raw.setdefault("name", re.sub(r"[^\w.+-]|^\W", "_", file.stem))
+    return raw
 
 
 def override(raw: Raw, key: str, value: Any) -> None:

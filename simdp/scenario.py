@@ -21,17 +21,19 @@ from simdp.errors import ScenarioError
 from simdp.feasibility import (
     algorithm_problems,
     fault_problems,
+    group_problems,
     joint_problems,
+    loner_problems,
     size_problems,
     straggler_problems,
 )
-from simdp.files import read_json, read_yaml
 from simdp.machines import may_name, with_machine
 from simdp.measured import Measured, built, contradictions, world_size
 from simdp.neighbours import Neighbour, neighbour_problems
-from simdp.overrides import Raw, grid, move_paths, override_all, sweep_problems
+from simdp.overrides import Raw, as_written, grid, move_paths, sweep_problems
 from simdp.spec import Bool, Int, Spec, problem, problems
 from simdp.strategies import AnyStrategy
+from simdp.strategies.base import ProcessGroups
 from simdp.workload import Workload
 from simdp.workload.checks import workload_problems
 
@@ -116,6 +118,11 @@ class Scenario(Spec):
             called += [("all_gather", 0), ("all_reduce", 0)]
         return list(dict.fromkeys(called))
 
+    def process_groups(self) -> list[ProcessGroups]:
+        """Those of the strategy that have collectives of their own."""
+        n, local_size = self.cluster.world_size, self.cluster.local_size
+        return self.strategy.process_groups(self.workload, local_size, n)
+
     def measured_scenarios(self) -> tuple[list[Scenario], list[Scenario]]:
         """Scenarios of the points and of the tables of ``measured``, in their order."""
         num_points = len(self.measured.points) if self.measured else 0
@@ -198,24 +205,17 @@ def load_scenario(
         With every problem that was found, one line each.
     """
     file = Path(path)
-    raw = read_json(file) if file.suffix == ".json" else read_yaml(file)
-    if file.suffix == ".json" and isinstance(raw, dict):
-        raw = raw.get("scenario")
-    if not isinstance(raw, dict):
-        raise ScenarioError([f"{file}: is not a scenario; it must be a mapping with cluster: ..."])
+    raw = as_written(file, overrides)
     try:
-        raw = copy.deepcopy(raw)
-        raw = override_all(raw, overrides or {}, file.parent)
-        if overrides and not any(key.startswith("measured") for key in overrides):
-            raw.pop("measured", None)
-        raw.setdefault("name", re.sub(r"[^\w.+-]|^\W", "_", file.stem))
         return checked(raw, file.parent)
     except ScenarioError as error:
         raise ScenarioError([f"{file}: {line}" for line in error.problems]) from None
 
 
-def checked(raw: Raw, base: Path) -> Scenario:
+def checked(raw: Raw, base: Path, largest: int = 1) -> Scenario:
     """Validate a scenario as plain data, with every point of its sweep.
+
+    Stragglers and faults are idle on ranks that only a run of ``largest`` ranks has.
 
     Raises
     ------
@@ -230,7 +230,7 @@ def checked(raw: Raw, base: Path) -> Scenario:
     if not may_name(raw.get("sweep") or ()):
         raw = with_machine(raw, base)
     points = list(grid(raw, base)) if raw.get("sweep") else [({}, raw)]
-    largest = max([world_size(point) for _, point in points])
+    largest = max([largest, *(world_size(point) for _, point in points)])
     looked_at = [_look_at(point, base, largest) for _, point in points]
     each = [found for found, _ in looked_at]
     lines = [line for line in each[0] if all(line in other for other in each)]
@@ -353,13 +353,12 @@ def _look_at(raw: Raw, base: Path, largest: int) -> tuple[list[str], Scenario | 
 def _job_problems(scenario: Scenario, among_jobs: bool) -> list[str]:
     """Refuse algorithms that cannot serve a valid job."""
     called = [name for name, _ in scenario.calls()]
-    if among_jobs and scenario.collectives.cost.timed:
-        kind = scenario.collectives.cost.kind
-        return [
-            f"collectives.cost: {kind} knows no other jobs on the network; use links, or leave "
-            "out neighbours."
-        ]
-    return algorithm_problems(scenario.cluster, scenario.collectives, called, among_jobs)
+    loners = loner_problems(scenario.collectives, scenario.strategy) if among_jobs else []
+    if loners:
+        return loners
+    cluster, collectives = scenario.cluster, scenario.collectives
+    found = algorithm_problems(cluster, collectives, called, among_jobs)
+    return found + group_problems(cluster, collectives, scenario.process_groups())
 
 
 def _whole_job_problems(job: Scenario) -> list[str]:

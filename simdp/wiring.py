@@ -46,6 +46,36 @@ def wiring_of(cluster: Cluster) -> Wiring:
     )
 
 
+def wiring_of_groups(cluster: Cluster, groups: NDArray[np.int64], side_by_side: int) -> Wiring:
+    """Boil a cluster down to how the ranks of a process group are joined.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        As in `wiring_of`.
+    groups : ndarray, shape `(num_groups, group size)`, int64
+        Groups that do the same at the same time: those with ranks on one node share its network
+        cards.
+    side_by_side : int
+        Ranks of a group on each of its nodes; 0 where these differ: each then counts as alone.
+    """
+    whole, size = wiring_of(cluster), groups.shape[1]
+    one_node = bool((np.ptp(groups // cluster.local_size, axis=1) == 0).all())
+    local = size if one_node else side_by_side or 1
+    sharers = max(cluster.local_size // local, 1)
+    across = size > local
+    return whole._replace(
+        world_size=size,
+        num_nodes=size // local,
+        local_size=local,
+        intra_alpha=whole.intra_alpha if local > 1 else 0.0,
+        intra_bandwidth=whole.intra_bandwidth if local > 1 else inf,
+        inter_alpha=whole.inter_alpha if across else 0.0,
+        inter_bandwidth=whole.inter_bandwidth / sharers if across else inf,
+        cards=max(whole.cards // sharers, 1) if across else 0,
+    )
+
+
 def _inside(cluster: Cluster) -> tuple[float, float]:
     """Latency of a link inside a node [s], and what its slowest device can send [bytes/s]."""
     if cluster.local_size == 1:

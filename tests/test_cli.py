@@ -76,7 +76,13 @@ def test_out_names_another_folder(say):
 def test_the_plots_that_fit_are_drawn(say):
     pytest.importorskip("simdp.reports.plots")
     assert say("run", "tiny.yaml", "--quiet")[0] == 0
-    assert files("runs/tiny") == ["loss.png", "result.json", "timeline.png", "trace.json"]
+    assert files("runs/tiny") == [
+        "loss.png",
+        "memory.png",
+        "result.json",
+        "timeline.png",
+        "trace.json",
+    ]
     assert say("run", "sweep.yaml", "--quiet")[0] == 0
     assert "scaling.png" in files("runs/sweep")
     assert all(path.read_bytes()[:4] == b"\x89PNG" for path in Path("runs").rglob("*.png"))
@@ -123,8 +129,15 @@ def test_verbose_adds_a_row_for_every_rank(say):
     _, long, _ = say("run", "tiny.yaml", "--no-plots", "--verbose")
     assert "every rank" in long
     assert "every rank" not in short
-    rows = long[long.index("every rank") :].splitlines()
+    rows = long[long.index("every rank") : long.index("batches, device")].splitlines()
     assert [row.split()[0] for row in rows if row.split()[:1] in (["0"], ["1"])] == ["0", "1"]
+
+
+def test_verbose_prints_the_shapes_of_each_devices_batches(say):
+    _, out, _ = say("run", "tiny.yaml", "--no-plots", "--verbose")
+    rows = [row.split() for row in out[out.index("batches, device") :].splitlines()]
+    assert ["1", "0", "[4,", "4]", "[4,", "3]"] in rows
+    assert ["1", "1", "[4,", "4]", "[4,", "3]"] in rows
 
 
 def test_a_sweep_prints_a_row_for_each_point(say):
@@ -208,15 +221,24 @@ def test_require_fit_turns_the_warning_into_status_3(say):
     assert len(made()) == 2
 
 
-def test_a_warning_says_how_much_memory_is_needed(say):
+def test_a_warning_says_how_much_memory_is_needed_and_what_would_fit(say):
     _, _, (line,) = say("run", "tiny.yaml", "--no-plots", *BIG, *SMALL_DEVICE)
-    assert "0.0 GB" not in line
+    assert " needs 3.18 MB of 1 MB, however many ranks there are; nothing that was tried" in line
+    *_, tried = line.split("fits: ")
+    assert tried.startswith("recompute: blocks needs 3.1")
+    assert tried.endswith(" on these 2; use larger devices, or more with fsdp.")
+    enough = ("--set", 'cluster.device.memory="2.7 MB"', "--set", "workload.microbatch=4")
+    _, _, (line,) = say("run", "tiny.yaml", "--no-plots", *BIG, *enough)
+    assert line.split("; ")[1].startswith("strategy zero2 needs 2.6")
+    assert "nothing" not in line
 
 
-def test_a_warning_names_the_point_of_a_sweep(say):
+def test_a_warning_names_the_point_of_a_sweep_and_the_last_one_what_would_fit(say):
     _, _, err = say("run", "sweep.yaml", "--no-plots", *BIG, *SMALL_DEVICE)
     assert len(err) == 2
     assert "world_size" in err[0]
+    assert "tried" not in err[0]
+    assert "tried" in err[1]
 
 
 # --set -------------------------------------------------------------------------------------------
@@ -462,6 +484,7 @@ def test_gallery_draws_its_pictures_and_names_them(say, monkeypatch):
     measured = ("measured", ".", "simulated_against_measured")
     monkeypatch.setattr("simdp.studies.gallery.PICTURES", pictures)
     monkeypatch.setattr("simdp.studies.gallery.VALIDATIONS", (measured,))
+    monkeypatch.setattr("simdp.studies.gallery.COMPARISONS", {"tiny": ("single", "ddp")})
     point = "{set: {cluster.world_size: 2}, step_time: 1 ms}"
     Path("validation").mkdir()
     Path("validation/one.yaml").write_text(
@@ -469,6 +492,7 @@ def test_gallery_draws_its_pictures_and_names_them(say, monkeypatch):
     )
     status, out, _ = say("gallery", "--scenarios", ".", "--out", "pictures")
     wanted = [f"pictures/{name}_{kind}.png" for name, kind in pictures]
+    wanted.append("pictures/tiny_comparison.png")
     wanted.append("pictures/measured_simulated_against_measured.png")
     assert (status, out.splitlines()) == (0, wanted)
     assert [path for path in made() if path.endswith(".png")] == sorted(wanted)
@@ -481,6 +505,8 @@ def test_gallery_shows_scenarios_that_are_there():
     for name, kind in gallery.PICTURES:
         assert (scenarios / f"{name}.yaml").is_file()
         assert kind in plots.PLOTS
+    for name in gallery.COMPARISONS:
+        assert (scenarios / f"{name}.yaml").is_file()
     for _, folder, kind in gallery.VALIDATIONS:
         assert (scenarios / "validation" / folder).is_dir()
         assert kind in plots.PLOTS

@@ -40,8 +40,10 @@ HOMES = {
     "pint": ("units",),
     "rich": (
         "cli",
+        "reports.batch_table",
         "reports.calibration_table",
         "reports.collective_table",
+        "reports.compare_table",
         "reports.table",
         "reports.validation_table",
         "reports.wide_table",
@@ -318,6 +320,7 @@ ONE_FILE_PER_MEMBER = (
     "cluster.topologies",
     "reports.plots",
     "strategies",
+    "strategies.comm_hooks",
     "workload.compute",
     "workload.datasets",
     "workload.faults",

@@ -193,7 +193,7 @@ def test_stragglers_are_the_jobs_own_and_runs_repeat_themselves(load):
 def test_a_neighbours_run_begins_again_with_other_numbers_for_its_collectives(load):
     scenario = load(cluster=nodes(), workload=PARAMETERS, neighbours=[job()])
     (other,) = Neighbourhood(scenario).jobs
-    calls = [op for _, op in zip(range(40), other.script, strict=False) if isinstance(op, Launch)]
+    calls = [op for _, op in zip(range(80), other.script, strict=False) if isinstance(op, Launch)]
     assert [op.call for op in calls] == list(range(len(calls)))
     assert len([op for op in calls if op.step == -1]) > 2  # it has begun three times
     assert not any(op.record for op in calls)

@@ -68,9 +68,18 @@ def test_the_scenario_reference_is_a_valid_scenario(tmp_path):
     assert len(checked(raw, tmp_path).points()) == 5
 
 
+def test_the_rank_program_of_the_example_runs():
+    (example,) = (block for block in blocks("python") if "import simdp.distributed" in block)
+    names = {}
+    exec(example.replace("dist.launch(", "values = dist.launch("), names)
+    assert [(tensor.tolist(), clock >= 1e-3) for tensor, clock in names["values"]] == [
+        ([16, 20], True)
+    ] * 4
+
+
 def test_the_python_example_runs(monkeypatch):
     monkeypatch.chdir(ROOT)
-    (example,) = (block for block in blocks("python") if "import simdp" in block)
+    (example,) = (block for block in blocks("python") if "import simdp\n" in block)
     names = {}
     exec(example, names)
     assert names["result"].metrics["step_time_s"] > 0

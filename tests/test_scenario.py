@@ -363,7 +363,7 @@ def test_wrong_files_are_reported_beside_wrong_keys(refuse):
         ({"workload.grad_accum": "2"}, "workload.grad_accum: '2' is not a whole number."),
         ({"workload.shuffle": "perhaps"}, "workload.shuffle: "),
         ({"workload.dtype": "float16"}, "workload.dtype: 'float16' is not allowed; known: "),
-        ({"workload.mode": "inference"}, "workload.mode: 'inference' is not allowed; known: "),
+        ({"workload.mode": "serving"}, "workload.mode: 'serving' is not allowed; known: "),
         ({"workload.model": None}, "workload.model: unknown model 'none'; known: "),
         (
             {"workload.model.widths": [4]},

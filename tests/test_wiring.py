@@ -2,10 +2,11 @@
 
 from math import inf
 
+import numpy as np
 import pytest
 
 from simdp.cluster import Cluster
-from simdp.wiring import wiring_of
+from simdp.wiring import wiring_of, wiring_of_groups
 
 DEVICE = "v100-sxm2-32gb"
 LINK = {"alpha": "3 us", "bandwidth": "24 GB/s"}
@@ -53,3 +54,25 @@ def test_stages_through_host_memory_add_up():
     found = wiring(world_size=2, topology=tree, link=LINK)
     assert found.intra_bandwidth == pytest.approx(12e9)
     assert wiring(world_size=2, topology="pcie_tree", link=LINK).intra_bandwidth == 24e9
+
+
+def test_groups_inside_a_node_know_no_network_and_those_across_share_its_cards():
+    inter = {"link": {"alpha": "9 us", "bandwidth": "10 GB/s"}, "links_per_node": 4}
+    keys = {"device": DEVICE, "devices_per_node": 4, "link": LINK, "inter_node": inter}
+    where = Cluster.model_validate({"world_size": 8, **keys})
+    ranks, whole = np.arange(8).reshape(2, 4), wiring_of(where)
+    inside = wiring_of_groups(where, ranks, 4)
+    assert (inside.world_size, inside.num_nodes, inside.local_size, inside.cards) == (4, 1, 4, 0)
+    assert (inside.intra_bandwidth, inside.inter_bandwidth) == (whole.intra_bandwidth, inf)
+    across = wiring_of_groups(where, ranks.T, 1)
+    assert (across.world_size, across.num_nodes, across.local_size, across.cards) == (2, 2, 1, 1)
+    assert (across.intra_alpha, across.inter_alpha, across.inter_bandwidth) == (0.0, 9e-6, 10e9)
+    assert wiring_of_groups(where, np.arange(8)[None, :], 4) == whole
+
+
+def test_ranks_that_are_strewn_unevenly_count_as_alone_on_their_nodes():
+    inter = {"link": {"alpha": "9 us", "bandwidth": "10 GB/s"}}
+    keys = {"device": DEVICE, "devices_per_node": 2, "link": LINK, "inter_node": inter}
+    where = Cluster.model_validate({"world_size": 6, **keys})
+    found = wiring_of_groups(where, np.arange(6).reshape(2, 3), 0)
+    assert (found.num_nodes, found.local_size) == (3, 1)

@@ -12,8 +12,9 @@ import sys
 
 import typer
 
-from simdp.cli import calibrate, collective, gallery, listing, run, validate
+from simdp.cli import calibrate, collective, compare, gallery, listing, run, validate
 from simdp.cli.common import complain
+from simdp.cli.exec import execute
 
 STOPPED = 130
 
@@ -28,7 +29,9 @@ app = typer.Typer(
 app.command()(run.run)
 app.command()(run.check)
 app.command(name="list")(listing.list_kinds)
+app.command()(compare.compare)
 app.command()(collective.collective)
+app.command(name="exec")(execute)
 app.add_typer(calibrate.commands, name="calibrate")
 app.command()(validate.validate)
 app.command()(gallery.gallery)

@@ -34,9 +34,15 @@ def say(renderable: Any) -> None:
 
 def load(path: Path, settings: list[str] | None) -> Scenario:
     """Read a scenario with what ``--set`` says."""
+    from simdp.scenario import load_scenario
+
+    return load_scenario(path, overrides_of(settings))
+
+
+def overrides_of(settings: list[str] | None) -> dict[str, Any]:
+    """Read what ``--set`` says: dotted keys and YAML values."""
     from simdp.errors import ScenarioError
     from simdp.files import parse_yaml
-    from simdp.scenario import load_scenario
 
     overrides = {}
     for setting in settings or []:
@@ -46,7 +52,7 @@ def load(path: Path, settings: list[str] | None) -> Scenario:
                 [f"--set {setting}: is not KEY=VALUE; write for example cluster.world_size=4."]
             )
         overrides[key] = parse_yaml(value, f"--set {key}")
-    return load_scenario(path, overrides)
+    return overrides
 
 
 def put(stream: Any, text: str) -> None:

@@ -24,7 +24,9 @@ def run(
     out: Annotated[Path | None, typer.Option(help="Folder for files [runs/NAME].")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print result.json, only.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Print every rank as well.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Print every rank and batch as well.")
+    ] = False,
     no_plots: Annotated[bool, typer.Option("--no-plots", help="Draw no pictures.")] = False,
     save_weights: Annotated[
         Path | None, typer.Option(metavar="FILE.npz", help="Store the trained weights.")
@@ -52,18 +54,34 @@ def run(
         say(table.summary(study))
         if verbose:
             say(table.ranks(study))
+            _say_batches(chosen)
         say(f"files in {folder}")
-    return _check_fit(study, require_fit)
+    return _check_fit(chosen, study, require_fit)
 
 
-def _check_fit(study: Study, require_fit: bool) -> int:
-    too_large = [p for p in study.points if p.metrics["fits_memory"] is False]
-    for point in too_large:
-        from simdp.reports import table
+def _say_batches(scenario: Scenario) -> None:
+    """Print which shapes each device computes on, at the last point."""
+    from simdp.engine.pieces import pieces
+    from simdp.reports.batch_table import MAX_RANKS, batch_table
 
-        peak = table.nbytes(max(point.metrics["peak_memory_bytes"]))
+    _, point = scenario.points()[-1]
+    table = batch_table(pieces(point, MAX_RANKS), point.cluster.world_size)
+    if table is not None:
+        say(table)
+
+
+def _check_fit(scenario: Scenario, study: Study, require_fit: bool) -> int:
+    """Warn of points that do not fit; of the last one, say what would."""
+    too_large = [n for n, p in enumerate(study.points) if p.metrics["fits_memory"] is False]
+    for number in too_large:
+        from simdp.studies.what_fits import need_in_words, what_fits_in_words
+
+        point = study.points[number]
+        _, alone = scenario.points()[number]
         where = f" at {point.set}" if point.set else ""
-        complain(f"warning: the model does not fit{where}: a rank needs {peak} of device memory.")
+        more = what_fits_in_words(alone) if number == too_large[-1] else ""
+        needs = need_in_words(alone, point.metrics)
+        complain(f"warning: the model does not fit{where}: {needs}{more}")
     return CHECK_FAILED if too_large and require_fit else 0
 
 

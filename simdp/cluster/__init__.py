@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from simdp.cluster.allocators import AnyAllocator, Exact
 from simdp.cluster.device import AnyDevice, Device
 from simdp.cluster.inter_node import InterNode
 from simdp.cluster.link import AnyLink, Link
@@ -52,6 +53,8 @@ class Cluster(Spec):
         of ranks: two on one device talk as two devices do.
     device : Device or list of Device
         One for all ranks, or one per rank.
+    allocator : Allocator
+        How much of its memory a tensor takes.
     topology, link
         Inside a node; or lists with one per node.
     inter_node : InterNode or None
@@ -67,6 +70,7 @@ class Cluster(Spec):
     devices_per_node: Int | None = Field(None, ge=1, le=2**20)
     ranks_per_device: Int = Field(1, ge=1, le=2**10)
     device: AnyDevice | list[AnyDevice]
+    allocator: AnyAllocator = Exact()
     topology: AnyTopology | list[AnyTopology] = SwitchTopology()
     link: AnyLink | list[AnyLink] | None = None
     inter_node: InterNode | None = None

@@ -25,9 +25,9 @@ from simdp.collectives.base import (
 )
 from simdp.collectives.costs import AnyCost, Cost, Wiring
 from simdp.collectives.costs.links import LinksCost
-from simdp.collectives.plans.layout import Layout
 from simdp.collectives.direct import DirectAllToAll
 from simdp.collectives.naive import NaiveGather, NaiveScatter
+from simdp.collectives.plans.layout import Layout
 from simdp.collectives.recursive_doubling import RecursiveDoublingBarrier
 from simdp.collectives.ring import (
     RingAllGather,

@@ -22,6 +22,8 @@ class FlatBuffers:
         Number of ranks.
     dtype : numpy dtype
         Of the elements.
+    multiple : int
+        What the number of elements is filled up to a multiple of, with zeros.
 
     Attributes
     ----------
@@ -30,11 +32,19 @@ class FlatBuffers:
     """
 
     def __init__(
-        self, shapes: dict[str, tuple[int, ...]], world_size: int, dtype: np.dtype[Any]
+        self,
+        shapes: dict[str, tuple[int, ...]],
+        world_size: int,
+        dtype: np.dtype[Any],
+        multiple: int = 1,
     ) -> None:
         sizes = [prod(shape) for shape in shapes.values()]
         ends = np.cumsum([0, *sizes]).tolist()
-        self.flat = [np.empty(ends[-1], dtype) for _ in range(world_size)]
+        self.flat = [
+            np.empty(-(-ends[-1] // multiple) * multiple, dtype) for _ in range(world_size)
+        ]
+        for flat in self.flat:
+            flat[ends[-1] :] = 0
         self._places = {
             name: (slice(begin, end), shape)
             for (name, shape), begin, end in zip(shapes.items(), ends, ends[1:], strict=False)

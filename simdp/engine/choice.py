@@ -55,7 +55,8 @@ class Planner:
     network : Network, optional
         Its routes, where it is a part of a larger cluster.
     groups : ndarray, shape `(num_groups, group size)`, int64, optional
-        Process groups that do the same at the same time; left out, all ranks are one.
+        Process groups that do the same at the same time; left out, all ranks are one. Ranks that
+        are in none take no part.
 
     Attributes
     ----------
@@ -79,6 +80,10 @@ class Planner:
         self._clocks: dict[tuple[Algorithm, int], VectorFabric] = {}
         self._predictions: dict[tuple[Algorithm, float, int], list[Prediction]] = {}
         self._chosen: dict[tuple[Algorithm, float, int], Algorithm] = {}
+
+    def of_groups(self, groups: Ints) -> Planner:
+        """A planner for process groups on the same network."""
+        return Planner(self.cluster, self.network, groups)
 
     def algorithm(self, asked: Algorithm, nbytes: float, root: int = 0) -> Algorithm:
         """The algorithm that serves a size: the one asked for, or the fastest candidate."""
@@ -114,7 +119,7 @@ class Planner:
         if self.groups is None:
             return plan
         if plan not in self._in_groups:
-            self._in_groups[plan] = in_groups(plan, self.groups)
+            self._in_groups[plan] = in_groups(plan, self.groups, self.cluster.world_size)
         return self._in_groups[plan]
 
     def seconds(self, asked: Algorithm, nbytes: float, root: int = 0) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -21,6 +21,9 @@ NO_OVERHEADS = Overheads()
 
 Fabric = Literal["auto", "event", "vector"]
 
+Plans = Sequence[Plan] | Mapping[int, Sequence[Plan]]
+"""Plans that a script may launch, by communication stream where there are several."""
+
 FIXED_SHARES = "fixed-share vector"
 """The vectorised fabric where links are shared; see `simdp.engine.network.sharing.fixed_shares`."""
 
@@ -35,7 +38,7 @@ class OtherJob(NamedTuple):
     ----------
     network : Network
         Routes of its ranks.
-    plans : list of Plan
+    plans : Plans
         Every plan that it may launch.
     slowdown : Slowdown
         Of its ranks, which nothing slows down.
@@ -46,7 +49,7 @@ class OtherJob(NamedTuple):
     """
 
     network: Network
-    plans: list[Plan]
+    plans: Plans
     slowdown: Slowdown
     script: Iterator[Op]
     traffic: Traffic
@@ -71,7 +74,7 @@ class Clock:
     fabric: str
     why: str
     network: Network
-    plans: Sequence[Plan]
+    plans: Plans
     slowdown: Slowdown
     trace: TraceBuilder
     others: Sequence[OtherJob] = ()
@@ -83,9 +86,14 @@ class Clock:
             from simdp.engine.fabrics.event import EventFabric  # and SimPy with it
             from simdp.engine.fabrics.job import Job
 
-            mine = Job(self.network, {0: self.plans}, self.slowdown, self.trace)
+            mine = Job(self.network, _by_stream(self.plans), self.slowdown, self.trace)
             others = [
-                Job(other.network, {0: other.plans}, other.slowdown, TraceBuilder(keep=False))
+                Job(
+                    other.network,
+                    _by_stream(other.plans),
+                    other.slowdown,
+                    TraceBuilder(keep=False),
+                )
                 for other in self.others
             ]
             scripts = [iter(script), *(other.script for other in self.others)]
@@ -98,7 +106,7 @@ class Clock:
 
 def clock_for(
     network: Network,
-    plans: Sequence[Plan],
+    plans: Plans,
     slowdown: Slowdown,
     trace: TraceBuilder,
     asked: Fabric = "auto",
@@ -113,7 +121,7 @@ def clock_for(
     ----------
     network : Network
         Routes.
-    plans : sequence of Plan
+    plans : Plans
         Every plan that may be launched; one of several sizes of an algorithm stands for all.
     slowdown : Slowdown
         When work ends that the stragglers delay.
@@ -142,18 +150,39 @@ def clock_for(
             raise ValueError("fabric 'event' plays transfers, and collectives.cost brings times")
         why = "collectives.cost tells how long collectives take"
         return Clock("vector", why, network, plans, slowdown, trace, (), overheads)
-    link = shared_link(network, plans)
-    met, others = _met((network, plans), others)
+    link = _shared(network, _by_stream(plans))
+    met, others = _met((network, _all(plans)), others)
     link = link if met is None else met
     shared = None if link is None else network.cluster.link_name(link)
     if asked == "vector" and shared:
         raise ValueError(f"fabric 'vector' is not exact here: {shared} is shared; use 'event'")
-    longest = max((plan.num_transfers for plan in plans), default=0)
+    longest = max((plan.num_transfers for plan in _all(plans)), default=0)
     count = most_transfers or (lambda: longest)
     fabric, why = _choice(asked, shared, met is not None, count)
     if fabric == "event":
         _refuse_slowdowns(overheads, why)
     return Clock(fabric, why, network, plans, slowdown, trace, others, overheads)
+
+
+def _by_stream(plans: Plans) -> Mapping[int, Sequence[Plan]]:
+    return plans if isinstance(plans, Mapping) else {0: plans}
+
+
+def _all(plans: Plans) -> list[Plan]:
+    return [plan for several in _by_stream(plans).values() for plan in several]
+
+
+def _shared(network: Network, streams: Mapping[int, Sequence[Plan]]) -> int | None:
+    """Find a link that two transfers of one job may use at the same time."""
+    before: list[Plan] = []
+    for plans in streams.values():
+        link = shared_link(network, plans)
+        if link is None and before:
+            link = common_link((network, before), (network, plans))
+        if link is not None:
+            return link
+        before += plans
+    return None
 
 
 def _choice(
@@ -192,10 +221,11 @@ def _met(mine: Routed, others: Sequence[OtherJob]) -> tuple[int | None, list[Oth
     reached: list[Routed] = [mine]
     for one in reached:  # it grows
         for other in list(left):
-            link = common_link(one, (other.network, other.plans))
+            theirs = (other.network, _all(other.plans))
+            link = common_link(one, theirs)
             if link is not None:
                 first = link if first is None else first
                 found.append(other)
                 left.remove(other)
-                reached.append((other.network, other.plans))
+                reached.append(theirs)
     return first, [other for other in others if other in found]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from simdp.collectives import Collectives, Part, Plan
+import numpy as np
+
+from simdp.collectives import Collectives, Part, Plan, Wiring
 from simdp.engine.choice import Planner
 from simdp.engine.network.sharing import meeting
 from simdp.engine.ops import Launch
-from simdp.wiring import wiring_of
+from simdp.strategies.base import ProcessGroups
+from simdp.wiring import wiring_of, wiring_of_groups
 
 MAX_TRANSFERS_PER_CALL = 2_000
 MAX_TRANSFERS_PER_RUN = 100_000
@@ -32,6 +35,8 @@ class Launcher:
         The algorithms.
     planner : Planner
         Plans them for the cluster.
+    groups : sequence of ProcessGroups
+        Those that have collectives of their own.
 
     Attributes
     ----------
@@ -41,33 +46,111 @@ class Launcher:
         What the cost was asked, a collective and its size [bytes], and what it told [s].
     """
 
-    def __init__(self, collectives: Collectives, planner: Planner) -> None:
+    def __init__(
+        self, collectives: Collectives, planner: Planner, groups: Sequence[ProcessGroups] = ()
+    ) -> None:
         self.collectives, self.planner = collectives, planner
+        self._planners: dict[str | None, Planner] = {None: planner}
+        self._streams: dict[str | None, int] = {None: 0}
         self.num_calls = 0
         self.told: dict[tuple[str, float], float] = {}
         cluster = planner.cluster
-        self._wiring = wiring_of(cluster) if collectives.cost.timed else None
+        self._wirings: dict[str | None, Wiring] | None = None
+        if collectives.cost.timed:
+            self._wirings = {None: wiring_of(cluster)}
+        for several in groups:
+            of_groups = self._planners[several.name] = planner.of_groups(several.ranks)
+            self._streams[several.name] = several.stream
+            if self._wirings is not None:
+                side_by_side = of_groups.layout.local_size
+                wiring = wiring_of_groups(cluster, several.ranks, side_by_side)
+                self._wirings[several.name] = wiring
         self._message = cluster.overheads.before_collective(cluster.world_size)
         self._num_recorded = 0
 
-    def plan(self, collective: str, nbytes: float, root: int = 0) -> Plan:
-        """Plan a collective, by its key in ``collectives``."""
-        return self.planner.plan(getattr(self.collectives, collective), nbytes, root)
+    def plan(self, collective: str, nbytes: float, root: int = 0, group: str | None = None) -> Plan:
+        """Plan a collective, by its key in ``collectives``, of all ranks or in process groups."""
+        algorithm = getattr(self.collectives, collective)
+        return self._planners[group].plan(algorithm, nbytes, root)
 
-    def launch(
-        self, step: int, plan: Plan, nbytes: float, label: str, wait: float = 0.0
+    def among(self, ranks: tuple[int, ...]) -> str | None:
+        """Name the process group of some ranks, on the first stream; None where it is of all."""
+        if len(ranks) == self.planner.cluster.world_size:
+            return None
+        name = f"ranks {ranks}"
+        if name not in self._planners:
+            groups = np.array([ranks])
+            of_group = self._planners[name] = self.planner.of_groups(groups)
+            self._streams[name] = 0
+            if self._wirings is not None:
+                side_by_side = of_group.layout.local_size
+                wiring = wiring_of_groups(self.planner.cluster, groups, side_by_side)
+                self._wirings[name] = wiring
+        return name
+
+    def copy(
+        self, step: int, plan: Plan, nbytes: float, label: str
     ) -> Generator[Any, None, Launched]:
-        """Start a collective on the communication stream, after ``wait`` seconds."""
+        """Start copies between devices of one process, which no collective library is asked for.
+
+        They take what the links take, whatever the cost of collectives.
+        """
         number = self.num_calls
         self.num_calls += 1
+        yield Launch(step, label, number, plan, nbytes, self._records(plan))
+        return Launched(number)
+
+    def launch(
+        self,
+        step: int,
+        plan: Plan,
+        nbytes: float,
+        label: str,
+        wait: float = 0.0,
+        group: str | None = None,
+        after: tuple[int, ...] = (),
+        delay: float = 0.0,
+    ) -> Generator[Any, None, Launched]:
+        """Start a collective on a communication stream, after ``wait`` seconds.
+
+        Parameters
+        ----------
+        step, plan, nbytes, wait, after
+            As in `Launch`.
+        label : str
+            What it carries.
+        group : str, optional
+            Name of the process groups that it is of; they have a stream of their own.
+        delay : float
+            How long its stream is busy with something else before it begins [s].
+        """
+        number = self.num_calls
+        self.num_calls += 1
+        seconds = self._seconds(plan, nbytes, group)
+        record = seconds is None and self._records(plan)
+        yield Launch(
+            step,
+            label,
+            number,
+            plan,
+            nbytes,
+            record,
+            self._streams[group],
+            wait,
+            self._message + delay,
+            seconds,
+            after,
+            self._planners[group].groups,
+        )
+        return Launched(number)
+
+    def _records(self, plan: Plan) -> bool:
+        """Whether each transfer of a collective gets a span of its own; such ones are counted."""
         transfers = plan.num_transfers
         record = transfers <= MAX_TRANSFERS_PER_CALL and not _overlapping(plan)
         record &= self._num_recorded + transfers <= MAX_TRANSFERS_PER_RUN
         self._num_recorded += transfers * record
-        seconds = self._seconds(plan, nbytes)
-        record &= seconds is None
-        yield Launch(step, label, number, plan, nbytes, record, 0, wait, self._message, seconds)
-        return Launched(number)
+        return record
 
     def predicted(self, collective: str, nbytes: float) -> float:
         """What a collective takes if every rank enters at once, with nothing beside it [s]."""
@@ -76,11 +159,11 @@ class Launcher:
             seconds = self.planner.seconds(getattr(self.collectives, collective), nbytes)
         return self._message + seconds
 
-    def _seconds(self, plan: Plan, nbytes: float) -> float | None:
+    def _seconds(self, plan: Plan, nbytes: float, group: str | None = None) -> float | None:
         """How long a collective takes, where its cost tells [s]."""
-        if self._wiring is None:
+        if self._wirings is None:
             return None
-        seconds = self.collectives.cost.seconds(plan.collective, nbytes, self._wiring)
+        seconds = self.collectives.cost.seconds(plan.collective, nbytes, self._wirings[group])
         self.told[plan.collective, nbytes] = seconds
         return seconds
 

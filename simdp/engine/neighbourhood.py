@@ -62,7 +62,8 @@ def _endless(job: Scenario, planner: Planner, slowdown: Slowdown) -> Iterator[Op
             match op:
                 case Launch():
                     launched, busy = launched + 1, busy or op.nbytes > 0
-                    yield op._replace(call=first + op.call, record=False)
+                    after = tuple(first + call for call in op.after)
+                    yield op._replace(call=first + op.call, record=False, after=after)
                 case Wait():
                     yield Wait(tuple((first + np.array(op.calls)).tolist()))
                 case Feed():

@@ -11,6 +11,7 @@ from simdp.collectives import Plan
 from simdp.engine.pipeline import Pipeline
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 
 class Work(NamedTuple):
@@ -60,6 +61,10 @@ class Launch(NamedTuple):
     seconds : float or None
         How long it takes from when the last rank has come, on every rank [s]; None where its
         transfers tell.
+    after : tuple of int
+        Collectives, of any stream, that a rank must have left before it begins with this one.
+    groups : ndarray, shape `(num_groups, group size)`, int64, or None
+        Process groups that each do it by themselves; None where all ranks do it together.
     """
 
     step: int
@@ -72,6 +77,20 @@ class Launch(NamedTuple):
     wait: float = 0.0
     message: float = 0.0
     seconds: float | None = None
+    after: tuple[int, ...] = ()
+    groups: Ints | None = None
+
+    def alone(self, num_ranks: int) -> bool:
+        """Whether every rank does it by itself."""
+        return num_ranks == 1 if self.groups is None else self.groups.shape[1] == 1
+
+    def latest(self, instants: Floats) -> Floats:
+        """For each rank the latest instant of those that do it together [s]."""
+        if self.groups is None:
+            return np.full(len(instants), instants.max())
+        found = instants.copy()
+        found[self.groups] = instants[self.groups].max(axis=1, keepdims=True)
+        return found
 
 
 class Wait(NamedTuple):

@@ -10,19 +10,32 @@ from simdp.engine.slowdown import Slowdown
 from simdp.scenario import Scenario
 
 
-def plans_of(scenario: Scenario, planner: Planner) -> list[Plan]:
-    """Every plan whose connections a run of the scenario may use.
+def plans_of(scenario: Scenario, planner: Planner) -> dict[int, list[Plan]]:
+    """Every plan whose connections a run of the scenario may use, by communication stream.
 
     An algorithm's connections do not depend on the size, so that one plan stands for all. Where
-    sizes decide on the algorithm, the script tells them.
+    sizes decide on the algorithm, or batches on who takes part, the script tells them.
     """
     asked = [(getattr(scenario.collectives, name), root) for name, root in scenario.calls()]
-    if any(algorithm.kind == "auto" for algorithm, _ in asked):
+    in_groups = [name for several in scenario.process_groups() for name in several.collectives]
+    kinds = [algorithm.kind for algorithm, _ in asked]
+    kinds += [getattr(scenario.collectives, name).kind for name in in_groups]
+    if "auto" in kinds or scenario.strategy.scatters(scenario.workload):
         timed = scenario.model_copy(update={"numerics": False})
         timed._base = scenario.base
         script = Cohort(timed, Slowdown(scenario.cluster, scenario.seed), planner).run()
-        return list(dict.fromkeys(op.plan for op in script if isinstance(op, Launch)))
-    return [planner.plan(algorithm, 0.0, root) for algorithm, root in asked]
+        found: dict[int, dict[Plan, None]] = {0: {}}
+        for op in script:
+            if isinstance(op, Launch):
+                found.setdefault(op.stream, {})[op.plan] = None
+        return {stream: list(plans) for stream, plans in found.items()}
+    streams = {0: [planner.plan(algorithm, 0.0, root) for algorithm, root in asked]}
+    for several in scenario.process_groups():
+        of_groups = planner.of_groups(several.ranks)
+        streams.setdefault(several.stream, []).extend(
+            of_groups.plan(getattr(scenario.collectives, name), 0.0) for name in several.collectives
+        )
+    return streams
 
 
 def most_transfers(scenario: Scenario, planner: Planner) -> int:

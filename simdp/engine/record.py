@@ -22,8 +22,8 @@ class StepRecord(NamedTuple):
         Mean over all that the ranks' losses average.
     loss_per_rank : list of (float or None), or None
         Each rank's own mean.
-    lr : float
-        Learning rate of the optimizer, its parameter groups left aside.
+    lr : float or None
+        Learning rate of the optimizer, its parameter groups left aside; None in inference.
     grad_norm : float or None
         Of rank 0's gradient, unscaled and before clipping; of the first rank that takes part.
     loss_scale : float or None
@@ -35,7 +35,7 @@ class StepRecord(NamedTuple):
     samples: int
     loss: float | None
     loss_per_rank: list[float | None] | None
-    lr: float
+    lr: float | None
     grad_norm: float | None
     loss_scale: float | None
     skipped: bool | None

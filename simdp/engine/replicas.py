@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +16,22 @@ from simdp.engine.threads import each_rank
 from simdp.engine.trainer import Trainer, Update
 from simdp.scenario import Scenario
 from simdp.workload.execution import Executor, Kept, call_dtypes
-from simdp.workload.layers.base import NO_ARRAYS, Exchange, Pass
+from simdp.workload.layers.base import NO_ARRAYS, PAUSE, Exchange, Pass
 from simdp.workload.precision.rounding import numpy_dtype
 from simdp.workload.sampling import StepBatches
 
 Array = NDArray[Any]
 T = TypeVar("T")
+
+
+class Dealt(Protocol):
+    """Pieces of weights and gradients that have been dealt to the ranks, if they have."""
+
+    def take_gradients(self) -> list[dict[str, Array]]:
+        """Of each rank what its optimizer needs; then forget them."""
+
+    def whole_weights(self) -> list[dict[str, Array]]:
+        """All of every rank's weights."""
 
 
 class Begun(NamedTuple):
@@ -57,6 +67,7 @@ class Replicas:
         self.scenario, self.world_size, self.samples = scenario, n, samples
         self.graph, self.loss = workload.graph, workload.loss
         self.dtype = np.dtype(workload.dtype)
+        self.shapes = {p.name: p.shape for p in self.graph.parameters}
         ran = call_dtypes(self.graph, workload.precision, workload.dtype)
         self.executor = Executor(self.graph, ran, workload.dtype)
         self._num_elements = workload.model.num_parameters()
@@ -72,10 +83,12 @@ class Replicas:
         # Gradients are written over those of the step before, which saves the system from handing
         # out and clearing fresh memory; later micro-steps have arrays of their own, to be added.
         self._own = [
-            {name: np.empty_like(w) for name, w in weights.items()} for weights in self.weights
+            {name: np.empty_like(w) for name, w in weights.items() if workload.mode == "training"}
+            for weights in self.weights
         ]
         self._buffers: dict[tuple[tuple[str, ...], str], FlatBuffers] = {}
         self.step = 0
+        self.shards: Dealt | None = None
 
     def _each_rank(self, work: Callable[[int], T]) -> list[T]:
         return each_rank(work, self.world_size, self._num_elements)
@@ -111,15 +124,25 @@ class Replicas:
         ndarray, shape `(world_size,)`
             The unscaled losses; nan where a rank has nothing to average.
         """
+        return _played(self.walk_forward(parts, scales, gather, pauses=False))
+
+    def walk_forward(
+        self,
+        parts: Sequence[Array],
+        scales: Array,
+        gather: Callable[[list[Array]], list[Array]],
+        pauses: bool = True,
+    ) -> Generator[None, None, NDArray[np.float64]]:
+        """As `forward`, which with ``pauses`` yields before each call of the model."""
         self._begun = [None] * self.world_size
         scripts = [
-            self._forward_of(rank, parts[rank], float(scales[rank]))
+            self._forward_of(rank, parts[rank], float(scales[rank]), pauses)
             for rank in range(self.world_size)
         ]
-        losses = self._play(scripts, gather)
+        losses = yield from self._walk(scripts, gather)
         return np.array(losses)
 
-    def _forward_of(self, rank: int, part: Array, scale: float) -> Exchange[float]:
+    def _forward_of(self, rank: int, part: Array, scale: float, pauses: bool) -> Exchange[float]:
         target = self.samples.target(part)
         if not self.loss.count(target):
             return np.nan
@@ -130,6 +153,7 @@ class Replicas:
             samples=part,
             seed=self.scenario.seed,
             step=self.step,
+            pauses=pauses,
         )
         outputs, kept = yield from self.executor.forward(run, self.samples.inputs(part))
         total, slopes = 0.0, []
@@ -148,27 +172,56 @@ class Replicas:
 
         ``add`` is as ``gather`` in forward, in the middle of backward.
         """
-        self._play([self._backward_of(rank) for rank in range(self.world_size)], add)
+        _played(self.walk_backward(add))
+
+    def walk_backward(
+        self, add: Callable[[list[Array]], list[Array]]
+    ) -> Generator[None, None, None]:
+        """As `backward`, which yields before each call, the last one first, if forward did.
+
+        The gradients that a call completes are there at the next pause.
+        """
+        scripts = [self._backward_of(rank) for rank in range(self.world_size)]
+        yield from self._walk(scripts, add)
 
     def _backward_of(self, rank: int) -> Exchange[None]:
-        begun, total = self._begun[rank], self.gradients[rank]
+        begun, waiting = self._begun[rank], list(self.graph.ready_order)
         self._begun[rank] = None
-        found: dict[str, Array] = {}
-        if begun is not None:
-            yield from self.executor.backward(begun.run, begun.kept, begun.slopes)
-            found = begun.run.gradients
-        for name in self.graph.ready_order:
+        if begun is None:
+            self._add_gradients(rank, waiting, {})
+            return
+        script, told = self.executor.backward(begun.run, begun.kept, begun.slopes), None
+        behind: tuple[str, ...] = ()
+        calls = reversed(self.graph.ready_at)
+        while True:
+            try:
+                part = script.send(told)  # type: ignore[arg-type]  # None starts it
+            except StopIteration:
+                break
+            if part is PAUSE:
+                self._add_gradients(rank, behind, begun.run.gradients)
+                waiting = waiting[len(behind) :]
+                behind = next(calls)
+            told = yield part
+        self._add_gradients(rank, waiting, begun.run.gradients)
+
+    def _add_gradients(self, rank: int, names: Sequence[str], found: dict[str, Array]) -> None:
+        total = self.gradients[rank]
+        for name in names:
             if name not in found:  # nothing to learn from: a gradient of zero
-                found[name] = np.zeros_like(self.weights[rank][name])
+                found[name] = np.zeros(self.shapes[name], self.dtype)
             if name in total:
                 total[name] += found[name]
             else:
                 total[name] = found[name]
 
-    def _play(
+    def _walk(
         self, scripts: Sequence[Exchange[T]], answer: Callable[[list[Array]], list[Array]]
-    ) -> list[T]:
-        """Run every rank's script; where they yield, all of them are answered together."""
+    ) -> Generator[None, None, list[T]]:
+        """Run every rank's script; where they yield, all of them are answered together.
+
+        Where they pause, so does the walk.
+        """
         results: list[Any] = [None] * self.world_size
         waiting = set(range(self.world_size))
         told: list[Array | None] = [None] * self.world_size
@@ -185,13 +238,34 @@ class Replicas:
         while waiting:
             parts = self._each_rank(advance)
             waiting = {rank for rank, part in enumerate(parts) if part is not None}
-            if waiting:
+            if any(part is PAUSE for part in parts):
+                yield
+                told = [None] * self.world_size
+            elif waiting:
                 told = list(answer(_filled(parts)))
         return results
+
+    def run_one(self, rank: int, part: Array, scale: float) -> float:
+        """Run forward and backward on one rank alone; its layers must exchange nothing.
+
+        Parameters are as in `forward`, of this rank.
+
+        Returns
+        -------
+        float
+            The unscaled loss; nan without anything to average.
+        """
+        loss = _alone(self._forward_of(rank, part, scale, False))
+        _alone(self._backward_of(rank))
+        return loss
 
     def inject(self, rank: int, value: float) -> None:
         """Put a value into the first element of a rank's gradient."""
         self.gradients[rank][self.graph.ready_order[0]].reshape(-1)[0] = value
+
+    def forget_room(self) -> None:
+        """Give back the memory that gradients are written over from step to step."""
+        self._own = [{} for _ in self.weights]
 
     # Buffers of what travels -------------------------------------------------------------------
 
@@ -209,7 +283,7 @@ class Replicas:
             held = sum(len(buffers.flat[0]) for buffers in self._buffers.values())
             if held >= self._num_elements:
                 self._buffers.clear()
-            shapes = {name: self.weights[0][name].shape for name in names}
+            shapes = {name: self.shapes[name] for name in names}
             self._buffers[key] = FlatBuffers(shapes, self.world_size, numpy_dtype(dtype))
         return self._buffers[key]
 
@@ -269,22 +343,47 @@ class Replicas:
         Update
             Of the first active rank.
         """
-        done = self.trainer.update(self.gradients, step, active)
+        gradients = self.gradients if self.shards is None else self.shards.take_gradients()
+        done = self.trainer.update(gradients, step, active)
         self.gradients = [{} for _ in range(self.world_size)]
         return next(update for update in done if update is not None)
 
     def state_dicts(self) -> list[dict[str, Array]]:
         """Every rank's parameters and buffers, by torch name."""
-        return [{**w, **b} for w, b in zip(self.weights, self.buffers, strict=True)]
+        if self.scenario.strategy.one_process:  # the copies of its one model are gone
+            return [{**self.weights[0], **self.buffers[0]}] * self.world_size
+        weights = self.weights if self.shards is None else self.shards.whole_weights()
+        return [{**w, **b} for w, b in zip(weights, self.buffers, strict=True)]
 
     def identical(self) -> bool:
         """Whether all ranks hold the same weights, bit for bit."""
-        first = self.weights[0]
+        every = self.weights if self.shards is None else self.shards.whole_weights()
+        first = every[0]
         return all(
             weights[name].tobytes() == first[name].tobytes()
-            for weights in self.weights[1:]
+            for weights in every[1:]
             for name in first
         )
+
+
+def _alone(script: Exchange[T]) -> T:
+    """Run a rank's script that exchanges nothing."""
+    try:
+        next(script)
+    except StopIteration as stop:
+        found: T = stop.value
+        return found
+    raise AssertionError("there is nobody to exchange with")
+
+
+def _played(walk: Generator[None, None, T]) -> T:
+    """Run a walk without pauses to its end."""
+    try:
+        next(walk)
+    except StopIteration as stop:
+        found: T = stop.value
+        return found
+    raise AssertionError("there is a pause")
 
 
 def _filled(parts: Sequence[Array | None]) -> list[Array]:

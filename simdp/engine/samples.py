@@ -18,6 +18,8 @@ Ints = NDArray[np.int64]
 class Samples:
     """The data set of one point. Padded samples are cut to the longest of their micro-batch.
 
+    Where one rank has the batch of all and hands out its pieces, that is the whole batch.
+
     Parameters
     ----------
     scenario : Scenario
@@ -27,6 +29,7 @@ class Samples:
     def __init__(self, scenario: Scenario) -> None:
         workload, seed, base = scenario.workload, scenario.seed, scenario.base
         self.model = workload.model
+        self.together = scenario.strategy.scatters(workload)
         self.lengths = workload.lengths(seed, base)
         self.arrays: dict[str, Array] = {}
         if scenario.numerics:
@@ -54,6 +57,8 @@ class Samples:
         if not self.lengths:
             return [full], np.zeros(len(parts), dtype=np.int64)
         longest = np.stack([parts.largest(self.lengths[name]) for name in names])
+        if self.together:
+            longest[:] = longest.max(axis=1, keepdims=True)
         longest[:, parts.sizes == 0] = np.array([shape[0] for shape in full])[:, None]
         found, which = np.unique(longest, axis=1, return_inverse=True)
         shapes = [
@@ -65,16 +70,16 @@ class Samples:
     def _longest(self, name: str, part: Ints) -> int:
         return int(self.lengths[name][part].max())
 
-    def inputs(self, part: Ints) -> list[Array]:
-        """The graph's inputs of a micro-batch."""
-        return [self._cut(name, name, part) for name in self.model.graph.inputs]
+    def inputs(self, part: Ints, among: Ints | None = None) -> list[Array]:
+        """The graph's inputs of a micro-batch, as long as the longest ``among`` others."""
+        return [self._cut(name, name, part, among) for name in self.model.graph.inputs]
 
-    def target(self, part: Ints) -> Array:
-        """The targets of a micro-batch."""
-        return self._cut("y", self.model.target_follows, part)
+    def target(self, part: Ints, among: Ints | None = None) -> Array:
+        """The targets of a micro-batch, cut as its inputs."""
+        return self._cut("y", self.model.target_follows, part, among)
 
-    def _cut(self, name: str, like: str | None, part: Ints) -> Array:
-        array = self.arrays[name]
-        if self.lengths and like is not None and len(part):
-            array = array[:, : self._longest(like, part)]
+    def _cut(self, name: str, like: str | None, part: Ints, among: Ints | None) -> Array:
+        array, others = self.arrays[name], part if among is None else among
+        if self.lengths and like is not None and len(others):
+            array = array[:, : self._longest(like, others)]
         return array[part]

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from simdp.cluster import Cluster
 from simdp.collectives.plans import ledger
 from simdp.engine.choice import Planner
 from simdp.engine.clocks import Clock, Fabric, clock_for
 from simdp.engine.cohort import Cohort
+from simdp.engine.cohort.keeping import OBSERVED_STEPS
+from simdp.engine.cohort.memory import Ledger
 from simdp.engine.compute import Times
 from simdp.engine.neighbourhood import Neighbourhood
 from simdp.engine.network.traffic import Traffic, report
 from simdp.engine.plans import most_transfers, plans_of
+from simdp.engine.played import Played
+from simdp.engine.server import play_with_server
 from simdp.engine.slowdown import Slowdown
 from simdp.results import metrics
+from simdp.results.memory import summed
 from simdp.results.result import Result
 from simdp.results.trace import TraceBuilder
 from simdp.scenario import Scenario
-from simdp.strategies.memory import largest_microbatches, rank_memory
+from simdp.strategies.memory import fits
 
 MAX_PROVED = 128
 """A proof takes memory that grows as the cube of the ranks; a plan does not change its nature."""
@@ -66,8 +70,7 @@ def simulate(
 
 def _played(scenario: Scenario, fabric: Fabric, progress: Callable[[int], None] | None) -> Result:
     trace = TraceBuilder()
-    cohort, clock, traffic = play(scenario, trace, fabric, progress)
-    return _result(scenario, cohort, trace, clock, traffic)
+    return _result(scenario, play(scenario, trace, fabric, progress), trace)
 
 
 def play(
@@ -76,7 +79,7 @@ def play(
     fabric: Fabric = "auto",
     progress: Callable[[int], None] | None = None,
     times: Times | None = None,
-) -> tuple[Cohort, Clock, Traffic]:
+) -> Played:
     """Play a scenario, and leave what happened to who asks for it.
 
     Parameters
@@ -88,6 +91,17 @@ def play(
     times : Times, optional
         As for `Cohort`.
     """
+    return PLAYERS[scenario.strategy.player](scenario, trace, fabric, progress, times)
+
+
+def _play_together(
+    scenario: Scenario,
+    trace: TraceBuilder,
+    fabric: Fabric,
+    progress: Callable[[int], None] | None,
+    times: Times | None,
+) -> Played:
+    """All ranks go in step, and meet in collectives."""
     traffic = Traffic()
     slowdown = Slowdown(scenario.cluster, scenario.seed)
     others = Neighbourhood(scenario) if scenario.neighbours else None
@@ -106,7 +120,38 @@ def play(
         scenario.collectives.cost.timed,
     )
     clock.play(traffic.watch(cohort.run(progress)))
-    return cohort, clock, traffic
+    return Played(cohort, clock, traffic)
+
+
+PLAYERS = {"cohort": _play_together, "server": play_with_server}
+"""Who plays a run, by ``player`` of its strategy."""
+
+
+def memory_needed(scenario: Scenario) -> Ledger:
+    """Follow the memory of a scenario's ranks without a clock and without numbers.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Without a sweep and without numerics.
+
+    Returns
+    -------
+    Ledger
+        As a run would leave it.
+    """
+    if scenario.strategy.player != "cohort":  # what its ranks keep depends on the clock
+        steps = {"steps": OBSERVED_STEPS, "epochs": None}
+        short = {"workload": scenario.workload.model_copy(update=steps)}
+        whole, scenario = scenario, scenario.model_copy(update=short)
+        scenario._base = whole.base
+        return play(scenario, TraceBuilder(keep=False)).cohort.ledger
+    slowdown = Slowdown(scenario.cluster, scenario.seed)
+    cohort = Cohort(scenario, slowdown, Planner(scenario.cluster))
+    for _ in cohort.run():
+        if not cohort.observed:
+            break
+    return cohort.ledger
 
 
 def prove_plans(scenario: Scenario) -> None:
@@ -124,24 +169,22 @@ def prove_plans(scenario: Scenario) -> None:
         ledger.prove(planner.plan(getattr(scenario.collectives, name), nbytes, root))
 
 
-def _result(
-    scenario: Scenario, cohort: Cohort, builder: TraceBuilder, clock: Clock, traffic: Traffic
-) -> Result:
-    workload, strategy, cluster = scenario.workload, scenario.strategy, scenario.cluster
+def _result(scenario: Scenario, played: Played, builder: TraceBuilder) -> Result:
+    cohort, clock, traffic, server = played
+    strategy, cluster = scenario.strategy, scenario.cluster
     n, trace, records = cluster.world_size, builder.build(), cohort.records
-    microbatches = largest_microbatches(workload, n)
-    parts = {size: rank_memory(workload, strategy, size) for size in dict.fromkeys(microbatches)}
-    peaks = [parts[size].total() for size in microbatches]
-    fullest = parts[max(microbatches)]
-    buckets = strategy.sent_nbytes(cohort)
+    peaks = cohort.ledger.peak
+    fullest = int(peaks.argmax())
+    buckets = [] if cohort.infers else strategy.sent_nbytes(cohort)
+    alike = cohort.replicas.identical() if cohort.replicas else None
     found = {
         **metrics.times(trace, n, len(records), [record.samples for record in records]),
         "bucket_bytes": buckets or None,
-        "memory_bytes": {name: int(value) for name, value in fullest._asdict().items()},
+        "memory_bytes": summed(cohort.ledger.at_peak[:, fullest]),
         "peak_memory_bytes": [int(peak) for peak in peaks],
-        "fits_memory": _fits_memory(cluster, peaks),
+        "fits_memory": fits(cluster, peaks.tolist()),
         **metrics.numbers(records),
-        "replicas_identical": cohort.replicas.identical() if cohort.replicas else None,
+        "replicas_identical": None if strategy.one_process else alike,
     }
     return Result(
         scenario=scenario.resolved(),
@@ -149,15 +192,10 @@ def _result(
         metrics=metrics.ordered(found),
         trace=trace,
         replicas=cohort.replicas.state_dicts() if cohort.replicas else None,
+        outputs=cohort.outputs if cohort.infers and cohort.replicas else None,
         network=_network(cohort, clock, traffic, found["step_time_s"], found["simulated_s"]),
+        server=server,
     )
-
-
-def _fits_memory(cluster: Cluster, peaks: Sequence[float]) -> bool:
-    """Whether every device has room for what all of its ranks keep at their peaks [bytes]."""
-    k, devices = cluster.ranks_per_device, cluster.devices()
-    held = [sum(peaks[first : first + k]) for first in range(0, len(peaks), k)]
-    return all(nbytes <= device.memory for nbytes, device in zip(held, devices[::k], strict=True))
 
 
 def _network(

@@ -6,13 +6,16 @@ clip, step unless there was inf, update the scale.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import isfinite, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simdp.collectives import Plan
+from simdp.engine import payload
+from simdp.engine.buffers import FlatBuffers
 from simdp.engine.threads import each_rank
 from simdp.scenario import Scenario
 from simdp.workload.precision.rounding import rounded
@@ -48,7 +51,7 @@ class Trainer:
     scenario : Scenario
         One point.
     drawn : list of dict of str to ndarray
-        Each rank's first parameters.
+        Each rank's first parameters; or those of a server, as of the only rank.
 
     Attributes
     ----------
@@ -73,7 +76,14 @@ class Trainer:
         ]
         settings = precision.scaler()
         self._scalers = [GradScaler(settings) for _ in drawn] if settings else None
-        self._taken = [0] * self.world_size
+        self._taken = [0] * len(drawn)
+        self._groups: Sequence[Sequence[int]] = [[rank] for rank in range(len(drawn))]
+        self._places: Sequence[Mapping[str, slice]] = [{} for _ in drawn]
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether every rank updates only its own pieces of the parameters."""
+        return any(self._places)
 
     def loss_scale(self, rank: int) -> float:
         """What a rank's loss is multiplied by before backward."""
@@ -81,9 +91,58 @@ class Trainer:
 
     def follow(self, root: int, names: Sequence[str]) -> None:
         """Let master weights be those of the rank whose weights have been broadcast."""
-        for own in self._master if self._master is not self.weights else ():
+        if self.is_sharded or not self.workload.precision.has_master:
+            return
+        for own in self._master:
             for name in names:
                 own[name][...] = self._master[root][name]
+
+    def average(self, plan: Plan) -> None:
+        """Give every rank the mean of all ranks' weights: divided, then summed by an all_reduce.
+
+        Master weights are averaged where there are some, and the others rounded from them.
+        """
+        shapes = {name: weight.shape for name, weight in self._master[0].items()}
+        dtype = np.dtype(self.workload.dtype)
+        buffers = FlatBuffers(shapes, self.world_size, dtype)
+        for name in shapes:
+            for own, view in zip(self._master, buffers.views(name), strict=True):
+                np.divide(own[name], dtype.type(self.world_size), out=view)
+        payload.run(plan, buffers.flat)
+        for name in shapes:
+            for rank, view in enumerate(buffers.views(name)):
+                self._master[rank][name][...] = view
+                if self.workload.precision.has_master:
+                    self.weights[rank][name][...] = rounded(view, self.stored)
+
+    def shard(
+        self, places: Sequence[Mapping[str, slice]], groups: Sequence[Sequence[int]], whole: bool
+    ) -> None:
+        """Let every rank keep, and update, only its own pieces of the parameters.
+
+        Parameters
+        ----------
+        places : sequence of mapping of str to slice
+            Of each rank: where in a parameter, flattened, its piece lies.
+        groups : sequence of sequence of int
+            Ranks whose pieces of a gradient make up the whole.
+        whole : bool
+            Whether the weights themselves stay on every rank, beside its pieces.
+        """
+        self._groups, self._places = groups, places
+        pieces = []
+        for own, mine in zip(self._master, places, strict=True):
+            cut = {name: own[name].reshape(-1)[place] for name, place in mine.items()}
+            shared = whole and not self.workload.precision.has_master
+            pieces.append(cut if shared else {name: piece.copy() for name, piece in cut.items()})
+        self._master = pieces
+        self._state = [
+            {name: self._optimizers[name].new_state(w) for name, w in own.items()} for own in pieces
+        ]
+
+    def pieces(self, rank: int) -> Arrays:
+        """The rank's own pieces of the parameters, flat, in the workload's dtype."""
+        return self._master[rank]
 
     def update(
         self, gradients: Sequence[Arrays], step: int, active: Sequence[bool]
@@ -101,18 +160,33 @@ class Trainer:
         """
         num_elements = self.workload.model.num_parameters()
 
+        def measure(rank: int) -> tuple[float, bool]:
+            return self._measured(rank, gradients[rank]) if active[rank] else (0.0, False)
+
+        each = each_rank(measure, len(self._taken), num_elements)
+        whole: dict[int, tuple[float, bool]] = {}
+        for ranks in self._groups:
+            norm = sqrt(sum(each[rank][0] for rank in ranks))
+            bad = any(each[rank][1] for rank in ranks)
+            whole |= dict.fromkeys(ranks, (norm, bad))
+
         def work(rank: int) -> Update | None:
-            return self._update_of(rank, gradients[rank], step) if active[rank] else None
+            if not active[rank]:
+                return None
+            return self._update_of(rank, gradients[rank], step, *whole[rank])
 
-        return each_rank(work, self.world_size, num_elements)
+        return each_rank(work, len(self._taken), num_elements)
 
-    def _update_of(self, rank: int, gradients: Arrays, step: int) -> Update:
+    def _measured(self, rank: int, gradients: Arrays) -> tuple[float, bool]:
+        """Unscale; return the sum of squares, and whether inf or nan forbids the step."""
         scaler = self._scalers[rank] if self._scalers else None
         if scaler:
             for gradient in gradients.values():
                 gradient *= gradient.dtype.type(scaler.inverse())
-        norm = sqrt(sum(float(np.vdot(g, g)) for g in gradients.values()))
-        bad = scaler is not None and not _all_finite(norm, gradients)
+        squares = sum(float(np.vdot(g, g)) for g in gradients.values())
+        return squares, scaler is not None and not _all_finite(squares, gradients)
+
+    def _update_of(self, rank: int, gradients: Arrays, step: int, norm: float, bad: bool) -> Update:
         if self.workload.clip_grad_norm is not None:
             factor = self.workload.clip_grad_norm / (norm + CLIP_EPS)
             for gradient in gradients.values() if factor < 1 else ():
@@ -120,8 +194,8 @@ class Trainer:
         if not bad:
             self._taken[rank] += 1
             self._step_of(rank, gradients, step)
-        if scaler:
-            scaler.update(bad)
+        if self._scalers:
+            self._scalers[rank].update(bad)
         return Update(norm, bad)
 
     def _step_of(self, rank: int, gradients: Arrays, step: int) -> None:
@@ -132,10 +206,12 @@ class Trainer:
             optimizer = self._optimizers[name]
             lr = self.workload.learning_rate(optimizer.lr, step, self.world_size)
             optimizer.step(weight, gradients[name], state[name], lr, t)
-            if self._master is not self.weights:
-                self.weights[rank][name][...] = rounded(weight, self.stored)
+            if self.workload.precision.has_master and name in self.weights[rank]:
+                stored = self.weights[rank][name].reshape(-1)
+                place = self._places[rank].get(name, slice(None))
+                stored[place] = rounded(weight, self.stored).reshape(-1)
 
 
-def _all_finite(norm: float, gradients: Arrays) -> bool:
-    """Whether no gradient is inf or nan; the norm of large finite ones may overflow."""
-    return isfinite(norm) or all(bool(np.isfinite(g).all()) for g in gradients.values())
+def _all_finite(squares: float, gradients: Arrays) -> bool:
+    """Whether no gradient is inf or nan; the sum of squares of finite ones may overflow."""
+    return isfinite(squares) or all(bool(np.isfinite(g).all()) for g in gradients.values())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import groupby, pairwise
+from textwrap import fill
 from typing import Any
 
 from rich import box
@@ -12,6 +13,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from simdp.results.comparison import written
 from simdp.results.metrics import per_rank
 from simdp.results.result import Result, Study
 
@@ -29,6 +31,11 @@ SHORT = {"step_time_s": "step", **PARTS, "exposed_comm_s": "exposed"}
 
 UNITS = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
 
+IDENTICAL = {True: "yes", False: "no", None: "there is one model"}
+
+REST = {"other": "the rest"}
+"""Parts of a rank's memory whose name says too little outside a list of all."""
+
 MAX_RANKS = 64
 """Ranks that `ranks` lists."""
 
@@ -37,6 +44,9 @@ WIDTH, MAX_LIST = 80, 53
 
 LEAST_SHARE = 1e-3
 """Part of a step below which a column of a sweep is left out."""
+
+LEAST_DIFFERENCE = 0.01
+"""Part by which peaks of memory differ in a sweep that shows them."""
 
 SPARE = ("samples/s", "update", "wait", "eff.")
 """Columns that a wide sweep can do without, in the order in which they go."""
@@ -107,17 +117,15 @@ def _one(result: Result) -> RenderableType:
         ("throughput", "-" if throughput is None else f"{throughput:,.0f} samples/s"),
         ("buckets", _buckets(m["bucket_bytes"])),
         ("sent per rank and step", nbytes(max(m["bytes_sent_per_rank"]))),
-        (
-            "peak memory",
-            nbytes(max(m["peak_memory_bytes"])) + ("" if m["fits_memory"] else ", does not fit"),
-        ),
+        *_memory_rows(m),
         ("simulated", seconds(m["simulated_s"])),
         *_network_rows(result.network),
+        *_server_rows(result.server),
     ]
     if m["loss"]:
         rows[1:1] = [
             ("loss, first to last step", f"{_number(m['loss'][0])} to {_number(m['loss'][-1])}"),
-            ("replicas identical", "yes" if m["replicas_identical"] else "no"),
+            ("replicas identical", IDENTICAL[m["replicas_identical"]]),
         ]
     if m["skipped_steps"] is not None:
         place = 3 if m["loss"] else 1
@@ -128,6 +136,28 @@ def _one(result: Result) -> RenderableType:
     for name, value in rows:
         facts.add_row(f"{name}:", value)
     return Group(times, facts)
+
+
+def _memory_rows(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The peak of the fullest rank, what it is made of, and all peaks where they differ."""
+    peaks, parts = metrics["peak_memory_bytes"], metrics["memory_bytes"]
+    said = nbytes(max(peaks)) + ("" if metrics["fits_memory"] else ", does not fit")
+    made = sorted(((size, name) for name, size in parts.items() if size), key=lambda p: -p[0])
+    each = [f"{REST.get(name, name).replace('_', ' ')} {nbytes(size)}" for size, name in made]
+    rows = [("peak memory", said)] + [("  made of", fill(", ".join(each), MAX_LIST))] * bool(each)
+    written = [nbytes(peak) for peak in peaks]
+    if len(set(written)) > 1:
+        rows.append(("  by rank", _listed(_by_rank(written))))
+    return rows
+
+
+def _by_rank(written: Sequence[str]) -> list[str]:
+    """Join ranks next to each other that say the same: ``"5.1 GB on 0", "2 GB on 1-7"``."""
+    found = []
+    for text, group in groupby(range(len(written)), key=written.__getitem__):
+        ranks = list(group)
+        found.append(f"{text} on {ranks[0]}" + (f"-{ranks[-1]}" if len(ranks) > 1 else ""))
+    return found
 
 
 def _network_rows(network: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -145,6 +175,19 @@ def _network_rows(network: Mapping[str, Any]) -> list[tuple[str, str]]:
     why = str(network["why"]).replace("the link from ", "")
     rows.append(("clock", f"{network['fabric']} fabric: {why}"))
     return rows
+
+
+def _server_rows(server: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """What a parameter server did with the gradients."""
+    if server is None:
+        return []
+    applied, stale = server["applied"], server["staleness"]
+    gradients = f"{applied} applied in {server['updates']} updates, {server['dropped']} dropped"
+    return [
+        ("server", f"on rank {server['rank']}, busy {_percent(server['utilization'])} of the time"),
+        ("gradients", gradients),
+        ("staleness", f"{_number(stale['mean'])} updates on average, {stale['max']} at most"),
+    ]
 
 
 def _listed(parts: Iterable[str], comma: str = ", ", room: int = MAX_LIST) -> str:
@@ -201,6 +244,9 @@ def _sweep(study: Study) -> RenderableType:
         if any(p.metrics[key] > LEAST_SHARE * p.metrics["step_time_s"] for p in points)
     }
     columns["samples/s"] = lambda m: _short(m["throughput_samples_per_s"])
+    peaks = [max(p.metrics["peak_memory_bytes"]) for p in points]
+    if max(peaks) > (1 + LEAST_DIFFERENCE) * min(peaks):
+        columns["memory"] = lambda m: nbytes(max(m["peak_memory_bytes"]))
     if any(p.metrics["scaling_efficiency"] is not None for p in points):
         columns["eff."] = lambda m: _percent(m["scaling_efficiency"])
     if any(p.metrics["loss"] for p in points):
@@ -210,7 +256,7 @@ def _sweep(study: Study) -> RenderableType:
     short = [key.rpartition(".")[2] for key in keys]
     heads = short if len({*short, *columns}) == len(short) + len(columns) else keys
     cells = {
-        head: [_setting(p.set[key]) for p in points] for head, key in zip(heads, keys, strict=True)
+        head: [written(p.set[key]) for p in points] for head, key in zip(heads, keys, strict=True)
     }
     cells |= {name: [write(p.metrics) for p in points] for name, write in columns.items()}
     for name in SPARE:
@@ -225,14 +271,6 @@ def _sweep(study: Study) -> RenderableType:
     return table
 
 
-def _setting(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(str(inner) for inner in value.values())
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
 def ranks(study: Study) -> RenderableType:
     """Every rank of the last point: where its time went, what it sent and learned."""
     result = study.points[-1]
@@ -242,7 +280,7 @@ def ranks(study: Study) -> RenderableType:
     found = per_rank(result.trace, n, int(result.trace.step.max()) + 1)
     unit, scale = _unit([m["step_time_s"]])
     digits = _digits(m["step_time_s"] / scale)
-    where = f" at {', '.join(map(_setting, result.set.values()))}" if result.set else ""
+    where = f" at {', '.join(map(written, result.set.values()))}" if result.set else ""
     table = Table(
         title=f"every rank{where}: a step's time in {unit}",
         box=box.SIMPLE_HEAD,

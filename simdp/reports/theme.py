@@ -20,6 +20,7 @@ from matplotlib.textpath import TextToPath
 
 from simdp.results.calibration import CalibrationStudy
 from simdp.results.collective import CollectiveStudy
+from simdp.results.comparison import Comparison
 from simdp.results.result import Study
 from simdp.results.step_calibration import StepCalibration
 from simdp.results.validation import Validation
@@ -58,14 +59,30 @@ class Fill(NamedTuple):
 FILLS = {
     "input": Fill("#FFFFFF", "xxxx", INPUT, INK),
     "host": Fill(HOST, "----", "#F3D9E8", INK),
+    "compute": Fill(COMPUTE, "////", "#4C9CCB", "white"),
     "forward": Fill(COMPUTE, "", "none", "white"),
     "backward": Fill(COMPUTE, "\\\\\\\\", "#4C9CCB", "white"),
     "update": Fill(UPDATE, "||||", "#7FCEB9", "white"),
     "copy": Fill(COPY, "....", INK, INK),
+    "compress": Fill(COPY, "++++", INK, INK),
     "comm": Fill(COMM, "", "none", INK),
     "wait": Fill("#F2F2F2", "/////", WAIT, INK),
 }
 """The look of each activity of `simdp.results.trace` that a timeline shows."""
+
+PART_FILLS = {
+    "parameters": Fill(COMPUTE, "", "none", "white"),
+    "optimizer_state": Fill(UPDATE, "||||", "#7FCEB9", "white"),
+    "gradients": Fill(INPUT, "\\\\\\\\", "#A9D8F3", INK),
+    "buckets": Fill(COMM, "", "none", INK),
+    "gathered": Fill("#F6D28A", "----", COMM, INK),
+    "activations": Fill(HOST, "", "none", INK),
+    "outputs": Fill("#F3D9E8", "xxxx", HOST, INK),
+    "inputs": Fill(COPY, "....", INK, INK),
+    "buffers": Fill(WAIT, "", "none", INK),
+    "temporary": Fill("#F2F2F2", "/////", WAIT, INK),
+}
+"""The look of each part of `simdp.results.memory`."""
 
 # Sizes [inches; points] ---------------------------------------------------------------------------
 
@@ -115,7 +132,9 @@ def style() -> Iterator[None]:
         yield
 
 
-def new_figure(num_axes: int = 1, num_rows: int = 0) -> tuple[Figure, list[Axes]]:
+def new_figure(
+    num_axes: int = 1, num_rows: int = 0, widths: tuple[float, ...] = ()
+) -> tuple[Figure, list[Axes]]:
     """Make a figure; inside `style`.
 
     Parameters
@@ -124,14 +143,18 @@ def new_figure(num_axes: int = 1, num_rows: int = 0) -> tuple[Figure, list[Axes]
         Panels, one above the other, which share their x axis.
     num_rows : int
         Rows of bars that a panel of rows shows; 0 for curves.
+    widths : tuple of float
+        Relative widths of panels that stand side by side instead, and share their y axis.
 
     Returns
     -------
     Figure, list of Axes
-        The figure and its empty panels, from the top.
+        The figure and its empty panels, from the top, or from the left.
     """
     body = max(num_rows, 4) * ROW_HEIGHT if num_rows else num_axes * PANEL_HEIGHT
     figure = Figure((WIDTH, MARGIN_HEIGHT + body), DPI, layout="constrained")
+    if widths:
+        return figure, list(figure.subplots(1, num_axes, sharey=True, width_ratios=widths))
     grid = figure.subplots(num_axes, 1, sharex=True, squeeze=False)
     return figure, list(grid[:, 0])
 
@@ -161,7 +184,7 @@ def line_style(number: int, covered: int) -> dict[str, Any]:
 
 
 def footer(
-    study: Study | CollectiveStudy | Validation | CalibrationStudy | StepCalibration,
+    study: Study | CollectiveStudy | Validation | CalibrationStudy | StepCalibration | Comparison,
 ) -> str:
     """Say what a plot was made from: ``"scenario 8gpu_ring · seed 0 · simdp 0.1.0"``."""
     if isinstance(study, CollectiveStudy):
@@ -229,6 +252,25 @@ def time_unit(longest: float) -> tuple[str, float]:
         if longest * per_second >= 1:
             return unit, per_second
     return "ns", 1e9
+
+
+def nbytes_unit(largest: float) -> tuple[str, float]:
+    """Choose the unit of an axis of sizes.
+
+    Parameters
+    ----------
+    largest : float
+        The largest size on it [bytes].
+
+    Returns
+    -------
+    str, float
+        The unit, and how many bytes it is.
+    """
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if largest >= scale:
+            return unit, scale
+    return "B", 1.0
 
 
 def short_number(value: float, _position: object = None) -> str:

@@ -7,11 +7,20 @@ lie where a script waits. So gaps are kept, not spans of work: few arrays over a
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from itertools import accumulate
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
 
 import numpy as np
 
-from simdp.results.blocks import Block, Floats, Ints, blocks_by_turn, columns_of, is_everyone
+from simdp.results.blocks import (
+    Block,
+    Columns,
+    Floats,
+    Ints,
+    blocks_by_turn,
+    columns_of,
+    is_everyone,
+)
 from simdp.results.trace import COMPUTE_LANE, Trace
 
 
@@ -24,12 +33,19 @@ class Idle:
         Every span of the run.
     world_size : int
         Number of ranks.
+    beside : sequence of int
+        Lanes on which a rank does not rest either, numbered as in the trace.
     """
 
-    def __init__(self, trace: Trace, world_size: int) -> None:
-        work = [b for b in trace.blocks if isinstance(b.lane, int) and b.lane == COMPUTE_LANE]
-        gaps, in_turn = _gaps(work, world_size)
-        self._gaps = gaps if in_turn else _gaps(blocks_by_turn(columns_of(work)), world_size)[0]
+    def __init__(self, trace: Trace, world_size: int, beside: Sequence[int] = ()) -> None:
+        lanes = (COMPUTE_LANE, *beside)
+        work = [b for b in trace.blocks if isinstance(b.lane, int) and b.lane in lanes]
+        gaps, in_turn = _gaps(work, world_size) if not beside else ([], False)
+        if not in_turn:
+            columns = columns_of(work)
+            in_columns = blocks_by_turn(_united(columns) if beside else columns)
+            gaps, _ = _gaps(in_columns, world_size)
+        self._gaps = gaps
         self._bound()
 
     def _bound(self) -> None:
@@ -70,6 +86,19 @@ class Idle:
                 begin, until = begin[ranks], until[ranks]
             found += np.maximum(np.minimum(end, until) - np.maximum(start, begin), 0.0)
         return found
+
+
+def _united(columns: Columns) -> Columns:
+    """Put the spans of each rank on one lane, without what one covers of another."""
+    order = np.lexsort([columns["start"], columns["rank"]])
+    found = {key: column[order] for key, column in columns.items()}
+    found["lane"] = np.zeros_like(found["lane"])
+    heads = np.flatnonzero(np.diff(found["rank"], prepend=-1))
+    for first, last in pairwise([*heads.tolist(), len(order)]):
+        start, end = found["start"][first:last], found["end"][first:last]
+        np.maximum.accumulate(end, out=end)
+        start[1:] = np.maximum(start[1:], end[:-1])
+    return found
 
 
 def _spread(values: Floats, ranks: Ints, others: Floats) -> Floats:

@@ -14,15 +14,15 @@ communication stream does meanwhile::
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simdp.results.blocks import Block, is_everyone, stacks
+from simdp.results.blocks import Block, Stack, is_everyone, stacks
 from simdp.results.idle import Idle
-from simdp.results.trace import ACTIVITIES, SETUP, Trace
+from simdp.results.trace import ACTIVITIES, COMM_LANE, FIRST_STREAM_LANE, SETUP, Trace
 
 Floats = NDArray[np.float64]
 
@@ -76,8 +76,8 @@ class StepNumbers(Protocol):
         """Each rank's own mean."""
 
     @property
-    def lr(self) -> float:
-        """Learning rate."""
+    def lr(self) -> float | None:
+        """Learning rate; None where nothing is learned."""
 
     @property
     def grad_norm(self) -> float | None:
@@ -100,7 +100,9 @@ def ordered(found: dict[str, Any]) -> dict[str, Any]:
 
 def numbers(records: Sequence[StepNumbers]) -> dict[str, Any]:
     """Metrics of the numbers: a list over steps each, or None without numerics."""
-    found: dict[str, Any] = {"lr": [record.lr for record in records]}
+    found: dict[str, Any] = {}
+    if not records or records[0].lr is not None:
+        found["lr"] = [record.lr for record in records]
     if records and records[0].skipped is not None:
         # Steps count from 1 here, as the k of lr(k).
         found["skipped_steps"] = [k for k, record in enumerate(records, 1) if record.skipped]
@@ -175,9 +177,8 @@ def _parts(trace: Trace, ends: Floats) -> dict[str, Floats]:
     world_size, num_steps = ends.shape[0], ends.shape[1] - 1
     first = num_warm_up(num_steps)
     step_time = ends[:, -1] - ends[:, first]  # column s is the end of step s - 1
-    idle = Idle(trace, world_size)
     sums = {name: np.zeros(world_size) for name in (*SUMS.values(), "comm_s", "bytes_sent")}
-    for stack in stacks(_counted(trace, first)):
+    for stack, idle in _with_rests(trace, world_size, first):
         activity, ranks = ACTIVITIES[stack.activity], stack.ranks
         length = (stack.end - stack.start).sum(axis=0)
         if activity == "comm":
@@ -191,6 +192,23 @@ def _parts(trace: Trace, ends: Floats) -> dict[str, Floats]:
     other = step_time - sum(sums[name] for name in dict.fromkeys(SUMS.values()))
     found = {"step_time_s": step_time, **sums, "other_s": _tidy(other, step_time)}
     return {name: values / (num_steps - first) for name, values in found.items()}
+
+
+def _with_rests(trace: Trace, world_size: int, first: int) -> Iterator[tuple[Stack, Idle]]:
+    """What makes up a part of a step's time, and when the ranks have nothing else to do.
+
+    What a second communication stream does while the first is busy too is no further part of it.
+    """
+    blocks = _counted(trace, first)
+    streams = {b.lane for b in blocks if isinstance(b.lane, int) and b.lane >= FIRST_STREAM_LANE}
+    idle, busy = Idle(trace, world_size), [COMM_LANE]
+    for stack in stacks([b for b in blocks if b.lane not in streams] if streams else blocks):
+        yield stack, idle
+    for lane in sorted(streams):
+        idle = Idle(trace, world_size, busy)
+        for stack in stacks([block for block in blocks if block.lane == lane]):
+            yield stack, idle
+        busy.append(lane)
 
 
 def _counted(trace: Trace, first: int) -> list[Block]:

@@ -31,12 +31,22 @@ class Result:
     trace : Trace or None
         Every span; None for a result that was loaded.
     replicas : list of dict of str to ndarray, or None
-        Each rank's weights by torch name; None without numerics, or when loaded.
+        Each rank's weights by torch name; None without numerics, or when loaded. Where one process
+        has one model, as under ``data_parallel``, it stands for every rank.
+    outputs : list of list of ndarray, or None
+        In ``mode: inference``, what the model made of each step's samples: one array where they
+        are gathered, else one of each rank that had samples. None without numerics, or when loaded.
     network : dict
         What crossed the links, and which clock played the plans: ``fabric`` and ``why``; the
         number of links that were used; the busiest of them, with the bytes that crossed each per
         steady step and the part of its bandwidth that this takes, the bottleneck first; and what
         ``auto`` chose for each size. Empty for a result of an older version.
+    server : dict or None
+        What a parameter server did, which lives on ``rank``: its ``updates``, and the part of the
+        time that they took (``utilization``); how many gradients were ``applied``, ``dropped``, or
+        still ``under_way`` at the end; and the ``staleness`` of those applied, which is how many
+        updates came between a worker's pull and its gradient: ``mean``, ``max``, and a
+        ``histogram`` that counts the gradients of staleness 0, 1, ... None without a server.
     """
 
     scenario: dict[str, Any]
@@ -44,7 +54,9 @@ class Result:
     metrics: dict[str, Any]
     trace: Trace | None = None
     replicas: list[dict[str, NDArray[Any]]] | None = None
+    outputs: list[list[NDArray[Any]]] | None = None
     network: dict[str, Any] = field(default_factory=dict)
+    server: dict[str, Any] | None = None
 
     @property
     def world_size(self) -> int:
@@ -93,6 +105,7 @@ class Study:
         points = [
             {"set": point.set, "metrics": point.metrics}
             | ({"network": point.network} if point.network else {})
+            | ({"server": point.server} if point.server else {})
             for point in self.points
         ]
         content = {"simdp": self.version, "scenario": self.scenario, "points": points}
@@ -120,6 +133,7 @@ class Study:
                     point["set"],
                     point["metrics"],
                     network=point.get("network", {}),
+                    server=point.get("server"),
                 )
                 for point in content["points"]
             ]
@@ -143,7 +157,7 @@ PLAIN = frozenset({int, float, bool, str, type(None)})
 
 
 def as_json(value: Any, indent: str = "\n") -> str:
-    """Write plain data as JSON, as ``json.dumps(value, indent=1)`` does, whose encoder is slow when it indents.
+    """Write plain data as JSON, with an indent of 1, as ``json.dumps`` does, but faster.
 
     A rank has a line in several lists. Each of them is written in one call without an indent,
     with a separator that begins a new line. What JSON has no word for, such as the loss of a run

@@ -30,16 +30,22 @@ ACTIVITIES = (
     "wait",
     "comm",
     "transfer",
+    "compute",
+    "compress",
 )
 """What a span can be.
 
 ``input`` is waiting for samples; ``host`` is what the device waits for its host; ``forward`` and
 ``backward`` are compute; ``copy`` moves gradients into buckets and back; ``wait``
 is a collective's time before its slowest rank is ready for it, ``comm`` the rest of it; a
-``transfer`` is one chunk over one route.
+``transfer`` is one chunk over one route; ``compute`` is work of a rank program, which is no pass;
+``compress`` makes gradients small before they travel, and whole again.
 """
 
 COMPUTE_LANE, COMM_LANE, FIRST_SEND_LANE = 0, 1, 2
+
+FIRST_STREAM_LANE = FIRST_SEND_LANE + 2**20
+"""Beyond a lane for every rank that there may be: what communicates beside the lane ``comm``."""
 
 SETUP = -1
 """The step of what happens before the first one."""
@@ -53,7 +59,8 @@ class Span(NamedTuple):
     rank, step : int
         Who, and in which step; -1 is the setup.
     lane : str
-        ``"compute"``, ``"comm"``, or ``"send to r"``. Spans of a lane never overlap.
+        ``"compute"``, ``"comm"``, ``"comm 2"`` and so on, or ``"send to r"``. Spans of a lane
+        never overlap.
     activity, name : str
         One of `ACTIVITIES`, and what exactly, such as a layer or a bucket.
     start, end : float
@@ -74,6 +81,8 @@ class Span(NamedTuple):
 
 def lane_name(lane: int) -> str:
     """Write a lane's number as its name."""
+    if lane >= FIRST_STREAM_LANE:
+        return f"comm {lane - FIRST_STREAM_LANE + 2}"
     if lane >= FIRST_SEND_LANE:
         return f"send to {lane - FIRST_SEND_LANE}"
     return ("compute", "comm")[lane]

@@ -1,4 +1,4 @@
-"""Strategy and Rank: a training loop as a script, and the hands that it works with.
+"""Strategy: a training loop as a script.
 
 A script is a generator. What it yields is for the engine, which charges the time; a strategy only
 passes on what the methods of its rank yield, so that it reads like the training loop of a rank
@@ -8,162 +8,80 @@ program. One script serves every rank: ranks that do the same work run it togeth
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Generator, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
 
-from simdp.cluster import Overheads
+import numpy as np
+from numpy.typing import NDArray
+
 from simdp.spec import Spec
+from simdp.strategies.partition import Partition
+from simdp.strategies.rank import Rank
+from simdp.strategies.rank_types import (
+    Around,
+    Bucket,
+    Factor,
+    Factored,
+    Factoring,
+    Pending,
+    Script,
+    Selected,
+    Tensor,
+)
 from simdp.workload import Workload
-from simdp.workload.layers import Buffer, Parameter
+from simdp.workload.layers import Parameter
 
-Script = Generator[Any, None, None]
-"""A generator that the engine drives."""
+__all__ = [
+    "Around",
+    "Bucket",
+    "Factor",
+    "Factored",
+    "Factoring",
+    "Pending",
+    "ProcessGroups",
+    "Rank",
+    "Script",
+    "Selected",
+    "Strategy",
+    "Tensor",
+    "uneven",
+]
 
-Tensor = Parameter | Buffer
 
+class ProcessGroups(NamedTuple):
+    """Groups of ranks that call the same collectives of their own at the same time.
 
-class Pending(Protocol):
-    """A collective under way."""
+    Attributes
+    ----------
+    name : str
+        What the launcher knows them by.
+    ranks : ndarray, shape `(num_groups, group size)`, int64
+        Every rank is in one group.
+    stream : int
+        The communication stream that takes their collectives.
+    collectives : tuple of str
+        Keys of ``collectives``.
+    """
 
-
-class Bucket(Protocol):
-    """Gradients that travel together, as one flat buffer on every rank."""
-
-    @property
-    def nbytes(self) -> float:
-        """Size of the buffer [bytes]."""
-
-
-class Rank(Protocol):
-    """What a strategy can do on a rank."""
-
-    @property
-    def world_size(self) -> int:
-        """Number of ranks."""
-
-    @property
-    def step(self) -> int:
-        """Number of the current step, from 0."""
-
-    @property
-    def num_reduced_before(self) -> int:
-        """Steps whose gradients were reduced before the current one.
-
-        A model of layer times begins with 1: its profile is of a step long after the first.
-        """
-
-    @property
-    def parameters(self) -> Sequence[Parameter]:
-        """Learned tensors, in torch's order of registration."""
-
-    @property
-    def buffers(self) -> Sequence[Buffer]:
-        """Tensors that are kept but not learned, in torch's order of registration."""
-
-    @property
-    def ready_order(self) -> Sequence[str]:
-        """Names of the parameters in the order in which backward finishes their gradients."""
-
-    @property
-    def unused(self) -> Sequence[str]:
-        """Names of the parameters that get no gradient."""
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes per element of a gradient."""
-
-    @property
-    def overheads(self) -> Overheads:
-        """What the software costs on the cluster."""
-
-    @property
-    def node_bandwidth(self) -> float:
-        """What a node can send to others [bytes/s]; infinite with one node."""
-
-    @property
-    def num_micro_steps(self) -> int:
-        """Micro-steps of the current step."""
-
-    @property
-    def closes_epoch(self) -> bool:
-        """Whether the current step is the last one of its epoch, or of the run."""
-
-    def active(self, micro_step: int | None = None) -> list[bool]:
-        """Which ranks have samples in a micro-step, or in any one of the step."""
-
-    def scale_losses(self, by_shard: bool) -> None:
-        """Choose how each loss counts in this step.
-
-        Every micro-step's loss counts with its share of the rank's samples; with ``by_shard`` also
-        each rank's with its share of what all ranks' losses average, times world_size.
-        """
-
-    def forward(self, micro_step: int) -> Script:
-        """Run the model and the loss on a micro-batch."""
-
-    def backward(self, micro_step: int, hook: Callable[[str], Script] | None = None) -> Script:
-        """Add the micro-batch's gradients to those of the step, the last layer first.
-
-        Each time a parameter's gradient is complete, ``hook(name)`` is run, as torch's hooks are.
-        """
-
-    def ready_times(self, micro_step: int = 0) -> Sequence[float]:
-        """When the gradients of `ready_order` become ready, if nothing gets in the way.
-
-        Returns
-        -------
-        sequence of float
-            From the start of the micro-step's backward to each gradient, on the slowest device,
-            with its hook, without stragglers and collectives [s].
-        """
-
-    def bucket(self, names: Sequence[str], compress: str | None = None) -> Bucket:
-        """Make a flat buffer for the gradients of some parameters, in this order.
-
-        With ``compress`` it holds elements of that dtype.
-        """
-
-    def fill(self, bucket: Bucket, name: str, divisor: float, copies: bool) -> Script:
-        """Write a gradient, divided, into its place in the bucket; 0 where there is none.
-
-        With ``copies`` the copy is charged: it reads and writes the gradient in device memory.
-        """
-
-    def all_reduce(
-        self, bucket: Bucket, label: str, wait: float = 0.0
-    ) -> Generator[Any, None, Pending]:
-        """Start to sum a bucket over the ranks, on the communication stream.
-
-        It does not begin before ``wait`` seconds have passed, as where a background thread looks
-        for work only now and then.
-        """
-
-    def all_reduce_bytes(self, nbytes: float, label: str) -> Generator[Any, None, Pending]:
-        """Start an all_reduce of bookkeeping that has no part in the arithmetic."""
-
-    def wait(self, pending: Sequence[Pending]) -> Script:
-        """Hold the compute stream until collectives are done."""
-
-    def all_reduce_seconds(self, nbytes: float) -> float:
-        """Predict an all_reduce that every rank enters at once, with nothing beside it [s]."""
-
-    def empty(self, bucket: Bucket, copies: bool, divisor: float = 1.0) -> Script:
-        """Make the bucket's content, divided, the gradients of its parameters."""
-
-    def broadcast(self, tensors: Sequence[Tensor], label: str, root: int = 0) -> Script:
-        """Replace parameters, or buffers of one dtype, by the root's; wait for it."""
-
-    def itemsize_of(self, tensor: Tensor) -> int:
-        """Bytes per element of a parameter or buffer."""
-
-    def update(self, active: Sequence[bool] | None = None) -> Script:
-        """Let the optimizer change the weights of all or some ranks, and forget the gradients."""
+    name: str
+    ranks: NDArray[np.int64]
+    stream: int
+    collectives: tuple[str, ...]
 
 
 class Strategy(Spec):
     """How ranks train together."""
 
     kind: str
+
+    infers: ClassVar[bool] = False
+    """Whether it can serve ``mode: inference``."""
+
+    one_process: ClassVar[bool] = False
+    """Whether all devices are of one process, whose only model is on device 0."""
+
+    player: ClassVar[str] = "cohort"
+    """Who plays it, a key of `simdp.engine.simulate.PLAYERS`."""
 
     @abstractmethod
     def setup(self, rank: Rank) -> Script:
@@ -172,6 +90,14 @@ class Strategy(Spec):
     @abstractmethod
     def train_step(self, rank: Rank) -> Script:
         """One optimizer step."""
+
+    def infer_step(self, rank: Rank) -> Script:
+        """One step of ``mode: inference``."""
+        raise AssertionError(f"{self.kind} serves no inference; the scenario's checks refuse it")
+
+    def scatters(self, workload: Workload) -> bool:
+        """Whether rank 0 has the batch of all ranks, and hands out its pieces."""
+        return False
 
     def problem_with(self, world_size: int, workload: Workload) -> str | None:
         """Say why this strategy cannot train this on so many ranks, led by a key; or None."""
@@ -191,12 +117,42 @@ class Strategy(Spec):
         """
         return []
 
+    def keeps_errors(self) -> bool:
+        """Whether a copy of all gradients is kept from step to step, of what they have lost."""
+        return False
+
+    def num_updates(self, world_size: int, num_steps: int) -> int:
+        """Count the optimizer's updates in so many steps, which the learning rate follows."""
+        return num_steps
+
+    def process_groups(
+        self, workload: Workload, local_size: int, world_size: int
+    ) -> list[ProcessGroups]:
+        """Groups with collectives of their own, beside those of `uses`; as `partition`."""
+        return []
+
+    def partition(self, workload: Workload, local_size: int, world_size: int) -> Partition | None:
+        """How parameters, gradients and optimizer state are dealt to the ranks; None: not at all.
+
+        Parameters
+        ----------
+        workload : Workload
+            What they train.
+        local_size, world_size : int
+            Ranks of a node, and in all.
+        """
+        return None
+
     def sent_nbytes(self, rank: Rank) -> list[int]:
         """Bytes of each bucket of gradients in a steady step, in launch order; or none.
 
         What depends on time is that of the rank's current step.
         """
         return []
+
+    def gradients_stay(self) -> bool:
+        """Whether gradients live in buckets, and so keep their memory from step to step."""
+        return False
 
     def bucket_memory(
         self, parameters: Sequence[Parameter], ready: Sequence[str], itemsize: int

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator, Sequence
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, model_validator
 
 from simdp.spec import Bool, Bytes, problem
 from simdp.strategies.base import Pending, Rank, Script, Strategy, Tensor
 from simdp.strategies.buckets import MiB, assign, limits, rules
+from simdp.strategies.comm_hooks import AnyCommHook, NoHook
+from simdp.strategies.inference import idle_option, infer_in_processes
 from simdp.strategies.reducer import Averaging, Message, Reducer, copies_charged
 from simdp.workload import Workload
 from simdp.workload.layers import Parameter
@@ -29,9 +31,6 @@ USED_MAP_ITEMSIZE = 4
 
 JOIN_ITEMSIZE = 4
 """Join's notices are all_reduces of one number."""
-
-HOOK_DTYPES = {"none": None, "fp16": "float16", "bf16": "bfloat16"}
-"""What torch's compression hooks round gradients to (fp16_compress_hook, bf16_compress_hook)."""
 
 
 def _a_version(value: object) -> object:
@@ -71,8 +70,8 @@ class DDP(Strategy):
     broadcast_buffers : bool
         Replace every rank's buffers, such as running means, by rank 0's before each forward that
         follows a reduction; and in the constructor and at the end of a join, with the parameters.
-    comm_hook : {"none", "fp16", "bf16"}
-        Send gradients in 16 bit: torch's compression hooks.
+    comm_hook : CommHook
+        What becomes of a bucket on its way: of `simdp.strategies.comm_hooks`.
     join : bool
         Ranks whose samples run out take part in the others' reductions with zeros, as under
         torch's Join; at the end of the epoch the last one to go on, of several the largest rank,
@@ -86,6 +85,8 @@ class DDP(Strategy):
         batch where ranks have unequal shards. torch does not.
     """
 
+    infers: ClassVar[bool] = True
+
     kind: Literal["ddp"] = "ddp"
     bucket_cap: Bytes | None = None
     overlap: Bool = True
@@ -95,7 +96,7 @@ class DDP(Strategy):
     gradient_as_bucket_view: Bool = False
     charge_copies: Bool | None = None
     broadcast_buffers: Bool = True
-    comm_hook: Literal["none", "fp16", "bf16"] = "none"
+    comm_hook: AnyCommHook = NoHook()
     join: Bool = False
     divide_by_initial_world_size: Bool = True
     no_sync: Bool = True
@@ -108,12 +109,18 @@ class DDP(Strategy):
         return self
 
     def uses(self, world_size: int, workload: Workload, num_samples: int) -> list[tuple[str, int]]:
+        if workload.mode == "inference":
+            return [("broadcast", 0)]
         joiners = last_joiners(workload, world_size, num_samples) if self.join else []
         if self.join and self.broadcast_buffers and workload.graph.buffers:
             joiners = list(range(world_size))  # the last rank that has samples, in any micro-step
-        return [("all_reduce", 0), ("broadcast", 0), *(("broadcast", r) for r in joiners)]
+        notices = [("all_reduce", 0)] if self.join or self.find_unused_parameters else []
+        sums = dict.fromkeys([*self.comm_hook.uses(), *notices])
+        return [*sums, ("broadcast", 0), *(("broadcast", r) for r in joiners)]
 
     def problem_with(self, world_size: int, workload: Workload) -> str | None:
+        if workload.mode == "inference":
+            return idle_option(self, ("broadcast_buffers",))
         unused = workload.graph.unused
         if unused and not self.find_unused_parameters:
             return (
@@ -126,7 +133,7 @@ class DDP(Strategy):
                 "join: ranks have different numbers of samples, and those that run out would "
                 "leave the others waiting; set join: true."
             )
-        return None
+        return self.comm_hook.problem_with(workload)
 
     def buckets(
         self, parameters: Sequence[Parameter], ready: Sequence[str], itemsize: int, iteration: int
@@ -169,6 +176,12 @@ class DDP(Strategy):
     def sent_nbytes(self, rank: Rank) -> list[int]:
         return self.bucket_nbytes(rank.parameters, rank.ready_order, rank.itemsize)
 
+    def keeps_errors(self) -> bool:
+        return self.comm_hook.keeps_errors()
+
+    def gradients_stay(self) -> bool:
+        return self.gradient_as_bucket_view
+
     def bucket_memory(
         self, parameters: Sequence[Parameter], ready: Sequence[str], itemsize: int
     ) -> float:
@@ -179,18 +192,22 @@ class DDP(Strategy):
     def setup(self, rank: Rank) -> Script:
         """Make every replica a copy of rank 0's."""
         yield from self._send_model(rank, 0)
+        yield from self.comm_hook.setup(rank)
 
     def _send_model(self, rank: Rank, root: int) -> Script:
         yield from send_all(rank, rank.parameters, "parameters", root)
         if self.broadcast_buffers:
-            yield from self._send_buffers(rank, root)
-
-    def _send_buffers(self, rank: Rank, root: int) -> Script:
-        for integer, label in ((False, "buffers"), (True, "counters")):
-            chosen = [buffer for buffer in rank.buffers if buffer.integer == integer]
-            yield from send_all(rank, chosen, label, root)
+            yield from send_buffers(rank, root)
 
     def train_step(self, rank: Rank) -> Script:
+        yield from self.average_gradients(rank)
+        yield from rank.update(rank.active() if self.join else None)
+        if self.join and rank.closes_epoch:
+            last_joiner = max(r for r, there in enumerate(rank.active()) if there)
+            yield from self._send_model(rank, last_joiner)
+
+    def average_gradients(self, rank: Rank) -> Script:
+        """Forward and backward of a step, up to the optimizer's turn."""
         rank.scale_losses(by_shard=self.weight_by_shard)
         last = rank.num_micro_steps - 1
         for micro_step in range(rank.num_micro_steps):
@@ -198,7 +215,7 @@ class DDP(Strategy):
                 yield from self._announce(rank)
             # torch: after a forward under no_sync the buffers are left alone.
             if self.broadcast_buffers and not (self.no_sync and micro_step):
-                yield from self._send_buffers(rank, self._authority(rank, micro_step))
+                yield from send_buffers(rank, self._authority(rank, micro_step))
             yield from rank.forward(micro_step)
             if self.no_sync and micro_step < last:
                 yield from rank.backward(micro_step)
@@ -208,10 +225,12 @@ class DDP(Strategy):
             reducer = self._reducer(rank, iteration, self._divisor(rank, micro_step))
             yield from reducer.backward(micro_step, self.overlap)
             yield from reducer.finish((yield from self._used_map(rank)))
-        yield from rank.update(rank.active() if self.join else None)
-        if self.join and rank.closes_epoch:
-            last_joiner = max(r for r, there in enumerate(rank.active()) if there)
-            yield from self._send_model(rank, last_joiner)
+
+    def scatters(self, workload: Workload) -> bool:
+        return workload.mode == "inference" and workload.global_batch is not None
+
+    def infer_step(self, rank: Rank) -> Script:
+        yield from infer_in_processes(rank, rank.scatters)
 
     def _reducer(self, rank: Rank, iteration: int, divisor: int) -> Reducer:
         """Multiply by 1/W before the sum; unused parameters are ready with the first hook.
@@ -221,8 +240,8 @@ class DDP(Strategy):
         copies = copies_charged(self.charge_copies, rank) and not self.gradient_as_bucket_view
         layout = self.buckets(rank.parameters, rank.ready_order, rank.itemsize, iteration)
         messages = [Message(tuple(names), 0.0, copies, copies) for names in layout]
-        averaging = Averaging(before=divisor, compress=HOOK_DTYPES[self.comm_hook])
-        return Reducer(rank, messages, averaging, rank.unused)
+        averaging = Averaging(before=divisor)
+        return Reducer(rank, messages, averaging, rank.unused, self.comm_hook)
 
     def _used_map(self, rank: Rank) -> Generator[Any, None, list[Pending]]:
         if not self.find_unused_parameters:
@@ -248,7 +267,9 @@ class DDP(Strategy):
         return sum(rank.active(micro_step))
 
 
-def send_all(rank: Rank, tensors: Sequence[Tensor], label: str, root: int) -> Script:
+def send_all(
+    rank: Rank, tensors: Sequence[Tensor], label: str, root: int, group: str | None = None
+) -> Script:
     """Broadcast tensors of one dtype in buffers of `BROADCAST_NBYTES`."""
     if not tensors:
         return
@@ -256,7 +277,15 @@ def send_all(rank: Rank, tensors: Sequence[Tensor], label: str, root: int) -> Sc
     for number, names in enumerate(
         assign(tensors, rank.itemsize_of(tensors[0]), [BROADCAST_NBYTES])
     ):
-        yield from rank.broadcast([by_name[name] for name in names], f"{label} {number}", root)
+        together = [by_name[name] for name in names]
+        yield from rank.broadcast(together, f"{label} {number}", root, group)
+
+
+def send_buffers(rank: Rank, root: int, group: str | None = None) -> Script:
+    """Broadcast the tensors of the model that are not learned."""
+    for integer, label in ((False, "buffers"), (True, "counters")):
+        chosen = [buffer for buffer in rank.buffers if buffer.integer == integer]
+        yield from send_all(rank, chosen, label, root, group)
 
 
 def last_joiners(workload: Workload, world_size: int, num_samples: int) -> list[int]:

@@ -1,102 +1,94 @@
-"""What a rank keeps in memory while it trains, as pure counting."""
+"""What a rank keeps in memory while it trains, as pure counting; when it does, the engine says."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
-from typing import NamedTuple
 
+from simdp.cluster import Cluster
+from simdp.cluster.allocators import Allocator
 from simdp.strategies.base import Strategy
+from simdp.strategies.data_parallel import BUFFER_NBYTES
 from simdp.workload import Workload
-from simdp.workload.execution import call_dtypes
-from simdp.workload.precision.rounding import numpy_dtype
+from simdp.workload.lifetimes import lifetimes
+from simdp.workload.optimizers import Optimizer
 from simdp.workload.sampling import chunk_sizes
 
+INTEGER_ITEMSIZE = 8
+"""Tokens, class indices and counters are int64, as torch's are."""
 
-class RankMemory(NamedTuple):
-    """Bytes on one device at the peak of a step, the end of backward.
+CONVOLUTION_AXES, LAID_OUT = 4, 3
+"""Axes of a convolution's weight; how many more of it there are while NumPy works on it: the weight
+in another order, its gradient in that order, and what is added to it. About as many there are of an
+array that is rounded to 16 bits."""
 
-    The names are those of ``memory_bytes`` in result.json.
+
+def sample_nbytes(workload: Workload) -> list[float]:
+    """Bytes of one sample of full length: each input of the model, and the target.
+
+    Nothing of a model of which only times and sizes are known.
     """
+    model, itemsize = workload.model, workload.itemsize
+    if model.timed:
+        return []
+    found = []
+    for name, shape in zip(model.graph.inputs, model.known_shapes(), strict=True):
+        integer = model.num_tokens(name) is not None
+        found.append(float(prod(shape) * (INTEGER_ITEMSIZE if integer else itemsize)))
+    if workload.mode == "training":
+        each = INTEGER_ITEMSIZE if workload.loss.of_classes else itemsize
+        found.append(float(prod(workload.loss.target_shape(model.output_shape())) * each))
+    return found
 
-    parameters: float
-    gradients: float
-    optimizer_state: float
-    buckets: float
-    activations: float
-    other: float
 
-    def total(self) -> float:
-        """Sum of all parts [bytes]."""
-        return sum(self)
+def update_temporaries(
+    workload: Workload, num_elements: Mapping[str, int], allocator: Allocator
+) -> float:
+    """Bytes that the optimizer takes while it works, beside its state.
 
-
-def rank_memory(workload: Workload, strategy: Strategy, microbatch: int) -> RankMemory:
-    """Count what a rank keeps.
+    Tensor by tensor it is the largest one's temporaries; all at once those of all tensors of a
+    parameter group are there together.
 
     Parameters
     ----------
-    workload, strategy
-        What is trained, and how.
-    microbatch : int
-        Samples of the rank's largest micro-step.
-
-    Returns
-    -------
-    RankMemory
-        ``optimizer_state`` holds master weights too; ``other`` is the micro-batch itself and what
-        the model keeps without learning it.
+    workload : Workload
+        What is trained.
+    num_elements : mapping of str to int
+        What it updates, by parameter.
+    allocator : Allocator
+        Of the device.
     """
-    model, graph, precision = workload.model, workload.graph, workload.precision
-    elements = float(model.num_parameters())
-    stored = numpy_dtype(precision.weight_dtype(workload.dtype)).itemsize
-    state = elements * precision.has_master + sum(
-        len(workload.optimizer.for_parameter(p.name).state_names()) * p.num_elements
-        for p in graph.parameters
-    )
-    inputs = model.known_shapes()
-    buffers = sum(b.num_elements * (8 if b.integer else workload.itemsize) for b in graph.buffers)
-    gradients = elements * workload.gradient_itemsize
-    return RankMemory(
-        parameters=elements * stored,
-        gradients=gradients,
-        optimizer_state=state * workload.itemsize,
-        buckets=strategy.bucket_memory(
-            graph.parameters, graph.ready_order, workload.gradient_itemsize
-        ),
-        activations=microbatch * activation_nbytes(workload) + bool(microbatch) * _fixed(workload),
-        other=float(microbatch * workload.itemsize * sum(map(prod, inputs)) + buffers),
-    )
+    together: dict[Optimizer, float] = {}
+    most = 0.0
+    for name, elements in num_elements.items():
+        optimizer = workload.optimizer.for_parameter(name)
+        taken = optimizer.num_temporaries() * allocator.taken(elements * workload.itemsize)
+        if optimizer.foreach is False:
+            most = max(most, taken)
+        else:
+            together[optimizer] = together.get(optimizer, 0.0) + taken
+    return max([most, *together.values()])
 
 
-def _fixed(workload: Workload) -> float:
-    """Bytes that forward keeps for backward, whatever the samples of a micro-batch."""
-    if not workload.model.timed:
+def micro_step_nbytes(workload: Workload, num_samples: int) -> float:
+    """Most bytes of activations, and of what flows, in a micro-step of so many samples."""
+    if not num_samples:
         return 0.0
-    return sum(call.layer.kept([()], 0).fixed for call in workload.graph.calls)
+    life, now, most = lifetimes(workload, keeps=workload.mode == "training"), 0.0, 0.0
+    for stage in (*life.forward, *reversed(life.backward)):
+        now += sum(num_samples * t.per_sample + t.fixed for t in stage.taken)
+        most = max(most, now)
+        now -= sum(num_samples * t.per_sample + t.fixed for t in stage.given)
+    return most
 
 
-def activation_nbytes(workload: Workload) -> float:
-    """Bytes per sample that forward keeps for backward, with samples of full length.
-
-    A value that several layers keep is there once, in each dtype that one of them needs it in. The
-    model's inputs are not counted: they are the micro-batch.
-    """
-    graph = workload.graph
-    first, flowing = len(graph.inputs), graph.shapes(workload.model.known_shapes())
-    ran = call_dtypes(graph, workload.precision, workload.dtype)
-    values: dict[tuple[int, str], float] = {}
-    beside = 0.0
-    for number, (call, dtype) in enumerate(zip(graph.calls, ran, strict=True)):
-        itemsize = numpy_dtype(dtype).itemsize
-        kept = call.layer.kept([flowing[value] for value in call.inputs], itemsize)
-        beside += kept.nbytes
-        chosen = [call.inputs[i] for i in kept.inputs] + [first + number] * kept.output
-        for value in chosen:
-            if value >= first:
-                values[value, dtype] = float(prod(flowing[value]) * itemsize)
-    return beside + sum(values.values())
+def fits(cluster: Cluster, peaks: Sequence[float]) -> bool:
+    """Whether every device has room for what all of its ranks keep at their peaks [bytes]."""
+    k, devices = cluster.ranks_per_device, cluster.devices()
+    held = [sum(peaks[first : first + k]) for first in range(0, len(peaks), k)]
+    return all(nbytes <= device.memory for nbytes, device in zip(held, devices[::k], strict=True))
 
 
 def largest_microbatches(workload: Workload, world_size: int) -> list[int]:
@@ -113,26 +105,68 @@ def largest_microbatches(workload: Workload, world_size: int) -> list[int]:
 def host_memory_needed(
     workload: Workload, strategy: Strategy, world_size: int, num_samples: int
 ) -> float:
-    """Bytes that a run with numerics takes on this machine.
+    """Bytes that a run with numerics takes on this machine, at the fullest of its phases.
 
-    Every rank has weights, gradients, optimizer state, activations and, where gradients are
-    reduced, flat buffers; these are real here whatever the simulated device saves. So are the
-    gradients of a second micro-step, before they are added, and weights rounded to 16 bits. Data
-    and fresh weights are drawn in float64 and then cast, so that for a moment both are there.
+    Every rank has weights, room for gradients, optimizer state and, where gradients are reduced,
+    flat buffers; these are real here whatever the simulated device saves. Data and fresh weights
+    are drawn in float64 and then cast, so that for a moment both are there.
     """
-    one = rank_memory(workload, strategy, max(largest_microbatches(workload, world_size)))
-    model, whole = workload.model, workload.model.num_parameters() * workload.itemsize
-    accumulate, low = workload.grad_accum, workload.precision.low is not None
-    copies = 2 + bool(strategy.uses(world_size, workload, num_samples)) + low
-    copies += (len(accumulate) if isinstance(accumulate, list) else accumulate) > 1
-    # 16-bit activations are kept in 32-bit arrays; and there is what flows between the layers.
-    flowing = 2 * ((1 + low) * one.activations + one.other)
-    each = copies * whole + one.optimizer_state + flowing
+    model, itemsize = workload.model, workload.itemsize
+    cores = min(os.cpu_count() or 1, world_size)
     target = workload.loss.target_shape(model.output_shape())
     sample = sum(map(prod, model.known_shapes())) + prod(target)
-    data = num_samples * sample * (8 + workload.itemsize)
-    largest_tensor = max(parameter.num_elements for parameter in model.parameters())
-    return each * world_size + float(data + 8 * largest_tensor * (os.cpu_count() or 1))
+    data, drawn = num_samples * sum(sample_nbytes(workload)), float(num_samples * sample * 8)
+    largest = max(parameter.num_elements for parameter in model.parameters())
+    whole = world_size * float(model.num_parameters() * itemsize)
+    drawing = whole + cores * largest * 8.0
+    compared = 2.0 * largest * itemsize * (world_size > 1)  # whether replicas are identical
+    passing = max(_host_passing(workload, world_size, cores), compared)
+    if strategy.one_process:  # every forward broadcasts the weights, piece by piece
+        passing += min(whole, world_size * BUFFER_NBYTES)
+    lasting = world_size * _host_lasting(workload, strategy, world_size, num_samples)
+    dealt = strategy.partition(workload, world_size, world_size)
+    if dealt is None or dealt.kept.gradients:
+        return data + max(drawn, drawing, lasting + passing)
+    # Everything is there before it is cut into pieces; then weights and gradients, for a while.
+    return data + max(drawn, drawing, lasting, 2 * whole + passing)
+
+
+def _host_lasting(
+    workload: Workload, strategy: Strategy, world_size: int, num_samples: int
+) -> float:
+    """Bytes of a rank's arrays that last from step to step."""
+    whole = workload.model.num_parameters() * workload.itemsize
+    state = sum(
+        parameter.num_elements * len(workload.optimizer.for_parameter(parameter.name).state_names())
+        for parameter in workload.graph.parameters
+    )
+    learns = workload.mode == "training"
+    copies = 1 + learns + workload.precision.has_master
+    copies += world_size > 1 or bool(strategy.uses(world_size, workload, num_samples))
+    copies += strategy.keeps_errors()
+    return float(copies * whole + state * workload.itemsize)
+
+
+def _host_passing(workload: Workload, world_size: int, cores: int) -> float:
+    """Bytes of all ranks' arrays that come and go within a step.
+
+    What has 16 bits is kept in 32-bit arrays, rounded weights among it; gradients of a later
+    micro-step are there before they are added, and arrays before they are rounded, on the ranks
+    that are being served.
+    """
+    model, itemsize, low = workload.model, workload.itemsize, workload.precision.low is not None
+    accumulate = workload.grad_accum
+    again = (len(accumulate) if isinstance(accumulate, list) else accumulate) > 1
+    whole = model.num_parameters() * itemsize
+    each = micro_step_nbytes(workload, max(largest_microbatches(workload, world_size)))
+    kernels = (p.num_elements for p in model.parameters() if len(p.shape) == CONVOLUTION_AXES)
+    laid_out = LAID_OUT * max(kernels, default=0) * itemsize
+    # Without backward, nothing is there of ranks that are not being served.
+    several = world_size if workload.mode == "training" else cores
+    rounding = LAID_OUT * low * max(p.num_elements for p in model.parameters()) * itemsize
+    rounded = workload.precision.has_master * whole  # else they are among the activations
+    on_cores = again * whole + max(laid_out, rounding)
+    return float(several * ((1 + low) * each + rounded) + cores * on_cores)
 
 
 def host_memory() -> float:

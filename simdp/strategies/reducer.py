@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from simdp.strategies.base import Bucket, Pending, Rank, Script
+from simdp.strategies.comm_hooks import CommHook, NoHook, Sent
 
 
 class Message(NamedTuple):
@@ -61,6 +62,8 @@ class Reducer:
         How sums become averages.
     unused : sequence of str
         Parameters without a gradient that are ready with the first hook.
+    comm_hook : CommHook
+        Sends the buckets; it has a say in what ``averaging`` asks for before the sum.
     """
 
     def __init__(
@@ -69,12 +72,16 @@ class Reducer:
         messages: Sequence[Message],
         averaging: Averaging,
         unused: Sequence[str] = (),
+        comm_hook: CommHook | None = None,
     ) -> None:
         self.rank, self.messages, self.averaging = rank, messages, averaging
-        self.buckets: list[Bucket] = [rank.bucket(m.names, averaging.compress) for m in messages]
+        self.hook: CommHook = comm_hook or NoHook()
+        self.divisor = self.hook.divided(rank, averaging.before)
+        dtype = averaging.compress or self.hook.dtype
+        self.buckets: list[Bucket] = [rank.bucket(m.names, dtype) for m in messages]
         self.home = {name: number for number, m in enumerate(messages) for name in m.names}
         self.missing = [len(message.names) for message in messages]
-        self.launched: list[Pending] = []
+        self.sent: list[Sent] = []
         self.unmarked = list(unused)
 
     def backward(self, micro_step: int, overlap: bool) -> Script:
@@ -95,16 +102,27 @@ class Reducer:
         for ready in names:
             number = self.home[ready]
             bucket, copied = self.buckets[number], self.messages[number].copied
-            yield from self.rank.fill(bucket, ready, self.averaging.before, copied)
+            yield from self.rank.fill(bucket, ready, self.divisor, copied)
             self.missing[number] -= 1
-        while len(self.launched) < len(self.buckets) and not self.missing[len(self.launched)]:
-            turn = len(self.launched)
-            bucket, wait = self.buckets[turn], self.messages[turn].wait
-            pending = yield from self.rank.all_reduce(bucket, f"bucket {turn}", wait)
-            self.launched.append(pending)
+        while len(self.sent) < len(self.buckets) and not self.missing[len(self.sent)]:
+            turn = len(self.sent)
+            bucket, wait, divisor = (
+                self.buckets[turn],
+                self.messages[turn].wait,
+                self.averaging.before,
+            )
+            label = f"bucket {turn}"
+            self.sent.append((yield from self.hook.send(self.rank, bucket, label, wait, divisor)))
 
     def finish(self, others: Sequence[Pending] = ()) -> Script:
         """Wait for all buckets and ``others``, and take the averages out of the buckets."""
-        yield from self.rank.wait([*self.launched, *others])
+        waiting = list[Pending]()
+        for sent in self.sent:
+            if sent.finish is None:
+                waiting += sent.pending
+                continue
+            yield from self.rank.wait(sent.pending)
+            yield from sent.finish()
+        yield from self.rank.wait([*waiting, *others])
         for message, bucket in zip(self.messages, self.buckets, strict=True):
             yield from self.rank.empty(bucket, message.copied_back, self.averaging.after)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from simdp.strategies.base import Rank, Script, Strategy
+from simdp.strategies.inference import infer_in_processes
 from simdp.workload import Workload
 
 
 class Single(Strategy):
     """Plain training on one device."""
+
+    infers: ClassVar[bool] = True
 
     kind: Literal["single"] = "single"
 
@@ -31,3 +34,6 @@ class Single(Strategy):
             yield from rank.forward(micro_step)
             yield from rank.backward(micro_step)
         yield from rank.update()
+
+    def infer_step(self, rank: Rank) -> Script:
+        yield from infer_in_processes(rank, scatters=False)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from simdp.cluster import device, link, machine
+from simdp.cluster.allocators import ALLOCATORS
 from simdp.cluster.stragglers import STRAGGLERS
 from simdp.cluster.topologies import TOPOLOGIES
 from simdp.collectives import FAMILIES
 from simdp.collectives.costs import COSTS
 from simdp.spec import Spec
 from simdp.strategies import STRATEGIES
+from simdp.strategies.comm_hooks import COMM_HOOKS
 from simdp.studies.presets import describe
 from simdp.workload.compute import COMPUTES
 from simdp.workload.datasets import DATASETS
@@ -28,6 +30,8 @@ def families() -> dict[str, dict[str, str]]:
     """Every family: the kinds in it, each with the first line of its documentation."""
     tables: dict[str, Mapping[str, type[Spec]]] = {
         "activations": ACTIVATIONS,
+        "allocators": ALLOCATORS,
+        "comm_hooks": COMM_HOOKS,
         "costs": COSTS,
         "computes": COMPUTES,
         "datasets": DATASETS,

@@ -12,12 +12,15 @@ from simdp.files import write_whole
 from simdp.reports.plots import render
 from simdp.scenario import load_scenario
 from simdp.studies.collective_request import Request, answer
+from simdp.studies.compare import compare
 from simdp.studies.sweep import sweep
 from simdp.studies.validate import validate
 
 PICTURES = (
     ("8gpu_ring", "timeline"),
     ("8gpu_ring", "loss"),
+    ("fsdp_prefetch", "timeline"),
+    ("gpu0_memory", "memory"),
     ("hierarchical", "bandwidth"),
     ("hierarchical", "world_size"),
     ("naive_vs_overlap", "timeline"),
@@ -39,6 +42,9 @@ COLLECTIVES: dict[str, dict[str, Any]] = {
 }
 """What is asked of an all_reduce on the cluster of a scenario, for the plots of collectives."""
 
+COMPARISONS = {"methods": ("data_parallel", "ddp", "zero1", "zero2", "fsdp")}
+"""Strategies that a scenario is compared under."""
+
 VALIDATIONS = (
     ("validation", ".", "simulated_against_measured"),
     ("validation_hkbu", "hkbu", "throughput_curves"),
@@ -54,6 +60,7 @@ WITH_INTERVALS = ("throughput_curves",)
 def pictures() -> list[str]:
     """Names of all pictures, without their suffix."""
     names = [f"{scenario}_{kind}" for scenario, kind in PICTURES]
+    names += [f"{scenario}_comparison" for scenario in COMPARISONS]
     return names + [f"{name}_{kind}" for name, _, kind in VALIDATIONS]
 
 
@@ -80,6 +87,11 @@ def draw_gallery(scenarios: Path, out: Path) -> Iterator[Path]:
             if name not in studies:
                 studies[name] = sweep(load_scenario(scenario))
             write_whole(path, partial(render, studies[name], kind))
+        yield path
+    for name, strategies in COMPARISONS.items():
+        compared = compare(scenarios / f"{name}.yaml", {"strategy": strategies})
+        path = out / f"{name}_comparison.png"
+        write_whole(path, partial(render, compared, "comparison"))
         yield path
     for name, folder, kind in VALIDATIONS:
         found = validate([scenarios / "validation" / folder], intervals=kind in WITH_INTERVALS)

@@ -21,6 +21,7 @@ from simdp.workload.datasets import DATASET, AnyDataset, Dataset
 from simdp.workload.faults import AnyFault
 from simdp.workload.graph import Graph
 from simdp.workload.host import Host
+from simdp.workload.inference import for_training_only
 from simdp.workload.input import Input
 from simdp.workload.losses import AnyLoss
 from simdp.workload.misfits import misfits
@@ -83,6 +84,9 @@ class Workload(Spec):
         The learning rate lr(k) of step k = 1, 2, ...
     lr_scaling : {"none", "linear", "sqrt"}
         Multiply the learning rate by world_size or its square root.
+    recompute : {"none", "blocks"}
+        Which activations are not kept for backward but computed again there, block by block, as
+        with torch.utils.checkpoint.
     clip_grad_norm : float or None
         Largest norm of the averaged gradient, as torch.nn.utils.clip_grad_norm_.
     microbatch : int or None
@@ -114,11 +118,13 @@ class Workload(Spec):
     epochs, steps : int or None
         How long to train; one epoch if neither is given. Without a data set two steps, the first
         of which is warm-up; with an input one for each worker and the one to warm up.
-    mode
-        Accepts only its default so far.
+    mode : {"training", "inference"}
+        Whether ranks learn, or only compute outputs: then the model is as after torch's ``eval()``,
+        the loss tells no more than what the data set's targets look like, and keys that only
+        training reads are refused.
     """
 
-    mode: Literal["training"] = "training"
+    mode: Literal["training", "inference"] = "training"
     model: AnyModel
     weights: str | None = None
     dataset: AnyDataset
@@ -126,6 +132,7 @@ class Workload(Spec):
     optimizer: AnyOptimizer = Field("sgd", validate_default=True)
     lr_schedule: AnySchedule = Field("none", validate_default=True)
     lr_scaling: Literal["none", "linear", "sqrt"] = "none"
+    recompute: Literal["none", "blocks"] = "none"
     clip_grad_norm: Float | None = Field(None, gt=0)
     microbatch: Int | None = Field(None, ge=1, le=10**9)
     global_batch: Int | None = Field(None, ge=1, le=10**9)
@@ -150,6 +157,8 @@ class Workload(Spec):
         """Fill in what follows from the model and the data set, where it is not written."""
         if not isinstance(data, dict):
             return data
+        if data.get("mode") == "inference":
+            data = {"optimizer": "none", **data}
         if getattr(MODEL.member(data.get("model")), "timed", False):
             data = {"dataset": "none", "compute": "profile", **data, "loss": data.get("loss")}
         if getattr(COMPUTE.member(data.get("compute")), "without_data", False):
@@ -178,6 +187,8 @@ class Workload(Spec):
     @model_validator(mode="after")
     def _parts_suit_each_other(self) -> Workload:
         wrong = misfits(dict(self))
+        if self.mode == "inference":
+            wrong = for_training_only(dict(self)) | wrong
         if wrong:
             errors = [
                 InitErrorDetails(type=problem(line), loc=(key,), input=getattr(self, key))
@@ -228,7 +239,14 @@ class Workload(Spec):
 
     @cached_property
     def graph(self) -> Graph:
-        """The model's graph, with its batch norms synchronised where that is asked for."""
+        """The model's graph, with its batch norms synchronised where that is asked for.
+
+        In inference it is that of the model after training.
+        """
+        if self.mode == "inference":
+            from simdp.workload.evaluation import evaluated  # brings the layers along
+
+            return evaluated(self.model.graph)
         if not self.sync_batchnorm:
             return self.model.graph
         from simdp.workload.sync_batchnorm import synchronised  # brings the layers along

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from simdp.workload.graph import Graph
-from simdp.workload.layers.base import Array, Exchange, Parameters, Pass, Synchronised
+from simdp.workload.layers.base import PAUSE, Array, Exchange, Parameters, Pass, Synchronised
 from simdp.workload.precision import Precision
 from simdp.workload.precision.rounding import rounded
 
@@ -63,7 +63,9 @@ class Executor:
             if value not in kept:
                 self._done[number].append(value)
 
-    def forward(self, run: Pass, inputs: Sequence[Array]) -> Exchange[tuple[list[Array], Kept]]:
+    def forward(
+        self, run: Pass, inputs: Sequence[Array], keeps: bool = True
+    ) -> Exchange[tuple[list[Array], Kept]]:
         """Run the calls; yields and is sent as in `Synchronised.exchanged_forward`.
 
         Parameters
@@ -72,6 +74,8 @@ class Executor:
             The rank's arrays.
         inputs : sequence of ndarray
             The graph's inputs, each with the samples along its first axis.
+        keeps : bool
+            False keeps nothing for `backward`.
 
         Returns
         -------
@@ -82,6 +86,8 @@ class Executor:
         kept: Kept = []
         rounds = _Rounding(run)
         for number, call in enumerate(self.graph.calls):
+            if run.pauses:
+                yield PAUSE
             given, low = [values[value] for value in call.inputs], self.low[number]
             here = rounds.of(low)
             if low is not None:
@@ -91,9 +97,11 @@ class Executor:
             else:
                 y, saved = call.layer.forward(here, *given)
             values.append(y if low is None else rounded(y, low))
-            kept.append((here, saved))
+            if keeps:
+                kept.append((here, saved))
             for value in self._done[number]:
                 values[value] = None
+            del given, saved, y  # else they would be there until the next call is through
         return [values[value] for value, _ in self.graph.outputs], kept
 
     def backward(self, run: Pass, kept: Kept, slopes: Sequence[Array]) -> Exchange[None]:
@@ -113,6 +121,8 @@ class Executor:
         for (value, _), slope in zip(self.graph.outputs, slopes, strict=True):
             flowing[value] = slope
         for number in reversed(range(len(self.graph.calls))):
+            if run.pauses:
+                yield PAUSE
             call, low, needs = self.graph.calls[number], self.low[number], self.graph.needs[number]
             (here, saved), dy = kept.pop(), flowing.pop(first + number, None)
             if dy is None:  # nothing that the loss sees comes from here

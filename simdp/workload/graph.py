@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NewType, TypeVar
 
+from simdp.workload.blocks import Block, block_names, grouped
 from simdp.workload.layers.base import Layer, Shape, ShapeError, Synchronised
 from simdp.workload.layers.parameter import Buffer, Parameter
 
@@ -99,6 +100,23 @@ class Graph:
     def is_synchronised(self) -> bool:
         """Whether ranks exchange numbers in the middle of forward and backward."""
         return any(isinstance(call.layer, Synchronised) for call in self.calls)
+
+    @cached_property
+    def blocks(self) -> tuple[Block, ...]:
+        """The modules that the model repeats, in the order of their first calls.
+
+        A layer that is its own parameter, as where only its times are known, is one.
+        """
+        names = block_names([parameter.name for parameter in self.parameters])
+        for call in self.calls:
+            if any(parameter.name == call.layer.name for parameter in call.layer.parameters()):
+                names.append(call.layer.name)
+        return tuple(self.modules(names)[1:])
+
+    def modules(self, names: Sequence[str]) -> list[Block]:
+        """What belongs to the root, and to each of these modules; see `blocks.grouped`."""
+        layers = [call.layer for call in self.calls]
+        return grouped(self.registered, layers, names)
 
     def shapes(self, inputs: Sequence[Shape]) -> list[Shape]:
         """Shape of every value, per sample.

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from simdp.workload import Workload
+
+Sizes = Mapping[str, int]
+"""Elements of each parameter, by name."""
 
 
 class Device(Protocol):
@@ -19,26 +23,35 @@ class Device(Protocol):
         """Time to launch a kernel [s]."""
 
 
-def gradient_nbytes_moved(workload: Workload) -> float:
-    """Bytes that are read and written between backward and the optimizer: scaling, clipping."""
+def gradient_nbytes_moved(workload: Workload, elements: Sizes | None = None) -> float:
+    """Bytes that are read and written between backward and the optimizer: scaling, clipping.
+
+    Parameters
+    ----------
+    workload : Workload
+        What is trained.
+    elements : mapping of str to int, optional
+        How many of each parameter's there are; all of them, unless it is given.
+    """
     passes = 2 * (workload.precision.scaler() is not None)  # unscale: read and write
     passes += 3 * (workload.clip_grad_norm is not None)  # norm: read; clip: read and write
-    return float(passes * sum(_elements(workload).values()) * workload.gradient_itemsize)
+    sizes = _elements(workload) if elements is None else elements
+    return float(passes * sum(sizes.values()) * workload.gradient_itemsize)
 
 
-def optimizer_nbytes_moved(workload: Workload) -> float:
-    """Bytes that the optimizer reads and writes in one step."""
+def optimizer_nbytes_moved(workload: Workload, elements: Sizes | None = None) -> float:
+    """Bytes that the optimizer reads and writes in one step; as `gradient_nbytes_moved`."""
+    sizes = _elements(workload) if elements is None else elements
     return sum(
-        workload.optimizer.for_parameter(name).nbytes_moved(elements, workload.itemsize)
-        for name, elements in _elements(workload).items()
+        workload.optimizer.for_parameter(name).nbytes_moved(size, workload.itemsize)
+        for name, size in sizes.items()
     )
 
 
-def optimizer_launches(workload: Workload) -> int:
+def optimizer_launches(workload: Workload, elements: Sizes | None = None) -> int:
     """Kernels that the optimizer's loop over tensors launches in one step."""
-    return sum(
-        workload.optimizer.for_parameter(name).launches_per_tensor() for name in _elements(workload)
-    )
+    names = _elements(workload) if elements is None else elements
+    return sum(workload.optimizer.for_parameter(name).launches_per_tensor() for name in names)
 
 
 def time_beside_compute(workload: Workload, microbatch: int, device: Device) -> float:

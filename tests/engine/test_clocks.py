@@ -143,6 +143,37 @@ def test_the_shorter_of_two_streams_ends_first_and_leaves_the_links_to_the_other
     assert long == pytest.approx(moved * 8e6 / 25e9, rel=1e-9)
 
 
+def test_a_collective_of_another_stream_waits_for_the_one_that_it_comes_after():
+    where, n = cluster(4, "ring"), 4
+    plan = RingAllReduce().plan(n, 4e6)
+    delays = np.array([0.0, 2e-4, 0.0, 1e-4])
+    ends = {}
+    for after in ((), (0,)):
+        trace = TraceBuilder()
+        job = Job(Network(where), {0: [plan], 1: [plan]}, Slowdown(where, 0), trace)
+        script = [
+            Work(0, "forward", "x", delays),
+            Launch(0, "a", 0, plan, 4e6, False, 0),
+            Launch(0, "b", 1, plan, 4e6, False, 1, after=after),
+            Wait((0, 1)),
+        ]
+        EventFabric([job]).play([iter(script)])
+        spans = [span for span in trace.build().spans if span.activity == "comm"]
+        ends[after] = [max(s.end for s in spans if s.name.endswith(name)) for name in "ab"]
+    alone = 2 * (n - 1) * (5e-6 + 4e6 / n / 25e9)
+    assert ends[()][0] == pytest.approx(ends[()][1])  # side by side
+    assert ends[0,] == pytest.approx([2e-4 + alone, 2e-4 + 2 * alone])
+
+
+def test_a_link_that_two_streams_use_is_shared():
+    where = cluster(4, "ring")
+    plan = RingAllReduce().plan(4, 1e6)
+    assert chosen(where, {0: [plan]}).fabric == "vector"
+    clock = chosen(where, {0: [plan], 1: [plan]})
+    assert clock.fabric == "event"
+    assert "is shared" in clock.why
+
+
 def test_a_job_may_end_with_a_collective_that_nobody_waits_for():
     """Beside a neighbour that never ends, the clock runs until that collective is done."""
     where = cluster(8, devices_per_node=2, inter_node=between("ring", "0 s"))

@@ -158,9 +158,9 @@ class Played:
             lambda op, ready, enter, end: self.spans.append((op.name, *end.tolist())),
         )
 
-    def launch(self, number, at, stream=0, wait=0.0, message=0.0):
+    def launch(self, number, at, stream=0, wait=0.0, message=0.0, after=()):
         plan = SimpleNamespace(num_transfers=0)
-        op = Launch(0, str(number), number, plan, 1.0, False, stream, wait, message)
+        op = Launch(0, str(number), number, plan, 1.0, False, stream, wait, message, None, after)
         self.streams.launch(op, np.array(at, dtype=float))
 
 
@@ -170,6 +170,27 @@ def test_a_wait_and_a_message_come_before_the_collective():
     played.launch(1, [0, 0], message=0.25)
     assert played.streams.wait([1], np.zeros(2)).tolist() == [3.0, 3.0]
     assert played.spans == [("0", 1.75, 1.75), ("1", 3.0, 3.0)]
+
+
+def test_a_collective_begins_behind_those_of_other_streams_that_it_comes_after():
+    played = Played()
+    played.launch(0, [0, 0.5])
+    played.launch(1, [0, 0], stream=1, after=(0,))
+    played.launch(2, [0, 0], stream=2)
+    assert played.streams.wait([1, 0, 2], np.zeros(2)).tolist() == [2.5, 2.5]
+    played.launch(3, [3, 3], after=(1,))  # that has been waited for
+    assert played.streams.wait([3], np.zeros(2)).tolist() == [4.0, 4.0]
+    assert played.spans == [("0", 1.5, 1.5), ("1", 2.5, 2.5), ("2", 1.0, 1.0), ("3", 4.0, 4.0)]
+
+
+def test_what_comes_after_a_collective_moves_with_it_when_that_is_placed_anew():
+    played = Played(collective_slowdown=1.0)
+    played.launch(0, [0, 0])
+    played.launch(1, [0, 0], stream=1, after=(0,))
+    # As above the first one ends at 1.5; the second one has a second then, with nothing beside it.
+    assert played.streams.wait([1], np.ones(2)).tolist() == [2.5, 2.5]
+    assert played.streams.wait([0], np.full(2, 2.5)).tolist() == [2.5, 2.5]
+    assert played.spans == [("0", 1.5, 1.5), ("1", 2.5, 2.5)]
 
 
 def test_work_is_stretched_only_while_something_is_under_way():

@@ -1,11 +1,21 @@
 """What a rank keeps, counted by hand."""
 
+from pathlib import Path
+
 import pytest
 
-from simdp.strategies.apex import Apex
+from simdp.cluster import Cluster
+from simdp.cluster.allocators import Exact
+from simdp.cluster.allocators.cuda import Cuda
 from simdp.strategies.ddp import DDP
-from simdp.strategies.horovod import Horovod
-from simdp.strategies.memory import host_memory_needed, largest_microbatches, rank_memory
+from simdp.strategies.memory import (
+    fits,
+    host_memory_needed,
+    largest_microbatches,
+    micro_step_nbytes,
+    sample_nbytes,
+    update_temporaries,
+)
 from simdp.strategies.single import Single
 from simdp.workload import Workload
 
@@ -28,60 +38,63 @@ def workload(**options):
     return Workload.model_validate(raw)
 
 
-def memory(strategy=Single(), **options):  # noqa: B008  a frozen value
-    return rank_memory(workload(**options), strategy, MICROBATCH)
-
-
 @pytest.mark.parametrize(("dtype", "itemsize"), [("float32", 4), ("float64", 8)])
-def test_every_part_is_counted_in_the_workloads_dtype(dtype, itemsize):
-    found = memory(dtype=dtype)
-    assert found.parameters == found.gradients == NUM_ELEMENTS * itemsize
-    assert found.optimizer_state == 2 * NUM_ELEMENTS * itemsize  # Adam's two moments
-    assert found.buckets == 0
-    # What the second layer is given; the first one keeps the micro-batch, which is there anyway.
-    assert found.activations == MICROBATCH * 3 * itemsize
-    # The micro-batch, the running statistics, and a counter of 64 bits.
-    assert found.other == (MICROBATCH * 4 + 2 * 3) * itemsize + 8
-    assert found.total() == sum(found)
+def test_a_sample_is_its_inputs_and_its_target_in_the_workloads_dtype(dtype, itemsize):
+    assert sample_nbytes(workload(dtype=dtype)) == [4 * itemsize, 3 * itemsize]
 
 
-def test_autocast_keeps_16_bit_activations_beside_32_bit_weights():
-    full, amp = memory(), memory(precision="amp")
-    # The linear layer runs in 16 bits, and so does the batch norm on what it makes.
-    assert amp.activations == full.activations / 2
-    assert amp._replace(activations=full.activations) == full
+def test_tokens_and_class_indices_have_64_bits():
+    model = {"kind": "gpt2", "sequence_length": 16}
+    chosen = workload(
+        model=model, dataset={"kind": "tokens", "num_samples": 4}, loss="cross_entropy"
+    ).settled(Path())
+    assert sample_nbytes(chosen) == [16 * 8, 16 * 8]
 
 
-def test_16_bit_weights_and_gradients_come_with_a_master_copy():
-    full, mixed = memory(), memory(precision="mixed")
-    assert mixed.parameters == mixed.gradients == NUM_ELEMENTS * 2
-    assert mixed.optimizer_state == full.optimizer_state + NUM_ELEMENTS * 4
+def test_inference_has_no_targets_and_a_model_of_times_no_samples():
+    asked = {"mode": "inference", "optimizer": "none"}
+    assert sample_nbytes(workload(**asked)) == [4 * 4]
+    counted = {"kind": "parameters", "num_params": 10}
+    assert sample_nbytes(workload(model=counted, dataset="none")) == []
 
 
-@pytest.mark.parametrize("precision", ["full", "amp", "mixed"])
-def test_buckets_hold_the_gradients_once_more_in_their_own_dtype(precision):
-    found = memory(DDP(), precision=precision)
-    assert found.buckets == found.gradients
-    assert memory(DDP(gradient_as_bucket_view=True), precision=precision).buckets == 0
+SIZES = {"0.weight": 12, "0.bias": 3, "1.weight": 3, "1.bias": 3}
+
+
+def temporaries(allocator=Exact(), **options):  # noqa: B008  a frozen value
+    return update_temporaries(workload(**options), SIZES, allocator)
+
+
+def test_tensor_by_tensor_the_largest_ones_temporaries_count():
+    one_by_one = {"kind": "adam", "foreach": False}
+    assert temporaries(optimizer=one_by_one) == 2 * 12 * 4
+    assert temporaries(optimizer=one_by_one, allocator=Cuda()) == 2 * 512
+
+
+def test_all_at_once_those_of_a_group_count_together():
+    assert temporaries() == NUM_ELEMENTS * 4
+    assert temporaries(allocator=Cuda()) == 4 * 512
+    group = {"params": ["0.*"], "lr": 0.1}
+    assert temporaries(optimizer={"kind": "adam", "param_groups": [group]}) == 15 * 4
+    assert temporaries(optimizer="sgd") == 0
 
 
 @pytest.mark.parametrize(
-    ("strategy", "nbytes"),
-    [
-        (Horovod(fusion_threshold="1 kB"), 1000),
-        (Horovod(merge="all"), NUM_ELEMENTS * 4),
-        (Apex(), NUM_ELEMENTS * 4),
-        (Apex(message_size=1), 4 * 3 * 4),  # the largest tensor
-    ],
+    ("k", "peaks", "enough"),
+    [(1, [40e9, 10e9], True), (1, [40e9, 41e9], False), (2, [21e9, 20e9], False)],
 )
-def test_other_strategies_keep_their_own_buffers(strategy, nbytes):
-    assert memory(strategy).buckets == nbytes
+def test_a_device_has_room_for_all_of_its_ranks(k, peaks, enough):
+    cluster = Cluster(world_size=2, ranks_per_device=k, device="a100-sxm4-40gb", link="nvlink3")
+    assert fits(cluster, peaks) is enough
 
 
-def test_parameter_groups_may_keep_less_state():
-    group = {"params": ["1.*"], "amsgrad": True}
-    found = memory(optimizer={"kind": "adam", "param_groups": [group]})
-    assert found.optimizer_state == (2 * NUM_ELEMENTS + 2 * 3) * 4
+def test_activations_and_what_flows_are_counted_at_their_highest():
+    chosen = workload()
+    one, many = (micro_step_nbytes(chosen, n) for n in (1, MICROBATCH))
+    # In the batch norm's backward: its input, the output, and the gradients of both.
+    assert one == 4 * 3 * 4
+    assert many == MICROBATCH * one
+    assert micro_step_nbytes(chosen, 0) == 0
 
 
 @pytest.mark.parametrize(
@@ -99,10 +112,9 @@ def test_the_largest_micro_step_counts(options, largest):
 
 
 def test_this_machine_keeps_what_every_rank_has_and_the_data():
-    chosen = workload()
-    one, four = (host_memory_needed(chosen, DDP(), n, 64) for n in (1, 4))
-    each = (four - one) / 3
-    assert each >= memory().total() + NUM_ELEMENTS * 4  # with flat buffers
-    data = 64 * (4 + 3) * (8 + 4)
-    assert one - each >= data
-    assert host_memory_needed(chosen, Single(), 1, 64) < one
+    chosen = workload(dataset={"kind": "regression", "num_samples": 10_000})
+    one, four = (host_memory_needed(chosen, DDP(), n, 10_000) for n in (1, 4))
+    data = 10_000 * (4 + 3)
+    assert one >= data * (4 + 8)  # drawn in float64, then cast
+    assert four >= one
+    assert host_memory_needed(chosen, Single(), 1, 10_000) <= one

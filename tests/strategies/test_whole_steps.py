@@ -29,7 +29,8 @@ NO_DATA = {
 }
 NUMBER = {"kind": "parameters", "num_params": 10**6}
 OPTIONS = [
-    *({"kind": kind} for kind in STRATEGIES if kind != "single"),
+    *({"kind": kind} for kind in STRATEGIES if kind not in ("single", "local_sgd")),
+    {"kind": "local_sgd", "local_steps": 1},  # whose weights are averaged after every step
     {"kind": "ddp", "version": "1.4"},
     {"kind": "horovod", "merge": "none", "cycle_time": "0 s"},
     {"kind": "horovod", "merge": "all", "overlap": False},
@@ -39,6 +40,14 @@ OPTIONS = [
     {"kind": "apex", "delay_allreduce": True, "gradient_predivide_factor": 2.0},
     {"kind": "apex", "message_size": 30, "retain_allreduce_buffers": True},
 ]
+
+REDUCING = [
+    options
+    for options in OPTIONS
+    if options["kind"]
+    not in ("data_parallel", "fsdp", "hsdp", "local_sgd", "parameter_server", "zero2")
+]
+"""Those whose gradients travel once per step, in all_reduces; others have tests of their own."""
 
 
 def written(options):
@@ -71,13 +80,13 @@ def alone():
 @pytest.mark.parametrize("strategy", OPTIONS, ids=written)
 def test_ranks_learn_what_one_device_does_from_the_same_batches(strategy, alone):
     together = play(strategy)
-    assert together.metrics["replicas_identical"] is True
+    assert together.metrics["replicas_identical"] is not False  # null where there is one model
     assert together.metrics["loss"] == pytest.approx(alone.metrics["loss"], rel=1e-12)
     for name, weights in alone.replicas[0].items():
         np.testing.assert_allclose(together.replicas[0][name], weights, rtol=0, atol=1e-14)
 
 
-@pytest.mark.parametrize("strategy", OPTIONS, ids=written)
+@pytest.mark.parametrize("strategy", REDUCING, ids=written)
 def test_micro_steps_are_reduced_once_and_learn_the_same(strategy, alone):
     once, twice = play(strategy), play(strategy, grad_accum=2)
     assert len(spans(once, "comm")) == len(spans(twice, "comm"))
@@ -94,7 +103,7 @@ def test_stragglers_change_no_bit(strategy):
         assert weights.tobytes() == delayed.replicas[0][name].tobytes()
 
 
-@pytest.mark.parametrize("strategy", OPTIONS, ids=written)
+@pytest.mark.parametrize("strategy", REDUCING, ids=written)
 def test_bucket_bytes_are_what_a_steady_step_sends(strategy):
     result = play(strategy)
     found = [span for span in spans(result, "comm") if "bucket" in span.name]

@@ -71,7 +71,7 @@ def in_slices(stages: list[Part], slices: int) -> tuple[Part, ...]:
     return tuple(found)
 
 
-def in_groups(plan: Plan, groups: Ints) -> Plan:
+def in_groups(plan: Plan, groups: Ints, world_size: int | None = None) -> Plan:
     """The plan of several process groups that do the same at the same time.
 
     Parameters
@@ -79,14 +79,16 @@ def in_groups(plan: Plan, groups: Ints) -> Plan:
     plan : Plan
         Of one group; without switches.
     groups : ndarray, shape `(num_groups, plan.world_size)`, int64
-        The ranks of each group; every rank is in one.
+        The ranks of each group; none is in two.
+    world_size : int, optional
+        Ranks in all, where some are in no group: these do nothing. Left out, every rank is in one.
     """
     assert not plan.num_switches
     parts = Assembly()
     parts.add(plan, groups, np.zeros(len(groups), dtype=np.int64))
     return Plan(
         collective=plan.collective,
-        world_size=groups.size,
+        world_size=groups.size if world_size is None else world_size,
         num_chunks=plan.num_chunks,
         root=int(groups[0, plan.root]),
         rounds=lambda: iter(()),

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from simdp.collectives import Plan
 from simdp.engine.choice import Planner
-from simdp.engine.cohort.memory import Ledger
+from simdp.engine.cohort.keeping import Keeping
 from simdp.engine.compute import COMPUTE, Times
 from simdp.engine.compute.columns import Columns
 from simdp.engine.compute.roofline import Roofline
 from simdp.engine.launcher import Launched, Launcher
-from simdp.engine.ops import Hold, Wait, Work
+from simdp.engine.ops import Feed, Wait, Work
 from simdp.engine.pipeline import Pipeline
 from simdp.engine.record import StepRecord
 from simdp.engine.replicas import Replicas
@@ -25,18 +25,21 @@ from simdp.results.trace import SETUP
 from simdp.scenario import Scenario
 from simdp.strategies.base import Pending, Script, Tensor
 from simdp.wiring import wiring_of
+from simdp.workload.faults import Fault
 from simdp.workload.layers import Buffer
 from simdp.workload.precision.rounding import numpy_dtype
 from simdp.workload.sampling import StepBatches
+from simdp.workload.step_costs import (
+    gradient_nbytes_moved,
+    optimizer_launches,
+    optimizer_nbytes_moved,
+)
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
 
-OBSERVED_STEPS = 2
-"""Memory is accounted for in the setup and in the first steps; all later ones are like the last."""
 
-
-class Ranks:
+class Ranks(Keeping):
     """All ranks of a run, doing the same work in step: what their rooms have in common.
 
     Parameters
@@ -56,8 +59,6 @@ class Ranks:
         One per finished step.
     launcher : Launcher
         Starts its collectives.
-    ledger : Ledger
-        What every rank keeps in memory.
     """
 
     def __init__(
@@ -87,14 +88,16 @@ class Ranks:
         self._has_loss = len(self.times.names) > len(self.graph.calls)
         self._factors = np.ones(self.world_size)
         self._owed = np.zeros(self.world_size)
-        self.launcher = Launcher(scenario.collectives, planner)
+        self.launcher = Launcher(scenario.collectives, planner, scenario.process_groups())
         self._per_launch = np.full(self.world_size, cluster.overheads.launch)
         self._per_hook = np.full(self.world_size, cluster.overheads.hook)
         self._per_step = np.full(self.world_size, workload.host.step)
         self._pipeline, self._num_fed = None, 0
         if workload.input:
-            self._pipeline = Pipeline(workload.input, self.world_size, cluster.local_size)
-        self.ledger = Ledger(self.world_size)
+            # Batches of one process go to one device.
+            sharers = 1 if scenario.strategy.scatters(workload) else cluster.local_size
+            self._pipeline = Pipeline(workload.input, self.world_size, sharers)
+        self._prepare_keeping()
         self._batches = StepBatches([], np.zeros((0, self.world_size), dtype=np.int64))
         self._losses: list[Floats] = []
         self._scales = self._counts = np.zeros((0, self.world_size))
@@ -135,17 +138,6 @@ class Ranks:
         found: list[bool] = there.tolist()
         return found
 
-    @property
-    def observed(self) -> bool:
-        """Whether memory is accounted for in the current step."""
-        return self.step < OBSERVED_STEPS
-
-    def hold(self, part: str, nbytes: float | Floats) -> Script:
-        """See `simdp.strategies.base.Rank`."""
-        if self.observed and np.any(nbytes):
-            self.ledger.hold(part, nbytes)
-            yield Hold(self.step, part, nbytes)
-
     def _seconds(self, activity: str, micro_step: int) -> Columns:
         parts = self._batches.micro[micro_step]
         return self.times.seconds(activity, parts.sizes, *self.samples.shapes(parts))
@@ -156,6 +148,21 @@ class Ranks:
             seconds, self._owed = seconds + self._owed, np.zeros(self.world_size)
         return Work(self.step, activity, self.times.names[number], seconds)
 
+    def _feed(self, samples: Floats) -> Script:
+        """Wait for the next batch, of which each rank gets so many samples."""
+        if self._pipeline:
+            yield Feed(self.step, self._num_fed, samples, self._pipeline)
+            self._num_fed += 1
+
+    def _faults(self) -> list[Fault]:
+        """What goes wrong in the current step."""
+        inject = self.scenario.workload.inject
+        found = [fault for fault in inject if fault.happens(self.step + 1, self.world_size)]
+        if not self.scenario.strategy.one_process:
+            return found
+        there = self.active(0)  # a device that gets nothing has no gradients
+        return [fault for fault in found if there[fault.rank]]
+
     def _host(self, name: str, seconds: Floats) -> Work:
         return Work(self.step, "host", name, seconds * self._factors)
 
@@ -163,11 +170,33 @@ class Ranks:
         return Work(self.step, "copy", name, self.roofline.moving(2 * nbytes), 2 * nbytes)
 
     def _launch(
-        self, plan: Plan, nbytes: float, label: str, wait: float = 0.0
+        self,
+        plan: Plan,
+        nbytes: float,
+        label: str,
+        wait: float = 0.0,
+        group: str | None = None,
+        after: tuple[int, ...] = (),
+        delay: float = 0.0,
     ) -> Generator[Any, None, Launched]:
         if self.overheads.launch:
             yield self._host("launch", self._per_launch)
-        return (yield from self.launcher.launch(self.step, plan, nbytes, label, wait))
+        launch = self.launcher.launch(self.step, plan, nbytes, label, wait, group, after, delay)
+        return (yield from launch)
+
+    # What an update does, apart from its time: the room `sharding` does less of it ---------------
+
+    def moved_by_scaling(self) -> float | Floats:
+        """Bytes of gradients that unscaling and clipping move, or shape `(world_size,)`."""
+        return gradient_nbytes_moved(self.scenario.workload)
+
+    def moved_by_optimizer(self) -> float | Floats:
+        """Bytes that the optimizer reads and writes, or shape `(world_size,)`."""
+        return optimizer_nbytes_moved(self.scenario.workload)
+
+    def launched_by_optimizer(self) -> float | Floats:
+        """Kernels that the optimizer's loop launches, or shape `(world_size,)`."""
+        return float(optimizer_launches(self.scenario.workload))
 
     def itemsize_of(self, tensor: Tensor) -> int:
         """See `simdp.strategies.base.Rank`."""

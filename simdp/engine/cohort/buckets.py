@@ -54,14 +54,14 @@ class Buckets(Ranks):
             yield self._copy("gradients", float(elements * self.itemsize))
 
     def all_reduce(
-        self, bucket: Bucket, label: str, wait: float = 0.0
+        self, bucket: Bucket, label: str, wait: float = 0.0, delay: float = 0.0
     ) -> Generator[Any, None, Launched]:
         """See `simdp.strategies.base.Rank`."""
         assert isinstance(bucket, FlatBucket)
         plan = self.launcher.plan("all_reduce", bucket.nbytes)
         if bucket.buffers:
             payload.run(plan, bucket.buffers.flat)
-        return (yield from self._launch(plan, bucket.nbytes, label, wait))
+        return (yield from self._launch(plan, bucket.nbytes, label, wait, delay=delay))
 
     def all_reduce_seconds(self, nbytes: float) -> float:
         """See `simdp.strategies.base.Rank`."""
@@ -72,11 +72,13 @@ class Buckets(Ranks):
         plan = self.launcher.plan("all_reduce", nbytes)
         return (yield from self._launch(plan, nbytes, label))
 
-    def broadcast(self, tensors: Sequence[Tensor], label: str, root: int = 0) -> Script:
+    def broadcast(
+        self, tensors: Sequence[Tensor], label: str, root: int = 0, group: str | None = None
+    ) -> Script:
         """See `simdp.strategies.base.Rank`."""
         nbytes = float(sum(tensor.num_elements * self.itemsize_of(tensor) for tensor in tensors))
-        plan = self.launcher.plan("broadcast", nbytes, root)
+        plan = self.launcher.plan("broadcast", nbytes, root, group)
         if self.replicas:
             self.replicas.broadcast([tensor.name for tensor in tensors], plan)
-        call = yield from self._launch(plan, nbytes, label)
+        call = yield from self._launch(plan, nbytes, label, group=group)
         yield from self.wait([call])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -10,16 +11,13 @@ from numpy.typing import NDArray
 
 from simdp.engine import payload
 from simdp.engine.cohort.base import Ranks
-from simdp.engine.ops import Feed, Work
+from simdp.engine.compute.columns import Columns
+from simdp.engine.ops import Work
 from simdp.engine.record import StepRecord, mean_losses
-from simdp.strategies.base import Script
-from simdp.workload.faults import Fault
+from simdp.engine.walk import Walk
+from simdp.strategies.base import Around, Script
 from simdp.workload.layers.base import Synchronised
-from simdp.workload.step_costs import (
-    gradient_nbytes_moved,
-    optimizer_launches,
-    optimizer_nbytes_moved,
-)
+from simdp.workload.lifetimes import Stage
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
@@ -38,45 +36,96 @@ class Computing(Ranks):
             self._scales = sizes / np.maximum(sizes.sum(axis=0), 1.0)
         self._counts = counts
 
-    def forward(self, micro_step: int) -> Script:
+    def forward(self, micro_step: int, around: Around | None = None) -> Script:
         """See `simdp.strategies.base.Rank`."""
-        if self._pipeline:
-            samples = self._batches.sizes[micro_step].astype(float)
-            yield Feed(self.step, self._num_fed, samples, self._pipeline)
-            self._num_fed += 1
+        yield from self._feed(self._batches.sizes[micro_step].astype(float))
+        if self.observed:
+            yield from self.hold("inputs", self.kept_inputs(micro_step))
+        walk = None
         if self.replicas:
             parts, scales = self._batches.micro[micro_step], self._scales[micro_step]
-            self._losses.append(self.replicas.forward(parts, scales, self._gather))
-        seconds = self._seconds("forward", micro_step)
-        for number, call in enumerate(self.graph.calls):
-            yield self._work("forward", number, seconds)
-            if isinstance(call.layer, Synchronised):
-                elements = call.layer.exchanged_elements()[0] * self.world_size
-                yield from self._exchange("all_gather", elements, number)
+            pauses = around is not None
+            walk = Walk(self.replicas.walk_forward(parts, scales, self._gather, pauses))
+        seconds, stages = self._seconds("forward", micro_step), self.lifetimes.forward
+        for number in range(len(self.graph.calls)):
+            if around is not None:
+                yield from around.before(number)
+            if walk is not None:
+                walk.step()
+            yield from self._forward_of(number, seconds, stages[number], micro_step)
+            if around is not None:
+                yield from around.after(number)
+        if walk is not None:
+            self._losses.append(walk.result())
+        yield from self.take(stages[-1], micro_step)
         if self._has_loss:
             yield self._work("forward", len(self.graph.calls), seconds)
+        yield from self.give(stages[-1], micro_step)
 
-    def backward(self, micro_step: int, hook: Callable[[str], Script] | None = None) -> Script:
+    def _forward_of(self, number: int, seconds: Columns, stage: Stage, micro_step: int) -> Script:
+        layer = self.graph.calls[number].layer
+        yield from self.take(stage, micro_step)
+        yield self._work("forward", number, seconds)
+        if isinstance(layer, Synchronised):
+            elements = layer.exchanged_elements()[0] * self.world_size
+            yield from self._exchange("all_gather", elements, number)
+        yield from self.give(stage, micro_step)
+
+    def backward(
+        self,
+        micro_step: int,
+        hook: Callable[[str], Script] | None = None,
+        around: Around | None = None,
+    ) -> Script:
         """See `simdp.strategies.base.Rank`."""
-        if self.replicas:
-            self.replicas.backward(self._add)
-            for fault in self._faults() if micro_step == 0 else ():
-                self.replicas.inject(fault.rank, fault.value)
+        walk = Walk(self.replicas.walk_backward(self._add)) if self.replicas else None
+        if walk is not None and around is None:
+            walk.step()
+            self._inject(micro_step)
         seconds = self._seconds("backward", micro_step)
         tails = self._seconds("tail", micro_step) if any(self.times.tails) else seconds
+        stages = self.lifetimes.backward
+        yield from self.take(stages[-1], micro_step)
         if self._has_loss:
             yield self._work("backward", len(self.graph.calls), seconds)
+        yield from self.give(stages[-1], micro_step)
         for number in reversed(range(len(self.graph.calls))):
-            layer = self.graph.calls[number].layer
-            if isinstance(layer, Synchronised):
-                elements = layer.exchanged_elements()[1]
-                yield from self._exchange("all_reduce", elements, number)
-            yield self._work("backward", number, seconds)
+            if around is not None:
+                yield from around.before(number)
+                if walk is not None:
+                    walk.step()
+                if number == self._first_ready:
+                    self._inject(micro_step)
+            if number in self._blocks:
+                yield from self._again(self._blocks[number], micro_step)
+            yield from self._backward_of(number, seconds, stages[number], micro_step)
             if hook is not None:
                 for ready in self.graph.ready_at[number]:
                     yield from hook(ready)
             if self.times.tails[number]:
                 yield self._work("backward", number, tails)
+            if around is not None:
+                yield from around.after(number)
+        yield from self.give(self.lifetimes.end, micro_step)
+        if self.observed:
+            yield from self.hold("inputs", -self.kept_inputs(micro_step))
+
+    def _again(self, block: range, micro_step: int) -> Script:
+        """Compute a block's activations again, right before its backward."""
+        seconds, stages = self._seconds("forward", micro_step), self.lifetimes.again
+        for number in block:
+            yield from self._forward_of(number, seconds, stages[number], micro_step)
+
+    def _backward_of(self, number: int, seconds: Columns, stage: Stage, micro_step: int) -> Script:
+        layer = self.graph.calls[number].layer
+        if isinstance(layer, Synchronised):
+            elements = layer.exchanged_elements()[1]
+            yield from self._exchange("all_reduce", elements, number)
+        yield from self.take(stage, micro_step)
+        passing = yield from self.take_gradients(layer.ready_order())
+        yield self._work("backward", number, seconds)
+        yield from self.hold("temporary", -passing)
+        yield from self.give(stage, micro_step)
 
     def ready_times(self, micro_step: int = 0) -> list[float]:
         """See `simdp.strategies.base.Rank`."""
@@ -86,8 +135,12 @@ class Computing(Ranks):
         tails = np.zeros(len(slowest))
         if any(self.times.tails):
             tails = self.times.seconds("tail", parts.sizes, *shapes).seconds.max(axis=1)
+        again = slowest
+        if self._blocks:
+            again = self.times.seconds("forward", parts.sizes, *shapes).seconds.max(axis=1)
         clock, found = float(slowest[-1]) if self._has_loss else 0.0, list[float]()
         for number in reversed(range(len(self.graph.calls))):
+            clock += float(again[self._blocks.get(number, range(0))].sum())
             clock += float(slowest[number])
             for _ in self.graph.ready_at[number]:
                 clock += hook
@@ -95,28 +148,40 @@ class Computing(Ranks):
             clock += float(tails[number])
         return found
 
-    def _faults(self) -> list[Fault]:
-        """What goes wrong in the current step."""
-        inject = self.scenario.workload.inject
-        return [fault for fault in inject if fault.happens(self.step + 1, self.world_size)]
+    @cached_property
+    def _first_ready(self) -> int:
+        """The call whose backward completes the first gradient; -1 where there is none."""
+        return max((i for i, names in enumerate(self.graph.ready_at) if names), default=-1)
+
+    def _inject(self, micro_step: int) -> None:
+        for fault in self._faults() if micro_step == 0 and self.replicas else ():
+            assert self.replicas is not None
+            self.replicas.inject(fault.rank, fault.value)
 
     def update(self, active: Sequence[bool] | None = None) -> Script:
         """See `simdp.strategies.base.Rank`."""
         there = np.ones(self.world_size) if active is None else np.array(active, dtype=float)
         record = self._record(there)
         self.records.append(record)
-        workload = self.scenario.workload
-        nbytes = gradient_nbytes_moved(workload)
-        if nbytes:
+        yield from self.begin_update()
+        nbytes = self.moved_by_scaling()
+        if np.any(nbytes):
             yield self._update_work("gradients", nbytes, there)
-        nbytes = optimizer_nbytes_moved(workload)
-        if nbytes and not record.skipped:
-            launches = optimizer_launches(workload)
+        nbytes = self.moved_by_optimizer()
+        if np.any(nbytes) and not record.skipped:
+            launches = self.launched_by_optimizer()
             yield self._update_work("optimizer", nbytes, there, launches)
+        yield from self.end_update()
 
-    def _update_work(self, name: str, nbytes: float, active: Floats, num_launches: int = 0) -> Work:
+    def _update_work(
+        self,
+        name: str,
+        nbytes: float | Floats,
+        active: Floats,
+        num_launches: float | Floats = 0.0,
+    ) -> Work:
         seconds = (self.roofline.moving(nbytes) + num_launches * self.roofline.launch) * active
-        return Work(self.step, "update", name, seconds, nbytes)
+        return Work(self.step, "update", name, seconds, float(np.max(nbytes)))
 
     def _record(self, active: Floats) -> StepRecord:
         workload, step = self.scenario.workload, self.step + 1

@@ -13,26 +13,35 @@ Floats = NDArray[np.float64]
 class Ledger:
     """Running totals of every part of every rank's memory, and what its peak was made of.
 
+    Ranks that have always kept the same share a column, so that a thousand equal ranks cost as much
+    as one.
+
     Parameters
     ----------
     world_size : int
         Number of ranks.
-
-    Attributes
-    ----------
-    now : ndarray, shape `(len(PARTS), world_size)`
-        What each rank keeps [bytes], part by part.
-    peak : ndarray, shape `(world_size,)`
-        The most that each rank has kept at a time [bytes].
-    at_peak : ndarray, shape `(len(PARTS), world_size)`
-        What that was made of [bytes].
     """
 
     def __init__(self, world_size: int) -> None:
-        self.now = np.zeros((len(PARTS), world_size))
-        self.peak = np.zeros(world_size)
-        self.at_peak = np.zeros((len(PARTS), world_size))
-        self._total = np.zeros(world_size)
+        self._column = np.zeros(world_size, dtype=np.int64)
+        self._now = np.zeros((len(PARTS), 1))
+        self._total, self._peak = np.zeros(1), np.zeros(1)
+        self._at_peak = np.zeros((len(PARTS), 1))
+
+    @property
+    def now(self) -> Floats:
+        """What each rank keeps [bytes], part by part; shape `(len(PARTS), world_size)`."""
+        return self._now[:, self._column]
+
+    @property
+    def peak(self) -> Floats:
+        """The most that each rank has kept at a time [bytes], shape `(world_size,)`."""
+        return self._peak[self._column]
+
+    @property
+    def at_peak(self) -> Floats:
+        """What that was made of [bytes], shape `(len(PARTS), world_size)`."""
+        return self._at_peak[:, self._column]
 
     def hold(self, part: str, nbytes: float | Floats) -> None:
         """Let every rank take bytes, or give them back where they are negative.
@@ -44,9 +53,21 @@ class Ledger:
         nbytes : float or ndarray, shape `(world_size,)`
             How much [bytes].
         """
-        self.now[PARTS.index(part)] += nbytes
+        if isinstance(nbytes, np.ndarray):
+            nbytes = self._by_column(nbytes)
+        self._now[PARTS.index(part)] += nbytes
         self._total += nbytes
-        higher = self._total > self.peak
-        if higher.any():
-            self.peak[higher] = self._total[higher]
-            self.at_peak[:, higher] = self.now[:, higher]
+        higher = self._total > self._peak
+        if higher[0] or (len(higher) > 1 and higher.any()):
+            np.maximum(self._peak, self._total, out=self._peak)
+            np.copyto(self._at_peak, self._now, where=higher)
+
+    def _by_column(self, nbytes: Floats) -> Floats:
+        """One number per column; a column whose ranks differ from now on is divided."""
+        pairs = np.stack([self._column, nbytes])
+        (columns, found), self._column = np.unique(pairs, axis=1, return_inverse=True)
+        self._column = self._column.reshape(-1)
+        old = columns.astype(np.int64)
+        self._now, self._at_peak = self._now[:, old], self._at_peak[:, old]
+        self._total, self._peak = self._total[old], self._peak[old]
+        return np.asarray(found, dtype=float)

@@ -82,7 +82,7 @@ class Roofline:
             self._flops[dtype] = self._each([device.rate(dtype) for device in self.different])
         return self._flops[dtype]
 
-    def moving(self, nbytes: float) -> Floats:
-        """Time to read and write so many bytes in device memory, per rank [s]."""
+    def moving(self, nbytes: float | Floats) -> Floats:
+        """Time to read and write bytes in device memory; a number is every rank's [s]."""
         time: Floats = nbytes / self.bandwidth
         return time

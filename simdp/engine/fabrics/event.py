@@ -177,6 +177,12 @@ class EventFabric:
     def _begin(self, job: Job, rank: int, stream: int) -> None:
         call, ready = job.queue(rank, stream)[0]
         free = job.stream_free.get((rank, stream), 0.0)
+        for number in call.op.after:
+            end_of_other = job.calls[number].end.get(rank)
+            if end_of_other is None:
+                job.held_back.setdefault((number, rank), []).append(stream)
+                return
+            free = max(free, end_of_other)
         self._at(max(ready, free) + call.op.message, self._enter, (job, call), rank)
 
     def _finish(self, job: Job, call: Call, rank: int, now: float) -> None:
@@ -192,6 +198,8 @@ class EventFabric:
             self._record(job, call)
         if queue:
             self._begin(job, rank, stream)
+        for other in job.held_back.pop((call.op.call, rank), ()):
+            self._begin(job, rank, other)
 
     def _record(self, job: Job, call: Call) -> None:
         op = call.op

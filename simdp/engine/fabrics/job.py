@@ -53,6 +53,8 @@ class Job:
         self.came: dict[int, tuple[float, simpy.Event]] = {}  # to a meeting under way
         self._queues: dict[tuple[int, int], deque[tuple[Call, float]]] = {}
         self.stream_free: dict[tuple[int, int], float] = {}
+        self.held_back: dict[tuple[int, int], list[int]] = {}
+        """Of a collective and a rank that has not left it: streams whose next one waits for it."""
 
     def queue(self, rank: int, stream: int) -> deque[tuple[Call, float]]:
         """Collectives that wait on a rank's stream, the one under way first."""

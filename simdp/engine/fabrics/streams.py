@@ -36,12 +36,15 @@ class Queued:
         The collective.
     ready, enter, end : ndarray, shape `(world_size,)`
         When its turn may come on each rank, when it does, and when it is done [s].
+    behind : list of Queued
+        Those of other streams that must be done before.
     """
 
     op: Launch
     ready: Floats
     enter: Floats
     end: Floats
+    behind: list[Queued]
 
     @property
     def begin(self) -> Floats:
@@ -69,6 +72,7 @@ class Streams:
         self._free: dict[int, Floats] = {}
         self._queues: dict[int, list[Queued]] = {}
         self._stream: dict[int, int] = {}
+        self._calls: dict[int, Queued] = {}
         self._done: dict[int, Floats] = {}
         self._under_way: list[tuple[Floats, Floats]] = []
 
@@ -79,7 +83,9 @@ class Streams:
             op = op._replace(record=False)
         queue = self._queues.setdefault(op.stream, [])
         free = queue[-1].end if queue else self._free.get(op.stream)
-        queued = self._placed(op, ready, free, np.inf)
+        # What has been waited for is over on the compute stream that asks for this one.
+        behind = [self._calls[call] for call in op.after if call in self._calls]
+        queued = self._calls[op.call] = self._placed(op, ready, free, np.inf, behind)
         if self.of_compute:
             self._under_way.append((queued.begin, queued.end))
         if self.of_collective:
@@ -95,6 +101,7 @@ class Streams:
             if call not in self._done:
                 self._settle(self._stream.pop(call), call, stands_still)
             clock = np.maximum(clock, self._done.pop(call))
+            del self._calls[call]
         return clock
 
     def stretched(self, clock: Floats, seconds: Floats) -> Floats:
@@ -119,17 +126,26 @@ class Streams:
         longer: Floats = now + left - clock
         return longer
 
-    def _placed(self, op: Launch, ready: Floats, free: Floats | None, until: float) -> Queued:
+    def _placed(
+        self,
+        op: Launch,
+        ready: Floats,
+        free: Floats | None,
+        until: float,
+        behind: list[Queued],
+    ) -> Queued:
         """Place a collective behind what is before it; compute goes on until an instant [s]."""
         enter = ready if free is None else np.maximum(ready, free)
+        for other in behind:
+            enter = np.maximum(enter, other.end)
         begin = enter + op.message if op.message else enter
         end = self.times(op, begin)
         if self.of_collective:
-            all_in = begin.max()
+            all_in = op.latest(begin)
             own = np.maximum(end - all_in, 0.0)
             beside = np.clip((until - all_in) / (1 + self.of_collective), 0.0, own)
             end = end + self.of_collective * beside
-        return Queued(op, ready, enter, end)
+        return Queued(op, ready, enter, end, behind)
 
     def _leave(self, queued: Queued) -> None:
         op = queued.op
@@ -142,13 +158,20 @@ class Streams:
         number = next(i for i, queued in enumerate(queue) if queued.op.call == call)
         for queued in queue[: number + 1]:
             op = queued.op
-            self._leave(self._placed(op, queued.ready, self._free.get(stream), until))
+            for other in queued.behind:
+                if other.op.call in self._stream:
+                    self._settle(self._stream.pop(other.op.call), other.op.call, until)
+            free = self._free.get(stream)
+            settled = self._placed(op, queued.ready, free, until, queued.behind)
+            queued.enter, queued.end = settled.enter, settled.end
+            self._leave(queued)
             self._stream.pop(op.call, None)
         left = self._queues[stream] = queue[number + 1 :]
         free = self._free[stream]
         for place, queued in enumerate(left):
-            left[place] = self._placed(queued.op, queued.ready, free, np.inf)
-            free = left[place].end
+            placed = self._placed(queued.op, queued.ready, free, np.inf, queued.behind)
+            queued.enter, queued.end = placed.enter, placed.end
+            left[place], free = queued, queued.end
         if self.of_compute:
             self._under_way = [
                 (queued.begin, queued.end)

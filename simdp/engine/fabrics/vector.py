@@ -21,7 +21,13 @@ from simdp.engine.network import Connections, Network
 from simdp.engine.network.sharing import fixed_shares
 from simdp.engine.ops import Feed, Hold, Launch, Meet, Op, Wait, Work
 from simdp.engine.slowdown import Slowdown
-from simdp.results.trace import COMM_LANE, COMPUTE_LANE, FIRST_SEND_LANE, TraceBuilder
+from simdp.results.trace import (
+    COMM_LANE,
+    COMPUTE_LANE,
+    FIRST_SEND_LANE,
+    FIRST_STREAM_LANE,
+    TraceBuilder,
+)
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -107,7 +113,9 @@ class VectorFabric:
     def _ends(self, op: Launch, begin: Floats) -> Floats:
         """When each rank is done with a collective that it is ready for at ``begin`` [s]."""
         if op.seconds is not None and len(begin) > 1:
-            return np.full(len(begin), begin.max() + op.seconds)
+            end, members = begin.copy(), slice(None) if op.groups is None else op.groups
+            end[members] = op.latest(begin)[members] + op.seconds
+            return end
         return self.times(op.plan, op.nbytes, begin, op if op.record else None)
 
     def times(
@@ -288,16 +296,19 @@ def record_collective(
         and when it is done [s]. A rank that is done before the last one is ready, as in a
         broadcast, has waited until then.
     """
-    n = len(enter)
-    if n == 1:
+    if op.alone(len(enter)):
         return
-    ranks = np.arange(n)
-    latest = ready.max()
+    ranks = np.arange(len(enter))
+    latest = op.latest(ready)
     begin = np.minimum(np.maximum(enter, latest), end)
     waits = begin - enter > ROUNDING * latest
     begin = np.where(waits, begin, enter)
     name = f"{op.plan.collective} {op.name}"
+    lane = FIRST_STREAM_LANE + op.stream - 1 if op.stream else COMM_LANE
     if waits.any():
-        trace.add(ranks[waits], op.step, COMM_LANE, "wait", name, enter[waits], begin[waits])
+        trace.add(ranks[waits], op.step, lane, "wait", name, enter[waits], begin[waits])
     sent = op.plan.sends_per_rank * op.nbytes / op.plan.num_chunks
-    trace.add(ranks, op.step, COMM_LANE, "comm", name, begin, end, sent)
+    if op.groups is not None and op.groups.size < len(ranks):
+        ranks = np.sort(op.groups, axis=None)
+        begin, end, sent = begin[ranks], end[ranks], sent[ranks]
+    trace.add(ranks, op.step, lane, "comm", name, begin, end, sent)

@@ -7,8 +7,11 @@ from typing import Any, BinaryIO
 from simdp.reports import theme
 from simdp.reports.plots.bandwidth import Bandwidth
 from simdp.reports.plots.base import Plot
+from simdp.reports.plots.comparison import ComparisonBars
 from simdp.reports.plots.fit import FitPlot
 from simdp.reports.plots.loss import LossCurve
+from simdp.reports.plots.memory import Memory
+from simdp.reports.plots.memory_per_rank import MemoryPerRank
 from simdp.reports.plots.scaling import ScalingCurve
 from simdp.reports.plots.simulated_against_measured import SimulatedAgainstMeasured
 from simdp.reports.plots.step_fit import StepFit
@@ -17,14 +20,18 @@ from simdp.reports.plots.timeline import Timeline
 from simdp.reports.plots.world_size import WorldSize
 from simdp.results.calibration import CalibrationStudy
 from simdp.results.collective import CollectiveStudy
+from simdp.results.comparison import Comparison
 from simdp.results.result import Study
 from simdp.results.step_calibration import StepCalibration
 from simdp.results.validation import Validation
 
 PLOTS: dict[str, type[Plot[Any]]] = {
     "bandwidth": Bandwidth,
+    "comparison": ComparisonBars,
     "fit": FitPlot,
     "loss": LossCurve,
+    "memory": Memory,
+    "memory_per_rank": MemoryPerRank,
     "scaling": ScalingCurve,
     "simulated_against_measured": SimulatedAgainstMeasured,
     "step_fit": StepFit,
@@ -34,7 +41,7 @@ PLOTS: dict[str, type[Plot[Any]]] = {
 }
 
 
-Drawn = Study | CollectiveStudy | Validation | CalibrationStudy | StepCalibration
+Drawn = Study | CollectiveStudy | Validation | CalibrationStudy | StepCalibration | Comparison
 
 
 def fitting(study: Drawn) -> list[str]:
@@ -51,7 +58,7 @@ def render(study: Drawn, kind: str, stream: BinaryIO) -> None:
 
     Parameters
     ----------
-    study : Study, CollectiveStudy, Validation, CalibrationStudy or StepCalibration
+    study : Study, CollectiveStudy, Validation, CalibrationStudy, StepCalibration or Comparison
         Left as it is.
     kind : str
         A key of `PLOTS`.
@@ -69,7 +76,7 @@ def render(study: Drawn, kind: str, stream: BinaryIO) -> None:
     if not _fits(type(plot), study):
         raise ValueError(f"a {kind} plot needs {plot.needs}, which this study has not")
     with theme.style():
-        figure, axes = theme.new_figure(plot.num_axes, plot.num_rows(study))
+        figure, axes = theme.new_figure(plot.num_axes, plot.num_rows(study), plot.widths)
         plot.draw(study, *axes)
         theme.add_footer(figure, theme.footer(study))
         theme.save(figure, stream)

@@ -9,11 +9,12 @@ from matplotlib.axes import Axes
 
 from simdp.results.calibration import CalibrationStudy
 from simdp.results.collective import CollectiveStudy
+from simdp.results.comparison import Comparison
 from simdp.results.result import Study
 from simdp.results.step_calibration import StepCalibration
 from simdp.results.validation import Validation
 
-D = TypeVar("D", Study, CollectiveStudy, Validation, CalibrationStudy, StepCalibration)
+D = TypeVar("D", Study, CollectiveStudy, Validation, CalibrationStudy, StepCalibration, Comparison)
 
 
 class Plot(ABC, Generic[D]):
@@ -24,18 +25,21 @@ class Plot(ABC, Generic[D]):
     kind : str
         Its name in the table and its file's.
     reads : type
-        What it draws: `Study`, `CollectiveStudy`, `Validation`, `CalibrationStudy` or
-        `StepCalibration`.
+        What it draws: `Study`, `CollectiveStudy`, `Validation`, `CalibrationStudy`,
+        `StepCalibration` or `Comparison`.
     needs : str
         What a study must have, for messages.
     num_axes : int
         How many panels it draws on, one above the other.
+    widths : tuple of float
+        Relative widths of panels that stand side by side and share their rows; else empty.
     """
 
     kind: ClassVar[str]
     reads: ClassVar[type]
     needs: ClassVar[str]
     num_axes: ClassVar[int] = 1
+    widths: ClassVar[tuple[float, ...]] = ()
 
     @abstractmethod
     def fits(self, study: D) -> bool:
@@ -47,7 +51,7 @@ class Plot(ABC, Generic[D]):
 
         Parameters
         ----------
-        study : Study, CollectiveStudy, Validation, CalibrationStudy or StepCalibration
+        study : object of type `reads`
             One that fits; left as it is.
         *axes : Axes
             Empty panels from the top, made inside `simdp.reports.theme.style`.

@@ -19,7 +19,13 @@ from simdp.reports.plots.bar_names import blocks, fits, shorter
 from simdp.reports.plots.base import Plot
 from simdp.reports.plots.labels import evenly
 from simdp.results.result import Result, Study
-from simdp.results.trace import ACTIVITIES, COMM_LANE, COMPUTE_LANE, Trace
+from simdp.results.trace import (
+    ACTIVITIES,
+    COMM_LANE,
+    COMPUTE_LANE,
+    FIRST_STREAM_LANE,
+    Trace,
+)
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -95,15 +101,18 @@ class Timeline(Plot[Study]):
 
         _draw_bars(ax, bars, row_of, begin, per_second, pixel)
         _label_bars(ax, bars, row_of, begin, end, per_second)
-        _mark_steps(ax, trace, steps, begin, end, per_second)
+        program = result.scenario.get("program")  # which has no steps
+        if program is None:
+            _mark_steps(ax, trace, steps, begin, end, per_second)
         ax.set_xlim(0, (end - begin) * per_second)
         ax.set_ylim(len(ranks) - 0.45, -0.95)
         ax.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 2.5, 5, 10]))
         left_out = _left_out(result.world_size, ranks)
-        ax.set_xlabel(f"Time since the start of step {first + 1} [{unit}]{left_out}")
+        since = "" if program else f" since the start of step {first + 1}"
+        ax.set_xlabel(f"Time{since} [{unit}]{left_out}")
         ax.set_ylabel("Rank [compute over comm]")
         _label_ranks(ax, ranks, slow)
-        _say_what(ax, bars, slow, steps)
+        _say_what(ax, bars, slow, steps, program)
 
 
 def choose_ranks(world_size: int, named: list[int]) -> list[int]:
@@ -144,15 +153,20 @@ def _stragglers(result: Result) -> dict[int, str]:
     }
 
 
+def _drawn(trace: Trace) -> NDArray[np.bool_]:
+    """Spans that get bars: not single transfers. All streams share a row of bars."""
+    return (trace.lane <= COMM_LANE) | (trace.lane >= FIRST_STREAM_LANE)
+
+
 def _window(trace: Trace, first: int) -> tuple[float, float]:
-    shown = (trace.step >= first) & (trace.lane <= COMM_LANE)
+    shown = (trace.step >= first) & _drawn(trace)
     begin, end = float(trace.start[shown].min()), float(trace.end[shown].max())
     return begin, end if end > begin else begin + 1e-9
 
 
 def _bars(trace: Trace, ranks: list[int], first: int, pixel: float) -> Bars:
     """Join spans of the same activity and name that touch."""
-    shown = (trace.step >= first) & (trace.lane <= COMM_LANE) & np.isin(trace.rank, ranks)
+    shown = (trace.step >= first) & _drawn(trace) & np.isin(trace.rank, ranks)
     rank, lane, step = trace.rank[shown], trace.lane[shown], trace.step[shown]
     activity, start, end = trace.activity[shown], trace.start[shown], trace.end[shown]
     name = _names(trace, shown, pixel)
@@ -173,7 +187,7 @@ def _names(trace: Trace, shown: NDArray[np.bool_], pixel: float) -> Names:
     rank, step, activity = trace.rank[shown], trace.step[shown], trace.activity[shown]
     start, end = trace.start[shown], trace.end[shown]
     own = np.array(trace.names, dtype=object)[trace.name[shown]]
-    wide = (trace.lane[shown] == COMM_LANE) & (end - start > 4 * pixel)
+    wide = (trace.lane[shown] != COMPUTE_LANE) & (end - start > 4 * pixel)
     name = np.where(wide, own, np.array(ACTIVITIES, dtype=object)[activity])
     per_second = PIXEL / pixel * POINTS
     for code in (ACTIVITIES.index("forward"), ACTIVITIES.index("backward")):
@@ -186,7 +200,8 @@ def _names(trace: Trace, shown: NDArray[np.bool_], pixel: float) -> Names:
 
 
 def _tops(bars: Bars, row_of: Floats) -> Floats:
-    offset = np.where(bars.lane == COMM_LANE, LANE_OFFSET[COMM_LANE], LANE_OFFSET[COMPUTE_LANE])
+    compute = bars.lane == COMPUTE_LANE
+    offset = np.where(compute, LANE_OFFSET[COMPUTE_LANE], LANE_OFFSET[COMM_LANE])
     return np.asarray(row_of[bars.rank] + offset)
 
 
@@ -281,11 +296,13 @@ def _label_ranks(ax: Axes, ranks: list[int], slow: dict[int, str]) -> None:
         ax.axhline(boundary - 0.5, color=theme.FAINT, linewidth=0.7, zorder=0.8)
 
 
-def _say_what(ax: Axes, bars: Bars, slow: dict[int, str], steps: range) -> None:
+def _say_what(
+    ax: Axes, bars: Bars, slow: dict[int, str], steps: range, program: str | None
+) -> None:
     """Write the title, and what the colours and markers mean."""
     first, last = steps[0] + 1, steps[-1] + 1
     title = f"Timeline of step {last}" if first == last else f"Timeline of steps {first}–{last}"
-    ax.set_title(title)
+    ax.set_title(title if program is None else f"Timeline of {program}")
     present = set(bars.activity.tolist())
     handles: list[Artist] = [
         Patch(

@@ -193,6 +193,9 @@ class Attention(Layer):
         packed = tuple(range(len(inputs) - (self.pad_id is not None)))
         return Kept(inputs=packed, nbytes=scores * itemsize + dropped)
 
+    def evaluated(self) -> Layer:
+        return self.model_copy(update={"dropout": 0.0})
+
 
 def softmax(scores: Array) -> None:
     """Softmax of the last axis, in place; a row of -inf becomes zeros."""

@@ -27,6 +27,9 @@ Shape = tuple[int, ...]
 
 NO_ARRAYS: Parameters = MappingProxyType({})
 
+PAUSE: Array = np.zeros(0)
+"""What a pass with pauses yields before each call, instead of a part to exchange."""
+
 
 class ShapeError(ValueError):
     """What a layer is given does not fit it."""
@@ -89,6 +92,8 @@ class Pass:
         Which samples these are, for random numbers that belong to a sample.
     seed, step : int
         Of the scenario, and the number of the optimizer step.
+    pauses : bool
+        Whether to yield `PAUSE` before each call, so that weights may come and go.
     """
 
     parameters: Parameters
@@ -98,6 +103,7 @@ class Pass:
     samples: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     seed: int = 0
     step: int = 0
+    pauses: bool = False
 
     def room(self, name: str) -> Array:
         """An array that a gradient of a parameter may be written into; its content is lost."""
@@ -204,6 +210,10 @@ class Layer(Module):
     @abstractmethod
     def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
         """What torch's layer keeps from forward for backward."""
+
+    def evaluated(self) -> Layer:
+        """The layer as it is after training, with the same tensors: torch's ``eval()``."""
+        return self
 
 
 Exchange = Generator[Array, Array, T]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -100,6 +100,9 @@ class BatchNormSettings(Layer):
 
     def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
         return Kept(inputs=(0,))
+
+    def evaluated(self) -> Layer:
+        return EvaluatedBatchNorm(**self.model_dump(exclude={"kind"}))
 
     def track(self, run: Pass, found: BatchStatistics) -> None:
         """Move the running statistics towards a batch's; the variance is the unbiased one.
@@ -202,6 +205,36 @@ class BatchNorm(BatchNormSettings):
             return (None,)
         count = max(slope.size // self.num_features, 1)
         return (self.input_gradient(run, saved, slope, total, projected, count),)
+
+
+class EvaluatedBatchNorm(BatchNormSettings):
+    """Batch norm after training: by its running statistics, or the batch's if it has none.
+
+    No table lists it, since it is what `simdp.workload.evaluation` makes of others.
+    """
+
+    kind: Literal["evaluated_batch_norm"] = "evaluated_batch_norm"
+
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+        if not self.track_running_stats:
+            found, centred = moments(inputs[0])
+            return self.normalise(run, centred, found.variance)
+        mean, variance, _ = (run.buffers[buffer.name] for buffer in self.buffers())
+        last = channels_last(inputs[0])
+        return self.normalise(run, last - mean.astype(last.dtype), variance)
+
+    def backward(
+        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
+    ) -> tuple[Array | None, ...]:
+        """There is none after training."""
+        raise AssertionError(f"{self.name} is not learned from any more")
+
+    def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
+        kernels = super().forward_cost(inputs, itemsize)
+        return kernels[1:] if self.track_running_stats else kernels
+
+    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
+        return Kept()
 
 
 def moments(x: Array) -> tuple[BatchStatistics, Array]:

@@ -50,6 +50,9 @@ class Dropout(Layer):
         mask = float(prod(inputs[0])) * bool(self.p)  # one byte per element
         return Kept(nbytes=mask)
 
+    def evaluated(self) -> Layer:
+        return self.model_copy(update={"p": 0.0})
+
 
 def kept_elements(run: Pass, layer: str, p: float, shape: Shape) -> NDArray[np.bool_]:
     """Which elements of each sample stay, shape `(batch, *shape)`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,15 @@ class Loss(Spec):
     """What is made small."""
 
     kind: str
+
+    of_classes: ClassVar[bool] = False
+    """Whether targets are class indices, which are whole numbers."""
+
+    num_kept: ClassVar[int] = 0
+    """Tensors like the prediction that torch's loss keeps from forward for backward."""
+
+    num_gradients: ClassVar[int] = 1
+    """Tensors like the prediction that there are at a time in its backward."""
 
     @abstractmethod
     def count(self, target: Array) -> int:

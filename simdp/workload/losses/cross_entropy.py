@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -26,6 +26,12 @@ class CrossEntropy(Loss):
     """
 
     kind: Literal["cross_entropy"] = "cross_entropy"
+
+    # torch: log_softmax keeps its output; nll_loss's gradient is there when its own is made.
+    of_classes: ClassVar[bool] = True
+    num_kept: ClassVar[int] = 1
+    num_gradients: ClassVar[int] = 2
+
     ignore_index: Int = -100
     label_smoothing: Float = Field(0.0, ge=0, le=1)
 

@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from simdp.spec import Bool, Float
-from simdp.workload.optimizers.base import Array, Optimizer, State, effective_gradient
+from simdp.workload.optimizers.base import Array, Optimizer, State, Temporaries, effective_gradient
 
 
 class Adadelta(Optimizer):
@@ -37,6 +37,11 @@ class Adadelta(Optimizer):
     def num_kernels(self) -> int:
         # v, u: mul, addcmul; roots: add, sqrt; delta: div, mul; parameter: add.
         return 11 + bool(self.weight_decay) + self.maximize
+
+    def temporaries(self) -> Temporaries:
+        # Two roots, and g where it is changed.
+        changed = bool(self.weight_decay) or self.maximize
+        return Temporaries(2 + changed, 2 + changed)
 
     def update(self, parameter: Array, gradient: Array, state: State, lr: float, t: int) -> None:
         gradient = effective_gradient(parameter, gradient, self.weight_decay, self.maximize)

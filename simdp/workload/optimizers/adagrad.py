@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from simdp.spec import Bool, Float
-from simdp.workload.optimizers.base import Array, Optimizer, State, effective_gradient
+from simdp.workload.optimizers.base import Array, Optimizer, State, Temporaries, effective_gradient
 
 
 class Adagrad(Optimizer):
@@ -41,6 +41,10 @@ class Adagrad(Optimizer):
     def num_kernels(self) -> int:
         # Sum: addcmul; denominator: sqrt, add; parameter: addcdiv.
         return 4 + bool(self.weight_decay) + self.maximize
+
+    def temporaries(self) -> Temporaries:
+        # sqrt, and g where it is changed; all at once g is changed in any case, by lr.
+        return Temporaries(1 + (bool(self.weight_decay) or self.maximize), 2)
 
     def update(self, parameter: Array, gradient: Array, state: State, lr: float, t: int) -> None:
         gradient = effective_gradient(parameter, gradient, self.weight_decay, self.maximize)

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from simdp.spec import Bool, Float
-from simdp.workload.optimizers.base import Array, Optimizer, State, effective_gradient
+from simdp.workload.optimizers.base import Array, Optimizer, State, Temporaries, effective_gradient
 
 Beta = Annotated[Float, Field(ge=0, lt=1)]
 
@@ -30,6 +30,10 @@ class Adam(Optimizer):
     def num_kernels(self) -> int:
         # m: lerp; v: mul, addcmul; denominator: sqrt, div, add; parameter: addcdiv.
         return 7 + self.amsgrad + bool(self.weight_decay) + self.maximize
+
+    def temporaries(self) -> Temporaries:
+        # sqrt, its quotient, and g where it is changed; all at once g goes before the sqrt.
+        return Temporaries(2 + (bool(self.weight_decay) or self.maximize), 1)
 
     def update(self, parameter: Array, gradient: Array, state: State, lr: float, t: int) -> None:
         gradient = effective_gradient(parameter, gradient, self.weight_decay, self.maximize)

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from simdp.spec import Bool, Float
 from simdp.workload.optimizers.adam import Beta
-from simdp.workload.optimizers.base import Array, Optimizer, State, effective_gradient
+from simdp.workload.optimizers.base import Array, Optimizer, State, Temporaries, effective_gradient
 
 
 class Adamax(Optimizer):
@@ -33,6 +33,10 @@ class Adamax(Optimizer):
     def num_kernels(self) -> int:
         # m: lerp; u: mul, abs, add, maximum; parameter: addcdiv.
         return 6 + bool(self.weight_decay) + self.maximize
+
+    def temporaries(self) -> Temporaries:
+        # |g|, and g where it is changed; all at once that is |g| in the end.
+        return Temporaries(1 + (bool(self.weight_decay) or self.maximize), 1)
 
     def update(self, parameter: Array, gradient: Array, state: State, lr: float, t: int) -> None:
         gradient = effective_gradient(parameter, gradient, self.weight_decay, self.maximize)

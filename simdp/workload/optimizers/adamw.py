@@ -8,7 +8,14 @@ from pydantic import Field
 
 from simdp.spec import Bool, Float
 from simdp.workload.optimizers.adam import Beta, descend, moments
-from simdp.workload.optimizers.base import Array, Optimizer, State, decouple, effective_gradient
+from simdp.workload.optimizers.base import (
+    Array,
+    Optimizer,
+    State,
+    Temporaries,
+    decouple,
+    effective_gradient,
+)
 
 
 class AdamW(Optimizer):
@@ -27,6 +34,10 @@ class AdamW(Optimizer):
     def num_kernels(self) -> int:
         # As Adam; the decay is a mul of the parameter.
         return 7 + self.amsgrad + bool(self.weight_decay) + self.maximize
+
+    def temporaries(self) -> Temporaries:
+        # As Adam; the decay makes no new g.
+        return Temporaries(2 + self.maximize, 1)
 
     def update(self, parameter: Array, gradient: Array, state: State, lr: float, t: int) -> None:
         decay = decouple(parameter, lr, self.weight_decay, True)

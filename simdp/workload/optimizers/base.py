@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,21 @@ State = dict[str, Array]
 
 BLOCK = 16384
 """Elements updated at a time, so that temporaries stay in the processor's cache."""
+
+
+class Temporaries(NamedTuple):
+    """Most tensors like the parameter that there are at a time in an update, beside its state.
+
+    Attributes
+    ----------
+    tensor_by_tensor : int
+        In torch's ``_single_tensor`` functions.
+    all_at_once : int
+        In its ``_multi_tensor`` functions, which make one for every parameter of a group.
+    """
+
+    tensor_by_tensor: int
+    all_at_once: int
 
 
 class Optimizer(Spec):
@@ -85,6 +100,15 @@ class Optimizer(Spec):
     @abstractmethod
     def num_kernels(self) -> int:
         """Count the kernels that update one tensor (torch's ``_single_tensor`` functions)."""
+
+    @abstractmethod
+    def temporaries(self) -> Temporaries:
+        """Count the tensors like the parameter that an update makes beside its state."""
+
+    def num_temporaries(self) -> int:
+        """As `temporaries`, for the way in which tensors are updated."""
+        one, all_at_once = self.temporaries()
+        return one if self.foreach is False else all_at_once
 
     def launches_per_tensor(self) -> int:
         """Kernels that the host launches for every tensor; none that count if taken at once."""

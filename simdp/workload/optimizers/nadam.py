@@ -11,7 +11,14 @@ from pydantic import Field
 
 from simdp.spec import Bool, Float
 from simdp.workload.optimizers.adam import Beta, moments, update_moments
-from simdp.workload.optimizers.base import Array, Optimizer, State, decouple, effective_gradient
+from simdp.workload.optimizers.base import (
+    Array,
+    Optimizer,
+    State,
+    Temporaries,
+    decouple,
+    effective_gradient,
+)
 
 
 class NAdam(Optimizer):
@@ -47,6 +54,11 @@ class NAdam(Optimizer):
     def num_kernels(self) -> int:
         # m: lerp; v: mul, addcmul; denominator: div, sqrt, add; parameter: addcdiv twice.
         return 8 + bool(self.weight_decay) + self.maximize
+
+    def temporaries(self) -> Temporaries:
+        # v / (1 - b2^t), its root, and g where it is changed; all at once the root and g.
+        changed = bool(self.maximize or (self.weight_decay and not self.decoupled_weight_decay))
+        return Temporaries(2 + changed, 1 + changed)
 
     def update(self, parameter: Array, gradient: Array, state: State, lr: float, t: int) -> None:
         decay = decouple(parameter, lr, self.weight_decay, self.decoupled_weight_decay)

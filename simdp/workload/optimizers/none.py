@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from simdp.workload.optimizers.base import Array, Optimizer, State
+from simdp.workload.optimizers.base import Array, Optimizer, State, Temporaries
 
 
 class NoOptimizer(Optimizer):
@@ -19,6 +19,9 @@ class NoOptimizer(Optimizer):
     def num_kernels(self) -> int:
         # It leaves everything as it is.
         return 0
+
+    def temporaries(self) -> Temporaries:
+        return Temporaries(0, 0)
 
     def update(self, parameter: Array, gradient: Array, state: State, lr: float, t: int) -> None:
         """Do nothing."""

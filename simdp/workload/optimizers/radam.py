@@ -10,7 +10,14 @@ from pydantic import Field
 
 from simdp.spec import Bool, Float
 from simdp.workload.optimizers.adam import Beta, moments, update_moments
-from simdp.workload.optimizers.base import Array, Optimizer, State, decouple, effective_gradient
+from simdp.workload.optimizers.base import (
+    Array,
+    Optimizer,
+    State,
+    Temporaries,
+    decouple,
+    effective_gradient,
+)
 
 
 class RAdam(Optimizer):
@@ -43,6 +50,11 @@ class RAdam(Optimizer):
     def num_kernels(self) -> int:
         # m: lerp; v: mul, addcmul; m: div; denominator: sqrt, add, div; step: mul; add.
         return 9 + bool(self.weight_decay) + self.maximize
+
+    def temporaries(self) -> Temporaries:
+        # Five factors and products of the step, and g where it is changed; all at once one buffer.
+        changed = bool(self.maximize or (self.weight_decay and not self.decoupled_weight_decay))
+        return Temporaries(5 + changed, 1)
 
     def update(self, parameter: Array, gradient: Array, state: State, lr: float, t: int) -> None:
         decay = decouple(parameter, lr, self.weight_decay, self.decoupled_weight_decay)

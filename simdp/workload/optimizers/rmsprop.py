@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from simdp.spec import Bool, Float
-from simdp.workload.optimizers.base import Array, Optimizer, State, effective_gradient
+from simdp.workload.optimizers.base import Array, Optimizer, State, Temporaries, effective_gradient
 
 
 class RMSprop(Optimizer):
@@ -53,6 +53,11 @@ class RMSprop(Optimizer):
             + bool(self.weight_decay)
             + self.maximize
         )
+
+    def temporaries(self) -> Temporaries:
+        # sqrt, and g where it is changed.
+        changed = bool(self.weight_decay) or self.maximize
+        return Temporaries(1 + changed, 1 + changed)
 
     def update(self, parameter: Array, gradient: Array, state: State, lr: float, t: int) -> None:
         gradient = effective_gradient(parameter, gradient, self.weight_decay, self.maximize)

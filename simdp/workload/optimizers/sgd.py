@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from simdp.spec import Bool, Float, problem
-from simdp.workload.optimizers.base import Array, Optimizer, State, effective_gradient
+from simdp.workload.optimizers.base import Array, Optimizer, State, Temporaries, effective_gradient
 
 
 class SGD(Optimizer):
@@ -32,6 +32,11 @@ class SGD(Optimizer):
     def num_kernels(self) -> int:
         # Buffer: mul, add; parameter: add.
         return (3 + self.nesterov if self.momentum else 1) + bool(self.weight_decay) + self.maximize
+
+    def temporaries(self) -> Temporaries:
+        # -g, g + decay, g + momentum: each takes the place of the one before.
+        changed = bool(self.weight_decay) + self.maximize
+        return Temporaries(min(changed + self.nesterov, 2), min(changed, 1))
 
     def update(self, parameter: Array, gradient: Array, state: State, lr: float, t: int) -> None:
         gradient = effective_gradient(parameter, gradient, self.weight_decay, self.maximize)

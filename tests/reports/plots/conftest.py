@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from calibrated import calibration, step_calibration
+from compared import comparison
 from measured_times import two_clusters
 
 import simdp
@@ -12,6 +13,7 @@ from simdp.reports import theme
 from simdp.reports.plots import PLOTS
 from simdp.results.calibration import CalibrationStudy
 from simdp.results.collective import CollectiveStudy
+from simdp.results.comparison import Comparison
 from simdp.results.step_calibration import StepCalibration
 from simdp.results.validation import Validation
 from simdp.studies.collective import make_algorithm, sweep_collective
@@ -72,6 +74,12 @@ def large(play):
 
 
 @pytest.fixture(scope="session")
+def uneven(play):
+    """The last rank has fewer samples than the others."""
+    return play(set={"workload.microbatch": None, "workload.global_batch": 41})
+
+
+@pytest.fixture(scope="session")
 def time_collective():
     """Time collectives on clusters of one node."""
 
@@ -103,11 +111,12 @@ def auto(time_collective):
 
 
 @pytest.fixture(scope="session")
-def fit(grid, collectives):
+def fit(grid, uneven, collectives):
     """Give a study that a kind of plot can draw."""
-    of_one = {"throughput_curves": two_clusters().of("box")}
+    of_one = {"throughput_curves": two_clusters().of("box"), "memory_per_rank": uneven}
     drawn = {CollectiveStudy: collectives, Validation: two_clusters()}
     drawn |= {CalibrationStudy: calibration(), StepCalibration: step_calibration()}
+    drawn |= {Comparison: comparison()}
     return lambda kind: of_one.get(kind) or drawn.get(PLOTS[kind].reads, grid)
 
 
@@ -117,7 +126,7 @@ def drawn():
 
     def draw(plot, study):
         with theme.style():
-            figure, axes = theme.new_figure(plot.num_axes, plot.num_rows(study))
+            figure, axes = theme.new_figure(plot.num_axes, plot.num_rows(study), plot.widths)
             plot.draw(study, *axes)
             figure.draw_without_rendering()
         return axes

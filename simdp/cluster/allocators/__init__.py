@@ -1,0 +1,20 @@
+"""Allocators by kind; this table is the one place of registration."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from simdp.cluster.allocators.base import Allocator
+from simdp.cluster.allocators.exact import Exact
+from simdp.spec import Family, one_of
+
+ALLOCATORS: Family[Allocator] = Family(
+    __name__,
+    {
+        "cuda": "Cuda",
+        "exact": "Exact",
+    },
+)
+AnyAllocator = Annotated[Allocator, one_of("allocator", ALLOCATORS)]
+
+__all__ = ["ALLOCATORS", "Allocator", "AnyAllocator", "Exact"]

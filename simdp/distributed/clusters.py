@@ -1,0 +1,121 @@
+"""Clusters of programs: a machine of the catalogue, or the cluster of a scenario, at any size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from simdp.cluster import Cluster
+from simdp.cluster.machine import MACHINES, read_machine
+from simdp.collectives import Collectives
+from simdp.errors import ScenarioError, unknown_name
+from simdp.files import read_json, read_yaml
+from simdp.machines import with_machine
+from simdp.scenario import Scenario
+from simdp.spec import problems
+
+DEFAULT = "dgx-a100"
+"""The machine of programs that name none: nodes of 8 A100 behind NVSwitch."""
+
+
+class Where(NamedTuple):
+    """Where a program runs.
+
+    Attributes
+    ----------
+    name : str
+        The scenario's, or the machine's.
+    cluster : Cluster
+        Its ranks are the program's.
+    collectives : Collectives
+        What the scenario or the machine brings: the backend ``nccl``.
+    """
+
+    name: str
+    cluster: Cluster
+    collectives: Collectives
+
+
+def find(
+    cluster: Cluster | Path | str,
+    world_size: int | None = None,
+    devices_per_node: int | None = None,
+) -> Where:
+    """Find the cluster that a program runs on.
+
+    Stragglers count where a scenario writes them. Those that a machine of the catalogue brings,
+    a jitter of single steps, are left out, so that work takes the time that a program says.
+
+    Parameters
+    ----------
+    cluster : Cluster, Path or str
+        A cluster; or a scenario or a saved ``result.json``, whose other sections may be missing;
+        or the name of a machine.
+    world_size, devices_per_node : int, optional
+        In place of the cluster's own.
+
+    Raises
+    ------
+    ScenarioError
+        With every problem that was found.
+    """
+    changes = {"world_size": world_size, "devices_per_node": devices_per_node}
+    changes = {key: value for key, value in changes.items() if value is not None}
+    if isinstance(cluster, Cluster):
+        found = _cluster("cluster", {**cluster.model_dump(), **changes}, Path())
+        return Where("cluster", found, Collectives())
+    path = Path(cluster)
+    raw = _read(path)
+    written = raw.get("cluster") if isinstance(raw, dict) else None
+    if not isinstance(written, dict):
+        raise ScenarioError([f"{path}: has no cluster; it must be a mapping with cluster: ..."])
+    known = list(Scenario.model_fields)
+    unknown = [f"{path}: {unknown_name('key', key, known)}" for key in raw if key not in known]
+    if unknown:
+        raise ScenarioError(unknown)
+    stragglers = written.get("stragglers", [])
+    filled = with_machine(raw, path.parent)
+    found = _cluster(
+        str(path), filled["cluster"] | {"stragglers": stragglers} | changes, path.parent
+    )
+    return Where(str(raw.get("name", path.stem)), found, _collectives(path, filled))
+
+
+def _read(path: Path) -> Any:
+    """Read a scenario as plain data, or make one of a machine: one node of it."""
+    name = str(path)
+    if name in MACHINES.names():
+        node = read_machine(name, Path()).cluster.get("devices_per_node", 1)
+        return {"name": name, "cluster": {"machine": name, "world_size": node}}
+    if not path.suffix and not path.exists():
+        raise ScenarioError(
+            [
+                f"--cluster {path}: there is no such file or machine; give a scenario, whose "
+                f"cluster is taken, or one of {', '.join(MACHINES.names())}."
+            ]
+        )
+    if path.suffix == ".json":
+        saved = read_json(path)
+        return saved.get("scenario") if isinstance(saved, dict) else None
+    return read_yaml(path)
+
+
+def _cluster(where: str, raw: dict[str, Any], base: Path) -> Cluster:
+    try:
+        return Cluster.model_validate(raw, context={"base": base})
+    except ValidationError as error:
+        lines = [f"{where}: cluster.{found.line}" for found in problems(error, raw)]
+        raise ScenarioError(lines) from None
+
+
+def _collectives(path: Path, raw: dict[str, Any]) -> Collectives:
+    written = raw.get("collectives", {})
+    try:
+        return Collectives.model_validate(written).settled(path.parent)
+    except ValidationError as error:
+        lines = [f"{path}: collectives.{found.line}" for found in problems(error, written)]
+        raise ScenarioError(lines) from None
+    except ScenarioError as error:
+        raise ScenarioError([f"{path}: {line}" for line in error.problems]) from None

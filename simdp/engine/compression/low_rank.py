@@ -1,0 +1,160 @@
+"""LowRank: the numbers of PowerSGD, on all ranks.
+
+The order of operations is that of torch's powerSGD_hook: sums of P are not divided, since they are
+made orthonormal; sums of Q and of what travels as it is are divided after the sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simdp.engine.buffers import FlatBuffers
+from simdp.engine.compression.errors import Errors
+from simdp.engine.compression.kernels import by_columns
+from simdp.engine.threads import each_rank
+from simdp.rng import stream
+from simdp.strategies.base import Factoring
+
+Array = NDArray[Any]
+
+
+class Thin(NamedTuple):
+    """What travels in place of a bucket, on every rank: as it is, and as factors P and Q."""
+
+    rest: FlatBuffers
+    p: FlatBuffers
+    q: FlatBuffers
+
+
+class LowRank:
+    """What PowerSGD keeps on every rank: Q of the step before, and errors.
+
+    Parameters
+    ----------
+    world_size : int
+        Number of ranks.
+    seed : int
+        The scenario's; every new Q is drawn from it, the same on all ranks.
+    """
+
+    def __init__(self, world_size: int, seed: int) -> None:
+        self.world_size, self.seed = world_size, seed
+        self.errors = Errors()
+        self._q: dict[str, list[Array]] = {}
+        self._num_drawn: dict[str, int] = {}
+
+    def take(self, bucket: FlatBuffers, factoring: Factoring) -> Thin:
+        """Add the errors, make Q orthonormal, and compute P = M Q."""
+        if factoring.error_feedback:
+            self.errors.add(bucket)
+        dtype, factors = bucket.flat[0].dtype, factoring.factors
+        shapes = {name: bucket.views(name)[0].shape for name in factoring.rest}
+        thin = Thin(
+            FlatBuffers(shapes, self.world_size, dtype),
+            FlatBuffers({f.name: (f.rows, f.rank) for f in factors}, self.world_size, dtype),
+            FlatBuffers({f.name: (f.columns, f.rank) for f in factors}, self.world_size, dtype),
+        )
+        for name in factoring.rest:
+            _copy(bucket.views(name), thin.rest.views(name))
+        for f in factors:
+            matrices = [view.reshape(f.rows, f.columns) for view in bucket.views(f.name)]
+            self._first_q(f.name, thin.q.views(f.name), factoring.warm_start)
+            self._multiply(
+                matrices, thin.q.views(f.name), thin.p.views(f.name), factoring.epsilon, False
+            )
+        return thin
+
+    def turn(self, bucket: FlatBuffers, factoring: Factoring, thin: Thin) -> None:
+        """Make the sums of P orthonormal, and compute Q = M^T P."""
+        for f in factoring.factors:
+            matrices = [view.reshape(f.rows, f.columns) for view in bucket.views(f.name)]
+            self._multiply(
+                matrices, thin.p.views(f.name), thin.q.views(f.name), factoring.epsilon, True
+            )
+
+    def join(self, bucket: FlatBuffers, factoring: Factoring, thin: Thin, divisor: float) -> None:
+        """Make the bucket's content the average that all ranks know, and keep what it lacks."""
+        for flat in (*thin.rest.flat, *thin.q.flat):
+            np.divide(flat, flat.dtype.type(divisor), out=flat)
+        for name in factoring.rest:
+            _copy(thin.rest.views(name), bucket.views(name))
+        for f in factoring.factors:
+            self._q[f.name] = thin.q.views(f.name)
+            both = zip(thin.p.views(f.name), thin.q.views(f.name), strict=True)
+            for view, (p, q) in zip(bucket.views(f.name), both, strict=True):
+                view.reshape(f.rows, f.columns)[...] = times(p, q.T)
+        if factoring.error_feedback:
+            self.errors.settle(bucket)
+
+    def _first_q(self, name: str, views: Sequence[Array], warm: bool) -> None:
+        if warm and name in self._q:
+            _copy(self._q[name], views)
+            return
+        draw = self._num_drawn.get(name, 0)
+        self._num_drawn[name] = draw + 1
+        random = stream(self.seed, "power_sgd", name, draw)
+        fresh = random.standard_normal(views[0].shape)
+        _copy([fresh] * self.world_size, views)
+
+    def _multiply(
+        self,
+        matrices: Sequence[Array],
+        factor: Sequence[Array],
+        into: Sequence[Array],
+        epsilon: float,
+        transposed: bool,
+    ) -> None:
+        def work(rank: int) -> None:
+            orthonormalise(factor[rank], epsilon)
+            own = matrices[rank].T if transposed else matrices[rank]
+            into[rank][...] = times(own, factor[rank])
+
+        each_rank(work, self.world_size, matrices[0].size)
+
+
+def orthonormalise(matrix: Array, epsilon: float = 0.0) -> None:
+    """Make the columns of a matrix orthonormal, in place.
+
+    Parameters
+    ----------
+    matrix : ndarray, shape `(rows, columns)`
+        At least as many rows as columns.
+    epsilon : float
+        Added to a column's norm before the column is divided by it.
+
+    Notes
+    -----
+    torch's powerSGD_hook takes Gram-Schmidt for at most two columns, or 16 bits; else QR. A column
+    of zeros stays what it is; torch would make it nan without an epsilon.
+    """
+    columns = matrix.shape[1]
+    if not by_columns(columns, matrix.dtype.itemsize):
+        matrix[...] = np.linalg.qr(matrix)[0]
+        return
+    wide = matrix.astype(np.float32) if matrix.dtype.itemsize == 2 else matrix
+    for number in range(columns):
+        column = wide[:, number]
+        norm = np.sqrt(np.vdot(column, column)) + wide.dtype.type(epsilon)
+        if norm:
+            column /= norm
+        rest = wide[:, number + 1 :]
+        rest -= np.outer(column, column @ rest)
+    if wide is not matrix:
+        matrix[...] = wide
+
+
+def times(left: Array, right: Array) -> Array:
+    """Multiply; what has 16 bits is summed in 32, as on a tensor core."""
+    if left.dtype.itemsize > 2:
+        return left @ right
+    product: Array = left.astype(np.float32) @ right.astype(np.float32)
+    return product
+
+
+def _copy(sources: Sequence[Array], targets: Sequence[Array]) -> None:
+    for source, target in zip(sources, targets, strict=True):
+        target[...] = source

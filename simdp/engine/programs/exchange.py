@@ -1,0 +1,121 @@
+"""Exchange: what collectives leave in real arrays, one function per collective.
+
+Sums are those of the plan, to the last bit. Everything else moves whole arrays, whatever the plan;
+``MAX``, ``MIN`` and ``PRODUCT`` are taken in the order of the ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simdp.collectives import Plan
+from simdp.engine.programs.calls import Given
+from simdp.engine.programs.folding import fold
+
+Array = NDArray[Any]
+
+OPS: dict[str, Any] = {
+    "SUM": None,
+    "AVG": None,
+    "MAX": np.maximum,
+    "MIN": np.minimum,
+    "PRODUCT": np.multiply,
+}
+"""Operations of reductions, by torch's names; None is the plan's sum."""
+
+Values = list[Sequence[Array]]
+"""For every place of the group, what its outputs get."""
+
+
+def _flat(arrays: Sequence[Array]) -> Array:
+    if len(arrays) == 1:
+        return arrays[0].reshape(-1)
+    return np.concatenate([array.reshape(-1) for array in arrays])
+
+
+def _reduced(given: Sequence[Given], plan: Plan, op: str) -> Array:
+    """All ranks' inputs as one, shape `(num_elements,)`."""
+    buffers = [_flat(each.inputs) for each in given]
+    if OPS[op] is not None:
+        found: Array = OPS[op].reduce(np.stack(buffers), axis=0)
+        return found
+    total = fold(plan, buffers)
+    return total / len(given) if op == "AVG" else total
+
+
+def _all_reduce(given: Sequence[Given], plan: Plan, op: str, root: int) -> Values:
+    return [(_reduced(given, plan, op),)] * len(given)
+
+
+def _reduce(given: Sequence[Given], plan: Plan, op: str, root: int) -> Values:
+    values: Values = [()] * len(given)
+    values[root] = (_reduced(given, plan, op),)
+    return values
+
+
+def _reduce_scatter(given: Sequence[Given], plan: Plan, op: str, root: int) -> Values:
+    return [(piece,) for piece in np.split(_reduced(given, plan, op), len(given))]
+
+
+def _broadcast(given: Sequence[Given], plan: Plan, op: str, root: int) -> Values:
+    value = given[root].inputs[0].copy()
+    return [() if place == root else (value,) for place in range(len(given))]
+
+
+def _all_gather(given: Sequence[Given], plan: Plan, op: str, root: int) -> Values:
+    whole = [each.inputs[0].copy() for each in given]
+    joined = _flat(whole)
+    return [whole if len(each.outputs) == len(given) else (joined,) for each in given]
+
+
+def _gather(given: Sequence[Given], plan: Plan, op: str, root: int) -> Values:
+    values: Values = [()] * len(given)
+    values[root] = [each.inputs[0].copy() for each in given]
+    return values
+
+
+def _scatter(given: Sequence[Given], plan: Plan, op: str, root: int) -> Values:
+    return [(piece.copy(),) for piece in given[root].inputs]
+
+
+def _all_to_all(given: Sequence[Given], plan: Plan, op: str, root: int) -> Values:
+    return [[each.inputs[place].copy() for each in given] for place in range(len(given))]
+
+
+def _nothing(given: Sequence[Given], plan: Plan, op: str, root: int) -> Values:
+    return [()] * len(given)
+
+
+EXCHANGES: dict[str, Callable[[Sequence[Given], Plan, str, int], Values]] = {
+    "all_gather": _all_gather,
+    "all_reduce": _all_reduce,
+    "all_to_all": _all_to_all,
+    "barrier": _nothing,
+    "broadcast": _broadcast,
+    "gather": _gather,
+    "reduce": _reduce,
+    "reduce_scatter": _reduce_scatter,
+    "scatter": _scatter,
+}
+"""By collective: from what every place gave, with the flat plan of the group, the operation and the
+root's place, to what every place gets."""
+
+
+def nbytes_of(collective: str, given: Sequence[Given]) -> float:
+    """The whole buffer of a collective, as `simdp.collectives.Algorithm.plan` counts it [bytes].
+
+    An all_to_all whose ranks give away unequal amounts is timed as one of the largest.
+    """
+    n = len(given)
+    first = sum(array.nbytes for array in given[0].inputs)
+    if collective in ("all_gather", "gather"):
+        return float(n * first)
+    if collective in ("all_to_all", "scatter"):
+        return float(max(sum(array.nbytes for array in each.inputs) for each in given))
+    if collective == "broadcast":
+        return float(max(array.nbytes for each in given for array in each.inputs))
+    return float(first)

@@ -1,0 +1,206 @@
+"""The runtime: the ranks of one program, their clocks, their groups, and what they wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simdp.cluster import Cluster
+from simdp.cluster.device import DTYPES
+from simdp.collectives import Collectives
+from simdp.engine.compute.roofline import Roofline
+from simdp.engine.network import Network
+from simdp.engine.programs.baton import Baton
+from simdp.engine.programs.calls import NOTHING, Asked, Handle
+from simdp.engine.programs.fluid import Fluid
+from simdp.engine.programs.groups import Group
+from simdp.engine.programs.messages import Messages
+from simdp.engine.programs.records import Records
+from simdp.engine.programs.timing import GroupTimes
+from simdp.engine.slowdown import Slowdown
+from simdp.errors import DeadlockError, ProgramError, unknown_name
+from simdp.results.trace import Trace
+
+Floats = NDArray[np.float64]
+
+Activity = Literal["compute", "forward", "backward", "update"]
+
+
+class Played(NamedTuple):
+    """What a program did.
+
+    Attributes
+    ----------
+    values : list
+        What each rank's function returned.
+    clocks : ndarray, shape `(world_size,)`
+        When each rank ended [s].
+    trace : Trace
+        Every span.
+    """
+
+    values: list[Any]
+    clocks: Floats
+    trace: Trace
+
+
+class Runtime:
+    """Plays one program on a cluster; used once.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        Its ranks are the program's. Its overheads are those of training scripts, and not charged.
+    backends : mapping of str to Collectives
+        Which algorithms and costs serve the groups of each backend.
+    seed : int
+        Of what stragglers draw.
+    enter : callable
+        Called with a rank whenever it goes on, before its code does.
+
+    Attributes
+    ----------
+    clock : list of float
+        Of every rank's compute stream [s].
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        backends: Mapping[str, Collectives],
+        seed: int,
+        enter: Callable[[int], None],
+    ) -> None:
+        n = cluster.world_size
+        self.cluster, self.backends = cluster, backends
+        self.clock = [0.0] * n
+        self.blocked: dict[int, Handle] = {}
+        self.ended: dict[int, None] = {}
+        self._baton = Baton(n, enter)
+        self._records = Records(n)
+        self._fluid = Fluid(self._baton, cluster.num_links)
+        self._slowdown = Slowdown(cluster, seed)
+        self._slow: dict[int, tuple[Floats, Floats]] = {}
+        self._worked = [0] * n
+        self._roofline: Roofline | None = None
+        self.messages = Messages(Network(cluster), self._fluid, self._records, self._finish)
+        self._times: dict[tuple[str, tuple[int, ...]], GroupTimes] = {}
+        self._groups: dict[tuple[str, str], Group] = {}
+
+    # Running ------------------------------------------------------------------------------------
+
+    def run(self, body: Callable[[int], Any]) -> Played:
+        """Run a function on every rank.
+
+        Raises
+        ------
+        DeadlockError
+            If ranks wait for what never comes.
+        BaseException
+            What the function raised first.
+        """
+        values: list[Any] = [None] * self.cluster.world_size
+
+        def whole(rank: int) -> None:
+            values[rank] = body(rank)
+            self.ended[rank] = None
+
+        self._baton.run(whole, self._deadlock)
+        return Played(values, np.array(self.clock), self._records.build())
+
+    def check(self) -> None:
+        """End the calling rank if another one has failed."""
+        self._baton.check()
+
+    def wait(self, handle: Handle) -> None:
+        """Let a rank wait until its call is over."""
+        rank = handle.rank
+        if handle.waiting or not handle.done:
+            handle.waiting = True
+            self.blocked[rank] = handle
+            self._baton.block(rank)
+            del self.blocked[rank]
+            handle.waiting = False
+        self.clock[rank] = max(self.clock[rank], handle.end)
+
+    def _finish(self, handle: Handle, end: float) -> None:
+        handle.done, handle.end = True, end
+        if handle.waiting:
+            self._baton.wake(handle.rank)
+
+    def _deadlock(self) -> DeadlockError:
+        lines = [
+            f"rank {rank} waits in {handle.asked} {handle.blockers()}"
+            for rank, handle in sorted(self.blocked.items())
+        ]
+        lines += [f"rank {rank} has ended" for rank in sorted(self.ended)]
+        return DeadlockError(lines)
+
+    # Groups -------------------------------------------------------------------------------------
+
+    def group(self, name: str, ranks: tuple[int, ...], backend: str) -> Group:
+        """The group of a name; made when its first member asks.
+
+        Raises
+        ------
+        ProgramError
+            If there is no such backend.
+        """
+        if backend not in self.backends:
+            raise ProgramError(unknown_name("backend", backend, sorted(self.backends)))
+        if (name, backend) not in self._groups:
+            key = (backend, ranks)
+            if key not in self._times:
+                self._times[key] = GroupTimes(self.cluster, self.backends[backend], ranks)
+            self._groups[name, backend] = Group(
+                name, ranks, backend, self._times[key], self._fluid, self._records, self._finish
+            )
+        return self._groups[name, backend]
+
+    def meet(self, rank: int, asked: Asked) -> None:
+        """Let a rank wait for all others to make the same call, at no cost."""
+        everyone = tuple(range(self.cluster.world_size))
+        group = self.group("world", everyone, next(iter(self.backends)))
+        self.wait(group.issue(rank, self.clock[rank], asked, NOTHING, None, blocked=True))
+
+    # Work ---------------------------------------------------------------------------------------
+
+    def compute(self, rank: int, seconds: float, activity: Activity, name: str) -> None:
+        """Keep a rank's compute stream busy; stragglers make it longer [s].
+
+        What stragglers draw anew for every step, they draw for every such call of a rank.
+        """
+        number = self._worked[rank]
+        self._worked[rank] += 1
+        if number not in self._slow:
+            self._slow[number] = self._slowdown.factors(number), self._slowdown.lost(number)
+        factors, lost = self._slow[number]
+        start = self.clock[rank]
+        length = np.array([seconds * float(factors[rank]) + float(lost[rank])])
+        end = float(self._slowdown.finish(np.array([start]), length, np.array([rank]))[0])
+        if end > start:
+            self._records.compute(rank, activity, name, start, end)
+            self.clock[rank] = end
+            self._baton.at(end, lambda: self._baton.wake(rank))
+            self._baton.block(rank)
+
+    def seconds_for(self, rank: int, flops: float, dtype: str) -> float:
+        """Time that a rank's device needs for one kernel, by the roofline [s].
+
+        Raises
+        ------
+        ProgramError
+            If the device has no peak in this dtype.
+        """
+        device = self.cluster.devices()[rank]
+        if dtype not in device.peak:
+            known = [known for known in DTYPES if known in device.peak]
+            raise ProgramError(unknown_name("dtype", dtype, known))
+        if self._roofline is None:
+            self._roofline = Roofline(self.cluster.devices(), sharers=self.cluster.sharers())
+        roof = self._roofline
+        work = (flops + float(roof.half_work[rank])) / float(roof.flops(dtype)[rank])
+        return work + float(roof.launch[rank])

@@ -1,0 +1,156 @@
+"""Shards: the pieces of parameters and gradients that each rank has, and what is made of them.
+
+What a rank does not keep whole is not there: gathered parameters are arrays of their own, filled
+with nan and thrown away when they are freed, so that a gather that is missing cannot pass unseen.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simdp.collectives import Plan
+from simdp.engine import payload
+from simdp.engine.buffers import FlatBuffers
+from simdp.engine.replicas import Replicas
+from simdp.strategies.partition import Partition
+from simdp.workload.precision.rounding import numpy_dtype, rounded
+
+Array = NDArray[Any]
+Arrays = dict[str, Array]
+
+
+class Shards:
+    """Every rank's pieces, beside what its replica still has.
+
+    Parameters
+    ----------
+    replicas : Replicas
+        With whole parameters, the same on every rank.
+    partition : Partition
+        How they are dealt.
+    """
+
+    def __init__(self, replicas: Replicas, partition: Partition) -> None:
+        self.replicas, self.partition = replicas, partition
+        self.trainer = replicas.trainer
+        n = replicas.world_size
+        self._gradients: list[Arrays] = [{} for _ in range(n)]
+        self._gathered: dict[int, FlatBuffers] = {}
+        self._learned = set(replicas.graph.ready_order)
+        self._place = np.zeros(n, dtype=np.int64)
+        self._place[partition.ranks] = np.arange(partition.num_places)
+        whole = partition.owners is not None  # then every rank has all gradients
+        groups = [[rank] for rank in range(n)] if whole else partition.ranks.tolist()
+        pieces = [partition.pieces[place] for place in self._place]
+        self.trainer.shard(pieces, groups, partition.kept.weights)
+        if not partition.kept.weights:
+            for weights in replicas.weights:
+                weights.clear()
+        if not partition.kept.gradients:
+            replicas.forget_room()
+
+    def take_gradients(self) -> list[Arrays]:
+        """Of each rank what its optimizer needs: its pieces, or all of them; then forget them."""
+        if self.partition.owners is not None:
+            return self.replicas.gradients
+        found, self._gradients = self._gradients, [{} for _ in self._gradients]
+        return found
+
+    def gather(self, unit: int, plan: Plan) -> None:
+        """Put a unit's weights together on every rank."""
+        partition, stored = self.partition, self.trainer.stored
+        buffers = self._buffers(unit, stored)
+        for rank, place in enumerate(self._place):
+            flat = buffers.flat[rank]
+            flat.fill(np.nan)
+            length = partition.piece_elements(unit)
+            mine = flat[place * length : (place + 1) * length]
+            mine[...] = 0  # what is padded
+            for name, _, inside in partition.cut(unit)[place]:
+                mine[inside] = rounded(self.trainer.pieces(rank)[name], stored)
+        payload.run(plan, buffers.flat)
+        for name in partition.units[unit]:
+            for weights, view in zip(self.replicas.weights, buffers.views(name), strict=True):
+                if partition.kept.weights:
+                    weights[name][...] = view
+                else:
+                    weights[name] = view.astype(self.replicas.dtype, copy=False)
+        if not partition.kept.weights:
+            self._gathered[unit] = buffers
+
+    def free(self, unit: int) -> None:
+        """Throw a unit's weights away, but for the pieces."""
+        for flat in self._gathered.pop(unit).flat:
+            flat.fill(np.nan)
+        for name in self.partition.units[unit]:
+            for weights in self.replicas.weights:
+                weights.pop(name).fill(np.nan)
+
+    def bucket(self, unit: int, dtype: str) -> FlatBuffers:
+        """Flat buffers for a unit's gradients, 0 where none will be written."""
+        buffers = self._buffers(unit, dtype)
+        for flat in buffers.flat:
+            flat.fill(0)
+        return buffers
+
+    def _buffers(self, unit: int, dtype: str) -> FlatBuffers:
+        shapes = {name: self.replicas.shapes[name] for name in self.partition.units[unit]}
+        n, places = self.replicas.world_size, self.partition.num_places
+        return FlatBuffers(shapes, n, numpy_dtype(dtype), multiple=places)
+
+    def reduce(self, unit: int, buffers: FlatBuffers, inside: Plan, across: Plan | None) -> None:
+        """Sum a unit's gradients and add each rank's piece to those that it has.
+
+        Parameters
+        ----------
+        unit : int
+            Which.
+        buffers : FlatBuffers
+            Whole gradients; their content is lost.
+        inside : Plan
+            A reduce_scatter in each group of ranks that have all pieces.
+        across : Plan or None
+            An all_reduce between those that have the same piece, where there are several groups.
+        """
+        partition = self.partition
+        payload.run(inside, buffers.flat)
+        length = partition.piece_elements(unit)
+        pieces = [
+            flat[place * length : (place + 1) * length]
+            for flat, place in zip(buffers.flat, self._place, strict=True)
+        ]
+        if across is not None:
+            payload.run(across, pieces)
+        for rank, (piece, place) in enumerate(zip(pieces, self._place, strict=True)):
+            mine = self._gradients[rank]
+            for name, _, inside_piece in partition.cut(unit)[place]:
+                found = piece[inside_piece].astype(self.replicas.dtype)
+                if name not in self._learned:
+                    continue
+                if name in mine:
+                    mine[name] += found
+                else:
+                    mine[name] = found
+            for name in partition.units[unit]:
+                self.replicas.gradients[rank].pop(name, None)
+
+    def whole_weights(self) -> list[Arrays]:
+        """All of every rank's weights; ranks that make them up together share the arrays."""
+        if self.partition.kept.weights:
+            return self.replicas.weights
+        found: list[Arrays] = [{} for _ in self._place]
+        for ranks in self.partition.ranks.tolist():
+            whole: Arrays = {}
+            for name, shape in self.replicas.shapes.items():
+                flat = np.empty(self.partition.sizes[name], self.replicas.dtype)
+                for rank in ranks:
+                    place = self.partition.pieces[self._place[rank]].get(name)
+                    if place is not None:
+                        flat[place] = rounded(self.trainer.pieces(rank)[name], self.trainer.stored)
+                whole[name] = flat.reshape(shape)
+            for rank in ranks:
+                found[rank] = whole
+        return found

@@ -1,0 +1,94 @@
+"""Table of a comparison for the terminal: a row per point, and what explains the rows below."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from simdp.reports.table import UNITS, nbytes
+from simdp.reports.wide_table import wide_table
+from simdp.results.comparison import ComparedPoint, Comparison, short_key, written
+
+FOOT = (
+    "a steady step: its time and exposed communication, mean over ranks; the fullest device's "
+    "memory;\nwhat the rank that sends most sends; rank 0's weights beside the first point's"
+)
+"""What the columns are."""
+
+
+def table(comparison: Comparison) -> RenderableType:
+    """Write the points side by side.
+
+    Parameters
+    ----------
+    comparison : Comparison
+        With at least one point that ran.
+    """
+    longest = max((point.metrics or {})["step_time_s"] for point in comparison.ran)
+    unit, scale = next((unit for unit in UNITS if longest >= unit[1]), UNITS[-1])
+    keys, world_sizes = list(comparison.over), {point.world_size for point in comparison.ran}
+    columns: list[tuple[str, bool, Callable[[ComparedPoint, dict[str, Any]], str]]] = [
+        ("ranks", True, lambda point, m: str(point.world_size)),
+        (f"step ({unit})", True, lambda point, m: f"{m['step_time_s'] / scale:.4g}"),
+        ("samples/s", True, lambda point, m: _number(m["throughput_samples_per_s"])),
+        (f"exposed ({unit})", True, lambda point, m: f"{m['exposed_comm_s'] / scale:.4g}"),
+        ("peak memory", True, lambda point, m: nbytes(point.device_bytes or 0.0)),
+        ("fits", False, lambda point, m: "yes" if m["fits_memory"] else "no"),
+        ("sent", True, lambda point, m: nbytes(point.nbytes_sent)),
+    ]
+    if any(point.last_loss is not None for point in comparison.ran):
+        columns.append(("last loss", True, lambda point, m: _number(point.last_loss)))
+        first = next((p for p in comparison.ran if p.weights_difference is not None), None)
+        columns.append(
+            (
+                "same weights",
+                False,
+                lambda point, m: _same(point, m, point is first),
+            )
+        )
+    if len(world_sizes) == 1 or all(
+        point.set.get("cluster.world_size") == point.world_size for point in comparison.ran
+    ):
+        del columns[0]
+    heads = [(short_key(key), False) for key in keys] + [(name, num) for name, num, _ in columns]
+    rows = []
+    for point in comparison.points:
+        metrics = point.metrics
+        cells = [written(point.set[key]) for key in keys]
+        rows.append(
+            cells + ["-" if metrics is None else write(point, metrics) for *_, write in columns]
+        )
+    name = comparison.scenario["name"]
+    title = f"{name}: {' x '.join(short_key(key) for key in keys)} compared"
+    return Group(wide_table(title, heads, rows), *map(Text, _remarks(comparison)))
+
+
+def _remarks(comparison: Comparison) -> list[str]:
+    """Say what the columns mean, what was changed, and why points could not run."""
+    lines = [FOOT]
+    lines += comparison.notes
+    for point in comparison.points:
+        if point.problems:
+            more = len(point.problems) - 1
+            rest = f" (and {more} more in comparison.json)" if more > 0 else ""
+            lines.append(f"{point.label} cannot run: {point.problems[0]}{rest}")
+    return lines
+
+
+def _same(point: ComparedPoint, metrics: dict[str, Any], is_first: bool) -> str:
+    """Tell whether weights are those of the first point, and if not to the bit how far apart."""
+    if point.same_weights is None:
+        return "-"
+    word = "first" if is_first else "yes" if point.same_weights else "no"
+    word += f" ({point.weights_difference:.0e})" if point.weights_difference else ""
+    return word + (", ranks differ" if metrics["replicas_identical"] is False else "")
+
+
+def _number(value: float | None) -> str:
+    """Write a number with four digits, a large one with its thousands apart."""
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value >= 1e4 else f"{value:.4g}"

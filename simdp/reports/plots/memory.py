@@ -1,0 +1,246 @@
+"""Memory of the fullest device over one step: what it is made of, and where the peak is."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+from simdp.reports import theme
+from simdp.reports.plots.base import Plot
+from simdp.reports.plots.memory_parts import (
+    FAR,
+    capacity,
+    device_ranks,
+    name_parts,
+    rest,
+    shown_parts,
+)
+from simdp.results.memory import PARTS, Usage, usage
+from simdp.results.result import Result, Study
+from simdp.results.trace import ACTIVITIES, COMPUTE_LANE, Trace
+
+Floats = NDArray[np.float64]
+
+PHASES = ("forward", "backward", "update")
+"""Activities that are named above the areas."""
+
+PHASE_SHARE = 0.05
+"""Part of the step that a phase must take for its name to have room."""
+
+
+class Shown(NamedTuple):
+    """What is drawn.
+
+    Attributes
+    ----------
+    ranks : list of int
+        Those of the device.
+    step : int
+        Which step.
+    begin, end : float
+        Of the step, on these ranks [s].
+    at : ndarray, shape `(num_changes,)`
+        Instants, the step's begin and end included [s].
+    kept : ndarray, shape `(num_changes, len(PARTS))`
+        What is there from then on [bytes].
+    peak : int
+        Place of the peak in these.
+    """
+
+    ranks: list[int]
+    step: int
+    begin: float
+    end: float
+    at: Floats
+    kept: Floats
+    peak: int
+
+
+class Memory(Plot[Study]):
+    """Areas on top of each other, of the device that comes closest to its capacity, or beyond."""
+
+    kind = "memory"
+    reads = Study
+    needs = "a trace that tells when memory is taken, which runs of more than 2,000 ranks have not"
+
+    def fits(self, study: Study) -> bool:
+        """Tell whether the last point's trace tells of memory within a step."""
+        trace = study.points[-1].trace if study.points else None
+        return trace is not None and any(held.step >= 0 for held in trace.memory)
+
+    def draw(self, study: Study, *axes: Axes) -> None:
+        """Draw on one panel; see `Plot.draw`."""
+        (ax,) = axes
+        result = study.points[-1]
+        shown = _shown(result)
+        unit, per_second = theme.time_unit(shown.end - shown.begin)
+        times = (shown.at - shown.begin) * per_second
+        total = shown.kept.sum(axis=1)
+        room = capacity(result, shown.ranks[0])
+        is_near = room <= FAR * total.max()
+        size_unit, scale = theme.nbytes_unit(max(total.max(), room if is_near else 0.0))
+        _draw_areas(ax, times, shown.kept / scale)
+        top = max(total.max(), room if is_near else 0.0) / scale
+        ax.set_xlim(0, times[-1])
+        ax.set_ylim(0, 1.28 * top)
+        if is_near:
+            _mark_capacity(ax, room / scale, times[-1], f"{room / scale:.4g} {size_unit}")
+        _mark_peak(ax, result, shown, times, scale, size_unit, "" if is_near else _said(room))
+        _name_phases(ax, result, shown, per_second)
+        ax.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 2.5, 5, 10]))
+        ax.set_xlabel(f"Time since the start of step {shown.step + 1} [{unit}]")
+        ax.set_ylabel(f"Device memory [{size_unit}]")
+        who = "rank" + "s" * (len(shown.ranks) > 1)
+        listed = str(shown.ranks[0])
+        listed += f"–{shown.ranks[-1]}" if len(shown.ranks) > 1 else ""
+        ax.set_title(f"Memory of {who} {listed}")
+
+
+def _shown(result: Result) -> Shown:
+    """Choose the device, and the step in which it is fullest."""
+    trace = result.trace
+    assert trace is not None, "draw only studies that fit"
+    peaks = np.array(result.metrics["peak_memory_bytes"], dtype=float)
+    firsts = [r for r in range(result.world_size) if device_ranks(result, r)[0] == r]
+    fullest = max(firsts, key=lambda first: peaks[device_ranks(result, first)].sum())
+    ranks = device_ranks(result, fullest)
+    found = usage(trace.memory, ranks)
+    step = int(found.step[_peak_of_steps(found)])
+    begin, end = _bounds(trace.of_ranks(ranks), step)
+    mine = np.flatnonzero(found.step == step)
+    before = found.kept[mine[0] - 1] if mine[0] else np.zeros(len(PARTS))
+    at = np.concatenate([[begin], found.at[mine], [end]])
+    kept = np.concatenate([[before], found.kept[mine], found.kept[mine[-1:]]])
+    peak = int(kept.sum(axis=1).argmax())
+    return Shown(ranks, step, begin, max(end, float(at[-2])), at, kept, peak)
+
+
+def _peak_of_steps(found: Usage) -> int:
+    """Place of the peak of the steps, the setup left out."""
+    steps = Usage(found.step, found.at, np.where(found.step[:, None] >= 0, found.kept, 0.0))
+    return steps.peak()
+
+
+def _bounds(trace: Trace, step: int) -> tuple[float, float]:
+    """When a step begins and ends on the ranks of a trace [s]."""
+    mine = trace.step == step
+    begin = float(trace.end[trace.step < step].max(initial=0.0))
+    end = float(trace.end[mine].max(initial=begin))
+    return begin, end if end > begin else begin + 1e-9
+
+
+def _draw_areas(ax: Axes, times: Floats, kept: Floats) -> None:
+    parts = shown_parts(kept)
+    low = np.zeros(len(times))
+    others = rest(kept, parts)
+    layers = [(kept[:, part], theme.PART_FILLS[PARTS[part]]) for part in parts]
+    layers.append((others, theme.Fill(theme.FAINT, "", "none", theme.INK)))
+    for height, fill in layers:
+        ax.fill_between(times, low, low + height, step="post", facecolor=fill.color, linewidth=0)
+        if fill.hatch:
+            ax.fill_between(
+                times,
+                low,
+                low + height,
+                step="post",
+                facecolor="none",
+                edgecolor=fill.hatch_color,
+                hatch=fill.hatch,
+                linewidth=0,
+            )
+        low = low + height
+    ax.plot(times, low, drawstyle="steps-post", color=theme.INK, linewidth=theme.THIN_WIDTH)
+    name_parts(ax, parts)
+
+
+def _mark_capacity(ax: Axes, height: float, right: float, text: str) -> None:
+    ax.axhline(height, color=theme.STRAGGLER, linestyle="--", linewidth=theme.LINE_WIDTH)
+    ax.annotate(
+        f"capacity {text}",
+        (right, height),
+        (-4, 3),
+        textcoords="offset points",
+        ha="right",
+        va="bottom",
+        fontsize=theme.SMALL_SIZE,
+        color=theme.STRAGGLER,
+    )
+
+
+def _said(room: float) -> str:
+    unit, scale = theme.nbytes_unit(room)
+    return f" of {room / scale:.4g} {unit}"
+
+
+def _mark_peak(
+    ax: Axes, result: Result, shown: Shown, times: Floats, scale: float, unit: str, of: str
+) -> None:
+    """Put a marker on the peak, and say its size, when it is and what it is made of most."""
+    kept = shown.kept[shown.peak]
+    height, x = kept.sum() / scale, times[shown.peak]
+    largest = np.argsort(-kept, kind="stable")[:3]
+    made = ", ".join(
+        f"{PARTS[part].replace('_', ' ')} {kept[part] / kept.sum():.0%}"
+        for part in largest
+        if kept[part] > 0
+    )
+    where = _at(result, shown)
+    ax.plot(x, height, marker="v", color=theme.INK, clip_on=False, zorder=5)
+    on_the_left = x < times[-1] / 2
+    ax.annotate(
+        f"peak {height:.4g} {unit}{of}{where}\n{made}",
+        (x, height),
+        (4 if on_the_left else -4, 7),
+        textcoords="offset points",
+        ha="left" if on_the_left else "right",
+        va="bottom",
+        fontsize=theme.SMALL_SIZE,
+        zorder=6,
+    )
+
+
+def _at(result: Result, shown: Shown) -> str:
+    """Say what the device does at the peak."""
+    assert result.trace is not None
+    trace, at = result.trace.of_ranks(shown.ranks), shown.at[shown.peak]
+    lane = trace.lane == COMPUTE_LANE
+    during = np.flatnonzero(lane & (trace.start <= at) & (at < trace.end))
+    if not len(during):
+        return ""
+    number = during[0]
+    activity, name = ACTIVITIES[trace.activity[number]], trace.names[trace.name[number]]
+    return f", in {activity}" + (f" of {name}" if activity in ("forward", "backward") else "")
+
+
+def _name_phases(ax: Axes, result: Result, shown: Shown, per_second: float) -> None:
+    """Name the phases of the step along the lower edge, and mark where they begin."""
+    assert result.trace is not None
+    trace = result.trace.of_ranks(shown.ranks[:1])
+    mine = (trace.step == shown.step) & (trace.lane == COMPUTE_LANE)
+    runs: list[tuple[str, float, float]] = []
+    for activity, start, end in zip(
+        trace.activity[mine], trace.start[mine], trace.end[mine], strict=True
+    ):
+        name = ACTIVITIES[activity]
+        if name in PHASES and runs and runs[-1][0] == name:
+            runs[-1] = (name, runs[-1][1], float(end))
+        elif name in PHASES:
+            runs.append((name, float(start), float(end)))
+    for name, start, end in runs:
+        if end - start < PHASE_SHARE * (shown.end - shown.begin):
+            continue
+        left = (start - shown.begin) * per_second
+        ax.axvline(left, color=theme.MUTED, linewidth=0.8, linestyle=":")
+        ax.annotate(
+            name,
+            ((start + end) / 2 * per_second - shown.begin * per_second, 0.985),
+            xycoords=("data", "axes fraction"),
+            ha="center",
+            va="top",
+            fontsize=theme.SMALL_SIZE,
+            color=theme.MUTED,
+        )

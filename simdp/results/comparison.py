@@ -1,0 +1,128 @@
+"""Comparison: one scenario at several points, side by side, and what kept a point from running."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from simdp.results.result import as_json
+
+PLAIN_KEYS = ("strategy", "strategy.kind")
+"""Keys whose values say by themselves what they are."""
+
+
+@dataclass
+class ComparedPoint:
+    """One point: what it sets, and how it did.
+
+    Attributes
+    ----------
+    set : dict
+        Dotted keys and values, as asked for.
+    changed : dict
+        What else was set, so that every point trains on the same samples.
+    world_size : int or None
+        Number of ranks; None if it could not run, as for all that follows but ``problems``.
+    metrics : dict or None
+        The metrics of result.json.
+    device_bytes, capacity_bytes : float or None
+        Of the device that has the least room left for its size: what its ranks keep at their
+        peaks, and its memory [bytes].
+    weights_difference : float or None
+        Largest difference of a weight of rank 0 from that of the first point that has weights,
+        over the largest weight of the same parameter; whether other ranks have the same is
+        ``replicas_identical``. None without numbers, where the two
+        models differ, and where a difference is not finite.
+    same_weights : bool or None
+        Whether that is no more than rounding; None where models cannot be compared.
+    problems : list of str
+        Why it could not run; empty where it did.
+    """
+
+    set: dict[str, Any]
+    changed: dict[str, Any] = field(default_factory=dict)
+    world_size: int | None = None
+    metrics: dict[str, Any] | None = None
+    device_bytes: float | None = None
+    capacity_bytes: float | None = None
+    weights_difference: float | None = None
+    same_weights: bool | None = None
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def label(self) -> str:
+        """What it sets, in short: ``"fsdp(units=whole), world_size: 8"``."""
+        return ", ".join(
+            written(value) if key in PLAIN_KEYS else f"{short_key(key)}: {written(value)}"
+            for key, value in self.set.items()
+        )
+
+    @property
+    def nbytes_sent(self) -> float:
+        """What the rank that sends most sends in a step [bytes]; of a point that ran."""
+        assert self.metrics is not None
+        return float(max(self.metrics["bytes_sent_per_rank"]))
+
+    @property
+    def last_loss(self) -> float | None:
+        """The last step's loss; None without numbers. Of a point that ran."""
+        assert self.metrics is not None
+        return self.metrics["loss"][-1] if self.metrics["loss"] else None
+
+
+@dataclass
+class Comparison:
+    """Everything that ``python -m simdp compare`` found.
+
+    Attributes
+    ----------
+    version : str
+        Of simdp.
+    scenario : dict
+        As it stands in the file, with what was set for all points; loads again.
+    over : dict of str to list
+        Dotted keys and the values that are compared.
+    points : list of ComparedPoint
+        In the order of the grid, the last key running fastest.
+    notes : list of str
+        What was changed to make the points comparable.
+    """
+
+    version: str
+    scenario: dict[str, Any]
+    over: dict[str, list[Any]]
+    points: list[ComparedPoint]
+    notes: list[str]
+
+    @property
+    def ran(self) -> list[ComparedPoint]:
+        """The points that could run."""
+        return [point for point in self.points if point.metrics is not None]
+
+    def to_json(self) -> str:
+        """Write comparison.json; times in seconds, sizes in bytes."""
+        content = {
+            "simdp": self.version,
+            "scenario": self.scenario,
+            "over": self.over,
+            "notes": self.notes,
+            "points": [asdict(point) for point in self.points],
+        }
+        return as_json(content) + "\n"
+
+
+def short_key(key: str) -> str:
+    """Keep the end of a dotted key that says enough: ``all_reduce``, ``world_size``."""
+    return key.removesuffix(".kind").rpartition(".")[2]
+
+
+def written(value: Any) -> str:
+    """Write a value in short: ``{kind: fsdp, units: whole}`` is ``fsdp(units=whole)``."""
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "none"}[value]
+    if isinstance(value, dict):
+        rest = [f"{key}={written(inner)}" for key, inner in value.items() if key != "kind"]
+        return str(value.get("kind", "")) + (f"({', '.join(rest)})" if rest else "")
+    if isinstance(value, list):
+        return "[" + ", ".join(map(written, value)) + "]"
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,125 @@
+"""PowerSGD: a gradient seen as a matrix travels as the product of two thin ones."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from functools import partial
+from math import prod
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from simdp.spec import Bool, Float, Int
+from simdp.strategies.base import Bucket, Factor, Factoring, Pending, Rank, Script
+from simdp.strategies.comm_hooks.base import CommHook, Sent, plain, spoilt_by_a_loss_scale
+from simdp.workload import Workload
+from simdp.workload.layers import Parameter
+
+
+class PowerSGD(CommHook):
+    """Send two thin matrices P and Q in place of a gradient P Q^T (torch: powerSGD_hook).
+
+    A tensor of shape `(n, ...)` is a matrix M of n rows. Three all_reduces follow each other:
+    tensors that are not worth it; all P = M Q, then made orthonormal; all Q = M^T P. Those of which
+    a bucket has none are left out. What is kept belongs to tensors, so that it survives when
+    buckets are rebuilt; torch keeps it by bucket, and therefore wants ``start_step`` >= 2.
+
+    Attributes
+    ----------
+    rank : int
+        Columns of P and Q at most: r (torch: matrix_approximation_rank).
+    start_step : int
+        Steps before the first one that compresses; they all_reduce (torch: start_powerSGD_iter).
+    min_compression_rate : float
+        M, n by m, is compressed if ``(n + m) r min_compression_rate < n m``.
+    error_feedback : bool
+        Add to a rank's gradient what the step before has lost of it (torch: use_error_feedback).
+    warm_start : bool
+        Begin with the Q of the step before. False draws Q anew each time.
+    orthogonalization_epsilon : float
+        Added to a column's norm before it is divided by it. P and Q of at most 2 columns, or of 16
+        bits, are made orthonormal column by column (Gram-Schmidt), others by a QR decomposition,
+        which heeds no epsilon.
+    batch_tensors_with_same_shape : bool
+        One kernel for all matrices of a shape, which are copied together for it and back. Changes
+        when, never what.
+
+    References
+    ----------
+    Vogels, Karimireddy and Jaggi, "PowerSGD: Practical low-rank gradient compression for
+    distributed optimization", NeurIPS 2019.
+    """
+
+    kind: Literal["power_sgd"] = "power_sgd"
+    rank: Annotated[Int, Field(ge=1)] = 1
+    start_step: Annotated[Int, Field(ge=0)] = 1000
+    min_compression_rate: Annotated[Float, Field(gt=0)] = 2.0
+    error_feedback: Bool = True
+    warm_start: Bool = True
+    orthogonalization_epsilon: Annotated[Float, Field(ge=0)] = 0.0
+    batch_tensors_with_same_shape: Bool = False
+
+    @property
+    def dtype(self) -> str | None:
+        return None
+
+    def keeps_errors(self) -> bool:
+        return self.error_feedback
+
+    def problem_with(self, workload: Workload) -> str | None:
+        if self.error_feedback or self.warm_start:
+            return spoilt_by_a_loss_scale(self.kind, workload)
+        return None
+
+    def factors(self, tensors: Sequence[Parameter]) -> list[Factor]:
+        """How each tensor that is worth it is taken apart; those of one shape stand together."""
+        found: dict[tuple[int, int], list[Factor]] = {}
+        for tensor in tensors:
+            rows = tensor.shape[0] if tensor.shape else 1
+            columns = prod(tensor.shape[1:])
+            rank = min(rows, columns, self.rank)
+            if (rows + columns) * rank * self.min_compression_rate < rows * columns:
+                factor = Factor(tensor.name, rows, columns, rank)
+                found.setdefault((rows, columns), []).append(factor)
+        return [factor for factors in found.values() for factor in factors]
+
+    def setup(self, rank: Rank) -> Script:
+        """P, Q and the errors are there from the start, though a later step may be the first."""
+        factors = self.factors(rank.parameters)
+        elements = sum((f.rows + f.columns) * f.rank for f in factors)
+        if self.error_feedback:
+            elements += sum(tensor.num_elements for tensor in rank.parameters)
+        yield from rank.hold("buckets", float(elements * rank.itemsize))
+
+    def divided(self, rank: Rank, divisor: float) -> float:
+        return divisor if rank.step < self.start_step else 1.0
+
+    def send(
+        self, rank: Rank, bucket: Bucket, label: str, wait: float, divisor: float
+    ) -> Generator[Any, None, Sent]:
+        if rank.step < self.start_step:
+            return (yield from plain(rank, bucket, label, wait))
+        taken = yield from rank.take_factors(bucket, self._factoring(rank, bucket), label)
+        pending: list[Pending] = []
+        delay = 0.0
+        if taken.rest.nbytes:
+            pending.append((yield from rank.all_reduce(taken.rest, f"{label} as it is", wait)))
+            delay = rank.unpacking_seconds(taken)
+        if taken.p.nbytes:
+            pending.append((yield from rank.all_reduce(taken.p, f"{label} P", wait, delay)))
+            delay = rank.turn_factors(taken)
+            pending.append((yield from rank.all_reduce(taken.q, f"{label} Q", wait, delay)))
+        return Sent(tuple(pending), partial(rank.join_factors, taken, divisor))
+
+    def _factoring(self, rank: Rank, bucket: Bucket) -> Factoring:
+        by_name = {parameter.name: parameter for parameter in rank.parameters}
+        factors = self.factors([by_name[name] for name in bucket.names])
+        taken = {factor.name for factor in factors}
+        return Factoring(
+            factors=tuple(factors),
+            rest=tuple(name for name in bucket.names if name not in taken),
+            error_feedback=self.error_feedback,
+            warm_start=self.warm_start,
+            epsilon=self.orthogonalization_epsilon,
+            batched=self.batch_tensors_with_same_shape,
+        )

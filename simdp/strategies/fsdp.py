@@ -1,0 +1,128 @@
+"""FSDP: parameters, gradients and optimizer state in pieces; a unit is whole while it is used."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from simdp.spec import Bool
+from simdp.strategies.base import Rank, Script, Strategy, uneven
+from simdp.strategies.ddp import send_all, send_buffers
+from simdp.strategies.partition import Ints, Kept, Partition
+from simdp.strategies.units import Rules, Unit, UnitWalk, units_in_use
+from simdp.strategies.zero1 import piece_collectives
+from simdp.workload import Workload
+
+SHOWN = 8
+"""Modules that a message lists."""
+
+
+class FullySharded(Strategy):
+    """What `FSDP` and `HSDP` have in common: torch's FullyShardedDataParallel, version 1.
+
+    Every unit is one flat parameter. It is gathered before its module's forward, freed after it,
+    gathered again before its backward, and its gradients are then summed piece by piece on their
+    owners, after every micro-step: 3 (n - 1)/n of all parameters pass through a ring's every rank.
+
+    Attributes
+    ----------
+    units : {"blocks", "whole"} or tuple of str
+        Modules that are units: those that the model repeats (`Graph.blocks`), none but the model
+        itself, or those of these names. What is in none of them is the root's.
+    reshard_after_forward : bool or "except_root"
+        Whether units are freed after forward. ``except_root`` keeps the root's parameters, which
+        backward needs first, as torch does by default; false keeps all: SHARD_GRAD_OP.
+    backward_prefetch : {"backward_pre", "backward_post", "none"}
+        When backward gathers the next unit: before the backward of the current one; after it, and
+        before its gradients are sent; or when it is needed.
+    forward_prefetch : bool
+        Let the host ask for the next unit's gather before the forward of the current one.
+    limit_all_gathers : bool
+        Let the host wait until no more than two units are gathered or still in use; false lets
+        forward gather all of them at once. In backward gathers and sums take turns on one stream,
+        so that the limit changes nothing there.
+    weight_by_shard : bool
+        As of `DDP`.
+
+    References
+    ----------
+    Zhao et al., "PyTorch FSDP: experiences on scaling fully sharded data parallel", VLDB 2023;
+    torch, distributed/fsdp/_runtime_utils.py.
+    """
+
+    units: Literal["blocks", "whole"] | tuple[str, ...] = "blocks"
+    reshard_after_forward: Bool | Literal["except_root"] = True
+    backward_prefetch: Literal["backward_pre", "backward_post", "none"] = "backward_pre"
+    forward_prefetch: Bool = False
+    limit_all_gathers: Bool = True
+    weight_by_shard: Bool = False
+
+    def problem_with(self, world_size: int, workload: Workload) -> str | None:
+        for prefix in self.units if isinstance(self.units, tuple) else ():
+            blocks = {block.name: block for block in workload.graph.modules(self.units)}
+            if not blocks[prefix].parameters:
+                known = [block.name for block in workload.graph.blocks]
+                names = ", ".join(known[:SHOWN]) + (" ..." if len(known) > SHOWN else "")
+                return (
+                    f"units: no module {prefix!r} has parameters of its own; "
+                    + (f"the model's blocks: {names}. " if known else "the model has no blocks. ")
+                    + "Name modules, or write units: blocks or units: whole."
+                )
+        return uneven(workload)
+
+    def _ranks(self, local_size: int, world_size: int) -> Ints:
+        """Groups of ranks that have all pieces, shape `(num_groups, group size)`."""
+        return np.arange(world_size)[None, :]
+
+    def _groups(self) -> tuple[str | None, ...]:
+        """Process groups in which the model is made the same, one after the other."""
+        return (None,)
+
+    def _names(self, workload: Workload) -> tuple[str, ...]:
+        if isinstance(self.units, tuple):
+            return self.units
+        return tuple(b.name for b in workload.graph.blocks) if self.units == "blocks" else ()
+
+    def partition(self, workload: Workload, local_size: int, world_size: int) -> Partition:
+        units = [block.parameters for block in workload.graph.modules(self._names(workload))]
+        ranks = self._ranks(local_size, world_size)
+        kept = Kept(weights=False, gradients=False)
+        return Partition(workload.graph.parameters, units, ranks, kept)
+
+    def _in_use(self, rank: Rank) -> list[Unit]:
+        return units_in_use(rank.graph, rank.partition.units, self._names(rank.workload))
+
+    def sent_nbytes(self, rank: Rank) -> list[int]:
+        units = sorted(self._in_use(rank), key=lambda unit: -unit.first_used)
+        return [rank.partition.unit_elements(unit.number) * rank.itemsize for unit in units]
+
+    def setup(self, rank: Rank) -> Script:
+        """Make every rank's model that of rank 0 (sync_module_states), and keep the pieces."""
+        for group in self._groups():
+            yield from send_all(rank, rank.parameters, "parameters", 0, group)
+            yield from send_buffers(rank, 0, group)
+        yield from rank.shard()
+
+    def train_step(self, rank: Rank) -> Script:
+        rank.scale_losses(by_shard=self.weight_by_shard)
+        units = self._in_use(rank)
+        rules = Rules(
+            self.reshard_after_forward,
+            self.backward_prefetch,
+            self.forward_prefetch,
+            self.limit_all_gathers,
+        )
+        for micro_step in range(rank.num_micro_steps):
+            yield from UnitWalk(rank, units, rules).run(micro_step)
+        yield from rank.agree()
+        yield from rank.update()
+
+
+class FSDP(FullySharded):
+    """Fully sharded over all ranks."""
+
+    kind: Literal["fsdp"] = "fsdp"
+
+    def uses(self, world_size: int, workload: Workload, num_samples: int) -> list[tuple[str, int]]:
+        return piece_collectives(workload)

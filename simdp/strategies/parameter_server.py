@@ -1,0 +1,107 @@
+"""A parameter server: workers send it their gradients, and get the newest weights from it."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from simdp.spec import Int, problem
+from simdp.strategies.base import Rank, Script, Strategy, uneven
+from simdp.workload import Workload
+
+
+class ParameterServer(Strategy):
+    """A server with the weights and the optimizer, and every rank a worker.
+
+    A worker pulls the weights, computes a gradient, and pushes it; each way is one message, of all
+    weights or of all gradients, over the route between its device and the server's. Many messages
+    at a time share the server's links. The server begins with the weights that rank 0 draws,
+    wherever it lives, so that its place changes no number.
+
+    Attributes
+    ----------
+    updates : {"synchronous", "asynchronous"}
+        Synchronous: the server waits for the gradients of the step, averages them and updates, and
+        every worker pulls. Asynchronous: each gradient is applied by itself when it arrives, to
+        weights that others may have changed since its worker pulled them; its staleness is the
+        number of these updates. lr(k) is then of the k-th update, of which a step has as many as
+        there are ranks.
+    server : int
+        The rank whose device holds the server, beside the worker there; what the two tell each
+        other uses no link.
+    backup : int
+        So many of the slowest gradients of a step are dropped: the server goes on with the first
+        ``world_size - backup`` to arrive (ties: the lower rank). Who comes late pulls the newest
+        weights and takes part in that step; the steps in between it leaves out.
+    max_staleness : int or None
+        Asynchronous: a worker that is more than so many steps ahead of the slowest one waits for
+        it before it pulls. 0 begins every step together; None never waits.
+
+    References
+    ----------
+    Li et al., "Scaling distributed machine learning with the parameter server", OSDI 2014. Backup
+    workers: Chen et al., "Revisiting distributed synchronous SGD", arXiv 1604.00981, 2016. Bounded
+    staleness: Ho et al., "More effective distributed ML via a stale synchronous parallel parameter
+    server", NIPS 2013.
+    """
+
+    player: ClassVar[str] = "server"
+
+    kind: Literal["parameter_server"] = "parameter_server"
+    updates: Literal["synchronous", "asynchronous"] = "synchronous"
+    server: Int = Field(0, ge=0)
+    backup: Int = Field(0, ge=0)
+    max_staleness: Int | None = Field(None, ge=0)
+
+    @model_validator(mode="after")
+    def _options_suit_the_updates(self) -> Self:
+        if self.updates == "asynchronous" and self.backup:
+            raise problem(
+                "backup drops the slowest gradients of a step, but updates: asynchronous applies "
+                "each one when it arrives; leave backup out, or write updates: synchronous."
+            )
+        if self.updates == "synchronous" and self.max_staleness is not None:
+            raise problem(
+                "max_staleness holds back workers that are ahead, but under updates: synchronous "
+                "none is; leave it out, or write updates: asynchronous."
+            )
+        return self
+
+    def problem_with(self, world_size: int, workload: Workload) -> str | None:
+        if self.server >= world_size:
+            return (
+                f"server: rank {self.server} does not exist; the ranks are 0 ... {world_size - 1}."
+            )
+        if self.backup >= world_size:
+            return (
+                f"backup: {self.backup} dropped gradients of {world_size} leave none; use at most "
+                f"{world_size - 1}."
+            )
+        if workload.graph.is_synchronised:
+            return (
+                "kind: the workers of a parameter_server tell each other nothing, but "
+                "sync_batchnorm needs the statistics of all of them; use ddp, or a batch norm "
+                "that is not synchronised."
+            )
+        if workload.precision.scaler() is not None:
+            return (
+                "kind: parameter_server keeps no loss scale, which "
+                f"precision {workload.precision.kind} needs with {workload.precision.low}; use "
+                "bfloat16 without init_scale, or precision: full, or ddp."
+            )
+        return uneven(workload)
+
+    def num_updates(self, world_size: int, num_steps: int) -> int:
+        return num_steps * (world_size if self.updates == "asynchronous" else 1)
+
+    def setup(self, rank: Rank) -> Script:
+        """Nothing that a worker would do by itself: the engine lets it pull the first weights."""
+        yield from ()
+
+    def train_step(self, rank: Rank) -> Script:
+        """What a worker does between a pull and a push."""
+        rank.scale_losses(by_shard=False)
+        for micro_step in range(rank.num_micro_steps):
+            yield from rank.forward(micro_step)
+            yield from rank.backward(micro_step)

@@ -1,0 +1,137 @@
+"""Partition: which rank keeps which part of the parameters, with their gradients and state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simdp.workload.layers import Parameter
+
+Ints = NDArray[np.int64]
+Pieces = dict[str, slice]
+"""Where pieces lie in parameters that are taken as flat, by name."""
+
+
+class Kept(NamedTuple):
+    """What every rank keeps whole, beside its own pieces."""
+
+    weights: bool
+    gradients: bool
+
+
+class Partition:
+    """How parameters are dealt to ranks.
+
+    Whole tensors go to owners; or each unit, its tensors one after the other, is cut into equal
+    pieces, of which the rank at place r has the r-th. What is missing in the last one is padding.
+
+    Parameters
+    ----------
+    parameters : sequence of Parameter
+        In torch's order of registration.
+    units : sequence of sequence of str
+        Names of parameters that are gathered and scattered together.
+    ranks : ndarray, shape `(num_groups, group size)`, int64
+        Each group has all pieces; the ranks at one place of all groups have the same one.
+    kept : Kept
+        What is there on every rank.
+    owners : mapping of str to int, optional
+        The place at which a whole tensor is kept; left out, units are cut into pieces.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[Parameter],
+        units: Sequence[Sequence[str]],
+        ranks: Ints,
+        kept: Kept,
+        owners: Mapping[str, int] | None = None,
+    ) -> None:
+        self.units = [tuple(names) for names in units]
+        self.ranks, self.kept, self.owners = ranks, kept, owners
+        self.sizes = {parameter.name: parameter.num_elements for parameter in parameters}
+        self.unit_of = {name: number for number, names in enumerate(units) for name in names}
+
+    @property
+    def num_places(self) -> int:
+        """Pieces that every unit is cut into."""
+        return int(self.ranks.shape[1])
+
+    def unit_elements(self, unit: int) -> int:
+        """Elements of a unit, padding left out."""
+        return sum(self.sizes[name] for name in self.units[unit])
+
+    def piece_elements(self, unit: int) -> int:
+        """Elements of each piece of a unit, with padding."""
+        return -(-self.unit_elements(unit) // self.num_places)
+
+    @cached_property
+    def pieces(self) -> list[Pieces]:
+        """What is kept at each place."""
+        if self.owners is not None:
+            owners = self.owners
+            return [
+                {name: slice(0, self.sizes[name]) for name in self.sizes if owners[name] == place}
+                for place in range(self.num_places)
+            ]
+        found: list[Pieces] = [{} for _ in range(self.num_places)]
+        for unit in range(len(self.units)):
+            for place, of_unit in enumerate(self.cut(unit)):
+                found[place] |= {name: mine for name, mine, _ in of_unit}
+        return found
+
+    def cut(self, unit: int) -> list[list[tuple[str, slice, slice]]]:
+        """Cut a unit: for each place the names, and where the piece lies in each, and in itself."""
+        length = self.piece_elements(unit)
+        found: list[list[tuple[str, slice, slice]]] = [[] for _ in range(self.num_places)]
+        begin = 0
+        for name in self.units[unit]:
+            end = begin + self.sizes[name]
+            first, last = begin // max(length, 1), (end - 1) // max(length, 1)
+            for place in range(first, last + 1) if end > begin else ():
+                start, stop = max(begin, place * length), min(end, (place + 1) * length)
+                inside = slice(start - place * length, stop - place * length)
+                found[place].append((name, slice(start - begin, stop - begin), inside))
+            begin = end
+        return found
+
+    @cached_property
+    def owned(self) -> list[dict[str, int]]:
+        """Elements of each parameter at each place, padding left out."""
+        return [
+            {name: place.stop - place.start for name, place in mine.items()} for mine in self.pieces
+        ]
+
+    def by_rank(self, of_places: Sequence[float]) -> NDArray[np.float64]:
+        """Give every rank what belongs to its place, shape `(world_size,)`."""
+        found = np.empty(self.ranks.size)
+        found[self.ranks] = np.asarray(of_places, dtype=float)
+        return found
+
+
+def least_loaded(groups: Sequence[Sequence[Parameter]], world_size: int) -> dict[str, int]:
+    """Deal whole tensors to ranks as torch's ZeroRedundancyOptimizer does.
+
+    Of each group of parameters the largest first, those of equal size as they come, each to the
+    rank that has least, the lowest of several.
+
+    Returns
+    -------
+    dict of str to int
+        The owner of each parameter; those of a rank in the order in which it got them.
+
+    References
+    ----------
+    torch, zero_redundancy_optimizer.py, _partition_parameters.
+    """
+    totals, owners = [0] * world_size, dict[str, int]()
+    for group in groups:
+        for parameter in sorted(group, key=lambda p: p.num_elements, reverse=True):
+            rank = totals.index(min(totals))
+            owners[parameter.name] = rank
+            totals[rank] += parameter.num_elements
+    return owners

@@ -1,0 +1,208 @@
+"""Units: parameters that are gathered when their module is used, and freed after it, as in FSDP.
+
+All collectives of the units go through one communication stream, in the order in which the host
+asks for them. The host runs ahead of the device; what holds it back is that it may not gather while
+two freed units are not done on the device yet (torch's ``limit_all_gathers``, a queue of two
+events). A script runs at the device's pace, so that "as early as the host may" becomes: after the
+free that the host waits for, and behind what it has asked for before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from simdp.strategies.base import Around, Bucket, Pending, Rank, Script
+from simdp.workload.graph import Graph
+
+MAX_IN_FLIGHT = 2
+"""Gathers in flight under ``limit_all_gathers`` (torch: _FreeEventQueue)."""
+
+
+class Unit(NamedTuple):
+    """A module whose parameters come and go together.
+
+    Attributes
+    ----------
+    number : int
+        Of the unit in the partition.
+    first, last : int
+        Calls between which forward needs it.
+    last_used, first_used : int
+        Calls between which backward needs it, the last call first.
+    """
+
+    number: int
+    first: int
+    last: int
+    last_used: int
+    first_used: int
+
+
+class Rules(NamedTuple):
+    """What of an FSDP's options decides when units come and go.
+
+    Attributes
+    ----------
+    reshard : bool or "except_root"
+        Whether units are freed after forward.
+    backward_prefetch : {"backward_pre", "backward_post", "none"}
+        When backward gathers the next unit: before the backward of the current one, after it and
+        before its gradients are sent, or when it is needed.
+    forward_prefetch, limit_all_gathers : bool
+        As of `simdp.strategies.fsdp.FSDP`.
+    """
+
+    reshard: bool | Literal["except_root"]
+    backward_prefetch: Literal["backward_pre", "backward_post", "none"]
+    forward_prefetch: bool
+    limit_all_gathers: bool
+
+
+def units_in_use(
+    graph: Graph, parameters: Sequence[Sequence[str]], names: Sequence[str]
+) -> list[Unit]:
+    """Find when each unit is needed; the root, which comes first, is needed throughout forward.
+
+    Parameters
+    ----------
+    graph : Graph
+        The model.
+    parameters : sequence of sequence of str
+        Of each unit, the root's first.
+    names : sequence of str
+        Of the modules that are units.
+
+    Returns
+    -------
+    list of Unit
+        In the order in which forward gathers them; those that no call needs are left out.
+    """
+    home = {name: number for number, several in enumerate(parameters) for name in several}
+    users: list[list[int]] = [[] for _ in parameters]
+    for number, call in enumerate(graph.calls):
+        for parameter in call.layer.parameters():
+            users[home[parameter.name]].append(number)
+    end = len(graph.calls) - 1
+    found = []
+    for number, (block, used) in enumerate(zip(graph.modules(names), users, strict=True)):
+        if not used:
+            continue
+        calls = range(end + 1) if number == 0 else block.calls
+        found.append(Unit(number, calls[0], calls[-1], calls[-1], used[0]))
+    return sorted(found, key=lambda unit: (unit.number > 0, unit.first))
+
+
+class UnitWalk:
+    """Lets units come and go in one micro-step.
+
+    The buffer of a unit's gradients is given back when the next unit's are sent, the last one at
+    the end, without waiting for the sums.
+
+    Parameters
+    ----------
+    rank : Rank
+        Where.
+    units : sequence of Unit
+        From `units_in_use`.
+    rules : Rules
+        When.
+    """
+
+    def __init__(self, rank: Rank, units: Sequence[Unit], rules: Rules) -> None:
+        self.rank, self.units, self.rules = rank, list(units), rules
+        self.forth = [unit for unit in self.units if unit.number]
+        self.back = sorted(self.units, key=lambda unit: (unit.number > 0, -unit.last_used))
+        self.home = {name: n for n, names in enumerate(rank.partition.units) for name in names}
+        self.there: dict[int, list[Pending]] = {}
+        self.buckets: dict[int, Bucket] = {}
+        self.sent: list[Pending] = []
+        self.held: list[int] = []
+
+    def run(self, micro_step: int) -> Script:
+        """Run forward and backward."""
+        forth = Around(self._before_forward, self._after_forward)
+        yield from self.rank.forward(micro_step, forth)
+        back = Around(self._before_backward, self._after_backward)
+        yield from self.rank.backward(micro_step, self._take_gradient, back)
+        yield from self.rank.wait(self.sent)
+        for unit in self.held:
+            yield from self.rank.release(unit)
+
+    def _gather(self, unit: Unit) -> Script:
+        if unit.number not in self.there:
+            label = f"unit {unit.number}"
+            self.there[unit.number] = list((yield from self.rank.all_gather(unit.number, label)))
+
+    def _need(self, unit: Unit) -> Script:
+        yield from self._gather(unit)
+        pending, self.there[unit.number] = self.there[unit.number], []
+        yield from self.rank.wait(pending)
+
+    def _free(self, unit: Unit) -> Script:
+        del self.there[unit.number]
+        yield from self.rank.free(unit.number)
+
+    # Forward -----------------------------------------------------------------------------------
+
+    @property
+    def _window(self) -> int:
+        """How many units are asked for before the first one is freed, the root left aside."""
+        # Units that are not freed leave no event that the host would wait for.
+        if not (self.rules.limit_all_gathers and self.rules.reshard):
+            return len(self.forth)
+        return MAX_IN_FLIGHT + self.rules.forward_prefetch
+
+    def _before_forward(self, number: int) -> Script:
+        if number == 0:
+            roots = [unit for unit in self.units if not unit.number]
+            for unit in [*roots, *self.forth[: self._window]]:
+                yield from self._gather(unit)
+        for unit in self.units:
+            if unit.first == number:
+                yield from self._need(unit)
+
+    def _after_forward(self, number: int) -> Script:
+        for place, unit in enumerate(self.forth):
+            if unit.last == number and self.rules.reshard:
+                yield from self._free(unit)
+                for following in self.forth[place + self._window : place + self._window + 1]:
+                    yield from self._gather(following)
+        for unit in self.units:
+            if not unit.number and unit.last == number and self.rules.reshard is True:
+                yield from self._free(unit)
+
+    # Backward ----------------------------------------------------------------------------------
+
+    def _before_backward(self, number: int) -> Script:
+        for place, unit in enumerate(self.back):
+            if unit.last_used == number:
+                yield from self._gather(unit)
+                if self.rules.backward_prefetch == "backward_pre":
+                    yield from self._gather_after(place)
+                yield from self._need(unit)
+
+    def _gather_after(self, place: int) -> Script:
+        for unit in self.back[place + 1 : place + 2]:
+            yield from self._gather(unit)
+
+    def _take_gradient(self, name: str) -> Script:
+        unit = self.home[name]
+        if unit not in self.buckets:
+            self.buckets[unit] = yield from self.rank.unit_bucket(unit)
+        yield from self.rank.fill(self.buckets[unit], name, self.rank.world_size, False)
+
+    def _after_backward(self, number: int) -> Script:
+        for place, unit in enumerate(self.back):
+            if unit.first_used == number:
+                yield from self._free(unit)
+                if self.rules.backward_prefetch == "backward_post":
+                    yield from self._gather_after(place)
+                yield from self._send(unit.number)
+
+    def _send(self, unit: int) -> Script:
+        for before in self.held:
+            yield from self.rank.release(before)
+        self.held = [unit]
+        bucket = self.buckets.pop(unit)
+        self.sent += yield from self.rank.reduce_scatter(unit, bucket, f"unit {unit}")

@@ -1,0 +1,215 @@
+"""Compare: one scenario under several strategies, or with other values of any keys, side by side.
+
+Strategies deal samples out in different ways, and some cannot carry what others can. So the points
+are made comparable first: each trains on the same samples in a step, and `Single` has one device.
+A point that cannot run says why, and leaves the others alone.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import PydanticCustomError
+
+import simdp
+from simdp.cluster import Cluster
+from simdp.engine.simulate import simulate
+from simdp.errors import ScenarioError
+from simdp.measured import world_size
+from simdp.overrides import Raw, as_written, grid, sweep_problems
+from simdp.results.comparison import PLAIN_KEYS, ComparedPoint, Comparison
+from simdp.scenario import Scenario, checked
+from simdp.spec import problems
+from simdp.strategies import AnyStrategy
+from simdp.studies.comparable import STRATEGY, kind_of, make_comparable
+
+Weights = dict[str, NDArray[Any]]
+Progress = Callable[[int, int], None]
+
+
+def compare(
+    path: str | os.PathLike[str],
+    over: Mapping[str, Sequence[Any]],
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Simulate a scenario at every point of a grid, and lay the points side by side.
+
+    Where strategies are compared and the scenario gives ``microbatch``, every point gets the
+    ``global_batch`` that it amounts to, and ``single`` gets it on one device. Stragglers and faults
+    of ranks that a point lacks are idle there.
+
+    Parameters
+    ----------
+    path : path-like
+        A YAML file, or a saved result.json.
+    over : mapping of str to sequence
+        Dotted keys and their values, for example ``{"strategy": ["single", "ddp"]}``; several keys
+        make a grid whose last key runs fastest.
+    overrides : mapping of str to value, optional
+        Keys that are set at every point, as for `simdp.load_scenario`.
+    progress : callable, optional
+        Called with the number of a point that begins, from 0, and with how many there are.
+
+    Returns
+    -------
+    Comparison
+        With at least one point that ran.
+
+    Raises
+    ------
+    ScenarioError
+        If there is nothing to compare, a value is no strategy, the scenario has a sweep, or no
+        point can run.
+    """
+    file, values = Path(path), {key: list(given) for key, given in over.items()}
+    _refuse(values)
+    raw = as_written(file, overrides)
+    if raw.get("sweep"):
+        raise ScenarioError(
+            [f"{file}: sweep: compare has points of its own; leave it out, or --set sweep=null."]
+        )
+    raw = {key: value for key, value in raw.items() if key not in ("sweep", "measured")}
+    try:
+        points = list(grid({**raw, "sweep": values}, file.parent))
+        compared, notes = _played(points, file.parent, progress)
+    except ScenarioError as error:
+        raise ScenarioError([f"{file}: {line}" for line in error.problems]) from None
+    return Comparison(simdp.__version__, raw, values, compared, notes)
+
+
+def _refuse(over: dict[str, list[Any]]) -> None:
+    """Refuse what does not make a comparison, and values that are no strategy."""
+    found = []
+    for line in sweep_problems({"sweep": over}):
+        found.append("--over " + line.removeprefix("sweep.").removeprefix("sweep: "))
+    if not found and math.prod(map(len, over.values())) < 2:
+        said = " ".join(f"{key}={values[0]}" for key, values in over.items())
+        found.append(
+            f"--over {said or 'nothing'}: is one point, with nothing to compare it with; give two "
+            "values or more, as in strategy=single,ddp."
+        )
+    for key in PLAIN_KEYS:
+        for value in over.get(key, ()):
+            found += [f"--over {key}: {line}" for line in _no_strategy(key, value)]
+    if found:
+        raise ScenarioError(found)
+
+
+def _no_strategy(key: str, value: Any) -> list[str]:
+    """Say what is wrong with a strategy wherever it stands; its options belong to ``strategy``."""
+    try:
+        STRATEGY.expand(value)
+        if key == "strategy":
+            TypeAdapter(AnyStrategy).validate_python(value)
+    except PydanticCustomError as error:
+        return [error.message()]
+    except ValidationError as error:
+        return [found.line for found in problems(error, value)]
+    return []
+
+
+def _played(
+    points: Sequence[tuple[Raw, Raw]], base: Path, progress: Progress | None
+) -> tuple[list[ComparedPoint], list[str]]:
+    """Play every point that can be; raise what is wrong with all of them if none can."""
+    largest = max(world_size(raw) for _, raw in points)
+    several = len({kind_of(raw) for _, raw in points}) > 1
+    compared: list[ComparedPoint] = []
+    notes: dict[str, None] = {}  # in the order in which they come up
+    first: Weights | None = None
+    for number, (chosen, raw) in enumerate(points):
+        if progress is not None:
+            progress(number, len(points))
+        point = ComparedPoint(chosen)
+        try:
+            point.changed, said = make_comparable(raw, several)
+            first = _play(point, checked(raw, base, largest), first)
+            notes.update(dict.fromkeys(said))
+        except ScenarioError as error:
+            point.problems = error.problems
+        compared.append(point)
+    if all(point.problems for point in compared):
+        raise ScenarioError(_wrong_with_all(compared))
+    return compared, list(notes)
+
+
+def _wrong_with_all(compared: Sequence[ComparedPoint]) -> list[str]:
+    """Say once what all points share, and then what is wrong with each."""
+    lines = [line for line in compared[0].problems if all(line in p.problems for p in compared)]
+    for point in compared:
+        lines += [f"with {point.label}: {line}" for line in point.problems if line not in lines]
+    return lines
+
+
+# Playing ------------------------------------------------------------------------------------------
+
+
+def _play(point: ComparedPoint, scenario: Scenario, first: Weights | None) -> Weights | None:
+    """Play a point, and fill it in.
+
+    Returns
+    -------
+    dict of str to ndarray, or None
+        The weights that later points are compared with: ``first``, or else this point's.
+    """
+    result = simulate(scenario)
+    cluster, workload = scenario.cluster, scenario.workload
+    point.world_size, point.metrics = cluster.world_size, result.metrics
+    point.device_bytes, point.capacity_bytes = _fullest_device(
+        cluster, result.metrics["peak_memory_bytes"]
+    )
+    if result.replicas is None:
+        return first
+    names = {parameter.name for parameter in workload.graph.parameters}  # buffers are not learned
+    weights = {name: array for name, array in result.replicas[0].items() if name in names}
+    reference = weights if first is None else first
+    if _same_shapes(reference, weights):
+        difference = _largest_difference(reference, weights)
+        # Rounding may take half of the digits; a wrong or missing gradient takes more.
+        rounding = float(np.sqrt(np.finfo(workload.dtype).eps))
+        point.weights_difference = difference if math.isfinite(difference) else None
+        point.same_weights = difference <= rounding
+    return reference
+
+
+def _fullest_device(cluster: Cluster, peaks: Sequence[float]) -> tuple[float, float]:
+    """What is kept on the device that has the least room left for its size, and its memory."""
+    k, devices = cluster.ranks_per_device, cluster.devices()
+    held = [
+        (float(sum(peaks[first : first + k])), devices[first].memory)
+        for first in range(0, len(peaks), k)
+    ]
+    return max(held, key=lambda pair: pair[0] / pair[1])
+
+
+def _same_shapes(first: Weights, second: Weights) -> bool:
+    """Tell whether two models have the same parameters."""
+    return {name: array.shape for name, array in first.items()} == {
+        name: array.shape for name, array in second.items()
+    }
+
+
+def _largest_difference(first: Weights, second: Weights) -> float:
+    """Largest difference from the first over the largest weight of the same parameter.
+
+    Infinite where a weight that differs is not finite.
+    """
+    worst = 0.0
+    for name, array in first.items():
+        if second[name].tobytes() == array.tobytes():
+            continue
+        with np.errstate(invalid="ignore", over="ignore"):
+            apart = float(np.abs(second[name].astype(np.float64) - array).max())
+            scale = float(np.abs(array).max()) or 1.0
+        share = apart / scale
+        worst = max(worst, share if math.isfinite(share) else math.inf)
+    return worst

@@ -1,0 +1,99 @@
+"""Blocks: the modules that a model repeats, such as residual blocks and encoder layers.
+
+What FSDP's wrapping policies and activation checkpointing take as a whole. Names tell them, as they
+do in torch: `layers` are not asked what they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from simdp.workload.layers.base import Layer
+
+
+@dataclass(frozen=True)
+class Block:
+    """Calls and parameters of one module.
+
+    Attributes
+    ----------
+    name : str
+        The module's, such as ``"encoder.layers.0"``; empty for the root, which has all the rest.
+    calls : tuple of int
+        Numbers of its calls, in the order of forward.
+    parameters : tuple of str
+        Names of its parameters, in torch's order of registration.
+    """
+
+    name: str
+    calls: tuple[int, ...]
+    parameters: tuple[str, ...]
+
+
+def block_names(parameters: Sequence[str]) -> list[str]:
+    """Find the blocks of a model in the names of its parameters.
+
+    Up to and including the first part that is a number (``encoder.layers.0``, ``layer1.0``), else
+    the first of several parts (``Mixed_5b``), unless that holds other blocks.
+    """
+    found: dict[str, None] = {}
+    for name in parameters:
+        parts = name.split(".")[:-1]  # the last one is the tensor's own
+        number = next((i for i, part in enumerate(parts) if part.isdigit()), None)
+        if number is not None:
+            found[".".join(parts[: number + 1])] = None
+        elif len(parts) > 1:
+            found[parts[0]] = None
+    names = list(found)
+    return [name for name in names if not any(other.startswith(name + ".") for other in names)]
+
+
+def grouped(
+    registered: Sequence[Layer], calls: Sequence[Layer], names: Sequence[str]
+) -> list[Block]:
+    """Sort calls and parameters into modules.
+
+    Parameters
+    ----------
+    registered : sequence of Layer
+        In torch's order of registration.
+    calls : sequence of Layer
+        In the order of forward.
+    names : sequence of str
+        Of the modules; of several that hold a layer, the innermost counts.
+
+    Returns
+    -------
+    list of Block
+        The root, and then each module, in the order of their first calls. A layer that learns
+        nothing, and whose name is of no module, goes with the call before it. A parameter that
+        layers of several modules use is the root's.
+    """
+
+    def home(name: str) -> str:
+        holding = [module for module in names if f"{name}.".startswith(module + ".")]
+        return max(holding, key=len, default="")
+
+    homes, users = list[str](), dict[str, set[str]]()
+    for layer in calls:
+        learned = [parameter.name for parameter in layer.parameters()]
+        found = home(layer.name)
+        if not found and not learned and homes:
+            found = homes[-1]
+        homes.append(found)
+        for name in learned:
+            users.setdefault(name, set()).add(found)
+    ordered = list(dict.fromkeys(["", *homes, *names]))
+    sorted_names: dict[str, list[str]] = {name: [] for name in ordered}
+    for name in dict.fromkeys(p.name for layer in registered for p in layer.parameters()):
+        used_by = users.get(name, {home(name)})
+        sorted_names[next(iter(used_by)) if len(used_by) == 1 else ""].append(name)
+    return [
+        Block(
+            name,
+            tuple(number for number, of_call in enumerate(homes) if of_call == name),
+            tuple(sorted_names[name]),
+        )
+        for name in ordered
+    ]

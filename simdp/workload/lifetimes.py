@@ -1,0 +1,329 @@
+"""Lifetimes: which tensors of a micro-batch a device holds while forward and backward run.
+
+What is kept for backward, and what flows from call to call, as in torch: a tensor is there from the
+call that makes it until nothing needs it any more. Gradients of parameters are not counted here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from math import prod
+from typing import Literal, NamedTuple
+
+from simdp.workload import Workload
+from simdp.workload.execution import call_dtypes
+from simdp.workload.layers.base import Kept
+from simdp.workload.precision.rounding import numpy_dtype
+
+Token = tuple[object, ...]
+TensorPart = Literal["activations", "outputs", "temporary"]
+
+
+class Tensor(NamedTuple):
+    """A tensor of a micro-batch of n samples takes ``n per_sample + fixed`` bytes, or 0 if n is 0.
+
+    Attributes
+    ----------
+    part : {"activations", "outputs", "temporary"}
+        Whether backward needs it; or it belongs to what the model makes, to its gradient, or to the
+        loss; or it only flows from one call to the next.
+    per_sample, fixed : float
+        Sizes [bytes].
+    """
+
+    part: TensorPart
+    per_sample: float
+    fixed: float = 0.0
+
+
+class Stage(NamedTuple):
+    """A call at work.
+
+    Attributes
+    ----------
+    taken : tuple of Tensor
+        What is made as it begins.
+    given : tuple of Tensor
+        What nothing needs any more when it ends.
+    """
+
+    taken: tuple[Tensor, ...]
+    given: tuple[Tensor, ...]
+
+
+NOTHING = Stage((), ())
+
+
+class Lifetimes(NamedTuple):
+    """What comes and goes with each call of a micro-step; the loss counts as one more call.
+
+    Attributes
+    ----------
+    forward, backward : tuple of Stage
+        By the number of the call.
+    again : dict of int to Stage
+        Calls that run forward again in backward, by their numbers.
+    end : Stage
+        When backward is through.
+    """
+
+    forward: tuple[Stage, ...]
+    backward: tuple[Stage, ...]
+    again: dict[int, Stage]
+    end: Stage
+
+
+def lifetimes(workload: Workload, blocks: Sequence[range] = (), keeps: bool = True) -> Lifetimes:
+    """Follow the tensors of a micro-batch of samples of full length.
+
+    Parameters
+    ----------
+    workload : Workload
+        What is computed.
+    blocks : sequence of range
+        Calls whose activations are not kept but computed again, block by block, in backward.
+    keeps : bool
+        False keeps nothing for backward, which then has no stages: inference.
+    """
+    return _Following(workload, blocks).run(keeps)
+
+
+def recomputed(workload: Workload) -> list[range]:
+    """Runs of calls that are computed again in backward, because nothing in them is kept."""
+    if workload.recompute == "none":
+        return []
+    runs: list[range] = []
+    for block in workload.graph.blocks:
+        for number in block.calls:
+            if runs and runs[-1].stop == number and number != block.calls[0]:
+                runs[-1] = range(runs[-1].start, number + 1)
+            else:
+                runs.append(range(number, number + 1))
+    return sorted(runs, key=lambda run: run.start)
+
+
+class _Following:
+    """Counts who still needs each tensor: calls that it flows to, and calls that keep it."""
+
+    def __init__(self, workload: Workload, blocks: Sequence[range]) -> None:
+        graph = workload.graph
+        self.workload, self.graph, self.first = workload, graph, len(graph.inputs)
+        self.dtypes = call_dtypes(graph, workload.precision, workload.dtype)
+        # A layer of which only times are known says what it keeps, and nothing of what flows.
+        self.flows = not workload.model.timed
+        self.shapes = graph.shapes(workload.model.known_shapes()) if self.flows else []
+        self.stored = _itemsize(workload.precision.weight_dtype(workload.dtype))
+        self.uses: Counter[int] = Counter(value for call in graph.calls for value in call.inputs)
+        self.uses.update(value for value, _ in graph.outputs)
+        self.outputs = {value for value, _ in graph.outputs}
+        self.blocks = blocks
+        self.block_of = {number: block for block in blocks for number in block}
+        self.kept = [self._kept(number) for number in range(len(graph.calls))]
+        # What backward needs is an activation from when it is made.
+        self.lasting: set[Token] = set()
+        self.needed: Counter[Token] = Counter()
+        self.sizes: dict[Token, Tensor] = {}
+        self.changes: list[Tensor] = []
+
+    def run(self, keeps: bool) -> Lifetimes:
+        calls = range(len(self.graph.calls))
+        if keeps:
+            self._mark_lasting()
+        forward = [self._forward(number, keeps) for number in calls]
+        forward.append(self._loss_forward(keeps))
+        if not keeps:
+            return Lifetimes(tuple(forward), (), {}, NOTHING)
+        backward, again = [self._loss_backward()], dict[int, Stage]()
+        for number in reversed(calls):
+            block = self.block_of.get(number)
+            if block is not None and number == block[-1]:
+                again |= {other: self._again(other, block) for other in block}
+            backward.append(self._backward(number, block))
+        for value, _ in self.graph.outputs:  # the script's own variable
+            self._done(self._value(value))
+        assert not +self.needed, "whatever is taken is given back"
+        end = Stage((), self._changed())
+        return Lifetimes(tuple(forward), tuple(reversed(backward)), again, end)
+
+    # Counting -------------------------------------------------------------------------------------
+
+    def _need(self, token: Token, per_sample: float, fixed: float = 0.0, times: int = 1) -> None:
+        if times and not self.needed[token]:
+            self.sizes[token] = Tensor(self._part(token), per_sample, fixed)
+            if per_sample or fixed:
+                self.changes.append(self.sizes[token])
+        self.needed[token] += times
+
+    def _part(self, token: Token) -> TensorPart:
+        of_outputs = token[0] in ("value", "gradient") and token[1] in self.outputs
+        if token[0] == "loss" or (of_outputs and len(token) < 4):
+            return "outputs"
+        return "activations" if token in self.lasting else "temporary"
+
+    def _done(self, token: Token) -> None:
+        self.needed[token] -= 1
+        assert self.needed[token] >= 0, token
+        gone = self.sizes[token]
+        if not self.needed[token] and (gone.per_sample or gone.fixed):
+            self.changes.append(gone)
+
+    def _changed(self) -> tuple[Tensor, ...]:
+        found, self.changes = tuple(self.changes), []
+        return found
+
+    # Tensors --------------------------------------------------------------------------------------
+
+    def _dtype_of(self, value: int) -> str:
+        return self.workload.dtype if value < self.first else self.dtypes[value - self.first]
+
+    def _value(self, value: int, block: range | None = None) -> Token:
+        """A value; made again if a block computes it a second time."""
+        inside = block is not None and value - self.first in block
+        return ("value", value, block.start if inside and block else None)
+
+    def _nbytes(self, value: int, dtype: str | None = None) -> float:
+        if not self.flows:
+            return 0.0
+        return float(prod(self.shapes[value]) * _itemsize(dtype or self._dtype_of(value)))
+
+    def _kept(self, number: int) -> Kept:
+        call = self.graph.calls[number]
+        given = [self.shapes[value] for value in call.inputs] if self.flows else [()]
+        return call.layer.kept(given, _itemsize(self.dtypes[number]))
+
+    def _seen(self, value: int, number: int, block: range | None) -> Token:
+        """A value as a call sees it: itself, or a copy in the dtype that the call runs in."""
+        integer = value < self.first and self._is_integer(value)
+        if integer or self._dtype_of(value) == self.dtypes[number]:
+            return self._value(value, block)
+        return ("copy", self.dtypes[number], *self._value(value, block))
+
+    def _is_integer(self, value: int) -> bool:
+        model = self.workload.model
+        return self.flows and model.num_tokens(self.graph.inputs[value]) is not None
+
+    def _keeps(self, number: int, block: range | None) -> list[tuple[Token, float, float]]:
+        """What a call keeps for its backward: values, and what it has beside them."""
+        call, kept, dtype = self.graph.calls[number], self.kept[number], self.dtypes[number]
+        values = dict.fromkeys(call.inputs[i] for i in kept.inputs)
+        found = [
+            (self._seen(value, number, block), self._nbytes(value, dtype), 0.0)
+            for value in values
+            if not self._is_batch(self._seen(value, number, block))
+        ]
+        if kept.output:
+            value = self.first + number
+            found.append((self._value(value, block), self._nbytes(value), 0.0))
+        found.append((("beside", number), kept.nbytes, kept.fixed))
+        learned = sum(parameter.num_elements for parameter in call.layer.parameters())
+        if learned and _itemsize(dtype) < self.stored:  # autocast's copies of the weights
+            found.append((("weights", number), 0.0, float(learned * _itemsize(dtype))))
+        return found
+
+    def _is_batch(self, token: Token) -> bool:
+        """Whether this is an input of the model, which is there for the whole micro-step."""
+        return token[0] == "value" and int(token[1]) < self.first  # type: ignore[call-overload]
+
+    def _mark_lasting(self) -> None:
+        for number in range(len(self.graph.calls)):
+            block = self.block_of.get(number)
+            self.lasting.update(token for token, _, _ in self._keeps(number, block))
+        for block in self.blocks:
+            self.lasting.update(self._enters(block))
+
+    def _enters(self, block: range) -> list[Token]:
+        """The values that a block is given by calls before it."""
+        values = dict.fromkeys(v for number in block for v in self.graph.calls[number].inputs)
+        return [self._value(v) for v in values if self.first <= v < self.first + block.start]
+
+    # Stages ---------------------------------------------------------------------------------------
+
+    def _forward(self, number: int, keeps: bool) -> Stage:
+        block = self.block_of.get(number)
+        if keeps and block is not None and number == block.start:
+            for token in self._enters(block):
+                self._need(token, 0.0)  # it is there already
+        return self._compute(number, keeps and block is None, None, self.uses)
+
+    def _again(self, number: int, block: range) -> Stage:
+        """A call whose block was not kept, once more before the block's backward."""
+        inside: Counter[int] = Counter(v for other in block for v in self.graph.calls[other].inputs)
+        return self._compute(number, True, block, inside)
+
+    def _compute(self, number: int, keeps: bool, block: range | None, uses: Counter[int]) -> Stage:
+        call, output = self.graph.calls[number], self.first + number
+        made = self._value(output, block)
+        self._need(made, self._nbytes(output), 0.0, 1 + uses[output])
+        copies = []
+        for value in dict.fromkeys(call.inputs):
+            seen = self._seen(value, number, block)
+            if seen[0] == "copy":
+                self._need(seen, self._nbytes(value, self.dtypes[number]))
+                copies.append(seen)
+        for token, per_sample, fixed in self._keeps(number, block):
+            if keeps:
+                self._need(token, per_sample, fixed)
+            elif token[0] in ("beside", "weights"):  # needed for the work itself
+                self._need((*token, "passing"), per_sample, fixed)
+                copies.append((*token, "passing"))
+        taken = self._changed()
+        for token in (*copies, *self._flowed(call.inputs, block), made):
+            self._done(token)
+        return Stage(taken, self._changed())
+
+    def _flowed(self, inputs: Sequence[int], block: range | None) -> list[Token]:
+        """What a call has consumed; a block that runs again leaves alone what it was given."""
+        mine = [value for value in inputs if value >= self.first]
+        if block is not None:
+            mine = [value for value in mine if value - self.first in block]
+        return [self._value(value, block) for value in mine]
+
+    def _loss_forward(self, keeps: bool) -> Stage:
+        if keeps:
+            self._need(("loss",), self._width() * self.workload.loss.num_kept)
+        taken = self._changed()
+        for value, _ in self.graph.outputs if not keeps else ():
+            self._done(self._value(value))
+        return Stage(taken, self._changed())
+
+    def _loss_backward(self) -> Stage:
+        """The gradients of the outputs are made; other tensors of their size come and go."""
+        passing: Token = ("loss", "passing")
+        for value, _ in self.graph.outputs:
+            self._need(("gradient", value), self._nbytes(value))
+        self._need(passing, self._width() * (self.workload.loss.num_gradients - 1))
+        taken = self._changed()
+        self._done(("loss",))
+        self._done(passing)
+        return Stage(taken, self._changed())
+
+    def _width(self) -> float:
+        """Bytes per sample of what the loss sees, which it sees in full precision."""
+        return sum(self._nbytes(value, self.workload.dtype) for value, _ in self.graph.outputs)
+
+    def _backward(self, number: int, block: range | None) -> Stage:
+        call, output = self.graph.calls[number], self.first + number
+        flows = self.needed["gradient", output] > 0
+        more: list[Token] = []
+        for value, wanted in zip(call.inputs, self.graph.needs[number], strict=True):
+            if not (wanted and flows):
+                continue
+            gradient: Token = ("gradient", value)
+            if self.needed[gradient]:  # a second one is made, and added to the first
+                gradient = ("gradient", value, number, len(more))
+                more.append(gradient)
+            self._need(gradient, self._nbytes(value))
+        taken = self._changed()
+        done = [*more, *(token for token, _, _ in self._keeps(number, block))]
+        done += [("gradient", output)] if flows else []
+        for token in done:
+            self._done(token)
+        if block is not None and number == block.start:
+            for token in self._enters(block):
+                self._done(token)
+        return Stage(taken, self._changed())
+
+
+def _itemsize(dtype: str) -> int:
+    return numpy_dtype(dtype).itemsize

@@ -1,0 +1,66 @@
+"""Folding gives the bits of the plan, whatever the algorithm."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simdp.collectives import FAMILIES, Layout
+from simdp.engine import payload
+from simdp.engine.programs import folding
+
+SUMS = [
+    pytest.param(family, kind, id=f"{family}.{kind}")
+    for family in ("all_reduce", "reduce", "reduce_scatter")
+    for kind in FAMILIES[family]
+    if kind not in ("auto", "msccl")
+]
+
+
+def played(plan, buffers):
+    """What the plan leaves where its sum is asked for."""
+    copies = [buffer.copy() for buffer in buffers]
+    payload.run(plan, copies)
+    if plan.collective == "reduce_scatter":
+        pieces = [np.split(copy, plan.world_size)[rank] for rank, copy in enumerate(copies)]
+        return np.concatenate(pieces)
+    return copies[plan.root if plan.collective == "reduce" else 0]
+
+
+@pytest.mark.parametrize(("family", "kind"), SUMS)
+@given(
+    n=st.integers(2, 9), pieces=st.integers(0, 5), seed=st.integers(0, 99), root=st.integers(0, 8)
+)
+def test_a_fold_has_the_bits_of_the_plan(family, kind, n, pieces, seed, root):
+    layout = Layout(n, 0)
+    algorithm = FAMILIES[family][kind]()
+    if algorithm.problem_with(layout) is not None:
+        return
+    size = pieces * n if family == "reduce_scatter" else pieces
+    plan = algorithm.plan(layout, 4.0 * size, root % n if family == "reduce" else 0)
+    random = np.random.default_rng(seed)
+    buffers = list(random.normal(size=(n, size)).astype(np.float32))
+    before = [buffer.copy() for buffer in buffers]
+    assert folding.fold(plan, buffers).tobytes() == played(plan, buffers).tobytes()
+    np.testing.assert_array_equal(buffers, before)
+
+
+@pytest.mark.parametrize(("family", "kind"), SUMS)
+def test_large_buffers_are_played_and_give_the_same(family, kind, monkeypatch):
+    layout = Layout(8, 4)
+    algorithm = FAMILIES[family][kind]()
+    if algorithm.problem_with(layout) is not None:
+        pytest.skip("not for this layout")
+    plan = algorithm.plan(layout, 8.0 * 64)
+    buffers = list(np.random.default_rng(1).normal(size=(8, 64)))
+    small = folding.fold(plan, buffers)
+    monkeypatch.setattr(folding, "MAX_ELEMENTS", 0)
+    assert folding.fold(plan, buffers).tobytes() == small.tobytes()
+
+
+def test_one_rank_keeps_what_it_has():
+    mine = np.arange(3.0)
+    plan = FAMILIES["all_reduce"]["ring"]().plan(1, 24.0)
+    found = folding.fold(plan, [mine])
+    assert found.tolist() == [0, 1, 2]
+    assert found is not mine

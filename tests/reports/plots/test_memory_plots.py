@@ -1,0 +1,123 @@
+"""Memory over a step, and rank by rank: what is drawn is what the metrics say."""
+
+import pytest
+
+import simdp
+from simdp.reports.plots.memory import Memory
+from simdp.reports.plots.memory_parts import capacity, device_ranks, rest, shown_parts
+from simdp.reports.plots.memory_per_rank import MemoryPerRank
+from simdp.results.memory import PARTS, usage
+
+
+def texts(ax):
+    return [text.get_text() for text in ax.texts]
+
+
+def legend(ax):
+    return [text.get_text() for text in ax.get_legend().get_texts()]
+
+
+def top(ax):
+    """The highest line that is no capacity and no boundary: the total over the step."""
+    return max(ax.lines, key=lambda line: len(line.get_xdata())).get_ydata()
+
+
+def test_the_top_of_the_areas_is_the_total_of_the_fullest_rank(single, drawn):
+    (ax,) = drawn(Memory(), single)
+    result = single.points[-1]
+    found = usage(result.trace.memory, [0])
+    assert max(top(ax)) * 1e3 == pytest.approx(max(result.metrics["peak_memory_bytes"]))
+    assert top(ax)[0] * 1e3 == pytest.approx(found.total[found.step == 0][-1])
+    assert ax.get_ylabel() == "Device memory [kB]"
+
+
+def test_the_peak_is_marked_and_named(single, drawn):
+    (ax,) = drawn(Memory(), single)
+    (said,) = [text for text in texts(ax) if text.startswith("peak")]
+    first, second = said.splitlines()
+    assert " kB of 80 GB, in " in first
+    assert second.startswith(("parameters", "gradients", "buckets"))
+    marker = next(line for line in ax.lines if line.get_marker() == "v")
+    assert marker.get_ydata()[0] == pytest.approx(max(top(ax)))
+
+
+def test_the_capacity_is_a_line_where_the_peak_comes_near(play, drawn):
+    small = play(set={"cluster.device": "a100-sxm4-80gb", "cluster.device.memory": "100 kB"})
+    (ax,) = drawn(Memory(), small)
+    assert any("capacity 100 kB" in text for text in texts(ax))
+    dashed = [line for line in ax.lines if line.get_linestyle() == "--"]
+    assert [line.get_ydata()[0] for line in dashed] == [100]
+
+
+def test_only_parts_that_can_be_seen_have_a_name(single, drawn):
+    (ax,) = drawn(Memory(), single)
+    assert {"parameters", "gradients", "buckets"} < set(legend(ax))
+    assert "optimizer state" not in legend(ax)
+    found = usage(single.points[-1].trace.memory, [0])
+    shown = shown_parts(found.kept)
+    hidden = rest(found.kept, shown)
+    assert hidden.shape == (len(found.at),)
+    assert found.kept[:, shown].sum(axis=1) + hidden == pytest.approx(found.total)
+
+
+def test_the_phases_of_the_step_are_named(single, drawn):
+    (ax,) = drawn(Memory(), single)
+    assert "backward" in texts(ax)
+
+
+def test_ranks_on_one_device_are_drawn_together(play, drawn):
+    pair = play(set={"cluster.ranks_per_device": 2})
+    alone, result = play().points[-1], pair.points[-1]
+    assert device_ranks(result, 3) == [2, 3]
+    assert device_ranks(alone, 3) == [3]
+    (ax,) = drawn(Memory(), pair)
+    assert ax.get_title(loc="left") == "Memory of ranks 0–1"
+    assert max(top(ax)) * 1e3 <= 2 * max(result.metrics["peak_memory_bytes"]) + 1e-6
+
+
+def test_every_rank_has_its_own_capacity(play):
+    devices = ["a100-sxm4-80gb"] * 3 + ["a100-sxm4-40gb"]
+    result = play(set={"cluster.device": devices}).points[-1]
+    assert [capacity(result, rank) for rank in (0, 3)] == [80e9, 40e9]
+
+
+def test_bars_are_the_peaks_of_the_ranks(uneven, drawn):
+    (ax,) = drawn(MemoryPerRank(), uneven)
+    peaks = uneven.points[-1].metrics["peak_memory_bytes"]
+    assert texts(ax) == [f"{peak / 1e3:.4g}" for peak in peaks]
+    ends = [0.0] * len(peaks)
+    for bar in ax.patches:
+        row = round(bar.get_y() + bar.get_height() / 2)
+        ends[row] = max(ends[row], bar.get_x() + bar.get_width())
+    assert [1e3 * end for end in ends] == pytest.approx(peaks)
+    assert "capacity 80 GB" in ax.get_xlabel()
+
+
+def test_of_many_ranks_some_are_left_out_and_the_axis_says_so(play, drawn):
+    many = play(
+        set={
+            "cluster.world_size": 40,
+            "cluster.stragglers": [],
+            "workload.microbatch": None,
+            "workload.global_batch": 401,
+            "numerics": False,
+        }
+    )
+    (ax,) = drawn(MemoryPerRank(), many)
+    assert "16 of 40 ranks are shown" in ax.get_xlabel()
+    assert "39" in [label.get_text() for label in ax.get_yticklabels()]
+
+
+def test_equal_ranks_have_no_bars_and_a_saved_study_no_areas(single, tmp_path):
+    assert not MemoryPerRank().fits(single)
+    single.save(tmp_path / "result.json")
+    loaded = simdp.results.result.Study.load(tmp_path / "result.json")
+    assert not Memory().fits(loaded)
+    assert not MemoryPerRank().fits(loaded)
+
+
+def test_every_part_has_a_look_of_its_own():
+    from simdp.reports.theme import PART_FILLS
+
+    assert set(PART_FILLS) == set(PARTS)
+    assert len({fill[:2] for fill in PART_FILLS.values()}) == len(PARTS)

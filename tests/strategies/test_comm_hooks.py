@@ -1,0 +1,157 @@
+"""What comm hooks are called, what they refuse, and which gradients PowerSGD takes apart."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from small_workload import workload
+
+from simdp.strategies.comm_hooks import COMM_HOOKS, NoHook
+from simdp.strategies.comm_hooks.power_sgd import PowerSGD
+from simdp.strategies.comm_hooks.top_k import TopK
+from simdp.strategies.ddp import DDP
+from simdp.strategies.memory import host_memory_needed
+from simdp.workload.layers import Parameter
+
+HALF = {"dtype": "float32", "precision": {"kind": "amp", "dtype": "float16"}}
+BROAD = {"dtype": "float32", "precision": {"kind": "amp", "dtype": "bfloat16"}}
+
+
+def tensor(name, *shape):
+    return Parameter(name, shape, 1.0)
+
+
+# What is written ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", COMM_HOOKS)
+def test_a_hook_without_options_may_be_written_as_its_name(kind):
+    short, long = DDP(comm_hook=kind), DDP(comm_hook={"kind": kind})
+    assert short == long
+    assert isinstance(short.comm_hook, COMM_HOOKS[kind])
+    assert DDP.model_validate(short.model_dump()) == short
+
+
+def test_without_a_hook_gradients_travel_as_they_are():
+    assert DDP() == DDP(comm_hook="none")
+    assert DDP().comm_hook == NoHook()
+    assert NoHook().dtype is None
+
+
+def test_an_unknown_hook_is_refused_with_a_hint(refuse):
+    (line,) = refuse({"strategy.comm_hook": "fp61"})
+    assert line == (
+        "strategy.comm_hook: unknown comm_hook 'fp61'; known: bf16, fp16, none, power_sgd, top_k. "
+        "Did you mean 'fp16'?"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"kind": "top_k", "ratio": 0}, "ratio: 0 is out of range; it must be > 0.0."),
+        ({"kind": "top_k", "ratio": 1.5}, "ratio: 1.5 is out of range; it must be <= 1.0."),
+        ({"kind": "power_sgd", "rank": 0}, "rank: 0 is out of range; it must be >= 1."),
+        (
+            {"kind": "power_sgd", "start_step": -1},
+            "start_step: -1 is out of range; it must be >= 0.",
+        ),
+        (
+            {"kind": "power_sgd", "min_compression_rate": 0},
+            "min_compression_rate: 0 is out of range; it must be > 0.0.",
+        ),
+        (
+            {"kind": "power_sgd", "orthogonalization_epsilon": -1e-8},
+            "orthogonalization_epsilon: -1e-08 is out of range; it must be >= 0.0.",
+        ),
+    ],
+)
+def test_options_out_of_range_are_refused(refuse, options, line):
+    assert refuse({"strategy.comm_hook": options}) == [f"strategy.comm_hook.{line}"]
+
+
+@pytest.mark.parametrize("kind", ["apex", "horovod", "local_sgd", "zero2"])
+def test_strategies_that_take_no_hook_say_so(refuse, kind):
+    (line,) = refuse(strategy={"kind": kind, "comm_hook": "fp16"})
+    assert line.startswith("strategy: unknown key 'comm_hook'; known: ")
+
+
+@pytest.mark.parametrize("kind", ["power_sgd", "top_k"])
+def test_a_loss_scale_would_spoil_what_a_hook_keeps(kind):
+    said = DDP(comm_hook=kind).problem_with(4, workload(**HALF))
+    assert said == (
+        f"comm_hook: {kind} would keep what an inf leaves of a gradient for all later steps, and a "
+        "loss scale (precision: amp) provokes such steps; use precision: "
+        "{kind: amp, dtype: bfloat16}, or comm_hook: bf16."
+    )
+    assert DDP(comm_hook=kind).problem_with(4, workload(**BROAD)) is None
+
+
+def test_a_hook_that_keeps_nothing_goes_with_a_loss_scale():
+    forgetful = [
+        PowerSGD(error_feedback=False, warm_start=False),
+        TopK(error_feedback=False),
+        *(COMM_HOOKS[kind]() for kind in ("none", "fp16", "bf16")),
+    ]
+    assert [hook.problem_with(workload(**HALF)) for hook in forgetful] == [None] * 5
+    assert not any(hook.keeps_errors() for hook in forgetful)
+    warm = PowerSGD(error_feedback=False)
+    assert "power_sgd would keep" in warm.problem_with(workload(**HALF))
+
+
+@pytest.mark.parametrize("kind", ["power_sgd", "top_k"])
+def test_errors_take_memory_of_this_machine_too(kind):
+    """As much as the parameters, on every rank."""
+    kept, forgotten = (
+        host_memory_needed(
+            workload(), DDP(comm_hook={"kind": kind, "error_feedback": feedback}), 4, 2
+        )
+        for feedback in (True, False)
+    )
+    assert kept - forgotten == 4 * (3 * 4 + 3) * 4
+
+
+def test_a_strategy_calls_what_its_hook_calls():
+    asked = {kind: DDP(comm_hook=kind).uses(4, workload(), 640) for kind in COMM_HOOKS}
+    assert asked.pop("top_k") == [("all_gather", 0), ("broadcast", 0)]
+    assert all(calls == [("all_reduce", 0), ("broadcast", 0)] for calls in asked.values())
+    both = DDP(comm_hook="top_k", find_unused_parameters=True).uses(4, workload(), 640)
+    assert both[:2] == [("all_gather", 0), ("all_reduce", 0)]  # the map of used parameters
+
+
+def test_a_sweep_may_go_over_short_and_long_forms(load):
+    over = {"strategy.comm_hook": ["none", {"kind": "top_k", "ratio": 0.5}]}
+    points = load(strategy={"kind": "ddp"}, sweep=over).points()
+    assert [point.strategy.comm_hook for _, point in points] == [NoHook(), TopK(ratio=0.5)]
+
+
+# What PowerSGD takes apart -----------------------------------------------------------------------
+
+
+def test_a_tensor_is_a_matrix_of_as_many_rows_as_its_first_axis_has():
+    kernel = tensor("conv", 64, 3, 7, 7)
+    (factor,) = PowerSGD(rank=4).factors([kernel])
+    assert factor == ("conv", 64, 147, 4)
+
+
+def test_vectors_and_single_numbers_travel_as_they_are():
+    assert PowerSGD().factors([tensor("bias", 1000), tensor("scale"), tensor("one", 1, 1)]) == []
+
+
+@given(
+    rows=st.integers(1, 40),
+    columns=st.integers(1, 40),
+    rank=st.integers(1, 12),
+    rate=st.sampled_from([0.5, 1.0, 2.0, 3.5]),
+)
+def test_a_matrix_is_taken_apart_only_where_that_saves_enough(rows, columns, rank, rate):
+    hook = PowerSGD(rank=rank, min_compression_rate=rate)
+    found = hook.factors([tensor("w", rows, columns)])
+    used = min(rows, columns, rank)
+    assert bool(found) == ((rows + columns) * used * rate < rows * columns)
+    assert all(factor.rank == used for factor in found)
+
+
+def test_matrices_of_one_shape_stand_together():
+    tensors = [tensor("a", 9, 9), tensor("b", 20, 10), tensor("c", 9, 9), tensor("d", 10, 20)]
+    names = [factor.name for factor in PowerSGD().factors(tensors)]
+    assert names == ["a", "c", "b", "d"]

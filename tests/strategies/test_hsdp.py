@@ -1,0 +1,122 @@
+"""HSDP: groups that each have all pieces, and two streams."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sharded_runs import elements, play, sent, spans
+from small_workload import workload
+
+import simdp
+from simdp.errors import ScenarioError
+from simdp.scenario import checked
+from simdp.strategies.hsdp import HSDP
+
+NODES = {
+    "devices_per_node": 2,
+    "inter_node": {"topology": "switch", "link": {"alpha": "10 us", "bandwidth": "5 GB/s"}},
+}
+RAILS = {**NODES, "inter_node": {**NODES["inter_node"], "links_per_node": 2}}
+DEEP = {"widths": [1024] * 7, "microbatch": 256, "dtype": "float32", "numerics": False}
+
+
+@settings(max_examples=10)
+@given(st.lists(st.integers(1, 9), min_size=2, max_size=4), st.integers(1, 3), st.integers(1, 3))
+def test_bytes_are_those_of_both_levels(widths, shard_size, num_groups):
+    result = play(
+        {"kind": "hsdp", "shard_size": shard_size}, shard_size * num_groups, widths=widths
+    )
+    inside = 3 * (shard_size - 1) / shard_size
+    across = 2 * (num_groups - 1) / num_groups / shard_size
+    wanted = (inside + across) * 8 * elements(widths)
+    assert sent(result) == pytest.approx([wanted] * (shard_size * num_groups), rel=1e-12)
+
+
+@settings(max_examples=5)
+@given(st.sampled_from([(2, 4), (2, 6), (3, 6)]), st.integers(1, 2), st.booleans())
+def test_replicas_of_shards_learn_what_ddp_does(sizes, accumulate, clips):
+    local, world_size = sizes
+    options = {"grad_accum": accumulate, "clip_grad_norm": 0.1 if clips else None}
+    cluster = {**NODES, "devices_per_node": local}
+    sharded = play("hsdp", world_size, cluster, **options)
+    plain = play("ddp", world_size, cluster, **options)
+    assert sharded.metrics["replicas_identical"] is True
+    for own in sharded.replicas:
+        for name, weights in plain.replicas[0].items():
+            assert own[name] == pytest.approx(weights, rel=0, abs=1e-12)
+
+
+def test_shards_lie_inside_a_node_unless_told_otherwise():
+    memory = {
+        size: play({"kind": "hsdp", "shard_size": size}, 4, NODES, **DEEP).metrics["memory_bytes"]
+        for size in (None, 1, 2, 4)
+    }
+    assert memory[None] == memory[2]
+    assert memory[1]["parameters"] == 2 * memory[2]["parameters"] == 4 * memory[4]["parameters"]
+
+
+def test_pieces_are_summed_across_nodes_on_a_stream_of_their_own_once_they_are_there():
+    result = play("hsdp", 4, RAILS, **DEEP)
+    assert result.network["fabric"] == "vector"
+    inside = [s for s in spans(result) if s.name.startswith("reduce_scatter")]
+    every = [s for s in result.trace.spans if s.rank == 0 and s.step == 1]
+    across = [s for s in every if s.lane == "comm 2" and s.activity == "comm"]
+    assert [s.name for s in across] == [f"all_reduce unit {n}" for n in (6, 5, 4, 3, 2, 1)]
+    for piece, whole in zip(across, inside, strict=True):
+        assert piece.start >= whole.end - 1e-15
+    gathers = [s for s in spans(result) if s.name.startswith("all_gather")]
+    # While a piece is on its way across, the next unit is gathered inside.
+    assert any(g.start < a.end and a.start < g.end for g in gathers for a in across)
+
+
+def test_what_two_streams_do_at_the_same_time_is_exposed_once():
+    for cluster in (NODES, RAILS):
+        found = play("hsdp", 4, cluster, **DEEP).metrics
+        parts = ("compute_s", "update_s", "exposed_comm_s", "wait_s", "other_s")
+        assert sum(found[part] for part in parts) == pytest.approx(found["step_time_s"], rel=1e-9)
+        assert found["comm_s"] > found["exposed_comm_s"] > 0
+
+
+def test_both_clocks_agree_on_two_streams():
+    slow = [{"kind": "slow_rank", "rank": 1, "factor": 1.7}]
+    result = play("hsdp", 4, {**RAILS, "stragglers": slow}, **DEEP)
+    found = checked(result.scenario, Path())
+    other = simdp.simulate(found, fabric="event")
+    assert result.network["fabric"] == "vector"
+    for name in ("step_time_s", "exposed_comm_s", "comm_s", "wait_s"):
+        assert other.metrics[name] == pytest.approx(result.metrics[name], rel=1e-9)
+
+
+def test_a_network_card_that_both_streams_need_is_shared():
+    result = play({"kind": "hsdp", "shard_size": 4}, 8, NODES, numerics=False)
+    assert result.network["fabric"] == "event"
+    assert "is shared" in result.network["why"]
+
+
+def test_where_nodes_are_slow_replicas_of_nodes_beat_shards_over_all():
+    hsdp, fsdp = (play(kind, 8, NODES, **DEEP).metrics["step_time_s"] for kind in ("hsdp", "fsdp"))
+    assert hsdp < fsdp
+
+
+def test_told_times_are_those_of_the_groups():
+    cost = {"kind": "nccl"}
+    raw = play("hsdp", 4, NODES, **DEEP).scenario
+    raw["collectives"]["cost"] = cost
+    result = simdp.simulate(checked(raw, Path()))
+    gathers = [s for s in spans(result) if s.name.startswith("all_gather")]
+    whole = simdp.simulate(checked({**raw, "strategy": {"kind": "fsdp"}}, Path()))
+    longer = [s for s in spans(whole) if s.name.startswith("all_gather")]
+    assert max(s.end - s.start for s in gathers) < min(s.end - s.start for s in longer)
+
+
+def test_a_size_that_does_not_divide_the_ranks_is_refused():
+    wrong = HSDP(shard_size=4).problem_with(6, workload())
+    assert wrong == "shard_size: 4 does not divide the 6 ranks; use one of 1, 2, 3, 6."
+
+
+def test_algorithms_that_cannot_serve_the_groups_are_refused():
+    raw = play("hsdp", 4, NODES, numerics=False).scenario
+    raw["collectives"]["reduce_scatter"] = {"kind": "nvls"}
+    with pytest.raises(ScenarioError, match=r"collectives\.reduce_scatter: in shard groups nvls"):
+        checked(raw, Path())

@@ -1,0 +1,132 @@
+"""What would fit: settings that need less memory, tried without a clock."""
+
+from pathlib import Path
+
+import pytest
+
+import simdp
+from simdp.scenario import checked
+from simdp.strategies import STRATEGIES
+from simdp.studies.what_fits import need_in_words, what_fits, what_fits_in_words
+
+needs_shards = pytest.mark.skipif(
+    not {"zero1", "zero2", "fsdp"} <= set(STRATEGIES), reason="needs sharded strategies"
+)
+
+
+def scenario(n=8, memory="40 GB", strategy="ddp", **workload):
+    raw = {
+        "name": "large",
+        "cluster": {
+            "world_size": n,
+            "device": {
+                "peak": {"float32": "19.5 TFLOP/s"},
+                "memory": memory,
+                "memory_bandwidth": "2 TB/s",
+            },
+            "link": "nvlink3",
+        },
+        "workload": {
+            "model": {"kind": "parameters", "num_params": 4_000_000_000, "num_layers": 40},
+            "optimizer": {"kind": "adam", "foreach": False},
+            "microbatch": 1,
+            **workload,
+        },
+        "strategy": strategy,
+        "numerics": False,
+    }
+    return checked(raw, Path())
+
+
+LEARNED = {
+    "model": {"kind": "gpt2", "n_embd": 32, "n_head": 2, "vocab_size": 50, "n_positions": 16},
+    "dataset": {"kind": "tokens", "num_samples": 8192},
+    "loss": "cross_entropy",
+    "microbatch": 4096,
+    "optimizer": "sgd",
+}
+
+
+def words(chosen):
+    return [need.words for need in what_fits(chosen)]
+
+
+@needs_shards
+def test_a_model_of_80_gb_on_40_gb_devices_fits_in_shards():
+    layers = {"n_embd": 4096, "n_layer": 20, "n_head": 32}
+    model = {"kind": "gpt2", **layers, "vocab_size": 1000, "n_positions": 64}
+    dataset = {"kind": "tokens", "num_samples": 8}
+    chosen = scenario(model=model, dataset=dataset, loss="cross_entropy")
+    found = {need.words: need for need in what_fits(chosen)}
+    fsdp = ["strategy fsdp", "strategy fsdp with recompute: blocks"]
+    assert list(found) == ["strategy zero2", *fsdp]
+    assert found["strategy zero2"].nbytes < 40e9
+    assert found["strategy fsdp"].nbytes < 14e9
+    line = what_fits_in_words(chosen)
+    assert line.startswith("; strategy zero2 needs ")
+    assert line.endswith(" GB on these 8.")
+
+
+@pytest.mark.parametrize("n", [1, 2, 8])
+def test_more_replicas_are_no_help_and_the_warning_says_so(n):
+    chosen = scenario(n)
+    metrics = simdp.simulate(chosen).metrics
+    said = need_in_words(chosen, metrics)
+    assert said == "a rank needs 80.8 GB of 40 GB, however many ranks there are"
+
+
+def test_activations_that_are_too_many_need_no_shards():
+    kept = simdp.simulate(scenario(2, "1 GB", **LEARNED)).metrics
+    room = f"{max(kept['peak_memory_bytes']) * 0.6:.0f} B"
+    chosen = scenario(2, room, **LEARNED)
+    assert "however" not in need_in_words(chosen, kept)
+    found = words(chosen)
+    assert found[0] == "recompute: blocks"
+    assert found[-1] == "microbatch: 2048"
+
+
+def test_the_largest_micro_batch_that_halving_finds_is_named():
+    peaks = {
+        size: max(
+            simdp.simulate(scenario(2, "1 GB", **LEARNED | {"microbatch": size})).metrics[
+                "peak_memory_bytes"
+            ]
+        )
+        for size in (4096, 1024)
+    }
+    chosen = scenario(2, f"{peaks[1024]} B", **LEARNED)
+    (need,) = [need for need in what_fits(chosen) if need.words.startswith("microbatch")]
+    assert (need.words, need.nbytes, need.fits) == ("microbatch: 1024", peaks[1024], True)
+
+
+def test_where_nothing_fits_all_that_was_tried_is_listed():
+    chosen = scenario(2, "1 kB", **LEARNED)
+    found = what_fits(chosen)
+    assert found
+    assert not any(need.fits for need in found)
+    assert found[-1].words == "microbatch: 1"
+    line = what_fits_in_words(chosen)
+    assert line.startswith("; nothing that was tried fits: recompute: blocks needs ")
+    assert line.endswith(" on these 2; use larger devices, or more with fsdp.")
+
+
+def test_a_lone_device_with_nothing_to_try_needs_to_be_larger():
+    assert what_fits(scenario(1, strategy="single")) == []
+    assert what_fits_in_words(scenario(1, strategy="single")) == "; use larger devices."
+
+
+def test_settings_that_the_scenario_cannot_have_are_passed_over():
+    uneven = LEARNED | {"samples_per_rank": [300, 200]}
+    chosen = scenario(2, "1 kB", {"kind": "ddp", "join": True}, **uneven)
+    tried = words(chosen)
+    assert "recompute: blocks" in tried
+    assert not any("zero" in one for one in tried)
+
+
+def test_ranks_that_share_a_device_share_its_room():
+    chosen = scenario(2)
+    shared = chosen.model_copy(
+        update={"cluster": chosen.cluster.model_copy(update={"ranks_per_device": 2})}
+    )
+    said = need_in_words(shared, simdp.simulate(shared).metrics)
+    assert said.startswith("a rank needs 80.8 GB of 40 GB that 2 ranks share")

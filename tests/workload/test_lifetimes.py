@@ -1,0 +1,144 @@
+"""Which tensors of a micro-batch there are, call by call."""
+
+from pathlib import Path
+
+import pytest
+
+from simdp.workload import Workload
+from simdp.workload.lifetimes import lifetimes, recomputed
+
+FLOAT = 4
+
+
+def mlp(*widths, **options):
+    model = {"kind": "mlp", "widths": list(widths), "activation": "relu"}
+    return workload(model, {"kind": "regression", "num_samples": 64}, **options)
+
+
+def workload(model, dataset, **options):
+    raw = {"model": model, "dataset": dataset, "microbatch": 8, **options}
+    return Workload.model_validate(raw).settled(Path())
+
+
+MODELS = {
+    "mlp": mlp(5, 7, 7, 3),
+    "amp": mlp(5, 7, 7, 3, precision="amp"),
+    "mixed": mlp(5, 7, 7, 3, precision="mixed"),
+    "resnet": workload(
+        {"kind": "resnet18", "image_size": 32}, {"kind": "images", "num_samples": 8},
+        loss="cross_entropy",
+    ),
+    "language model": workload(
+        {"kind": "transformer", "task": "language_model", "vocab_size": 11, "d_model": 8,
+         "nhead": 2, "num_layers": 2, "dim_feedforward": 16},
+        {"kind": "tokens", "num_samples": 8, "sequence_length": 6},
+        loss="cross_entropy",
+    ),
+    "inception": workload(
+        {"kind": "inception_v3"}, {"kind": "images", "num_samples": 8}, loss="cross_entropy"
+    ),
+    "counted": workload({"kind": "parameters", "num_params": 100, "num_layers": 4}, "none"),
+}  # fmt: skip
+EVERY = pytest.mark.parametrize("name", MODELS)
+RECOMPUTING = pytest.mark.parametrize("recompute", [False, True])
+
+
+def follow(life, blocks=()):
+    """Bytes of one sample after each stage's beginning and end, part by part."""
+    runs = {run[-1]: run for run in blocks}
+    order = [*life.forward, life.backward[-1]]
+    for number in reversed(range(len(life.backward) - 1)):
+        order += [life.again[n] for n in runs.get(number, ())]
+        order.append(life.backward[number])
+    now, found = {"activations": 0.0, "outputs": 0.0, "temporary": 0.0}, []
+    for stage in (*order, life.end):
+        for tensor in stage.taken:
+            now[tensor.part] += tensor.per_sample + tensor.fixed
+        found.append(dict(now))
+        for tensor in stage.given:
+            now[tensor.part] -= tensor.per_sample + tensor.fixed
+        assert min(now.values()) >= -1e-6
+    return found, now
+
+
+def most(life, blocks=(), part=None):
+    found, _ = follow(life, blocks)
+    return max(sum(now.values()) if part is None else now[part] for now in found)
+
+
+@EVERY
+@RECOMPUTING
+def test_whatever_is_taken_is_given_back(name, recompute):
+    chosen = MODELS[name].model_copy(update={"recompute": "blocks" if recompute else "none"})
+    blocks = recomputed(chosen)
+    assert bool(blocks) == (recompute and bool(chosen.graph.blocks))
+    _, left = follow(lifetimes(chosen, blocks), blocks)
+    assert not any(left.values())
+
+
+@EVERY
+def test_recomputation_never_keeps_more_and_mostly_less(name):
+    chosen = MODELS[name].model_copy(update={"recompute": "blocks"})
+    blocks = recomputed(chosen)
+    whole, saved = lifetimes(chosen), lifetimes(chosen, blocks)
+    after = [sum(t.per_sample + t.fixed for s in life.forward for t in s.taken)
+             - sum(t.per_sample + t.fixed for s in life.forward for t in s.given)
+             for life in (whole, saved)]  # fmt: skip
+    assert after[1] <= after[0]
+    assert most(saved, blocks) <= most(whole)
+
+
+@EVERY
+def test_without_backward_nothing_is_kept(name):
+    life = lifetimes(MODELS[name], keeps=False)
+    assert life.backward == ()
+    now = 0.0
+    for stage in life.forward:
+        now += sum(t.per_sample + t.fixed for t in stage.taken)
+        now -= sum(t.per_sample + t.fixed for t in stage.given)
+        assert all(t.part != "activations" for t in (*stage.taken, *stage.given))
+    assert now == 0
+
+
+def test_a_relu_keeps_its_output_which_the_next_layer_keeps_too():
+    life = lifetimes(mlp(5, 7, 7, 3))
+    found, _ = follow(life)
+    # Two outputs of relus; the linear layers' own outputs only pass by, but for the last.
+    assert max(now["activations"] for now in found) == 2 * 7 * FLOAT
+    first_linear, first_relu, *_ = found
+    assert first_linear["temporary"] == 7 * FLOAT
+    assert first_relu == {"activations": 7 * FLOAT, "outputs": 0, "temporary": 7 * FLOAT}
+
+
+def test_the_loss_needs_the_output_and_its_gradient():
+    found, _ = follow(lifetimes(mlp(5, 7, 3)))
+    assert max(now["outputs"] for now in found) == 2 * 3 * FLOAT
+    logits = 6 * 11 * FLOAT
+    found, _ = follow(lifetimes(MODELS["language model"]))
+    # The output, log_softmax of it, the gradient of that, and the output's own.
+    assert max(now["outputs"] for now in found) == 4 * logits
+
+
+def test_the_gradient_that_flows_is_there_beside_the_next_one():
+    found, _ = follow(lifetimes(mlp(5, 7, 7, 3)))
+    backward = found[-7:]  # loss, linear, relu, linear, relu, linear, end
+    in_linear = backward[3]  # takes a gradient of 7, and makes one of 7
+    assert in_linear["temporary"] == 2 * 7 * FLOAT
+
+
+def test_autocast_copies_what_it_runs_in_16_bit():
+    life = lifetimes(mlp(5, 7, 3, precision="amp"))
+    found, _ = follow(life)
+    weights = 2 * (5 * 7 + 7 + 7 * 3 + 3)
+    # The cast micro-batch, the output of the relu, and the casts of the weights.
+    assert max(now["activations"] for now in found) == 2 * 5 + 2 * 7 + weights
+
+
+def test_a_block_is_computed_again_right_before_its_backward():
+    chosen = mlp(5, 7, 7, 3, recompute="blocks")
+    assert recomputed(chosen) == [range(2), range(2, 4), range(4, 5)]
+    life = lifetimes(chosen, recomputed(chosen))
+    assert sorted(life.again) == [0, 1, 2, 3, 4]
+    # In forward only what enters a block is kept: the outputs of the two relus.
+    kept = [t for stage in life.forward for t in stage.taken if t.part == "activations"]
+    assert [t.per_sample for t in kept] == [7 * FLOAT, 7 * FLOAT]
