@@ -85,7 +85,9 @@ def unknown_name(what: str, given: object, known: Sequence[str]) -> str:
     str
         One line without the place of the error.
     """
-    listed = ", ".join(known) if known else "none"
+    if not known:
+        return f"unknown {what} {given!r}; none are known here."
+    listed = ", ".join(known)
     close = get_close_matches(str(given), known, n=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
     return f"unknown {what} {given!r}; known: {listed}.{hint}"

@@ -137,7 +137,7 @@ class Scenario(Spec):
         with suppress(ScenarioError):
             collectives = collectives.settled(self._base)
         size = {"world_size": job.world_size, "stragglers": []}
-        alone = self.model_copy(
+        return self.model_copy(
             update={
                 "cluster": self.cluster.model_copy(update=size),
                 "workload": workload,
@@ -147,8 +147,6 @@ class Scenario(Spec):
                 "numerics": False,
             }
         )
-        alone._base = self._base
-        return alone
 
     def resolved(self, folder: Path | None = None) -> Raw:
         """Write the scenario as plain data that loads again: defaults and units spelled out.

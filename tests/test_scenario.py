@@ -2,6 +2,7 @@
 
 import copy
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,6 +29,11 @@ def test_a_minimal_scenario_gets_defaults(load):
     assert scenario.collectives.all_reduce.kind == "ring"
     assert scenario.numerics is True
     assert scenario.points() == [({}, scenario)]
+
+
+def test_a_copy_with_other_parts_keeps_the_folder_that_paths_start_from(load):
+    scenario = load()
+    assert scenario.model_copy(update={"numerics": False}).base == scenario.base != Path()
 
 
 def test_a_name_in_the_file_wins_over_the_files(load):

@@ -306,7 +306,7 @@ def test_a_missing_key_that_is_also_a_kind_keeps_its_place():
             {"shape": {"kind": "circle", "radios": 2}},
             "shape: unknown key 'radios'; known: radius. Did you mean 'radius'?",
         ),
-        ({"shape": {"kind": "none", "x": 2}}, "shape: unknown key 'x'; known: none."),
+        ({"shape": {"kind": "none", "x": 2}}, "shape: unknown key 'x'; none are known here."),
         (
             {"shape": "circel"},
             "shape: unknown shape 'circel'; known: circle, none, square. Did you mean 'circle'?",
@@ -421,7 +421,7 @@ def test_a_key_that_is_also_a_kind_keeps_its_place():
         ("rign", ["ring", "tree"], "unknown x 'rign'; known: ring, tree. Did you mean 'ring'?"),
         ("abc", ["ring", "tree"], "unknown x 'abc'; known: ring, tree."),
         (3, ["ring"], "unknown x 3; known: ring."),
-        ("a", [], "unknown x 'a'; known: none."),
+        ("a", [], "unknown x 'a'; none are known here."),
     ],
 )
 def test_an_unknown_name_lists_the_known_ones(given, known, message):

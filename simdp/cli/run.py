@@ -74,11 +74,13 @@ def _check_fit(scenario: Scenario, study: Study, require_fit: bool) -> int:
     """Warn of points that do not fit; of the last one, say what would."""
     too_large = [n for n, p in enumerate(study.points) if p.metrics["fits_memory"] is False]
     for number in too_large:
+        from simdp.results.comparison import short_key, written
         from simdp.studies.what_fits import need_in_words, what_fits_in_words
 
         point = study.points[number]
         _, alone = scenario.points()[number]
-        where = f" at {point.set}" if point.set else ""
+        said = [f"{short_key(key)} {written(value)}" for key, value in point.set.items()]
+        where = f" at {', '.join(said)}" if said else ""
         more = what_fits_in_words(alone) if number == too_large[-1] else ""
         needs = need_in_words(alone, point.metrics)
         complain(f"warning: the model does not fit{where}: {needs}{more}")

@@ -170,7 +170,7 @@ def _only_at(
     rank = at.group.ranks[root]
     if at.process.rank == rank:
         return checked(tensors, len(at.group.ranks), sample, call, name, read_only)
-    if tensors:
+    if tensors is not None and (not isinstance(tensors, list | tuple) or tensors):
         raise ProgramError(f"{call}: {name} belongs to rank {rank} alone; leave it out elsewhere.")
     return ()
 

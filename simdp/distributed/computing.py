@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from math import inf
+from math import inf, nan
+from numbers import Real
 from typing import get_args
 
 from simdp.distributed.process import process
@@ -42,15 +43,25 @@ def compute(
     amount = seconds if flops is None else flops
     if (seconds is None) == (flops is None):
         raise ProgramError("compute: give seconds or flops, one of the two.")
-    if not isinstance(amount, int | float) or not 0 <= amount < inf:
+    length = _number(amount)
+    if not 0 <= length < inf:
         what = "seconds" if flops is None else "flops"
         raise ProgramError(f"compute: {what} is {amount!r}; give a finite number >= 0.")
     if activity not in get_args(Activity):
         raise ProgramError(f"compute: {unknown_name('activity', activity, get_args(Activity))}")
-    length = float(amount)
+    if not isinstance(name, str):
+        raise ProgramError(f"compute: name is {name!r}; give a string.")
     if flops is not None:
         length = asking.runtime.seconds_for(asking.rank, length, dtype)
     asking.runtime.compute(asking.rank, length, activity, name)
+
+
+def _number(amount: object) -> float:
+    """A number of any type, of NumPy's as well; NaN for what is none, or too large."""
+    try:
+        return float(amount) if isinstance(amount, Real) else nan
+    except OverflowError:
+        return nan
 
 
 def clock() -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import index
 from typing import Any, ClassVar, NamedTuple
 
@@ -129,7 +129,8 @@ def member(group: AnyGroup, call: str, warn: bool = True, depth: int = 3) -> Mem
     if group is None:
         assert asking.world is not None
         return Member(asking, asking.world)
-    if group is GroupMember.NON_GROUP_MEMBER:
+    stranger = isinstance(group, ProcessGroup) and asking.rank not in group.members.place
+    if stranger or group is GroupMember.NON_GROUP_MEMBER:
         if warn:
             warnings.warn(
                 f"Running {call} on global rank {asking.rank} which does not belong to the given "
@@ -235,6 +236,8 @@ def new_group(ranks: Sequence[int] | None = None, backend: str | None = None) ->
     assert asking.world is not None
     n = asking.runtime.cluster.world_size
     chosen = asking.world.backend if backend is None else backend
+    if ranks is not None and not isinstance(ranks, Iterable):
+        raise ProgramError(f"{call}: ranks is {ranks!r}; give a list of ranks, as [{ranks!r}].")
     given = list(range(n)) if ranks is None else list(ranks)
     asked = [number for number in map(_number, given) if number is not None and 0 <= number < n]
     members = tuple(sorted(dict.fromkeys(asked)))

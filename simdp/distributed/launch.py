@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -21,11 +23,17 @@ from simdp.distributed.clusters import DEFAULT, Where, find
 from simdp.distributed.process import CURRENT, Process
 from simdp.engine.programs.baton import Ended
 from simdp.engine.programs.runtime import Runtime
-from simdp.errors import ProgramError, SimdpError
+from simdp.errors import ProgramError, ScenarioError, SimdpError
 from simdp.files import read_text
 from simdp.results.blocks import part
 from simdp.results.result import Result, Study
 from simdp.results.trace import ACTIVITIES, COMM_LANE, FIRST_STREAM_LANE, Trace
+
+MAX_RANKS = 1024
+"""A rank is a thread; beyond so many a single all_reduce takes minutes."""
+
+_ALONE = threading.Lock()
+"""Held while a program runs: its ranks have the process's environment and arguments in turn."""
 
 OURS = str(Path(simdp.__file__).parent)
 
@@ -147,7 +155,9 @@ def launch(
     """
     where = find(cluster, world_size)
     name = getattr(function, "__name__", "program")
-    return _run(name, where, seed, lambda me: function(me.rank, *args), sys.argv)
+    # A rank may launch a program, which then runs inside its own; other threads take turns.
+    with nullcontext() if CURRENT.get(None) else _ALONE:
+        return _run(name, where, seed, lambda me: function(me.rank, *args), sys.argv)
 
 
 def run_script(
@@ -190,14 +200,23 @@ def run_script(
         exec(code, me.main.__dict__)
 
     folder = str(path.parent.resolve())
-    sys.path.insert(0, folder)
-    try:
-        return _run(path.stem, where, seed, body, [str(path), *arguments])
-    finally:
-        sys.path.remove(folder)
+    with nullcontext() if CURRENT.get(None) else _ALONE:
+        sys.path.insert(0, folder)
+        try:
+            return _run(path.stem, where, seed, body, [str(path), *arguments])
+        finally:
+            sys.path.remove(folder)
 
 
 def _run(name: str, where: Where, seed: int, body: Body, argv: list[str]) -> ProgramResult:
+    if where.cluster.world_size > MAX_RANKS:
+        raise ScenarioError(
+            [
+                f"world_size: a rank program runs a thread for each rank, and {MAX_RANKS} of them "
+                f"at most, not {where.cluster.world_size}; use python -m simdp collective for "
+                "larger clusters."
+            ]
+        )
     backends = {backend: collectives_of(backend, where.collectives) for backend in BACKENDS}
     ranks: list[Process] = []
     runtime = Runtime(where.cluster, backends, seed, lambda rank: ranks[rank].enter())
@@ -205,9 +224,11 @@ def _run(name: str, where: Where, seed: int, body: Body, argv: list[str]) -> Pro
     for rank in range(where.cluster.world_size):
         ranks.append(Process(rank, runtime, argv, environ))
     before = os.environ, sys.argv, sys.modules["__main__"]
+    folder = Path.cwd()
     try:
         played = runtime.run(lambda rank: _live(ranks[rank], body))
     finally:
+        os.chdir(folder)  # where a program went, nobody follows
         os.environ, sys.argv, sys.modules["__main__"] = before
     return ProgramResult(name, where, seed, played.values, played.clocks, played.trace)
 

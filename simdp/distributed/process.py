@@ -88,7 +88,7 @@ def process(call: str) -> Process:
     except LookupError:
         raise ProgramError(
             f"{call}: this code runs on no rank; start it with python -m simdp exec PROGRAM.py, "
-            "or with simdp.distributed.launch."
+            "or with simdp.distributed.launch; threads that a rank starts are no ranks."
         ) from None
     found.runtime.check()
     return found

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -73,11 +75,21 @@ def checked(
         If it is no such list.
     """
     if not isinstance(tensors, list | tuple) or len(tensors) != n:
-        given = f"{len(tensors)} tensors" if isinstance(tensors, list | tuple) else repr(tensors)
+        given = "None" if tensors is None else f"a {type(tensors).__name__}"
+        if isinstance(tensors, list | tuple):
+            given = f"{len(tensors)} tensors"
         raise ProgramError(
             f"{call}: {name} must be a list with a tensor for each of {n} ranks, got {given}."
         )
     for tensor in tensors:
+        if (
+            sample is not None
+            and type(tensor) is np.ndarray
+            and tensor.dtype is sample.dtype
+            and tensor.size == sample.size
+            and (read_only or tensor.flags.writeable)
+        ):
+            continue  # as good as its sample; n ranks have n lists of n
         whole(tensor, call, name, read_only)
         if sample is not None:
             like(tensor, sample.dtype, sample.size, call, f"each tensor of {name}")
@@ -101,10 +113,20 @@ def blocks(
                 f"{call}: {name} has {rows} rows, which {n} ranks cannot share evenly; give "
                 f"{name}_split_sizes."
             )
-        return np.split(tensor, n)
-    if len(sizes) != n or min(sizes) < 0 or sum(sizes) != rows:
+        sizes = [rows // n] * n
+    elif not _share(sizes, n, rows):
+        given = list(sizes) if isinstance(sizes, list | tuple) else repr(sizes)
         raise ProgramError(
-            f"{call}: {name}_split_sizes {list(sizes)} must be {n} numbers >= 0 that add up to "
-            f"{rows}, the rows of {name}."
+            f"{call}: {name}_split_sizes {given} must be a list of {n} whole numbers >= 0 that add "
+            f"up to {rows}, the rows of {name}."
         )
-    return np.split(tensor, np.cumsum(sizes)[:-1])
+    return [tensor[start:stop] for start, stop in pairwise(accumulate(sizes, initial=0))]
+
+
+def _share(sizes: object, n: int, rows: int) -> bool:
+    """Whether these are numbers of rows for every rank."""
+    try:
+        counts = [index(number) for number in sizes]  # type: ignore[attr-defined]
+    except TypeError:
+        return False
+    return len(counts) == n and sum(counts) == rows and min(counts) >= 0

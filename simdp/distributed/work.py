@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simdp.distributed.process import Process
+from simdp.distributed.process import Process, process
 from simdp.engine.programs.calls import Handle
 from simdp.errors import ProgramError
 
@@ -25,8 +25,14 @@ class Work:
         self._process, self._handle = process, handle
 
     def wait(self) -> bool:
-        """Let the rank wait until the call is over; True then."""
-        self._process.runtime.check()
+        """Let the rank wait until the call is over; True then.
+
+        Raises
+        ------
+        ProgramError
+            If the call is another rank's.
+        """
+        self._asking("wait")
         self._process.runtime.wait(self._handle)
         return True
 
@@ -36,10 +42,9 @@ class Work:
         Raises
         ------
         ProgramError
-            If a program does nothing but ask.
+            If a program does nothing but ask, or the call is another rank's.
         """
-        asking = self._process
-        asking.runtime.check()
+        asking = self._asking("is_completed")
         now = asking.runtime.clock[asking.rank]
         asking.polls = asking.polls + 1 if now == asking.polled_at else 0
         asking.polled_at = now
@@ -49,6 +54,16 @@ class Work:
                 "instant; virtual time passes in compute() and wait() only, so call one of them."
             )
         return self._handle.done
+
+    def _asking(self, call: str) -> Process:
+        """The rank that asks, whose this work must be."""
+        asking = process(call)
+        if asking is not self._process:
+            raise ProgramError(
+                f"{call}: rank {asking.rank} asks for {self._handle.asked} of rank "
+                f"{self._process.rank}; let each rank wait for its own calls."
+            )
+        return asking
 
     def source_rank(self) -> int:
         """The rank that a receive got its message from; -1 before, and for other calls."""

@@ -19,6 +19,10 @@ MAX_TRANSFERS_PER_CALL = 2_000
 MAX_TRANSFERS_PER_RUN = 100_000
 """A collective's transfers get spans of their own while there are no more than these."""
 
+MAX_CHAIN = 32
+"""Nor along a chain of more ranks, where each transfer is a round by itself; with as many, a ring's
+all_reduce stays below the first limit."""
+
 
 class Launched(NamedTuple):
     """A collective under way, by its number."""
@@ -147,7 +151,8 @@ class Launcher:
     def _records(self, plan: Plan) -> bool:
         """Whether each transfer of a collective gets a span of its own; such ones are counted."""
         transfers = plan.num_transfers
-        record = transfers <= MAX_TRANSFERS_PER_CALL and not _overlapping(plan)
+        record = transfers <= MAX_TRANSFERS_PER_CALL and _longest_chain(plan) <= MAX_CHAIN
+        record = record and not _overlapping(plan)
         record &= self._num_recorded + transfers <= MAX_TRANSFERS_PER_RUN
         self._num_recorded += transfers * record
         return record
@@ -159,6 +164,14 @@ class Launcher:
             seconds = self.planner.seconds(getattr(self.collectives, collective), nbytes)
         return self._message + seconds
 
+    def chosen(self) -> dict[str, list[dict[str, Any]]]:
+        """As `Planner.chosen`; what serves process groups has their name behind the collective."""
+        found: dict[str, list[dict[str, Any]]] = {}
+        for name, planner in self._planners.items():
+            behind = "" if name is None else f" ({name})"
+            found |= {f"{key}{behind}": sizes for key, sizes in planner.chosen().items()}
+        return found
+
     def _seconds(self, plan: Plan, nbytes: float, group: str | None = None) -> float | None:
         """How long a collective takes, where its cost tells [s]."""
         if self._wirings is None:
@@ -166,6 +179,11 @@ class Launcher:
         seconds = self.collectives.cost.seconds(plan.collective, nbytes, self._wirings[group])
         self.told[plan.collective, nbytes] = seconds
         return seconds
+
+
+def _longest_chain(plan: Plan) -> int:
+    chains = (part.plan for part in plan.everything if part.plan.order == "chain")
+    return max((chain.world_size for chain in chains), default=0)
 
 
 @lru_cache(maxsize=256)

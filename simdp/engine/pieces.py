@@ -25,7 +25,6 @@ def pieces(scenario: Scenario, most: int | None = None) -> Iterator[list[Piece]]
     if workload.model.timed:
         return
     timed = scenario.model_copy(update={"numerics": False})
-    timed._base = scenario.base
     samples, output = Samples(timed), workload.graph.outputs[0][0]
     known: dict[tuple[tuple[int, ...], ...], tuple[int, ...]] = {}
     for step, batches in enumerate(workload.batches(n, scenario.seed, scenario.base), 1):

@@ -22,7 +22,6 @@ def plans_of(scenario: Scenario, planner: Planner) -> dict[int, list[Plan]]:
     kinds += [getattr(scenario.collectives, name).kind for name in in_groups]
     if "auto" in kinds or scenario.strategy.scatters(scenario.workload):
         timed = scenario.model_copy(update={"numerics": False})
-        timed._base = scenario.base
         script = Cohort(timed, Slowdown(scenario.cluster, scenario.seed), planner).run()
         found: dict[int, dict[Plan, None]] = {0: {}}
         for op in script:
@@ -44,4 +43,8 @@ def most_transfers(scenario: Scenario, planner: Planner) -> int:
     nbytes = float(workload.model.num_parameters() * workload.itemsize)
     called = [(getattr(scenario.collectives, name), root) for name, root in scenario.calls()]
     plans = [planner.plan(algorithm, nbytes, root) for algorithm, root in called]
+    for several in scenario.process_groups():
+        of_groups = planner.of_groups(several.ranks)
+        asked = [getattr(scenario.collectives, name) for name in several.collectives]
+        plans += [of_groups.plan(algorithm, nbytes) for algorithm in asked]
     return max((plan.num_transfers for plan in plans), default=0)

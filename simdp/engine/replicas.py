@@ -14,6 +14,7 @@ from simdp.engine.buffers import FlatBuffers
 from simdp.engine.samples import Samples
 from simdp.engine.threads import each_rank
 from simdp.engine.trainer import Trainer, Update
+from simdp.engine.walk import Answer, alone, together
 from simdp.scenario import Scenario
 from simdp.workload.execution import Executor, Kept, call_dtypes
 from simdp.workload.layers.base import NO_ARRAYS, PAUSE, Exchange, Pass
@@ -82,10 +83,8 @@ class Replicas:
         self._begun: list[Begun | None] = [None] * n
         # Gradients are written over those of the step before, which saves the system from handing
         # out and clearing fresh memory; later micro-steps have arrays of their own, to be added.
-        self._own = [
-            {name: np.empty_like(w) for name, w in weights.items() if workload.mode == "training"}
-            for weights in self.weights
-        ]
+        self._reuses_room = workload.mode == "training"
+        self._own: list[dict[str, Array]] = [{} for _ in range(n)]
         self._buffers: dict[tuple[tuple[str, ...], str], FlatBuffers] = {}
         self.step = 0
         self.shards: Dealt | None = None
@@ -105,9 +104,13 @@ class Replicas:
 
     # Forward and backward ----------------------------------------------------------------------
 
-    def forward(
-        self, parts: Sequence[Array], scales: Array, gather: Callable[[list[Array]], list[Array]]
-    ) -> NDArray[np.float64]:
+    def walk_forward(
+        self,
+        parts: Sequence[Array],
+        scales: Array,
+        gather: Answer,
+        pauses: bool,
+    ) -> Generator[None, None, NDArray[np.float64]]:
         """Run every rank's model and loss on its samples.
 
         Parameters
@@ -118,28 +121,20 @@ class Replicas:
             Factor on each rank's loss, for the gradients alone.
         gather : callable
             Takes what the ranks yield in the middle of forward, returns what each is sent.
+        pauses : bool
+            Whether to yield before each call of the model.
 
         Returns
         -------
         ndarray, shape `(world_size,)`
             The unscaled losses; nan where a rank has nothing to average.
         """
-        return _played(self.walk_forward(parts, scales, gather, pauses=False))
-
-    def walk_forward(
-        self,
-        parts: Sequence[Array],
-        scales: Array,
-        gather: Callable[[list[Array]], list[Array]],
-        pauses: bool = True,
-    ) -> Generator[None, None, NDArray[np.float64]]:
-        """As `forward`, which with ``pauses`` yields before each call of the model."""
         self._begun = [None] * self.world_size
         scripts = [
             self._forward_of(rank, parts[rank], float(scales[rank]), pauses)
             for rank in range(self.world_size)
         ]
-        losses = yield from self._walk(scripts, gather)
+        losses = yield from together(scripts, gather, self._num_elements)
         return np.array(losses)
 
     def _forward_of(self, rank: int, part: Array, scale: float, pauses: bool) -> Exchange[float]:
@@ -149,7 +144,7 @@ class Replicas:
         run = Pass(
             parameters=self.weights[rank],
             buffers=self.buffers[rank],
-            into=NO_ARRAYS if self.gradients[rank] else self._own[rank],
+            into=NO_ARRAYS if self.gradients[rank] else self._room(rank),
             samples=part,
             seed=self.scenario.seed,
             step=self.step,
@@ -167,22 +162,14 @@ class Replicas:
         self._begun[rank] = Begun(run, kept, slopes)
         return total
 
-    def backward(self, add: Callable[[list[Array]], list[Array]]) -> None:
+    def walk_backward(self, add: Answer) -> Generator[None, None, None]:
         """Add the gradients of the last forward to those of the step.
 
-        ``add`` is as ``gather`` in forward, in the middle of backward.
-        """
-        _played(self.walk_backward(add))
-
-    def walk_backward(
-        self, add: Callable[[list[Array]], list[Array]]
-    ) -> Generator[None, None, None]:
-        """As `backward`, which yields before each call, the last one first, if forward did.
-
-        The gradients that a call completes are there at the next pause.
+        If forward paused, this yields before each call too, the last one first; the gradients that
+        a call completes are there at the next pause. ``add`` is as ``gather`` in forward.
         """
         scripts = [self._backward_of(rank) for rank in range(self.world_size)]
-        yield from self._walk(scripts, add)
+        yield from together(scripts, add, self._num_elements)
 
     def _backward_of(self, rank: int) -> Exchange[None]:
         begun, waiting = self._begun[rank], list(self.graph.ready_order)
@@ -215,56 +202,33 @@ class Replicas:
             else:
                 total[name] = found[name]
 
-    def _walk(
-        self, scripts: Sequence[Exchange[T]], answer: Callable[[list[Array]], list[Array]]
-    ) -> Generator[None, None, list[T]]:
-        """Run every rank's script; where they yield, all of them are answered together.
-
-        Where they pause, so does the walk.
-        """
-        results: list[Any] = [None] * self.world_size
-        waiting = set(range(self.world_size))
-        told: list[Array | None] = [None] * self.world_size
-
-        def advance(rank: int) -> Array | None:
-            if rank not in waiting:
-                return None
-            try:
-                return scripts[rank].send(told[rank])  # type: ignore[arg-type]  # None starts it
-            except StopIteration as stop:
-                results[rank] = stop.value
-                return None
-
-        while waiting:
-            parts = self._each_rank(advance)
-            waiting = {rank for rank, part in enumerate(parts) if part is not None}
-            if any(part is PAUSE for part in parts):
-                yield
-                told = [None] * self.world_size
-            elif waiting:
-                told = list(answer(_filled(parts)))
-        return results
-
     def run_one(self, rank: int, part: Array, scale: float) -> float:
         """Run forward and backward on one rank alone; its layers must exchange nothing.
 
-        Parameters are as in `forward`, of this rank.
+        Parameters are as in `walk_forward`, of this rank.
 
         Returns
         -------
         float
             The unscaled loss; nan without anything to average.
         """
-        loss = _alone(self._forward_of(rank, part, scale, False))
-        _alone(self._backward_of(rank))
+        loss = alone(self._forward_of(rank, part, scale, False))
+        alone(self._backward_of(rank))
         return loss
 
     def inject(self, rank: int, value: float) -> None:
         """Put a value into the first element of a rank's gradient."""
         self.gradients[rank][self.graph.ready_order[0]].reshape(-1)[0] = value
 
+    def _room(self, rank: int) -> dict[str, Array]:
+        """Memory for a rank's gradients, from its first backward on."""
+        if self._reuses_room and not self._own[rank]:
+            self._own[rank] = {name: np.empty_like(w) for name, w in self.weights[rank].items()}
+        return self._own[rank]
+
     def forget_room(self) -> None:
-        """Give back the memory that gradients are written over from step to step."""
+        """Let every step's gradients have memory of their own."""
+        self._reuses_room = False
         self._own = [{} for _ in self.weights]
 
     # Buffers of what travels -------------------------------------------------------------------
@@ -335,18 +299,18 @@ class Replicas:
         if tensors is self.weights:
             self.trainer.follow(plan.root, names)
 
-    def update(self, step: int, active: Sequence[bool]) -> Update:
+    def update(self, step: int, active: Sequence[bool]) -> list[Update | None]:
         """Let the optimizer change every active rank's weights; forget the gradients.
 
         Returns
         -------
-        Update
-            Of the first active rank.
+        list of Update or None
+            Of each rank; None where it takes no part.
         """
         gradients = self.gradients if self.shards is None else self.shards.take_gradients()
         done = self.trainer.update(gradients, step, active)
         self.gradients = [{} for _ in range(self.world_size)]
-        return next(update for update in done if update is not None)
+        return done
 
     def state_dicts(self) -> list[dict[str, Array]]:
         """Every rank's parameters and buffers, by torch name."""
@@ -364,29 +328,3 @@ class Replicas:
             for weights in every[1:]
             for name in first
         )
-
-
-def _alone(script: Exchange[T]) -> T:
-    """Run a rank's script that exchanges nothing."""
-    try:
-        next(script)
-    except StopIteration as stop:
-        found: T = stop.value
-        return found
-    raise AssertionError("there is nobody to exchange with")
-
-
-def _played(walk: Generator[None, None, T]) -> T:
-    """Run a walk without pauses to its end."""
-    try:
-        next(walk)
-    except StopIteration as stop:
-        found: T = stop.value
-        return found
-    raise AssertionError("there is a pause")
-
-
-def _filled(parts: Sequence[Array | None]) -> list[Array]:
-    """Let ranks without samples take part with zeros."""
-    there = next(part for part in parts if part is not None)
-    return [np.zeros_like(there) if part is None else part for part in parts]

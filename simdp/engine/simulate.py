@@ -15,6 +15,7 @@ from simdp.engine.cohort import Cohort
 from simdp.engine.cohort.keeping import OBSERVED_STEPS
 from simdp.engine.cohort.memory import Ledger
 from simdp.engine.compute import Times
+from simdp.engine.fabrics.vector import FINE_RANKS
 from simdp.engine.neighbourhood import Neighbourhood
 from simdp.engine.network.traffic import Traffic, report
 from simdp.engine.plans import most_transfers, plans_of
@@ -119,6 +120,7 @@ def _play_together(
         scenario.cluster.overheads,
         scenario.collectives.cost.timed,
     )
+    cohort.shows_memory = clock.fabric == "event" or cohort.world_size <= FINE_RANKS
     clock.play(traffic.watch(cohort.run(progress)))
     return Played(cohort, clock, traffic)
 
@@ -143,11 +145,10 @@ def memory_needed(scenario: Scenario) -> Ledger:
     if scenario.strategy.player != "cohort":  # what its ranks keep depends on the clock
         steps = {"steps": OBSERVED_STEPS, "epochs": None}
         short = {"workload": scenario.workload.model_copy(update=steps)}
-        whole, scenario = scenario, scenario.model_copy(update=short)
-        scenario._base = whole.base
-        return play(scenario, TraceBuilder(keep=False)).cohort.ledger
+        return play(scenario.model_copy(update=short), TraceBuilder(keep=False)).cohort.ledger
     slowdown = Slowdown(scenario.cluster, scenario.seed)
     cohort = Cohort(scenario, slowdown, Planner(scenario.cluster))
+    cohort.shows_memory = False
     for _ in cohort.run():
         if not cohort.observed:
             break
@@ -217,5 +218,5 @@ def _network(
         "fabric": clock.fabric,
         "why": clock.why,
         **report(clock.network, moved, step_time, others),
-        "chosen": cohort.launcher.planner.chosen(),
+        "chosen": cohort.launcher.chosen(),
     }

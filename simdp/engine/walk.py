@@ -1,11 +1,20 @@
-"""Walk: numbers that are computed bit by bit, beside a script."""
+"""Walk: numbers that are computed bit by bit, beside a script; of one rank, or of all together."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Generic, TypeVar
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Generic, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
+from simdp.engine.threads import each_rank
+from simdp.workload.layers.base import PAUSE, Exchange
+
+Array = NDArray[Any]
 T = TypeVar("T")
+Answer = Callable[[list[Array]], list[Array]]
+"""Takes the part of each rank, returns what each is sent."""
 
 
 class Walk(Generic[T]):
@@ -34,3 +43,64 @@ class Walk(Generic[T]):
         """What the generator has returned."""
         assert self._result is not None, "it is not at its end"
         return self._result
+
+
+def together(
+    scripts: Sequence[Exchange[T]], answer: Answer, num_elements: int
+) -> Generator[None, None, list[T]]:
+    """Run every rank's script; where they yield, all of them are answered together.
+
+    Where they pause, so does this.
+
+    Parameters
+    ----------
+    scripts : sequence of generator
+        Of each rank: yields parts to exchange, or `PAUSE`.
+    answer : callable
+        Asked once all have yielded; ranks that are done take part with zeros.
+    num_elements : int
+        As for `each_rank`.
+
+    Returns
+    -------
+    list
+        What the scripts return, by rank.
+    """
+    results: list[Any] = [None] * len(scripts)
+    waiting = set(range(len(scripts)))
+    told: list[Array | None] = [None] * len(scripts)
+
+    def advance(rank: int) -> Array | None:
+        if rank not in waiting:
+            return None
+        try:
+            return scripts[rank].send(told[rank])  # type: ignore[arg-type]  # None starts it
+        except StopIteration as stop:
+            results[rank] = stop.value
+            return None
+
+    while waiting:
+        parts = each_rank(advance, len(scripts), num_elements)
+        waiting = {rank for rank, part in enumerate(parts) if part is not None}
+        if any(part is PAUSE for part in parts):
+            yield
+            told = [None] * len(scripts)
+        elif waiting:
+            told = list(answer(_filled(parts)))
+    return results
+
+
+def alone(script: Generator[Any, Any, T]) -> T:
+    """Run a rank's script that exchanges nothing and does not pause."""
+    try:
+        next(script)
+    except StopIteration as stop:
+        found: T = stop.value
+        return found
+    raise AssertionError("there is nobody to exchange with")
+
+
+def _filled(parts: Sequence[Array | None]) -> list[Array]:
+    """Let ranks that are done take part with zeros."""
+    there = next(part for part in parts if part is not None)
+    return [np.zeros_like(there) if part is None else part for part in parts]

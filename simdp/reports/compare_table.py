@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -13,10 +13,19 @@ from simdp.reports.wide_table import wide_table
 from simdp.results.comparison import ComparedPoint, Comparison, short_key, written
 
 FOOT = (
-    "a steady step: its time and exposed communication, mean over ranks; the fullest device's "
-    "memory;\nwhat the rank that sends most sends; rank 0's weights beside the first point's"
+    "a steady step: its time and exposed communication, mean over ranks; the fullest\n"
+    "device's memory; what the rank that sends most sends"
 )
 """What the columns are."""
+
+WEIGHTS_FOOT = (
+    "same weights: rank 0's beside the first point's, but for rounding; in brackets the\n"
+    "largest difference over the largest weight of its parameter"
+)
+"""What the column of weights is."""
+
+FEW, MAX_NAMES = 0.5, 2
+"""Part of the parameters, fewer than which are named if only they differ; names in a line."""
 
 
 def table(comparison: Comparison) -> RenderableType:
@@ -69,7 +78,10 @@ def table(comparison: Comparison) -> RenderableType:
 def _remarks(comparison: Comparison) -> list[str]:
     """Say what the columns mean, what was changed, and why points could not run."""
     lines = [FOOT]
+    if any(point.same_weights is not None for point in comparison.ran):
+        lines.append(WEIGHTS_FOOT)
     lines += comparison.notes
+    lines += _few_that_differ(comparison.ran)
     for point in comparison.points:
         if point.problems:
             more = len(point.problems) - 1
@@ -78,11 +90,33 @@ def _remarks(comparison: Comparison) -> list[str]:
     return lines
 
 
+def _few_that_differ(points: Sequence[ComparedPoint]) -> list[str]:
+    """Name the parameters in which models differ that agree in most, once for all such models.
+
+    What the loss does not feel, as the bias of attention's keys, has rounding for a gradient, and
+    an adaptive optimizer makes of it steps as long as any.
+    """
+    found: dict[tuple[str, ...], list[str]] = {}
+    for point in points:
+        if 0 < len(point.differing) < FEW * (point.num_parameters or 0):
+            found.setdefault(tuple(point.differing), []).append(point.label)
+    lines = []
+    for names, labels in found.items():
+        more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+        lines.append(
+            f"{', '.join(labels)}: other weights in {', '.join(names[:MAX_NAMES])}{more} alone; "
+            "where the losses are the same, the model does not feel them, and rounding decides."
+        )
+    return lines
+
+
 def _same(point: ComparedPoint, metrics: dict[str, Any], is_first: bool) -> str:
     """Tell whether weights are those of the first point, and if not to the bit how far apart."""
     if point.same_weights is None:
         return "-"
     word = "first" if is_first else "yes" if point.same_weights else "no"
+    if 0 < len(point.differing) < FEW * (point.num_parameters or 0):
+        word = f"all but {len(point.differing)} of {point.num_parameters}"
     word += f" ({point.weights_difference:.0e})" if point.weights_difference else ""
     return word + (", ranks differ" if metrics["replicas_identical"] is False else "")
 

@@ -13,6 +13,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from simdp.reports.wide_table import widen
 from simdp.results.comparison import written
 from simdp.results.metrics import per_rank
 from simdp.results.result import Result, Study
@@ -268,6 +269,7 @@ def _sweep(study: Study) -> RenderableType:
         table.add_column(head, justify="right" if head in columns else "left", no_wrap=True)
     for row in zip(*cells.values(), strict=True):
         table.add_row(*row)
+    widen(table)
     return table
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from simdp.results.comparison import short_key
 from simdp.results.validation import CollectiveComparison, Comparison, Summary, Validation, summary
 from simdp.units import format_quantity
 
@@ -27,7 +28,9 @@ def setting(chosen: Mapping[str, Any], leave_out: Sequence[str] = ()) -> str:
     Of values with keys of their own the kind is named, and what stands directly in them.
     """
     said = [
-        f"{_short(key)} {_written(value)}" for key, value in chosen.items() if key not in leave_out
+        f"{short_key(key)} {_written(value)}"
+        for key, value in chosen.items()
+        if key not in leave_out
     ]
     return ", ".join(said)
 
@@ -40,12 +43,6 @@ def in_common(chosen: Sequence[Mapping[str, Any]]) -> list[str]:
         for key, value in first.items()
         if all(key in one and _written(one[key]) == _written(value) for one in others)
     ]
-
-
-def _short(key: str) -> str:
-    """Keep the end of a dotted key that says enough: ``strategy.kind`` is the strategy."""
-    parts = key.removesuffix(".kind").split(".")
-    return ".".join(parts[-2:]) if parts[-1].isdecimal() else parts[-1]
 
 
 def _written(value: Any) -> str:

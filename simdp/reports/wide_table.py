@@ -30,6 +30,11 @@ def wide_table(
         table.add_column(head, justify="right" if is_number else "left", no_wrap=True)
     for row in rows:
         table.add_row(*map(Text, row))
+    widen(table)
+    return table
+
+
+def widen(table: Table) -> None:
+    """Let a table be as wide as its cells are, whatever the terminal is."""
     wide = Console(width=1000)
     table.width = Measurement.get(wide, wide.options, table).maximum
-    return table

@@ -31,10 +31,14 @@ class ComparedPoint:
     weights_difference : float or None
         Largest difference of a weight of rank 0 from that of the first point that has weights,
         over the largest weight of the same parameter; whether other ranks have the same is
-        ``replicas_identical``. None without numbers, where the two
-        models differ, and where a difference is not finite.
+        ``replicas_identical``. None without numbers, where the two models differ, and where a
+        difference is not finite.
     same_weights : bool or None
         Whether that is no more than rounding; None where models cannot be compared.
+    differing : list of str
+        The parameters in which it is more.
+    num_parameters : int or None
+        How many there are to compare; None where models cannot be compared.
     problems : list of str
         Why it could not run; empty where it did.
     """
@@ -47,6 +51,8 @@ class ComparedPoint:
     capacity_bytes: float | None = None
     weights_difference: float | None = None
     same_weights: bool | None = None
+    differing: list[str] = field(default_factory=list)
+    num_parameters: int | None = None
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -112,8 +118,9 @@ class Comparison:
 
 
 def short_key(key: str) -> str:
-    """Keep the end of a dotted key that says enough: ``all_reduce``, ``world_size``."""
-    return key.removesuffix(".kind").rpartition(".")[2]
+    """Keep the end of a dotted key that says enough: ``all_reduce``, ``stragglers.0``."""
+    parts = key.removesuffix(".kind").split(".")
+    return ".".join(parts[-2:]) if parts[-1].isdecimal() else parts[-1]
 
 
 def written(value: Any) -> str:

@@ -150,6 +150,10 @@ class Strategy(Spec):
         """
         return []
 
+    def steps_alone(self, step: int) -> bool:
+        """Whether ranks step by gradients of their own in a step, from 0."""
+        return False
+
     def gradients_stay(self) -> bool:
         """Whether gradients live in buckets, and so keep their memory from step to step."""
         return False

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
+from pydantic import BeforeValidator
 
-from simdp.spec import Bool
+from simdp.spec import Bool, problem
 from simdp.strategies.base import Rank, Script, Strategy, uneven
 from simdp.strategies.ddp import send_all, send_buffers
 from simdp.strategies.partition import Ints, Kept, Partition
@@ -16,6 +17,21 @@ from simdp.workload import Workload
 
 SHOWN = 8
 """Modules that a message lists."""
+
+
+def _true_false_or_except_root(value: object) -> object:
+    if isinstance(value, bool) or value == "except_root":
+        return value
+    raise problem(f"{value!r} is not allowed; known: true, false or except_root.")
+
+
+def _word_or_names(value: object) -> object:
+    if value in ("blocks", "whole") or isinstance(value, list | tuple):
+        return value
+    raise problem(f"{value!r} is not allowed; write blocks, whole or a list of modules' names.")
+
+
+Reshard = Annotated[bool | Literal["except_root"], BeforeValidator(_true_false_or_except_root)]
 
 
 class FullySharded(Strategy):
@@ -51,8 +67,10 @@ class FullySharded(Strategy):
     torch, distributed/fsdp/_runtime_utils.py.
     """
 
-    units: Literal["blocks", "whole"] | tuple[str, ...] = "blocks"
-    reshard_after_forward: Bool | Literal["except_root"] = True
+    units: Annotated[
+        Literal["blocks", "whole"] | tuple[str, ...], BeforeValidator(_word_or_names)
+    ] = "blocks"
+    reshard_after_forward: Reshard = True
     backward_prefetch: Literal["backward_pre", "backward_post", "none"] = "backward_pre"
     forward_prefetch: Bool = False
     limit_all_gathers: Bool = True

@@ -68,6 +68,9 @@ class LocalSGD(Strategy):
     def uses(self, world_size: int, workload: Workload, num_samples: int) -> list[tuple[str, int]]:
         return [("all_reduce", 0), ("broadcast", 0)]
 
+    def steps_alone(self, step: int) -> bool:
+        return step >= self.warmup_steps
+
     def bucket_memory(
         self, parameters: Sequence[Parameter], ready: Sequence[str], itemsize: int
     ) -> float:

@@ -11,6 +11,8 @@ from simdp.cluster import Cluster
 from simdp.cluster.allocators import Allocator
 from simdp.strategies.base import Strategy
 from simdp.strategies.data_parallel import BUFFER_NBYTES
+from simdp.strategies.fsdp import FullySharded
+from simdp.strategies.partition import Partition
 from simdp.workload import Workload
 from simdp.workload.lifetimes import lifetimes
 from simdp.workload.optimizers import Optimizer
@@ -120,15 +122,47 @@ def host_memory_needed(
     whole = world_size * float(model.num_parameters() * itemsize)
     drawing = whole + cores * largest * 8.0
     compared = 2.0 * largest * itemsize * (world_size > 1)  # whether replicas are identical
-    passing = max(_host_passing(workload, world_size, cores), compared)
-    if strategy.one_process:  # every forward broadcasts the weights, piece by piece
-        passing += min(whole, world_size * BUFFER_NBYTES)
+    has_server = strategy.player == "server"  # its workers are served one after the other
+    passing = max(_host_passing(workload, world_size, cores, has_server), compared)
+    if strategy.one_process and workload.mode == "training":
+        # Every forward broadcasts the weights, piece by piece, to those that have samples.
+        active = max(1, sum(size > 0 for size in largest_microbatches(workload, world_size)))
+        passing += active * min(whole / world_size, BUFFER_NBYTES)
     lasting = world_size * _host_lasting(workload, strategy, world_size, num_samples)
+    if has_server:  # it has all that a worker has, and the mean of gradients for theirs
+        lasting *= 1 + 1 / world_size
+    lasting += _host_outputs(workload, world_size, num_samples)
     dealt = strategy.partition(workload, world_size, world_size)
-    if dealt is None or dealt.kept.gradients:
+    if dealt is None:
         return data + max(drawn, drawing, lasting + passing)
-    # Everything is there before it is cut into pieces; then weights and gradients, for a while.
-    return data + max(drawn, drawing, lasting, 2 * whole + passing)
+    # All but gradients is there, and sent, before it is cut into pieces.
+    in_steps = _host_dealt(workload, strategy, dealt, passing)
+    return data + max(drawn, drawing, lasting - whole, *in_steps)
+
+
+def _host_dealt(
+    workload: Workload, strategy: Strategy, dealt: Partition, passing: float
+) -> list[float]:
+    """Bytes of all ranks' arrays that have pieces: at the cut, and at the fullest of a step."""
+    world_size, itemsize = dealt.ranks.size, workload.itemsize
+    state, master = _num_state(workload) * itemsize, workload.precision.has_master
+    one = sum(dealt.sizes.values()) * itemsize
+    whole, groups = float(world_size * one), len(dealt.ranks)
+    cut = (1 + master) * whole + world_size * state + groups * (one + state)
+    # Pieces of weights that stay whole, and have no master weights, are views.
+    pieces = groups * (state + one * (master or not dealt.kept.weights))
+    kept = pieces + dealt.kept.weights * whole
+    if dealt.kept.gradients:
+        return [cut, kept + 2 * whole + passing]  # with the buffers in which they travel
+    units = [world_size * itemsize * dealt.unit_elements(i) for i in range(len(dealt.units))]
+    gathered = 0.0
+    if isinstance(strategy, FullySharded):
+        # The root, the unit at work, and the next one.
+        gathered = units[0] + sum(sorted(units[1:])[-2:])
+        if strategy.reshard_after_forward is False:
+            gathered = whole
+    # Activations are there before gradients; these are whole, and flat, one unit at a time.
+    return [cut, kept + gathered + passing, kept + gathered + groups * one + 2 * max(units)]
 
 
 def _host_lasting(
@@ -136,23 +170,38 @@ def _host_lasting(
 ) -> float:
     """Bytes of a rank's arrays that last from step to step."""
     whole = workload.model.num_parameters() * workload.itemsize
-    state = sum(
+    learns = workload.mode == "training"
+    copies = 1 + learns + workload.precision.has_master
+    # A server's messages are not flattened here; one process has flat buffers piece by piece.
+    if strategy.player != "server" and not (strategy.one_process and learns):
+        copies += world_size > 1 or bool(strategy.uses(world_size, workload, num_samples))
+    copies += strategy.keeps_errors()
+    return float(copies * whole + _num_state(workload) * workload.itemsize)
+
+
+def _num_state(workload: Workload) -> int:
+    """Elements of an optimizer's state of all parameters."""
+    return sum(
         parameter.num_elements * len(workload.optimizer.for_parameter(parameter.name).state_names())
         for parameter in workload.graph.parameters
     )
-    learns = workload.mode == "training"
-    copies = 1 + learns + workload.precision.has_master
-    copies += world_size > 1 or bool(strategy.uses(world_size, workload, num_samples))
-    copies += strategy.keeps_errors()
-    return float(copies * whole + state * workload.itemsize)
 
 
-def _host_passing(workload: Workload, world_size: int, cores: int) -> float:
+def _host_outputs(workload: Workload, world_size: int, num_samples: int) -> float:
+    """Bytes of what inference makes of every sample of a run, which is its result."""
+    if workload.mode == "training":
+        return 0.0
+    steps, each = workload.steps, workload.samples_per_step(world_size)
+    samples = (workload.epochs or 1) * num_samples if steps is None else steps * each
+    return float(samples * prod(workload.model.output_shape()) * workload.itemsize)
+
+
+def _host_passing(workload: Workload, world_size: int, cores: int, in_turn: bool) -> float:
     """Bytes of all ranks' arrays that come and go within a step.
 
     What has 16 bits is kept in 32-bit arrays, rounded weights among it; gradients of a later
     micro-step are there before they are added, and arrays before they are rounded, on the ranks
-    that are being served.
+    that are being served. In turn, a rank is through with backward before the next one begins.
     """
     model, itemsize, low = workload.model, workload.itemsize, workload.precision.low is not None
     accumulate = workload.grad_accum
@@ -163,6 +212,8 @@ def _host_passing(workload: Workload, world_size: int, cores: int) -> float:
     laid_out = LAID_OUT * max(kernels, default=0) * itemsize
     # Without backward, nothing is there of ranks that are not being served.
     several = world_size if workload.mode == "training" else cores
+    if in_turn:
+        several = cores = 1
     rounding = LAID_OUT * low * max(p.num_elements for p in model.parameters()) * itemsize
     rounded = workload.precision.has_master * whole  # else they are among the activations
     on_cores = again * whole + max(laid_out, rounding)

@@ -33,7 +33,8 @@ class ParameterServer(Strategy):
     backup : int
         So many of the slowest gradients of a step are dropped: the server goes on with the first
         ``world_size - backup`` to arrive (ties: the lower rank). Who comes late pulls the newest
-        weights and takes part in that step; the steps in between it leaves out.
+        weights and takes part in that step; the steps in between it leaves out. A rank without
+        samples in a step has nothing to send, and is not among the first.
     max_staleness : int or None
         Asynchronous: a worker that is more than so many steps ahead of the slowest one waits for
         it before it pulls. 0 begins every step together; None never waits.

@@ -1,6 +1,7 @@
 """Rank: the hands that a strategy works with, by what they are for.
 
-The rooms of the runtime rank (`simdp.engine.cohort`) have the same names.
+`Compressing`, `Sharding` and `Scattering` are called as the rooms of the runtime rank that do it
+(`simdp.engine.cohort`); the rest is in its rooms `computing`, `buckets`, `keeping` and its base.
 """
 
 from __future__ import annotations

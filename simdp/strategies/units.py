@@ -179,12 +179,13 @@ class UnitWalk:
             if unit.last_used == number:
                 yield from self._gather(unit)
                 if self.rules.backward_prefetch == "backward_pre":
-                    yield from self._gather_after(place)
+                    yield from self._gather_after(place, number)
                 yield from self._need(unit)
 
-    def _gather_after(self, place: int) -> Script:
+    def _gather_after(self, place: int, number: int) -> Script:
         for unit in self.back[place + 1 : place + 2]:
-            yield from self._gather(unit)
+            if unit.first_used < number:  # else its backward is over: the root ends after it
+                yield from self._gather(unit)
 
     def _take_gradient(self, name: str) -> Script:
         unit = self.home[name]
@@ -197,7 +198,7 @@ class UnitWalk:
             if unit.first_used == number:
                 yield from self._free(unit)
                 if self.rules.backward_prefetch == "backward_post":
-                    yield from self._gather_after(place)
+                    yield from self._gather_after(place, number)
                 yield from self._send(unit.number)
 
     def _send(self, unit: int) -> Script:

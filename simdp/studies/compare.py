@@ -25,9 +25,11 @@ from simdp.errors import ScenarioError
 from simdp.measured import world_size
 from simdp.overrides import Raw, as_written, grid, sweep_problems
 from simdp.results.comparison import PLAIN_KEYS, ComparedPoint, Comparison
+from simdp.results.metrics import num_warm_up
 from simdp.scenario import Scenario, checked
 from simdp.spec import problems
 from simdp.strategies import AnyStrategy
+from simdp.strategies.local_sgd import LocalSGD
 from simdp.studies.comparable import STRATEGY, kind_of, make_comparable
 
 Weights = dict[str, NDArray[Any]]
@@ -132,14 +134,33 @@ def _played(
         point = ComparedPoint(chosen)
         try:
             point.changed, said = make_comparable(raw, several)
-            first = _play(point, checked(raw, base, largest), first)
-            notes.update(dict.fromkeys(said))
+            scenario = checked(raw, base, largest)
+            first = _play(point, scenario, first)
+            notes.update(dict.fromkeys(said + _parts_of_periods(scenario)))
         except ScenarioError as error:
             point.problems = error.problems
         compared.append(point)
     if all(point.problems for point in compared):
         raise ScenarioError(_wrong_with_all(compared))
     return compared, list(notes)
+
+
+def _parts_of_periods(scenario: Scenario) -> list[str]:
+    """Say where the steps that metrics count are no whole number of Local SGD's periods."""
+    strategy, n = scenario.strategy, scenario.cluster.world_size
+    if not isinstance(strategy, LocalSGD):
+        return []
+    num_steps, every = scenario.workload.num_steps(n, scenario.base), strategy.local_steps
+    first = max(num_warm_up(num_steps), strategy.warmup_steps)
+    local = range(first + 1, num_steps + 1)
+    averages = sum((step - strategy.warmup_steps) % every == 0 for step in local)
+    if averages * every == len(local):
+        return []
+    whole = first + every * max(1, round(len(local) / every))
+    return [
+        f"local_sgd averages weights every {every} steps; steps counted here: {len(local)}, "
+        f"averages among them: {averages}; set workload.steps: {whole}, for whole periods."
+    ]
 
 
 def _wrong_with_all(compared: Sequence[ComparedPoint]) -> list[str]:
@@ -173,11 +194,13 @@ def _play(point: ComparedPoint, scenario: Scenario, first: Weights | None) -> We
     weights = {name: array for name, array in result.replicas[0].items() if name in names}
     reference = weights if first is None else first
     if _same_shapes(reference, weights):
-        difference = _largest_difference(reference, weights)
+        differences = _differences(reference, weights)
+        largest = max(differences.values(), default=0.0)
         # Rounding may take half of the digits; a wrong or missing gradient takes more.
         rounding = float(np.sqrt(np.finfo(workload.dtype).eps))
-        point.weights_difference = difference if math.isfinite(difference) else None
-        point.same_weights = difference <= rounding
+        point.weights_difference = largest if math.isfinite(largest) else None
+        point.differing = [name for name, apart in differences.items() if apart > rounding]
+        point.same_weights, point.num_parameters = not point.differing, len(differences)
     return reference
 
 
@@ -198,18 +221,19 @@ def _same_shapes(first: Weights, second: Weights) -> bool:
     }
 
 
-def _largest_difference(first: Weights, second: Weights) -> float:
-    """Largest difference from the first over the largest weight of the same parameter.
+def _differences(first: Weights, second: Weights) -> dict[str, float]:
+    """Largest difference from the first over the largest weight, of each parameter.
 
     Infinite where a weight that differs is not finite.
     """
-    worst = 0.0
+    found = {}
     for name, array in first.items():
         if second[name].tobytes() == array.tobytes():
+            found[name] = 0.0
             continue
         with np.errstate(invalid="ignore", over="ignore"):
             apart = float(np.abs(second[name].astype(np.float64) - array).max())
             scale = float(np.abs(array).max()) or 1.0
         share = apart / scale
-        worst = max(worst, share if math.isfinite(share) else math.inf)
-    return worst
+        found[name] = share if math.isfinite(share) else math.inf
+    return found

@@ -19,6 +19,7 @@ from simdp.studies.validate import validate
 PICTURES = (
     ("8gpu_ring", "timeline"),
     ("8gpu_ring", "loss"),
+    ("compression", "loss"),
     ("fsdp_prefetch", "timeline"),
     ("gpu0_memory", "memory"),
     ("hierarchical", "bandwidth"),

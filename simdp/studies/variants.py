@@ -41,9 +41,7 @@ def with_values(
         if not where:
             raise
         raise ScenarioError([f"{where}: {line}" for line in error.problems]) from None
-    changed = scenario.model_copy(update=made)
-    changed._base = scenario.base
-    return changed
+    return scenario.model_copy(update=made)
 
 
 def _made(scenario: Scenario, raw: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

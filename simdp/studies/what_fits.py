@@ -93,13 +93,15 @@ def what_fits_in_words(scenario: Scenario) -> str:
 
 
 def _is_whole(scenario: Scenario, memory: Mapping[str, int]) -> bool:
-    """Whether what every rank has of the model is too much, and no rank has less than all of it."""
-    workload, cluster = scenario.workload, scenario.cluster
-    tensors = len(workload.optimizer.state_names())
-    state = workload.model.num_parameters() * workload.itemsize * tensors
-    kept = sum(memory[part] for part in ("parameters", "gradients", "optimizer_state", "buckets"))
+    """Whether a rank has no room for what it keeps of the model whole, beside its own pieces."""
+    cluster = scenario.cluster
+    n = cluster.world_size
+    dealt = scenario.strategy.partition(scenario.workload, cluster.local_size, n)
+    parts = ["parameters"] if dealt is None or dealt.kept.weights else []
+    parts += ["gradients", "buckets"] if dealt is None or dealt.kept.gradients else []
+    parts += ["optimizer_state"] if dealt is None else []
     room = max(device.memory for device in cluster.devices()) / cluster.ranks_per_device
-    return memory["optimizer_state"] >= state and kept > room
+    return sum(memory[part] for part in parts) > room
 
 
 def _tried(scenario: Scenario) -> Iterator[Need | None]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import cache
 from math import prod
 from typing import Literal, NamedTuple
 
@@ -216,9 +217,10 @@ class _Following:
             value = self.first + number
             found.append((self._value(value, block), self._nbytes(value), 0.0))
         found.append((("beside", number), kept.nbytes, kept.fixed))
-        learned = sum(parameter.num_elements for parameter in call.layer.parameters())
-        if learned and _itemsize(dtype) < self.stored:  # autocast's copies of the weights
-            found.append((("weights", number), 0.0, float(learned * _itemsize(dtype))))
+        if _itemsize(dtype) < self.stored:  # autocast's copies of the weights
+            learned = sum(parameter.num_elements for parameter in call.layer.parameters())
+            if learned:
+                found.append((("weights", number), 0.0, float(learned * _itemsize(dtype))))
         return found
 
     def _is_batch(self, token: Token) -> bool:
@@ -325,5 +327,6 @@ class _Following:
         return Stage(taken, self._changed())
 
 
+@cache
 def _itemsize(dtype: str) -> int:
     return numpy_dtype(dtype).itemsize

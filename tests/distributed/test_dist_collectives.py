@@ -204,6 +204,12 @@ def test_arguments_that_differ_are_refused(refused, one, other, said):
     assert said in refused(lambda rank: other() if rank else one())
 
 
+def _read_only():
+    tensor = np.zeros(1)
+    tensor.flags.writeable = False
+    return tensor
+
+
 @pytest.mark.parametrize(
     ("call", "said"),
     [
@@ -264,13 +270,73 @@ def test_arguments_that_differ_are_refused(refused, one, other, said):
         ),
         (
             lambda: dist.all_to_all_single(np.zeros(3), np.zeros(3), None, [-1, 4]),
-            "all_to_all_single: input_split_sizes [-1, 4] must be 2 numbers >= 0 that add up to 3, "
-            "the rows of input.",
+            "all_to_all_single: input_split_sizes [-1, 4] must be a list of 2 whole numbers >= 0 "
+            "that add up to 3, the rows of input.",
+        ),
+        (
+            lambda: dist.all_to_all_single(np.zeros(4), np.zeros(4), None, [1.5, 2.5]),
+            "all_to_all_single: input_split_sizes [1.5, 2.5] must be a list of 2 whole numbers >= "
+            "0 that add up to 4, the rows of input.",
+        ),
+        (
+            lambda: dist.all_to_all_single(np.zeros(4), np.zeros(4), None, 2),
+            "all_to_all_single: input_split_sizes 2 must be a list of 2 whole numbers >= 0 that "
+            "add up to 4, the rows of input.",
+        ),
+        (
+            lambda: dist.scatter(np.zeros(2), np.zeros((2, 2))),
+            "scatter: scatter_list must be a list with a tensor for each of 2 ranks, got a "
+            "ndarray.",
+        ),
+        (
+            lambda: dist.scatter(np.zeros(2), np.zeros((2, 2)), src=1),
+            "scatter: scatter_list belongs to rank 1 alone; leave it out elsewhere.",
+        ),
+        (
+            lambda: dist.all_gather([np.zeros(1), _read_only()], np.zeros(1)),
+            "all_gather: tensor_list is read-only; give a copy, tensor_list.copy().",
         ),
     ],
 )
 def test_a_wrong_argument_is_one_line(refused, call, said):
     assert refused(lambda rank: call() if rank == 0 else None) == said
+
+
+def test_what_overflows_is_inf_and_nobody_is_told(run):
+    # Warnings are errors in tests.
+    def program(rank):
+        tensor = np.full(2, 60_000, np.float16)
+        dist.all_reduce(tensor)
+        return tensor.tolist()
+
+    assert run(program).values == [[np.inf, np.inf]] * 4
+
+
+def test_all_to_all_names_the_ranks_that_do_not_agree(refused):
+    def program(rank):
+        sizes = [[1, 1], [2, 1]][rank]
+        dist.all_to_all([np.zeros(1), np.zeros(1)], [np.zeros(size) for size in sizes])
+
+    assert refused(program).endswith(
+        "in all_to_all(float64[2]) rank 1 sends 2 elements to rank 0, which expects 1; give both "
+        "the same."
+    )
+
+
+@pytest.mark.parametrize("name", ["wait", "is_completed"])
+def test_a_handle_belongs_to_the_rank_that_made_it(refused, name):
+    works = {}
+
+    def program(rank):
+        if rank == 0:
+            works[0] = dist.all_reduce(np.zeros(1), async_op=True)
+            works[0].wait()
+        getattr(works[0], name)()
+
+    assert refused(program) == (
+        f"{name}: rank 1 asks for all_reduce(float64[1], op=SUM) of rank 0; let each rank wait for "
+        "its own calls."
+    )
 
 
 def test_a_handle_that_is_asked_for_ever_is_told_that_no_time_passes(refused):

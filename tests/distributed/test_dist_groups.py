@@ -134,6 +134,10 @@ def test_making_a_group_waits_for_all_ranks(run):
             "new_group: ranks [] must be some of 0 ... 1, each once and one at least.",
         ),
         (
+            lambda: dist.new_group(1),
+            "new_group: ranks is 1; give a list of ranks, as [1].",
+        ),
+        (
             lambda: dist.new_group([1, 1]),
             "new_group: ranks [1, 1] must be some of 0 ... 1, each once and one at least.",
         ),
@@ -145,6 +149,19 @@ def test_making_a_group_waits_for_all_ranks(run):
 )
 def test_a_wrong_argument_is_one_line(refused, call, said):
     assert refused(lambda rank: call() if rank == 0 else None) == said
+
+
+def test_who_gets_hold_of_a_group_of_others_is_no_member(run):
+    shared = {}
+
+    def program(rank):
+        mine = dist.new_group([0])
+        if rank == 0:
+            shared["group"] = mine
+        dist.barrier()
+        return dist.get_rank(shared["group"])
+
+    assert run(program).values == [0, -1, -1, -1]
 
 
 def test_a_stranger_cannot_ask_for_the_backend(refused):
@@ -192,7 +209,7 @@ def test_outside_of_a_program_nobody_is_a_rank():
         dist.get_rank()
     assert str(caught.value) == (
         "get_rank: this code runs on no rank; start it with python -m simdp exec PROGRAM.py, or "
-        "with simdp.distributed.launch."
+        "with simdp.distributed.launch; threads that a rank starts are no ranks."
     )
 
 

@@ -4,6 +4,7 @@ import os
 import sys
 import threading
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -107,6 +108,15 @@ def test_compute_takes_what_it_says_or_what_the_device_takes(box):
         assert found == (0.25, pytest.approx(expected))
 
 
+@pytest.mark.parametrize("number", [np.float32(0.5), np.float64(0.5), np.int64(2), 2])
+def test_numbers_of_numpy_are_numbers(box, number):
+    def program(rank):
+        dist.compute(seconds=number)
+        return dist.clock()
+
+    assert dist.launch(program, 2, cluster=box).values == [float(number)] * 2
+
+
 def test_work_runs_beside_communication(run):
     def program(rank):
         work = dist.all_reduce(np.zeros(10**6), async_op=True)
@@ -183,6 +193,12 @@ def test_ranks_run_in_the_order_of_time(box):
             lambda: dist.compute(flops=float("nan")),
             "compute: flops is nan; give a finite number >= 0.",
         ),
+        (
+            lambda: dist.compute(10**400),
+            f"compute: seconds is {10**400}; give a finite number >= 0.",
+        ),
+        (lambda: dist.compute("1"), "compute: seconds is '1'; give a finite number >= 0."),
+        (lambda: dist.compute(1, name=["a"]), "compute: name is ['a']; give a string."),
         (
             lambda: dist.compute(1, activity="sleep"),
             "compute: unknown activity 'sleep'; known: compute, forward, backward, update.",
@@ -382,6 +398,80 @@ def test_a_script_that_is_wrong_is_one_line(script, tmp_path):
     assert missing.value.problems == [f"{tmp_path / 'nowhere.py'}: there is no such file."]
 
 
+def test_a_module_whose_import_waits_for_others_is_refused_and_does_not_hang(script, tmp_path):
+    (tmp_path / "begins_by_itself.py").write_text(
+        "import simdp.distributed as dist\ndist.init_process_group()\n"
+    )
+    with pytest.raises(ProgramError) as caught:
+        script("import begins_by_itself\n")
+    place = tmp_path / "begins_by_itself.py"
+    assert str(caught.value) == (
+        f"rank 0, {place}:2: the import of begins_by_itself waits for other ranks, which Python "
+        "does not let import it meanwhile; put the calls of the module into a function, and call "
+        "it after the import."
+    )
+    assert no_rank_is_left()
+
+
+def test_where_a_program_goes_nobody_follows(script, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    script("import os\nif os.environ['RANK'] == '0':\n    os.chdir('sub')\n")
+    assert Path.cwd() == tmp_path
+
+
+def test_programs_of_several_threads_take_turns_and_a_rank_may_launch_one(box):
+    seen, before = [], os.environ
+
+    def inner(rank):
+        dist.init_process_group()
+        dist.barrier()
+        return os.environ["RANK"]
+
+    def program(rank, name):
+        seen.append(name)
+        dist.init_process_group()
+        for _ in range(20):
+            dist.barrier()
+            assert os.environ["RANK"] == str(rank)
+        found = dist.launch(inner, 2, cluster=box).values
+        seen.append(name)
+        return found, os.environ["RANK"], dist.get_rank()
+
+    done = {}
+
+    def start(name):
+        done[name] = dist.launch(program, 2, cluster=box, args=(name,)).values
+
+    threads = [threading.Thread(target=start, args=(name,)) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert done["a"] == done["b"] == [(["0", "1"], str(rank), rank) for rank in range(2)]
+    assert seen in (list("aaaabbbb"), list("bbbbaaaa"))
+    assert os.environ is before
+
+
+def test_a_thread_of_a_rank_is_no_rank(run):
+    def program(rank):
+        said = []
+
+        def ask():
+            try:
+                dist.get_rank()
+            except ProgramError as error:
+                said.append(str(error))
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        thread.join()
+        return said
+
+    for (line,) in run(program).values:
+        assert line.endswith("; threads that a rank starts are no ranks.")
+
+
 # Clusters ---------------------------------------------------------------------------------------
 
 
@@ -459,3 +549,12 @@ def test_a_picture_is_called_by_its_program_and_names_no_step(box):
     assert ax.get_title(loc="left") == "Timeline of busy"
     assert not [word for word in words if "step" in word]
     assert any(word.startswith("all_reduce") for word in words)
+
+
+def test_more_ranks_than_threads_can_serve_are_refused():
+    with pytest.raises(ScenarioError) as caught:
+        dist.launch(lambda rank: None, world_size=100_000)
+    assert caught.value.problems == [
+        "world_size: a rank program runs a thread for each rank, and 1024 of them at most, not "
+        "100000; use python -m simdp collective for larger clusters."
+    ]

@@ -1,5 +1,6 @@
 """When comm hooks work, what they send, and what they keep in memory."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import simdp
 from simdp.collectives import closed_forms
 from simdp.engine.cohort import compressing
 from simdp.engine.compression.kernels import orthonormal
+from simdp.results.memory import PARTS
 from simdp.scenario import checked
 
 ALPHA, BANDWIDTH, WORLD_SIZE = 2e-6, 10e9, 4
@@ -101,6 +103,23 @@ def test_p_is_computed_behind_backward_and_its_sum_travels_before_that_of_q():
     assert after.end - after.start == pytest.approx(last, rel=1e-9)
     (update,) = spans(result, "update")
     assert update.start == pytest.approx(after.end, rel=1e-12)
+
+
+def test_backward_goes_on_when_a_bucket_has_been_put_together_again():
+    """torch's hook ends in a synchronize; before its start, buckets travel behind backward."""
+    apart = {"bucket_cap": "0 B"}
+    result = simulate({**POWER, "start_step": 2}, MLP, steps=4, strategy=apart)
+    sent = spans(result, "comm", step=2)
+    matrices = [span for span in sent if span.name.endswith(" P")]
+    ends = [span.end for span in spans(result, "compress", 2) if span.name.endswith("P Q")]
+    assert (len(matrices), len(ends)) == (2, 6)
+    for activity in ("backward", "update"):
+        for work in spans(result, activity, 2):
+            assert not any(work.start < s.end and s.start < work.end for s in sent)
+    hidden = spans(result, "comm")
+    assert any(
+        w.start < s.end and s.start < w.end for w in spans(result, "backward") for s in hidden
+    )
 
 
 def test_power_sgd_sends_its_factors_and_what_is_not_worth_it():
@@ -241,11 +260,23 @@ def test_what_a_hook_keeps_is_in_memory_from_the_start(hook, kept):
     assert result - plain == kept
 
 
-@pytest.mark.parametrize("hook", [POWER, TOP_K])
+@pytest.mark.parametrize("hook", [POWER, TOP_K, "bf16"])
 def test_what_a_hook_needs_for_a_while_it_gives_back(hook):
     holdings = [h for h in simulate(hook).trace.memory if h.step >= 0]
     assert sum(h.nbytes for h in holdings) == pytest.approx(0.0)
     assert max(h.nbytes for h in holdings) > 0
+
+
+@pytest.mark.parametrize("hook", ["fp16", "bf16"])
+def test_a_bucket_of_sixteen_bits_lies_beside_that_of_the_gradients_until_it_is_back(hook):
+    plain, half = (simulate(h, model=MLP) for h in ("none", hook))
+    gradients = sum(plain.metrics["bucket_bytes"])
+    held = [
+        [h.nbytes for h in r.trace.memory if (h.step, PARTS[h.part]) == (1, "temporary")]
+        for r in (plain, half)
+    ]
+    assert Counter(held[1]) - Counter(held[0]) == Counter([gradients / 2, -gradients / 2])
+    assert half.metrics["memory_bytes"]["buckets"] == plain.metrics["memory_bytes"]["buckets"]
 
 
 # Sixteen bits, and gradients that are added up first ---------------------------------------------

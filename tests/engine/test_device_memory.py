@@ -82,6 +82,15 @@ def test_the_ledger_tells_ranks_apart_only_where_they_differ():
     assert len(ledger._peak) == 3
 
 
+def test_peaks_are_known_where_the_clock_is_not_told(monkeypatch):
+    told = simdp.simulate(scenario())
+    monkeypatch.setattr("simdp.engine.simulate.FINE_RANKS", 1)
+    untold = simdp.simulate(scenario())
+    assert told.trace.memory
+    assert not untold.trace.memory
+    assert untold.metrics == told.metrics
+
+
 # A step of plain replicas ------------------------------------------------------------------------
 
 

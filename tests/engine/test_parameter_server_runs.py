@@ -173,6 +173,28 @@ def test_a_step_takes_the_first_gradients_and_counts_the_others(n, seed, jitter,
     assert server["staleness"]["max"] == 0
 
 
+@pytest.mark.parametrize("backup", [1, 2, 3])
+@pytest.mark.parametrize("cluster", [{"topology": "switch"}, JITTER], ids=["even", "jitter"])
+def test_a_worker_without_samples_takes_nobodys_place(backup, cluster):
+    """torch.chunk hands out 2, 2, 2, and rank 3 gets nothing."""
+    few = {"microbatch": None, "global_batch": 6}
+    result = play({**SYNC, "backup": backup}, 4, {**cluster}, **few)
+    assert result.server["applied"] == 4 * min(4 - backup, 3)
+    assert all(losses[3] is None for losses in result.metrics["loss_per_rank"])
+    assert result.metrics["bytes_sent_per_rank"][3] == 0
+    parts = ("compute_s", "update_s", "exposed_comm_s", "wait_s", "other_s")
+    m = result.metrics
+    assert sum(m[key] for key in parts) == pytest.approx(m["step_time_s"], rel=1e-12)
+
+
+def test_a_backup_that_no_batch_needs_waits_for_all_that_have_samples():
+    """The fourth rank has none, and nobody is dropped: the mean of three gradients is applied."""
+    few = {"microbatch": None, "global_batch": 6}
+    four, three = play({**SYNC, "backup": 1}, 4, JITTER, **few), play(SYNC, 3, JITTER, **few)
+    assert four.metrics["loss"] == three.metrics["loss"]
+    assert (four.server["dropped"], four.server["applied"]) == (0, 12)
+
+
 def test_ties_go_to_the_lower_rank():
     result = play({**SYNC, "backup": 2}, 4, {"topology": "switch"})
     for losses in result.metrics["loss_per_rank"]:

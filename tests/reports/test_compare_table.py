@@ -72,6 +72,32 @@ def test_weights_are_the_same_or_differ_by_a_number_or_by_none():
     }
 
 
+def test_models_that_differ_in_few_parameters_name_them_once():
+    few = {"weights_difference": 2.0, "same_weights": False, "num_parameters": 41}
+    bias = ["layer.0.key.bias", "layer.1.key.bias", "layer.2.key.bias"]
+    found = comparison(
+        ran("single"),
+        ran("ddp", differing=bias, **few),
+        ran("fsdp", differing=bias, **few),
+        ran("apex", differing=[f"p{i}" for i in range(30)], **few),
+    )
+    lines = printed(found)
+    ends = [line.split("1.25  ")[-1] for line in lines[4:7]]
+    assert ends == ["all but 3 of 41 (2e+00)"] * 2 + ["no (2e+00)"]
+    (said,) = [line for line in lines if "key.bias" in line]
+    assert said == (
+        "ddp, fsdp: other weights in layer.0.key.bias, layer.1.key.bias and 1 more alone; where "
+        "the losses are the same, the model does not feel them, and rounding decides."
+    )
+
+
+def test_the_column_of_weights_is_explained_where_there_is_one():
+    bare = {"loss": None, "weights_difference": None, "same_weights": None}
+    assert any(line.startswith("same weights: rank 0's") for line in printed(comparison()))
+    lines = printed(comparison(ran("single", **bare), ran("ddp", **bare)))
+    assert not any("same weights" in line for line in lines)
+
+
 def test_without_numbers_there_are_no_columns_for_them():
     bare = {"loss": None, "weights_difference": None, "same_weights": None}
     head = printed(comparison(ran("single", **bare), ran("ddp", **bare)))[1]

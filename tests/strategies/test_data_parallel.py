@@ -12,6 +12,7 @@ from simdp.errors import ScenarioError
 from simdp.scenario import checked
 from simdp.strategies.buckets import assign
 from simdp.strategies.data_parallel import BUFFER_NBYTES, DataParallel, pieces
+from simdp.strategies.memory import host_memory_needed
 from simdp.workload.layers.parameter import Parameter, constant
 
 MiB = 2**20
@@ -146,3 +147,24 @@ def test_what_it_calls_depends_on_whether_anything_is_learned():
 def test_fewer_samples_than_devices_are_no_problem():
     raw = scenario(global_batch=3)
     assert checked(raw, Path()).workload.global_batch == 3
+
+
+# Memory of this machine --------------------------------------------------------------------------
+
+
+def needed(**workload):
+    chosen = checked(scenario(model={"kind": "mlp", "widths": [400, 300]}, **workload), Path())
+    return host_memory_needed(chosen.workload, chosen.strategy, 4, 64)
+
+
+def test_devices_without_samples_get_no_copy_of_the_model():
+    copy = 4 * (400 * 300 + 300)
+    assert needed(global_batch=4) - needed(global_batch=2) == 2 * copy
+
+
+def test_outputs_of_inference_are_kept_to_the_end():
+    steps = [needed(mode="inference", steps=number) for number in (2000, 3000)]
+    assert steps[1] - steps[0] == 1000 * 30 * 300 * 4
+    epochs = [needed(mode="inference", epochs=number) for number in (2000, 3000)]
+    assert epochs[1] - epochs[0] == 1000 * 64 * 300 * 4
+    assert needed(mode="inference") == needed(mode="inference", epochs=1)

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from sharded_runs import elements, play, sent, spans
 from small_workload import LINEAR, workload
 
+from simdp.errors import ScenarioError
+from simdp.results.memory import PARTS
 from simdp.strategies.fsdp import FSDP
 
 DEEP = {"widths": [1024] * 7, "microbatch": 256, "dtype": "float32", "numerics": False}
@@ -170,6 +172,46 @@ def test_names_that_are_of_no_module_are_refused_with_those_there_are():
     assert FSDP(units=("layers.1",)).problem_with(2, mlp) is None
 
 
+@pytest.mark.parametrize("value", ["root", "false", 1])
+def test_when_units_are_freed_is_told_by_three_words(value):
+    with pytest.raises(ScenarioError) as caught:
+        play({"kind": "fsdp", "reshard_after_forward": value}, 2)
+    assert str(caught.value) == (
+        f"strategy.reshard_after_forward: {value!r} is not allowed; known: true, false or "
+        "except_root."
+    )
+
+
+@pytest.mark.parametrize("value", ["blok", 3])
+def test_units_are_told_by_a_word_or_by_names(value):
+    with pytest.raises(ScenarioError) as caught:
+        play({"kind": "fsdp", "units": value}, 2)
+    assert caught.value.problems == [
+        f"strategy.units: {value!r} is not allowed; write blocks, whole or a list of modules' "
+        "names."
+    ]
+
+
 def test_ranks_with_different_numbers_of_samples_are_refused():
     wrong = FSDP().problem_with(2, workload(samples_per_rank=[3, 5]))
     assert "ranks have different numbers of samples" in wrong
+
+
+@pytest.mark.parametrize("when", ["none", "backward_pre", "backward_post"])
+def test_what_the_root_ends_after_is_not_gathered_again(when):
+    """The embedding is the root's, and its backward is the last: all blocks are through."""
+    result = play(
+        {"kind": "fsdp", "backward_prefetch": when},
+        4,
+        model={"kind": "gpt2", "sequence_length": 8},
+        dataset={"kind": "tokens", "num_samples": 64},
+        dtype="float32",
+        numerics=False,
+        steps=3,
+    )
+    on_rank = [s for s in result.trace.spans if s.rank == 0 and s.step == 1 and s.lane == "comm"]
+    gathers = [s.name for s in on_rank if s.name.startswith("all_gather unit")]
+    assert len(gathers) == 2 * 13
+    assert all(gathers.count(name) == 2 for name in gathers)
+    part = PARTS.index("gathered")
+    assert sum(h.nbytes for h in result.trace.memory if h.part == part and 0 in h.ranks) == 0

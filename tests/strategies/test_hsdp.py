@@ -9,6 +9,7 @@ from sharded_runs import elements, play, sent, spans
 from small_workload import workload
 
 import simdp
+from simdp.engine import clocks
 from simdp.errors import ScenarioError
 from simdp.scenario import checked
 from simdp.strategies.hsdp import HSDP
@@ -92,6 +93,28 @@ def test_a_network_card_that_both_streams_need_is_shared():
     result = play({"kind": "hsdp", "shard_size": 4}, 8, NODES, numerics=False)
     assert result.network["fabric"] == "event"
     assert "is shared" in result.network["why"]
+
+
+def test_fixed_shares_stand_in_where_a_groups_collective_has_too_many_transfers(monkeypatch):
+    few = play("hsdp", 8, NODES, **DEEP)
+    chunks = -(-4 * elements(DEEP["widths"]) // 2**19)
+    longest = chunks * 3 * 2  # a broadcast along four nodes, by both ranks of a node
+    monkeypatch.setattr(clocks, "MAX_EVENT_TRANSFERS", longest)
+    assert play("hsdp", 8, NODES, **DEEP).network["fabric"] == few.network["fabric"] == "event"
+    monkeypatch.setattr(clocks, "MAX_EVENT_TRANSFERS", longest - 1)
+    many = play("hsdp", 8, NODES, **DEEP)
+    assert many.network["fabric"] == "fixed-share vector"
+    assert many.network["why"].endswith(f"is shared, by a collective of {longest} transfers")
+    for name in ("step_time_s", "comm_s", "exposed_comm_s"):
+        assert many.metrics[name] == pytest.approx(few.metrics[name], rel=1e-9)
+
+
+def test_what_was_chosen_for_groups_is_told_with_their_names():
+    raw = play("hsdp", 4, NODES, numerics=False).scenario
+    raw["collectives"] |= {"all_gather": "auto", "all_reduce": "auto"}
+    chosen = simdp.simulate(checked(raw, Path())).network["chosen"]
+    assert set(chosen) == {"all_gather (shard)", "all_reduce (replicate)"}
+    assert all(entries for entries in chosen.values())
 
 
 def test_where_nodes_are_slow_replicas_of_nodes_beat_shards_over_all():

@@ -209,3 +209,15 @@ def test_a_parameter_without_a_gradient_is_refused_in_the_warm_up_alone():
         "set warmup_steps: 0."
     )
     assert LocalSGD().problem_with(2, spare) is None
+
+
+@pytest.mark.parametrize("numerics", [True, False])
+def test_every_rank_skips_by_itself_what_its_own_gradients_spoil(numerics):
+    amp = {"dtype": "float32", "precision": {"kind": "amp", "dtype": "float16"}}
+    fault = {"inject": [{"kind": "inf", "rank": 1, "step": 2}], "steps": 3}
+    result = local(8, numerics=numerics, **amp, **fault)
+    assert result.metrics["skipped_steps"] == [2]
+    updates = [s for s in result.trace.spans if s.name == "optimizer" and s.step == 1]
+    assert {s.rank: s.end > s.start for s in updates} == {0: True, 1: False, 2: True}
+    together = local(8, numerics=numerics, warmup_steps=3, **amp, **fault)
+    assert not [s for s in together.trace.spans if s.name == "optimizer" and s.step == 1]

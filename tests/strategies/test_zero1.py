@@ -12,6 +12,7 @@ from small_workload import LINEAR, workload
 from simdp.strategies.zero1 import Zero1
 
 PIECES = {"kind": "zero1", "communication": "reduce_scatter"}
+MANY = {"kind": "regression", "num_samples": 2400}
 
 
 @settings(max_examples=10)
@@ -40,6 +41,13 @@ def test_broadcasts_are_started_together_and_follow_each_other():
     found = [s for s in spans(play("zero1", 3), rank=1) if s.name.startswith("broadcast")]
     for before, after in pairwise(found):
         assert after.start >= before.end - 1e-15
+
+
+def test_broadcasts_along_many_ranks_leave_no_span_for_every_transfer():
+    for world_size, expected in ((32, True), (33, False)):
+        trace = play("zero1", world_size, numerics=False, dataset=MANY).trace
+        found = [s.name for s in trace.spans if s.activity == "transfer" and s.rank == 3]
+        assert any(name.startswith("parameters") for name in found) is expected
 
 
 def test_buffers_follow_rank_0_in_torchs_way_unless_told_otherwise():

@@ -225,6 +225,38 @@ def test_weights_of_another_rate_differ_by_their_share_of_the_largest(lay, tmp_p
     assert not found.same_weights
 
 
+def test_parameters_that_differ_are_named(lay):
+    frozen = {"kind": "sgd", "lr": 0.1, "param_groups": [{"params": ["layers.0.*"], "lr": 0.2}]}
+    found = lay({"workload.optimizer": [WORKLOAD["optimizer"], frozen]})
+    assert [point.num_parameters for point in found.points] == [4, 4]
+    assert found.points[0].differing == []
+    assert "layers.0.weight" in found.points[1].differing
+
+
+@pytest.mark.parametrize(
+    ("every", "warm_up", "steps", "counted", "averages", "whole"),
+    [(4, 0, 3, 2, 0, 5), (4, 0, 10, 9, 2, 9), (2, 4, 7, 3, 1, 8)],
+)
+def test_periods_of_local_sgd_that_are_cut_off_are_told(
+    lay, every, warm_up, steps, counted, averages, whole
+):
+    local = {"kind": "local_sgd", "local_steps": every, "warmup_steps": warm_up}
+    found = lay({"strategy": ["ddp", local]}, {"workload.steps": steps, "numerics": False})
+    assert found.notes[-1] == (
+        f"local_sgd averages weights every {every} steps; steps counted here: {counted}, averages "
+        f"among them: {averages}; set workload.steps: {whole}, for whole periods."
+    )
+
+
+@pytest.mark.parametrize(
+    ("every", "warm_up", "steps"), [(4, 0, 9), (2, 4, 8), (1, 0, 3), (1, 9, 3)]
+)
+def test_whole_periods_of_local_sgd_need_no_note(lay, every, warm_up, steps):
+    local = {"kind": "local_sgd", "local_steps": every, "warmup_steps": warm_up}
+    found = lay({"strategy": ["ddp", local]}, {"workload.steps": steps, "numerics": False})
+    assert len(found.notes) == 1
+
+
 def test_a_point_that_cannot_run_leaves_the_others_alone(lay):
     found = lay(
         {"cluster.world_size": [2, 4, 80]},

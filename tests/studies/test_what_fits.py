@@ -130,3 +130,26 @@ def test_ranks_that_share_a_device_share_its_room():
     )
     said = need_in_words(shared, simdp.simulate(shared).metrics)
     assert said.startswith("a rank needs 80.8 GB of 40 GB that 2 ranks share")
+
+
+@needs_shards
+@pytest.mark.parametrize(
+    ("strategy", "num_params", "never"),
+    [
+        ("ddp", 8e9, True),
+        ("zero1", 8e9, True),
+        ("zero2", 11e9, True),
+        ("zero2", 8e9, False),
+        ("fsdp", 40e9, False),
+    ],
+)
+def test_more_ranks_cannot_help_only_where_what_is_whole_is_too_large(strategy, num_params, never):
+    model = {"kind": "parameters", "num_params": int(num_params), "num_layers": 40}
+    chosen = scenario(2, strategy=strategy, model=model, optimizer="sgd")
+    metrics = simdp.simulate(chosen).metrics
+    assert not metrics["fits_memory"]
+    said = need_in_words(chosen, metrics)
+    assert said.endswith(", however many ranks there are") == never
+    if not never:
+        more = scenario(64, strategy=strategy, model=model, optimizer="sgd")
+        assert simdp.simulate(more).metrics["fits_memory"]

@@ -1,7 +1,8 @@
 """Cohort, the runtime Rank: all ranks of a run, which compute the numbers and yield the time.
 
-Its rooms share one base, `Ranks`: what ranks compute (`computing`), and what they send each other
-(`buckets`, and the files beside it).
+Its rooms share one base, `Ranks` (`base`), whose state they read, over `Keeping`, which tells the
+ledger what is in memory: `computing`; `buckets`, that travel whole; `compressing`; `sharding`; and
+`scattering`, whose `one_process` says what devices of one process keep.
 """
 
 from __future__ import annotations

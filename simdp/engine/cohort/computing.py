@@ -64,12 +64,14 @@ class Computing(Ranks):
 
     def _forward_of(self, number: int, seconds: Columns, stage: Stage, micro_step: int) -> Script:
         layer = self.graph.calls[number].layer
-        yield from self.take(stage, micro_step)
+        if self.observed:
+            yield from self.take(stage, micro_step)
         yield self._work("forward", number, seconds)
         if isinstance(layer, Synchronised):
             elements = layer.exchanged_elements()[0] * self.world_size
             yield from self._exchange("all_gather", elements, number)
-        yield from self.give(stage, micro_step)
+        if self.observed:
+            yield from self.give(stage, micro_step)
 
     def backward(
         self,
@@ -121,6 +123,9 @@ class Computing(Ranks):
         if isinstance(layer, Synchronised):
             elements = layer.exchanged_elements()[1]
             yield from self._exchange("all_reduce", elements, number)
+        if not self.observed:  # steps without end: not one generator more than they need
+            yield self._work("backward", number, seconds)
+            return
         yield from self.take(stage, micro_step)
         passing = yield from self.take_gradients(layer.ready_order())
         yield self._work("backward", number, seconds)
@@ -161,16 +166,16 @@ class Computing(Ranks):
     def update(self, active: Sequence[bool] | None = None) -> Script:
         """See `simdp.strategies.base.Rank`."""
         there = np.ones(self.world_size) if active is None else np.array(active, dtype=float)
-        record = self._record(there)
+        record, stepping = self._record(there)
         self.records.append(record)
         yield from self.begin_update()
         nbytes = self.moved_by_scaling()
         if np.any(nbytes):
             yield self._update_work("gradients", nbytes, there)
         nbytes = self.moved_by_optimizer()
-        if np.any(nbytes) and not record.skipped:
+        if np.any(nbytes) and stepping.any():
             launches = self.launched_by_optimizer()
-            yield self._update_work("optimizer", nbytes, there, launches)
+            yield self._update_work("optimizer", nbytes, stepping, launches)
         yield from self.end_update()
 
     def _update_work(
@@ -183,19 +188,32 @@ class Computing(Ranks):
         seconds = (self.roofline.moving(nbytes) + num_launches * self.roofline.launch) * active
         return Work(self.step, "update", name, seconds, float(np.max(nbytes)))
 
-    def _record(self, active: Floats) -> StepRecord:
+    def _record(self, active: Floats) -> tuple[StepRecord, Floats]:
+        """What the step did, and which ranks' optimizers take it: all others skip it."""
         workload, step = self.scenario.workload, self.step + 1
         samples = int(self._batches.sizes.sum())
         lr = workload.learning_rate(workload.optimizer.lr, step, self.world_size)
         scaled = workload.precision.scaler() is not None
         if not self.replicas:
-            skipped = bool(self._faults()) if scaled else None
-            return StepRecord(samples, None, None, lr, None, None, skipped)
+            stepping = active * self._without_fault() if scaled else active
+            skipped = bool((stepping < active).any()) if scaled else None
+            return StepRecord(samples, None, None, lr, None, None, skipped), stepping
         scale = self.replicas.trainer.loss_scale(0) if scaled else None
         done = self.replicas.update(step, [bool(there) for there in active])
+        stepping = np.array([float(found is not None and not found.skipped) for found in done])
         mean, per_rank = mean_losses(self._losses, self._counts)
-        skipped = done.skipped if scaled else None
-        return StepRecord(samples, mean, per_rank, lr, done.norm, scale, skipped)
+        skipped = bool((stepping < active).any()) if scaled else None
+        norm = next(found.norm for found in done if found is not None)
+        return StepRecord(samples, mean, per_rank, lr, norm, scale, skipped), stepping
+
+    def _without_fault(self) -> Floats:
+        """1 for ranks whose gradients are finite: of all or none, where they are averaged."""
+        fine, faults = np.ones(self.world_size), self._faults()
+        if self.scenario.strategy.steps_alone(self.step):
+            fine[[fault.rank for fault in faults]] = 0.0
+        elif faults:
+            fine[:] = 0.0
+        return fine
 
     # What synchronised layers exchange ---------------------------------------------------------
 

@@ -38,6 +38,9 @@ class Keeping:
     ----------
     ledger : Ledger
         What every rank keeps in memory.
+    shows_memory : bool
+        Whether the script tells the clock too, which knows when. An op passes through all of the
+        script's generators: of thousands of ranks nobody looks at memory that closely.
     """
 
     scenario: Scenario
@@ -45,13 +48,15 @@ class Keeping:
     step: int
     graph: Graph
     ledger: Ledger
+    shows_memory: bool
     _batches: StepBatches
     _sizes: dict[str, int]
 
     def _prepare_keeping(self) -> None:
-        self.ledger = Ledger(self.world_size)
+        self.ledger, self.shows_memory = Ledger(self.world_size), True
         self._has_gradient: set[str] = set()
         self._has_state = False
+        self._temporaries: float | Floats = 0.0
         self._samples: dict[tuple[int, int], int | bytes] = {}
         self._known: dict[tuple[int, int | bytes], list[tuple[str, float | Floats]]] = {}
 
@@ -75,7 +80,8 @@ class Keeping:
         """See `simdp.strategies.base.Rank`."""
         if self.observed and (nbytes.any() if isinstance(nbytes, np.ndarray) else nbytes):
             self.ledger.hold(part, nbytes)
-            yield Hold(self.step, part, nbytes)
+            if self.shows_memory:
+                yield Hold(self.step, part, nbytes)
 
     def room(self, nbytes: Iterable[float]) -> float:
         """Device memory that tensors of these sizes take, as the allocator hands it out [bytes]."""
@@ -159,13 +165,17 @@ class Keeping:
         """Take what a stage of a micro-step makes."""
         if self.observed:
             for part, nbytes in self._by_part(stage.taken, micro_step):
-                yield from self.hold(part, nbytes)
+                self.ledger.hold(part, nbytes)
+                if self.shows_memory:
+                    yield Hold(self.step, part, nbytes)
 
     def give(self, stage: Stage, micro_step: int) -> Script:
         """Give back what nothing needs after a stage of a micro-step."""
         if self.observed:
             for part, nbytes in self._by_part(stage.given, micro_step):
-                yield from self.hold(part, -nbytes)
+                self.ledger.hold(part, -nbytes)
+                if self.shows_memory:
+                    yield Hold(self.step, part, -nbytes)
 
     def take_gradients(self, names: Sequence[str]) -> Generator[Any, None, float]:
         """Take the gradients that a call's backward makes.
@@ -195,12 +205,13 @@ class Keeping:
             if not self._has_state:
                 yield from self.hold("optimizer_state", self.kept_state())
             self._has_state = True
-            yield from self.hold("temporary", self.update_temporaries())
+            self._temporaries = self.update_temporaries()
+            yield from self.hold("temporary", self._temporaries)
 
     def end_update(self) -> Script:
         """Give temporaries and gradients back."""
         if self.observed:
-            yield from self.hold("temporary", -self.update_temporaries())
+            yield from self.hold("temporary", -self._temporaries)
             mine = [name for name in self.graph.ready_order if name in self._has_gradient]
             yield from self.hold("gradients", -self._gradients(mine))
             self._has_gradient.clear()
@@ -219,12 +230,17 @@ class Keeping:
         """What tensors of a micro-batch take, part by part."""
         if not tensors:
             return []
-        key = (id(tensors), self._samples_of(micro_step))
+        samples = self._samples_of(micro_step)
+        key = (id(tensors), samples)
         if key not in self._known:
             sizes, found = self._batches.sizes[micro_step], list[tuple[str, float | Floats]]()
             for part in dict.fromkeys(tensor.part for tensor in tensors):
                 mine = [tensor for tensor in tensors if tensor.part == part]
-                found.append((part, self._for_each(sizes, partial(self._room_of, mine))))
+                count = partial(self._room_of, mine)
+                alike = isinstance(samples, int)
+                nbytes = count(int(sizes[0])) if alike else self._for_each(sizes, count)
+                if np.any(nbytes):
+                    found.append((part, nbytes))
             self._known[key] = found
         return self._known[key]
 

@@ -9,6 +9,8 @@ from simdp.results.memory import PARTS
 
 Floats = NDArray[np.float64]
 
+PLACES = {part: place for place, part in enumerate(PARTS)}
+
 
 class Ledger:
     """Running totals of every part of every rank's memory, and what its peak was made of.
@@ -54,13 +56,25 @@ class Ledger:
             How much [bytes].
         """
         if isinstance(nbytes, np.ndarray):
-            nbytes = self._by_column(nbytes)
-        self._now[PARTS.index(part)] += nbytes
+            columns = self._by_column(nbytes)
+            nbytes = columns if len(columns) > 1 else columns.item()
+        if len(self._total) == 1:
+            self._hold_alike(PLACES[part], float(nbytes))
+            return
+        self._now[PLACES[part]] += nbytes
         self._total += nbytes
         higher = self._total > self._peak
-        if higher[0] or (len(higher) > 1 and higher.any()):
+        if higher.any():
             np.maximum(self._peak, self._total, out=self._peak)
             np.copyto(self._at_peak, self._now, where=higher)
+
+    def _hold_alike(self, place: int, nbytes: float) -> None:
+        """Hold, where all ranks have always kept the same: single numbers are no work for NumPy."""
+        self._now[place, 0] += nbytes
+        total = self._total[0] = self._total.item() + nbytes
+        if total > self._peak.item():
+            self._peak[0] = total
+            self._at_peak[:] = self._now
 
     def _by_column(self, nbytes: Floats) -> Floats:
         """One number per column; a column whose ranks differ from now on is divided."""

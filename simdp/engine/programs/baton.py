@@ -7,6 +7,7 @@ that the clock alone decides, the same program does the same every time.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -17,6 +18,16 @@ from simdp.errors import ProgramError, SimdpError
 
 PATIENCE = 1.0
 """How long a thread that was told to end may take [s]; beyond this it is left to the process."""
+
+
+def _imported() -> str | None:
+    """The module that this thread is importing; no other thread can import it before it is done."""
+    frame = sys._getframe(1)
+    while (outer := frame.f_back) is not None:
+        if frame.f_code.co_name == "_find_and_load" and "importlib" in frame.f_code.co_filename:
+            return str(frame.f_locals["name"])
+        frame = outer
+    return None
 
 
 class Ended(BaseException):
@@ -96,6 +107,13 @@ class Baton:
             return
         if following is None:
             self._main.release()
+        elif (module := _imported()) is not None:
+            self._ready.appendleft(following)
+            raise ProgramError(
+                f"the import of {module} waits for other ranks, which Python does not let import "
+                "it meanwhile; put the calls of the module into a function, and call it after the "
+                "import."
+            )
         else:
             self._hand(following)
         self._locks[rank].acquire()

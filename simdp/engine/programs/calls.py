@@ -98,4 +98,4 @@ def listed(ranks: Sequence[int]) -> str:
 def deliver(values: Sequence[Array], given: Given) -> None:
     """Write results into the tensors of a rank."""
     for target, value in zip(given.outputs, values, strict=True):
-        np.copyto(target, value.reshape(target.shape))
+        target[...] = value if value.shape == target.shape else value.reshape(target.shape)

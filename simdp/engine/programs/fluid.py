@@ -42,9 +42,12 @@ class Job:
         self, ends: Floats, links: Ints, reached: Reached, over: Callable[[], None]
     ) -> None:
         self.links, self.reached, self.over = links, reached, over
-        self.milestones, which = np.unique(ends, return_inverse=True)
-        order = np.argsort(which, kind="stable")
-        self.places = np.split(order, np.cumsum(np.bincount(which))[:-1])
+        if (ends == ends[0]).all():  # as of messages, and of calls that a formula times
+            self.milestones, self.places = ends[:1], [np.arange(len(ends))]
+        else:
+            self.milestones, which = np.unique(ends, return_inverse=True)
+            order = np.argsort(which, kind="stable")
+            self.places = np.split(order, np.cumsum(np.bincount(which))[:-1])
         self.next = 0
         self.speed = 1.0
         self.since = self.progress = 0.0  # at which instant it had come to which nominal one

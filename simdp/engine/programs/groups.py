@@ -155,16 +155,15 @@ class Group:
         """Refuse an all_to_all in which somebody expects something else than he gets."""
         if call.collective != "all_to_all":
             return
-        for source, gives in zip(self.ranks, call.given, strict=True):
-            for target, takes in zip(self.ranks, call.given, strict=True):
-                sent = gives.inputs[self.place[target]].size
-                expected = takes.outputs[self.place[source]].size
-                if sent != expected:
-                    raise ProgramError(
-                        f"call {call.number} of group {self.name} differs: in {call.asked} rank "
-                        f"{source} sends {sent} elements to rank {target}, which expects "
-                        f"{expected}; give both the same."
-                    )
+        sent = np.array([[array.size for array in each.inputs] for each in call.given])
+        expected = np.array([[array.size for array in each.outputs] for each in call.given]).T
+        for source, target in np.argwhere(sent != expected)[:1].tolist():
+            raise ProgramError(
+                f"call {call.number} of group {self.name} differs: in {call.asked} rank "
+                f"{self.ranks[source]} sends {sent[source, target]} elements to rank "
+                f"{self.ranks[target]}, which expects {expected[source, target]}; give both the "
+                "same."
+            )
 
     def _start_next(self) -> None:
         """Start the first call of the queue, if all have come and the one before is over."""

@@ -63,8 +63,16 @@ class Records:
         self, rank: int, name: str, enter: float, begin: float, end: float, nbytes: float
     ) -> None:
         """Add a rank's part of a message: it waits for the other rank, then takes part [s]."""
-        instants = np.array([[enter], [begin], [end], [nbytes]])
-        self._add(np.array([rank]), name, *instants)
+        number = 0
+        while number < len(self._busy) and self._busy[number][rank] > enter:
+            number += 1
+        if number == len(self._busy):
+            self._busy.append(np.zeros_like(self._busy[0]))
+        self._busy[number][rank] = end
+        lane = _lane(number)
+        if begin > enter:
+            self._builder.add_one(rank, STEP, lane, "wait", name, enter, begin)
+        self._builder.add_one(rank, STEP, lane, "comm", name, begin, end, nbytes)
 
     def _add(
         self, ranks: Ints, name: str, enter: Floats, begin: Floats, end: Floats, nbytes: Floats
@@ -86,13 +94,18 @@ class Records:
             busy = self._busy[number]
             taken = left[busy[ranks[left]] <= start[left]]
             busy[ranks[taken]] = end[taken]
-            lanes[taken] = COMM_LANE if number == 0 else FIRST_STREAM_LANE + number - 1
+            lanes[taken] = _lane(number)
             number += 1
         return lanes
 
     def build(self) -> Trace:
         """Hand over all spans."""
         return self._builder.build()
+
+
+def _lane(number: int) -> int:
+    """The lane of a rank's communication of this number, from 0."""
+    return COMM_LANE if number == 0 else FIRST_STREAM_LANE + number - 1
 
 
 def _one_or_all(lanes: Ints) -> int | Ints:

@@ -42,7 +42,6 @@ def play_with_server(
     cluster, traffic = scenario.cluster, Traffic()
     slowdown, planner = Slowdown(cluster, scenario.seed), Planner(cluster)
     timed = scenario.model_copy(update={"numerics": False})
-    timed._base = scenario.base
     cohort = Cohort(timed, slowdown, planner, times)
     learning = Learning(scenario) if scenario.numerics else None
     run = ServerRun(cohort, learning, trace, traffic, progress)

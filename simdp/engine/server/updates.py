@@ -90,18 +90,42 @@ class Updates(ABC):
 
 
 class Synchronous(Updates):
-    """One update for the first gradients of a step; those that come later are dropped."""
+    """One update for the first gradients of a step; those that come later are dropped.
+
+    With backups, a worker without samples sits a step out: its gradient of zeros would be the first
+    to come, and take the place of one from which there is something to learn.
+    """
 
     def __init__(self, strategy: ParameterServer, yard: Yard, world_size: int) -> None:
         super().__init__(strategy, yard, world_size)
         self.version = 0
-        self._wanted = world_size - strategy.backup
         self._taken: list[int] = []
         self._late: list[int] = []
+        self._idle: dict[int, float] = {}  # workers without samples, and since when
         self._of = [0] * world_size  # the version that each worker has pulled
+        self._wanted = self._of_step(0)
+
+    def _of_step(self, step: int) -> int:
+        """How many gradients an update takes."""
+        first = self.world_size - self.strategy.backup
+        return min(first, sum(self._takes_part(rank, step) for rank in range(self.world_size)))
+
+    def _takes_part(self, rank: int, step: int) -> bool:
+        return not self.strategy.backup or self.yard.has_samples(rank, step)
 
     def start(self, rank: int, now: float) -> None:
-        self.yard.begin(rank, 0, now)
+        self._begin(rank, now)
+
+    def _begin(self, rank: int, now: float) -> None:
+        step = self._of[rank]
+        if self._takes_part(rank, step):
+            self.yard.begin(rank, step, now)
+            return
+        self.yard.leave_out(rank, step)
+        if step == self.version:
+            self._idle[rank] = now
+        else:
+            self._pull(rank, now)
 
     def came(self, ranks: Sequence[int], now: float) -> None:
         for rank in ranks:
@@ -121,7 +145,12 @@ class Synchronous(Updates):
         self.busy, self.version = False, self.version + 1
         self.finished.append(now)
         self.yard.finish_step(self.version - 1, min(self._of))
-        ranks, self._taken, self._late = sorted(self._taken + self._late), [], []
+        for rank, since in self._idle.items():
+            self.yard.waited(rank, "for the update", since, now)
+        ranks = sorted([*self._taken, *self._late, *self._idle])
+        self._taken, self._late, self._idle = [], [], {}
+        if not self.are_done:
+            self._wanted = self._of_step(self.version)
         for rank in ranks:
             self._pull(rank, now)
 
@@ -131,7 +160,7 @@ class Synchronous(Updates):
 
     def pulled(self, rank: int, now: float) -> None:
         if not self.are_done:
-            self.yard.begin(rank, self._of[rank], now)
+            self._begin(rank, now)
 
     @property
     def are_done(self) -> bool:

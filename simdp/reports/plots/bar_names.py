@@ -27,11 +27,13 @@ def shorter(name: str) -> list[str]:
     """Write a bar's name in ever fewer letters.
 
     ``all_reduce bucket 3`` is at last ``b3``; ``broadcast buffers 0`` is ``buffers``, and
-    ``all_gather layer1.0.bn1 statistics`` is ``bn1``.
+    ``all_gather layer1.0.bn1 statistics`` is ``bn1``; ``step 7`` is ``7``.
     """
     if name in ("forward", "backward"):
         return [name, {"forward": "fwd", "backward": "bwd"}[name]]
     words = name.split()
+    if words[0] == "step":
+        return [name, words[-1]]
     if len(words) < 3:  # as in "used parameters", which says it all
         return [name]
     _, what, last = words[0], words[-2], words[-1]

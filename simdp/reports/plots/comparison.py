@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from simdp.reports import theme
 from simdp.reports.plots.base import Plot
 from simdp.reports.plots.labels import cut, evenly
-from simdp.results.comparison import ComparedPoint, Comparison, short_key
+from simdp.results.comparison import ComparedPoint, Comparison, short_key, written
 
 Floats = NDArray[np.float64]
 
@@ -87,7 +87,9 @@ def _names(points: Sequence[ComparedPoint]) -> list[str]:
     for point in points:
         ranks = f"{point.world_size} GPU{'s' * (point.world_size != 1)}"
         told = "cluster.world_size" in point.set and point.label.endswith(str(point.world_size))
-        names.append(cut(point.label) + (f" · {ranks}" if several and not told else ""))
+        # The axis names the key; one alone need not stand in every row.
+        name = written(*point.set.values()) if len(point.set) == 1 else point.label
+        names.append(cut(name) + (f" · {ranks}" if several and not told else ""))
     return names
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from simdp.reports import theme
+from simdp.results.comparison import short_key, written
 from simdp.results.result import Result
 
-MAX_NAME = 38
+MAX_NAME = 40
 """Letters of the longest name; of a longer one the keys are cut, then the rest."""
 
 MIN_KEY = 6
@@ -73,34 +74,20 @@ def point_names(points: Sequence[Result], leave_out: str = "") -> list[str]:
         for key in (points[0].set if points else {})
         if key != leave_out and len({repr(point.set.get(key)) for point in points}) > 1
     ]
-    return [_name([(_short(key), _write(point.set[key])) for key in keys]) for point in points]
-
-
-def _short(key: str) -> str:
-    """Keep the end of a dotted key that says enough: ``strategy.kind`` is the strategy."""
-    parts = key.removesuffix(".kind").split(".")
-    return ".".join(parts[-2:]) if parts[-1].isdigit() else parts[-1]
-
-
-def _write(value: Any) -> str:
-    if isinstance(value, bool) or value is None:
-        return {True: "true", False: "false", None: "none"}[value]
-    if isinstance(value, dict):
-        rest = [f"{key}={_write(inner)}" for key, inner in value.items() if key != "kind"]
-        return str(value.get("kind", "")) + (f"({', '.join(rest)})" if rest else "")
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_write, value)) + "]"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return [_name([(short_key(key), written(point.set[key])) for key in keys]) for point in points]
 
 
 def _name(pairs: list[tuple[str, str]]) -> str:
-    """Join keys and values; values tell points apart, so that the longest key is cut first."""
+    """Join keys and values; values tell points apart, so that the longest key is cut first.
+
+    A key that stands alone goes altogether, where its value would be cut otherwise.
+    """
     keys, values = [key for key, _ in pairs], [value for _, value in pairs]
     while True:
         text = ", ".join(f"{key}: {value}" for key, value in zip(keys, values, strict=True))
         longest = max(range(len(keys)), key=lambda i: len(keys[i]), default=0)
         if len(text) <= MAX_NAME or len(keys[longest]) <= MIN_KEY:
-            return cut(text)
+            return cut(text if len(text) <= MAX_NAME or len(values) > 1 else values[0])
         keys[longest] = keys[longest].rstrip("…")[:-1] + "…"
 
 

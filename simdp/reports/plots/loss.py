@@ -26,7 +26,7 @@ SKIPPED, SKIPPED_GLYPH = "X", "✖"
 NEVER = ": never finite"
 """End of the title where there is nothing to draw."""
 
-LOG_RATIO = 100.0
+LOG_RATIO = 30.0
 """A loss that falls by more than this is shown on a logarithmic axis."""
 
 _UNITS = {"cross_entropy": "nats", "mse": "target units squared"}
@@ -98,17 +98,39 @@ def _draw_sweep(ax: Axes, points: list[Result]) -> list[End]:
         ax.set_title(f"{ax.get_title(loc='left')}: {len(chosen)} of {len(points)} points")
     losses = [_floats(points[i].metrics["loss"]) for i in chosen]
     distinct: list[Floats] = []
+    colors: list[str] = []
     ends = []
     for number, loss in enumerate(losses):
         same = [i for i, other in enumerate(distinct) if _coincide(loss, other)]
         if not same:
             same = [len(distinct)]
+            colors.append(_color(loss, distinct, colors))
             distinct.append(loss)
-        color = theme.SERIES[same[0] % len(theme.SERIES)]
+        color = colors[same[0]]
         name = names[chosen[number]]
         ends.append(_draw_line(ax, loss, name, color, number, len(losses)))
         _mark_skipped(ax, points[chosen[number]], loss, color)
     return [end for end in ends if np.isfinite(end.y)]
+
+
+def _color(loss: Floats, others: list[Floats], colors: list[str]) -> str:
+    """Choose a colour that no other line has, or else that of the line furthest away."""
+    free = [color for color in theme.SERIES if color not in colors]
+    if free:
+        return free[0]
+    nearest = dict.fromkeys(theme.SERIES, np.inf)
+    for other, color in zip(others, colors, strict=True):
+        nearest[color] = min(nearest[color], _apart(loss, other))
+    return max(nearest, key=nearest.__getitem__)
+
+
+def _apart(a: Floats, b: Floats) -> float:
+    """Mean difference of two lines, as a share of the larger loss, where both have one."""
+    steps = min(len(a), len(b))
+    difference = np.abs(a[:steps] - b[:steps])
+    larger = np.maximum(np.abs(a[:steps]), np.abs(b[:steps]))
+    both = larger > 0  # which no gap is
+    return float((difference[both] / larger[both]).mean()) if both.any() else np.inf
 
 
 def _coincide(a: Floats, b: Floats) -> bool:

@@ -1,4 +1,4 @@
-"""Who did what, when: the last two steps, one row of two lanes per rank."""
+"""Who did what, when: a window of time, one row of two lanes per rank."""
 
 from __future__ import annotations
 
@@ -18,21 +18,16 @@ from simdp.reports import theme
 from simdp.reports.plots.bar_names import blocks, fits, shorter
 from simdp.reports.plots.base import Plot
 from simdp.reports.plots.labels import evenly
+from simdp.reports.plots.window import Window, window_of
 from simdp.results.result import Result, Study
-from simdp.results.trace import (
-    ACTIVITIES,
-    COMM_LANE,
-    COMPUTE_LANE,
-    FIRST_STREAM_LANE,
-    Trace,
-)
+from simdp.results.trace import ACTIVITIES, COMM_LANE, COMPUTE_LANE, Trace
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Names = NDArray[np.object_]
 
-MAX_RANKS, NUM_STEPS, MAX_LABELS = 16, 2, 600
-"""Rows; steps; names written into bars. The whole run is in trace.json."""
+MAX_RANKS, MAX_LABELS = 16, 600
+"""Rows; names written into bars. The whole run is in trace.json."""
 
 POINTS = 72 * theme.WIDTH * 0.9
 """Width of the panel, the same for any ranks' names, so that all have the same bars named."""
@@ -87,14 +82,12 @@ class Timeline(Plot[Study]):
         result = study.points[-1]
         trace = result.trace
         assert trace is not None, "draw only studies that fit"
-        last = int(trace.step.max())
-        first = max(0, last - NUM_STEPS + 1)
-        steps = range(first, last + 1)
         slow = _stragglers(result)
         ranks = choose_ranks(result.world_size, sorted(slow))
-        begin, end = _window(trace, first)
+        window = window_of(trace)
+        begin, end = window.begin, window.end
         pixel = PIXEL * (end - begin)
-        bars = _bars(trace, ranks, first, pixel)
+        bars = _bars(trace, ranks, window, pixel)
         unit, per_second = theme.time_unit(end - begin)
         row_of = np.zeros(result.world_size)
         row_of[ranks] = np.arange(len(ranks))
@@ -102,17 +95,17 @@ class Timeline(Plot[Study]):
         _draw_bars(ax, bars, row_of, begin, per_second, pixel)
         _label_bars(ax, bars, row_of, begin, end, per_second)
         program = result.scenario.get("program")  # which has no steps
-        if program is None:
-            _mark_steps(ax, trace, steps, begin, end, per_second)
+        if program is None and not window.apart:
+            _mark_steps(ax, trace, window, per_second)
         ax.set_xlim(0, (end - begin) * per_second)
         ax.set_ylim(len(ranks) - 0.45, -0.95)
         ax.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 2.5, 5, 10]))
         left_out = _left_out(result.world_size, ranks)
-        since = "" if program else f" since the start of step {first + 1}"
+        since = "" if program else _since(window)
         ax.set_xlabel(f"Time{since} [{unit}]{left_out}")
         ax.set_ylabel("Rank [compute over comm]")
         _label_ranks(ax, ranks, slow)
-        _say_what(ax, bars, slow, steps, program)
+        _say_what(ax, bars, slow, f"Timeline of {program}" if program else _title(window))
 
 
 def choose_ranks(world_size: int, named: list[int]) -> list[int]:
@@ -153,23 +146,14 @@ def _stragglers(result: Result) -> dict[int, str]:
     }
 
 
-def _drawn(trace: Trace) -> NDArray[np.bool_]:
-    """Spans that get bars: not single transfers. All streams share a row of bars."""
-    return (trace.lane <= COMM_LANE) | (trace.lane >= FIRST_STREAM_LANE)
-
-
-def _window(trace: Trace, first: int) -> tuple[float, float]:
-    shown = (trace.step >= first) & _drawn(trace)
-    begin, end = float(trace.start[shown].min()), float(trace.end[shown].max())
-    return begin, end if end > begin else begin + 1e-9
-
-
-def _bars(trace: Trace, ranks: list[int], first: int, pixel: float) -> Bars:
-    """Join spans of the same activity and name that touch."""
-    shown = (trace.step >= first) & _drawn(trace) & np.isin(trace.rank, ranks)
+def _bars(trace: Trace, ranks: list[int], window: Window, pixel: float) -> Bars:
+    """Join spans of the same activity and name that touch; cut off what leaves the window."""
+    shown = window.holds(trace) & np.isin(trace.rank, ranks)
     rank, lane, step = trace.rank[shown], trace.lane[shown], trace.step[shown]
-    activity, start, end = trace.activity[shown], trace.start[shown], trace.end[shown]
-    name = _names(trace, shown, pixel)
+    activity = trace.activity[shown]
+    start = np.maximum(trace.start[shown], window.begin)
+    end = np.minimum(trace.end[shown], window.end)
+    name = _names(trace, shown, pixel, window.apart)
     # Ordered by rank, lane and start, so that a bar is a run of equal keys without a gap.
     keys = np.stack([rank, lane, step, activity])
     new = np.ones(len(rank), dtype=bool)
@@ -182,13 +166,20 @@ def _bars(trace: Trace, ranks: list[int], first: int, pixel: float) -> Bars:
     return Bars(rank[heads], lane[heads], activity[heads], name[heads], start, end)
 
 
-def _names(trace: Trace, shown: NDArray[np.bool_], pixel: float) -> Names:
-    """Name spans: buckets that are wide enough, blocks of layers, all others by their activity."""
+def _names(trace: Trace, shown: NDArray[np.bool_], pixel: float, apart: bool) -> Names:
+    """Name spans: buckets that are wide enough, blocks of layers, all others by their activity.
+
+    Where ranks are in different steps, forward says which one begins.
+    """
     rank, step, activity = trace.rank[shown], trace.step[shown], trace.activity[shown]
     start, end = trace.start[shown], trace.end[shown]
     own = np.array(trace.names, dtype=object)[trace.name[shown]]
     wide = (trace.lane[shown] != COMPUTE_LANE) & (end - start > 4 * pixel)
     name = np.where(wide, own, np.array(ACTIVITIES, dtype=object)[activity])
+    if apart:
+        mine = activity == ACTIVITIES.index("forward")
+        name[mine] = [f"step {number + 1}" for number in step[mine].tolist()]
+        return name
     per_second = PIXEL / pixel * POINTS
     for code in (ACTIVITIES.index("forward"), ACTIVITIES.index("backward")):
         mine = activity == code
@@ -262,10 +253,9 @@ def _label_bars(
         )
 
 
-def _mark_steps(
-    ax: Axes, trace: Trace, steps: range, begin: float, end: float, per_second: float
-) -> None:
+def _mark_steps(ax: Axes, trace: Trace, window: Window, per_second: float) -> None:
     """Name the steps above the first row; a line stands where a later one begins."""
+    begin, end, steps = window.begin, window.end, window.steps
     starts = [float(trace.start[trace.step == step].min(initial=end)) for step in steps]
     for step, start, until in zip(steps, starts, [*starts[1:], end], strict=True):
         if step > steps[0]:
@@ -296,13 +286,23 @@ def _label_ranks(ax: Axes, ranks: list[int], slow: dict[int, str]) -> None:
         ax.axhline(boundary - 0.5, color=theme.FAINT, linewidth=0.7, zorder=0.8)
 
 
-def _say_what(
-    ax: Axes, bars: Bars, slow: dict[int, str], steps: range, program: str | None
-) -> None:
+def _since(window: Window) -> str:
+    if window.apart:
+        unit, per_second = theme.time_unit(window.begin)
+        return f" since {window.begin * per_second:.4g} {unit} of the run"
+    return f" since the start of step {window.steps[0] + 1}"
+
+
+def _title(window: Window) -> str:
+    if window.apart:
+        return "Timeline, each rank in its own step"
+    first, last = window.steps[0] + 1, window.steps[-1] + 1
+    return f"Timeline of step {last}" if first == last else f"Timeline of steps {first}–{last}"
+
+
+def _say_what(ax: Axes, bars: Bars, slow: dict[int, str], title: str) -> None:
     """Write the title, and what the colours and markers mean."""
-    first, last = steps[0] + 1, steps[-1] + 1
-    title = f"Timeline of step {last}" if first == last else f"Timeline of steps {first}–{last}"
-    ax.set_title(title if program is None else f"Timeline of {program}")
+    ax.set_title(title)
     present = set(bars.activity.tolist())
     handles: list[Artist] = [
         Patch(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import Any, NamedTuple
 
 from simdp.spec import Spec
@@ -84,6 +85,13 @@ def plain(rank: Rank, bucket: Bucket, label: str, wait: float) -> Generator[Any,
     """Send a bucket as it is: one all_reduce, whose sum is the average."""
     pending = yield from rank.all_reduce(bucket, label, wait)
     return Sent((pending,))
+
+
+def rounded(rank: Rank, bucket: Bucket, label: str, wait: float) -> Generator[Any, None, Sent]:
+    """Send a bucket of another dtype, which torch makes beside that of the gradients' own."""
+    yield from rank.hold("temporary", bucket.nbytes)
+    pending = yield from rank.all_reduce(bucket, label, wait)
+    return Sent((pending,), partial(rank.hold, "temporary", -bucket.nbytes))
 
 
 def spoilt_by_a_loss_scale(kind: str, workload: Workload) -> str | None:

@@ -6,7 +6,7 @@ from collections.abc import Generator
 from typing import Any, Literal
 
 from simdp.strategies.base import Bucket, Rank
-from simdp.strategies.comm_hooks.base import CommHook, Sent, plain
+from simdp.strategies.comm_hooks.base import CommHook, Sent, rounded
 
 
 class Bf16(CommHook):
@@ -21,4 +21,4 @@ class Bf16(CommHook):
     def send(
         self, rank: Rank, bucket: Bucket, label: str, wait: float, divisor: float
     ) -> Generator[Any, None, Sent]:
-        return (yield from plain(rank, bucket, label, wait))
+        return (yield from rounded(rank, bucket, label, wait))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from functools import partial
 from math import prod
 from typing import Annotated, Any, Literal
 
@@ -21,8 +20,10 @@ class PowerSGD(CommHook):
 
     A tensor of shape `(n, ...)` is a matrix M of n rows. Three all_reduces follow each other:
     tensors that are not worth it; all P = M Q, then made orthonormal; all Q = M^T P. Those of which
-    a bucket has none are left out. What is kept belongs to tensors, so that it survives when
-    buckets are rebuilt; torch keeps it by bucket, and therefore wants ``start_step`` >= 2.
+    a bucket has none are left out. Backward goes on when a bucket's average is there, since torch's
+    hook ends in a wait of the host for its device: from ``start_step`` on nothing is hidden behind
+    backward. What is kept belongs to tensors, so that it survives when buckets are rebuilt; torch
+    keeps it by bucket, and therefore wants ``start_step`` >= 2.
 
     Attributes
     ----------
@@ -109,7 +110,10 @@ class PowerSGD(CommHook):
             pending.append((yield from rank.all_reduce(taken.p, f"{label} P", wait, delay)))
             delay = rank.turn_factors(taken)
             pending.append((yield from rank.all_reduce(taken.q, f"{label} Q", wait, delay)))
-        return Sent(tuple(pending), partial(rank.join_factors, taken, divisor))
+        # torch's hook runs in backward's thread, and ends in a synchronize of the device.
+        yield from rank.wait(pending)
+        yield from rank.join_factors(taken, divisor)
+        return Sent(())
 
     def _factoring(self, rank: Rank, bucket: Bucket) -> Factoring:
         by_name = {parameter.name: parameter for parameter in rank.parameters}

@@ -32,6 +32,7 @@ def evenly_spaced(layers, width):
         ("forward", ["forward", "fwd"]),
         ("backward", ["backward", "bwd"]),
         ("update", ["update"]),
+        ("step 12", ["step 12", "12"]),
         ("all_reduce will reduce", ["all_reduce will reduce", "will reduce", "will", "will"]),
     ],
 )

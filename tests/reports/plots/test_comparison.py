@@ -83,6 +83,17 @@ def test_rows_are_named_from_the_top_with_their_ranks_where_they_differ(drawn):
     assert [label.get_text() for label in left.get_yticklabels()] == ["ddp", "apex"]
 
 
+def test_a_key_alone_stands_at_the_axis_and_not_in_every_row(drawn):
+    points = [ran("ddp", world_size=n) for n in (2, 4)]
+    for point in points:
+        point.set = {"workload.microbatch": point.world_size}
+    found = comparison(ran("ddp"))
+    found.over, found.points = {"workload.microbatch": [2, 4]}, points
+    left, _ = drawn(ComparisonBars(), found)
+    assert left.get_ylabel() == "Compared [microbatch]"
+    assert [label.get_text() for label in left.get_yticklabels()] == ["2 · 2 GPUs", "4 · 4 GPUs"]
+
+
 def test_points_that_could_not_run_are_named_below(drawn):
     left, _ = drawn(ComparisonBars(), comparison())
     assert left.get_xlabel().endswith("\ncannot run: horovod")

@@ -50,6 +50,17 @@ def test_a_long_name_is_cut():
     assert len(name) <= MAX_NAME
 
 
+def test_a_key_that_stands_alone_goes_where_its_value_would_be_cut():
+    option = {"kind": "top_k", "ratio": 0.01, "error_feedback": False}
+    swept = points({"strategy.comm_hook": "none"}, {"strategy.comm_hook": option})
+    assert point_names(swept) == ["comm_hook: none", "top_k(ratio=0.01, error_feedback=false)"]
+
+
+def test_an_entry_of_a_list_is_named_with_the_list():
+    swept = points({"cluster.stragglers.0": "a"}, {"cluster.stragglers.0": "b"})
+    assert point_names(swept) == ["stragglers.0: a", "stragglers.0: b"]
+
+
 def test_keys_are_cut_before_values():
     named = point_names(
         points(

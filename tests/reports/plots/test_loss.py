@@ -53,6 +53,32 @@ def test_points_that_coincide_show_different_markers_at_different_steps(grid, dr
     assert overlapping.get_markevery() != alone.get_markevery()
 
 
+def losses_of(study, *losses):
+    """The study with a point for each of these losses, which set a key to 0, 1, ..."""
+    points = []
+    for number, loss in enumerate(losses):
+        point = copy.copy(study.points[0])
+        point.set = {"seed": number}
+        point.metrics = {**point.metrics, "loss": loss, "loss_per_rank": None}
+        points.append(point)
+    return Study(study.version, study.scenario, points)
+
+
+def test_a_fourth_line_has_the_colour_of_the_line_furthest_from_it(single, drawn):
+    study = losses_of(single, [9.0, 8.0], [5.0, 4.0], [3.0, 1.0], [8.9, 7.9], [2.9, None])
+    (ax,) = drawn(LossCurve(), study)
+    colors = [line.get_color() for line in data_lines(ax)]
+    assert len(set(colors[:3])) == 3
+    assert colors[3] == colors[2]
+    assert colors[4] == colors[0]
+
+
+def test_lines_at_zero_have_colours_too(single, drawn):
+    study = losses_of(single, [2.0, 0.0], [1.0, 0.0], [0.5, 0.0], [0.0, 0.0], [None, 0.0])
+    (ax,) = drawn(LossCurve(), study)
+    assert len(data_lines(ax)) == 5
+
+
 def test_points_beyond_the_limit_are_left_out_and_counted(play, drawn):
     rates = [0.01 * 1.5**i for i in range(MAX_LINES + 4)]
     study = play(set={"sweep": {"workload.optimizer.lr": rates}})
@@ -135,6 +161,6 @@ def test_a_loss_that_never_was_finite_leaves_an_empty_panel(single, drawn):
 
 def test_a_loss_that_falls_far_has_a_logarithmic_axis(single, drawn):
     result = copy.copy(single.points[0])
-    result.metrics = {**result.metrics, "loss": [10.0, 1.0, 0.01], "loss_per_rank": None}
+    result.metrics = {**result.metrics, "loss": [1.2, 0.3, 0.03], "loss_per_rank": None}
     (ax,) = drawn(LossCurve(), Study(single.version, single.scenario, [result]))
     assert ax.get_yscale() == "log"

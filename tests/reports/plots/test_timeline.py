@@ -6,6 +6,7 @@ from matplotlib.colors import to_rgba
 
 from simdp.reports import theme
 from simdp.reports.plots.timeline import MAX_RANKS, Timeline, choose_ranks
+from simdp.reports.plots.window import window_of
 from simdp.results.trace import COMM_LANE
 
 
@@ -129,3 +130,70 @@ def test_the_first_the_last_and_the_named_ranks_are_chosen(world_size, named):
     assert chosen == sorted(set(chosen))
     assert len(chosen) == min(world_size, MAX_RANKS)
     assert {0, world_size - 1, *named} <= set(chosen)
+
+
+# Ranks that do not wait for each other -----------------------------------------------------------
+
+SERVER = {"kind": "parameter_server", "updates": "asynchronous"}
+
+
+def apart(play, world_size=4, factor=4.0, steps=40, **more):
+    slow = {"kind": "slow_rank", "rank": 1, "factor": factor}
+    return play(
+        set={
+            "cluster.world_size": world_size,
+            "cluster.stragglers": [slow],
+            "strategy": SERVER,
+            "collectives": {},
+            "workload.steps": steps,
+            "numerics": False,
+            **more,
+        }
+    )
+
+
+def shares_at_work(ax, num_ranks):
+    """The part of the window that each rank computes in, from the top."""
+    found = np.zeros(num_ranks)
+    for activity in ("forward", "backward"):
+        for corners in bars(ax, activity):
+            found[round(corners[:, 1].mean())] += np.ptp(corners[:, 0])
+    return found / ax.get_xlim()[1]
+
+
+@pytest.mark.parametrize("factor", [4.0, 30.0])
+def test_steps_that_lie_apart_give_way_to_what_all_ranks_do_at_a_time(play, drawn, factor):
+    study = apart(play, factor=factor)
+    (ax,) = drawn(Timeline(), study)
+    assert ax.get_title(loc="left") == "Timeline, each rank in its own step"
+    assert "of the run" in ax.get_xlabel()
+    assert shares_at_work(ax, 4).min() > 0.5
+    trace = study.points[0].trace
+    done = min(trace.end[(trace.rank == rank) & (trace.step >= 0)].max() for rank in range(4))
+    window = window_of(trace)
+    assert window.apart
+    assert window.end == done
+    for activity in ("forward", "backward", "comm"):
+        for corners in bars(ax, activity):
+            assert 0 <= corners[:, 0].min() <= corners[:, 0].max() <= ax.get_xlim()[1] + 1e-9
+
+
+def test_forward_says_which_step_a_rank_is_in(play, drawn):
+    (ax,) = drawn(Timeline(), apart(play))
+    names = names_in_bars(ax)
+    assert {"39", "40"} <= names
+    assert any(name.startswith("step ") for name in names)  # the slow rank has room
+
+
+def test_ranks_without_samples_are_not_who_is_done_first(play):
+    sizes = {"workload.microbatch": None, "workload.global_batch": 6}  # torch.chunk: 2, 2, 2
+    trace = apart(play, **sizes).points[0].trace
+    window = window_of(trace)
+    assert window.apart
+    busy = trace.end[(trace.rank == 0) & (trace.step >= 0)].max()
+    assert 0 < window.begin < window.end == busy
+
+
+def test_asynchronous_ranks_of_a_short_run_are_shown_from_their_start(play, drawn):
+    (ax,) = drawn(Timeline(), apart(play, steps=2))
+    assert ax.get_title(loc="left") == "Timeline of steps 1–2"

@@ -62,7 +62,7 @@ def test_full_precision_keeps_sends_and_computes_in_the_workloads_dtype(dtype, p
 
 
 def test_full_precision_has_no_options():
-    assert refused(kind="full", dtype="float16") == ["unknown key 'dtype'; known: none."]
+    assert refused(kind="full", dtype="float16") == ["unknown key 'dtype'; none are known here."]
 
 
 # 16 bit ------------------------------------------------------------------------------------------
