@@ -28,9 +28,9 @@ from simdp.engine.fabrics import recurrences, rings
 from simdp.engine.network import Network
 from simdp.engine.ops import Launch, Op, Wait, Work
 from simdp.engine.slowdown import Slowdown
-from simdp.placement import layout
 from simdp.results.trace import TraceBuilder
 from simdp.scenario import checked
+from simdp.scenario.placement import layout
 
 NBYTES = 25e6
 SIZES = tuple(2**k for k in range(8, 15))

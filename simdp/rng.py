@@ -7,6 +7,8 @@ import zlib
 import numpy as np
 from numpy.typing import NDArray
 
+from simdp.arrays import Floats, Ints
+
 
 def stream(seed: int, *name: str | int) -> np.random.Generator:
     """Return the random stream that belongs to a name.
@@ -28,8 +30,8 @@ def stream(seed: int, *name: str | int) -> np.random.Generator:
 
 
 def uniform_at(
-    seed: int, name: tuple[str | int, ...], members: NDArray[np.int64], shape: tuple[int, ...]
-) -> NDArray[np.float64]:
+    seed: int, name: tuple[str | int, ...], members: Ints, shape: tuple[int, ...]
+) -> Floats:
     """Uniform numbers in [0, 1) that depend on a place alone, not on what is drawn beside it.
 
     A counter-based generator: each number is a hash of the stream's key, the member and the

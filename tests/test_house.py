@@ -18,12 +18,10 @@ FILES = sorted((ROOT / "simdp").rglob("*.py"))
 SCENARIOS = sorted((ROOT / "scenarios").rglob("*.yaml"))
 
 FLOORS = [
-    {"spec", "units", "percent", "errors", "rng", "files", "tables"},
+    {"arrays", "spec", "units", "percent", "errors", "rng", "files", "tables"},
     {"results"},
     {"cluster", "workload", "collectives"},
-    {"strategies", "machines", "placement", "wiring"},
-    {"doubts", "feasibility", "neighbours", "overrides"},
-    {"measured"},
+    {"strategies"},
     {"scenario"},
     {"engine"},
     {"reports", "distributed"},

@@ -110,8 +110,8 @@ def test_the_version_is_the_packages():
 
 def test_every_key_of_the_specs_stands_in_the_reference():
     from simdp.cluster import Cluster, InterNode
-    from simdp.neighbours import Neighbour
     from simdp.scenario import Scenario
+    from simdp.scenario.neighbours import Neighbour
     from simdp.strategies.ddp import DDP
     from simdp.workload import Workload
 

@@ -60,7 +60,7 @@ def test_predictions_stay_as_they_are(path, request):
     several = [one for one in points if one.cluster.world_size > 1][-1:]
     found = {"step_time": [simulate(shortened(one)).metrics["step_time_s"] for one in several]}
     if tables:
-        from simdp.wiring import wiring_of
+        from simdp.scenario.wiring import wiring_of
 
         cost, table = tables[-1].collectives.cost, scenario.measured.collectives[-1]
         nbytes = table.times[len(table.times) // 2][0]

@@ -31,7 +31,7 @@ def compare(
 ) -> int:
     """Lay strategies, or any values, side by side: a table here, and a picture in a folder."""
     from simdp.files import whole_files
-    from simdp.overrides import move_paths
+    from simdp.scenario.overrides import move_paths
     from simdp.studies import compare as study
 
     with _spinner(quiet) as progress:

@@ -7,9 +7,9 @@ from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from simdp.arrays import Bools, Floats, Ints
 from simdp.cluster.allocators import AnyAllocator, Exact
 from simdp.cluster.device import AnyDevice, Device
 from simdp.cluster.inter_node import InterNode
@@ -23,8 +23,6 @@ from simdp.cluster.stragglers import AnyStraggler
 from simdp.cluster.topologies import AnyTopology, Topology
 from simdp.cluster.topologies.switch import SwitchTopology
 from simdp.spec import Int, Spec, problem
-
-Ints = NDArray[np.int64]
 
 __all__ = ["Cluster", "Device", "InterNode", "Link", "Overheads"]
 
@@ -40,7 +38,8 @@ class Cluster(Spec):
     Attributes
     ----------
     machine : str or None
-        What brought the keys that the scenario does not give itself (see `simdp.machines`).
+        What brought the keys that the scenario does not give itself; see
+        `simdp.scenario.machines`.
     world_size : int
         Number of ranks.
     devices_per_node : int or None
@@ -241,14 +240,14 @@ class Cluster(Spec):
         """
         return self.numbering.routes(src, dst)
 
-    def link_figures(self, links: Ints) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def link_figures(self, links: Ints) -> tuple[Floats, Floats]:
         """Alpha [s] and bandwidth [bytes/s] of links, two arrays shaped as ``links``.
 
         Places that hold -1 get 0 s and 1 B/s.
         """
         return self.numbering.figures(links)
 
-    def begins_stage(self, links: Ints) -> NDArray[np.bool_]:
+    def begins_stage(self, links: Ints) -> Bools:
         """Tell before which links a route is stored and forwarded, shaped as ``links``.
 
         The stages of such a route add up: ``1 / bandwidth`` is the sum, over its stages, of one

@@ -1,8 +1,8 @@
 """Machines: whole clusters by name, with what the software on them costs; the catalogue's readers.
 
 An entry is a part of a scenario, ``cluster`` and ``collectives``, with the source of its figures
-and, where they were calibrated, how well they are known. See `simdp.machines` for how a scenario
-takes it in.
+and, where they were calibrated, how well they are known. How a scenario takes it in is told in
+`simdp.scenario.machines`.
 """
 
 from __future__ import annotations

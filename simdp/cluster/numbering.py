@@ -11,9 +11,10 @@ from functools import cached_property
 
 import numpy as np
 
+from simdp.arrays import Bools, Floats, Ints
 from simdp.cluster.inter_node import InterNode
 from simdp.cluster.link import Link
-from simdp.cluster.topologies.base import Bools, Floats, Ints, Topology, compact
+from simdp.cluster.topologies.base import Topology, compact
 
 NO_LINK = Link(alpha="0 s", bandwidth="1 B/s")
 """Stands where nodes of one device have no link, nor a use for one."""

@@ -10,10 +10,10 @@ from typing import Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
+from simdp.arrays import Ints
 from simdp.collectives.plans.layout import Layout, layout_of
 from simdp.collectives.plans.parts import Assembly, in_slices
 from simdp.collectives.plans.plan import (
-    Ints,
     Moves,
     Offsets,
     Order,

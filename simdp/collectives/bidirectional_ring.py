@@ -11,13 +11,13 @@ from typing import Literal
 
 import numpy as np
 
+from simdp.arrays import Ints
 from simdp.collectives.base import (
     AllGather,
     AllReduce,
     Assembly,
     Broadcast,
     Composed,
-    Ints,
     ReduceScatter,
 )
 from simdp.collectives.multi_ring import add_rings

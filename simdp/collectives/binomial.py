@@ -15,7 +15,8 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from simdp.collectives.base import Broadcast, Ints, Order, Reduce, Round, Simple
+from simdp.arrays import Ints
+from simdp.collectives.base import Broadcast, Order, Reduce, Round, Simple
 from simdp.collectives.plans.layout import Layout
 
 

@@ -13,7 +13,8 @@ from math import gcd
 
 import numpy as np
 
-from simdp.collectives.plans.plan import Ints, Plan, Round, even_offsets
+from simdp.arrays import Ints
+from simdp.collectives.plans.plan import Plan, Round, even_offsets
 
 
 @lru_cache(maxsize=256)

@@ -16,11 +16,11 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from simdp.arrays import Ints
 from simdp.collectives.base import (
     AllGather,
     AllReduce,
     AllToAll,
-    Ints,
     Order,
     ReduceScatter,
     Round,

@@ -29,12 +29,12 @@ from typing import Literal
 
 import numpy as np
 
+from simdp.arrays import Ints
 from simdp.collectives.base import (
     AllReduce,
     Assembly,
     Broadcast,
     Composed,
-    Ints,
     Plan,
     Reduce,
     Round,

@@ -17,16 +17,8 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from simdp.collectives.base import (
-    AllReduce,
-    Broadcast,
-    Ints,
-    Order,
-    Reduce,
-    ReduceScatter,
-    Round,
-    Simple,
-)
+from simdp.arrays import Ints
+from simdp.collectives.base import AllReduce, Broadcast, Order, Reduce, ReduceScatter, Round, Simple
 from simdp.collectives.plans.layout import Layout
 from simdp.collectives.powers import (
     collect,

@@ -8,13 +8,11 @@ from functools import lru_cache
 from math import ceil
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Ints
 from simdp.collectives.base import MAX_SLICES, Algorithm, Plan
 from simdp.collectives.plans.layout import Layout
 from simdp.collectives.plans.parts import Assembly
-
-Ints = NDArray[np.int64]
 
 
 @lru_cache(maxsize=16)

@@ -26,12 +26,12 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
+from simdp.arrays import Ints
 from simdp.collectives.base import (
     AllGather,
     AllReduce,
     Assembly,
     Composed,
-    Ints,
     Plan,
     ReduceScatter,
     even_offsets,

@@ -7,16 +7,8 @@ from typing import Literal
 
 import numpy as np
 
-from simdp.collectives.base import (
-    AllReduce,
-    Broadcast,
-    Gather,
-    Ints,
-    Reduce,
-    Round,
-    Scatter,
-    Simple,
-)
+from simdp.arrays import Ints
+from simdp.collectives.base import AllReduce, Broadcast, Gather, Reduce, Round, Scatter, Simple
 from simdp.collectives.plans.layout import Layout
 
 

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Ints
 from simdp.collectives.base import (
     AllGather,
     AllReduce,
@@ -29,8 +29,6 @@ from simdp.collectives.base import (
 from simdp.collectives.levels import aligned_chunks
 from simdp.collectives.plans.layout import Layout
 from simdp.spec import PositiveBytes
-
-Ints = NDArray[np.int64]
 
 
 class _Nvls(Simple):

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simdp.collectives.base import Ints, Round
+from simdp.arrays import Ints
+from simdp.collectives.base import Round
 
 
 class Core(NamedTuple):

@@ -7,12 +7,12 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from simdp.arrays import Ints
 from simdp.collectives.base import (
     MAX_SLICES,
     AllGather,
     AllReduce,
     Broadcast,
-    Ints,
     Offsets,
     Order,
     Reduce,

@@ -17,14 +17,12 @@ from functools import lru_cache
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Ints
 from simdp.collectives.base import AllReduce, Broadcast, Reduce, Round, Simple
 from simdp.collectives.levels import aligned_chunks
 from simdp.collectives.plans.layout import Layout
 from simdp.spec import PositiveBytes
-
-Ints = NDArray[np.int64]
 
 
 def _neighbours(layout: Layout) -> list[list[int]]:

@@ -12,7 +12,8 @@ from typing import Literal
 
 import numpy as np
 
-from simdp.collectives.base import AllReduce, Barrier, Broadcast, Ints, Reduce, Round, Simple
+from simdp.arrays import Ints
+from simdp.collectives.base import AllReduce, Barrier, Broadcast, Reduce, Round, Simple
 from simdp.collectives.plans.layout import Layout
 from simdp.collectives.ring import pipeline_chunks
 from simdp.spec import PositiveBytes

@@ -8,12 +8,10 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from simdp.cluster import Cluster
-from simdp.cluster.machine import MACHINES, read_machine
 from simdp.collectives import Collectives
-from simdp.errors import ScenarioError, unknown_name
-from simdp.files import read_json, read_yaml
-from simdp.machines import with_machine
+from simdp.errors import ScenarioError
 from simdp.scenario import Scenario
+from simdp.scenario.machines import read_cluster, with_machine
 from simdp.spec import problems
 
 DEFAULT = "dgx-a100"
@@ -67,39 +65,13 @@ def find(
         found = _cluster("cluster", {**cluster.model_dump(), **changes}, Path())
         return Where("cluster", found, Collectives())
     path = Path(cluster)
-    raw = _read(path)
-    written = raw.get("cluster") if isinstance(raw, dict) else None
-    if not isinstance(written, dict):
-        raise ScenarioError([f"{path}: has no cluster; it must be a mapping with cluster: ..."])
-    known = list(Scenario.model_fields)
-    unknown = [f"{path}: {unknown_name('key', key, known)}" for key in raw if key not in known]
-    if unknown:
-        raise ScenarioError(unknown)
-    stragglers = written.get("stragglers", [])
+    raw = read_cluster(path, list(Scenario.model_fields))
+    stragglers = raw["cluster"].get("stragglers", [])
     filled = with_machine(raw, path.parent)
     found = _cluster(
         str(path), filled["cluster"] | {"stragglers": stragglers} | changes, path.parent
     )
     return Where(str(raw.get("name", path.stem)), found, _collectives(path, filled))
-
-
-def _read(path: Path) -> Any:
-    """Read a scenario as plain data, or make one of a machine: one node of it."""
-    name = str(path)
-    if name in MACHINES.names():
-        node = read_machine(name, Path()).cluster.get("devices_per_node", 1)
-        return {"name": name, "cluster": {"machine": name, "world_size": node}}
-    if not path.suffix and not path.exists():
-        raise ScenarioError(
-            [
-                f"--cluster {path}: there is no such file or machine; give a scenario, whose "
-                f"cluster is taken, or one of {', '.join(MACHINES.names())}."
-            ]
-        )
-    if path.suffix == ".json":
-        saved = read_json(path)
-        return saved.get("scenario") if isinstance(saved, dict) else None
-    return read_yaml(path)
 
 
 def _cluster(where: str, raw: dict[str, Any], base: Path) -> Cluster:

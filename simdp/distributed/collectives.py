@@ -10,17 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import Any
 
-from numpy.typing import NDArray
-
+from simdp.arrays import Array
 from simdp.distributed.groups import AnyGroup, Member, member
 from simdp.distributed.tensors import blocks, checked, like, whole
 from simdp.distributed.work import Work
 from simdp.engine.programs.calls import NOTHING, Asked, Given, named
 from simdp.errors import ProgramError
-
-Array = NDArray[Any]
 
 
 class ReduceOp(Enum):

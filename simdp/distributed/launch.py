@@ -14,9 +14,9 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 import simdp
+from simdp.arrays import Floats
 from simdp.cluster import Cluster
 from simdp.distributed.backends import BACKENDS, collectives_of
 from simdp.distributed.clusters import DEFAULT, Where, find
@@ -65,7 +65,7 @@ class ProgramResult:
     where: Where
     seed: int
     values: list[Any]
-    clocks: NDArray[np.float64]
+    clocks: Floats
     trace: Trace
 
     @property

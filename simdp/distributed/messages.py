@@ -6,17 +6,12 @@ before they receive wait for each other for ever.
 
 from __future__ import annotations
 
-from typing import Any
-
-from numpy.typing import NDArray
-
+from simdp.arrays import Array
 from simdp.distributed.groups import AnyGroup, Member, member
 from simdp.distributed.tensors import whole
 from simdp.distributed.work import Work
 from simdp.engine.programs.calls import Asked, Handle, named
 from simdp.errors import ProgramError
-
-Array = NDArray[Any]
 
 
 def isend(tensor: Array, dst: int, group: AnyGroup = None, tag: int = 0) -> Work | None:

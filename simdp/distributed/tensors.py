@@ -8,11 +8,9 @@ from operator import index
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Array
 from simdp.errors import ProgramError
-
-Array = NDArray[Any]
 
 KINDS = "biufc"
 """Booleans and numbers. What stands for 16-bit types beyond NumPy's own has kind V."""

@@ -6,9 +6,8 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from simdp.arrays import Array
 
 
 class FlatBuffers:

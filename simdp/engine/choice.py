@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Ints
 from simdp.cluster import Cluster
 from simdp.collectives import Layout, Plan
 from simdp.collectives.auto import Auto
@@ -17,10 +17,8 @@ from simdp.engine.network import Network
 from simdp.engine.network.sharing import shared_link
 from simdp.engine.ops import Launch, Op, Wait
 from simdp.engine.slowdown import Slowdown
-from simdp.placement import among_others, group_layout, layout
 from simdp.results.trace import TraceBuilder
-
-Ints = NDArray[np.int64]
+from simdp.scenario.placement import among_others, group_layout, layout
 
 MAX_PREDICTED = 500_000
 """Transfers of a candidate; its prediction then takes some tens of milliseconds."""

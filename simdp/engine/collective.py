@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
+from simdp.arrays import Ints
 from simdp.cluster import Cluster
 from simdp.collectives.auto import Auto
 from simdp.collectives.base import Algorithm
@@ -16,8 +14,6 @@ from simdp.engine.network.traffic import LinkUse, link_use
 from simdp.engine.ops import Launch, Wait
 from simdp.engine.slowdown import Slowdown
 from simdp.results.trace import TraceBuilder
-
-Ints = NDArray[np.int64]
 
 
 class Timing(NamedTuple):

@@ -12,8 +12,8 @@ from simdp.collectives import Collectives, Part, Plan, Wiring
 from simdp.engine.choice import Planner
 from simdp.engine.network.sharing import meeting
 from simdp.engine.ops import Launch
+from simdp.scenario.wiring import wiring_of, wiring_of_groups
 from simdp.strategies.base import ProcessGroups
-from simdp.wiring import wiring_of, wiring_of_groups
 
 MAX_TRANSFERS_PER_CALL = 2_000
 MAX_TRANSFERS_PER_RUN = 100_000

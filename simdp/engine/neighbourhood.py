@@ -14,9 +14,9 @@ from simdp.engine.network.traffic import Traffic
 from simdp.engine.ops import Feed, Launch, Op, Wait, Work
 from simdp.engine.plans import plans_of
 from simdp.engine.slowdown import Slowdown
-from simdp.neighbours import with_neighbours
-from simdp.placement import deal_nodes, vertices
 from simdp.scenario import Scenario
+from simdp.scenario.neighbours import with_neighbours
+from simdp.scenario.placement import deal_nodes, vertices
 
 
 class Neighbourhood:

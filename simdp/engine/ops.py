@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Floats, Ints
 from simdp.collectives import Plan
 from simdp.engine.pipeline import Pipeline
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 class Work(NamedTuple):

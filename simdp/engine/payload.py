@@ -11,14 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Array, Bools, Ints
 from simdp.collectives import Plan
-
-Array = NDArray[Any]
 
 CACHE_NBYTES = 2**20
 """What all ranks' copies of a block may take together; about a core's second-level cache."""
@@ -63,9 +61,7 @@ def _by_chunk(plan: Plan) -> list[list[_Step]]:
     return steps
 
 
-def _first_arrivals(
-    empty: NDArray[np.bool_], dst: NDArray[np.int64], chunk: NDArray[np.int64]
-) -> NDArray[np.bool_]:
+def _first_arrivals(empty: Bools, dst: Ints, chunk: Ints) -> Bools:
     """Mark the moves that come first to an empty place, and the place as filled."""
     place = dst * empty.shape[1] + chunk
     first = np.zeros(len(place), dtype=bool)

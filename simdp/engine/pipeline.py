@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Floats, Ints
 from simdp.workload.input import Input
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 
 class Pipeline:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Array, Floats
 from simdp.collectives import Plan
 from simdp.engine import payload
 from simdp.engine.buffers import FlatBuffers
@@ -21,7 +21,6 @@ from simdp.workload.layers.base import NO_ARRAYS, PAUSE, Exchange, Pass
 from simdp.workload.precision.rounding import numpy_dtype
 from simdp.workload.sampling import StepBatches
 
-Array = NDArray[Any]
 T = TypeVar("T")
 
 
@@ -92,7 +91,7 @@ class Replicas:
     def _each_rank(self, work: Callable[[int], T]) -> list[T]:
         return each_rank(work, self.world_size, self._num_elements)
 
-    def counts(self, batches: StepBatches) -> NDArray[np.float64]:
+    def counts(self, batches: StepBatches) -> Floats:
         """How many things each loss averages, shape `(num_micro, world_size)`."""
         return np.array(
             [
@@ -110,7 +109,7 @@ class Replicas:
         scales: Array,
         gather: Answer,
         pauses: bool,
-    ) -> Generator[None, None, NDArray[np.float64]]:
+    ) -> Generator[None, None, Floats]:
         """Run every rank's model and loss on its samples.
 
         Parameters

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Array, Ints
 from simdp.scenario import Scenario
 from simdp.workload.layers.base import Shape
 from simdp.workload.sampling import Parts
-
-Array = NDArray[Any]
-Ints = NDArray[np.int64]
 
 
 class Samples:

@@ -6,23 +6,20 @@ What `simdp.engine.replicas` does for ranks that have a loss each, where one los
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Array, Floats
 from simdp.collectives import Plan
 from simdp.engine import payload
 from simdp.engine.buffers import FlatBuffers
 from simdp.engine.replicas import Replicas
 from simdp.engine.threads import each_rank
+from simdp.engine.walk import alone
 from simdp.workload.execution import Kept
 from simdp.workload.layers.base import Pass
 from simdp.workload.precision.rounding import numpy_dtype
-
-Array = NDArray[Any]
-Floats = NDArray[np.float64]
-T = TypeVar("T")
 
 
 class Begun(NamedTuple):
@@ -71,7 +68,7 @@ class Scattered:
 
         def run(rank: int) -> Begun | None:
             part = self._parts[rank]
-            return _finish(self._forward_of(rank, part, among, keeps)) if len(part) else None
+            return alone(self._forward_of(rank, part, among, keeps)) if len(part) else None
 
         self._begun = each_rank(run, n, self._num_elements)
         self._slopes = [None] * n
@@ -165,7 +162,7 @@ class Scattered:
             if begun is None:
                 return {}
             if slopes is not None:
-                _finish(self.replicas.executor.backward(begun.run, begun.kept, slopes))
+                alone(self.replicas.executor.backward(begun.run, begun.kept, slopes))
             found = begun.run.gradients
             for name, shape in self.replicas.shapes.items():
                 if name not in found:  # torch's backward of Broadcast takes zeros there
@@ -200,13 +197,3 @@ class Scattered:
         others: list[dict[str, Array]] = [{} for _ in range(self.replicas.world_size - 1)]
         self.replicas.gradients = [self._total, *others]
         self._sums = {}
-
-
-def _finish(script: Generator[Any, Any, T]) -> T:
-    """Run a script in which no layer talks to other ranks."""
-    try:
-        next(script)
-    except StopIteration as stop:
-        found: T = stop.value
-        return found
-    raise AssertionError("the scenario's checks refuse layers that talk to other ranks")

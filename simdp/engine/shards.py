@@ -6,11 +6,9 @@ with nan and thrown away when they are freed, so that a gather that is missing c
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Array
 from simdp.collectives import Plan
 from simdp.engine import payload
 from simdp.engine.buffers import FlatBuffers
@@ -18,7 +16,6 @@ from simdp.engine.replicas import Replicas
 from simdp.strategies.partition import Partition
 from simdp.workload.precision.rounding import numpy_dtype, rounded
 
-Array = NDArray[Any]
 Arrays = dict[str, Array]
 
 

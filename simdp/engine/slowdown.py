@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Floats, Ints
 from simdp.cluster import Cluster
 from simdp.cluster.stragglers.pause import Pause
 from simdp.rng import stream
-
-Floats = NDArray[np.float64]
 
 
 class Slowdown:
@@ -46,7 +44,7 @@ class Slowdown:
             total += straggler.lost(step, self.world_size)
         return total
 
-    def finish(self, start: Floats, seconds: Floats, ranks: NDArray[np.int64]) -> Floats:
+    def finish(self, start: Floats, seconds: Floats, ranks: Ints) -> Floats:
         """Instants at which work ends.
 
         Parameters

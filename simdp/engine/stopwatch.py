@@ -6,7 +6,7 @@ from simdp.engine.simulate import play
 from simdp.results.metrics import steady_step_time, times
 from simdp.results.trace import StepEnds, TraceBuilder
 from simdp.scenario import Scenario
-from simdp.wiring import wiring_of
+from simdp.scenario.wiring import wiring_of
 
 NETWORK = {"link": None, "inter_node": None}
 """What collectives know of a cluster, and strategies the bandwidth between nodes."""

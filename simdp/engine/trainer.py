@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import isfinite, sqrt
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Array
 from simdp.collectives import Plan
 from simdp.engine import payload
 from simdp.engine.buffers import FlatBuffers
@@ -21,7 +21,6 @@ from simdp.scenario import Scenario
 from simdp.workload.precision.rounding import rounded
 from simdp.workload.precision.scaler import GradScaler
 
-Array = NDArray[Any]
 Arrays = dict[str, Array]
 
 CLIP_EPS = 1e-6

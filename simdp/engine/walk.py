@@ -6,12 +6,11 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any, Generic, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Array
 from simdp.engine.threads import each_rank
 from simdp.workload.layers.base import PAUSE, Exchange
 
-Array = NDArray[Any]
 T = TypeVar("T")
 Answer = Callable[[list[Array]], list[Array]]
 """Takes the part of each rank, returns what each is sent."""

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate, groupby
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Ints
 from simdp.results.blocks import Block
 from simdp.results.result import Result
 from simdp.results.trace import ACTIVITIES, SETUP, Trace, lane_name
@@ -91,7 +91,7 @@ def _count(blocks: Iterable[Block]) -> int:
     return sum(len(block.ranks) for block in blocks)
 
 
-def _spans_per_rank(blocks: Sequence[Block], world_size: int) -> NDArray[np.int64]:
+def _spans_per_rank(blocks: Sequence[Block], world_size: int) -> Ints:
     """Count spans; blocks that share their ranks are counted in one go."""
     times: dict[int, int] = {}
     sharing = {}

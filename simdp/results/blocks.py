@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Columns = dict[str, NDArray[Any]]
+from simdp.arrays import Array, Bools, Floats, Ints
+
+Columns = dict[str, Array]
 
 COLUMNS = ("rank", "step", "lane", "activity", "name", "start", "end", "nbytes")
 """What there is to say about a span, in the order of `Block`."""
@@ -124,7 +123,7 @@ def blocks_by_turn(columns: Columns) -> list[Block]:
     ]
 
 
-def _changes(columns: Columns, *keys: str) -> NDArray[np.bool_]:
+def _changes(columns: Columns, *keys: str) -> Bools:
     """Mark the rows that differ from the row before in one of some columns."""
     new = np.ones(len(columns["rank"]), dtype=bool)
     new[1:] = False

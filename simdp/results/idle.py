@@ -12,15 +12,8 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
-from simdp.results.blocks import (
-    Block,
-    Columns,
-    Floats,
-    Ints,
-    blocks_by_turn,
-    columns_of,
-    is_everyone,
-)
+from simdp.arrays import Floats, Ints
+from simdp.results.blocks import Block, Columns, blocks_by_turn, columns_of, is_everyone
 from simdp.results.trace import COMPUTE_LANE, Trace
 
 

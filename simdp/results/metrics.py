@@ -18,13 +18,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Floats, Ints
 from simdp.results.blocks import Block, Stack, is_everyone, stacks
 from simdp.results.idle import Idle
 from simdp.results.trace import ACTIVITIES, COMM_LANE, FIRST_STREAM_LANE, SETUP, Trace
-
-Floats = NDArray[np.float64]
 
 ORDER = (
     "step_time_s",
@@ -217,7 +215,7 @@ def _counted(trace: Trace, first: int) -> list[Block]:
     return [block for block in trace.blocks if block.step >= first and block.activity in asked]
 
 
-def _add(total: Floats, ranks: NDArray[np.int64], values: Floats) -> None:
+def _add(total: Floats, ranks: Ints, values: Floats) -> None:
     """Add the values of some ranks, which may repeat, to everyone's."""
     if is_everyone(ranks, len(total)):
         total += values

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from numpy.typing import NDArray
-
+from simdp.arrays import Array
 from simdp.errors import ScenarioError
 from simdp.files import read_json, write_whole
 from simdp.results.trace import Trace
@@ -53,8 +52,8 @@ class Result:
     set: dict[str, Any]
     metrics: dict[str, Any]
     trace: Trace | None = None
-    replicas: list[dict[str, NDArray[Any]]] | None = None
-    outputs: list[list[NDArray[Any]]] | None = None
+    replicas: list[dict[str, Array]] | None = None
+    outputs: list[list[Array]] | None = None
     network: dict[str, Any] = field(default_factory=dict)
     server: dict[str, Any] | None = None
 
@@ -63,7 +62,7 @@ class Result:
         """Number of ranks."""
         return int(self.scenario["cluster"]["world_size"])
 
-    def weights(self) -> dict[str, NDArray[Any]]:
+    def weights(self) -> dict[str, Array]:
         """What ``--save-weights`` stores: rank 0's parameters, and those that differ elsewhere.
 
         Returns

@@ -12,13 +12,10 @@ from functools import cached_property
 from typing import NamedTuple, overload
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Bools, Floats, Ints
 from simdp.results.blocks import COLUMNS, Block, Columns, blocks_by_turn, columns_of, in_order, part
 from simdp.results.memory import PARTS, Holding
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 ACTIVITIES = (
     "input",
@@ -186,7 +183,7 @@ class Trace:
                 kept.append(part(block, known[key]))
         return Trace(kept, self.names)
 
-    def select(self, *activities: str) -> NDArray[np.bool_]:
+    def select(self, *activities: str) -> Bools:
         """Mark the spans of some activities."""
         return np.isin(self.activity, [ACTIVITIES.index(name) for name in activities])
 

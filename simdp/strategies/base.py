@@ -11,9 +11,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
+from simdp.arrays import Ints
 from simdp.spec import Spec
 from simdp.strategies.partition import Partition
 from simdp.strategies.rank import Rank
@@ -64,7 +62,7 @@ class ProcessGroups(NamedTuple):
     """
 
     name: str
-    ranks: NDArray[np.int64]
+    ranks: Ints
     stream: int
     collectives: tuple[str, ...]
 

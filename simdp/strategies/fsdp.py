@@ -7,10 +7,11 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import BeforeValidator
 
+from simdp.arrays import Ints
 from simdp.spec import Bool, problem
 from simdp.strategies.base import Rank, Script, Strategy, uneven
 from simdp.strategies.ddp import send_all, send_buffers
-from simdp.strategies.partition import Ints, Kept, Partition
+from simdp.strategies.partition import Kept, Partition
 from simdp.strategies.units import Rules, Unit, UnitWalk, units_in_use
 from simdp.strategies.zero1 import piece_collectives
 from simdp.workload import Workload

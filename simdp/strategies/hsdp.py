@@ -7,10 +7,10 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
+from simdp.arrays import Ints
 from simdp.spec import Int
 from simdp.strategies.base import ProcessGroups
 from simdp.strategies.fsdp import FullySharded
-from simdp.strategies.partition import Ints
 from simdp.strategies.rank_types import REPLICATE, SHARD
 from simdp.strategies.zero1 import piece_collectives
 from simdp.workload import Workload

@@ -7,11 +7,10 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Floats, Ints
 from simdp.workload.layers import Parameter
 
-Ints = NDArray[np.int64]
 Pieces = dict[str, slice]
 """Where pieces lie in parameters that are taken as flat, by name."""
 
@@ -106,7 +105,7 @@ class Partition:
             {name: place.stop - place.start for name, place in mine.items()} for mine in self.pieces
         ]
 
-    def by_rank(self, of_places: Sequence[float]) -> NDArray[np.float64]:
+    def by_rank(self, of_places: Sequence[float]) -> Floats:
         """Give every rank what belongs to its place, shape `(world_size,)`."""
         found = np.empty(self.ranks.size)
         found[self.ranks] = np.asarray(of_places, dtype=float)

@@ -9,12 +9,10 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from simdp.cluster import Cluster
-from simdp.cluster.machine import MACHINES, read_machine
 from simdp.collectives.costs import AnyCost, Cost
-from simdp.errors import ScenarioError, unknown_name
-from simdp.files import read_json, read_yaml
-from simdp.machines import with_machine
+from simdp.errors import ScenarioError
 from simdp.scenario import Scenario
+from simdp.scenario.machines import read_cluster, with_machine
 from simdp.spec import problems
 
 
@@ -66,16 +64,7 @@ def load_cost(path: Path) -> Cost:
 
 def _raw(path: Path) -> dict[str, Any]:
     """Read a scenario as plain data, with what its machine brings."""
-    raw = _read(path)
-    if path.suffix == ".json" and isinstance(raw, dict):
-        raw = raw.get("scenario")
-    if not isinstance(raw, dict) or not isinstance(raw.get("cluster"), dict):
-        raise ScenarioError([f"{path}: has no cluster; it must be a mapping with cluster: ..."])
-    known = list(Scenario.model_fields)
-    unknown = [f"{path}: {unknown_name('key', key, known)}" for key in raw if key not in known]
-    if unknown:
-        raise ScenarioError(unknown)
-    return with_machine(raw, path.parent)
+    return with_machine(read_cluster(path, list(Scenario.model_fields)), path.parent)
 
 
 def make_cost(written: Any, base: Path) -> Cost:
@@ -99,22 +88,6 @@ def make_cost(written: Any, base: Path) -> Cost:
         return made.settled(base)
     except ValidationError as error:
         raise ScenarioError([found.line for found in problems(error, written)]) from None
-
-
-def _read(path: Path) -> Any:
-    """Read a file, or make a scenario of a machine of the catalogue, one node of it."""
-    name = str(path)
-    if name in MACHINES.names():
-        node = read_machine(name, Path()).cluster.get("devices_per_node", 1)
-        return {"name": name, "cluster": {"machine": name, "world_size": node}}
-    if not path.suffix and not path.exists():
-        raise ScenarioError(
-            [
-                f"--cluster {path}: there is no such file or machine; give a scenario, whose "
-                f"cluster is taken, or one of {', '.join(MACHINES.names())}."
-            ]
-        )
-    return read_json(path) if path.suffix == ".json" else read_yaml(path)
 
 
 def _cluster(path: Path, raw: dict[str, Any]) -> Cluster:

@@ -16,7 +16,6 @@ from simdp.collectives.base import Algorithm
 from simdp.collectives.costs import Cost
 from simdp.engine.collective import Bench
 from simdp.errors import ScenarioError, unknown_name
-from simdp.placement import split_ranks
 from simdp.results.bandwidth import ITEMSIZE, ROOTED
 from simdp.results.collective import (
     Bottleneck,
@@ -25,8 +24,9 @@ from simdp.results.collective import (
     CollectiveStudy,
 )
 from simdp.results.nccl_tests import NcclLog
+from simdp.scenario.placement import split_ranks
+from simdp.scenario.wiring import wiring_of
 from simdp.spec import Spec, problems
-from simdp.wiring import wiring_of
 
 NOT_OURS = {
     "alltoall": "all_to_all",

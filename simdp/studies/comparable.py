@@ -10,8 +10,8 @@ from typing import Any
 from pydantic_core import PydanticCustomError
 
 from simdp.errors import ScenarioError
-from simdp.measured import world_size
-from simdp.overrides import Raw, set_key
+from simdp.scenario.measured import world_size
+from simdp.scenario.overrides import Raw, set_key
 from simdp.spec import one_of
 from simdp.strategies import STRATEGIES
 from simdp.workload.models import MODEL

@@ -14,25 +14,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticCustomError
 
 import simdp
+from simdp.arrays import Array
 from simdp.cluster import Cluster
 from simdp.engine.simulate import simulate
 from simdp.errors import ScenarioError
-from simdp.measured import world_size
-from simdp.overrides import Raw, as_written, grid, sweep_problems
 from simdp.results.comparison import PLAIN_KEYS, ComparedPoint, Comparison
 from simdp.results.metrics import num_warm_up
 from simdp.scenario import Scenario, checked
+from simdp.scenario.measured import world_size
+from simdp.scenario.overrides import Raw, as_written, grid, sweep_problems
 from simdp.spec import problems
 from simdp.strategies import AnyStrategy
 from simdp.strategies.local_sgd import LocalSGD
 from simdp.studies.comparable import STRATEGY, kind_of, make_comparable
 
-Weights = dict[str, NDArray[Any]]
+Weights = dict[str, Array]
 Progress = Callable[[int, int], None]
 
 

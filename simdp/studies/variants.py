@@ -9,8 +9,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from simdp.errors import ScenarioError
-from simdp.overrides import set_key
 from simdp.scenario import Scenario
+from simdp.scenario.overrides import set_key
 from simdp.spec import Spec, problems
 
 

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from simdp.engine.simulate import memory_needed
 from simdp.errors import ScenarioError
-from simdp.overrides import override_all
 from simdp.reports.table import nbytes
 from simdp.scenario import Scenario, checked
+from simdp.scenario.overrides import override_all
 from simdp.strategies import STRATEGIES
 from simdp.strategies.memory import fits
 

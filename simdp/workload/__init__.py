@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, TypeAdapter, ValidationError, field_validator, model_validator
 from pydantic_core import InitErrorDetails
 
+from simdp.arrays import Array, Ints
 from simdp.spec import Bool, Float, Int, Spec, problem
 from simdp.workload import weights
 from simdp.workload.compute import COMPUTE, AnyCompute
@@ -31,7 +31,6 @@ from simdp.workload.order import Permutation, epoch_order, grouped_by_length
 from simdp.workload.precision import AnyPrecision
 from simdp.workload.precision.rounding import numpy_dtype
 from simdp.workload.sampling import (
-    Ints,
     Parts,
     StepBatches,
     distributed_sampler,
@@ -41,7 +40,6 @@ from simdp.workload.sampling import (
 )
 from simdp.workload.schedules import AnySchedule
 
-Array = NDArray[Any]
 MicroSteps = Annotated[Int, Field(ge=1, le=10**6)]
 Sizes = Annotated[list[Annotated[Int, Field(ge=1, le=10**9)]], Field(min_length=1)]
 

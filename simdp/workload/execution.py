@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from simdp.arrays import Array
 from simdp.workload.graph import Graph
-from simdp.workload.layers.base import PAUSE, Array, Exchange, Parameters, Pass, Synchronised
+from simdp.workload.layers.base import PAUSE, Exchange, Parameters, Pass, Synchronised
 from simdp.workload.precision import Precision
 from simdp.workload.precision.rounding import rounded
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Ints
 from simdp.errors import ScenarioError
 from simdp.files import read_npz
 from simdp.rng import stream
 from simdp.spec import Spec
-
-Ints = NDArray[np.int64]
 
 MAX_MEGABATCH = 50
 MIN_MEGABATCHES = 4

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
+from simdp.arrays import Bools, Ints
 
 
 def distributed_sampler(order: Ints, world_size: int, drop_last: bool) -> Ints:
@@ -72,7 +71,7 @@ class Parts(Sequence[Ints]):
         begin = np.minimum(begin, self.sizes)
         return Parts(self.order, self.begins + begin, np.minimum(length, self.sizes - begin))
 
-    def only(self, wanted: NDArray[np.bool_]) -> Parts:
+    def only(self, wanted: Bools) -> Parts:
         """The parts of some ranks; the others get nothing."""
         return Parts(self.order, self.begins, np.where(wanted, self.sizes, 0))
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Array
 from simdp.files import read_npz
 from simdp.rng import stream
 from simdp.workload.graph import Graph
 from simdp.workload.layers import Buffer, Parameter
 from simdp.workload.models import Model
-
-Array = NDArray[Any]
 
 SHOWN = 3
 """Differences between a checkpoint and the model that a message lists."""

@@ -11,7 +11,7 @@ from simdp.collectives.nvls import NvlsAllReduce
 from simdp.collectives.plans.ledger import prove
 from simdp.collectives.sharp import SharpAllReduce, SharpBroadcast
 from simdp.engine import payload
-from simdp.placement import layout
+from simdp.scenario.placement import layout
 
 ALPHA, BETA = 5e-6, 1 / 25e9
 ADDS = {"kind": "switch", "in_network": True}

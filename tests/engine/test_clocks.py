@@ -23,8 +23,8 @@ from simdp.engine.network import Network
 from simdp.engine.ops import Launch, Wait, Work
 from simdp.engine.slowdown import Slowdown
 from simdp.errors import ScenarioError
-from simdp.placement import layout
 from simdp.results.trace import TraceBuilder
+from simdp.scenario.placement import layout
 
 ROOT = Path(__file__).parents[2]
 PARAMETERS = {

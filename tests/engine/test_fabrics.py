@@ -27,8 +27,8 @@ from simdp.engine.network.sharing import shared_link
 from simdp.engine.ops import Launch, Wait, Work
 from simdp.engine.slowdown import Slowdown
 from simdp.errors import DeadlockError, ScenarioError
-from simdp.placement import layout
 from simdp.results.trace import TraceBuilder
+from simdp.scenario.placement import layout
 
 ALPHA, BANDWIDTH = 5e-6, 25e9
 DEVICE = {

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Floats
 from simdp.spec import Spec
-
-Floats = NDArray[np.float64]
 
 
 class Straggler(Spec):

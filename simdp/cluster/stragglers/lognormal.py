@@ -7,7 +7,8 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from simdp.cluster.stragglers.base import Floats, Straggler, rounded
+from simdp.arrays import Floats
+from simdp.cluster.stragglers.base import Straggler, rounded
 from simdp.spec import Float
 
 

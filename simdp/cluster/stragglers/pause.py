@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field, PlainSerializer, PlainValidator, model_validator
 
-from simdp.cluster.stragglers.base import Floats, Straggler
+from simdp.arrays import Floats
+from simdp.cluster.stragglers.base import Straggler
 from simdp.spec import Int, PositiveSeconds, Quantity, problem
 from simdp.units import format_quantity
 

@@ -6,14 +6,10 @@ from abc import abstractmethod
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Bools, Floats, Ints
 from simdp.cluster.link import Link
 from simdp.spec import Spec
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 
 class Topology(Spec):

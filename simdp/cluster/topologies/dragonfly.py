@@ -7,8 +7,9 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from simdp.arrays import Floats, Ints
 from simdp.cluster.link import Link
-from simdp.cluster.topologies.base import Floats, Ints, Topology, compact
+from simdp.cluster.topologies.base import Topology, compact
 from simdp.spec import Int, Seconds
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from simdp.cluster.topologies.base import Ints, Topology
+from simdp.arrays import Ints
+from simdp.cluster.topologies.base import Topology
 
 
 class FullMeshTopology(Topology):

@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from simdp.arrays import Floats, Ints
 from simdp.cluster.link import Link
-from simdp.cluster.topologies.base import Floats, Ints, Topology
+from simdp.cluster.topologies.base import Topology
 
 MAX_ENDPOINTS = 256
 """A table of routes has a row for every pair of endpoints, and every pair is searched for."""

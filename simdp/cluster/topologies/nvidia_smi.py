@@ -8,8 +8,8 @@ from typing import Literal
 import numpy as np
 from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
 
+from simdp.arrays import Bools, Floats, Ints
 from simdp.cluster.link import AnyLink, Link
-from simdp.cluster.topologies.base import Bools, Floats, Ints
 from simdp.cluster.topologies.graph import Edge, Edges, route_table
 from simdp.cluster.topologies.pcie import LEVELS, PcieTopology, PcieTree, pcie_tree
 from simdp.cluster.topologies.topo_matrix import MatrixError, TopoMatrix, parse_matrix

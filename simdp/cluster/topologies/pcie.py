@@ -9,8 +9,9 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from simdp.arrays import Bools, Floats, Ints
 from simdp.cluster.link import Link
-from simdp.cluster.topologies.base import Bools, Floats, Ints, Topology, compact
+from simdp.cluster.topologies.base import Topology, compact
 from simdp.spec import Bandwidth
 
 Level = Literal["loc", "pix", "pxb", "phb", "node", "sys"]

@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
+from simdp.arrays import Bools, Floats, Ints
 from simdp.cluster.link import Link
-from simdp.cluster.topologies.base import Bools, Floats, Ints
 from simdp.cluster.topologies.pcie import LEVELS, PcieTopology, PcieTree, pcie_tree
 from simdp.spec import Int
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from simdp.cluster.topologies.base import Ints
+from simdp.arrays import Ints
 from simdp.cluster.topologies.clos import Clos, ClosTopology, spines_over
 from simdp.spec import Int
 

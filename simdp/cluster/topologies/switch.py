@@ -6,7 +6,8 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from simdp.cluster.topologies.base import Ints, Topology
+from simdp.arrays import Ints
+from simdp.cluster.topologies.base import Topology
 from simdp.spec import Bool
 
 

@@ -8,7 +8,8 @@ from typing import Annotated, ClassVar
 import numpy as np
 from pydantic import Field, field_validator
 
-from simdp.cluster.topologies.base import Ints, Topology, compact
+from simdp.arrays import Ints
+from simdp.cluster.topologies.base import Topology, compact
 from simdp.spec import Int, problem
 
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from simdp.collectives.plans.plan import Ints, Moves, Plan
+from simdp.arrays import Ints
+from simdp.collectives.plans.plan import Moves, Plan
 from simdp.errors import PlanError
 
 Bits = NDArray[np.uint64]

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from simdp.collectives.plans.plan import Ints, Part, Plan
+from simdp.arrays import Ints
+from simdp.collectives.plans.plan import Part, Plan
 
 NO_SPREAD = np.zeros(1, dtype=np.int64)
 

@@ -29,7 +29,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
+from simdp.arrays import Bools, Ints
+
 Offsets = Callable[[int, int], Ints]
 
 Order = Literal["chunk", "rank", "ring", "chain"]
@@ -57,7 +58,7 @@ class Round(NamedTuple):
     src: Ints
     dst: Ints
     chunk: Ints
-    reduce: bool | NDArray[np.bool_]
+    reduce: bool | Bools
     to: Ints | None = None
     num_chunks: int | Ints = 1
     stride: int = 1
@@ -78,7 +79,7 @@ class Moves(NamedTuple):
     dst: Ints
     chunk: Ints
     to: Ints
-    reduce: NDArray[np.bool_]
+    reduce: Bools
 
 
 def expand(transfers: Round) -> Moves:

@@ -6,8 +6,8 @@ from collections.abc import Generator, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Floats
 from simdp.collectives import Plan
 from simdp.engine.choice import Planner
 from simdp.engine.cohort.keeping import Keeping
@@ -23,8 +23,8 @@ from simdp.engine.samples import Samples
 from simdp.engine.slowdown import Slowdown
 from simdp.results.trace import SETUP
 from simdp.scenario import Scenario
+from simdp.scenario.wiring import wiring_of
 from simdp.strategies.base import Pending, Script, Tensor
-from simdp.wiring import wiring_of
 from simdp.workload.faults import Fault
 from simdp.workload.layers import Buffer
 from simdp.workload.precision.rounding import numpy_dtype
@@ -34,9 +34,6 @@ from simdp.workload.step_costs import (
     optimizer_launches,
     optimizer_nbytes_moved,
 )
-
-Array = NDArray[Any]
-Floats = NDArray[np.float64]
 
 
 class Ranks(Keeping):

@@ -7,8 +7,8 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Floats
 from simdp.engine.buffers import FlatBuffers
 from simdp.engine.cohort.base import Ranks
 from simdp.engine.cohort.buckets import FlatBucket
@@ -27,8 +27,6 @@ from simdp.engine.launcher import Launched
 from simdp.engine.ops import Work
 from simdp.strategies.base import Bucket, Factored, Factoring, Script, Selected
 from simdp.workload.precision.rounding import numpy_dtype
-
-Floats = NDArray[np.float64]
 
 PLACE_ITEMSIZE, LONG_PLACE_ITEMSIZE = 4, 8
 """An entry's place in its bucket is an int32, or an int64 where that does not reach."""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Array, Floats
 from simdp.engine import payload
 from simdp.engine.cohort.base import Ranks
 from simdp.engine.compute.columns import Columns
@@ -18,9 +17,6 @@ from simdp.engine.walk import Walk
 from simdp.strategies.base import Around, Script
 from simdp.workload.layers.base import Synchronised
 from simdp.workload.lifetimes import Stage
-
-Array = NDArray[Any]
-Floats = NDArray[np.float64]
 
 
 class Computing(Ranks):

@@ -12,8 +12,8 @@ from hashlib import sha256
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Floats, Ints
 from simdp.engine.cohort.memory import Ledger
 from simdp.engine.ops import Hold
 from simdp.scenario import Scenario
@@ -23,9 +23,6 @@ from simdp.workload.graph import Graph
 from simdp.workload.lifetimes import Lifetimes, Stage, Tensor, lifetimes, recomputed
 from simdp.workload.precision.rounding import numpy_dtype
 from simdp.workload.sampling import StepBatches
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 OBSERVED_STEPS = 2
 """Memory is accounted for in the setup and in the first steps; all later ones are like the last."""

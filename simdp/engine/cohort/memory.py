@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Floats
 from simdp.results.memory import PARTS
-
-Floats = NDArray[np.float64]
 
 PLACES = {part: place for place, part in enumerate(PARTS)}
 

@@ -7,15 +7,13 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Bools, Floats
 from simdp.collectives import Plan
 from simdp.engine.cohort.base import Ranks
 from simdp.engine.launcher import Launched
 from simdp.engine.scattered import Scattered
 from simdp.strategies.base import Script, Tensor
-
-Floats = NDArray[np.float64]
 
 
 class OneProcess(Ranks):
@@ -135,7 +133,7 @@ class OneProcess(Ranks):
         return self.room(self._sizes[name] * itemsize for name in names)
 
 
-def _with_root(active: Sequence[bool]) -> tuple[tuple[int, ...], NDArray[np.bool_]]:
+def _with_root(active: Sequence[bool]) -> tuple[tuple[int, ...], Bools]:
     """The ranks that are active, and rank 0, which is there in any case."""
     there = np.array(active, dtype=bool)
     there[0] = True

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from math import prod
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Array, Bools, Floats, Ints
 from simdp.collectives import Plan
 from simdp.collectives.copies import copies_from, copies_to
 from simdp.engine.cohort.one_process import OneProcess
@@ -26,10 +25,6 @@ from simdp.workload.execution import call_dtypes
 from simdp.workload.layers.base import Shape
 from simdp.workload.lifetimes import Stage
 from simdp.workload.precision.rounding import numpy_dtype
-
-Array = NDArray[Any]
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 
 class Scattering(OneProcess):
@@ -246,7 +241,7 @@ class Scattering(OneProcess):
         yield from self.give_back("outputs")
         yield from self._backward_of_calls(micro_step, losses, there)
 
-    def _backward_of_calls(self, micro_step: int, losses: bool, there: NDArray[np.bool_]) -> Script:
+    def _backward_of_calls(self, micro_step: int, losses: bool, there: Bools) -> Script:
         seconds = self._seconds("backward", micro_step)
         tails = self._seconds("tail", micro_step) if any(self.times.tails) else seconds
         stages, last = self.lifetimes.backward, len(self.graph.calls)

@@ -6,9 +6,7 @@ from collections.abc import Generator, Sequence
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from simdp.arrays import Floats
 from simdp.engine.cohort.base import Ranks
 from simdp.engine.cohort.buckets import FlatBucket
 from simdp.engine.launcher import Launched
@@ -24,8 +22,6 @@ from simdp.workload.step_costs import (
     optimizer_launches,
     optimizer_nbytes_moved,
 )
-
-Floats = NDArray[np.float64]
 
 AGREED_NBYTES = 4.0
 """Norms and flags are float32, whatever the gradients are (torch: FSDP.clip_grad_norm_,

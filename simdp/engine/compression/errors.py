@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Array
 from simdp.engine.buffers import FlatBuffers
-
-Array = NDArray[Any]
 
 
 class Errors:

@@ -10,11 +10,9 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Floats
 from simdp.engine.compute.roofline import Roofline
-
-Floats = NDArray[np.float64]
 
 RADIX_BITS = 8
 """Bits of a value by which torch.topk sorts in one pass (ATen/native/cuda/TensorTopK.cu)."""

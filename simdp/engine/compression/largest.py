@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Array, Ints
 from simdp.engine.buffers import FlatBuffers
 from simdp.engine.compression.errors import Errors
 from simdp.engine.threads import each_rank
-
-Array = NDArray[Any]
-Ints = NDArray[np.int64]
 
 
 class Entries(NamedTuple):

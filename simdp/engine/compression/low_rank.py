@@ -7,19 +7,17 @@ made orthonormal; sums of Q and of what travels as it is are divided after the s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Array
 from simdp.engine.buffers import FlatBuffers
 from simdp.engine.compression.errors import Errors
 from simdp.engine.compression.kernels import by_columns
 from simdp.engine.threads import each_rank
 from simdp.rng import stream
 from simdp.strategies.base import Factoring
-
-Array = NDArray[Any]
 
 
 class Thin(NamedTuple):

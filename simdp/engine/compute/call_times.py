@@ -7,8 +7,8 @@ from math import prod
 from typing import NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Floats, Ints
 from simdp.engine.compute.columns import Columns, alike
 from simdp.engine.compute.roofline import Roofline
 from simdp.workload import Workload
@@ -17,8 +17,6 @@ from simdp.workload.layers import Kernel
 from simdp.workload.layers.base import Shape
 from simdp.workload.precision.rounding import numpy_dtype
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 Shapes = tuple[Shape, ...]
 K = TypeVar("K")
 V = TypeVar("V")

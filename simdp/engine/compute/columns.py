@@ -5,11 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-
-Ints = NDArray[np.int64]
+from simdp.arrays import Floats, Ints
 
 
 class Columns(NamedTuple):

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Ints
 from simdp.cluster import Device
 from simdp.engine.compute.call_times import CallTimes
 from simdp.engine.compute.columns import Columns, alike
@@ -15,8 +15,6 @@ from simdp.engine.compute.roofline import Roofline
 from simdp.workload import Workload
 from simdp.workload.compute.measured import FromMeasurements, time_at
 from simdp.workload.step_costs import time_beside_compute
-
-Ints = NDArray[np.int64]
 
 
 class EvenTimes:

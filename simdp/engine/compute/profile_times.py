@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Ints
 from simdp.engine.compute.columns import Columns
 from simdp.engine.compute.roofline import Roofline
 from simdp.workload import Workload
 from simdp.workload.layers.timed import TimedLayer
-
-Ints = NDArray[np.int64]
 
 
 class ProfileTimes:

@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Floats, Ints
 from simdp.cluster import Device
-
-Floats = NDArray[np.float64]
 
 
 class Roofline:
@@ -50,7 +48,7 @@ class Roofline:
         self,
         devices: Sequence[Device],
         world_size: int | None = None,
-        sharers: NDArray[np.int64] | None = None,
+        sharers: Ints | None = None,
     ) -> None:
         self.alone, self.sharers = self, np.ones(world_size or len(devices), dtype=np.int64)
         if sharers is not None and sharers.max() > 1:

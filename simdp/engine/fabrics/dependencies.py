@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Ints
 from simdp.collectives import Part
 from simdp.collectives.base import Round, expand
-
-Ints = NDArray[np.int64]
 
 
 class Dependencies:

@@ -12,7 +12,6 @@ from typing import Any, cast
 
 import numpy as np
 import simpy
-from numpy.typing import NDArray
 from simpy.events import EventPriority
 
 from simdp.collectives import Plan
@@ -31,8 +30,6 @@ from simdp.engine.fabrics.wires import Wires
 from simdp.engine.ops import Feed, Hold, Launch, Meet, Op, Wait, Work
 from simdp.errors import DeadlockError
 from simdp.results.trace import COMPUTE_LANE
-
-Ints = NDArray[np.int64]
 
 LAST = cast(EventPriority, 2)
 """A SimPy priority after URGENT (0) and NORMAL (1): once everything else at an instant is done."""

@@ -10,10 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
+from simdp.arrays import Bools, Floats, Ints
 
 SAME = 1e-12
 """Instants and rates closer than this fraction are the same."""
@@ -84,12 +82,12 @@ def _load(links: Ints, rates: Floats, num_links: int) -> Floats:
     return load
 
 
-def _on_full_link(links: Ints, full: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _on_full_link(links: Ints, full: Bools) -> Bools:
     """Whether any link of a route is full."""
     if len(links) > FEW_LINKS:
-        anywhere: NDArray[np.bool_] = np.logical_or.reduce(full[links])
+        anywhere: Bools = np.logical_or.reduce(full[links])
         return anywhere
-    found: NDArray[np.bool_] = full.take(links[0])
+    found: Bools = full.take(links[0])
     for row in links[1:]:
         found |= full.take(row)
     return found

@@ -11,13 +11,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Floats, Ints
 from simdp.collectives import Plan
 from simdp.engine.network import Connections, Turn
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 
 class Recorder(Protocol):

@@ -11,13 +11,11 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Floats
 from simdp.collectives import Plan
 from simdp.engine.fabrics.recurrences import Pace, Recorder
 from simdp.engine.network import Connections
-
-Floats = NDArray[np.float64]
 
 MAX_SPEEDS = 16
 """Speeds of a ring's connections for which a closed form beats going round by round."""

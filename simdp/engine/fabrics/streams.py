@@ -12,12 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Floats
 from simdp.cluster import Overheads
 from simdp.engine.ops import Launch
-
-Floats = NDArray[np.float64]
 
 Times = Callable[[Launch, Floats], Floats]
 """When each rank is done with a collective at full speed, by when each one begins with it [s]."""

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Floats, Ints
 from simdp.cluster import Overheads
 from simdp.collectives import Part, Plan
 from simdp.engine.fabrics import recurrences, rings
@@ -28,9 +28,6 @@ from simdp.results.trace import (
     FIRST_STREAM_LANE,
     TraceBuilder,
 )
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 MAX_KEPT_NBYTES = 2**25
 """Memory for the results of collectives that may come again with the same arrivals."""

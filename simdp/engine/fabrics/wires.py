@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Floats, Ints
 from simdp.cluster import Cluster
 from simdp.collectives import Part
 from simdp.engine.network import Network
 from simdp.engine.network.sharing import overtaken
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 
 class Wires:

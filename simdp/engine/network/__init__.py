@@ -5,15 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Floats, Ints
 from simdp.cluster import Cluster
 from simdp.collectives import Part, Plan
 from simdp.errors import ScenarioError
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
-
 
 MAX_ROUTE_LINKS = 50_000_000
 """Links of all routes of a part, 400 MB."""

@@ -13,14 +13,10 @@ from functools import lru_cache
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Bools, Floats, Ints
 from simdp.collectives import Part, Plan
 from simdp.engine.network import Connections, Network
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 
 def shared_link(network: Network, plans: Iterable[Plan]) -> int | None:
@@ -143,10 +139,8 @@ def _without_owner(users: Sequence[tuple[Ints, Ints, Ints]]) -> int | None:
     if not len(first):
         return None
 
-    def differ(values: Ints) -> NDArray[np.bool_]:
-        found: NDArray[np.bool_] = np.maximum.reduceat(values, first) != np.minimum.reduceat(
-            values, first
-        )
+    def differ(values: Ints) -> Bools:
+        found: Bools = np.maximum.reduceat(values, first) != np.minimum.reduceat(values, first)
         return found
 
     both = differ(src) & differ(dst)

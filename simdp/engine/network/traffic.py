@@ -6,14 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Floats, Ints
 from simdp.collectives import Part, Plan
 from simdp.engine.network import Network
 from simdp.engine.ops import Launch, Op, Wait
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 MAX_LISTED = 16
 """Links that a result lists, the busiest first; a large cluster has a hundred thousand."""

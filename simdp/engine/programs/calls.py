@@ -7,9 +7,8 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from simdp.arrays import Array
 
 
 class Asked(NamedTuple):

@@ -10,13 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Array
 from simdp.collectives import Plan
 from simdp.engine.programs.calls import Given
 from simdp.engine.programs.folding import fold
-
-Array = NDArray[Any]
 
 OPS: dict[str, Any] = {
     "SUM": None,

@@ -12,12 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Floats, Ints
 from simdp.engine.programs.baton import Baton
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 Reached = Callable[[Ints, float], None]
 """Told of the places that are done, and when [s]."""

@@ -12,16 +12,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Array, Ints
 from simdp.collectives import Plan
 from simdp.engine import payload
-
-Array = NDArray[Any]
-Ints = NDArray[np.int64]
 
 MAX_ELEMENTS = 2**20
 """Elements of all ranks together up to which trees are worth their room: some 24 MB of places."""

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Ints
 from simdp.collectives.ring import RingAllReduce
 from simdp.engine.programs.calls import NOTHING, Asked, Given, Handle, deliver, listed
 from simdp.engine.programs.exchange import EXCHANGES, Values, nbytes_of
@@ -20,9 +20,6 @@ from simdp.engine.programs.fluid import Fluid, Job
 from simdp.engine.programs.records import Records
 from simdp.engine.programs.timing import GroupTimes
 from simdp.errors import ProgramError
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 ALONE = RingAllReduce().plan(1, 0.0)
 """The plan of a group of one."""

@@ -9,20 +9,17 @@ from __future__ import annotations
 
 from collections import deque
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Array, Ints
 from simdp.engine.network import Network
 from simdp.engine.programs.calls import Asked, Given, Handle, deliver
 from simdp.engine.programs.fluid import Fluid, Job
 from simdp.engine.programs.groups import Finish
 from simdp.engine.programs.records import Records
 from simdp.errors import ProgramError
-
-Ints = NDArray[np.int64]
-Array = NDArray[Any]
 
 Pair = tuple[str, int, int]
 """A group, a sender and a receiver."""

@@ -7,12 +7,9 @@ goes to a further lane.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Floats, Ints
 from simdp.results.trace import COMM_LANE, COMPUTE_LANE, FIRST_STREAM_LANE, Trace, TraceBuilder
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 STEP = 0
 """A program has no steps; all that it does is in one."""

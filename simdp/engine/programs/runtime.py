@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Floats
 from simdp.cluster import Cluster
 from simdp.cluster.device import DTYPES
 from simdp.collectives import Collectives
@@ -23,8 +23,6 @@ from simdp.engine.programs.timing import GroupTimes
 from simdp.engine.slowdown import Slowdown
 from simdp.errors import DeadlockError, ProgramError, unknown_name
 from simdp.results.trace import Trace
-
-Floats = NDArray[np.float64]
 
 Activity = Literal["compute", "forward", "backward", "update"]
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Floats, Ints
 from simdp.cluster import Cluster
 from simdp.collectives import Collectives, Plan, Wiring
 from simdp.engine.choice import Planner
@@ -20,10 +20,7 @@ from simdp.engine.network.sharing import shared_link
 from simdp.engine.slowdown import Slowdown
 from simdp.errors import ProgramError
 from simdp.results.trace import TraceBuilder
-from simdp.wiring import wiring_of
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
+from simdp.scenario.wiring import wiring_of
 
 
 class Served(NamedTuple):

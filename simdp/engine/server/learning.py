@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Array, Floats
 from simdp.engine.replicas import Replicas
 from simdp.engine.samples import Samples
 from simdp.engine.trainer import Trainer
 from simdp.scenario import Scenario
 from simdp.workload.precision.rounding import numpy_dtype
 from simdp.workload.sampling import StepBatches
-
-Array = NDArray[Any]
-Floats = NDArray[np.float64]
 
 
 class Losses(NamedTuple):

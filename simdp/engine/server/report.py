@@ -6,12 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simdp.engine.record import StepRecord, mean_losses
 from simdp.engine.server.learning import Losses
-
-Floats = NDArray[np.float64]
 
 
 @dataclass

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Floats
 from simdp.reports import theme
-
-Floats = NDArray[np.float64]
 
 PADDING = 2.0
 """What stays free around a name, both sides together [points]."""

@@ -10,14 +10,12 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FixedLocator, MaxNLocator
-from numpy.typing import NDArray
 
+from simdp.arrays import Floats, Ints
 from simdp.reports import theme
 from simdp.reports.plots.base import Plot
 from simdp.reports.plots.labels import cut, evenly
 from simdp.results.comparison import ComparedPoint, Comparison, short_key, written
-
-Floats = NDArray[np.float64]
 
 MAX_ROWS = 16
 """Points; of more some are left out."""
@@ -166,9 +164,7 @@ def _metric(points: Sequence[ComparedPoint], key: str) -> Floats:
     return np.array([(point.metrics or {})[key] for point in points], dtype=np.float64)
 
 
-def _bars(
-    ax: Axes, rows: NDArray[np.int64], start: Floats, length: Floats, fill: theme.Fill
-) -> None:
+def _bars(ax: Axes, rows: Ints, start: Floats, length: Floats, fill: theme.Fill) -> None:
     ax.barh(rows, length, BAR_HEIGHT, start, color=fill.color, linewidth=0, zorder=2)
     if fill.hatch:
         ax.barh(

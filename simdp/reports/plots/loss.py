@@ -8,14 +8,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
-from numpy.typing import NDArray
 
+from simdp.arrays import Floats
 from simdp.reports import theme
 from simdp.reports.plots.base import Plot
 from simdp.reports.plots.labels import End, evenly, label_ends, point_names
 from simdp.results.result import Result, Study
-
-Floats = NDArray[np.float64]
 
 MAX_LINES, MAX_RANKS, MAX_MARKERS = len(theme.MARKERS), 64, 12
 """Lines of a sweep; thin lines of ranks; markers on a line. Beyond them some are left out."""

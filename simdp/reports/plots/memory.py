@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
-from numpy.typing import NDArray
 
+from simdp.arrays import Floats
 from simdp.reports import theme
 from simdp.reports.plots.base import Plot
 from simdp.reports.plots.memory_parts import (
@@ -22,8 +22,6 @@ from simdp.reports.plots.memory_parts import (
 from simdp.results.memory import PARTS, Usage, usage
 from simdp.results.result import Result, Study
 from simdp.results.trace import ACTIVITIES, COMPUTE_LANE, Trace
-
-Floats = NDArray[np.float64]
 
 PHASES = ("forward", "backward", "update")
 """Activities that are named above the areas."""

@@ -7,14 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
-from numpy.typing import NDArray
 
+from simdp.arrays import Floats
 from simdp.cluster import Cluster
 from simdp.reports import theme
 from simdp.results.memory import PARTS
 from simdp.results.result import Result
-
-Floats = NDArray[np.float64]
 
 LEAST_SHARE = 0.005
 """Part of the highest total below which a part is not told apart from the rest."""

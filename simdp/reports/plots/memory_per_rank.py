@@ -5,16 +5,14 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, MaxNLocator
-from numpy.typing import NDArray
 
+from simdp.arrays import Floats
 from simdp.reports import theme
 from simdp.reports.plots.base import Plot
 from simdp.reports.plots.memory_parts import FAR, capacity, name_parts, rest, shown_parts
 from simdp.reports.plots.timeline import MAX_RANKS, choose_ranks
 from simdp.results.memory import PARTS, usage
 from simdp.results.result import Result, Study
-
-Floats = NDArray[np.float64]
 
 BAR_HEIGHT = 0.62
 """Of a row."""

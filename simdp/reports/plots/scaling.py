@@ -9,14 +9,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
-from numpy.typing import NDArray
 
+from simdp.arrays import Floats
 from simdp.reports import theme
 from simdp.reports.plots.base import Plot
 from simdp.reports.plots.labels import End, evenly, label_ends, point_names
 from simdp.results.result import Result, Study
-
-Floats = NDArray[np.float64]
 
 AXIS = "cluster.world_size"
 MAX_LINES = 6

@@ -14,6 +14,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, MaxNLocator
 from numpy.typing import NDArray
 
+from simdp.arrays import Bools, Floats, Ints
 from simdp.reports import theme
 from simdp.reports.plots.bar_names import blocks, fits, shorter
 from simdp.reports.plots.base import Plot
@@ -22,8 +23,6 @@ from simdp.reports.plots.window import Window, window_of
 from simdp.results.result import Result, Study
 from simdp.results.trace import ACTIVITIES, COMM_LANE, COMPUTE_LANE, Trace
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Names = NDArray[np.object_]
 
 MAX_RANKS, MAX_LABELS = 16, 600
@@ -166,7 +165,7 @@ def _bars(trace: Trace, ranks: list[int], window: Window, pixel: float) -> Bars:
     return Bars(rank[heads], lane[heads], activity[heads], name[heads], start, end)
 
 
-def _names(trace: Trace, shown: NDArray[np.bool_], pixel: float, apart: bool) -> Names:
+def _names(trace: Trace, shown: Bools, pixel: float, apart: bool) -> Names:
     """Name spans: buckets that are wide enough, blocks of layers, all others by their activity.
 
     Where ranks are in different steps, forward says which one begins.

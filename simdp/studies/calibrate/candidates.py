@@ -10,12 +10,10 @@ from math import inf
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Floats
 from simdp.collectives.costs.nccl import PROTOCOLS, TREE_OVER_RING, NcclCost
 from simdp.collectives.costs.wiring import Wiring
-
-Floats = NDArray[np.float64]
 
 
 class Point(NamedTuple):

@@ -6,13 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from math import log
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Floats
 from simdp.collectives.costs.nccl import PROTOCOLS, NcclCost
 from simdp.studies.calibrate.candidates import Point
 from simdp.studies.calibrate.fit import Constant
-
-Floats = NDArray[np.float64]
 
 REACHED, GIVEN = 0.15, 0.3
 """Spread of the share of the slowest stage that Simple gets: of a bandwidth that was reached, and

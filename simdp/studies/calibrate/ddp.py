@@ -13,10 +13,10 @@ import simdp
 from simdp.cluster.device import DEVICES, AnyDevice
 from simdp.cluster.link import LINKS, AnyLink
 from simdp.files import format_yaml
-from simdp.overrides import set_key
 from simdp.results.calibration import FittedConstant
 from simdp.results.step_calibration import FittedStep, NextStep, StepCalibration
 from simdp.scenario import Scenario
+from simdp.scenario.overrides import set_key
 from simdp.studies.calibrate.fit import QUANTILE, Constant
 from simdp.studies.calibrate.steps import StepsFit, fit_steps, written
 from simdp.units import format_percent

@@ -13,11 +13,9 @@ from math import exp, log
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Floats
 from simdp.rng import stream
-
-Floats = NDArray[np.float64]
 
 NUM_STARTS = 8
 """Starts of the search: the minimum over protocols has kinks, at which a single one may stop."""

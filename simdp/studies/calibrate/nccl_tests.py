@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import ValidationError
 
 import simdp
+from simdp.arrays import Floats
 from simdp.collectives.costs.nccl import NcclCost
 from simdp.errors import ScenarioError
 from simdp.files import format_yaml
@@ -28,8 +28,6 @@ from simdp.studies.calibrate.logs import (
 )
 from simdp.studies.calibrate.next_point import next_point
 from simdp.units import format_percent, format_quantity
-
-Floats = NDArray[np.float64]
 
 BUCKET = 25.0 * 2**20
 """A bucket of torch's DDP [bytes]."""

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Floats
 from simdp.collectives.costs.wiring import Wiring
 from simdp.results.calibration import NextPoint
 from simdp.studies.calibrate.candidates import Point
 from simdp.studies.calibrate.fit import QUANTILE, Fit, jacobian
 from simdp.units import format_quantity
-
-Floats = NDArray[np.float64]
 
 SIZES = tuple(float(2**k) for k in range(3, 31))
 """Sizes that may be proposed: 8 bytes to 1 GiB."""

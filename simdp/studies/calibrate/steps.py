@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Floats
 from simdp.engine.simulate import simulate
 from simdp.errors import ScenarioError, UnitError
 from simdp.scenario import Scenario
@@ -18,8 +18,6 @@ from simdp.studies.validate.files import load_measured
 from simdp.studies.validate.jobs import with_common_workloads
 from simdp.studies.variants import value_at, with_values
 from simdp.units import DIMENSIONS, format_quantity, parse
-
-Floats = NDArray[np.float64]
 
 REACH = 30.0
 """Without bounds, a constant may be so many times smaller or larger than the scenario's value."""

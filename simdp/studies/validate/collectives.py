@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from simdp.collectives import Algorithm
 from simdp.engine.collective import Bench
 from simdp.errors import ScenarioError
-from simdp.measured import MeasuredCollective
 from simdp.results.validation import CollectiveComparison
 from simdp.scenario import Scenario
+from simdp.scenario.measured import MeasuredCollective
+from simdp.scenario.wiring import wiring_of
 from simdp.studies.validate.files import cluster_name
 from simdp.studies.validate.intervals import Known, residual, spread, variants
-from simdp.wiring import wiring_of
 
 Clock = Callable[[int], float]
 

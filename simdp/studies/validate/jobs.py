@@ -8,8 +8,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from simdp.measured import Measured
 from simdp.scenario import Scenario
+from simdp.scenario.measured import Measured
 from simdp.studies.validate.intervals import OWN, Known, machine_calibration
 from simdp.studies.validate.steps import shortened
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from simdp.results.validation import StepComparison
 from simdp.scenario import Scenario
-from simdp.wiring import wiring_of
+from simdp.scenario.wiring import wiring_of
 
 
 def ring_step_time(point: Scenario, compute: float) -> float:

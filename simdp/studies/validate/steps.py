@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from simdp.engine.stopwatch import Stopwatch
-from simdp.measured import MeasuredPoint
 from simdp.results.validation import StepComparison
 from simdp.scenario import Scenario
+from simdp.scenario.measured import MeasuredPoint
 from simdp.studies.validate.files import cluster_name
 from simdp.studies.validate.intervals import Known, interval
 from simdp.studies.validate.naive import ring_step_time

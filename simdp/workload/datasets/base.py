@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
+from simdp.arrays import Array, Ints
 from simdp.spec import Int, Spec
 from simdp.workload.layers.base import Shape
 from simdp.workload.losses import Loss
 from simdp.workload.models import Model
-
-Array = NDArray[Any]
-Ints = NDArray[np.int64]
 
 
 class Dataset(Spec):

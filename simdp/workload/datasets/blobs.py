@@ -7,8 +7,9 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from simdp.arrays import Array
 from simdp.rng import stream
-from simdp.workload.datasets.base import Array, Synthetic
+from simdp.workload.datasets.base import Synthetic
 from simdp.workload.losses import Loss
 from simdp.workload.models import Model
 

@@ -7,9 +7,9 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from simdp.arrays import Array, Ints
 from simdp.rng import stream
 from simdp.spec import Int, problem
-from simdp.workload.datasets.base import Array, Ints
 from simdp.workload.datasets.sequences import Sequences, begin_and_end, words
 from simdp.workload.losses import Loss
 from simdp.workload.models import Model

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from simdp.workload.datasets.base import Array, Dataset
+from simdp.arrays import Array
+from simdp.workload.datasets.base import Dataset
 from simdp.workload.losses import Loss
 from simdp.workload.models import Model
 

@@ -9,9 +9,10 @@ from typing import Literal
 
 import numpy as np
 
+from simdp.arrays import Array, Ints
 from simdp.errors import ScenarioError
 from simdp.files import npz_checksums, read_npz
-from simdp.workload.datasets.base import Array, Dataset, Ints
+from simdp.workload.datasets.base import Dataset
 from simdp.workload.datasets.padding import reach
 from simdp.workload.layers.base import Shape
 from simdp.workload.losses import Loss

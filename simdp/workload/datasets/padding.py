@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
-Ints = NDArray[np.int64]
+from simdp.arrays import Array, Ints
 
 
 def reach(counts: Array) -> Ints:

@@ -8,7 +8,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from simdp.workload.datasets.base import Array, Ints, Synthetic
+from simdp.arrays import Array, Ints
+from simdp.workload.datasets.base import Synthetic
 from simdp.workload.datasets.padding import padded
 from simdp.workload.layers.base import Shape
 from simdp.workload.losses import Loss

@@ -8,9 +8,9 @@ from typing import Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
+from simdp.arrays import Array, Ints
 from simdp.rng import stream
 from simdp.spec import Float, Int, problem
-from simdp.workload.datasets.base import Array, Ints
 from simdp.workload.datasets.padding import padded
 from simdp.workload.datasets.sequences import Sequences, words
 from simdp.workload.losses import Loss

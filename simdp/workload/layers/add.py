@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any, Literal
 
-from simdp.workload.layers.base import Array, Kept, Kernel, Layer, Pass, Shape, ShapeError
+from simdp.arrays import Array
+from simdp.workload.layers.base import Kept, Kernel, Layer, Pass, Shape, ShapeError
 
 
 class Add(Layer):

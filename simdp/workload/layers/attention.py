@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
+from simdp.arrays import Array
 from simdp.spec import Bool, Float, Int
 from simdp.workload.layers.arrays.blocks import blocks
-from simdp.workload.layers.base import Array, Kept, Kernel, Layer, Pass, Shape, ShapeError
+from simdp.workload.layers.base import Kept, Kernel, Layer, Pass, Shape, ShapeError
 from simdp.workload.layers.dropout import dropout_cost, kept_elements, masked
 from simdp.workload.layers.shapes import sequence_shape
 

@@ -9,8 +9,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Array, Ints
 from simdp.rng import uniform_at
 from simdp.spec import Spec
 from simdp.workload.layers.parameter import Buffer, Parameter
@@ -18,8 +18,6 @@ from simdp.workload.layers.parameter import Buffer, Parameter
 if TYPE_CHECKING:
     from simdp.workload.graph import GraphBuilder, Value
 
-Array = NDArray[Any]
-Ints = NDArray[np.int64]
 Parameters = Mapping[str, Array]
 T = TypeVar("T")
 Shape = tuple[int, ...]

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
+from simdp.arrays import Array
 from simdp.errors import ScenarioError
 from simdp.spec import Bool, Float, Int
 from simdp.workload.layers.arrays.blocks import blocks
@@ -21,7 +22,7 @@ from simdp.workload.layers.arrays.channels import (
     repeated,
     rows_of,
 )
-from simdp.workload.layers.base import Array, Kept, Kernel, Layer, Pass, Shape, ShapeError
+from simdp.workload.layers.base import Kept, Kernel, Layer, Pass, Shape, ShapeError
 from simdp.workload.layers.parameter import Buffer, Parameter, constant
 
 

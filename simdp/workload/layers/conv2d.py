@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
+from simdp.arrays import Array
 from simdp.spec import Bool, Int, problem
 from simdp.workload.layers.arrays.channels import (
     channel_sum,
@@ -25,7 +26,7 @@ from simdp.workload.layers.arrays.convolution import (
     weight_gradient,
 )
 from simdp.workload.layers.arrays.window import Window
-from simdp.workload.layers.base import Array, Kept, Kernel, Layer, Pass, Shape, ShapeError
+from simdp.workload.layers.base import Kept, Kernel, Layer, Pass, Shape, ShapeError
 from simdp.workload.layers.pairs import Padding, Size
 from simdp.workload.layers.parameter import Parameter, uniform
 from simdp.workload.layers.shapes import image_shape

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
+from simdp.arrays import Array, Bools
 from simdp.spec import Float
-from simdp.workload.layers.base import Array, Kept, Kernel, Layer, Pass, Shape
+from simdp.workload.layers.base import Kept, Kernel, Layer, Pass, Shape
 
 
 class Dropout(Layer):
@@ -54,13 +53,13 @@ class Dropout(Layer):
         return self.model_copy(update={"p": 0.0})
 
 
-def kept_elements(run: Pass, layer: str, p: float, shape: Shape) -> NDArray[np.bool_]:
+def kept_elements(run: Pass, layer: str, p: float, shape: Shape) -> Bools:
     """Which elements of each sample stay, shape `(batch, *shape)`."""
-    kept: NDArray[np.bool_] = run.uniform(layer, shape) >= p
+    kept: Bools = run.uniform(layer, shape) >= p
     return kept
 
 
-def masked(x: Array, kept: NDArray[np.bool_], p: float) -> Array:
+def masked(x: Array, kept: Bools, p: float) -> Array:
     """``x / (1 - p)`` where it is kept, else 0; a new array."""
     y: Array = x * x.dtype.type(1 / (1 - p) if p < 1 else 0)
     y *= kept

@@ -8,7 +8,8 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from simdp.workload.layers.base import Array, Kept, Kernel, Layer, Pass, Shape, ShapeError
+from simdp.arrays import Array
+from simdp.workload.layers.base import Kept, Kernel, Layer, Pass, Shape, ShapeError
 from simdp.workload.layers.parameter import Parameter, uniform
 
 

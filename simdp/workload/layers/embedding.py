@@ -9,9 +9,10 @@ from typing import Any, Literal, Self
 import numpy as np
 from pydantic import model_validator
 
+from simdp.arrays import Array, Ints
 from simdp.spec import Int
 from simdp.workload.layers.arguments import check_token
-from simdp.workload.layers.base import Array, Ints, Kept, Kernel, Pass, Shape
+from simdp.workload.layers.base import Kept, Kernel, Pass, Shape
 from simdp.workload.layers.embedding_table import EmbeddingTable
 
 TOKEN_NBYTES = 8

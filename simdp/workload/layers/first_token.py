@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from simdp.workload.layers.base import Array, Kept, Kernel, Layer, Pass, Shape
+from simdp.arrays import Array
+from simdp.workload.layers.base import Kept, Kernel, Layer, Pass, Shape
 from simdp.workload.layers.shapes import sequence_shape
 
 

@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from simdp.arrays import Array
 from simdp.spec import Int
-from simdp.workload.layers.base import Array, Kept, Kernel, Layer, Pass, Shape, ShapeError
+from simdp.workload.layers.base import Kept, Kernel, Layer, Pass, Shape, ShapeError
 
 
 class Flatten(Layer):

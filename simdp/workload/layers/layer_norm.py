@@ -9,9 +9,10 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
+from simdp.arrays import Array
 from simdp.spec import Bool, Float, Int
 from simdp.workload.layers.arrays.blocks import blocks
-from simdp.workload.layers.base import Array, Kept, Kernel, Layer, Pass, Shape
+from simdp.workload.layers.base import Kept, Kernel, Layer, Pass, Shape
 from simdp.workload.layers.parameter import Parameter, constant
 from simdp.workload.layers.shapes import last_axis
 

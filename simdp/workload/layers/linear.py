@@ -9,8 +9,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from simdp.arrays import Array
 from simdp.spec import Bool, Int
-from simdp.workload.layers.base import Array, Kept, Kernel, Layer, Pass, Shape
+from simdp.workload.layers.base import Kept, Kernel, Layer, Pass, Shape
 from simdp.workload.layers.parameter import Parameter, uniform
 from simdp.workload.layers.shapes import last_axis
 

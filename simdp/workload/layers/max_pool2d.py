@@ -8,9 +8,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from simdp.arrays import Array
 from simdp.workload.layers.arrays.blocks import blocks
 from simdp.workload.layers.arrays.channels import channels_last, channels_second
-from simdp.workload.layers.base import Array, Kept, Kernel, Pass, Shape
+from simdp.workload.layers.base import Kept, Kernel, Pass, Shape
 from simdp.workload.layers.pairs import Pair, Size
 from simdp.workload.layers.pooling import WindowPool
 

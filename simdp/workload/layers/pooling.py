@@ -9,10 +9,11 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from pydantic import model_validator
 
+from simdp.arrays import Array, Ints
 from simdp.spec import Bool, problem
 from simdp.workload.layers.arrays.channels import channels_last, channels_second
 from simdp.workload.layers.arrays.window import Window
-from simdp.workload.layers.base import Array, Ints, Layer, Pass, Shape
+from simdp.workload.layers.base import Layer, Pass, Shape
 from simdp.workload.layers.pairs import Margin, Pair, Size
 
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any, Literal
 
-from simdp.workload.layers.base import Array, Kept, Kernel, Pass, Shape, ShapeError
+from simdp.arrays import Array
+from simdp.workload.layers.base import Kept, Kernel, Pass, Shape, ShapeError
 from simdp.workload.layers.embedding_table import EmbeddingTable
 from simdp.workload.layers.shapes import last_axis, sequence_shape
 

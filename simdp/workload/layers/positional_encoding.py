@@ -10,8 +10,9 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
+from simdp.arrays import Array
 from simdp.spec import Int
-from simdp.workload.layers.base import Array, Kept, Kernel, Layer, Pass, Shape
+from simdp.workload.layers.base import Kept, Kernel, Layer, Pass, Shape
 from simdp.workload.layers.shapes import last_axis, sequence_shape
 
 

@@ -8,8 +8,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from simdp.arrays import Array
 from simdp.spec import Int
-from simdp.workload.layers.base import Array, Kept, Kernel, Layer, Pass, Shape
+from simdp.workload.layers.base import Kept, Kernel, Layer, Pass, Shape
 from simdp.workload.layers.linear import affine, affine_backward_cost, affine_cost
 from simdp.workload.layers.parameter import Parameter, constant, uniform
 from simdp.workload.layers.shapes import last_axis

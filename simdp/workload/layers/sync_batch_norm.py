@@ -11,9 +11,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from simdp.arrays import Array
 from simdp.workload.layers.arrays.blocks import blocks
 from simdp.workload.layers.arrays.channels import channels_last, repeated, rows_of
-from simdp.workload.layers.base import Array, Exchange, Pass, Synchronised
+from simdp.workload.layers.base import Exchange, Pass, Synchronised
 from simdp.workload.layers.batch_norm import BatchNormSettings, BatchStatistics, moments
 
 

@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from simdp.workload.layers.base import Array, Kept, Kernel, Pass, Shape
+from simdp.arrays import Array
+from simdp.workload.layers.base import Kept, Kernel, Pass, Shape
 from simdp.workload.layers.embedding_table import EmbeddingTable
 from simdp.workload.layers.shapes import last_axis
 

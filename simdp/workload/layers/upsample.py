@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from simdp.arrays import Array
 from simdp.workload.layers.arrays.channels import channels_last, channels_second
-from simdp.workload.layers.base import Array, Kept, Kernel, Layer, Pass, Shape
+from simdp.workload.layers.base import Kept, Kernel, Layer, Pass, Shape
 from simdp.workload.layers.pairs import Size
 from simdp.workload.layers.shapes import image_shape
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Array
 from simdp.spec import Spec
-
-Array = NDArray[Any]
 
 
 class Loss(Spec):

@@ -7,8 +7,9 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from simdp.arrays import Array
 from simdp.spec import Float, Int
-from simdp.workload.losses.base import Array, Loss
+from simdp.workload.losses.base import Loss
 
 
 class CrossEntropy(Loss):

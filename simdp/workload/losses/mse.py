@@ -6,7 +6,8 @@ from typing import Literal
 
 import numpy as np
 
-from simdp.workload.losses.base import Array, Loss
+from simdp.arrays import Array
+from simdp.workload.losses.base import Loss
 
 
 class MSE(Loss):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from simdp.workload.losses.base import Array, Loss
+from simdp.arrays import Array
+from simdp.workload.losses.base import Loss
 
 
 class NoLoss(Loss):

@@ -8,8 +8,9 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
+from simdp.arrays import Array
 from simdp.spec import Bool, Float
-from simdp.workload.optimizers.base import Array, Optimizer, State, Temporaries, effective_gradient
+from simdp.workload.optimizers.base import Optimizer, State, Temporaries, effective_gradient
 
 Beta = Annotated[Float, Field(ge=0, lt=1)]
 

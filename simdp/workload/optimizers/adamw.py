@@ -6,10 +6,10 @@ from typing import Literal
 
 from pydantic import Field
 
+from simdp.arrays import Array
 from simdp.spec import Bool, Float
 from simdp.workload.optimizers.adam import Beta, descend, moments
 from simdp.workload.optimizers.base import (
-    Array,
     Optimizer,
     State,
     Temporaries,

@@ -9,14 +9,13 @@ from functools import lru_cache
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_core import InitErrorDetails
 
+from simdp.arrays import Array
 from simdp.spec import Bool, Float, Spec, problem, problems
 from simdp.workload.optimizers.groups import ParamGroup, read_groups
 
-Array = NDArray[Any]
 State = dict[str, Array]
 
 BLOCK = 16384

@@ -9,10 +9,10 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
+from simdp.arrays import Array
 from simdp.spec import Bool, Float
 from simdp.workload.optimizers.adam import Beta, moments, update_moments
 from simdp.workload.optimizers.base import (
-    Array,
     Optimizer,
     State,
     Temporaries,

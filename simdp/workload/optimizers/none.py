@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from simdp.workload.optimizers.base import Array, Optimizer, State, Temporaries
+from simdp.arrays import Array
+from simdp.workload.optimizers.base import Optimizer, State, Temporaries
 
 
 class NoOptimizer(Optimizer):

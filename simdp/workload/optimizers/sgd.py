@@ -6,8 +6,9 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from simdp.arrays import Array
 from simdp.spec import Bool, Float, problem
-from simdp.workload.optimizers.base import Array, Optimizer, State, Temporaries, effective_gradient
+from simdp.workload.optimizers.base import Optimizer, State, Temporaries, effective_gradient
 
 
 class SGD(Optimizer):

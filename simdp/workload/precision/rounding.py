@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simdp.arrays import Array
 from simdp.errors import unknown_name
-
-Array = NDArray[Any]
 
 DTYPES = ("bfloat16", "float16", "float32", "float64")
 """Names of the floating-point dtypes."""

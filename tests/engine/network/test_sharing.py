@@ -22,7 +22,7 @@ from simdp.collectives.base import Plan, Round, even_offsets
 from simdp.engine.network import Network
 from simdp.engine.network.sharing import beside, common_link, fixed_shares, shared_link
 from simdp.engine.network.traffic import link_bytes
-from simdp.placement import layout
+from simdp.scenario.placement import layout
 
 NBYTES = 25e6
 FULL = 25e9

@@ -14,8 +14,8 @@ from simdp.engine.collective import Bench
 from simdp.engine.network import Network
 from simdp.engine.network.traffic import MAX_LISTED, Traffic, link_bytes, link_use, report
 from simdp.engine.ops import Launch, Meet, Wait, Work
-from simdp.placement import layout
 from simdp.results.result import Study
+from simdp.scenario.placement import layout
 
 S = 24e6
 PARAMETERS = {

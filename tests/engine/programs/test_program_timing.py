@@ -10,7 +10,7 @@ from simdp.distributed.backends import collectives_of
 from simdp.distributed.clusters import find
 from simdp.engine.collective import Bench
 from simdp.engine.programs.timing import group_wiring
-from simdp.wiring import wiring_of
+from simdp.scenario.wiring import wiring_of
 
 NBYTES = 64_000
 

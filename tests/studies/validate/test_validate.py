@@ -7,10 +7,10 @@ from simdp.collectives import Collectives
 from simdp.engine.simulate import simulate
 from simdp.errors import ScenarioError
 from simdp.scenario import load_scenario
+from simdp.scenario.wiring import wiring_of
 from simdp.studies.validate import validate
 from simdp.studies.validate.collectives import clock_of
 from simdp.studies.validate.steps import shortened
-from simdp.wiring import wiring_of
 
 KNOWN = {
     "data": "a bench",

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any, ClassVar
 
-from simdp.workload.layers.base import Array, Kept, Kernel, Layer, Pass, Shape
+from simdp.arrays import Array
+from simdp.workload.layers.base import Kept, Kernel, Layer, Pass, Shape
 
 
 class Activation(Layer):

@@ -7,9 +7,9 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from simdp.arrays import Array
 from simdp.workload.layers.activations.base import Activation
 from simdp.workload.layers.arrays.blocks import blocks
-from simdp.workload.layers.base import Array
 
 FAR = 40.0
 """Beyond, Phi is 0 or 1 in any dtype."""

@@ -6,9 +6,9 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from simdp.arrays import Array
 from simdp.spec import Float
 from simdp.workload.layers.activations.base import Activation
-from simdp.workload.layers.base import Array
 
 
 class LeakyReLU(Activation):

@@ -6,8 +6,8 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from simdp.arrays import Array
 from simdp.workload.layers.activations.base import Activation
-from simdp.workload.layers.base import Array
 
 
 class ReLU(Activation):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
+from simdp.arrays import Array
 from simdp.workload.layers.activations.base import Activation
 from simdp.workload.layers.activations.sigmoid import logistic
-from simdp.workload.layers.base import Array
 
 
 class SiLU(Activation):

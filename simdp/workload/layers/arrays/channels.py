@@ -11,8 +11,8 @@ from math import prod
 
 import numpy as np
 
+from simdp.arrays import Array
 from simdp.workload.layers.arrays.blocks import blocks
-from simdp.workload.layers.base import Array
 
 LANES = 512
 """Elements of a row that NumPy goes over at once; shorter rows cost more than their elements."""

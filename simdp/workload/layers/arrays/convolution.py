@@ -17,8 +17,9 @@ from math import prod
 
 import numpy as np
 
+from simdp.arrays import Array
 from simdp.workload.layers.arrays.window import Window, places
-from simdp.workload.layers.base import Array, Shape
+from simdp.workload.layers.base import Shape
 from simdp.workload.layers.pairs import Pair
 
 BLOCK_NBYTES = 150_000

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simdp.workload.layers.base import Array, Shape, ShapeError
+from simdp.arrays import Array
+from simdp.workload.layers.base import Shape, ShapeError
 from simdp.workload.layers.pairs import Pair
 from simdp.workload.layers.shapes import image_shape
 

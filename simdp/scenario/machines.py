@@ -1,18 +1,20 @@
 """Machines in scenarios: a scenario as plain data takes in what its ``cluster.machine`` brings.
 
 What the scenario says itself wins: a key of ``cluster``, or of what is inside ``inter_node``,
-``overheads`` or a cost of the same kind.
+``overheads`` or a cost of the same kind. Where only a cluster is asked for, a machine's name stands
+for a scenario.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from simdp.cluster.machine import read_machine
-from simdp.errors import ScenarioError
+from simdp.cluster.machine import MACHINES, read_machine
+from simdp.errors import ScenarioError, unknown_name
+from simdp.files import read_json, read_yaml
 
 Raw = dict[str, Any]
 
@@ -29,6 +31,43 @@ MERGED = ("inter_node", "overheads", "cost")
 def may_name(keys: Iterable[str]) -> bool:
     """Whether one of some dotted keys may name a machine."""
     return any(key in NAMING for key in keys)
+
+
+def read_cluster(path: Path, known: Sequence[str]) -> Raw:
+    """Read what ``--cluster`` names: a scenario as plain data, or one node of a machine as one.
+
+    Parameters
+    ----------
+    path : Path
+        A YAML file, a saved ``result.json``, or the name of a machine.
+    known : sequence of str
+        Keys of a scenario; all but ``cluster`` may be missing.
+
+    Raises
+    ------
+    ScenarioError
+        If there is no such thing, it has no cluster, or a key is unknown.
+    """
+    name = str(path)
+    if name in MACHINES.names():
+        node = read_machine(name, Path()).cluster.get("devices_per_node", 1)
+        return {"name": name, "cluster": {"machine": name, "world_size": node}}
+    if not path.suffix and not path.exists():
+        raise ScenarioError(
+            [
+                f"--cluster {path}: there is no such file or machine; give a scenario, whose "
+                f"cluster is taken, or one of {', '.join(MACHINES.names())}."
+            ]
+        )
+    raw: Any = read_json(path) if path.suffix == ".json" else read_yaml(path)
+    if path.suffix == ".json" and isinstance(raw, dict):
+        raw = raw.get("scenario")
+    if not isinstance(raw, dict) or not isinstance(raw.get("cluster"), dict):
+        raise ScenarioError([f"{path}: has no cluster; it must be a mapping with cluster: ..."])
+    unknown = [f"{path}: {unknown_name('key', key, known)}" for key in raw if key not in known]
+    if unknown:
+        raise ScenarioError(unknown)
+    return raw
 
 
 def with_machine(raw: Raw, base: Path) -> Raw:

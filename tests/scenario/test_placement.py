@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from small_networks import between, cluster
 
 from simdp.collectives import Layout
-from simdp.placement import among_others, deal_nodes, layout, vertices
+from simdp.scenario.placement import among_others, deal_nodes, layout, vertices
 
 ADDING = {"kind": "switch", "in_network": True}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import inf
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Bools, Floats, Ints
 from simdp.cluster import Cluster
 from simdp.cluster.numbering import NodeKind
 from simdp.collectives.costs import Wiring
@@ -46,7 +46,7 @@ def wiring_of(cluster: Cluster) -> Wiring:
     )
 
 
-def wiring_of_groups(cluster: Cluster, groups: NDArray[np.int64], side_by_side: int) -> Wiring:
+def wiring_of_groups(cluster: Cluster, groups: Ints, side_by_side: int) -> Wiring:
     """Boil a cluster down to how the ranks of a process group are joined.
 
     Parameters
@@ -103,7 +103,7 @@ def _inside_kind(kind: NodeKind, n: int) -> tuple[float, float]:
     return alpha, float(sums.min())
 
 
-def _staged(bandwidth: NDArray[np.float64], begins: NDArray[np.bool_]) -> NDArray[np.float64]:
+def _staged(bandwidth: Floats, begins: Bools) -> Floats:
     """Bandwidth of routes that are stored on their way: the times of the stages add up."""
     stage = np.cumsum(begins, axis=1)
     seconds = np.zeros(len(bandwidth))

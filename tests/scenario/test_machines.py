@@ -8,8 +8,8 @@ import yaml
 import simdp
 from simdp.cluster.machine import MACHINES, describe, read_machine
 from simdp.errors import ScenarioError
-from simdp.machines import with_machine
 from simdp.scenario import load_scenario
+from simdp.scenario.machines import with_machine
 
 WORKLOAD = {"model": {"kind": "parameters", "num_params": 1_000_000}, "microbatch": 8}
 

@@ -6,12 +6,10 @@ from dataclasses import replace
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simdp.arrays import Ints
 from simdp.cluster import Cluster
 from simdp.collectives import Layout
-
-Ints = NDArray[np.int64]
 
 Kind = Literal["packed", "interleaved"]
 

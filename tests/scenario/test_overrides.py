@@ -8,7 +8,7 @@ from small_scenario import CLUSTER, RICH, WORKLOAD
 
 from simdp.engine.slowdown import Slowdown
 from simdp.errors import ScenarioError
-from simdp.overrides import MAX_POINTS, set_key
+from simdp.scenario.overrides import MAX_POINTS, set_key
 
 
 def sizes(scenario):

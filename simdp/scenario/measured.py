@@ -13,9 +13,9 @@ from pydantic import Field, PlainSerializer, PlainValidator, field_validator, mo
 from simdp.cluster.machine import Calibration
 from simdp.collectives import FAMILIES
 from simdp.errors import ScenarioError, UnitError, unknown_name
-from simdp.machines import may_name, with_machine
-from simdp.overrides import Raw, override_all, set_key
 from simdp.percent import Percent
+from simdp.scenario.machines import may_name, with_machine
+from simdp.scenario.overrides import Raw, override_all, set_key
 from simdp.spec import PositiveSeconds, Spec, Throughput, problem
 from simdp.units import format_quantity, parse
 

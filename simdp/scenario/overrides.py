@@ -15,7 +15,7 @@ from simdp.cluster.link import LINKS
 from simdp.cluster.machine import is_file
 from simdp.errors import ScenarioError
 from simdp.files import read_json, read_yaml
-from simdp.machines import NAMING, may_name, with_machine
+from simdp.scenario.machines import NAMING, may_name, with_machine
 
 Raw = dict[str, Any]
 

@@ -12,12 +12,12 @@ from simdp.cluster import Cluster, Device
 from simdp.cluster.device import DEVICES
 from simdp.collectives import Collectives, Cost
 from simdp.errors import unknown_name
-from simdp.placement import among_others, group_layout, layout
+from simdp.scenario.placement import among_others, group_layout, layout
+from simdp.scenario.wiring import wiring_of, wiring_of_groups
 from simdp.strategies import STRATEGIES, Strategy
 from simdp.strategies.base import ProcessGroups
 from simdp.strategies.memory import host_memory, host_memory_needed
 from simdp.units import format_quantity
-from simdp.wiring import wiring_of, wiring_of_groups
 from simdp.workload import Workload
 from simdp.workload.compute.measured import (
     FromMeasurements,

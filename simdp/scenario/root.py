@@ -1,0 +1,205 @@
+"""Scenario, the root of every YAML file."""
+
+from __future__ import annotations
+
+import copy
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, PrivateAttr, ValidationError, ValidationInfo, field_validator
+
+from simdp.cluster import Cluster
+from simdp.collectives import Collectives
+from simdp.errors import ScenarioError
+from simdp.scenario.machines import may_name
+from simdp.scenario.measured import Measured
+from simdp.scenario.neighbours import Neighbour
+from simdp.scenario.overrides import Raw, grid, move_paths
+from simdp.spec import Bool, Int, Spec, problem, problems
+from simdp.strategies import AnyStrategy
+from simdp.strategies.base import ProcessGroups
+from simdp.workload import Workload
+
+_AS_THE_MODEL: Any = object()
+"""Stands for a key that is not written, since ``numerics: null`` is an error."""
+
+
+class Scenario(Spec):
+    """One experiment.
+
+    Attributes
+    ----------
+    name : str
+        The file's stem by default.
+    seed : int
+        Of every random stream.
+    cluster, workload, strategy, collectives
+        What exists, what is learned, how, and by which collective algorithms.
+    neighbours : list of Neighbour
+        Other jobs on nodes of their own, which share the network between nodes.
+    placement : {"packed", "interleaved"}
+        Which nodes each job gets: one job after the other, or a node to each in turn.
+    numerics : bool
+        False simulates time only, without arrays; the default where the model has no numbers, or
+        no data set.
+    sweep : dict of str to list
+        Dotted keys and their values; several make a grid whose last key runs fastest.
+    measured : Measured or None
+        What a real machine did.
+    """
+
+    name: str = "scenario"
+    seed: Int = Field(0, ge=0, lt=2**63)
+    cluster: Cluster
+    workload: Workload
+    strategy: AnyStrategy = Field("ddp", validate_default=True)
+    collectives: Collectives = Collectives()
+    neighbours: list[Neighbour] = Field(default_factory=list)
+    placement: Literal["packed", "interleaved"] = "packed"
+    numerics: Bool = Field(_AS_THE_MODEL, validate_default=True)
+    sweep: dict[str, list[Any]] = Field(default_factory=dict)
+    measured: Measured | None = None
+
+    _base: Path = PrivateAttr(default=Path())
+    _written: Raw = PrivateAttr(default_factory=dict)
+    _measured: list[Scenario] = PrivateAttr(default_factory=list)
+
+    @field_validator("name")
+    @classmethod
+    def _names_a_folder(cls, value: str) -> str:
+        if not re.fullmatch(r"\w[\w.+-]*", value):
+            raise problem(f"{value!r} cannot name a folder; use letters, digits, '_', '-' and '.'.")
+        return value
+
+    @field_validator("numerics", mode="before")
+    @classmethod
+    def _where_there_are_numbers(cls, value: Any, info: ValidationInfo) -> Any:
+        workload: Workload | None = info.data.get("workload")
+        timed = workload is not None and workload.model.timed
+        no_data = workload is not None and workload.dataset.kind == "none"
+        if value is True and no_data and not timed:
+            raise problem(
+                "there is no data set to learn from; add a dataset, or write numerics: false."
+            )
+        if value is True and workload is not None and timed:
+            raise problem(
+                f"the model {workload.model.kind} has times but no numbers; leave this out, or "
+                "write numerics: false."
+            )
+        return not (timed or no_data) if value is _AS_THE_MODEL else value
+
+    @property
+    def base(self) -> Path:
+        """The folder that relative paths start from: the scenario file's."""
+        return self._base
+
+    def calls(self) -> list[tuple[str, int]]:
+        """Collectives that a run calls: keys of ``collectives``, and roots."""
+        workload, n = self.workload, self.cluster.world_size
+        called = self.strategy.uses(n, workload, workload.dataset.length(self.base))
+        if workload.graph.is_synchronised:
+            called += [("all_gather", 0), ("all_reduce", 0)]
+        return list(dict.fromkeys(called))
+
+    def process_groups(self) -> list[ProcessGroups]:
+        """Those of the strategy that have collectives of their own."""
+        n, local_size = self.cluster.world_size, self.cluster.local_size
+        return self.strategy.process_groups(self.workload, local_size, n)
+
+    def measured_scenarios(self) -> tuple[list[Scenario], list[Scenario]]:
+        """Scenarios of the points and of the tables of ``measured``, in their order."""
+        num_points = len(self.measured.points) if self.measured else 0
+        return self._measured[:num_points], self._measured[num_points:]
+
+    def neighbour(self, number: int) -> Scenario:
+        """One of the neighbours as a scenario of its own, on nodes like these."""
+        job = self.neighbours[number]
+        workload, collectives = job.workload, job.collectives
+        with suppress(ScenarioError):  # a file is at fault, which their own checks report
+            workload = workload.settled(self._base)
+        with suppress(ScenarioError):
+            collectives = collectives.settled(self._base)
+        size = {"world_size": job.world_size, "stragglers": []}
+        return self.model_copy(
+            update={
+                "cluster": self.cluster.model_copy(update=size),
+                "workload": workload,
+                "strategy": job.strategy,
+                "collectives": collectives,
+                "neighbours": [],
+                "numerics": False,
+            }
+        )
+
+    def resolved(self, folder: Path | None = None) -> Raw:
+        """Write the scenario as plain data that loads again: defaults and units spelled out.
+
+        Parameters
+        ----------
+        folder : Path, optional
+            Where it will lie: its paths start from there. Left out, from where they do now.
+        """
+        raw: Raw = self.model_dump(mode="json", exclude_none=True)
+        if self.cluster.machine is not None:  # what it brings would fill a key that says null
+            raw["cluster"] |= _nulls(self.cluster)
+            raw["collectives"]["cost"] |= _nulls(self.collectives.cost)
+        if may_name(self.sweep):  # what one of them brings would win over the others
+            raw = copy.deepcopy(self._written)
+        return raw if folder is None else move_paths(raw, self._base.resolve(), folder.resolve())
+
+    def points(self) -> list[tuple[Raw, Scenario]]:
+        """Every point of the sweep: what it sets, and its scenario; one point without a sweep.
+
+        Returns
+        -------
+        list of (dict, Scenario)
+            In the order of the grid. A straggler or fault whose rank a point lacks is idle there.
+        """
+        if not self.sweep:
+            return [({}, self)]
+        points = grid(self.resolved(), self._base)
+        return [(chosen, build(raw, self._base)) for chosen, raw in points]
+
+
+def build(raw: Raw, base: Path) -> Scenario:
+    """Make a scenario of plain data that may not be valid.
+
+    Raises
+    ------
+    ScenarioError
+        With every problem of its keys.
+    """
+    try:
+        return validated(raw, base)
+    except ValidationError as error:
+        raise ScenarioError([found.line for found in problems(error, raw)]) from None
+
+
+def validated(raw: Raw, base: Path) -> Scenario:
+    """Validate, and fill in what the data tells of the model.
+
+    Raises
+    ------
+    pydantic.ValidationError
+        If it is not valid.
+    """
+    scenario = Scenario.model_validate(raw, context={"base": base})
+    try:
+        workload = scenario.workload.settled(base)
+    except ScenarioError:  # a file of the workload is at fault, which its own checks report
+        workload = scenario.workload
+    try:
+        collectives = scenario.collectives.settled(base)
+    except ScenarioError:  # as above
+        collectives = scenario.collectives
+    scenario = scenario.model_copy(update={"workload": workload, "collectives": collectives})
+    scenario._base = base
+    return scenario
+
+
+def _nulls(spec: Spec) -> Raw:
+    """Keys of a spec that were written as null."""
+    written = spec.model_fields_set
+    return {key: None for key, value in spec if value is None and key in written}
