@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +13,8 @@ from simdp.engine.choice import Planner
 from simdp.engine.network.sharing import meeting
 from simdp.engine.ops import Launch
 from simdp.scenario.wiring import wiring_of, wiring_of_groups
-from simdp.strategies.base import ProcessGroups
+from simdp.steps.ops import Group
+from simdp.steps.program import ProcessGroups
 
 MAX_TRANSFERS_PER_CALL = 2_000
 MAX_TRANSFERS_PER_RUN = 100_000
@@ -22,12 +23,6 @@ MAX_TRANSFERS_PER_RUN = 100_000
 MAX_CHAIN = 32
 """Nor along a chain of more ranks, where each transfer is a round by itself; with as many, a ring's
 all_reduce stays below the first limit."""
-
-
-class Launched(NamedTuple):
-    """A collective under way, by its number."""
-
-    number: int
 
 
 class Launcher:
@@ -54,12 +49,12 @@ class Launcher:
         self, collectives: Collectives, planner: Planner, groups: Sequence[ProcessGroups] = ()
     ) -> None:
         self.collectives, self.planner = collectives, planner
-        self._planners: dict[str | None, Planner] = {None: planner}
-        self._streams: dict[str | None, int] = {None: 0}
+        self._planners: dict[Group, Planner] = {None: planner}
+        self._streams: dict[Group, int] = {None: 0}
         self.num_calls = 0
         self.told: dict[tuple[str, float], float] = {}
         cluster = planner.cluster
-        self._wirings: dict[str | None, Wiring] | None = None
+        self._wirings: dict[Group, Wiring] | None = None
         if collectives.cost.timed:
             self._wirings = {None: wiring_of(cluster)}
         for several in groups:
@@ -72,37 +67,35 @@ class Launcher:
         self._message = cluster.overheads.before_collective(cluster.world_size)
         self._num_recorded = 0
 
-    def plan(self, collective: str, nbytes: float, root: int = 0, group: str | None = None) -> Plan:
+    def plan(self, collective: str, nbytes: float, root: int = 0, group: Group = None) -> Plan:
         """Plan a collective, by its key in ``collectives``, of all ranks or in process groups."""
         algorithm = getattr(self.collectives, collective)
-        return self._planners[group].plan(algorithm, nbytes, root)
+        return self._planners[self._known(group)].plan(algorithm, nbytes, root)
 
-    def among(self, ranks: tuple[int, ...]) -> str | None:
-        """Name the process group of some ranks, on the first stream; None where it is of all."""
-        if len(ranks) == self.planner.cluster.world_size:
+    def _known(self, group: Group) -> Group:
+        """The name of a group; some ranks, on the first stream, are made one when they come."""
+        if not isinstance(group, tuple):
+            return group
+        if len(group) == self.planner.cluster.world_size:
             return None
-        name = f"ranks {ranks}"
-        if name not in self._planners:
-            groups = np.array([ranks])
-            of_group = self._planners[name] = self.planner.of_groups(groups)
-            self._streams[name] = 0
+        if group not in self._planners:
+            groups = np.array([group])
+            of_group = self._planners[group] = self.planner.of_groups(groups)
+            self._streams[group] = 0
             if self._wirings is not None:
                 side_by_side = of_group.layout.local_size
                 wiring = wiring_of_groups(self.planner.cluster, groups, side_by_side)
-                self._wirings[name] = wiring
-        return name
+                self._wirings[group] = wiring
+        return group
 
-    def copy(
-        self, step: int, plan: Plan, nbytes: float, label: str
-    ) -> Generator[Any, None, Launched]:
+    def copy(self, step: int, plan: Plan, nbytes: float, label: str) -> Launch:
         """Start copies between devices of one process, which no collective library is asked for.
 
         They take what the links take, whatever the cost of collectives.
         """
         number = self.num_calls
         self.num_calls += 1
-        yield Launch(step, label, number, plan, nbytes, self._records(plan))
-        return Launched(number)
+        return Launch(step, label, number, plan, nbytes, self._records(plan))
 
     def launch(
         self,
@@ -111,10 +104,10 @@ class Launcher:
         nbytes: float,
         label: str,
         wait: float = 0.0,
-        group: str | None = None,
+        group: Group = None,
         after: tuple[int, ...] = (),
         delay: float = 0.0,
-    ) -> Generator[Any, None, Launched]:
+    ) -> Launch:
         """Start a collective on a communication stream, after ``wait`` seconds.
 
         Parameters
@@ -123,16 +116,16 @@ class Launcher:
             As in `Launch`.
         label : str
             What it carries.
-        group : str, optional
-            Name of the process groups that it is of; they have a stream of their own.
+        group : str or tuple of int, optional
+            The process groups that it is of, which may have a stream of their own; or some ranks.
         delay : float
             How long its stream is busy with something else before it begins [s].
         """
-        number = self.num_calls
+        number, group = self.num_calls, self._known(group)
         self.num_calls += 1
         seconds = self._seconds(plan, nbytes, group)
         record = seconds is None and self._records(plan)
-        yield Launch(
+        return Launch(
             step,
             label,
             number,
@@ -146,7 +139,6 @@ class Launcher:
             after,
             self._planners[group].groups,
         )
-        return Launched(number)
 
     def _records(self, plan: Plan) -> bool:
         """Whether each transfer of a collective gets a span of its own; such ones are counted."""
@@ -168,11 +160,12 @@ class Launcher:
         """As `Planner.chosen`; what serves process groups has their name behind the collective."""
         found: dict[str, list[dict[str, Any]]] = {}
         for name, planner in self._planners.items():
-            behind = "" if name is None else f" ({name})"
+            said = f"ranks {name}" if isinstance(name, tuple) else name
+            behind = "" if name is None else f" ({said})"
             found |= {f"{key}{behind}": sizes for key, sizes in planner.chosen().items()}
         return found
 
-    def _seconds(self, plan: Plan, nbytes: float, group: str | None = None) -> float | None:
+    def _seconds(self, plan: Plan, nbytes: float, group: Group = None) -> float | None:
         """How long a collective takes, where its cost tells [s]."""
         if self._wirings is None:
             return None

@@ -8,11 +8,11 @@ import numpy as np
 
 from simdp.engine.choice import Planner
 from simdp.engine.clocks import OtherJob
-from simdp.engine.cohort import Cohort
 from simdp.engine.network import Network
 from simdp.engine.network.traffic import Traffic
 from simdp.engine.ops import Feed, Launch, Op, Wait, Work
 from simdp.engine.plans import plans_of
+from simdp.engine.run import Run
 from simdp.engine.slowdown import Slowdown
 from simdp.scenario import Scenario
 from simdp.scenario.neighbours import with_neighbours
@@ -58,7 +58,7 @@ def _endless(job: Scenario, planner: Planner, slowdown: Slowdown) -> Iterator[Op
     first, busy = 0, True
     while busy:  # what takes no time would go on for ever at one instant
         launched, busy = 0, False
-        for op in Cohort(job, slowdown, planner).run():
+        for op in Run(job, slowdown, planner).script():
             match op:
                 case Launch():
                     launched, busy = launched + 1, busy or op.nbytes > 0

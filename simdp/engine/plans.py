@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from simdp.collectives import Plan
 from simdp.engine.choice import Planner
-from simdp.engine.cohort import Cohort
 from simdp.engine.ops import Launch
+from simdp.engine.run import Run
 from simdp.engine.slowdown import Slowdown
 from simdp.scenario import Scenario
 
@@ -16,20 +16,21 @@ def plans_of(scenario: Scenario, planner: Planner) -> dict[int, list[Plan]]:
     An algorithm's connections do not depend on the size, so that one plan stands for all. Where
     sizes decide on the algorithm, or batches on who takes part, the script tells them.
     """
-    asked = [(getattr(scenario.collectives, name), root) for name, root in scenario.calls()]
-    in_groups = [name for several in scenario.process_groups() for name in several.collectives]
+    program = scenario.program
+    asked = [(getattr(scenario.collectives, name), root) for name, root in program.calls]
+    in_groups = [name for several in program.groups for name in several.collectives]
     kinds = [algorithm.kind for algorithm, _ in asked]
     kinds += [getattr(scenario.collectives, name).kind for name in in_groups]
-    if "auto" in kinds or scenario.strategy.scatters(scenario.workload):
+    if "auto" in kinds or program.scatters:
         timed = scenario.model_copy(update={"numerics": False})
-        script = Cohort(timed, Slowdown(scenario.cluster, scenario.seed), planner).run()
+        script = Run(timed, Slowdown(scenario.cluster, scenario.seed), planner).script()
         found: dict[int, dict[Plan, None]] = {0: {}}
         for op in script:
             if isinstance(op, Launch):
                 found.setdefault(op.stream, {})[op.plan] = None
         return {stream: list(plans) for stream, plans in found.items()}
     streams = {0: [planner.plan(algorithm, 0.0, root) for algorithm, root in asked]}
-    for several in scenario.process_groups():
+    for several in scenario.program.groups:
         of_groups = planner.of_groups(several.ranks)
         streams.setdefault(several.stream, []).extend(
             of_groups.plan(getattr(scenario.collectives, name), 0.0) for name in several.collectives
@@ -43,7 +44,7 @@ def most_transfers(scenario: Scenario, planner: Planner) -> int:
     nbytes = float(workload.model.num_parameters() * workload.itemsize)
     called = [(getattr(scenario.collectives, name), root) for name, root in scenario.calls()]
     plans = [planner.plan(algorithm, nbytes, root) for algorithm, root in called]
-    for several in scenario.process_groups():
+    for several in scenario.program.groups:
         of_groups = planner.of_groups(several.ranks)
         asked = [getattr(scenario.collectives, name) for name in several.collectives]
         plans += [of_groups.plan(algorithm, nbytes) for algorithm in asked]

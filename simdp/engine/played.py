@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from simdp.engine.clocks import Clock
-from simdp.engine.cohort import Cohort
 from simdp.engine.network.traffic import Traffic
+from simdp.engine.run import Run
 
 
 class Played(NamedTuple):
@@ -14,8 +14,8 @@ class Played(NamedTuple):
 
     Attributes
     ----------
-    cohort : Cohort
-        All ranks, with their records, replicas and memory.
+    run : Run
+        All ranks, with their numbers and memory.
     clock : Clock
         Which clock played, and why.
     traffic : Traffic
@@ -24,7 +24,7 @@ class Played(NamedTuple):
         What a server did; see `simdp.results.result.Result.server`.
     """
 
-    cohort: Cohort
+    run: Run
     clock: Clock
     traffic: Traffic
     server: dict[str, Any] | None = None

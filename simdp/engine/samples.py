@@ -24,7 +24,7 @@ class Samples:
     def __init__(self, scenario: Scenario) -> None:
         workload, seed, base = scenario.workload, scenario.seed, scenario.base
         self.model = workload.model
-        self.together = scenario.strategy.scatters(workload)
+        self.together = scenario.program.scatters
         self.lengths = workload.lengths(seed, base)
         self.arrays: dict[str, Array] = {}
         if scenario.numerics:

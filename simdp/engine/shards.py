@@ -13,7 +13,7 @@ from simdp.collectives import Plan
 from simdp.engine import payload
 from simdp.engine.buffers import FlatBuffers
 from simdp.engine.replicas import Replicas
-from simdp.strategies.partition import Partition
+from simdp.steps.partition import Partition
 from simdp.workload.precision.rounding import numpy_dtype, rounded
 
 Arrays = dict[str, Array]
@@ -98,8 +98,8 @@ class Shards:
         n, places = self.replicas.world_size, self.partition.num_places
         return FlatBuffers(shapes, n, numpy_dtype(dtype), multiple=places)
 
-    def reduce(self, unit: int, buffers: FlatBuffers, inside: Plan, across: Plan | None) -> None:
-        """Sum a unit's gradients and add each rank's piece to those that it has.
+    def reduce(self, unit: int, buffers: FlatBuffers, plan: Plan) -> bool:
+        """Sum a unit's gradients piece by piece, in each group of ranks that have all pieces.
 
         Parameters
         ----------
@@ -107,23 +107,40 @@ class Shards:
             Which.
         buffers : FlatBuffers
             Whole gradients; their content is lost.
-        inside : Plan
-            A reduce_scatter in each group of ranks that have all pieces.
-        across : Plan or None
-            An all_reduce between those that have the same piece, where there are several groups.
+        plan : Plan
+            A reduce_scatter in each group.
+
+        Returns
+        -------
+        bool
+            Whether that is all, so that each rank has added its piece to those that it has; where
+            there are several groups, `reduce_across` follows.
         """
-        partition = self.partition
-        payload.run(inside, buffers.flat)
-        length = partition.piece_elements(unit)
-        pieces = [
+        payload.run(plan, buffers.flat)
+        is_all = len(self.partition.ranks) == 1
+        if is_all:
+            self._keep(unit, self._own_pieces(unit, buffers))
+        return is_all
+
+    def reduce_across(self, unit: int, buffers: FlatBuffers, plan: Plan) -> None:
+        """Sum pieces over the ranks that have the same one, by an all_reduce of theirs."""
+        pieces = self._own_pieces(unit, buffers)
+        payload.run(plan, pieces)
+        self._keep(unit, pieces)
+
+    def _own_pieces(self, unit: int, buffers: FlatBuffers) -> list[Array]:
+        length = self.partition.piece_elements(unit)
+        return [
             flat[place * length : (place + 1) * length]
             for flat, place in zip(buffers.flat, self._place, strict=True)
         ]
-        if across is not None:
-            payload.run(across, pieces)
+
+    def _keep(self, unit: int, pieces: list[Array]) -> None:
+        """Add each rank's piece to those that it has, and forget the whole gradients."""
+        cut = self.partition.cut(unit)
         for rank, (piece, place) in enumerate(zip(pieces, self._place, strict=True)):
             mine = self._gradients[rank]
-            for name, _, inside_piece in partition.cut(unit)[place]:
+            for name, _, inside_piece in cut[place]:
                 found = piece[inside_piece].astype(self.replicas.dtype)
                 if name not in self._learned:
                     continue
@@ -131,7 +148,7 @@ class Shards:
                     mine[name] += found
                 else:
                     mine[name] = found
-            for name in partition.units[unit]:
+            for name in self.partition.units[unit]:
                 self.replicas.gradients[rank].pop(name, None)
 
     def whole_weights(self) -> list[Arrays]:

@@ -11,15 +11,15 @@ import numpy as np
 from simdp.collectives.plans import ledger
 from simdp.engine.choice import Planner
 from simdp.engine.clocks import Clock, Fabric, clock_for
-from simdp.engine.cohort import Cohort
-from simdp.engine.cohort.keeping import OBSERVED_STEPS
-from simdp.engine.cohort.memory import Ledger
 from simdp.engine.compute import Times
 from simdp.engine.fabrics.vector import FINE_RANKS
 from simdp.engine.neighbourhood import Neighbourhood
 from simdp.engine.network.traffic import Traffic, report
 from simdp.engine.plans import most_transfers, plans_of
 from simdp.engine.played import Played
+from simdp.engine.readers.ledger import Ledger
+from simdp.engine.readers.memory import OBSERVED_STEPS
+from simdp.engine.run import Run
 from simdp.engine.server import play_with_server
 from simdp.engine.slowdown import Slowdown
 from simdp.results import metrics
@@ -90,7 +90,7 @@ def play(
     trace : TraceBuilder
         Takes the spans.
     times : Times, optional
-        As for `Cohort`.
+        As for `Run`.
     """
     return PLAYERS[scenario.strategy.player](scenario, trace, fabric, progress, times)
 
@@ -107,7 +107,7 @@ def _play_together(
     slowdown = Slowdown(scenario.cluster, scenario.seed)
     others = Neighbourhood(scenario) if scenario.neighbours else None
     planner = Planner(scenario.cluster, others.network if others else None)
-    cohort = Cohort(scenario, slowdown, planner, times)
+    run = Run(scenario, slowdown, planner, times)
     plans = plans_of(scenario, planner)
     clock = clock_for(
         planner.network,
@@ -120,12 +120,12 @@ def _play_together(
         scenario.cluster.overheads,
         scenario.collectives.cost.timed,
     )
-    cohort.shows_memory = clock.fabric == "event" or cohort.world_size <= FINE_RANKS
-    clock.play(traffic.watch(cohort.run(progress)))
-    return Played(cohort, clock, traffic)
+    run.shows_memory = clock.fabric == "event" or run.world_size <= FINE_RANKS
+    clock.play(traffic.watch(run.script(progress)))
+    return Played(run, clock, traffic)
 
 
-PLAYERS = {"cohort": _play_together, "server": play_with_server}
+PLAYERS = {"together": _play_together, "server": play_with_server}
 """Who plays a run, by ``player`` of its strategy."""
 
 
@@ -142,17 +142,13 @@ def memory_needed(scenario: Scenario) -> Ledger:
     Ledger
         As a run would leave it.
     """
-    if scenario.strategy.player != "cohort":  # what its ranks keep depends on the clock
+    if scenario.strategy.player != "together":  # what its ranks keep depends on the clock
         steps = {"steps": OBSERVED_STEPS, "epochs": None}
         short = {"workload": scenario.workload.model_copy(update=steps)}
-        return play(scenario.model_copy(update=short), TraceBuilder(keep=False)).cohort.ledger
-    slowdown = Slowdown(scenario.cluster, scenario.seed)
-    cohort = Cohort(scenario, slowdown, Planner(scenario.cluster))
-    cohort.shows_memory = False
-    for _ in cohort.run():
-        if not cohort.observed:
-            break
-    return cohort.ledger
+        return play(scenario.model_copy(update=short), TraceBuilder(keep=False)).run.memory.ledger
+    run = Run(scenario, Slowdown(scenario.cluster, scenario.seed), Planner(scenario.cluster))
+    run.follow_memory()
+    return run.memory.ledger
 
 
 def prove_plans(scenario: Scenario) -> None:
@@ -171,42 +167,42 @@ def prove_plans(scenario: Scenario) -> None:
 
 
 def _result(scenario: Scenario, played: Played, builder: TraceBuilder) -> Result:
-    cohort, clock, traffic, server = played
-    strategy, cluster = scenario.strategy, scenario.cluster
-    n, trace, records = cluster.world_size, builder.build(), cohort.records
-    peaks = cohort.ledger.peak
+    run, clock, traffic, server = played
+    numbers, records, cluster = run.numbers, run.numbers.records, scenario.cluster
+    n, trace, ledger = cluster.world_size, builder.build(), run.memory.ledger
+    peaks = ledger.peak
     fullest = int(peaks.argmax())
-    buckets = [] if cohort.infers else strategy.sent_nbytes(cohort)
-    alike = cohort.replicas.identical() if cohort.replicas else None
+    replicas = numbers.replicas
+    alike = replicas.identical() if replicas else None
     found = {
         **metrics.times(trace, n, len(records), [record.samples for record in records]),
-        "bucket_bytes": buckets or None,
-        "memory_bytes": summed(cohort.ledger.at_peak[:, fullest]),
+        "bucket_bytes": run.program.bucket_nbytes or None,
+        "memory_bytes": summed(ledger.at_peak[:, fullest]),
         "peak_memory_bytes": [int(peak) for peak in peaks],
         "fits_memory": fits(cluster, peaks.tolist()),
         **metrics.numbers(records),
-        "replicas_identical": None if strategy.one_process else alike,
+        "replicas_identical": None if scenario.strategy.one_process else alike,
     }
     return Result(
         scenario=scenario.resolved(),
         set={},
         metrics=metrics.ordered(found),
         trace=trace,
-        replicas=cohort.replicas.state_dicts() if cohort.replicas else None,
-        outputs=cohort.outputs if cohort.infers and cohort.replicas else None,
-        network=_network(cohort, clock, traffic, found["step_time_s"], found["simulated_s"]),
+        replicas=replicas.state_dicts() if replicas else None,
+        outputs=numbers.outputs or None,
+        network=_network(run, clock, traffic, found["step_time_s"], found["simulated_s"]),
         server=server,
     )
 
 
 def _network(
-    cohort: Cohort, clock: Clock, traffic: Traffic, step_time: float, simulated: float
+    run: Run, clock: Clock, traffic: Traffic, step_time: float, simulated: float
 ) -> dict[str, Any]:
     """What crossed the links in a steady step, and who decided what.
 
     Of neighbours, what they moved in the whole time, as far as it falls on a step.
     """
-    num_steps = len(cohort.records)
+    num_steps = len(run.numbers.records)
     first = metrics.num_warm_up(num_steps)
     moved = traffic.per_step(first, num_steps - first)
     share = step_time / simulated if simulated else 0.0
@@ -218,5 +214,5 @@ def _network(
         "fabric": clock.fabric,
         "why": clock.why,
         **report(clock.network, moved, step_time, others),
-        "chosen": cohort.launcher.chosen(),
+        "chosen": run.launcher.chosen(),
     }

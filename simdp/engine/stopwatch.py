@@ -29,10 +29,10 @@ class Stopwatch:
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
         trace = TraceBuilder()
-        cohort = play(scenario, trace).cohort
-        samples = [record.samples for record in cohort.records]
-        self.metrics = times(trace.build(), cohort.world_size, len(samples), samples)
-        self._times, self._told = cohort.times, cohort.launcher.told
+        run = play(scenario, trace).run
+        samples = [record.samples for record in run.numbers.records]
+        self.metrics = times(trace.build(), run.world_size, len(samples), samples)
+        self._times, self._told = run.times, run.launcher.told
 
     def step_time(self, other: Scenario) -> float:
         """Simulated time of a steady step of another scenario, to the last bit [s]."""

@@ -14,8 +14,9 @@ from simdp.collectives import Collectives, Cost
 from simdp.errors import unknown_name
 from simdp.scenario.placement import among_others, group_layout, layout
 from simdp.scenario.wiring import wiring_of, wiring_of_groups
+from simdp.steps.program import ProcessGroups
 from simdp.strategies import STRATEGIES, Strategy
-from simdp.strategies.base import ProcessGroups
+from simdp.strategies.base import infers
 from simdp.strategies.memory import host_memory, host_memory_needed
 from simdp.units import format_quantity
 from simdp.workload import Workload
@@ -87,9 +88,9 @@ def joint_problems(
 
 def _cannot_infer(workload: Workload, strategy: Strategy) -> str | None:
     """Refuse strategies that only train, where nothing is learned."""
-    if workload.mode == "training" or strategy.infers:
+    if workload.mode == "training" or infers(strategy):
         return None
-    able = [kind for kind, member in STRATEGIES.items() if member.infers]
+    able = [kind for kind, member in STRATEGIES.items() if infers(member)]
     return (
         f"kind: {strategy.kind} shares the work of training, and workload.mode is inference; use "
         f"{', '.join(able[:-1])} or {able[-1]}."
@@ -204,7 +205,7 @@ def loner_problems(collectives: Collectives, strategy: Strategy) -> list[str]:
             f"collectives.cost: {cost.kind} knows no other jobs on the network; use links, or "
             "leave out neighbours."
         )
-    if strategy.player != "cohort":
+    if strategy.player != "together":
         found.append(
             f"strategy.kind: {strategy.kind} knows no other jobs on the network; use ddp, or leave "
             "out neighbours."

@@ -177,7 +177,7 @@ def _job_problems(scenario: Scenario, among_jobs: bool) -> list[str]:
         return loners
     cluster, collectives = scenario.cluster, scenario.collectives
     found = algorithm_problems(cluster, collectives, called, among_jobs)
-    return found + group_problems(cluster, collectives, scenario.process_groups())
+    return found + group_problems(cluster, collectives, scenario.program.groups)
 
 
 def _whole_job_problems(job: Scenario) -> list[str]:

@@ -17,10 +17,14 @@ from simdp.scenario.machines import may_name
 from simdp.scenario.measured import Measured
 from simdp.scenario.neighbours import Neighbour
 from simdp.scenario.overrides import Raw, grid, move_paths
+from simdp.scenario.wiring import wiring_of
 from simdp.spec import Bool, Int, Spec, problem, problems
-from simdp.strategies import AnyStrategy
-from simdp.strategies.base import ProcessGroups
+from simdp.steps.facts import Nominal
+from simdp.steps.program import Program
+from simdp.strategies import AnyStrategy, Strategy
 from simdp.workload import Workload
+
+Of = tuple[Cluster, Workload, Strategy]
 
 _AS_THE_MODEL: Any = object()
 """Stands for a key that is not written, since ``numerics: null`` is an error."""
@@ -65,6 +69,7 @@ class Scenario(Spec):
     _base: Path = PrivateAttr(default=Path())
     _written: Raw = PrivateAttr(default_factory=dict)
     _measured: list[Scenario] = PrivateAttr(default_factory=list)
+    _program: tuple[Of, Program] | None = PrivateAttr(default=None)
 
     @field_validator("name")
     @classmethod
@@ -97,16 +102,30 @@ class Scenario(Spec):
 
     def calls(self) -> list[tuple[str, int]]:
         """Collectives that a run calls: keys of ``collectives``, and roots."""
-        workload, n = self.workload, self.cluster.world_size
-        called = self.strategy.uses(n, workload, workload.dataset.length(self.base))
-        if workload.graph.is_synchronised:
-            called += [("all_gather", 0), ("all_reduce", 0)]
-        return list(dict.fromkeys(called))
+        return self.program.calls
 
-    def process_groups(self) -> list[ProcessGroups]:
-        """Those of the strategy that have collectives of their own."""
-        n, local_size = self.cluster.world_size, self.cluster.local_size
-        return self.strategy.process_groups(self.workload, local_size, n)
+    @property
+    def program(self) -> Program:
+        """What the ranks do, step by step; made when it is first asked for."""
+        of = (self.cluster, self.workload, self.strategy)
+        known = self._program
+        if known is None or any(one is not other for one, other in zip(known[0], of, strict=True)):
+            self._program = known = of, self.program_with(None)
+        return known[1]
+
+    def program_with(self, nominal: Nominal | None) -> Program:
+        """What the ranks do, made anew for a strategy that goes by nominal times."""
+        cluster, workload = self.cluster, self.workload
+        return Program.of(
+            self.strategy,
+            workload,
+            cluster.world_size,
+            workload.dataset.length(self.base),
+            cluster.local_size,
+            cluster.overheads,
+            lambda: wiring_of(cluster).inter_bandwidth,
+            nominal,
+        )
 
     def measured_scenarios(self) -> tuple[list[Scenario], list[Scenario]]:
         """Scenarios of the points and of the tables of ``measured``, in their order."""

@@ -7,19 +7,20 @@ all_reduce streams, and the broadcast of the bucket structure, a few hundred byt
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from simdp.spec import Bool, Float, Int
-from simdp.strategies.base import Rank, Script, Strategy, uneven
-from simdp.strategies.buckets import assign
-from simdp.strategies.reducer import Averaging, Message, Reducer, copies_charged
+from simdp.steps.buckets import assign
+from simdp.steps.facts import Facts, Ops, Step
+from simdp.steps.ops import Scale, Update
+from simdp.steps.passes import Tags, backward, forward, send
+from simdp.strategies.base import Strategy, copies_charged, uneven
+from simdp.strategies.reducer import Message, Reducer
 from simdp.workload import Workload
 from simdp.workload.layers import Parameter
-
-SINGLE_ITEMSIZE = 4
-"""Bytes per element with ``allreduce_always_fp32``."""
 
 
 class Apex(Strategy):
@@ -60,9 +61,6 @@ class Apex(Strategy):
     charge_copies: Bool | None = None
     weight_by_shard: Bool = False
 
-    def uses(self, world_size: int, workload: Workload, num_samples: int) -> list[tuple[str, int]]:
-        return [("all_reduce", 0), ("broadcast", 0)]
-
     def problem_with(self, world_size: int, workload: Workload) -> str | None:
         return uneven(workload)
 
@@ -86,46 +84,39 @@ class Apex(Strategy):
             return [[name for name in by_name if name in used]]
         return assign([by_name[name] for name in ready], 1, [self.message_size])
 
-    def sent_nbytes(self, rank: Rank) -> list[int]:
-        return self._nbytes(rank.parameters, rank.ready_order, rank.itemsize)
-
-    def bucket_memory(
-        self, parameters: Sequence[Parameter], ready: Sequence[str], itemsize: int
-    ) -> float:
-        """A bucket is made when it is sent and freed when it is copied back, unless retained."""
-        nbytes = self._nbytes(parameters, ready, itemsize)
-        return float(sum(nbytes) if self.retain_allreduce_buffers else max(nbytes))
-
-    def _nbytes(
-        self, parameters: Sequence[Parameter], ready: Sequence[str], itemsize: int
-    ) -> list[int]:
-        each = SINGLE_ITEMSIZE if self.allreduce_always_fp32 else itemsize
-        sizes = {parameter.name: parameter.num_elements * each for parameter in parameters}
-        return [sum(sizes[name] for name in names) for names in self.buckets(parameters, ready, 1)]
-
-    def setup(self, rank: Rank) -> Script:
+    def setup(self, facts: Facts) -> Ops:
         """Broadcast rank 0's parameters, as one buffer."""
-        yield from rank.broadcast(rank.parameters, "parameters")
+        yield from send(facts, facts.parameters, "parameters", 0, 0)
 
-    def train_step(self, rank: Rank) -> Script:
-        rank.scale_losses(by_shard=self.weight_by_shard)
-        last = rank.num_micro_steps - 1
-        for micro_step in range(rank.num_micro_steps):
-            yield from rank.forward(micro_step)
-            if micro_step < last:
-                yield from rank.backward(micro_step)
-        reducer = Reducer(rank, self._messages(rank), self._averaging(rank.world_size))
+    def train_step(self, facts: Facts, step: Step) -> Ops:
+        yield Scale(self.weight_by_shard)
+        last = step.num_micro_steps - 1
+        for micro in range(last + 1):
+            yield from forward(facts, micro)
+            if micro < last:
+                yield from backward(facts, micro)
+        reducer = self._reducer(facts, step, count())
         yield from reducer.backward(last, overlap=not self.delay_allreduce)
         yield from reducer.finish()
-        yield from rank.update()
+        yield Update()
 
-    def _messages(self, rank: Rank) -> list[Message]:
-        copied = copies_charged(self.charge_copies, rank)
-        back = copied and not self.retain_allreduce_buffers
-        layout = self.buckets(rank.parameters, rank.ready_order, rank.num_reduced_before)
-        return [Message(tuple(names), copied=copied, copied_back=back) for names in layout]
-
-    def _averaging(self, world_size: int) -> Averaging:
+    def _reducer(self, facts: Facts, step: Step, tags: Tags) -> Reducer:
         before = self.gradient_predivide_factor
-        after = world_size / before if self.gradient_average else 1.0
-        return Averaging(before, after, "float32" if self.allreduce_always_fp32 else None)
+        after = facts.world_size / before if self.gradient_average else 1.0
+        return Reducer(facts, self._messages(facts, step), tags, before, after)
+
+    def _messages(self, facts: Facts, step: Step) -> list[Message]:
+        """A bucket is made when it is sent and freed when it is copied back, unless retained."""
+        copied = copies_charged(self.charge_copies, facts)
+        back = copied and not self.retain_allreduce_buffers
+        dtype = "float32" if self.allreduce_always_fp32 else None
+        iteration = int(not step.reduced_before(1))
+        layout = self.buckets(facts.parameters, facts.ready_order, iteration)
+        buckets = [facts.bucket(names, dtype, is_compressed=bool(dtype)) for names in layout]
+        if self.retain_allreduce_buffers:
+            buckets = [bucket._replace(room=bucket.nbytes) for bucket in buckets]
+        elif iteration:
+            largest = max(buckets, key=lambda bucket: bucket.nbytes)
+            place = buckets.index(largest)
+            buckets[place] = largest._replace(room=largest.nbytes)
+        return [Message(bucket, copied=copied, copied_back=back) for bucket in buckets]

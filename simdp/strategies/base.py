@@ -1,70 +1,20 @@
-"""Strategy: a training loop as a script.
+"""Strategy: a training loop as a generator of operations.
 
-A script is a generator. What it yields is for the engine, which charges the time; a strategy only
-passes on what the methods of its rank yield, so that it reads like the training loop of a rank
-program. One script serves every rank: ranks that do the same work run it together, as one cohort.
+A strategy says what happens, in which order, and nothing beside it: it knows the facts of a run and
+neither numbers nor time, and reads like the training loop of a rank program. One loop serves all
+ranks. What others want to know of it is read off its operations (`simdp.steps.program`).
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
-from simdp.arrays import Ints
 from simdp.spec import Spec
-from simdp.strategies.partition import Partition
-from simdp.strategies.rank import Rank
-from simdp.strategies.rank_types import (
-    Around,
-    Bucket,
-    Factor,
-    Factored,
-    Factoring,
-    Pending,
-    Script,
-    Selected,
-    Tensor,
-)
+from simdp.steps.facts import Facts, Ops, Step
 from simdp.workload import Workload
-from simdp.workload.layers import Parameter
 
-__all__ = [
-    "Around",
-    "Bucket",
-    "Factor",
-    "Factored",
-    "Factoring",
-    "Pending",
-    "ProcessGroups",
-    "Rank",
-    "Script",
-    "Selected",
-    "Strategy",
-    "Tensor",
-    "uneven",
-]
-
-
-class ProcessGroups(NamedTuple):
-    """Groups of ranks that call the same collectives of their own at the same time.
-
-    Attributes
-    ----------
-    name : str
-        What the launcher knows them by.
-    ranks : ndarray, shape `(num_groups, group size)`, int64
-        Every rank is in one group.
-    stream : int
-        The communication stream that takes their collectives.
-    collectives : tuple of str
-        Keys of ``collectives``.
-    """
-
-    name: str
-    ranks: Ints
-    stream: int
-    collectives: tuple[str, ...]
+__all__ = ["Facts", "Ops", "Step", "Strategy", "copies_charged", "uneven"]
 
 
 class Strategy(Spec):
@@ -72,105 +22,46 @@ class Strategy(Spec):
 
     kind: str
 
-    infers: ClassVar[bool] = False
-    """Whether it can serve ``mode: inference``."""
-
     one_process: ClassVar[bool] = False
     """Whether all devices are of one process, whose only model is on device 0."""
 
-    player: ClassVar[str] = "cohort"
+    player: ClassVar[str] = "together"
     """Who plays it, a key of `simdp.engine.simulate.PLAYERS`."""
 
     @abstractmethod
-    def setup(self, rank: Rank) -> Script:
+    def setup(self, facts: Facts) -> Ops:
         """Prepare the ranks, before the first step."""
 
     @abstractmethod
-    def train_step(self, rank: Rank) -> Script:
+    def train_step(self, facts: Facts, step: Step) -> Ops:
         """One optimizer step."""
 
-    def infer_step(self, rank: Rank) -> Script:
+    def infer_step(self, facts: Facts, step: Step) -> Ops:
         """One step of ``mode: inference``."""
         raise AssertionError(f"{self.kind} serves no inference; the scenario's checks refuse it")
 
-    def scatters(self, workload: Workload) -> bool:
-        """Whether rank 0 has the batch of all ranks, and hands out its pieces."""
-        return False
+    def step(self, facts: Facts, step: Step) -> Ops:
+        """One step of the workload's mode."""
+        return (self.infer_step if facts.is_inference else self.train_step)(facts, step)
 
     def problem_with(self, world_size: int, workload: Workload) -> str | None:
         """Say why this strategy cannot train this on so many ranks, led by a key; or None."""
         return None
 
-    def uses(self, world_size: int, workload: Workload, num_samples: int) -> list[tuple[str, int]]:
-        """Collectives that the strategy may call: keys of ``collectives``, and roots.
-
-        Parameters
-        ----------
-        world_size : int
-            Number of ranks.
-        workload : Workload
-            What they train.
-        num_samples : int
-            Of the data set.
-        """
-        return []
-
-    def keeps_errors(self) -> bool:
-        """Whether a copy of all gradients is kept from step to step, of what they have lost."""
-        return False
-
     def num_updates(self, world_size: int, num_steps: int) -> int:
         """Count the optimizer's updates in so many steps, which the learning rate follows."""
         return num_steps
 
-    def process_groups(
-        self, workload: Workload, local_size: int, world_size: int
-    ) -> list[ProcessGroups]:
-        """Groups with collectives of their own, beside those of `uses`; as `partition`."""
-        return []
 
-    def partition(self, workload: Workload, local_size: int, world_size: int) -> Partition | None:
-        """How parameters, gradients and optimizer state are dealt to the ranks; None: not at all.
+def infers(strategy: Strategy | type[Strategy]) -> bool:
+    """Whether a strategy can serve ``mode: inference``."""
+    kind = strategy if isinstance(strategy, type) else type(strategy)
+    return kind.infer_step is not Strategy.infer_step
 
-        Parameters
-        ----------
-        workload : Workload
-            What they train.
-        local_size, world_size : int
-            Ranks of a node, and in all.
-        """
-        return None
 
-    def sent_nbytes(self, rank: Rank) -> list[int]:
-        """Bytes of each bucket of gradients in a steady step, in launch order; or none.
-
-        What depends on time is that of the rank's current step.
-        """
-        return []
-
-    def steps_alone(self, step: int) -> bool:
-        """Whether ranks step by gradients of their own in a step, from 0."""
-        return False
-
-    def gradients_stay(self) -> bool:
-        """Whether gradients live in buckets, and so keep their memory from step to step."""
-        return False
-
-    def bucket_memory(
-        self, parameters: Sequence[Parameter], ready: Sequence[str], itemsize: int
-    ) -> float:
-        """Bytes that buckets take on a device beside the gradients themselves.
-
-        Parameters
-        ----------
-        parameters : sequence of Parameter
-            In order of registration.
-        ready : sequence of str
-            Names in the order in which gradients become ready.
-        itemsize : int
-            Bytes per element of a gradient.
-        """
-        return 0.0
+def copies_charged(asked: bool | None, facts: Facts) -> bool:
+    """Whether copies of gradients cost time: as the strategy says, or else the cluster."""
+    return facts.overheads.copies if asked is None else asked
 
 
 def uneven(workload: Workload) -> str | None:

@@ -7,13 +7,27 @@ parallel_apply.py, _functions.py), nn/parallel/comm.py and csrc/cuda/comm.cpp.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from simdp.spec import Bool, Float, Int
-from simdp.strategies.base import Rank, Script, Strategy, Tensor
-from simdp.strategies.buckets import MiB, assign
+from simdp.steps.buckets import MiB
+from simdp.steps.facts import Facts, Ops, Step, Tensor
+from simdp.steps.ops import (
+    CopyOut,
+    Gather,
+    HandBack,
+    LossOfAll,
+    Meet,
+    Reduce,
+    TakeSums,
+    Update,
+    Wait,
+)
+from simdp.steps.passes import Tags, backward, forward_of_all, nbytes_of, packed, scatter
+from simdp.strategies.base import Strategy
 from simdp.workload import Workload
 from simdp.workload.layers import Parameter
 
@@ -42,7 +56,6 @@ class DataParallel(Strategy):
         Where outputs are gathered, and the targets are.
     """
 
-    infers: ClassVar[bool] = True
     one_process: ClassVar[bool] = True
 
     kind: Literal["data_parallel"] = "data_parallel"
@@ -76,71 +89,62 @@ class DataParallel(Strategy):
             )
         return None
 
-    def scatters(self, workload: Workload) -> bool:
-        return True
-
-    def uses(self, world_size: int, workload: Workload, num_samples: int) -> list[tuple[str, int]]:
-        if workload.mode == "inference":
-            return [("broadcast", 0)]
-        return [("broadcast", 0), ("reduce", 0)]
-
-    def sent_nbytes(self, rank: Rank) -> list[int]:
-        sizes = {p.name: p.num_elements * rank.itemsize for p in rank.parameters}
-        parts = pieces(rank.parameters, rank.itemsize)
-        return [sum(sizes[name] for name in names) for names in parts]
-
-    def setup(self, rank: Rank) -> Script:
+    def setup(self, facts: Facts) -> Ops:
         """Copy the model out where it never changes; else that is done for every forward."""
-        if rank.infers:
-            yield from copy_out(rank, [True] * rank.world_size)
+        if facts.is_inference:
+            yield from copy_out(facts, [True] * facts.world_size, count())
 
-    def train_step(self, rank: Rank) -> Script:
-        root, losses = self.output_device, self.loss_in_forward
-        for micro_step in range(rank.num_micro_steps):
-            yield from rank.scatter_batch(micro_step, targets=losses)
-            yield from copy_out(rank, rank.active(micro_step))
-            yield from rank.forward_together(micro_step, self.gil, losses)
-            if losses:
-                yield from rank.gather_losses(micro_step, root)
-            else:
-                yield from rank.gather_outputs(micro_step, root)
-                yield from rank.loss_of_outputs(micro_step, root)
-            yield from rank.backward_together(micro_step, root, losses)
-            yield from self._sum(rank, micro_step)
-        yield from rank.update([device == 0 for device in range(rank.world_size)])
-        yield from rank.meet()
+    def train_step(self, facts: Facts, step: Step) -> Ops:
+        root, losses, tags = self.output_device, self.loss_in_forward, count()
+        for micro in range(step.num_micro_steps):
+            yield from scatter(facts, micro, targets=losses)
+            yield from copy_out(facts, step.active(micro), tags)
+            yield from forward_of_all(facts, micro, self.gil, losses)
+            yield Gather(micro, root, losses)
+            if not losses:
+                yield LossOfAll(micro, root)
+            yield HandBack(micro, root, losses)
+            yield from backward(facts, micro, gil=self.gil)
+            yield from self._sum(facts, step.active(micro), micro, tags)
+        yield Update(tuple(device == 0 for device in range(facts.world_size)))
+        yield Meet()
 
-    def _sum(self, rank: Rank, micro_step: int) -> Script:
+    def _sum(self, facts: Facts, active: Sequence[bool], micro: int, tags: Tags) -> Ops:
         """Sum gradients on device 0, all of them when the last one is there.
 
         The copies are made by one autograd function, whose backward has to have them all.
         """
-        pending = []
-        for number, names in enumerate(pieces(rank.parameters, rank.itemsize)):
-            call = yield from rank.reduce_gradients(names, micro_step, f"gradients {number}")
-            pending.append(call)
-        yield from rank.wait(pending)
-        yield from rank.take_sums(micro_step)
+        group, sent = _with_root(active), list[int]()
+        for number, names in enumerate(pieces(facts.parameters, facts.itemsize)):
+            sent.append(next(tags))
+            yield Reduce(sent[-1], f"gradients {number}", facts.bucket(names), group)
+        yield Wait(tuple(sent))
+        yield TakeSums(micro)
 
-    def infer_step(self, rank: Rank) -> Script:
+    def infer_step(self, facts: Facts, step: Step) -> Ops:
         """Hand the batch out, and gather what the copies of the setup make of it."""
-        yield from rank.scatter_batch(0)
-        yield from rank.forward_together(0, self.gil)
-        yield from rank.gather_outputs(0, self.output_device)
-        yield from rank.meet()
+        yield from scatter(facts, 0)
+        yield from forward_of_all(facts, 0, self.gil)
+        yield Gather(0, self.output_device)
+        yield Meet()
 
 
-def copy_out(rank: Rank, active: Sequence[bool]) -> Script:
+def copy_out(facts: Facts, active: Sequence[bool], tags: Tags) -> Ops:
     """Copy device 0's parameters and then its buffers to others, in pieces of `BUFFER_NBYTES`."""
-    chosen: list[tuple[str, Sequence[Tensor]]] = [("parameters", rank.parameters)]
+    group = _with_root(active)
+    chosen: list[tuple[str, Sequence[Tensor]]] = [("parameters", facts.parameters)]
     for integer, label in ((False, "buffers"), (True, "counters")):
-        chosen.append((label, [buffer for buffer in rank.buffers if buffer.integer == integer]))
-    for label, tensors in chosen:
-        by_name = {tensor.name: tensor for tensor in tensors}
-        itemsize = rank.itemsize_of(tensors[0]) if tensors else 1
-        for number, names in enumerate(assign(tensors, itemsize, [BUFFER_NBYTES])):
-            sent = [by_name[name] for name in names]
-            yield from rank.replicate(sent, active, f"{label} {number}")
+        chosen.append((label, [buffer for buffer in facts.buffers if buffer.integer == integer]))
+    for label, tensors in chosen if len(group) > 1 else ():
+        for number, sent in enumerate(packed(facts, tensors, BUFFER_NBYTES)):
+            tag, names = next(tags), tuple(tensor.name for tensor in sent)
+            yield CopyOut(tag, f"{label} {number}", nbytes_of(facts, sent), names, group)
+            yield Wait((tag,))
+
+
+def _with_root(active: Sequence[bool]) -> tuple[int, ...]:
+    """The ranks that are active, and rank 0, which is there in any case."""
+    return tuple(rank for rank, there in enumerate(active) if there or not rank)
 
 
 def pieces(parameters: Sequence[Parameter], itemsize: int) -> list[list[str]]:

@@ -8,23 +8,23 @@ a few hundred bytes, once.
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Sequence
-from typing import Annotated, Any, ClassVar, Literal, Self
+from collections.abc import Iterator, Sequence
+from itertools import count
+from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, model_validator
 
 from simdp.spec import Bool, Bytes, problem
-from simdp.strategies.base import Pending, Rank, Script, Strategy, Tensor
-from simdp.strategies.buckets import MiB, assign, limits, rules
+from simdp.steps.buckets import assign, limits, rules
+from simdp.steps.facts import Facts, Ops, Step
+from simdp.steps.ops import AllReduce, Bucket, Scale, Update, Wait
+from simdp.steps.passes import Tags, backward, forward, send_all, send_buffers
+from simdp.strategies.base import Strategy, copies_charged
 from simdp.strategies.comm_hooks import AnyCommHook, NoHook
 from simdp.strategies.inference import idle_option, infer_in_processes
-from simdp.strategies.reducer import Averaging, Message, Reducer, copies_charged
+from simdp.strategies.reducer import Message, Reducer
 from simdp.workload import Workload
 from simdp.workload.layers import Parameter
-from simdp.workload.sampling import chunk_sizes
-
-BROADCAST_NBYTES = 250 * MiB
-"""Parameters travel from rank 0 in buffers of this size (torch: _sync_module_states)."""
 
 USED_MAP_ITEMSIZE = 4
 """find_unused_parameters sends one int32 per parameter after the last bucket."""
@@ -52,7 +52,7 @@ class DDP(Strategy):
         False waits for the whole backward pass before the first all_reduce.
     version : str or None
         Sort gradients as this version of torch did, such as ``"1.4"``; None is the newest. See
-        `simdp.strategies.buckets.rules`.
+        `simdp.steps.buckets.rules`.
     bucket_order : {"gradient_ready", "reverse_registration", "reverse_buckets"} or None
         How buckets are sorted. By readiness: the first iteration has one bucket with everything,
         then they are rebuilt in the order in which gradients became ready. In reverse order of
@@ -85,8 +85,6 @@ class DDP(Strategy):
         batch where ranks have unequal shards. torch does not.
     """
 
-    infers: ClassVar[bool] = True
-
     kind: Literal["ddp"] = "ddp"
     bucket_cap: Bytes | None = None
     overlap: Bool = True
@@ -107,16 +105,6 @@ class DDP(Strategy):
         if not (self.join or self.divide_by_initial_world_size):
             raise problem("divide_by_initial_world_size: false needs join: true.")
         return self
-
-    def uses(self, world_size: int, workload: Workload, num_samples: int) -> list[tuple[str, int]]:
-        if workload.mode == "inference":
-            return [("broadcast", 0)]
-        joiners = last_joiners(workload, world_size, num_samples) if self.join else []
-        if self.join and self.broadcast_buffers and workload.graph.buffers:
-            joiners = list(range(world_size))  # the last rank that has samples, in any micro-step
-        notices = [("all_reduce", 0)] if self.join or self.find_unused_parameters else []
-        sums = dict.fromkeys([*self.comm_hook.uses(), *notices])
-        return [*sums, ("broadcast", 0), *(("broadcast", r) for r in joiners)]
 
     def problem_with(self, world_size: int, workload: Workload) -> str | None:
         if workload.mode == "inference":
@@ -165,142 +153,87 @@ class DDP(Strategy):
         by_name = {parameter.name: parameter for parameter in parameters}
         return assign([by_name[name] for name in ready], itemsize, caps)
 
-    def bucket_nbytes(
-        self, parameters: Sequence[Parameter], ready: Sequence[str], itemsize: int
-    ) -> list[int]:
-        """Bytes of each bucket in a steady step, in launch order."""
-        sizes = {p.name: p.num_elements * itemsize for p in parameters}
-        layout = self.buckets(parameters, ready, itemsize, 1)
-        return [sum(sizes[name] for name in names) for names in layout]
-
-    def sent_nbytes(self, rank: Rank) -> list[int]:
-        return self.bucket_nbytes(rank.parameters, rank.ready_order, rank.itemsize)
-
-    def keeps_errors(self) -> bool:
-        return self.comm_hook.keeps_errors()
-
-    def gradients_stay(self) -> bool:
-        return self.gradient_as_bucket_view
-
-    def bucket_memory(
-        self, parameters: Sequence[Parameter], ready: Sequence[str], itemsize: int
-    ) -> float:
-        if self.gradient_as_bucket_view:
-            return 0.0
-        return float(itemsize * sum(parameter.num_elements for parameter in parameters))
-
-    def setup(self, rank: Rank) -> Script:
+    def setup(self, facts: Facts) -> Ops:
         """Make every replica a copy of rank 0's."""
-        yield from self._send_model(rank, 0)
-        yield from self.comm_hook.setup(rank)
+        yield from self._send_model(facts, 0, count())
+        yield from self.comm_hook.setup(facts)
 
-    def _send_model(self, rank: Rank, root: int) -> Script:
-        yield from send_all(rank, rank.parameters, "parameters", root)
+    def _send_model(self, facts: Facts, root: int, tags: Tags) -> Ops:
+        yield from send_all(facts, facts.parameters, "parameters", root, tags)
         if self.broadcast_buffers:
-            yield from send_buffers(rank, root)
+            yield from send_buffers(facts, root, tags)
 
-    def train_step(self, rank: Rank) -> Script:
-        yield from self.average_gradients(rank)
-        yield from rank.update(rank.active() if self.join else None)
-        if self.join and rank.closes_epoch:
-            last_joiner = max(r for r, there in enumerate(rank.active()) if there)
-            yield from self._send_model(rank, last_joiner)
+    def train_step(self, facts: Facts, step: Step) -> Ops:
+        tags = count()
+        yield from self.average_gradients(facts, step, tags)
+        yield Update(step.active() if self.join else None)
+        if self.join and step.closes_epoch:
+            last_joiner = max(r for r, there in enumerate(step.active()) if there)
+            yield from self._send_model(facts, last_joiner, tags)
 
-    def average_gradients(self, rank: Rank) -> Script:
+    def average_gradients(self, facts: Facts, step: Step, tags: Tags) -> Ops:
         """Forward and backward of a step, up to the optimizer's turn."""
-        rank.scale_losses(by_shard=self.weight_by_shard)
-        last = rank.num_micro_steps - 1
-        for micro_step in range(rank.num_micro_steps):
+        yield Scale(self.weight_by_shard)
+        last = step.num_micro_steps - 1
+        for micro in range(last + 1):
             if self.join:
-                yield from self._announce(rank)
+                yield from self._announce(tags)
             # torch: after a forward under no_sync the buffers are left alone.
-            if self.broadcast_buffers and not (self.no_sync and micro_step):
-                yield from send_buffers(rank, self._authority(rank, micro_step))
-            yield from rank.forward(micro_step)
-            if self.no_sync and micro_step < last:
-                yield from rank.backward(micro_step)
+            if self.broadcast_buffers and not (self.no_sync and micro):
+                yield from send_buffers(facts, self._authority(step, micro), tags)
+            yield from forward(facts, micro)
+            if self.no_sync and micro < last:
+                yield from backward(facts, micro)
                 continue
             # Buckets are rebuilt after the first backward that is reduced.
-            iteration = rank.num_reduced_before + (0 if self.no_sync else micro_step)
-            reducer = self._reducer(rank, iteration, self._divisor(rank, micro_step))
-            yield from reducer.backward(micro_step, self.overlap)
-            yield from reducer.finish((yield from self._used_map(rank)))
+            is_first = step.reduced_before(1) and (self.no_sync or not micro)
+            reducer = self._reducer(facts, step, micro, int(not is_first), tags)
+            yield from reducer.backward(micro, self.overlap)
+            used = list(self._used_map(facts, tags))
+            yield from used
+            yield from reducer.finish([op.tag for op in used])
 
-    def scatters(self, workload: Workload) -> bool:
-        return workload.mode == "inference" and workload.global_batch is not None
+    def infer_step(self, facts: Facts, step: Step) -> Ops:
+        yield from infer_in_processes(facts, facts.workload.global_batch is not None)
 
-    def infer_step(self, rank: Rank) -> Script:
-        yield from infer_in_processes(rank, rank.scatters)
-
-    def _reducer(self, rank: Rank, iteration: int, divisor: int) -> Reducer:
+    def _reducer(self, facts: Facts, step: Step, micro: int, iteration: int, tags: Tags) -> Reducer:
         """Multiply by 1/W before the sum; unused parameters are ready with the first hook.
 
         Gradients that live in their buckets need no copies.
         """
-        copies = copies_charged(self.charge_copies, rank) and not self.gradient_as_bucket_view
-        layout = self.buckets(rank.parameters, rank.ready_order, rank.itemsize, iteration)
-        messages = [Message(tuple(names), 0.0, copies, copies) for names in layout]
-        averaging = Averaging(before=divisor)
-        return Reducer(rank, messages, averaging, rank.unused, self.comm_hook)
+        copies = copies_charged(self.charge_copies, facts) and not self.gradient_as_bucket_view
+        hook, divisor = self.comm_hook.of(step), self._divisor(facts, step, micro)
+        layout = self.buckets(facts.parameters, facts.ready_order, facts.itemsize, iteration)
+        messages = [
+            Message(self._bucket(facts, names, hook.dtype), 0.0, copies, copies) for names in layout
+        ]
+        return Reducer(facts, messages, tags, divisor, 1.0, facts.unused, hook)
 
-    def _used_map(self, rank: Rank) -> Generator[Any, None, list[Pending]]:
-        if not self.find_unused_parameters:
-            return []
-        nbytes = USED_MAP_ITEMSIZE * len(rank.parameters)
-        return [(yield from rank.all_reduce_bytes(nbytes, "used parameters"))]
+    def _bucket(self, facts: Facts, names: Sequence[str], dtype: str | None) -> Bucket:
+        """A bucket has the gradients' own dtype; a hook may send it in another."""
+        is_view = self.gradient_as_bucket_view
+        found = facts.bucket(names, is_view=is_view, is_compressed=dtype is not None)
+        return found._replace(dtype=dtype or found.dtype, room=0.0 if is_view else found.nbytes)
 
-    def _announce(self, rank: Rank) -> Script:
+    def _used_map(self, facts: Facts, tags: Tags) -> Iterator[AllReduce]:
+        if self.find_unused_parameters:
+            nbytes = float(USED_MAP_ITEMSIZE * len(facts.parameters))
+            yield AllReduce(next(tags), "used parameters", nbytes)
+
+    def _announce(self, tags: Tags) -> Ops:
         """Under Join, ranks count who still has samples, and whether gradients will be reduced."""
-        counted = yield from rank.all_reduce_bytes(JOIN_ITEMSIZE, "active ranks")
-        agreed = yield from rank.all_reduce_bytes(JOIN_ITEMSIZE, "will reduce")
+        counted, agreed = next(tags), next(tags)
+        yield AllReduce(counted, "active ranks", JOIN_ITEMSIZE)
+        yield AllReduce(agreed, "will reduce", JOIN_ITEMSIZE)
         # Only an average over the active ranks needs the count on the host.
-        yield from rank.wait([agreed] if self.divide_by_initial_world_size else [counted, agreed])
+        yield Wait((agreed,) if self.divide_by_initial_world_size else (counted, agreed))
 
-    def _authority(self, rank: Rank, micro_step: int) -> int:
+    def _authority(self, step: Step, micro: int) -> int:
         """Whose buffers count: rank 0's; under Join those of the last rank that has samples."""
-        there = rank.active(micro_step) if self.join else [True]
+        there = step.active(micro) if self.join else [True]
         return max(r for r, has_samples in enumerate(there) if has_samples)
 
-    def _divisor(self, rank: Rank, micro_step: int) -> int:
+    def _divisor(self, facts: Facts, step: Step, micro: int) -> int:
         if self.divide_by_initial_world_size:
-            return rank.world_size
-        return sum(rank.active(micro_step))
-
-
-def send_all(
-    rank: Rank, tensors: Sequence[Tensor], label: str, root: int, group: str | None = None
-) -> Script:
-    """Broadcast tensors of one dtype in buffers of `BROADCAST_NBYTES`."""
-    if not tensors:
-        return
-    by_name = {tensor.name: tensor for tensor in tensors}
-    for number, names in enumerate(
-        assign(tensors, rank.itemsize_of(tensors[0]), [BROADCAST_NBYTES])
-    ):
-        together = [by_name[name] for name in names]
-        yield from rank.broadcast(together, f"{label} {number}", root, group)
-
-
-def send_buffers(rank: Rank, root: int, group: str | None = None) -> Script:
-    """Broadcast the tensors of the model that are not learned."""
-    for integer, label in ((False, "buffers"), (True, "counters")):
-        chosen = [buffer for buffer in rank.buffers if buffer.integer == integer]
-        yield from send_all(rank, chosen, label, root, group)
-
-
-def last_joiners(workload: Workload, world_size: int, num_samples: int) -> list[int]:
-    """Ranks that may be the largest with samples in the last step of an epoch, or of the run."""
-    if workload.global_batch is not None:
-        num_samples = num_samples or workload.global_batch  # without a data set, all are whole
-        sizes = (min(workload.global_batch, num_samples), num_samples % workload.global_batch)
-        return [len(chunk_sizes(size, world_size)) - 1 for size in sizes if size]
-    if workload.samples_per_rank is None:  # the sampler deals every rank as many
-        return [world_size - 1]
-    step = workload.samples_per_step(1)
-    found, most = [], 0
-    for rank, part in reversed(list(enumerate(workload.samples_per_rank))):
-        steps = part // step if workload.drop_last else -(-part // step)
-        if steps > most:
-            found.append(rank)
-            most = steps
-    return found if workload.steps is not None else found[-1:]  # `steps` may end within an epoch
+            return facts.world_size
+        return sum(step.active(micro))

@@ -7,35 +7,53 @@ registration, from the first step on, since a rank's pieces cannot change hands.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from itertools import count
 
 import numpy as np
 
-from simdp.strategies.base import Bucket, Pending, Rank, Script
-from simdp.strategies.buckets import assign, limits
-from simdp.strategies.partition import Kept, Partition
-from simdp.workload import Workload
+from simdp.steps.buckets import assign, limits
+from simdp.steps.facts import Facts, Ops, Step
+from simdp.steps.ops import (
+    AllGather,
+    AllReduce,
+    Bucket,
+    Fill,
+    Group,
+    Open,
+    ReduceScatter,
+    Release,
+    Scale,
+    Unless,
+    Update,
+    Wait,
+)
+from simdp.steps.partition import Kept, Partition
+from simdp.steps.passes import Tags, backward, forward
+
+AGREED_NBYTES = 4.0
+"""Norms and flags are float32, whatever the gradients are (torch: FSDP.clip_grad_norm_,
+ShardedGradScaler)."""
 
 
-def deal_buckets(
-    workload: Workload, world_size: int, bucket_cap: float | None, kept: Kept
-) -> Partition:
+def deal_buckets(facts: Facts, bucket_cap: float | None, kept: Kept) -> Partition:
     """Deal each bucket of gradients to all ranks, in equal pieces.
 
     Parameters
     ----------
-    workload : Workload
-        Whose parameters.
-    world_size : int
-        Number of ranks.
+    facts : Facts
+        Of the run.
     bucket_cap : float or None
         As of `DDP` [bytes].
     kept : Kept
         What is there on every rank.
     """
-    parameters = workload.graph.parameters
-    buckets = assign(parameters[::-1], workload.gradient_itemsize, limits(bucket_cap))
-    return Partition(parameters, buckets, np.arange(world_size)[None, :], kept)
+    buckets = assign(facts.parameters[::-1], facts.itemsize, limits(bucket_cap))
+    return Partition(facts.parameters, buckets, np.arange(facts.world_size)[None, :], kept)
+
+
+def unit_bucket(facts: Facts, partition: Partition, unit: int) -> Bucket:
+    """Make the bucket of a unit's gradients, which live in it where they are kept whole."""
+    return facts.bucket(partition.units[unit], unit=unit, is_view=partition.kept.gradients)
 
 
 class PieceReducer:
@@ -45,59 +63,113 @@ class PieceReducer:
 
     Parameters
     ----------
-    rank : Rank
-        Whose gradients.
-    units : sequence of sequence of str
-        Names of the parameters that travel together, in the order in which they are sent.
+    facts : Facts
+        Of the run.
+    partition : Partition
+        Whose units travel together, in the order in which they are sent.
+    tags : iterator of int
+        Numbers for its collectives.
     """
 
-    def __init__(self, rank: Rank, units: Sequence[Sequence[str]]) -> None:
-        self.rank, self.units = rank, units
-        learned = set(rank.ready_order)
-        self.home = {name: number for number, names in enumerate(units) for name in names}
-        self.missing = [sum(name in learned for name in names) for names in units]
+    def __init__(self, facts: Facts, partition: Partition, tags: Tags) -> None:
+        self.facts, self.partition, self.tags = facts, partition, tags
+        learned = set(facts.ready_order)
+        self.missing = [sum(name in learned for name in names) for names in partition.units]
         self.buckets: dict[int, Bucket] = {}
-        self.launched: list[Pending] = []
+        self.sent: list[int] = []
         self.turn = 0
-        self.held: list[int] = []
+        self.held: list[Bucket] = []
 
-    def backward(self, micro_step: int, overlap: bool) -> Script:
+    def backward(self, micro: int, overlap: bool) -> Ops:
         """Run backward; without ``overlap`` nothing is sent before its end."""
         if overlap:
-            yield from self.rank.backward(micro_step, hook=self.mark_ready)
+            yield from backward(self.facts, micro, self.mark_ready)
         else:
-            yield from self.rank.backward(micro_step)
-            for name in self.rank.ready_order:
+            yield from backward(self.facts, micro)
+            for name in self.facts.ready_order:
                 yield from self.mark_ready(name)
-        yield from self.rank.wait(self.launched)
-        for unit in self.held:
-            yield from self.rank.release(unit)
+        yield Wait(tuple(self.sent))
+        yield from map(Release, self.held)
 
-    def mark_ready(self, name: str) -> Script:
+    def mark_ready(self, name: str) -> Ops:
         """Take a gradient into its bucket; send every bucket whose turn has come."""
-        unit = self.home[name]
+        unit = self.partition.unit_of[name]
         if unit not in self.buckets:
-            self.buckets[unit] = yield from self.rank.unit_bucket(unit)
-        yield from self.rank.fill(self.buckets[unit], name, self.rank.world_size, False)
+            self.buckets[unit] = unit_bucket(self.facts, self.partition, unit)
+            yield Open(self.buckets[unit])
+        yield Fill(self.buckets[unit], name, self.facts.world_size)
         self.missing[unit] -= 1
-        while self.turn < len(self.units) and not self.missing[self.turn]:
+        while self.turn < len(self.missing) and not self.missing[self.turn]:
             if self.turn in self.buckets:  # one of unused parameters alone is not sent
-                yield from self._send(self.turn)
+                yield from self._send(self.buckets.pop(self.turn))
             self.turn += 1
 
-    def _send(self, unit: int) -> Script:
-        for before in self.held:
-            yield from self.rank.release(before)
-        self.held = [unit]
-        bucket = self.buckets.pop(unit)
-        self.launched += yield from self.rank.reduce_scatter(unit, bucket, f"bucket {unit}")
+    def _send(self, bucket: Bucket) -> Ops:
+        yield from map(Release, self.held)
+        self.held = [bucket]
+        self.sent.append(next(self.tags))
+        yield ReduceScatter(self.sent[-1], f"bucket {bucket.unit}", bucket)
 
 
-def hand_out(rank: Rank, partition: Partition) -> Script:
+def step_in_pieces(
+    facts: Facts, step: Step, partition: Partition, overlap: bool, by_shard: bool, every: bool
+) -> Ops:
+    """One step in which gradients are summed on the owners of their pieces.
+
+    Parameters
+    ----------
+    facts, step
+        Of the run, and of the step.
+    partition : Partition
+        Who owns what.
+    overlap : bool
+        Whether sums are sent while backward still runs.
+    by_shard : bool
+        As `Scale`.
+    every : bool
+        Whether gradients are summed after every micro-step, so that none is kept whole; else after
+        the last one.
+    """
+    tags = count()
+    yield Scale(by_shard)
+    for micro in range(step.num_micro_steps):
+        yield from forward(facts, micro)
+        if every or micro == step.num_micro_steps - 1:
+            yield from PieceReducer(facts, partition, tags).backward(micro, overlap)
+        else:
+            yield from backward(facts, micro)
+    yield from agree(facts, tags)
+    yield Update()
+    yield Unless(tuple(hand_out(facts, partition, tags)))
+
+
+def agree(facts: Facts, tags: Tags, group: Group = None) -> Ops:
+    """Sum over the ranks what the pieces of gradients tell of the whole, and wait for it.
+
+    That is the norm, where gradients are clipped, and whether there is an inf or nan, where the
+    loss is scaled.
+    """
+    asked = {
+        "inf or nan": facts.has_loss_scale,
+        "gradient norm": facts.workload.clip_grad_norm is not None,
+    }
+    for label in [label for label, needed in asked.items() if needed]:
+        tag = next(tags)
+        yield AllReduce(tag, label, AGREED_NBYTES, group=group)
+        yield Wait((tag,))
+
+
+def gather(facts: Facts, partition: Partition, unit: int, tag: int, label: str) -> AllGather:
+    """Start to put a unit's parameters together from their pieces, on every rank."""
+    nbytes = float(partition.unit_elements(unit) * facts.weight_itemsize)
+    return AllGather(tag, label, nbytes, unit)
+
+
+def hand_out(facts: Facts, partition: Partition, tags: Tags) -> Ops:
     """Give every rank all parameters, from those that have updated them."""
-    learned = set(rank.ready_order)
-    pending: list[Pending] = []
+    learned, sent = set(facts.ready_order), list[int]()
     for unit, names in enumerate(partition.units):
         if learned.intersection(names):
-            pending += yield from rank.all_gather(unit, f"parameters {unit}")
-    yield from rank.wait(pending)
+            sent.append(next(tags))
+            yield gather(facts, partition, unit, sent[-1], f"parameters {unit}")
+    yield Wait(tuple(sent))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Annotated, Literal
 
 import numpy as np
@@ -9,11 +10,13 @@ from pydantic import BeforeValidator
 
 from simdp.arrays import Ints
 from simdp.spec import Bool, problem
-from simdp.strategies.base import Rank, Script, Strategy, uneven
-from simdp.strategies.ddp import send_all, send_buffers
-from simdp.strategies.partition import Kept, Partition
+from simdp.steps.facts import Facts, Ops, Step
+from simdp.steps.ops import Group, Scale, Shard, Update
+from simdp.steps.partition import Kept, Partition
+from simdp.steps.passes import send_all, send_buffers
+from simdp.strategies.base import Strategy, uneven
+from simdp.strategies.flat_pieces import agree
 from simdp.strategies.units import Rules, Unit, UnitWalk, units_in_use
-from simdp.strategies.zero1 import piece_collectives
 from simdp.workload import Workload
 
 SHOWN = 8
@@ -90,58 +93,56 @@ class FullySharded(Strategy):
                 )
         return uneven(workload)
 
-    def _ranks(self, local_size: int, world_size: int) -> Ints:
+    def _ranks(self, facts: Facts) -> Ints:
         """Groups of ranks that have all pieces, shape `(num_groups, group size)`."""
-        return np.arange(world_size)[None, :]
+        return np.arange(facts.world_size)[None, :]
 
-    def _groups(self) -> tuple[str | None, ...]:
-        """Process groups in which the model is made the same, one after the other."""
+    def _groups(self) -> tuple[Group, ...]:
+        """Process groups in which the model is made the same; pieces are those of the first."""
         return (None,)
 
-    def _names(self, workload: Workload) -> tuple[str, ...]:
+    def _names(self, facts: Facts) -> tuple[str, ...]:
         if isinstance(self.units, tuple):
             return self.units
-        return tuple(b.name for b in workload.graph.blocks) if self.units == "blocks" else ()
+        return tuple(b.name for b in facts.graph.blocks) if self.units == "blocks" else ()
 
-    def partition(self, workload: Workload, local_size: int, world_size: int) -> Partition:
-        units = [block.parameters for block in workload.graph.modules(self._names(workload))]
-        ranks = self._ranks(local_size, world_size)
+    def _dealt(self, facts: Facts) -> tuple[Partition, list[Unit]]:
+        """Who owns what, and when each unit is needed."""
+        names = self._names(facts)
+        parameters = [block.parameters for block in facts.graph.modules(names)]
         kept = Kept(weights=False, gradients=False)
-        return Partition(workload.graph.parameters, units, ranks, kept)
+        partition = Partition(facts.parameters, parameters, self._ranks(facts), kept)
+        return partition, units_in_use(facts.graph, partition.units, names)
 
-    def _in_use(self, rank: Rank) -> list[Unit]:
-        return units_in_use(rank.graph, rank.partition.units, self._names(rank.workload))
-
-    def sent_nbytes(self, rank: Rank) -> list[int]:
-        units = sorted(self._in_use(rank), key=lambda unit: -unit.first_used)
-        return [rank.partition.unit_elements(unit.number) * rank.itemsize for unit in units]
-
-    def setup(self, rank: Rank) -> Script:
+    def setup(self, facts: Facts) -> Ops:
         """Make every rank's model that of rank 0 (sync_module_states), and keep the pieces."""
+        tags = count()
         for group in self._groups():
-            yield from send_all(rank, rank.parameters, "parameters", 0, group)
-            yield from send_buffers(rank, 0, group)
-        yield from rank.shard()
+            yield from send_all(facts, facts.parameters, "parameters", 0, tags, group)
+            yield from send_buffers(facts, 0, tags, group)
+        partition, _ = facts.once("units", lambda: self._dealt(facts))
+        yield Shard(partition)
 
-    def train_step(self, rank: Rank) -> Script:
-        rank.scale_losses(by_shard=self.weight_by_shard)
-        units = self._in_use(rank)
+    def train_step(self, facts: Facts, step: Step) -> Ops:
+        partition, units = facts.once("units", lambda: self._dealt(facts))
+        inside, *across = self._groups()
         rules = Rules(
             self.reshard_after_forward,
             self.backward_prefetch,
             self.forward_prefetch,
             self.limit_all_gathers,
+            inside,
+            across[0] if across and len(partition.ranks) > 1 else None,
         )
-        for micro_step in range(rank.num_micro_steps):
-            yield from UnitWalk(rank, units, rules).run(micro_step)
-        yield from rank.agree()
-        yield from rank.update()
+        tags = count()
+        yield Scale(self.weight_by_shard)
+        for micro in range(step.num_micro_steps):
+            yield from UnitWalk(facts, partition, units, rules, tags).run(micro)
+        yield from agree(facts, tags, inside)
+        yield Update()
 
 
 class FSDP(FullySharded):
     """Fully sharded over all ranks."""
 
     kind: Literal["fsdp"] = "fsdp"
-
-    def uses(self, world_size: int, workload: Workload, num_samples: int) -> list[tuple[str, int]]:
-        return piece_collectives(workload)

@@ -8,14 +8,18 @@ nominal times, so that no straggler changes what travels together, and with it a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 from math import inf
 from typing import Literal, Self
 
 from pydantic import model_validator
 
 from simdp.spec import Bandwidth, Bool, Bytes, Seconds, problem
-from simdp.strategies.base import Rank, Script, Strategy, Tensor, uneven
-from simdp.strategies.buckets import MiB
+from simdp.steps.buckets import MiB
+from simdp.steps.facts import Facts, Ops, Step, Tensor
+from simdp.steps.ops import Reserve, Scale, Update
+from simdp.steps.passes import backward, forward, send
+from simdp.strategies.base import Strategy, copies_charged, uneven
 from simdp.strategies.fusion import (
     BENCHMARK_NBYTES,
     FAST_NETWORK,
@@ -25,9 +29,8 @@ from simdp.strategies.fusion import (
     merged,
     next_cycle,
 )
-from simdp.strategies.reducer import Averaging, Message, Reducer, copies_charged
+from simdp.strategies.reducer import Message, Reducer
 from simdp.workload import Workload
-from simdp.workload.layers import Parameter
 
 HALF_ITEMSIZE = 2
 """Bytes per element with ``compression: fp16``."""
@@ -93,9 +96,6 @@ class Horovod(Strategy):
             raise problem("estimate: alpha and bandwidth are given already; leave one of them out.")
         return self
 
-    def uses(self, world_size: int, workload: Workload, num_samples: int) -> list[tuple[str, int]]:
-        return [("all_reduce", 0), ("broadcast", 0)]
-
     def problem_with(self, world_size: int, workload: Workload) -> str | None:
         known = PUBLISHED.get(self.estimate or "")
         if known is not None and self.merge == "mg_wfbp" and world_size not in {1, *known}:
@@ -106,70 +106,61 @@ class Horovod(Strategy):
             )
         return uneven(workload)
 
-    def sent_nbytes(self, rank: Rank) -> list[int]:
-        if rank.world_size == 1:
-            return []
-        elements = {p.name: p.num_elements for p in rank.parameters}
-        itemsize = self._itemsize(rank.itemsize)
-        return [
-            sum(elements[name] for name in message.names) * itemsize
-            for message in self.messages(rank)
-        ]
+    def setup(self, facts: Facts) -> Ops:
+        """Broadcast rank 0's tensors one by one, as ``hvd.broadcast_parameters`` does."""
+        tags = count()
+        tensors: list[Tensor] = [*facts.parameters, *facts.buffers]
+        for tensor in tensors:
+            yield from send(facts, [tensor], tensor.name, 0, next(tags))
+        yield Reserve(self._buffers(facts))
 
-    def bucket_memory(
-        self, parameters: Sequence[Parameter], ready: Sequence[str], itemsize: int
-    ) -> float:
-        elements = sum(parameter.num_elements for parameter in parameters)
+    def _buffers(self, facts: Facts) -> float:
+        """Size of the fusion buffer, and of what compressed gradients take [bytes]."""
+        elements = sum(facts.sizes.values())
         compressed = float(elements * HALF_ITEMSIZE) if self.compression == "fp16" else 0.0
-        if self.merge == "none" or len(parameters) == 1:
+        if self.merge == "none" or len(facts.parameters) == 1:
             return compressed
         if self.merge == "threshold":
             return compressed + self.fusion_threshold
-        return compressed + float(elements * self._itemsize(itemsize))
+        return compressed + float(elements * self._itemsize(facts.itemsize))
 
-    def setup(self, rank: Rank) -> Script:
-        """Broadcast rank 0's tensors one by one, as ``hvd.broadcast_parameters`` does."""
-        tensors: list[Tensor] = [*rank.parameters]
-        for tensor in [*tensors, *rank.buffers]:
-            yield from rank.broadcast([tensor], tensor.name)
-
-    def train_step(self, rank: Rank) -> Script:
-        rank.scale_losses(by_shard=self.weight_by_shard)
-        last = rank.num_micro_steps - 1
-        for micro_step in range(rank.num_micro_steps):
-            yield from rank.forward(micro_step)
+    def train_step(self, facts: Facts, step: Step) -> Ops:
+        yield Scale(self.weight_by_shard)
+        last = step.num_micro_steps - 1
+        for micro in range(last + 1):
+            yield from forward(facts, micro)
             # As with backward_passes_per_step; and a single rank registers no hooks.
-            if micro_step < last or rank.world_size == 1:
-                yield from rank.backward(micro_step)
-        if rank.world_size > 1:
-            yield from self._reduced_backward(rank, last)
-        yield from rank.update()
+            if micro < last or facts.world_size == 1:
+                yield from backward(facts, micro)
+        if facts.world_size > 1:
+            yield from self._reduced_backward(facts, step, last)
+        yield Update()
 
-    def _reduced_backward(self, rank: Rank, micro_step: int) -> Script:
-        compress = "float16" if self.compression == "fp16" else None
-        averaging = Averaging(after=rank.world_size, compress=compress)
-        reducer = Reducer(rank, self.messages(rank), averaging)
-        yield from reducer.backward(micro_step, self.overlap)
-        for name in rank.unused:  # step() enqueues what no hook has
+    def _reduced_backward(self, facts: Facts, step: Step, micro: int) -> Ops:
+        messages = self.messages(facts, step)
+        reducer = Reducer(facts, messages, count(), after=facts.world_size)
+        yield from reducer.backward(micro, self.overlap)
+        for name in facts.unused:  # step() enqueues what no hook has
             yield from reducer.mark_ready(name)
         yield from reducer.finish()
 
-    def messages(self, rank: Rank) -> list[Message]:
+    def messages(self, facts: Facts, step: Step) -> list[Message]:
         """What the current step sends, in order."""
-        names = [*rank.ready_order, *rank.unused]
-        times = rank.ready_times(rank.num_micro_steps - 1)
+        names = [*facts.ready_order, *facts.unused]
+        times = step.ready_times(step.num_micro_steps - 1)
         end = times[-1]
         ready = list(times) if self.overlap else [end] * len(times)
-        ready += [end] * len(rank.unused)
-        sizes = {parameter.name: parameter.num_elements for parameter in rank.parameters}
-        charged = copies_charged(self.charge_copies, rank)
+        ready += [end] * len(facts.unused)
+        dtype = "float16" if self.compression == "fp16" else None
+        charged = copies_charged(self.charge_copies, facts)
         found = []
-        for members in self._grouped(rank, ready, [sizes[name] for name in names]):
+        for members in self._grouped(facts, ready, [facts.sizes[name] for name in names]):
             asked = ready[members[-1]]
-            copied = charged and (len(members) > 1 or self.compression == "fp16")
+            copied = charged and (len(members) > 1 or dtype is not None)
+            of_group = [names[number] for number in members]
             found.append(
                 Message(
-                    names=tuple(names[number] for number in members),
+                    facts.bucket(of_group, dtype, is_compressed=dtype is not None),
                     wait=next_cycle(asked, self.cycle_time) - asked,
                     copied=copied,
                     copied_back=copied,
@@ -178,29 +169,30 @@ class Horovod(Strategy):
         return found
 
     def _grouped(
-        self, rank: Rank, ready: Sequence[float], num_elements: Sequence[int]
+        self, facts: Facts, ready: Sequence[float], num_elements: Sequence[int]
     ) -> Sequence[range]:
-        itemsize = self._itemsize(rank.itemsize)
+        itemsize = self._itemsize(facts.itemsize)
         if self.merge == "all":
             return [range(len(ready))]
         if self.merge == "mg_wfbp":
             profile = [time + i * self.profile_overhead for i, time in enumerate(ready, 1)]
-            return merged(profile, num_elements, itemsize, *self._alpha_beta(rank))
+            return merged(profile, num_elements, itemsize, *self._alpha_beta(facts))
         threshold = self.fusion_threshold if self.merge == "threshold" else 0.0
         nbytes = [float(elements * itemsize) for elements in num_elements]
         return [group.members for group in fused(ready, nbytes, threshold, self.cycle_time)]
 
-    def _alpha_beta(self, rank: Rank) -> tuple[float, float]:
+    def _alpha_beta(self, facts: Facts) -> tuple[float, float]:
         """MG-WFBP's cost of a message [s], and of a byte [s/byte]."""
         if self.alpha is not None and self.bandwidth is not None:
             return self.alpha, 1 / self.bandwidth
         network = self.estimate
-        if network is None and rank.node_bandwidth < inf:
-            network = "10gbe" if rank.node_bandwidth < FAST_NETWORK else "56g_ib"
+        bandwidth = facts.node_bandwidth() if network is None else inf
+        if bandwidth < inf:
+            network = "10gbe" if bandwidth < FAST_NETWORK else "56g_ib"
         known = PUBLISHED.get(network or "", {})
-        if rank.world_size in known:
-            return known[rank.world_size]
-        short, long = map(rank.all_reduce_seconds, BENCHMARK_NBYTES)
+        if facts.world_size in known:
+            return known[facts.world_size]
+        short, long = map(facts.all_reduce_seconds, BENCHMARK_NBYTES)
         return line_through(short, long)
 
     def _itemsize(self, of_gradients: int) -> int:

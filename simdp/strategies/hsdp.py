@@ -9,11 +9,13 @@ from pydantic import Field
 
 from simdp.arrays import Ints
 from simdp.spec import Int
-from simdp.strategies.base import ProcessGroups
+from simdp.steps.facts import Facts, Ops
+from simdp.steps.ops import Group, NewGroup
 from simdp.strategies.fsdp import FullySharded
-from simdp.strategies.rank_types import REPLICATE, SHARD
-from simdp.strategies.zero1 import piece_collectives
 from simdp.workload import Workload
+
+SHARD, REPLICATE = "shard", "replicate"
+"""Names of process groups: the ranks that share all pieces, and those with the same pieces."""
 
 
 class HSDP(FullySharded):
@@ -40,18 +42,19 @@ class HSDP(FullySharded):
             )
         return super().problem_with(world_size, workload)
 
-    def _ranks(self, local_size: int, world_size: int) -> Ints:
-        return np.arange(world_size).reshape(-1, self.shard_size or local_size)
+    def _ranks(self, facts: Facts) -> Ints:
+        return np.arange(facts.world_size).reshape(-1, self.shard_size or facts.local_size)
 
-    def _groups(self) -> tuple[str | None, ...]:
+    def _groups(self) -> tuple[Group, ...]:
         return (SHARD, REPLICATE)
 
-    def process_groups(
-        self, workload: Workload, local_size: int, world_size: int
-    ) -> list[ProcessGroups]:
-        ranks = self._ranks(local_size, world_size)
-        inside = tuple(name for name, _ in piece_collectives(workload))
-        return [
-            ProcessGroups(SHARD, ranks, 0, inside),
-            ProcessGroups(REPLICATE, ranks.T, 1, ("broadcast", "all_reduce")),
-        ]
+    def setup(self, facts: Facts) -> Ops:
+        """Make the groups, and in them every rank's model that of rank 0; keep the pieces."""
+        ranks = self._ranks(facts)
+        yield NewGroup(SHARD, _members(ranks), 0)
+        yield NewGroup(REPLICATE, _members(ranks.T), 1)
+        yield from super().setup(facts)
+
+
+def _members(ranks: Ints) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(row) for row in ranks.tolist())

@@ -4,28 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simdp.strategies.base import Rank, Script, Strategy
+from simdp.steps.facts import Facts, Ops
+from simdp.steps.ops import Batch, Done, Gather, Meet
+from simdp.steps.passes import forward_of_all, scatter
+from simdp.strategies.base import Strategy
 
 
-def infer_in_processes(rank: Rank, scatters: bool) -> Script:
+def infer_in_processes(facts: Facts, scatters: bool) -> Ops:
     """One step: forward alone.
 
     Parameters
     ----------
-    rank : Rank
-        Whose models are alike.
+    facts : Facts
+        Of ranks whose models are alike.
     scatters : bool
         Whether rank 0 has the batch, hands it out and gathers the outputs; else every rank has
         samples of its own, and keeps what it makes of them.
     """
-    if not scatters:
-        yield from rank.own_batch(0)
-        yield from rank.forward_together(0)
-        return
-    yield from rank.scatter_batch(0)
-    yield from rank.forward_together(0)
-    yield from rank.gather_outputs(0, 0)
-    yield from rank.meet()  # a rank that got nothing is no step ahead
+    if scatters:
+        yield from scatter(facts, 0)
+    else:
+        yield Batch(0)
+    yield from forward_of_all(facts, 0)
+    if scatters:
+        yield Gather(0, 0)
+        yield Meet()  # a rank that got nothing is no step ahead
+    else:
+        yield Done(0)
 
 
 def idle_option(strategy: Strategy, read: Sequence[str] = ()) -> str | None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from itertools import count
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from simdp.spec import Bool, Bytes, Int
-from simdp.strategies.base import Rank, Script, Strategy, uneven
+from simdp.steps.facts import Facts, Ops, Step
+from simdp.steps.ops import Average, Copy, Hold, Scale, Update, Wait
+from simdp.steps.passes import Tags, backward, forward
+from simdp.strategies.base import Strategy, copies_charged, uneven
 from simdp.strategies.ddp import DDP
-from simdp.strategies.reducer import copies_charged
 from simdp.workload import Workload
-from simdp.workload.layers import Parameter
 
 
 class LocalSGD(Strategy):
@@ -65,31 +66,34 @@ class LocalSGD(Strategy):
             )
         return uneven(workload)
 
-    def uses(self, world_size: int, workload: Workload, num_samples: int) -> list[tuple[str, int]]:
-        return [("all_reduce", 0), ("broadcast", 0)]
-
-    def steps_alone(self, step: int) -> bool:
-        return step >= self.warmup_steps
-
-    def bucket_memory(
-        self, parameters: Sequence[Parameter], ready: Sequence[str], itemsize: int
-    ) -> float:
-        if not self.warmup_steps:
-            return 0.0
-        return self._ddp.bucket_memory(parameters, ready, itemsize)
-
-    def setup(self, rank: Rank) -> Script:
+    def setup(self, facts: Facts) -> Ops:
         """Make every replica a copy of rank 0's."""
-        yield from self._ddp.setup(rank)
+        yield from self._ddp.setup(facts)
 
-    def train_step(self, rank: Rank) -> Script:
-        if rank.step < self.warmup_steps:
-            yield from self._ddp.train_step(rank)
+    def train_step(self, facts: Facts, step: Step) -> Ops:
+        if step.before(self.warmup_steps):
+            yield from self._ddp.train_step(facts, step)
             return
-        rank.scale_losses(by_shard=self.weight_by_shard)
-        for micro_step in range(rank.num_micro_steps):
-            yield from rank.forward(micro_step)
-            yield from rank.backward(micro_step)
-        yield from rank.update(rank.active())  # who has no samples has nothing to learn from
-        if (rank.step - self.warmup_steps + 1) % self.local_steps == 0:
-            yield from rank.average_weights(copies_charged(self.charge_copies, rank))
+        yield Scale(self.weight_by_shard)
+        for micro in range(step.num_micro_steps):
+            yield from forward(facts, micro)
+            yield from backward(facts, micro)
+        yield Update(step.active())  # who has no samples has nothing to learn from
+        if step.ends_period(self.local_steps, since=self.warmup_steps):
+            yield from self._average(facts, count())
+
+    def _average(self, facts: Facts, tags: Tags) -> Ops:
+        """All weights travel as one buffer, divided before the sum.
+
+        With master weights these are averaged, or the next update would undo it.
+        """
+        nbytes, tag = float(sum(facts.sizes.values()) * facts.workload.itemsize), next(tags)
+        copies = copies_charged(self.charge_copies, facts)
+        yield Hold("temporary", nbytes)
+        if copies:
+            yield Copy("weights", nbytes)
+        yield Average(tag, "weights", nbytes)
+        yield Wait((tag,))
+        if copies:
+            yield Copy("weights", nbytes)
+        yield Hold("temporary", -nbytes)

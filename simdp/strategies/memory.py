@@ -9,10 +9,10 @@ from pathlib import Path
 
 from simdp.cluster import Cluster
 from simdp.cluster.allocators import Allocator
+from simdp.steps.partition import Partition
+from simdp.steps.program import Program
 from simdp.strategies.base import Strategy
 from simdp.strategies.data_parallel import BUFFER_NBYTES
-from simdp.strategies.fsdp import FullySharded
-from simdp.strategies.partition import Partition
 from simdp.workload import Workload
 from simdp.workload.lifetimes import lifetimes
 from simdp.workload.optimizers import Optimizer
@@ -114,6 +114,7 @@ def host_memory_needed(
     are drawn in float64 and then cast, so that for a moment both are there.
     """
     model, itemsize = workload.model, workload.itemsize
+    program = Program.of(strategy, workload, world_size, num_samples)
     cores = min(os.cpu_count() or 1, world_size)
     target = workload.loss.target_shape(model.output_shape())
     sample = sum(map(prod, model.known_shapes())) + prod(target)
@@ -128,20 +129,19 @@ def host_memory_needed(
         # Every forward broadcasts the weights, piece by piece, to those that have samples.
         active = max(1, sum(size > 0 for size in largest_microbatches(workload, world_size)))
         passing += active * min(whole / world_size, BUFFER_NBYTES)
-    lasting = world_size * _host_lasting(workload, strategy, world_size, num_samples)
+    lasting = world_size * _host_lasting(workload, strategy, program)
     if has_server:  # it has all that a worker has, and the mean of gradients for theirs
         lasting *= 1 + 1 / world_size
     lasting += _host_outputs(workload, world_size, num_samples)
-    dealt = strategy.partition(workload, world_size, world_size)
-    if dealt is None:
+    if program.partition is None:
         return data + max(drawn, drawing, lasting + passing)
     # All but gradients is there, and sent, before it is cut into pieces.
-    in_steps = _host_dealt(workload, strategy, dealt, passing)
+    in_steps = _host_dealt(workload, program, program.partition, passing)
     return data + max(drawn, drawing, lasting - whole, *in_steps)
 
 
 def _host_dealt(
-    workload: Workload, strategy: Strategy, dealt: Partition, passing: float
+    workload: Workload, program: Program, dealt: Partition, passing: float
 ) -> list[float]:
     """Bytes of all ranks' arrays that have pieces: at the cut, and at the fullest of a step."""
     world_size, itemsize = dealt.ranks.size, workload.itemsize
@@ -156,26 +156,21 @@ def _host_dealt(
         return [cut, kept + 2 * whole + passing]  # with the buffers in which they travel
     units = [world_size * itemsize * dealt.unit_elements(i) for i in range(len(dealt.units))]
     gathered = 0.0
-    if isinstance(strategy, FullySharded):
-        # The root, the unit at work, and the next one.
-        gathered = units[0] + sum(sorted(units[1:])[-2:])
-        if strategy.reshard_after_forward is False:
-            gathered = whole
+    if not dealt.kept.weights:
+        gathered = float(world_size * itemsize * program.gathered_elements)
     # Activations are there before gradients; these are whole, and flat, one unit at a time.
     return [cut, kept + gathered + passing, kept + gathered + groups * one + 2 * max(units)]
 
 
-def _host_lasting(
-    workload: Workload, strategy: Strategy, world_size: int, num_samples: int
-) -> float:
+def _host_lasting(workload: Workload, strategy: Strategy, program: Program) -> float:
     """Bytes of a rank's arrays that last from step to step."""
     whole = workload.model.num_parameters() * workload.itemsize
     learns = workload.mode == "training"
     copies = 1 + learns + workload.precision.has_master
     # A server's messages are not flattened here; one process has flat buffers piece by piece.
     if strategy.player != "server" and not (strategy.one_process and learns):
-        copies += world_size > 1 or bool(strategy.uses(world_size, workload, num_samples))
-    copies += strategy.keeps_errors()
+        copies += program.facts.world_size > 1 or bool(program.calls)
+    copies += program.keeps_errors
     return float(copies * whole + _num_state(workload) * workload.itemsize)
 
 

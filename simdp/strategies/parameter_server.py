@@ -7,7 +7,10 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from simdp.spec import Int, problem
-from simdp.strategies.base import Rank, Script, Strategy, uneven
+from simdp.steps.facts import Facts, Ops, Step
+from simdp.steps.ops import Scale
+from simdp.steps.passes import backward, forward
+from simdp.strategies.base import Strategy, uneven
 from simdp.workload import Workload
 
 
@@ -96,13 +99,13 @@ class ParameterServer(Strategy):
     def num_updates(self, world_size: int, num_steps: int) -> int:
         return num_steps * (world_size if self.updates == "asynchronous" else 1)
 
-    def setup(self, rank: Rank) -> Script:
+    def setup(self, facts: Facts) -> Ops:
         """Nothing that a worker would do by itself: the engine lets it pull the first weights."""
         yield from ()
 
-    def train_step(self, rank: Rank) -> Script:
+    def train_step(self, facts: Facts, step: Step) -> Ops:
         """What a worker does between a pull and a push."""
-        rank.scale_losses(by_shard=False)
-        for micro_step in range(rank.num_micro_steps):
-            yield from rank.forward(micro_step)
-            yield from rank.backward(micro_step)
+        yield Scale(by_shard=False)
+        for micro in range(step.num_micro_steps):
+            yield from forward(facts, micro)
+            yield from backward(facts, micro)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
-from simdp.strategies.base import Rank, Script, Strategy
+from simdp.steps.facts import Facts, Ops, Step
+from simdp.steps.ops import Scale, Update
+from simdp.steps.passes import backward, forward
+from simdp.strategies.base import Strategy
 from simdp.strategies.inference import infer_in_processes
 from simdp.workload import Workload
 
 
 class Single(Strategy):
     """Plain training on one device."""
-
-    infers: ClassVar[bool] = True
 
     kind: Literal["single"] = "single"
 
@@ -24,16 +25,16 @@ class Single(Strategy):
             "1, or use strategy: ddp."
         )
 
-    def setup(self, rank: Rank) -> Script:
+    def setup(self, facts: Facts) -> Ops:
         """Nothing to prepare."""
         yield from ()
 
-    def train_step(self, rank: Rank) -> Script:
-        rank.scale_losses(by_shard=False)
-        for micro_step in range(rank.num_micro_steps):
-            yield from rank.forward(micro_step)
-            yield from rank.backward(micro_step)
-        yield from rank.update()
+    def train_step(self, facts: Facts, step: Step) -> Ops:
+        yield Scale(by_shard=False)
+        for micro in range(step.num_micro_steps):
+            yield from forward(facts, micro)
+            yield from backward(facts, micro)
+        yield Update()
 
-    def infer_step(self, rank: Rank) -> Script:
-        yield from infer_in_processes(rank, scatters=False)
+    def infer_step(self, facts: Facts, step: Step) -> Ops:
+        yield from infer_in_processes(facts, scatters=False)

@@ -12,7 +12,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from simdp.strategies.base import Around, Bucket, Pending, Rank, Script
+from simdp.steps.facts import Facts, Ops
+from simdp.steps.ops import (
+    AllReduce,
+    Bucket,
+    Fill,
+    Free,
+    Group,
+    Open,
+    ReduceScatter,
+    Release,
+    Wait,
+)
+from simdp.steps.partition import Partition
+from simdp.steps.passes import Tags, backward, forward
+from simdp.strategies.flat_pieces import gather, unit_bucket
 from simdp.workload.graph import Graph
 
 MAX_IN_FLIGHT = 2
@@ -51,12 +65,17 @@ class Rules(NamedTuple):
         before its gradients are sent, or when it is needed.
     forward_prefetch, limit_all_gathers : bool
         As of `simdp.strategies.fsdp.FSDP`.
+    inside, across : str or None
+        The process groups in which units are gathered and summed piece by piece, and those that
+        have the same pieces, where there are several; None is all ranks, and none.
     """
 
     reshard: bool | Literal["except_root"]
     backward_prefetch: Literal["backward_pre", "backward_post", "none"]
     forward_prefetch: bool
     limit_all_gathers: bool
+    inside: Group = None
+    across: Group = None
 
 
 def units_in_use(
@@ -101,47 +120,59 @@ class UnitWalk:
 
     Parameters
     ----------
-    rank : Rank
-        Where.
+    facts : Facts
+        Of the run.
+    partition : Partition
+        Of the units.
     units : sequence of Unit
         From `units_in_use`.
     rules : Rules
         When.
+    tags : iterator of int
+        Numbers for its collectives.
     """
 
-    def __init__(self, rank: Rank, units: Sequence[Unit], rules: Rules) -> None:
-        self.rank, self.units, self.rules = rank, list(units), rules
+    def __init__(
+        self,
+        facts: Facts,
+        partition: Partition,
+        units: Sequence[Unit],
+        rules: Rules,
+        tags: Tags,
+    ) -> None:
+        self.facts, self.partition, self.units = facts, partition, list(units)
+        self.rules, self.tags = rules, tags
         self.forth = [unit for unit in self.units if unit.number]
         self.back = sorted(self.units, key=lambda unit: (unit.number > 0, -unit.last_used))
-        self.home = {name: n for n, names in enumerate(rank.partition.units) for name in names}
-        self.there: dict[int, list[Pending]] = {}
+        self.there: dict[int, tuple[int, ...]] = {}  # gathered units, and what to wait for
         self.buckets: dict[int, Bucket] = {}
-        self.sent: list[Pending] = []
-        self.held: list[int] = []
+        self.sent: list[int] = []
+        self.held: list[Bucket] = []
 
-    def run(self, micro_step: int) -> Script:
+    def run(self, micro: int) -> Ops:
         """Run forward and backward."""
-        forth = Around(self._before_forward, self._after_forward)
-        yield from self.rank.forward(micro_step, forth)
-        back = Around(self._before_backward, self._after_backward)
-        yield from self.rank.backward(micro_step, self._take_gradient, back)
-        yield from self.rank.wait(self.sent)
-        for unit in self.held:
-            yield from self.rank.release(unit)
+        yield from forward(self.facts, micro, self._before_forward, self._after_forward)
+        yield from backward(
+            self.facts, micro, self._take_gradient, self._before_backward, self._after_backward
+        )
+        yield Wait(tuple(self.sent))
+        yield from map(Release, self.held)
 
-    def _gather(self, unit: Unit) -> Script:
+    def _gather(self, unit: Unit) -> Ops:
         if unit.number not in self.there:
-            label = f"unit {unit.number}"
-            self.there[unit.number] = list((yield from self.rank.all_gather(unit.number, label)))
+            tag, label = next(self.tags), f"unit {unit.number}"
+            self.there[unit.number] = (tag,)
+            asked = gather(self.facts, self.partition, unit.number, tag, label)
+            yield asked._replace(group=self.rules.inside)
 
-    def _need(self, unit: Unit) -> Script:
+    def _need(self, unit: Unit) -> Ops:
         yield from self._gather(unit)
-        pending, self.there[unit.number] = self.there[unit.number], []
-        yield from self.rank.wait(pending)
+        pending, self.there[unit.number] = self.there[unit.number], ()
+        yield Wait(pending)
 
-    def _free(self, unit: Unit) -> Script:
+    def _free(self, unit: Unit) -> Ops:
         del self.there[unit.number]
-        yield from self.rank.free(unit.number)
+        yield Free(unit.number)
 
     # Forward -----------------------------------------------------------------------------------
 
@@ -153,7 +184,7 @@ class UnitWalk:
             return len(self.forth)
         return MAX_IN_FLIGHT + self.rules.forward_prefetch
 
-    def _before_forward(self, number: int) -> Script:
+    def _before_forward(self, number: int) -> Ops:
         if number == 0:
             roots = [unit for unit in self.units if not unit.number]
             for unit in [*roots, *self.forth[: self._window]]:
@@ -162,7 +193,7 @@ class UnitWalk:
             if unit.first == number:
                 yield from self._need(unit)
 
-    def _after_forward(self, number: int) -> Script:
+    def _after_forward(self, number: int) -> Ops:
         for place, unit in enumerate(self.forth):
             if unit.last == number and self.rules.reshard:
                 yield from self._free(unit)
@@ -174,7 +205,7 @@ class UnitWalk:
 
     # Backward ----------------------------------------------------------------------------------
 
-    def _before_backward(self, number: int) -> Script:
+    def _before_backward(self, number: int) -> Ops:
         for place, unit in enumerate(self.back):
             if unit.last_used == number:
                 yield from self._gather(unit)
@@ -182,18 +213,19 @@ class UnitWalk:
                     yield from self._gather_after(place, number)
                 yield from self._need(unit)
 
-    def _gather_after(self, place: int, number: int) -> Script:
+    def _gather_after(self, place: int, number: int) -> Ops:
         for unit in self.back[place + 1 : place + 2]:
             if unit.first_used < number:  # else its backward is over: the root ends after it
                 yield from self._gather(unit)
 
-    def _take_gradient(self, name: str) -> Script:
-        unit = self.home[name]
+    def _take_gradient(self, name: str) -> Ops:
+        unit = self.partition.unit_of[name]
         if unit not in self.buckets:
-            self.buckets[unit] = yield from self.rank.unit_bucket(unit)
-        yield from self.rank.fill(self.buckets[unit], name, self.rank.world_size, False)
+            self.buckets[unit] = unit_bucket(self.facts, self.partition, unit)
+            yield Open(self.buckets[unit])
+        yield Fill(self.buckets[unit], name, self.facts.world_size)
 
-    def _after_backward(self, number: int) -> Script:
+    def _after_backward(self, number: int) -> Ops:
         for place, unit in enumerate(self.back):
             if unit.first_used == number:
                 yield from self._free(unit)
@@ -201,9 +233,16 @@ class UnitWalk:
                     yield from self._gather_after(place, number)
                 yield from self._send(unit.number)
 
-    def _send(self, unit: int) -> Script:
-        for before in self.held:
-            yield from self.rank.release(before)
-        self.held = [unit]
-        bucket = self.buckets.pop(unit)
-        self.sent += yield from self.rank.reduce_scatter(unit, bucket, f"unit {unit}")
+    def _send(self, unit: int) -> Ops:
+        yield from map(Release, self.held)
+        bucket, label = self.buckets.pop(unit), f"unit {unit}"
+        self.held = [bucket]
+        first = next(self.tags)
+        self.sent.append(first)
+        yield ReduceScatter(first, label, bucket, self.rules.inside)
+        if self.rules.across is not None:
+            piece = bucket.nbytes / self.partition.num_places
+            self.sent.append(next(self.tags))
+            yield AllReduce(
+                self.sent[-1], label, piece, bucket, group=self.rules.across, after=(first,)
+            )

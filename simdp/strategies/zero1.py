@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from itertools import count
 from typing import Literal, Self
 
 import numpy as np
 from pydantic import model_validator
 
 from simdp.spec import Bool, Bytes, problem
-from simdp.strategies.base import Pending, Rank, Script, Strategy, uneven
+from simdp.steps.facts import Facts, Ops, Step
+from simdp.steps.ops import Broadcast, Shard, Unless, Update, Wait
+from simdp.steps.partition import Kept, Partition, least_loaded
+from simdp.steps.passes import Tags
+from simdp.strategies.base import Strategy, uneven
 from simdp.strategies.ddp import DDP
-from simdp.strategies.flat_pieces import PieceReducer, deal_buckets, hand_out
-from simdp.strategies.partition import Kept, Partition, least_loaded
+from simdp.strategies.flat_pieces import deal_buckets, step_in_pieces
 from simdp.workload import Workload
 from simdp.workload.layers import Parameter
 
@@ -88,114 +91,49 @@ class Zero1(Strategy):
             self._ddp.problem_with(world_size, workload) if self._averages else None
         )
 
-    def uses(self, world_size: int, workload: Workload, num_samples: int) -> list[tuple[str, int]]:
+    def _dealt(self, facts: Facts) -> Partition:
         if not self._averages:
-            return piece_collectives(workload)
-        owners = _owners(workload, world_size)
-        roots = sorted(set(owners.values()))
-        return [
-            *self._ddp.uses(world_size, workload, num_samples),
-            *(("broadcast", root) for root in roots),
-        ]
+            return deal_buckets(facts, self.bucket_cap, WHOLE)
+        ranks, owners = np.arange(facts.world_size)[None, :], _owners(facts)
+        return Partition(facts.parameters, [], ranks, WHOLE, owners)
 
-    def partition(self, workload: Workload, local_size: int, world_size: int) -> Partition:
-        if not self._averages:
-            return deal_buckets(workload, world_size, self.bucket_cap, WHOLE)
-        ranks = np.arange(world_size)[None, :]
-        owners = _owners(workload, world_size)
-        return Partition(workload.graph.parameters, [], ranks, WHOLE, owners)
-
-    def sent_nbytes(self, rank: Rank) -> list[int]:
-        return self._ddp.sent_nbytes(rank) if self._averages else unit_nbytes(rank)
-
-    def bucket_memory(
-        self, parameters: Sequence[Parameter], ready: Sequence[str], itemsize: int
-    ) -> float:
-        """Megatron's gradients live in their buckets."""
-        return self._ddp.bucket_memory(parameters, ready, itemsize) if self._averages else 0.0
-
-    def gradients_stay(self) -> bool:
-        return not self._averages
-
-    def setup(self, rank: Rank) -> Script:
+    def setup(self, facts: Facts) -> Ops:
         """Make every replica a copy of rank 0's, and deal the optimizer's state."""
-        yield from self._ddp.setup(rank)
-        yield from rank.shard()
+        yield from self._ddp.setup(facts)
+        yield Shard(facts.once("partition", lambda: self._dealt(facts)))
 
-    def train_step(self, rank: Rank) -> Script:
+    def train_step(self, facts: Facts, step: Step) -> Ops:
+        partition, tags = facts.once("partition", lambda: self._dealt(facts)), count()
         if not self._averages:
-            yield from step_in_pieces(rank, self.overlap, self.weight_by_shard, every=False)
+            # Megatron's gradients live in their buckets.
+            yield from step_in_pieces(
+                facts, step, partition, self.overlap, self.weight_by_shard, every=False
+            )
             return
-        yield from self._ddp.average_gradients(rank)
-        yield from rank.update()
-        if not rank.skipped:
-            yield from self._broadcast(rank)
+        yield from self._ddp.average_gradients(facts, step, tags)
+        yield Update()
+        yield Unless(tuple(self._broadcast(facts, partition, tags)))
 
-    def _broadcast(self, rank: Rank) -> Script:
+    def _broadcast(self, facts: Facts, partition: Partition, tags: Tags) -> Ops:
         """Start every owner's broadcasts, one rank after the other; then wait for all."""
-        pending: list[Pending] = []
-        for root, owned in enumerate(rank.partition.pieces):
-            names = [name for name in rank.partition.sizes if name in owned]
+        sent: list[int] = []
+        for root, owned in enumerate(partition.pieces):
+            names = [name for name in partition.sizes if name in owned]
             each = [names] if self.parameters_as_bucket_view else [[name] for name in names]
             for number, together in enumerate(each):
                 if together:
+                    sent.append(next(tags))
+                    nbytes = float(facts.num_elements(together) * facts.weight_itemsize)
                     label = f"parameters {root}.{number}"
-                    pending.append((yield from rank.send_owned(together, label, root)))
-        yield from rank.wait(pending)
+                    yield Broadcast(sent[-1], label, nbytes, tuple(together), root)
+        yield Wait(tuple(sent))
 
 
-def _owners(workload: Workload, world_size: int) -> dict[str, int]:
+def _owners(facts: Facts) -> dict[str, int]:
     """Deal the parameters of each of the optimizer's groups, those of no group last."""
-    groups = workload.optimizer.param_groups or ()
+    groups = facts.workload.optimizer.param_groups or ()
     sorted_out: list[list[Parameter]] = [[] for _ in range(len(groups) + 1)]
-    for parameter in workload.graph.parameters:
+    for parameter in facts.parameters:
         matching = (i for i, group in enumerate(groups) if group.matches(parameter.name))
         sorted_out[next(matching, len(groups))].append(parameter)
-    return least_loaded(sorted_out, world_size)
-
-
-def piece_collectives(workload: Workload) -> list[tuple[str, int]]:
-    """Collectives of a strategy whose ranks own pieces."""
-    found = [("broadcast", 0), ("reduce_scatter", 0), ("all_gather", 0)]
-    if workload.clip_grad_norm is not None or workload.precision.scaler() is not None:
-        found.append(("all_reduce", 0))
-    return found
-
-
-def unit_nbytes(rank: Rank) -> list[int]:
-    """Bytes of each unit of gradients, in the order in which they are sent."""
-    partition, learned = rank.partition, set(rank.ready_order)
-    return [
-        partition.unit_elements(unit) * rank.itemsize
-        for unit, names in enumerate(partition.units)
-        if learned.intersection(names)
-    ]
-
-
-def step_in_pieces(rank: Rank, overlap: bool, by_shard: bool, every: bool) -> Script:
-    """One step in which gradients are summed on the owners of their pieces.
-
-    Parameters
-    ----------
-    rank : Rank
-        Who.
-    overlap : bool
-        Whether sums are sent while backward still runs.
-    by_shard : bool
-        As `Rank.scale_losses`.
-    every : bool
-        Whether gradients are summed after every micro-step, so that none is kept whole; else after
-        the last one.
-    """
-    rank.scale_losses(by_shard=by_shard)
-    for micro_step in range(rank.num_micro_steps):
-        yield from rank.forward(micro_step)
-        if every or micro_step == rank.num_micro_steps - 1:
-            reducer = PieceReducer(rank, rank.partition.units)
-            yield from reducer.backward(micro_step, overlap)
-        else:
-            yield from rank.backward(micro_step)
-    yield from rank.agree()
-    yield from rank.update()
-    if not rank.skipped:
-        yield from hand_out(rank, rank.partition)
+    return least_loaded(sorted_out, facts.world_size)

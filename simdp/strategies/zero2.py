@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import Literal
 
 from simdp.spec import Bool, Bytes
-from simdp.strategies.base import Rank, Script, Strategy, uneven
-from simdp.strategies.buckets import BUCKET_CAP_NBYTES
+from simdp.steps.buckets import BUCKET_CAP_NBYTES
+from simdp.steps.facts import Facts, Ops, Step
+from simdp.steps.ops import Shard
+from simdp.steps.partition import Kept, Partition
+from simdp.strategies.base import Strategy, uneven
 from simdp.strategies.ddp import DDP
-from simdp.strategies.flat_pieces import deal_buckets
-from simdp.strategies.partition import Kept, Partition
-from simdp.strategies.zero1 import piece_collectives, step_in_pieces, unit_nbytes
+from simdp.strategies.flat_pieces import deal_buckets, step_in_pieces
 from simdp.workload import Workload
+
+KEPT = Kept(weights=True, gradients=False)
 
 
 class Zero2(Strategy):
@@ -40,20 +43,16 @@ class Zero2(Strategy):
     def problem_with(self, world_size: int, workload: Workload) -> str | None:
         return uneven(workload)
 
-    def uses(self, world_size: int, workload: Workload, num_samples: int) -> list[tuple[str, int]]:
-        return piece_collectives(workload)
+    def _dealt(self, facts: Facts) -> Partition:
+        return facts.once("partition", lambda: deal_buckets(facts, self.bucket_cap, KEPT))
 
-    def partition(self, workload: Workload, local_size: int, world_size: int) -> Partition:
-        kept = Kept(weights=True, gradients=False)
-        return deal_buckets(workload, world_size, self.bucket_cap, kept)
-
-    def sent_nbytes(self, rank: Rank) -> list[int]:
-        return unit_nbytes(rank)
-
-    def setup(self, rank: Rank) -> Script:
+    def setup(self, facts: Facts) -> Ops:
         """Make every replica a copy of rank 0's, and deal gradients and optimizer state."""
-        yield from DDP().setup(rank)
-        yield from rank.shard()
+        yield from DDP().setup(facts)
+        yield Shard(self._dealt(facts))
 
-    def train_step(self, rank: Rank) -> Script:
-        yield from step_in_pieces(rank, self.overlap, self.weight_by_shard, every=True)
+    def train_step(self, facts: Facts, step: Step) -> Ops:
+        partition = self._dealt(facts)
+        yield from step_in_pieces(
+            facts, step, partition, self.overlap, self.weight_by_shard, every=True
+        )

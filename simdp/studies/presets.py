@@ -26,9 +26,11 @@ def describe(name: str) -> str:
     model = preset(name)
     elements = model.num_parameters()
     flops = forward_flops(model.graph, model.known_shapes())
-    buckets = DDP(find_unused_parameters=bool(model.graph.unused)).bucket_nbytes(
-        model.parameters(), model.ready_order(), ITEMSIZE
+    sizes = {parameter.name: parameter.num_elements for parameter in model.parameters()}
+    layout = DDP(find_unused_parameters=bool(model.graph.unused)).buckets(
+        model.parameters(), model.ready_order(), ITEMSIZE, iteration=1
     )
+    buckets = [ITEMSIZE * sum(sizes[name] for name in names) for names in layout]
     return (
         f"{elements:,} parameters, {elements * ITEMSIZE / 1e6:,.1f} MB, "
         f"{flops.products / 1e9:.2f} GFLOP per sample forward, {_listed(buckets)}"

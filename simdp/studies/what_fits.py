@@ -95,8 +95,7 @@ def what_fits_in_words(scenario: Scenario) -> str:
 def _is_whole(scenario: Scenario, memory: Mapping[str, int]) -> bool:
     """Whether a rank has no room for what it keeps of the model whole, beside its own pieces."""
     cluster = scenario.cluster
-    n = cluster.world_size
-    dealt = scenario.strategy.partition(scenario.workload, cluster.local_size, n)
+    dealt = scenario.program.partition
     parts = ["parameters"] if dealt is None or dealt.kept.weights else []
     parts += ["gradients", "buckets"] if dealt is None or dealt.kept.gradients else []
     parts += ["optimizer_state"] if dealt is None else []

@@ -321,16 +321,17 @@ class Workload(Spec):
 
     def _full_steps(self, world_size: int) -> Iterator[StepBatches]:
         """Steps without a data set: every one has all its samples, of which none is looked at."""
-        nobody = np.broadcast_to(np.int64(0), self.samples_per_step(world_size))
-        if self.global_batch is not None:
-            steps = self.steps_of_epoch(nobody, world_size)
-        else:
-            dealt = Parts.even(nobody, world_size)
-            steps = steps_from_microbatches(dealt, self.microbatch or 0, self.grad_accum, False)
-        (full,) = steps
+        (full,) = self._one_without_data(world_size)
         num_steps = self.steps or self._steps_without_data
         for step in range(num_steps):
             yield replace(full, closes_epoch=step == num_steps - 1)
+
+    def _one_without_data(self, world_size: int) -> Iterator[StepBatches]:
+        nobody = np.broadcast_to(np.int64(0), self.samples_per_step(world_size))
+        if self.global_batch is not None:
+            return self.steps_of_epoch(nobody, world_size)
+        dealt = Parts.even(nobody, world_size)
+        return steps_from_microbatches(dealt, self.microbatch or 0, self.grad_accum, False)
 
     @property
     def _steps_without_data(self) -> int:
@@ -341,14 +342,46 @@ class Workload(Spec):
         """Length of every sample without its padding, by input; none where nothing is padded."""
         return self.dataset.lengths(self.model, self.loss, seed, base)
 
+    def kinds_of_steps(self, world_size: int, num_samples: int) -> tuple[list[StepBatches], int]:
+        """Steps whose ranks have other numbers of samples, and how many steps there are in all.
+
+        Parameters
+        ----------
+        world_size : int
+            Number of ranks.
+        num_samples : int
+            Of the data set, if there is one.
+
+        Returns
+        -------
+        (list of StepBatches, int)
+            The first step's kind comes first. Which samples they are is left open.
+        """
+        if self.dataset.kind == "none":
+            num_steps = self.steps or self._steps_without_data
+            (full,) = self._one_without_data(world_size)
+            closing = replace(full, closes_epoch=True)
+            return ([full, closing] if num_steps > 1 else [closing]), num_steps
+        found: dict[tuple[bytes, bool], StepBatches] = {}
+        each: list[StepBatches] = []
+        for batches in self.steps_of_epoch(np.arange(num_samples), world_size):
+            if len(each) == self.steps:
+                break
+            each.append(batches)
+        num_steps = (self.epochs or 1) * len(each) if self.steps is None else self.steps
+        last = (num_steps - 1) % max(len(each), 1)  # a run may end within an epoch
+        for number, batches in enumerate(each):
+            ends = {number == len(each) - 1, *[True] * (number == last)}
+            for closes in sorted(ends):
+                key = (batches.sizes.tobytes(), closes)
+                found.setdefault(key, replace(batches, closes_epoch=closes))
+        return list(found.values()), num_steps
+
     def num_steps(self, world_size: int, base: Path) -> int:
         """Number of steps that `batches` yields."""
         if self.steps is not None:
             return self.steps
-        if self.dataset.kind == "none":
-            return self._steps_without_data
-        order = np.arange(self.dataset.length(base))
-        return (self.epochs or 1) * sum(1 for _ in self.steps_of_epoch(order, world_size))
+        return self.kinds_of_steps(world_size, self.dataset.length(base))[1]
 
     def learning_rate(self, base: float, step: int, world_size: int) -> float:
         """Learning rate of step 1, 2, ..., for parameters whose own is ``base``."""

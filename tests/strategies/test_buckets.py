@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from simdp.strategies.buckets import MiB, assign, limits, rules
+from simdp.steps.buckets import MiB, assign, limits, rules
 from simdp.strategies.ddp import DDP
 from simdp.workload.layers import Parameter
 from simdp.workload.models import AnyModel

@@ -10,7 +10,7 @@ from small_workload import workload
 
 from simdp.errors import ScenarioError
 from simdp.scenario import checked
-from simdp.strategies.buckets import assign
+from simdp.steps.buckets import assign
 from simdp.strategies.data_parallel import BUFFER_NBYTES, DataParallel, pieces
 from simdp.strategies.memory import host_memory_needed
 from simdp.workload.layers.parameter import Parameter, constant

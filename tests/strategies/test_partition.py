@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simdp.strategies.partition import Kept, Partition, least_loaded
+from simdp.steps.partition import Kept, Partition, least_loaded
 from simdp.workload.layers.parameter import Parameter, constant
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "g10_zero.json").read_text())

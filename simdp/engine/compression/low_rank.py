@@ -17,7 +17,7 @@ from simdp.engine.compression.errors import Errors
 from simdp.engine.compression.kernels import by_columns
 from simdp.engine.threads import each_rank
 from simdp.rng import stream
-from simdp.strategies.base import Factoring
+from simdp.steps.ops import Factoring
 
 
 class Thin(NamedTuple):
@@ -50,13 +50,13 @@ class LowRank:
         if factoring.error_feedback:
             self.errors.add(bucket)
         dtype, factors = bucket.flat[0].dtype, factoring.factors
-        shapes = {name: bucket.views(name)[0].shape for name in factoring.rest}
+        shapes = {name: bucket.views(name)[0].shape for name in factoring.rest.names}
         thin = Thin(
             FlatBuffers(shapes, self.world_size, dtype),
             FlatBuffers({f.name: (f.rows, f.rank) for f in factors}, self.world_size, dtype),
             FlatBuffers({f.name: (f.columns, f.rank) for f in factors}, self.world_size, dtype),
         )
-        for name in factoring.rest:
+        for name in factoring.rest.names:
             _copy(bucket.views(name), thin.rest.views(name))
         for f in factors:
             matrices = [view.reshape(f.rows, f.columns) for view in bucket.views(f.name)]
@@ -78,7 +78,7 @@ class LowRank:
         """Make the bucket's content the average that all ranks know, and keep what it lacks."""
         for flat in (*thin.rest.flat, *thin.q.flat):
             np.divide(flat, flat.dtype.type(divisor), out=flat)
-        for name in factoring.rest:
+        for name in factoring.rest.names:
             _copy(thin.rest.views(name), bucket.views(name))
         for f in factoring.factors:
             self._q[f.name] = thin.q.views(f.name)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from simdp.engine.cohort.memory import Ledger
+from simdp.engine.readers.ledger import Ledger
 from simdp.results.memory import PARTS
 from simdp.results.trace import TraceBuilder
 

@@ -7,11 +7,11 @@ from functools import partial
 
 import numpy as np
 
-from simdp.engine.cohort import Cohort
-from simdp.engine.cohort.keeping import OBSERVED_STEPS
 from simdp.engine.fabrics.vector import record_meeting
 from simdp.engine.network.traffic import Traffic
 from simdp.engine.ops import Meet
+from simdp.engine.readers.memory import OBSERVED_STEPS
+from simdp.engine.run import Run
 from simdp.engine.server.agenda import TAKES, Action, Agenda
 from simdp.engine.server.holdings import Holdings
 from simdp.engine.server.learning import Learning
@@ -39,7 +39,7 @@ class ServerRun:
 
     Parameters
     ----------
-    cohort : Cohort
+    run : Run
         All ranks, without numerics: what they do, and for how long. It takes the records.
     learning : Learning or None
         The numbers, if there are any.
@@ -66,25 +66,25 @@ class ServerRun:
 
     def __init__(
         self,
-        cohort: Cohort,
+        run: Run,
         learning: Learning | None,
         trace: TraceBuilder,
         traffic: Traffic,
         progress: Callable[[int], None] | None,
     ) -> None:
-        strategy = cohort.scenario.strategy
+        strategy = run.scenario.strategy
         assert isinstance(strategy, ParameterServer), "only these have a server"
-        self._cohort, self._learning, self._trace = cohort, learning, trace
+        self._run, self._learning, self._trace = run, learning, trace
         self._progress, self.server = progress, strategy.server
-        self._tapes, n = Tapes(cohort), cohort.world_size
+        self._tapes, n = Tapes(run), run.world_size
         self.num_steps = self._tapes.num_steps
         self._agenda, self._holdings = Agenda(), Holdings(n)
         self._messages = Messages(
             self._agenda,
-            cohort.launcher.planner.network,
+            run.launcher.planner.network,
             self.server,
             n,
-            cohort.overheads.before_collective(2),
+            run.scenario.cluster.overheads.before_collective(2),
             traffic,
         )
         self.updates = UPDATES[strategy.updates](strategy, self, n)
@@ -99,7 +99,7 @@ class ServerRun:
         self._count_bytes()
 
     def _count_bytes(self) -> None:
-        workload, graph = self._cohort.scenario.workload, self._cohort.graph
+        workload, graph = self._run.scenario.workload, self._run.program.facts.graph
         learned = set(graph.ready_order)
         sizes = {p.name: p.num_elements for p in graph.parameters}
         stored = numpy_dtype(workload.precision.weight_dtype(workload.dtype)).itemsize
@@ -108,7 +108,7 @@ class ServerRun:
         self._weight_nbytes = float(sum(sizes.values()) * stored)
 
     def play(self) -> float:
-        """Play the whole run, and give the cohort what came of it; tell when it ends [s]."""
+        """Play the whole run, and give the ranks what came of it; tell when it ends [s]."""
         for worker in self.workers:
             self._take_model(worker.rank)
             self.pull(worker.rank, 0.0)
@@ -117,10 +117,10 @@ class ServerRun:
             worker.record(self._trace, end)
             worker.pushed(self._trace, end)
         self._count_pulls()
-        self._cohort.ledger = self._holdings.ledger(self._trace, end)
+        self._run.memory.ledger = self._holdings.ledger(self._trace, end)
         if self._learning is not None:
             self._learning.pull(self.server)
-            self._cohort.replicas = self._learning.replicas
+            self._run.numbers.replicas = self._learning.replicas
         return end
 
     # What workers do ---------------------------------------------------------------------------
@@ -130,7 +130,7 @@ class ServerRun:
         worker = self.workers[rank]
         worker.step, worker.batches = step, self._tapes.batches(step)
         self.deeds.begun += 1
-        done = worker.play(self._tapes.tape(step), now, self._cohort.slowdown, self._holdings)
+        done = worker.play(self._tapes.tape(step), now, self._run.slowdown, self._holdings)
         self._agenda.at(done, partial(self._push, worker), rank)
 
     def _push(self, worker: Worker, now: float) -> None:
@@ -220,7 +220,7 @@ class ServerRun:
         workers = [self.workers[rank] for rank in ranks]
         for worker in workers:
             worker.communicated(self._trace, "wait", "for the server", worker.came, now)
-        clock, roofline = now, self._cohort.roofline
+        clock, roofline = now, self._run.roofline
         for name, nbytes, launches in self._parts(len(ranks)):
             seconds = roofline.moving(nbytes) + launches * roofline.launch
             end = clock + float(seconds[self.server])
@@ -238,7 +238,7 @@ class ServerRun:
 
     def _parts(self, num_gradients: int) -> list[tuple[str, float, int]]:
         """What an update consists of: name, bytes moved, kernels launched."""
-        workload = self._cohort.scenario.workload
+        workload = self._run.scenario.workload
         read_and_written = (num_gradients + 1) * (num_gradients > 1) * self._gradient_nbytes
         found = [
             ("average", read_and_written, 0),
@@ -248,7 +248,7 @@ class ServerRun:
         return [part for part in found if part[1]]
 
     def _apply(self, workers: Sequence[Worker]) -> None:
-        workload, n = self._cohort.scenario.workload, self._cohort.world_size
+        workload, n = self._run.scenario.workload, self._run.world_size
         for worker in workers:
             self.deeds.apply(self.deeds.updates - worker.version)
         self.deeds.updates += 1
@@ -275,7 +275,7 @@ class ServerRun:
 
     def finish_step(self, step: int, oldest: int) -> None:
         """See `simdp.engine.server.updates.Yard`."""
-        self._cohort.records.append(self._steps.pop(step).record(self._cohort.world_size))
+        self._run.numbers.records.append(self._steps.pop(step).record(self._run.world_size))
         self._tapes.forget(oldest)
         if self._progress is not None:
             self._progress(step + 1)
@@ -293,7 +293,7 @@ class ServerRun:
     def _keep_message(self, worker: Worker, sign: int, now: float) -> None:
         """The server has room for a gradient from when it is sent until it is done with it."""
         if worker.step < OBSERVED_STEPS:
-            nbytes = sign * self._cohort.room([self._gradient_nbytes])
+            nbytes = sign * self._run.memory.footprint.room([self._gradient_nbytes])
             self._holdings.hold(self.server, worker.step, "buckets", nbytes, now)
 
     def _give_gradient(self, worker: Worker, now: float) -> None:

@@ -1,7 +1,7 @@
 """Tapes: what a worker does between a pull and a push, as operations that every worker plays.
 
-A cohort without numbers runs the strategy's script of a step, for all ranks at once; each worker
-plays its own part of it when it comes to that step.
+A run without numbers makes the operations of a step, for all ranks at once; each worker plays its
+own part of it when it comes to that step.
 """
 
 from __future__ import annotations
@@ -10,8 +10,11 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from simdp.engine.cohort import Cohort
 from simdp.engine.ops import Hold, Op, Work
+from simdp.engine.readers.memory import Taken
+from simdp.engine.run import Run
+from simdp.results.trace import SETUP
+from simdp.steps.ops import Update
 from simdp.workload.sampling import StepBatches
 
 T = TypeVar("T")
@@ -41,19 +44,19 @@ class Tapes:
 
     Parameters
     ----------
-    cohort : Cohort
+    run : Run
         All ranks, without numerics.
     """
 
-    def __init__(self, cohort: Cohort) -> None:
-        self._cohort, scenario = cohort, cohort.scenario
-        workload, n = scenario.workload, cohort.world_size
+    def __init__(self, run: Run) -> None:
+        self._run, scenario = run, run.scenario
+        workload, n = scenario.workload, run.world_size
         self.num_steps = workload.num_steps(n, scenario.base)
         self._batches = workload.batches(n, scenario.seed, scenario.base)
         self._dealt: dict[int, StepBatches] = {}
         self._num_dealt = 0
         self._kept: dict[int, Tape] = {}
-        self.model = [op for op in cohort.keep_model() if isinstance(op, Hold)]
+        self.model = _holds(SETUP, run.memory.model())
 
     def batches(self, step: int) -> StepBatches:
         """Who trains on what in a step."""
@@ -71,18 +74,23 @@ class Tapes:
         return self._kept[step]
 
     def _made(self, step: int) -> Tape:
-        cohort = self._cohort
-        work = list(cohort.one_step(step, self.batches(step)))
-        if cohort.overheads.launch:
-            seconds = cohort.overheads.launch * cohort.slowdown.factors(step)
+        run = self._run
+        work = list(run.step(step, self.batches(step)))
+        launch = run.scenario.cluster.overheads.launch
+        if launch:
+            seconds = launch * run.slowdown.factors(step)
             work.append(Work(step, "host", "launch", seconds))
-        before, after = list(cohort.begin_update()), list(cohort.end_update())
-        return Tape(work, before, after)
+        before = _holds(step, run.memory.before(Update()))
+        return Tape(work, before, _holds(step, run.memory.after(Update())))
 
     def forget(self, step: int) -> None:
         """Forget what no worker will come to any more: all before a step."""
         _drop(self._dealt, step)
         _drop(self._kept, step)
+
+
+def _holds(step: int, taken: Taken) -> list[Hold]:
+    return [Hold(step, part, nbytes) for part, nbytes in taken]
 
 
 def _drop(kept: dict[int, T], step: int) -> None:

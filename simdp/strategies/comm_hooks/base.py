@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Generator
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Generator
+from typing import NamedTuple
 
 from simdp.spec import Spec
-from simdp.strategies.base import Bucket, Pending, Rank, Script
+from simdp.steps.facts import Facts, Ops, Step
+from simdp.steps.ops import AllReduce, Bucket, Hold, Op
+from simdp.steps.passes import Tags
 from simdp.workload import Workload
+from simdp.workload.precision.rounding import numpy_dtype
 
 
 class Sent(NamedTuple):
@@ -17,14 +19,17 @@ class Sent(NamedTuple):
 
     Attributes
     ----------
-    pending : tuple of Pending
-        What must be done before its averages are there.
-    finish : callable or None
-        Runs what is left to do then, on the compute stream; None where nothing is.
+    tags : tuple of int
+        Collectives that must be done before its averages are there.
+    finish : tuple of Op
+        What is left to do then, on the compute stream.
     """
 
-    pending: tuple[Pending, ...]
-    finish: Callable[[], Script] | None = None
+    tags: tuple[int, ...] = ()
+    finish: tuple[Op, ...] = ()
+
+
+Sending = Generator[Op, None, Sent]
 
 
 class CommHook(Spec):
@@ -36,20 +41,20 @@ class CommHook(Spec):
     kind: str
 
     @property
-    @abstractmethod
     def dtype(self) -> str | None:
         """The dtype that gradients are rounded to in their bucket; None leaves them their own."""
+        return None
 
     @abstractmethod
     def send(
-        self, rank: Rank, bucket: Bucket, label: str, wait: float, divisor: float
-    ) -> Generator[Any, None, Sent]:
+        self, facts: Facts, bucket: Bucket, label: str, wait: float, divisor: float, tags: Tags
+    ) -> Sending:
         """Send a bucket.
 
         Parameters
         ----------
-        rank : Rank
-            Whose bucket.
+        facts : Facts
+            Of the run.
         bucket : Bucket
             Complete.
         label : str
@@ -58,40 +63,40 @@ class CommHook(Spec):
             How long it is held back [s].
         divisor : float
             What makes a mean of the sum over the ranks.
+        tags : iterator of int
+            Numbers for its collectives.
         """
 
-    def divided(self, rank: Rank, divisor: float) -> float:
+    def divided(self, divisor: float) -> float:
         """What gradients are divided by as they come into the bucket."""
         return divisor
 
-    def setup(self, rank: Rank) -> Script:
+    def of(self, step: Step) -> CommHook:
+        """The hook that sends in a step: itself, or another one in its place."""
+        return self
+
+    def setup(self, facts: Facts) -> Ops:
         """Take the memory of what is kept from step to step."""
         yield from ()
-
-    def uses(self) -> list[tuple[str, int]]:
-        """Collectives that it calls, as `simdp.strategies.base.Strategy.uses` names them."""
-        return [("all_reduce", 0)]
-
-    def keeps_errors(self) -> bool:
-        """Whether a copy of all gradients is kept from step to step, of what they have lost."""
-        return False
 
     def problem_with(self, workload: Workload) -> str | None:
         """Say why this hook cannot serve the workload, led by the key of its kind; or None."""
         return None
 
 
-def plain(rank: Rank, bucket: Bucket, label: str, wait: float) -> Generator[Any, None, Sent]:
+def plain(bucket: Bucket, label: str, wait: float, tags: Tags) -> Sending:
     """Send a bucket as it is: one all_reduce, whose sum is the average."""
-    pending = yield from rank.all_reduce(bucket, label, wait)
-    return Sent((pending,))
+    tag = next(tags)
+    yield AllReduce(tag, label, bucket.nbytes, bucket, wait)
+    return Sent((tag,))
 
 
-def rounded(rank: Rank, bucket: Bucket, label: str, wait: float) -> Generator[Any, None, Sent]:
+def rounded(bucket: Bucket, label: str, wait: float, tags: Tags) -> Sending:
     """Send a bucket of another dtype, which torch makes beside that of the gradients' own."""
-    yield from rank.hold("temporary", bucket.nbytes)
-    pending = yield from rank.all_reduce(bucket, label, wait)
-    return Sent((pending,), partial(rank.hold, "temporary", -bucket.nbytes))
+    tag, nbytes = next(tags), float(bucket.num_elements * numpy_dtype(bucket.dtype).itemsize)
+    yield Hold("temporary", nbytes)
+    yield AllReduce(tag, label, nbytes, bucket, wait)
+    return Sent((tag,), (Hold("temporary", -nbytes),))
 
 
 def spoilt_by_a_loss_scale(kind: str, workload: Workload) -> str | None:

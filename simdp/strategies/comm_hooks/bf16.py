@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Any, Literal
+from typing import Literal
 
-from simdp.strategies.base import Bucket, Rank
-from simdp.strategies.comm_hooks.base import CommHook, Sent, rounded
+from simdp.steps.facts import Facts
+from simdp.steps.ops import Bucket
+from simdp.steps.passes import Tags
+from simdp.strategies.comm_hooks.base import CommHook, Sending, rounded
 
 
 class Bf16(CommHook):
@@ -19,6 +20,6 @@ class Bf16(CommHook):
         return "bfloat16"
 
     def send(
-        self, rank: Rank, bucket: Bucket, label: str, wait: float, divisor: float
-    ) -> Generator[Any, None, Sent]:
-        return (yield from rounded(rank, bucket, label, wait))
+        self, facts: Facts, bucket: Bucket, label: str, wait: float, divisor: float, tags: Tags
+    ) -> Sending:
+        return rounded(bucket, label, wait, tags)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Any, Literal
+from typing import Literal
 
-from simdp.strategies.base import Bucket, Rank
-from simdp.strategies.comm_hooks.base import CommHook, Sent, plain
+from simdp.steps.facts import Facts
+from simdp.steps.ops import Bucket
+from simdp.steps.passes import Tags
+from simdp.strategies.comm_hooks.base import CommHook, Sending, plain
 
 
 class NoHook(CommHook):
@@ -14,11 +15,7 @@ class NoHook(CommHook):
 
     kind: Literal["none"] = "none"
 
-    @property
-    def dtype(self) -> str | None:
-        return None
-
     def send(
-        self, rank: Rank, bucket: Bucket, label: str, wait: float, divisor: float
-    ) -> Generator[Any, None, Sent]:
-        return (yield from plain(rank, bucket, label, wait))
+        self, facts: Facts, bucket: Bucket, label: str, wait: float, divisor: float, tags: Tags
+    ) -> Sending:
+        return plain(bucket, label, wait, tags)

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from math import prod
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from simdp.spec import Bool, Float, Int
-from simdp.strategies.base import Bucket, Factor, Factoring, Pending, Rank, Script
-from simdp.strategies.comm_hooks.base import CommHook, Sent, plain, spoilt_by_a_loss_scale
+from simdp.steps.facts import Facts, Ops, Step
+from simdp.steps.ops import (
+    AllReduce,
+    Bucket,
+    Factor,
+    Factoring,
+    Hold,
+    Join,
+    Split,
+    Turn,
+    Unpack,
+    Wait,
+)
+from simdp.steps.passes import Tags
+from simdp.strategies.comm_hooks.base import CommHook, Sending, Sent, spoilt_by_a_loss_scale
+from simdp.strategies.comm_hooks.none import NoHook
 from simdp.workload import Workload
 from simdp.workload.layers import Parameter
+from simdp.workload.precision.rounding import numpy_dtype
 
 
 class PowerSGD(CommHook):
@@ -60,13 +75,6 @@ class PowerSGD(CommHook):
     orthogonalization_epsilon: Annotated[Float, Field(ge=0)] = 0.0
     batch_tensors_with_same_shape: Bool = False
 
-    @property
-    def dtype(self) -> str | None:
-        return None
-
-    def keeps_errors(self) -> bool:
-        return self.error_feedback
-
     def problem_with(self, workload: Workload) -> str | None:
         if self.error_feedback or self.warm_start:
             return spoilt_by_a_loss_scale(self.kind, workload)
@@ -84,46 +92,63 @@ class PowerSGD(CommHook):
                 found.setdefault((rows, columns), []).append(factor)
         return [factor for factors in found.values() for factor in factors]
 
-    def setup(self, rank: Rank) -> Script:
+    def setup(self, facts: Facts) -> Ops:
         """P, Q and the errors are there from the start, though a later step may be the first."""
-        factors = self.factors(rank.parameters)
+        factors = self.factors(facts.parameters)
         elements = sum((f.rows + f.columns) * f.rank for f in factors)
         if self.error_feedback:
-            elements += sum(tensor.num_elements for tensor in rank.parameters)
-        yield from rank.hold("buckets", float(elements * rank.itemsize))
+            elements += facts.num_elements(list(facts.sizes))
+        yield Hold("buckets", float(elements * facts.itemsize))
 
-    def divided(self, rank: Rank, divisor: float) -> float:
-        return divisor if rank.step < self.start_step else 1.0
+    def of(self, step: Step) -> CommHook:
+        return NoHook() if step.before(self.start_step) else self
+
+    def divided(self, divisor: float) -> float:
+        return 1.0
 
     def send(
-        self, rank: Rank, bucket: Bucket, label: str, wait: float, divisor: float
-    ) -> Generator[Any, None, Sent]:
-        if rank.step < self.start_step:
-            return (yield from plain(rank, bucket, label, wait))
-        taken = yield from rank.take_factors(bucket, self._factoring(rank, bucket), label)
-        pending: list[Pending] = []
-        delay = 0.0
+        self, facts: Facts, bucket: Bucket, label: str, wait: float, divisor: float, tags: Tags
+    ) -> Sending:
+        taken, sent = self._factoring(facts, bucket, label), list[int]()
+        # A copy of what is to be sent, from which the error will follow; and what goes as it is.
+        temporary = taken.rest.nbytes + self.error_feedback * bucket.nbytes
+        yield Hold("temporary", temporary)
+        yield Split(taken)
+        before: Unpack | Turn | None = None
         if taken.rest.nbytes:
-            pending.append((yield from rank.all_reduce(taken.rest, f"{label} as it is", wait)))
-            delay = rank.unpacking_seconds(taken)
+            sent.append(next(tags))
+            yield AllReduce(sent[-1], f"{label} as it is", taken.rest.nbytes, taken.rest, wait)
+            before = Unpack(taken)
         if taken.p.nbytes:
-            pending.append((yield from rank.all_reduce(taken.p, f"{label} P", wait, delay)))
-            delay = rank.turn_factors(taken)
-            pending.append((yield from rank.all_reduce(taken.q, f"{label} Q", wait, delay)))
+            sent.append(next(tags))
+            yield AllReduce(sent[-1], f"{label} P", taken.p.nbytes, taken.p, wait, before)
+            sent.append(next(tags))
+            yield AllReduce(sent[-1], f"{label} Q", taken.q.nbytes, taken.q, wait, Turn(taken))
         # torch's hook runs in backward's thread, and ends in a synchronize of the device.
-        yield from rank.wait(pending)
-        yield from rank.join_factors(taken, divisor)
-        return Sent(())
+        yield Wait(tuple(sent))
+        yield Join(taken, divisor)
+        yield Hold("temporary", -temporary)
+        return Sent()
 
-    def _factoring(self, rank: Rank, bucket: Bucket) -> Factoring:
-        by_name = {parameter.name: parameter for parameter in rank.parameters}
+    def _factoring(self, facts: Facts, bucket: Bucket, label: str) -> Factoring:
+        by_name = {parameter.name: parameter for parameter in facts.parameters}
         factors = self.factors([by_name[name] for name in bucket.names])
-        taken = {factor.name for factor in factors}
+        names = tuple(factor.name for factor in factors)
+        rest = tuple(name for name in bucket.names if name not in set(names))
+
+        def thin(of: str, names: tuple[str, ...], num_elements: int) -> Bucket:
+            nbytes = float(num_elements * numpy_dtype(bucket.dtype).itemsize)
+            return Bucket(names, num_elements, bucket.dtype, nbytes, of=of)
+
         return Factoring(
+            bucket=bucket,
+            rest=thin("rest", rest, facts.num_elements(rest)),
+            p=thin("P", names, sum(f.rows * f.rank for f in factors)),
+            q=thin("Q", names, sum(f.columns * f.rank for f in factors)),
             factors=tuple(factors),
-            rest=tuple(name for name in bucket.names if name not in taken),
             error_feedback=self.error_feedback,
             warm_start=self.warm_start,
             epsilon=self.orthogonalization_epsilon,
             batched=self.batch_tensors_with_same_shape,
+            label=label,
         )

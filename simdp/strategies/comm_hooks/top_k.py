@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
+import numpy as np
 from pydantic import Field
 
 from simdp.spec import Bool, Float
-from simdp.strategies.base import Bucket, Rank, Script
-from simdp.strategies.comm_hooks.base import CommHook, Sent, spoilt_by_a_loss_scale
+from simdp.steps.facts import Facts, Ops
+from simdp.steps.ops import AddSelected, AllGather, Bucket, Hold, Select, Selection
+from simdp.steps.passes import Tags
+from simdp.strategies.comm_hooks.base import CommHook, Sending, Sent, spoilt_by_a_loss_scale
 from simdp.workload import Workload
+
+PLACE_ITEMSIZE, LONG_PLACE_ITEMSIZE = 4, 8
+"""An entry's place in its bucket is an int32, or an int64 where that does not reach."""
 
 
 class TopK(CommHook):
@@ -37,30 +41,26 @@ class TopK(CommHook):
     ratio: Annotated[Float, Field(gt=0, le=1)] = 0.01
     error_feedback: Bool = True
 
-    @property
-    def dtype(self) -> str | None:
-        return None
-
-    def uses(self) -> list[tuple[str, int]]:
-        return [("all_gather", 0)]
-
-    def keeps_errors(self) -> bool:
-        return self.error_feedback
-
     def problem_with(self, workload: Workload) -> str | None:
         return spoilt_by_a_loss_scale(self.kind, workload) if self.error_feedback else None
 
-    def setup(self, rank: Rank) -> Script:
-        elements = sum(tensor.num_elements for tensor in rank.parameters)
+    def setup(self, facts: Facts) -> Ops:
         if self.error_feedback:
-            yield from rank.hold("buckets", float(elements * rank.itemsize))
+            yield Hold("buckets", float(facts.num_elements(list(facts.sizes)) * facts.itemsize))
 
-    def divided(self, rank: Rank, divisor: float) -> float:
+    def divided(self, divisor: float) -> float:
         return 1.0
 
     def send(
-        self, rank: Rank, bucket: Bucket, label: str, wait: float, divisor: float
-    ) -> Generator[Any, None, Sent]:
-        chosen = yield from rank.select(bucket, self.ratio, divisor, self.error_feedback, label)
-        pending = yield from rank.all_gather_selected(chosen, label, wait)
-        return Sent((pending,), partial(rank.add_selected, chosen))
+        self, facts: Facts, bucket: Bucket, label: str, wait: float, divisor: float, tags: Tags
+    ) -> Sending:
+        short = bucket.num_elements <= np.iinfo(np.int32).max
+        place = PLACE_ITEMSIZE if short else LONG_PLACE_ITEMSIZE
+        count = max(1, round(self.ratio * bucket.num_elements))
+        entry = facts.itemsize + place
+        chosen = Selection(bucket, count, entry, divisor, self.error_feedback, label)
+        tag, nbytes = next(tags), float(count * entry) * facts.world_size
+        yield Hold("temporary", nbytes)
+        yield Select(chosen)
+        yield AllGather(tag, label, nbytes, selection=chosen, wait=wait)
+        return Sent((tag,), (AddSelected(chosen), Hold("temporary", -nbytes)))

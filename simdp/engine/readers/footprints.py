@@ -1,0 +1,197 @@
+"""Footprints: what a rank keeps of the model, its gradients and its optimizer, by how it is dealt.
+
+All numbers are bytes of device memory as the allocator hands it out; where ranks differ they are
+arrays of shape `(world_size,)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import numpy as np
+
+from simdp.arrays import Floats
+from simdp.scenario import Scenario
+from simdp.steps.facts import Facts
+from simdp.steps.partition import Partition
+from simdp.strategies.memory import INTEGER_ITEMSIZE, update_temporaries
+from simdp.workload.step_costs import (
+    gradient_nbytes_moved,
+    optimizer_launches,
+    optimizer_nbytes_moved,
+)
+
+Amount = float | Floats
+
+
+class Footprint:
+    """What every rank of plain replicas keeps, and what its optimizer works on.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        One point.
+    facts : Facts
+        Of it.
+    """
+
+    def __init__(self, scenario: Scenario, facts: Facts) -> None:
+        self.scenario, self.facts, self.workload = scenario, facts, scenario.workload
+        self._learned = {name: facts.sizes[name] for name in facts.ready_order}
+
+    def room(self, nbytes: Iterable[float]) -> float:
+        """Device memory that tensors of these sizes take."""
+        taken = self.scenario.cluster.allocator.taken
+        return sum(taken(size) for size in nbytes)
+
+    def parameters(self) -> Amount:
+        """Parameters, from the setup on."""
+        return self._of_all(self.facts.weight_itemsize)
+
+    def buffers(self) -> Amount:
+        """Tensors of the model that are not learned."""
+        itemsize = self.workload.itemsize
+        return self.room(
+            buffer.num_elements * (INTEGER_ITEMSIZE if buffer.integer else itemsize)
+            for buffer in self.facts.buffers
+        )
+
+    def master(self) -> Amount:
+        """Master weights, from the setup on."""
+        return self._of_all(self.workload.itemsize) if self._has_master else 0.0
+
+    @property
+    def _has_master(self) -> bool:
+        return self.workload.precision.has_master and not self.facts.is_inference
+
+    def gradient(self, name: str) -> Amount:
+        """A parameter's gradient, from backward to the end of the update, or for good."""
+        return self.room([self.facts.sizes[name] * self.facts.itemsize])
+
+    def state(self) -> Amount:
+        """The optimizer's state, from the first update on."""
+        return self._state_of(self._learned)  # a parameter without a gradient gets no state
+
+    def temporaries(self) -> Amount:
+        """What the optimizer needs while it works."""
+        return update_temporaries(self.workload, self._learned, self.scenario.cluster.allocator)
+
+    def moved_by_scaling(self) -> Amount:
+        """Bytes of gradients that unscaling and clipping move."""
+        return gradient_nbytes_moved(self.workload)
+
+    def moved_by_optimizer(self) -> Amount:
+        """Bytes that the optimizer reads and writes."""
+        return optimizer_nbytes_moved(self.workload)
+
+    def launched_by_optimizer(self) -> Amount:
+        """Kernels that the optimizer's loop launches."""
+        return float(optimizer_launches(self.workload))
+
+    def _of_all(self, itemsize: int) -> float:
+        return self.room(elements * itemsize for elements in self.facts.sizes.values())
+
+    def _state_of(self, sizes: Mapping[str, int]) -> float:
+        return self.room(
+            size * self.workload.itemsize
+            for name, size in sizes.items()
+            for _ in self.workload.optimizer.for_parameter(name).state_names()
+        )
+
+
+class OnRoot(Footprint):
+    """One process: what lasts is on device 0."""
+
+    def __init__(self, scenario: Scenario, facts: Facts) -> None:
+        super().__init__(scenario, facts)
+        self._is_root = np.arange(facts.world_size) == 0
+
+    def _on_root(self, nbytes: Amount) -> Floats:
+        found: Floats = nbytes * self._is_root
+        return found
+
+    def parameters(self) -> Amount:
+        return self._on_root(super().parameters())
+
+    def buffers(self) -> Amount:
+        return self._on_root(super().buffers())
+
+    def master(self) -> Amount:
+        return self._on_root(super().master())
+
+    def gradient(self, name: str) -> Amount:
+        return self._on_root(super().gradient(name))
+
+    def state(self) -> Amount:
+        return self._on_root(super().state())
+
+    def temporaries(self) -> Amount:
+        return self._on_root(super().temporaries())
+
+
+class InPieces(Footprint):
+    """Each rank has what the partition deals to it, beside what is kept whole."""
+
+    def __init__(self, scenario: Scenario, facts: Facts, partition: Partition) -> None:
+        super().__init__(scenario, facts)
+        self._dealt = partition
+
+    def _by_place(
+        self, count: Callable[[dict[str, int]], float], all_of_it: bool = False
+    ) -> Floats:
+        """Count for what each place learns, or keeps."""
+        return self._dealt.by_rank(
+            [
+                count({name: n for name, n in mine.items() if all_of_it or name in self._learned})
+                for mine in self._dealt.owned
+            ]
+        )
+
+    def _of_pieces(self, itemsize: int) -> float:
+        dealt = self._dealt
+        return self.room(dealt.piece_elements(unit) * itemsize for unit in range(len(dealt.units)))
+
+    def parameters(self) -> Amount:
+        if self._dealt.kept.weights:
+            return super().parameters()
+        return self._of_pieces(self.facts.weight_itemsize)
+
+    def master(self) -> Amount:
+        itemsize = self.workload.itemsize
+        if not self._has_master:
+            return 0.0
+        if self._dealt.owners is None:
+            return self._of_pieces(itemsize)
+        return self._by_place(
+            lambda mine: self.room(size * itemsize for size in mine.values()), all_of_it=True
+        )
+
+    def gradient(self, name: str) -> Amount:
+        if self._dealt.kept.gradients:
+            return super().gradient(name)
+        return self.facts.sizes[name] * self.facts.itemsize / self._dealt.num_places
+
+    def state(self) -> Amount:
+        return self._by_place(self._state_of)
+
+    def temporaries(self) -> Amount:
+        allocator = self.scenario.cluster.allocator
+        return self._by_place(lambda sizes: update_temporaries(self.workload, sizes, allocator))
+
+    def moved_by_scaling(self) -> Amount:
+        if self._dealt.owners is not None:
+            return super().moved_by_scaling()
+        return self._by_place(lambda sizes: gradient_nbytes_moved(self.workload, sizes))
+
+    def moved_by_optimizer(self) -> Amount:
+        return self._by_place(lambda sizes: optimizer_nbytes_moved(self.workload, sizes))
+
+    def launched_by_optimizer(self) -> Amount:
+        return self._by_place(lambda sizes: optimizer_launches(self.workload, sizes))
+
+
+def footprint_of(scenario: Scenario, facts: Facts, partition: Partition | None) -> Footprint:
+    """What the ranks of a scenario keep."""
+    if scenario.strategy.one_process:
+        return OnRoot(scenario, facts)
+    return Footprint(scenario, facts) if partition is None else InPieces(scenario, facts, partition)

@@ -1,0 +1,41 @@
+"""Forecast: what is known of the numbers without computing any, under ``numerics: false``."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simdp.arrays import Floats
+from simdp.engine.readers.records import Records, Stepping
+from simdp.scenario import Scenario
+from simdp.steps.ops import Op, ReduceScatter, Take, TakeSums, Update
+from simdp.steps.program import Program
+from simdp.workload.sampling import StepBatches
+
+
+class Forecast(Records):
+    """Knows which updates injected faults will keep from changing anything."""
+
+    def __init__(self, scenario: Scenario, program: Program) -> None:
+        super().__init__(scenario, program)
+        self._is_shared = False
+
+    def begin(self, step: int, batches: StepBatches) -> None:
+        super().begin(step, batches)
+        self._is_shared = False
+
+    def read(self, op: Op) -> Stepping | None:
+        if isinstance(op, Take | ReduceScatter | TakeSums):
+            self._is_shared = True  # what is wrong with one rank's gradients now is with all
+        elif isinstance(op, Update):
+            active = self._there(op.active)
+            fine = self._without_fault() if self._has_loss_scale else 1.0
+            return self._stepped(active, active * fine)
+        return None
+
+    def _without_fault(self) -> Floats:
+        """1 for ranks whose gradients are finite."""
+        fine, faults = np.ones(self._world_size), self._faults()
+        if faults:
+            fine[: None if self._is_shared else 0] = 0.0
+            fine[[fault.rank for fault in faults]] = 0.0
+        return fine

@@ -1,0 +1,328 @@
+"""Numbers: what operations do to the arrays of all ranks. It knows no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from simdp.arrays import Array, Floats
+from simdp.engine import payload
+from simdp.engine.buffers import FlatBuffers
+from simdp.engine.compression import largest
+from simdp.engine.compression.largest import Entries, Largest
+from simdp.engine.compression.low_rank import LowRank, Thin
+from simdp.engine.launcher import Launcher
+from simdp.engine.readers.records import Records, Stepping
+from simdp.engine.record import mean_losses
+from simdp.engine.replicas import Replicas
+from simdp.engine.samples import Samples
+from simdp.engine.scattered import Scattered
+from simdp.engine.shards import Shards
+from simdp.engine.walk import Walk
+from simdp.scenario import Scenario
+from simdp.steps import ops
+from simdp.steps.ops import Bucket
+from simdp.steps.program import Program
+from simdp.workload.sampling import StepBatches
+
+
+class Numbers(Records):
+    """The arrays of all ranks, step by step.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        One point, with numerics.
+    program : Program
+        What it reads.
+    launcher : Launcher
+        Plans its collectives.
+    samples : Samples
+        The data.
+    """
+
+    replicas: Replicas
+
+    def __init__(
+        self, scenario: Scenario, program: Program, launcher: Launcher, samples: Samples
+    ) -> None:
+        super().__init__(scenario, program)
+        self._launcher = launcher
+        self.replicas = Replicas(scenario, samples)
+        partition = program.partition
+        self._pauses = partition is not None and not partition.kept.weights
+        self._shards: Shards | None = None
+        self._made: dict[Bucket, FlatBuffers] = {}  # beside those of whole gradients
+        self._thin: dict[str, Thin] = {}
+        self._chosen: dict[str, list[Entries]] = {}
+        self._walk: Walk[Any] | None = None
+        self._losses: list[Floats] = []
+        self._scales = self._counts = np.zeros((0, self._world_size))
+        self._acts: dict[type[Any], Callable[[Any], None]] = {
+            ops.Batch: self._batch,
+            ops.Forward: self._forward,
+            ops.Backward: self._backward,
+            ops.Scale: self._scale,
+            ops.Open: self._open,
+            ops.Fill: self._fill,
+            ops.Take: self._take,
+            ops.AllReduce: self._all_reduce,
+            ops.ReduceScatter: self._reduce_scatter,
+            ops.AllGather: self._all_gather,
+            ops.Broadcast: self._broadcast,
+            ops.CopyOut: self._broadcast,
+            ops.Average: self._average,
+            ops.Shard: self._shard,
+            ops.Free: self._free,
+            ops.Split: self._split,
+            ops.Join: self._join,
+            ops.Select: self._select,
+            ops.AddSelected: self._add_selected,
+            ops.Gather: self._gather,
+            ops.LossOfAll: self._loss_of_all,
+            ops.HandBack: self._hand_back,
+            ops.Reduce: self._reduce,
+            ops.TakeSums: self._take_sums,
+        }
+
+    def begin(self, step: int, batches: StepBatches) -> None:
+        super().begin(step, batches)
+        self._losses = []
+        self.replicas.step = step
+        if step == 1:  # DDP sorts gradients into other buckets after the first step
+            self.replicas.forget_flat_buffers()
+
+    def read(self, op: ops.Op) -> Stepping | None:
+        act = self._acts.get(type(op))
+        if act is not None:
+            act(op)
+            return None
+        return self._update(op.active) if isinstance(op, ops.Update) else None
+
+    # Forward, backward and the optimizer ---------------------------------------------------------
+
+    @property
+    def _is_scattered(self) -> bool:
+        """Whether a loss may be of all ranks' outputs together, or there is none."""
+        return self._scenario.strategy.one_process or self._infers
+
+    @cached_property
+    def _scattered(self) -> Scattered:
+        return Scattered(self.replicas)
+
+    @cached_property
+    def _first_ready(self) -> int:
+        """The call whose backward completes the first gradient; -1 where there is none."""
+        ready = self.replicas.graph.ready_at
+        return max((number for number, names in enumerate(ready) if names), default=-1)
+
+    def _scale(self, op: ops.Scale) -> None:
+        sizes = self._batches.sizes.astype(float)
+        counts = self.replicas.counts(self._batches)
+        if op.by_shard:
+            self._scales = counts * self._world_size / max(counts.sum(), 1.0)
+        else:
+            self._scales = sizes / np.maximum(sizes.sum(axis=0), 1.0)
+        self._counts = counts
+
+    def _batch(self, op: ops.Batch) -> None:
+        if not self._is_scattered:
+            parts, scales = self._batches.micro[op.micro], self._scales[op.micro]
+            self._walk = Walk(
+                self.replicas.walk_forward(parts, scales, self._gather_parts, self._pauses)
+            )
+
+    def _forward(self, op: ops.Forward) -> None:
+        if op.again:
+            return
+        if self._is_scattered:
+            if op.call == 0:
+                self._scattered.forward(self._batches.micro[op.micro], not self._infers)
+                if self._infers:
+                    self.outputs.append(self._scattered.outputs())
+            return
+        assert self._walk is not None, "a micro-step begins with its batch"
+        if op.call < len(self.replicas.graph.calls):
+            self._walk.step()
+        else:
+            self._losses.append(self._walk.result())
+
+    def _backward(self, op: ops.Backward) -> None:
+        if self._is_scattered:
+            return
+        if op.call == len(self.replicas.graph.calls):
+            self._walk = Walk(self.replicas.walk_backward(self._add_parts))
+            if not self._pauses:
+                self._walk.step()
+                self._inject(op.micro)
+        elif self._pauses:
+            assert self._walk is not None, "backward begins with the loss"
+            self._walk.step()
+            if op.call == self._first_ready:
+                self._inject(op.micro)
+
+    def _inject(self, micro: int) -> None:
+        for fault in self._faults() if micro == 0 else ():
+            self.replicas.inject(fault.rank, fault.value)
+
+    def _gather_parts(self, parts: list[Array]) -> list[Array]:
+        rows = np.stack(parts)
+        return [rows] * self._world_size
+
+    def _add_parts(self, parts: list[Array]) -> list[Array]:
+        flat = [part.copy() for part in parts]
+        nbytes = float(parts[0].size * self._workload.itemsize)
+        payload.run(self._launcher.plan("all_reduce", nbytes), flat)
+        return flat
+
+    def _update(self, active: tuple[bool, ...] | None) -> Stepping:
+        there = self._there(active)
+        scale = self.replicas.trainer.loss_scale(0) if self._has_loss_scale else None
+        done = self.replicas.update(self._step + 1, [bool(one) for one in there])
+        stepping = np.array([float(found is not None and not found.skipped) for found in done])
+        mean, per_rank = mean_losses(self._losses, self._counts)
+        norm = next(found.norm for found in done if found is not None)
+        told = {"loss": mean, "loss_per_rank": per_rank, "grad_norm": norm, "loss_scale": scale}
+        return self._stepped(there, stepping, **told)
+
+    # What travels --------------------------------------------------------------------------------
+
+    def _flat(self, bucket: Bucket) -> FlatBuffers:
+        if bucket in self._made:
+            return self._made[bucket]
+        return self.replicas.flat_buffers(bucket.names, bucket.dtype)
+
+    @property
+    def _pieces(self) -> Shards:
+        assert self._shards is not None, "nothing has been dealt to the ranks"
+        return self._shards
+
+    def _open(self, op: ops.Open) -> None:
+        self._made[op.bucket] = self._pieces.bucket(_unit(op.bucket), op.bucket.dtype)
+
+    def _fill(self, op: ops.Fill) -> None:
+        views = self._flat(op.bucket).views(op.name)
+        self.replicas.fill(views, op.name, op.divisor, op.bucket.is_compressed)
+
+    def _take(self, op: ops.Take) -> None:
+        self.replicas.empty(self._flat(op.bucket), op.divisor)
+
+    def _all_reduce(self, op: ops.AllReduce) -> None:
+        if isinstance(op.before, ops.Turn):
+            self._turn(op.before)
+        if op.bucket is None:
+            return
+        plan = self._launcher.plan("all_reduce", op.nbytes, group=op.group)
+        if op.bucket.unit is None:
+            payload.run(plan, self._flat(op.bucket).flat)
+        else:
+            self._pieces.reduce_across(op.bucket.unit, self._made.pop(op.bucket), plan)
+
+    def _reduce_scatter(self, op: ops.ReduceScatter) -> None:
+        plan = self._launcher.plan("reduce_scatter", op.bucket.nbytes, group=op.group)
+        if self._pieces.reduce(_unit(op.bucket), self._made[op.bucket], plan):
+            del self._made[op.bucket]
+
+    def _all_gather(self, op: ops.AllGather) -> None:
+        if op.unit is not None:
+            plan = self._launcher.plan("all_gather", op.nbytes, group=op.group)
+            self._pieces.gather(op.unit, plan)
+
+    def _broadcast(self, op: ops.Broadcast | ops.CopyOut) -> None:
+        root = op.root if isinstance(op, ops.Broadcast) else 0
+        plan = self._launcher.plan("broadcast", op.nbytes, root, op.group)
+        self.replicas.broadcast(op.names, plan)
+
+    def _average(self, op: ops.Average) -> None:
+        self.replicas.trainer.average(self._launcher.plan("all_reduce", op.nbytes))
+
+    def _shard(self, op: ops.Shard) -> None:
+        self._shards = self.replicas.shards = Shards(self.replicas, op.partition)
+
+    def _free(self, op: ops.Free) -> None:
+        self._pieces.free(op.unit)
+
+    # Compression ---------------------------------------------------------------------------------
+
+    @cached_property
+    def _low_rank(self) -> LowRank:
+        return LowRank(self._world_size, self._scenario.seed)
+
+    @cached_property
+    def _largest(self) -> Largest:
+        return Largest()
+
+    def _split(self, op: ops.Split) -> None:
+        taken = op.factoring
+        thin = self._low_rank.take(self._flat(taken.bucket), taken)
+        self._thin[taken.label] = thin
+        self._made |= {taken.rest: thin.rest, taken.p: thin.p, taken.q: thin.q}
+
+    def _turn(self, op: ops.Turn) -> None:
+        taken = op.factoring
+        self._low_rank.turn(self._flat(taken.bucket), taken, self._thin[taken.label])
+
+    def _join(self, op: ops.Join) -> None:
+        taken = op.factoring
+        thin = self._thin.pop(taken.label)
+        self._low_rank.join(self._flat(taken.bucket), taken, thin, op.divisor)
+        for bucket in {taken.rest, taken.p, taken.q}:
+            del self._made[bucket]
+
+    def _select(self, op: ops.Select) -> None:
+        asked = op.selection
+        self._chosen[asked.label] = self._largest.select(
+            self._flat(asked.bucket), asked.num_entries, asked.divisor, asked.error_feedback
+        )
+
+    def _add_selected(self, op: ops.AddSelected) -> None:
+        asked = op.selection
+        largest.add(self._chosen.pop(asked.label), self._flat(asked.bucket))
+
+    # One process ---------------------------------------------------------------------------------
+
+    def _gather(self, op: ops.Gather) -> None:
+        if self._infers:
+            self.outputs[-1] = [np.concatenate(self.outputs[-1])]
+        elif op.losses:
+            sizes = self._batches.sizes[op.micro]
+            losses = self._scattered.loss_of_each(self._share(op.micro))
+            each = sizes.sum() / (sizes > 0).sum()  # equal weights
+            self._note(op.micro, losses, np.where(np.isnan(losses), 0.0, each))
+
+    def _loss_of_all(self, op: ops.LossOfAll) -> None:
+        loss = self._scattered.loss_of_all(self._share(op.micro))
+        count = self._scattered.count()
+        root = np.arange(self._world_size) == op.root
+        self._note(op.micro, np.where(root, loss, 0.0), np.where(root, count, 0.0))
+
+    def _share(self, micro: int) -> float:
+        """The part of the step's samples that a micro-step has."""
+        sizes = self._batches.sizes
+        return float(sizes[micro].sum() / sizes.sum())
+
+    def _note(self, micro: int, losses: Floats, counts: Floats) -> None:
+        """Take down losses, and what each weighs in the loss of the step."""
+        if micro == 0:
+            self._counts = np.zeros((len(self._batches.micro), self._world_size))
+        self._losses.append(losses)
+        self._counts[micro] = counts
+
+    def _hand_back(self, op: ops.HandBack) -> None:
+        self._scattered.backward()
+        self._inject(op.micro)
+
+    def _reduce(self, op: ops.Reduce) -> None:
+        plan = self._launcher.plan("reduce", op.bucket.nbytes, 0, op.group)
+        self._scattered.reduce(op.bucket.names, plan)
+
+    def _take_sums(self, op: ops.TakeSums) -> None:
+        self._scattered.take_sums()
+
+
+def _unit(bucket: Bucket) -> int:
+    assert bucket.unit is not None, "a bucket whose pieces have owners holds a unit"
+    return bucket.unit

@@ -1,0 +1,178 @@
+"""Run: all ranks of a scenario, which read its program together, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator
+from functools import cached_property
+
+from simdp.engine.choice import Planner
+from simdp.engine.compute import COMPUTE, Times
+from simdp.engine.compute.roofline import Roofline
+from simdp.engine.launcher import Launcher
+from simdp.engine.nominal import NominalTimes
+from simdp.engine.ops import Hold, Meet, Op
+from simdp.engine.readers.costs import Costs
+from simdp.engine.readers.footprints import Amount
+from simdp.engine.readers.forecast import Forecast
+from simdp.engine.readers.memory import Memory
+from simdp.engine.readers.numbers import Numbers
+from simdp.engine.readers.records import Records
+from simdp.engine.readers.shapes import Shapes
+from simdp.engine.samples import Samples
+from simdp.engine.slowdown import Slowdown
+from simdp.results.trace import SETUP
+from simdp.scenario import Scenario
+from simdp.steps import ops
+from simdp.workload.sampling import StepBatches
+
+
+class Run:
+    """A scenario's ranks: what each operation does to numbers, memory and time.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        One point.
+    slowdown : Slowdown
+        The cluster's stragglers.
+    planner : Planner
+        Plans its collectives.
+    times : Times, optional
+        What is known of compute from a run with the same workload and devices.
+
+    Attributes
+    ----------
+    program : Program
+        What they do.
+    launcher : Launcher
+        Starts their collectives.
+    numbers : Records
+        What became of the numbers.
+    memory : Memory
+        What is on the devices.
+    costs : Costs
+        What it costs.
+    shows_memory : bool
+        Whether the clock is told too what is taken, which knows when.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        slowdown: Slowdown,
+        planner: Planner,
+        times: Times | None = None,
+    ) -> None:
+        self.scenario, self.slowdown = scenario, slowdown
+        workload, cluster = scenario.workload, scenario.cluster
+        if isinstance(cluster.device, list) or cluster.ranks_per_device > 1:
+            self.roofline = Roofline(cluster.devices(), sharers=cluster.sharers())
+        else:
+            self.roofline = Roofline([cluster.device], cluster.world_size)
+        self.times = times or COMPUTE[workload.compute.kind](workload, self.roofline)
+        self.samples = Samples(scenario)
+        self._shapes = Shapes(
+            scenario, self.samples, len(self.times.names) > len(workload.graph.calls)
+        )
+        self.program = scenario.program
+        self.launcher = Launcher(scenario.collectives, planner, self.program.groups)
+        if self.program.facts.needs_nominal:
+            facts = self.program.facts
+            nominal = NominalTimes(self.times, self.samples, facts, self.launcher)
+            self.program = scenario.program_with(nominal)
+        self.memory = Memory(scenario, self.program, self._shapes)
+        self.costs = Costs(
+            scenario,
+            self.program,
+            slowdown,
+            self.launcher,
+            self.times,
+            self.roofline,
+            self.samples,
+            self.memory.footprint,
+            self._shapes,
+        )
+        self.shows_memory = True
+        self._step = SETUP
+
+    @cached_property
+    def numbers(self) -> Records:
+        """What became of the numbers; they are drawn when they are first asked for."""
+        if self.scenario.numerics:
+            return Numbers(self.scenario, self.program, self.launcher, self.samples)
+        return Forecast(self.scenario, self.program)
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self.scenario.cluster.world_size
+
+    def script(self, progress: Callable[[int], None] | None = None) -> Iterator[Op]:
+        """The whole run for the clocks: the setup, then every step."""
+        workload = self.scenario.workload
+        yield from self.setup()
+        batches = workload.batches(self.world_size, self.scenario.seed, self.scenario.base)
+        for step, step_batches in enumerate(batches):
+            yield from self.step(step, step_batches)
+            if progress is not None:
+                progress(step + 1)
+
+    def setup(self) -> Iterator[Op]:
+        """What is done before the first step."""
+        yield from self._held(self.memory.model())
+        for op in self.program.setup:
+            yield from self._read(op)
+        yield from self._held(self.memory.buckets())
+        if self.launcher.num_calls:  # it left the ranks at different times
+            yield Meet(SETUP)
+
+    def step(self, step: int, batches: StepBatches) -> Iterator[Op]:
+        """One step."""
+        self._step = step
+        self._shapes.begin(batches)
+        self.numbers.begin(step, batches)
+        self.memory.begin(step, batches)
+        yield from self.costs.begin(step, batches)
+        for op in self.program.plan(step, batches):
+            yield from self._read(op)
+        self.numbers.end()
+
+    def _read(self, op: ops.Op) -> Generator[Op, None, None]:
+        if isinstance(op, ops.Unless):
+            for inner in op.ops if not self.numbers.is_skipped else ():
+                yield from self._read(inner)
+            return
+        stepping = self.numbers.read(op)
+        if not self.memory.is_observed:  # steps without end: not one generator more than needed
+            yield from self.costs.read(op, stepping)
+            return
+        yield from self._held(self.memory.before(op))
+        yield from self.costs.read(op, stepping)
+        yield from self._held(self.memory.after(op))
+
+    def _held(self, taken: Iterable[tuple[str, Amount]]) -> Iterator[Op]:
+        for part, nbytes in taken:
+            if self.shows_memory:
+                yield Hold(self._step, part, nbytes)
+
+    def follow_memory(self) -> None:
+        """Follow memory alone, through the setup and the steps that are observed."""
+        memory, program = self.memory, self.program
+        for _ in memory.model():
+            pass
+        self._follow(program.setup)
+        for _ in memory.buckets():
+            pass
+        workload, seed = self.scenario.workload, self.scenario.seed
+        batches = workload.batches(self.world_size, seed, self.scenario.base)
+        for step, step_batches in enumerate(batches):
+            self._shapes.begin(step_batches)
+            memory.begin(step, step_batches)
+            if not memory.is_observed:
+                break
+            self._follow(program.plan(step, step_batches))
+
+    def _follow(self, plan: Iterable[ops.Op]) -> None:
+        for op in plan:
+            for _ in (*self.memory.before(op), *self.memory.after(op)):
+                pass

@@ -1,0 +1,6 @@
+"""WHAT A STEP IS: operations as data, the facts they depend on, and what follows from them.
+
+A strategy yields `ops`, from `facts` alone, with `passes` for forward and backward; `program` keeps
+the plans of a run, and reads off them what others ask. `partition` deals parameters to ranks, and
+`buckets` sorts tensors into what travels together.
+"""

@@ -1,0 +1,279 @@
+"""Facts: what a strategy may know when it says what a step consists of; never numbers or instants.
+
+`Facts` hold for the whole run; a `Step` answers what may differ from step to step, and notes what
+it was asked, so that steps with the same answers are known to be the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from math import inf
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from simdp.arrays import Ints
+from simdp.cluster import Overheads
+from simdp.steps.ops import Bucket, Op
+from simdp.workload import Workload
+from simdp.workload.layers import Buffer, Parameter
+from simdp.workload.layers.base import Synchronised
+from simdp.workload.lifetimes import recomputed
+from simdp.workload.precision.rounding import numpy_dtype
+from simdp.workload.sampling import StepBatches
+
+Ops = Iterator[Op]
+"""What a strategy's methods return: generators of operations."""
+
+Tensor = Parameter | Buffer
+T = TypeVar("T")
+
+
+class Nominal(Protocol):
+    """How long things take if nothing gets in the way: what a few strategies sort gradients by."""
+
+    def ready_times(self, batches: StepBatches, micro: int) -> Sequence[float]:
+        """When the gradients of `Graph.ready_order` become ready, from the start of backward [s].
+
+        On the slowest device, with their hooks, without stragglers and collectives.
+        """
+
+    def all_reduce_seconds(self, nbytes: float) -> float:
+        """How long an all_reduce takes that every rank enters at once [s]."""
+
+
+class Exchanged(NamedTuple):
+    """What a synchronised layer exchanges: bytes gathered in forward, and summed in backward."""
+
+    gathered: float
+    summed: float
+
+
+class Facts:
+    """What holds for the whole run.
+
+    Parameters
+    ----------
+    workload : Workload
+        What is trained.
+    world_size, local_size : int
+        Ranks, and those of a node.
+    overheads : Overheads
+        What the software costs on the cluster.
+    node_bandwidth : callable
+        Tells what a node can send to others [bytes/s]; infinite with one node.
+    nominal : Nominal, optional
+        Left out where only the kind of operations is asked for: then nothing takes any time.
+
+    Attributes
+    ----------
+    graph : Graph
+        The model's calls, and what they learn.
+    parameters, buffers : sequence of Parameter or Buffer
+        In torch's order of registration.
+    ready_order, unused : sequence of str
+        Parameters in the order in which backward finishes their gradients; those without one.
+    sizes : dict of str to int
+        Elements of each parameter.
+    itemsize : int
+        Bytes per element of a gradient.
+    needs_nominal : bool
+        Whether ``nominal`` has been asked for.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        world_size: int,
+        local_size: int,
+        overheads: Overheads,
+        node_bandwidth: Callable[[], float] = lambda: inf,
+        nominal: Nominal | None = None,
+    ) -> None:
+        self.workload, self.world_size, self.local_size = workload, world_size, local_size
+        self.overheads, self.node_bandwidth = overheads, node_bandwidth
+        self.graph = workload.graph
+        self.parameters, self.buffers = self.graph.parameters, self.graph.buffers
+        self.ready_order, self.unused = self.graph.ready_order, self.graph.unused
+        self.sizes = {parameter.name: parameter.num_elements for parameter in self.parameters}
+        self.itemsize = workload.gradient_itemsize
+        self.gradient_dtype = workload.precision.gradient_dtype(workload.dtype)
+        self.needs_nominal, self._nominal = False, nominal
+        self._made: dict[Any, Any] = {}
+
+    def once(self, key: Any, make: Callable[[], T]) -> T:
+        """Make something that follows from these facts when it is first asked for."""
+        if key not in self._made:
+            self._made[key] = make()
+        found: T = self._made[key]
+        return found
+
+    @property
+    def is_inference(self) -> bool:
+        """Whether outputs alone are asked for, and nothing is learned."""
+        return self.workload.mode == "inference"
+
+    @property
+    def has_loss_scale(self) -> bool:
+        """Whether an inf or nan may keep an update from changing anything."""
+        return self.workload.precision.scaler() is not None
+
+    @cached_property
+    def weight_itemsize(self) -> int:
+        """Bytes per element of a parameter as it is stored, and sent."""
+        precision = self.workload.precision
+        return numpy_dtype(precision.weight_dtype(self.workload.dtype)).itemsize
+
+    def itemsize_of(self, tensor: Tensor) -> int:
+        """Bytes per element of a parameter or buffer."""
+        if isinstance(tensor, Buffer):
+            return 8 if tensor.integer else self.workload.itemsize
+        return self.weight_itemsize
+
+    def num_elements(self, names: Sequence[str]) -> int:
+        """Elements of several parameters."""
+        return sum(self.sizes[name] for name in names)
+
+    def bucket(self, names: Sequence[str], dtype: str | None = None, **told: Any) -> Bucket:
+        """Make a bucket of some gradients; ``dtype`` is theirs if it is left out."""
+        elements, held = self.num_elements(names), dtype or self.gradient_dtype
+        nbytes = float(elements * numpy_dtype(held).itemsize)
+        return Bucket(tuple(names), elements, held, nbytes, **told)
+
+    def all_reduce_seconds(self, nbytes: float) -> float:
+        """See `Nominal`."""
+        self.needs_nominal = True
+        return nbytes if self._nominal is None else self._nominal.all_reduce_seconds(nbytes)
+
+    def ready_times(self, batches: StepBatches, micro: int) -> Sequence[float]:
+        """See `Nominal`."""
+        self.needs_nominal = True
+        if self._nominal is None:
+            return [0.0] * len(self.ready_order)
+        return self._nominal.ready_times(batches, micro)
+
+    # What follows from the graph ----------------------------------------------------------------
+
+    @cached_property
+    def exchanges(self) -> dict[int, Exchanged]:
+        """What the calls of synchronised layers exchange, by their numbers."""
+        itemsize, found = self.workload.itemsize, {}
+        for number, call in enumerate(self.graph.calls):
+            if isinstance(call.layer, Synchronised):
+                gathered, summed = call.layer.exchanged_elements()
+                whole = float(gathered * self.world_size * itemsize)
+                found[number] = Exchanged(whole, float(summed * itemsize))
+        return found
+
+    @cached_property
+    def recomputed(self) -> dict[int, range]:
+        """Runs of calls that are computed again in backward, by the number of their last one."""
+        return {run[-1]: run for run in recomputed(self.workload)}
+
+    @cached_property
+    def tails(self) -> frozenset[int]:
+        """Calls in which backward goes on when their gradients are ready."""
+        if self.workload.compute.kind != "profile":
+            return frozenset()
+        return frozenset(
+            number
+            for number, call in enumerate(self.graph.calls)
+            if getattr(call.layer, "input_time", 0.0) > 0
+        )
+
+
+class Step:
+    """What may differ from step to step.
+
+    Parameters
+    ----------
+    facts : Facts
+        Of the run.
+    number : int
+        From 0.
+    batches : StepBatches
+        Who trains on what.
+
+    Attributes
+    ----------
+    asked : dict
+        What has been asked, and answered.
+    """
+
+    def __init__(self, facts: Facts, number: int, batches: StepBatches) -> None:
+        self._facts, self._number, self._batches = facts, number, batches
+        self.asked: dict[tuple[Any, ...], Any] = {}
+
+    def ask(self, question: str, *about: Any) -> Any:
+        """Answer one of the questions below, named as its method, and note the answer."""
+        key = (question, *about)
+        if key not in self.asked:
+            self.asked[key] = self.answer(key)
+        return self.asked[key]
+
+    def answer(self, key: tuple[Any, ...]) -> Any:
+        """Answer a question without taking note of it."""
+        question, *about = key
+        return getattr(self, f"_{question}")(*about)
+
+    def answers(self, asked: dict[tuple[Any, ...], Any]) -> bool:
+        """Whether it would give the same answers as another one has."""
+        return all(self.answer(key) == known for key, known in asked.items())
+
+    @property
+    def num_micro_steps(self) -> int:
+        """Micro-steps."""
+        found: int = self.ask("micro_steps")
+        return found
+
+    @property
+    def closes_epoch(self) -> bool:
+        """Whether it is the last one of its epoch, or of the run."""
+        return bool(self.ask("closing"))
+
+    def active(self, micro: int | None = None) -> tuple[bool, ...]:
+        """Which ranks have samples in a micro-step, or in any one of the step."""
+        found: tuple[bool, ...] = self.ask("sampled", micro)
+        return found
+
+    def before(self, number: int) -> bool:
+        """Whether it comes before the step of this number, from 0."""
+        return bool(self.ask("earlier", number))
+
+    def reduced_before(self, number: int) -> bool:
+        """Whether fewer than so many steps have been reduced before it.
+
+        A model of layer times begins with the second: its profile is of a step long after the
+        first.
+        """
+        return self.before(number - self._facts.workload.model.timed)
+
+    def ends_period(self, length: int, since: int) -> bool:
+        """Whether it is the last of a period of so many steps, counted from the step ``since``."""
+        return bool(self.ask("last_of_period", length, since))
+
+    def ready_times(self, micro: int) -> tuple[float, ...]:
+        """See `Nominal`."""
+        found: tuple[float, ...] = self.ask("nominal_times", micro)
+        return found
+
+    # Answers ------------------------------------------------------------------------------------
+
+    def _micro_steps(self) -> int:
+        return len(self._batches.micro)
+
+    def _closing(self) -> bool:
+        return self._batches.closes_epoch
+
+    def _sampled(self, micro: int | None) -> tuple[bool, ...]:
+        sizes: Ints = self._batches.sizes
+        there = (sizes.sum(axis=0) if micro is None else sizes[micro]) > 0
+        return tuple(there.tolist())
+
+    def _earlier(self, number: int) -> bool:
+        return self._number < number
+
+    def _last_of_period(self, length: int, since: int) -> bool:
+        return (self._number - since + 1) % length == 0
+
+    def _nominal_times(self, micro: int) -> tuple[float, ...]:
+        return tuple(self._facts.ready_times(self._batches, micro))

@@ -1,0 +1,164 @@
+"""Passes: forward and backward of a micro-step, with room for what happens in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from simdp.steps.buckets import MiB, assign
+from simdp.steps.facts import Facts, Ops, Tensor
+from simdp.steps.ops import (
+    Backward,
+    Batch,
+    Broadcast,
+    Done,
+    Exchange,
+    Forward,
+    Group,
+    Scatter,
+    Tail,
+    Wait,
+)
+
+BROADCAST_NBYTES = 250 * MiB
+"""Parameters travel from rank 0 in buffers of this size (torch: _sync_module_states)."""
+
+Tags = Iterator[int]
+"""Numbers for the collectives of a step, one after the other."""
+
+AtCall = Callable[[int], Ops]
+"""What is run before or after a call of the model, of which it takes the number."""
+
+
+def nothing(about: object) -> Ops:
+    """Do nothing."""
+    yield from ()
+
+
+def forward(facts: Facts, micro: int, before: AtCall = nothing, after: AtCall = nothing) -> Ops:
+    """Run the model and the loss on a micro-batch, with hooks as those of torch's modules.
+
+    Parameters
+    ----------
+    facts : Facts
+        Of the run.
+    micro : int
+        The micro-step.
+    before, after : callable
+        Run around each call.
+    """
+    yield Batch(micro)
+    for call in range(len(facts.graph.calls)):
+        yield from before(call)
+        yield from _forward_of(facts, micro, call)
+        yield from after(call)
+    yield Forward(micro, len(facts.graph.calls))
+
+
+def _forward_of(facts: Facts, micro: int, call: int, again: bool = False, gil: float = 0.0) -> Ops:
+    yield Forward(micro, call, again, gil)
+    if call in facts.exchanges:
+        yield Exchange(micro, call, "all_gather", facts.exchanges[call].gathered)
+
+
+def scatter(facts: Facts, micro: int, targets: bool = False) -> Ops:
+    """Let rank 0 have a micro-batch and hand it out, with the targets where these are asked for."""
+    yield Batch(micro, root=0)
+    if not facts.workload.model.timed:  # else nobody knows what its samples are
+        for name in (*facts.graph.inputs, *["y"] * targets):
+            yield Scatter(micro, name)
+
+
+def forward_of_all(facts: Facts, micro: int, gil: float = 0.0, losses: bool = False) -> Ops:
+    """Run the model of every rank that has samples, with no collective in between.
+
+    Of a kernel's launch, the part ``gil`` is done by one rank at a time, as where all are threads
+    of one interpreter. With ``losses`` each rank computes that of its own piece too.
+    """
+    for call in range(len(facts.graph.calls) + losses):
+        yield Forward(micro, call, gil=gil)
+
+
+def backward(
+    facts: Facts,
+    micro: int,
+    hook: Callable[[str], Ops] = nothing,
+    before: AtCall = nothing,
+    after: AtCall = nothing,
+    gil: float = 0.0,
+) -> Ops:
+    """Add the micro-batch's gradients to those of the step, the last layer first.
+
+    Parameters
+    ----------
+    facts, micro
+        As of `forward`.
+    hook : callable
+        Run with each parameter's name when its gradient is complete, as torch's hooks are.
+    before, after : callable
+        Run around each call.
+    gil : float
+        As of `Forward`, for what is computed again.
+    """
+    graph = facts.graph
+    yield Backward(micro, len(graph.calls))
+    for call in reversed(range(len(graph.calls))):
+        yield from before(call)
+        for inside in facts.recomputed.get(call, ()):
+            yield from _forward_of(facts, micro, inside, True, gil)
+        if call in facts.exchanges:
+            yield Exchange(micro, call, "all_reduce", facts.exchanges[call].summed)
+        yield Backward(micro, call)
+        for name in graph.ready_at[call]:
+            yield from hook(name)
+        if call in facts.tails:
+            yield Tail(micro, call)
+        yield from after(call)
+    yield Done(micro)
+
+
+def send_all(
+    facts: Facts,
+    tensors: Sequence[Tensor],
+    label: str,
+    root: int,
+    numbers: Tags,
+    group: Group = None,
+) -> Ops:
+    """Broadcast tensors of one dtype in buffers of `BROADCAST_NBYTES`, and wait for each."""
+    for number, names in enumerate(packed(facts, tensors, BROADCAST_NBYTES)):
+        yield from send(facts, names, f"{label} {number}", root, next(numbers), group)
+
+
+def send(
+    facts: Facts,
+    tensors: Sequence[Tensor],
+    label: str,
+    root: int,
+    tag: int,
+    group: Group = None,
+) -> Ops:
+    """Broadcast tensors together, and wait for it."""
+    names = tuple(tensor.name for tensor in tensors)
+    yield Broadcast(tag, label, nbytes_of(facts, tensors), names, root, group)
+    yield Wait((tag,))
+
+
+def send_buffers(facts: Facts, root: int, numbers: Tags, group: Group = None) -> Ops:
+    """Broadcast the tensors of the model that are not learned."""
+    for integer, label in ((False, "buffers"), (True, "counters")):
+        chosen = [buffer for buffer in facts.buffers if buffer.integer == integer]
+        yield from send_all(facts, chosen, label, root, numbers, group)
+
+
+def packed(facts: Facts, tensors: Sequence[Tensor], cap: float) -> list[list[Tensor]]:
+    """Sort tensors of one dtype into buffers of about so many bytes."""
+    if not tensors:
+        return []
+    by_name = {tensor.name: tensor for tensor in tensors}
+    sorted_out = assign(tensors, facts.itemsize_of(tensors[0]), [cap])
+    return [[by_name[name] for name in names] for names in sorted_out]
+
+
+def nbytes_of(facts: Facts, tensors: Sequence[Tensor]) -> float:
+    """What tensors take on the wire [bytes]."""
+    return float(sum(tensor.num_elements * facts.itemsize_of(tensor) for tensor in tensors))

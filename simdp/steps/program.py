@@ -1,0 +1,329 @@
+"""Program: what a run consists of, as plans of its setup and of its steps; and what follows.
+
+What others want to know of a strategy, such as which collectives it calls or what its buckets take,
+is read off its operations here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from math import inf
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from simdp.arrays import Ints
+from simdp.cluster import Overheads
+from simdp.steps.facts import Facts, Nominal, Ops, Step
+from simdp.steps.ops import (
+    AllGather,
+    AllReduce,
+    Average,
+    Batch,
+    Broadcast,
+    CopyOut,
+    Exchange,
+    Fill,
+    Free,
+    Group,
+    NewGroup,
+    Op,
+    Reduce,
+    ReduceScatter,
+    Reserve,
+    Select,
+    Shard,
+    Split,
+    Take,
+    Unless,
+)
+from simdp.steps.partition import Partition
+from simdp.workload import Workload
+from simdp.workload.sampling import StepBatches
+
+Plan = tuple[Op, ...]
+
+NO_OVERHEADS = Overheads()
+
+MAX_PLANS = 64
+"""Different steps that are kept; where every step differs, the oldest goes."""
+
+LATE = 10**12
+"""Number of a step long after all that strategies do at first."""
+
+
+class Loop(Protocol):
+    """A training loop; see `simdp.strategies.base.Strategy`."""
+
+    def setup(self, facts: Facts) -> Ops:
+        """Prepare the ranks."""
+
+    def step(self, facts: Facts, step: Step) -> Ops:
+        """One step."""
+
+
+class Called(NamedTuple):
+    """A collective that a run calls.
+
+    Attributes
+    ----------
+    collective : str
+        Key of ``collectives``.
+    root : int
+        Of those that have one, else 0.
+    group : str or tuple of int or None
+        Who does it.
+    nbytes : float
+        The whole buffer [bytes].
+    """
+
+    collective: str
+    root: int
+    group: Group
+    nbytes: float
+
+
+class ProcessGroups(NamedTuple):
+    """Groups of ranks that call the same collectives of their own at the same time.
+
+    Attributes
+    ----------
+    name : str
+        What operations call them.
+    ranks : ndarray, shape `(num_groups, group size)`, int64
+        Every rank is in one group.
+    stream : int
+        The communication stream that takes their collectives.
+    collectives : tuple of str
+        Keys of ``collectives``.
+    """
+
+    name: str
+    ranks: Ints
+    stream: int
+    collectives: tuple[str, ...]
+
+
+def called_by(op: Op) -> Called | None:
+    """The collective that an operation starts, if it does."""
+    match op:
+        case AllReduce():
+            return Called("all_reduce", 0, op.group, op.nbytes)
+        case Average():
+            return Called("all_reduce", 0, None, op.nbytes)
+        case Exchange():
+            return Called(op.collective, 0, None, op.nbytes)
+        case ReduceScatter():
+            return Called("reduce_scatter", 0, op.group, op.bucket.nbytes)
+        case AllGather():
+            return Called("all_gather", 0, op.group, op.nbytes)
+        case Broadcast():
+            return Called("broadcast", op.root, op.group, op.nbytes)
+        case CopyOut():
+            return Called("broadcast", 0, op.group, op.nbytes)
+        case Reduce():
+            return Called("reduce", 0, op.group, op.bucket.nbytes)
+    return None
+
+
+def flat(ops: Iterable[Op]) -> Iterator[Op]:
+    """Every operation, also those that may be left out."""
+    for op in ops:
+        yield from flat(op.ops) if isinstance(op, Unless) else (op,)
+
+
+class Program:
+    """What a strategy does with a workload on so many ranks.
+
+    Parameters
+    ----------
+    loop : Loop
+        The strategy.
+    facts : Facts
+        Of the run.
+    kinds : sequence of StepBatches
+        Those that differ in how many samples the ranks have.
+    num_steps : int
+        Of the run.
+    """
+
+    def __init__(
+        self, loop: Loop, facts: Facts, kinds: Sequence[StepBatches], num_steps: int
+    ) -> None:
+        self.loop, self.facts = loop, facts
+        self._kinds, self._num_steps = kinds, num_steps
+        self._plans: list[tuple[Step, Plan]] = []
+
+    @classmethod
+    def of(
+        cls,
+        loop: Loop,
+        workload: Workload,
+        world_size: int,
+        num_samples: int,
+        local_size: int | None = None,
+        overheads: Overheads = NO_OVERHEADS,
+        node_bandwidth: Callable[[], float] = lambda: inf,
+        nominal: Nominal | None = None,
+    ) -> Program:
+        """Make the program of a run; ``num_samples`` are those of its data set, others as `Facts`.
+
+        A node has all ranks if ``local_size`` is left out.
+        """
+        kinds, num_steps = workload.kinds_of_steps(world_size, num_samples)
+        local_size = world_size if local_size is None else local_size
+        facts = Facts(workload, world_size, local_size, overheads, node_bandwidth, nominal)
+        return cls(loop, facts, kinds, num_steps)
+
+    @cached_property
+    def setup(self) -> Plan:
+        """What is done before the first step."""
+        return tuple(self.loop.setup(self.facts))
+
+    def plan(self, number: int, batches: StepBatches) -> Plan:
+        """What a step consists of: the same object for steps that cannot differ."""
+        step = Step(self.facts, number, batches)
+        for known, plan in self._plans:
+            if step.answers(known.asked):
+                return plan
+        plan = tuple(self.loop.step(self.facts, step))
+        for _, known_plan in self._plans:
+            if known_plan == plan:
+                plan = known_plan
+                break
+        if len(self._plans) == MAX_PLANS:
+            del self._plans[0]
+        self._plans.append((step, plan))
+        return plan
+
+    @cached_property
+    def plans(self) -> list[Plan]:
+        """Every step of the run that differs from the others."""
+        found: dict[int, Plan] = {}
+        waiting, seen = [0, self._num_steps - 1], set[int]()
+        while waiting:
+            number = waiting.pop()
+            if number in seen or not 0 <= number < self._num_steps:
+                continue
+            seen.add(number)
+            for batches in self._kinds:
+                plan = self.plan(number, batches)
+                found[id(plan)] = plan
+            for step, _ in self._plans:
+                waiting += (n for key in step.asked for n in _around(key) if n not in seen)
+        return list(found.values())
+
+    @cached_property
+    def steady(self) -> Plan:
+        """A step long after the first ones, with all of its samples."""
+        return self.plan(LATE, self._kinds[0])
+
+    # What follows from the operations -----------------------------------------------------------
+
+    @cached_property
+    def _ops(self) -> list[Op]:
+        return [op for plan in (self.setup, *self.plans) for op in flat(plan)]
+
+    @cached_property
+    def called(self) -> list[Called]:
+        """Every collective that the run calls, with every size."""
+        return list(dict.fromkeys(filter(None, map(called_by, self._ops))))
+
+    @cached_property
+    def calls(self) -> list[tuple[str, int]]:
+        """Collectives of all ranks, or of some, by their keys and roots."""
+        named = {several.name for several in self.groups}
+        found = [(c.collective, c.root) for c in self.called if c.group not in named]
+        return list(dict.fromkeys(found))
+
+    @cached_property
+    def groups(self) -> list[ProcessGroups]:
+        """Groups that have collectives of their own."""
+        made = [op for op in self.setup if isinstance(op, NewGroup)]
+        return [
+            ProcessGroups(
+                op.name,
+                np.array(op.ranks, dtype=np.int64),
+                op.stream,
+                tuple(dict.fromkeys(c.collective for c in self.called if c.group == op.name)),
+            )
+            for op in made
+        ]
+
+    @cached_property
+    def partition(self) -> Partition | None:
+        """How parameters and what follows from them are dealt to the ranks; None: not at all."""
+        return next((op.partition for op in self.setup if isinstance(op, Shard)), None)
+
+    @cached_property
+    def scatters(self) -> bool:
+        """Whether rank 0 has the batch of all ranks, and hands out its pieces."""
+        return any(isinstance(op, Batch) and op.root is not None for op in self._ops)
+
+    @cached_property
+    def bucket_room(self) -> float:
+        """What buckets take on a device for good, beside the gradients themselves [bytes]."""
+        reserved = sum(op.nbytes for op in self.setup if isinstance(op, Reserve))
+        return reserved + max(_room(plan) for plan in (*self.plans, self.steady))
+
+    @cached_property
+    def gradients_stay(self) -> bool:
+        """Whether gradients live in buckets, and so keep their memory from step to step."""
+        return any(isinstance(op, Fill) and op.bucket.is_view for op in self._ops)
+
+    @cached_property
+    def keeps_errors(self) -> bool:
+        """Whether a copy of all gradients is kept from step to step, of what they have lost."""
+        return any(
+            (isinstance(op, Split) and op.factoring.error_feedback)
+            or (isinstance(op, Select) and op.selection.error_feedback)
+            for op in flat(self.steady)
+        )
+
+    @cached_property
+    def gathered_elements(self) -> int:
+        """The most elements of units that a rank has gathered at a time, beside its pieces."""
+        now, most, dealt = 0, 0, self.partition
+        if dealt is None:
+            return 0
+        for op in flat(self.steady):
+            if isinstance(op, AllGather) and op.unit is not None:
+                now += dealt.unit_elements(op.unit)
+            elif isinstance(op, Free):
+                now -= dealt.unit_elements(op.unit)
+            most = max(most, now)
+        return most
+
+    @cached_property
+    def bucket_nbytes(self) -> list[int]:
+        """Bytes of each bucket of gradients in a steady micro-step, in the order of launch."""
+        found: list[int] = []
+        for op in flat(self.steady):
+            if isinstance(op, Batch):
+                found = []
+            elif isinstance(op, Take | Reduce | ReduceScatter):
+                found.append(int(op.bucket.nbytes))
+        return found
+
+
+def _around(key: tuple[object, ...]) -> list[int]:
+    """Numbers of steps at which an answer may change."""
+    match key:
+        case ("earlier", int(number)):
+            return [number - 1, number]
+        case ("last_of_period", int(length), int(since)):
+            return [since + length - 2, since + length - 1, since + length]
+    return []
+
+
+def _room(plan: Plan) -> float:
+    """What the buckets of a step take for good, at the fullest of its micro-steps [bytes]."""
+    most, here = 0.0, dict[tuple[str, ...], float]()
+    for op in flat(plan):
+        if isinstance(op, Batch):
+            here = {}
+        elif isinstance(op, Fill):
+            here[op.bucket.names] = op.bucket.room
+            most = max(most, sum(here.values()))
+    return most
