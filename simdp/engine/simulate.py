@@ -10,9 +10,9 @@ import numpy as np
 
 from simdp.collectives.plans import ledger
 from simdp.engine.choice import Planner
-from simdp.engine.clocks import Clock, Fabric, clock_for
+from simdp.engine.clocks.clock import Clock, Fabric, clock_for
+from simdp.engine.clocks.vector import FINE_RANKS
 from simdp.engine.compute import Times
-from simdp.engine.fabrics.vector import FINE_RANKS
 from simdp.engine.neighbourhood import Neighbourhood
 from simdp.engine.network.traffic import Traffic, report
 from simdp.engine.plans import most_transfers, plans_of
