@@ -16,8 +16,8 @@ from simdp.cluster import Cluster
 from simdp.collectives.base import Plan, Round, even_offsets
 from simdp.collectives.closed_forms import ring_all_reduce_time
 from simdp.collectives.ring import RingAllReduce
-from simdp.engine.fabrics.event import EventFabric
-from simdp.engine.fabrics.job import Job
+from simdp.engine.clocks.event import EventFabric
+from simdp.engine.clocks.job import Job
 from simdp.engine.network import Network
 from simdp.engine.network.sharing import shared_link
 from simdp.engine.ops import Launch, Op, Wait, Work

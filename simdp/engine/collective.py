@@ -9,7 +9,7 @@ from simdp.cluster import Cluster
 from simdp.collectives.auto import Auto
 from simdp.collectives.base import Algorithm
 from simdp.engine.choice import Planner, Prediction
-from simdp.engine.clocks import clock_for
+from simdp.engine.clocks.clock import clock_for
 from simdp.engine.network.traffic import LinkUse, link_use
 from simdp.engine.ops import Launch, Wait
 from simdp.engine.slowdown import Slowdown

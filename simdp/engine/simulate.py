@@ -10,12 +10,12 @@ import numpy as np
 
 from simdp.collectives.plans import ledger
 from simdp.engine.choice import Planner
-from simdp.engine.clocks import Clock, Fabric, clock_for
+from simdp.engine.clocks.clock import Clock, Fabric, clock_for
+from simdp.engine.clocks.vector import FINE_RANKS
 from simdp.engine.cohort import Cohort
 from simdp.engine.cohort.keeping import OBSERVED_STEPS
 from simdp.engine.cohort.memory import Ledger
 from simdp.engine.compute import Times
-from simdp.engine.fabrics.vector import FINE_RANKS
 from simdp.engine.neighbourhood import Neighbourhood
 from simdp.engine.network.traffic import Traffic, report
 from simdp.engine.plans import most_transfers, plans_of

@@ -18,10 +18,10 @@ from simdp.collectives.ring import (
     RingReduceScatter,
 )
 from simdp.collectives.tree import TreeAllReduce, TreeReduce
-from simdp.engine.fabrics import recurrences, rings
-from simdp.engine.fabrics.event import EventFabric
-from simdp.engine.fabrics.job import Job
-from simdp.engine.fabrics.vector import VectorFabric
+from simdp.engine.clocks import recurrences, rings
+from simdp.engine.clocks.event import EventFabric
+from simdp.engine.clocks.job import Job
+from simdp.engine.clocks.vector import VectorFabric
 from simdp.engine.network import Connections, Network
 from simdp.engine.network.sharing import shared_link
 from simdp.engine.ops import Launch, Wait, Work

@@ -9,7 +9,7 @@ from sharded_runs import elements, play, sent, spans
 from small_workload import workload
 
 import simdp
-from simdp.engine import clocks
+from simdp.engine.clocks import clock as clocks
 from simdp.errors import ScenarioError
 from simdp.scenario import checked
 from simdp.strategies.hsdp import HSDP

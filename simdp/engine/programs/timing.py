@@ -15,7 +15,7 @@ from simdp.arrays import Floats, Ints
 from simdp.cluster import Cluster
 from simdp.collectives import Collectives, Plan, Wiring
 from simdp.engine.choice import Planner
-from simdp.engine.fabrics.vector import VectorFabric
+from simdp.engine.clocks.vector import VectorFabric
 from simdp.engine.network.sharing import shared_link
 from simdp.engine.slowdown import Slowdown
 from simdp.errors import ProgramError

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from simdp.engine.choice import Planner
-from simdp.engine.clocks import Clock, Fabric
+from simdp.engine.clocks.clock import Clock, Fabric
 from simdp.engine.cohort import Cohort
 from simdp.engine.compute import Times
 from simdp.engine.network.traffic import Traffic

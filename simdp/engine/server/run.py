@@ -7,18 +7,18 @@ from functools import partial
 
 import numpy as np
 
+from simdp.engine.clocks.loop import LAST, Loop, turn_of
+from simdp.engine.clocks.vector import record_meeting
 from simdp.engine.cohort import Cohort
 from simdp.engine.cohort.keeping import OBSERVED_STEPS
-from simdp.engine.fabrics.vector import record_meeting
 from simdp.engine.network.traffic import Traffic
 from simdp.engine.ops import Meet
-from simdp.engine.server.agenda import TAKES, Action, Agenda
 from simdp.engine.server.holdings import Holdings
 from simdp.engine.server.learning import Learning
 from simdp.engine.server.messages import Messages
 from simdp.engine.server.report import Deeds, Step
 from simdp.engine.server.tapes import Tapes, of_rank
-from simdp.engine.server.updates import UPDATES
+from simdp.engine.server.updates import UPDATES, Action
 from simdp.engine.server.workers import Worker
 from simdp.results.trace import COMPUTE_LANE, SETUP, TraceBuilder
 from simdp.strategies.parameter_server import ParameterServer
@@ -78,9 +78,9 @@ class ServerRun:
         self._progress, self.server = progress, strategy.server
         self._tapes, n = Tapes(cohort), cohort.world_size
         self.num_steps = self._tapes.num_steps
-        self._agenda, self._holdings = Agenda(), Holdings(n)
+        self._loop, self._holdings = Loop(), Holdings(n)
         self._messages = Messages(
-            self._agenda,
+            self._loop,
             cohort.launcher.planner.network,
             self.server,
             n,
@@ -112,7 +112,9 @@ class ServerRun:
         for worker in self.workers:
             self._take_model(worker.rank)
             self.pull(worker.rank, 0.0)
-        end = self._agenda.run(lambda: self.updates.are_done and not self._pulling)
+        while self._pulling or not self.updates.are_done:
+            self._loop.step()
+        end = self._loop.now
         for worker in self.workers:  # those who come too late for the last update
             worker.record(self._trace, end)
             worker.pushed(self._trace, end)
@@ -131,7 +133,7 @@ class ServerRun:
         worker.step, worker.batches = step, self._tapes.batches(step)
         self.deeds.begun += 1
         done = worker.play(self._tapes.tape(step), now, self._cohort.slowdown, self._holdings)
-        self._agenda.at(done, partial(self._push, worker), rank)
+        self._loop.in_turn(done, turn_of(rank), self._push, worker)
 
     def _push(self, worker: Worker, now: float) -> None:
         worker.record(self._trace)
@@ -151,7 +153,7 @@ class ServerRun:
             self._give_gradient(worker, now)
         worker.came, worker.pushing = now, None
         if not self._inbox:
-            self._agenda.at(now, self._open, stage=TAKES)
+            self._loop.in_turn(now, LAST, self._open)
         self._inbox.append(worker.rank)
 
     def _open(self, now: float) -> None:
@@ -230,7 +232,7 @@ class ServerRun:
             clock = end
         self.deeds.busy += clock - now
         self._keep_update(workers, now, clock)
-        self._agenda.at(clock, partial(self._updated, workers, done))
+        self._loop.at(clock, self._updated, workers, done)
 
     def _updated(self, workers: Sequence[Worker], done: Action, now: float) -> None:
         self._apply(workers)

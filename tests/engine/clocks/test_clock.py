@@ -14,10 +14,11 @@ import simdp
 from simdp.collectives import FAMILIES
 from simdp.collectives.base import Plan, Round, even_offsets
 from simdp.collectives.ring import RingAllReduce
-from simdp.engine import clocks, network
-from simdp.engine.clocks import clock_for
-from simdp.engine.fabrics.event import EventFabric
-from simdp.engine.fabrics.job import Job
+from simdp.engine import network
+from simdp.engine.clocks import clock as clocks
+from simdp.engine.clocks.clock import clock_for
+from simdp.engine.clocks.event import EventFabric
+from simdp.engine.clocks.job import Job
 from simdp.engine.launcher import _overlapping
 from simdp.engine.network import Network
 from simdp.engine.ops import Launch, Wait, Work
@@ -26,7 +27,7 @@ from simdp.errors import ScenarioError
 from simdp.results.trace import TraceBuilder
 from simdp.scenario.placement import layout
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PARAMETERS = {
     "model": {"kind": "parameters", "num_params": 1_000_000},
     "microbatch": 8,

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from simdp.cluster import Overheads
 from simdp.collectives import Plan
-from simdp.engine.fabrics.vector import VectorFabric
+from simdp.engine.clocks.vector import VectorFabric
 from simdp.engine.network import Network
 from simdp.engine.network.sharing import Routed, common_link, shared_link
 from simdp.engine.network.traffic import Traffic
@@ -83,8 +83,8 @@ class Clock:
     def play(self, script: Iterable[Op]) -> None:
         """Charge the time of everything that a script yields."""
         if self.fabric == "event":
-            from simdp.engine.fabrics.event import EventFabric  # and SimPy with it
-            from simdp.engine.fabrics.job import Job
+            from simdp.engine.clocks.event import EventFabric  # and SimPy with it
+            from simdp.engine.clocks.job import Job
 
             mine = Job(self.network, _by_stream(self.plans), self.slowdown, self.trace)
             others = [

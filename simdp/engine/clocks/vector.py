@@ -14,9 +14,9 @@ import numpy as np
 from simdp.arrays import Floats, Ints
 from simdp.cluster import Overheads
 from simdp.collectives import Part, Plan
-from simdp.engine.fabrics import recurrences, rings
-from simdp.engine.fabrics.recurrences import Pace, Recorder
-from simdp.engine.fabrics.streams import Streams
+from simdp.engine.clocks import recurrences, rings
+from simdp.engine.clocks.recurrences import Pace, Recorder
+from simdp.engine.clocks.streams import Streams
 from simdp.engine.network import Connections, Network
 from simdp.engine.network.sharing import fixed_shares
 from simdp.engine.ops import Feed, Hold, Launch, Meet, Op, Wait, Work

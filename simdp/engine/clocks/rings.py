@@ -14,7 +14,7 @@ import numpy as np
 
 from simdp.arrays import Floats
 from simdp.collectives import Plan
-from simdp.engine.fabrics.recurrences import Pace, Recorder
+from simdp.engine.clocks.recurrences import Pace, Recorder
 from simdp.engine.network import Connections
 
 MAX_SPEEDS = 16
