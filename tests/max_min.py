@@ -110,14 +110,19 @@ def ends(transfers, capacity):
 # Collectives ------------------------------------------------------------------------------------
 
 
-def transfers_of(plan, nbytes, enter, route, first=0):
+def transfers_of(plan, nbytes, enter, route, first=0, behind=()):
     """The transfers of a collective, in the order that the contract of a plan imposes on them.
 
     ``enter`` says when each rank enters [s], and ``route(src, dst)`` gives links, latency [s] and
-    limit [bytes/s] of a connection. Transfers are numbered from ``first`` on. Returns them, and the
-    two vertices of each.
+    limit [bytes/s] of a connection. Transfers are numbered from ``first`` on. A rank does not enter
+    before those of the transfers ``behind`` it are over that it sends or receives: their numbers,
+    each with its two vertices. Returns the transfers, and the two vertices of each.
     """
     found, vertices = [], []
+    earlier_of = defaultdict(list)
+    for number, pair in behind:
+        for vertex in pair:
+            earlier_of[vertex].append(number)
     parts, of_part = plan.everything, []
     chunk_nbytes = nbytes / plan.num_chunks
     for part in parts:
@@ -133,7 +138,7 @@ def transfers_of(plan, nbytes, enter, route, first=0):
                 entered = [enter[v] for v in (src, dst) if v < plan.world_size]
                 links, alpha, limit = route(src, dst)
                 size = chunk_nbytes * len(part.spread) * count
-                after = {*after, *touching[src], *touching[dst]}
+                after = {*after, *touching[src], *touching[dst], *earlier_of[src], *earlier_of[dst]}
                 mine.append(first + len(found))
                 found.append(
                     Transfer(links, alpha, size, max(entered, default=0.0), tuple(after), limit)

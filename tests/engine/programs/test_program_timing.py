@@ -129,7 +129,7 @@ def test_groups_that_share_no_link_take_what_one_takes():
     assert both == one > 0
 
 
-def test_groups_that_share_the_wire_between_nodes_take_twice_as_long():
+def test_groups_that_share_the_wire_between_nodes_take_half_of_it_each_and_their_latency_once():
     cluster = Cluster.model_validate(SWITCH)
 
     def program(rank, groups):
@@ -142,7 +142,9 @@ def test_groups_that_share_the_wire_between_nodes_take_twice_as_long():
 
     one = dist.launch(program, cluster=cluster, args=([[0, 4]],)).simulated_s
     both = dist.launch(program, cluster=cluster, args=([[0, 4], [1, 5]],)).simulated_s
-    assert both == pytest.approx(2 * one, rel=1e-12)
+    # A ring of two: twice half of the buffer; ways of two links inside and two between the nodes.
+    assert one == pytest.approx(2 * (2 * 5e-6 + NBYTES / 2 / 1e9), rel=1e-12)
+    assert both == pytest.approx(2 * (2 * 5e-6 + 2 * NBYTES / 2 / 1e9), rel=1e-12)
 
 
 def test_calls_of_one_group_take_turns():
