@@ -195,7 +195,7 @@ class Group:
                 return None
             nbytes = most_given(call.given)
         served = self._times.served(call.collective, nbytes, call.root)
-        return Course(self.name, self._times, served, nbytes, partial(self._reached, call))
+        return Course(self, self._times, served, nbytes, partial(self._reached, call))
 
     def _values(self, call: Collective, plan: Plan) -> Values:
         """What every place gets, from what all of them hold now."""

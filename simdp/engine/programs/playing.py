@@ -10,7 +10,7 @@ narrowest of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -34,7 +34,7 @@ class Course:
 
     Parameters
     ----------
-    group : str
+    group : hashable
         Whose; collectives of one group follow each other on every rank.
     times : GroupTimes
         Of the group.
@@ -47,7 +47,7 @@ class Course:
     """
 
     def __init__(
-        self, group: str, times: GroupTimes, served: Served, nbytes: float, reached: Reached
+        self, group: Hashable, times: GroupTimes, served: Served, nbytes: float, reached: Reached
     ) -> None:
         self.group, self.times, self.served, self.nbytes = group, times, served, nbytes
         self.reached = reached
@@ -65,7 +65,7 @@ class Course:
 
     def follows(self, other: Course) -> bool:
         """Whether it can be under way with another one, and never on a link at the same time."""
-        return self.group == other.group and self.times.follow(other.served, self.served)
+        return self.group is other.group and self.times.follow(other.served, self.served)
 
 
 class Way(NamedTuple):
@@ -207,7 +207,7 @@ class Playing:
         def left(call: Call, rank: int, instant: float) -> None:
             self.loop.at(instant, self._through, course, place[rank])
 
-        op = Launch(0, course.group, 0, served.placed, course.nbytes, False)
+        op = Launch(0, "", 0, served.placed, course.nbytes, False)
         network = course.times.network
         return self._transfers.call(op, members.tolist(), network, course.group, left)
 

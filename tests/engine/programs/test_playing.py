@@ -7,13 +7,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from simdp.collectives import Collectives
+from simdp.collectives import FAMILIES, Collectives
 from simdp.engine.choice import Planner
-from simdp.engine.programs import playing
-from simdp.engine.programs.calls import Asked, Given
+from simdp.engine.clocks import clock
+from simdp.engine.programs import playing, timing
+from simdp.engine.programs.calls import NOTHING, Asked, Given
 from simdp.engine.programs.runtime import Runtime
+from simdp.scenario.placement import layout
+from simdp.studies.collective import sweep_collective
 from tests import max_min
-from tests.small_networks import FAT_TREE, cluster
+from tests.small_networks import FAT_TREE, between, cluster, serving
 
 N = 8
 DRAGONFLY = {"kind": "dragonfly", "ports_per_router": 2, "routers_per_group": 2}
@@ -35,22 +38,38 @@ def where(topology):
     return cluster(N, TOPOLOGIES[topology])
 
 
-class Reduction:
-    """An all_reduce of a group, which its ranks ask for at some instants."""
+class Collective:
+    """A collective of a group, which its ranks ask for at some instants."""
 
-    def __init__(self, ranks, asked_at, nbytes, algorithm="ring"):
+    def __init__(self, ranks, asked_at, nbytes, algorithm="ring", name="all_reduce"):
         self.ranks, self.asked_at, self.nbytes = ranks, dict(asked_at), nbytes
-        self.algorithm = algorithm
+        self.algorithm, self.name = algorithm, name
 
     def events(self, rank):
         return [self.asked_at[rank]] if rank in self.ranks else []
 
     def issue(self, runtime, rank):
-        group = runtime.group(f"{self.ranks}", self.ranks, self.algorithm)
-        tensor = np.zeros(self.nbytes, np.int8)
-        asked = Asked("all_reduce", "int8", tensor.shape)
-        given = Given((tensor,), (tensor,))
-        return [group.issue(rank, runtime.clock[rank], asked, given, "all_reduce")]
+        group = runtime.group("some", self.ranks, f"{self.ranks}")
+        given = given_to(self.name, self.nbytes, group.place[rank], len(self.ranks))
+        asked = Asked(self.name, "int8", (self.nbytes,))
+        return [group.issue(rank, runtime.clock[rank], asked, given, self.name)]
+
+
+def given_to(collective, nbytes, place, n):
+    """What a rank brings to a collective of a whole buffer; the first rank is the root."""
+    whole, is_root = np.zeros(nbytes, np.int8), place == 0
+    pieces = np.split(whole[: nbytes // n * n], n)
+    return {
+        "all_gather": Given(pieces[:1], pieces),
+        "all_reduce": Given([whole], [whole]),
+        "all_to_all": Given(pieces, pieces),
+        "barrier": NOTHING,
+        "broadcast": Given([whole], []) if is_root else Given([], [whole]),
+        "gather": Given(pieces[:1], pieces if is_root else []),
+        "reduce": Given([whole], [whole] if is_root else []),
+        "reduce_scatter": Given([whole], pieces[:1]),
+        "scatter": Given(pieces if is_root else [], pieces[:1]),
+    }[collective]
 
 
 class Message:
@@ -75,8 +94,11 @@ class Message:
 
 def played(on, things):
     """When each thing is over on each of its ranks, by a rank program."""
-    kinds = {thing.algorithm for thing in things if isinstance(thing, Reduction)} or {"ring"}
-    backends = {kind: Collectives.model_validate({"all_reduce": kind}) for kind in sorted(kinds)}
+    algorithms = {"": {}}
+    for thing in things:
+        if isinstance(thing, Collective):
+            algorithms.setdefault(f"{thing.ranks}", {})[thing.name] = thing.algorithm
+    backends = {name: Collectives.model_validate(served) for name, served in algorithms.items()}
     runtime = Runtime(on, backends, 0, lambda rank: None)
     ends = [{} for _ in things]
 
@@ -108,8 +130,8 @@ def expected(on, things):
         else:
             whole = len(thing.ranks) == on.world_size
             planner = Planner(on, groups=None if whole else np.array([thing.ranks]))
-            asked = Collectives.model_validate({"all_reduce": thing.algorithm}).all_reduce
-            plan = planner.plan(asked, thing.nbytes)
+            served = Collectives.model_validate({thing.name: thing.algorithm})
+            plan = planner.plan(getattr(served, thing.name), thing.nbytes)
             enter = [thing.asked_at.get(rank, 0.0) for rank in range(on.world_size)]
             behind = before.get(thing.ranks, ())
             found, vertices = max_min.transfers_of(plan, thing.nbytes, enter, route, first, behind)
@@ -118,14 +140,18 @@ def expected(on, things):
         transfers += found
         of_thing.append((first, vertices))
     over = max_min.ends(transfers, capacity)
-    ends = []
+    ends, earlier = [], {}
     for thing, (first, vertices) in zip(things, of_thing, strict=True):
         last = max(thing.asked_at.values())  # nobody leaves before all have come
+        if isinstance(thing, Collective):
+            last = max(last, earlier.get(thing.ranks, 0.0))
         found = dict.fromkeys(thing.ranks, last)
         for number, pair in enumerate(vertices, first):
             for rank in pair:
                 found[rank] = max(found.get(rank, 0.0), over[number])
         ends.append({rank: found[rank] for rank in thing.ranks})
+        if isinstance(thing, Collective):
+            earlier[thing.ranks] = max(ends[-1].values())
     return ends
 
 
@@ -144,7 +170,7 @@ def together(instant=0.0, ranks=EVERYONE):
 def test_a_collective_takes_what_max_min_sharing_says(topology, algorithm):
     late = np.random.default_rng(0).exponential(2e-5, N)
     for asked_at in (together(), dict(enumerate(late))):
-        agree(where(topology), [Reduction(EVERYONE, asked_at, 3_000_000, algorithm)])
+        agree(where(topology), [Collective(EVERYONE, asked_at, 3_000_000, algorithm)])
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)
@@ -154,7 +180,7 @@ def test_collectives_of_two_groups_and_messages_share_links_transfer_by_transfer
 ):
     random = np.random.default_rng(1)
     things = [
-        Reduction(ranks, {rank: random.exponential(3e-5) for rank in ranks}, 2_000_000, algorithm)
+        Collective(ranks, {rank: random.exponential(3e-5) for rank in ranks}, 2_000_000, algorithm)
         for ranks in (EVERYONE, (0, 2, 4, 6), (1, 2, 5, 7))
     ]
     things += [Message(k, (k + 3) % N, *random.exponential(6e-5, 2), 10**6) for k in range(N)]
@@ -165,7 +191,7 @@ def test_collectives_of_two_groups_and_messages_share_links_transfer_by_transfer
 def test_calls_of_one_group_follow_each_other_rank_by_rank(algorithm):
     random = np.random.default_rng(2)
     things = [
-        Reduction(EVERYONE, dict(enumerate(random.exponential(3e-5, N))), 10**6, algorithm)
+        Collective(EVERYONE, dict(enumerate(random.exponential(3e-5, N))), 10**6, algorithm)
         for _ in range(3)
     ]
     ordered = [dict(enumerate(np.sort([t.asked_at[r] for t in things]))) for r in range(N)]
@@ -175,13 +201,79 @@ def test_calls_of_one_group_follow_each_other_rank_by_rank(algorithm):
     agree(where("switch"), [*things, Message(3, 4, 5e-5, 5e-5, 10**6)])
 
 
+def test_calls_of_one_group_that_meet_on_links_share_them():
+    # Rank 4 comes late; those who need not wait for it begin the second call before that.
+    first = Collective(EVERYONE, {**together(), 4: 1e-4}, 10**6, "binomial", "reduce")
+    second = Collective(EVERYONE, {**together(), 4: 1e-4}, 10**6)
+    agree(where("fat_tree"), [first, second])
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+@pytest.mark.parametrize("algorithm", ["direct", "pairwise"])
+def test_ranks_that_keep_a_piece_of_their_own_reach_themselves_at_once(topology, algorithm):
+    call = Collective(EVERYONE, together(), 10**6, algorithm, "all_to_all")
+    agree(where(topology), [call, Message(0, 3, 0.0, 0.0, 10**6)])
+
+
 def test_what_nobody_disturbs_is_not_played(monkeypatch):
     monkeypatch.delattr(playing.Playing, "_prepared")
     half = N // 2
     groups = EVERYONE[:half], EVERYONE[half:]
-    things = [Reduction(ranks, together(k * 1e-5, ranks), 10**6) for k, ranks in enumerate(groups)]
-    agree(where("switch"), [*things, Reduction(EVERYONE, together(1.0), 10**6)])
+    things = [Collective(ranks, together(k * 1e-5, ranks), 10**6) for k, ranks in enumerate(groups)]
+    agree(where("switch"), [*things, Collective(EVERYONE, together(1.0), 10**6)])
 
+
+# Collectives by themselves ------------------------------------------------------------------------
+
+TWO_NODES = {
+    "devices_per_node": 4,
+    "inter_node": between("switch", cards=2),
+    "overheads": {"launch": "3 us", "message": "7 us", "compute_slowdown": 0.5},
+}
+
+
+def alone(on, algorithm, nbytes):
+    """What ``simdp collective`` prints [s]."""
+    (curve,) = sweep_collective(algorithm.collective, [algorithm], [on], [nbytes]).curves
+    return curve.points[0].seconds
+
+
+def by_itself(on, algorithm, nbytes, begin=0.0):
+    """The same by a rank program [s]."""
+    call = Collective(EVERYONE, together(begin), nbytes, algorithm, algorithm.collective)
+    return max(played(on, [call])[0].values()) - begin
+
+
+@pytest.mark.parametrize("topology", [*TOPOLOGIES, "two_nodes"])
+def test_a_collective_by_itself_takes_what_simdp_collective_prints(topology):
+    on = cluster(N, "ring", **TWO_NODES) if topology == "two_nodes" else where(topology)
+    algorithms = serving(layout(on))
+    assert {algorithm.collective for algorithm in algorithms} == set(FAMILIES)
+    for algorithm in algorithms:
+        nbytes = 0 if algorithm.collective == "barrier" else 1_600_000
+        found = by_itself(on, algorithm, nbytes)
+        assert found == pytest.approx(alone(on, algorithm, nbytes), rel=1e-12), algorithm
+
+
+@pytest.mark.parametrize("kind", ["ring", "direct", "double_binary_tree"])
+def test_so_does_one_that_begins_later(kind):
+    algorithm = FAMILIES["all_reduce"][kind]()
+    for topology in TOPOLOGIES:
+        expected = alone(where(topology), algorithm, 1_600_000)
+        found = by_itself(where(topology), algorithm, 1_600_000, 0.25)
+        assert found == pytest.approx(expected, abs=0.25 * 1e-12)
+
+
+def test_so_does_one_of_too_many_transfers_to_be_played(monkeypatch):
+    for module in (clock, timing):
+        monkeypatch.setattr(module, "MAX_EVENT_TRANSFERS", 10)
+    monkeypatch.delattr(playing.Playing, "_prepared")
+    algorithm, on = FAMILIES["all_to_all"]["direct"](), where("ring")
+    found = by_itself(on, algorithm, 1_600_000)
+    assert found == pytest.approx(alone(on, algorithm, 1_600_000), rel=1e-12)
+
+
+# Anything, at any time ---------------------------------------------------------------------------
 
 instants = st.sampled_from([0.0, 1e-6, 2e-5, 1e-4]) | st.floats(0, 2e-4)
 
@@ -204,7 +296,7 @@ def reductions(draw):
     ranks = draw(st.sampled_from([EVERYONE, (0, 1, 2, 3), (4, 5, 6, 7), (1, 3, 6), (0, 7)]))
     algorithm = draw(st.sampled_from(["ring", "tree", "double_binary_tree", "naive"]))
     nbytes = draw(st.sampled_from([8, 10**6]) | st.integers(1, 3 * 10**6))
-    return Reduction(ranks, {rank: draw(instants) for rank in ranks}, nbytes, algorithm)
+    return Collective(ranks, {rank: draw(instants) for rank in ranks}, nbytes, algorithm)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
