@@ -100,8 +100,8 @@ def test_messages_that_cross_a_link_at_the_same_time_share_it(run):
             return [(work.wait(), dist.clock())[1] for work in works]
         return None
 
-    one = ALPHA + 8000 / BANDWIDTH
-    assert run(program).values[3] == pytest.approx([2 * one, 2 * one], rel=1e-12)
+    end = ALPHA + 2 * 8000 / BANDWIDTH
+    assert run(program).values[3] == pytest.approx([end, end], rel=1e-12)
 
 
 @pytest.mark.parametrize(

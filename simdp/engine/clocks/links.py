@@ -75,7 +75,7 @@ class Links:
 
     def join(self, route: Route, nbytes: float, arrived: Arrived, *args: Any) -> None:
         """Let bytes flow from now on, and call somebody when all are there; else as `flow`."""
-        if not nbytes:
+        if not nbytes or not len(route):  # nothing to send, or nowhere to go
             self.loop.at(self.loop.now, arrived, *args)
             return
         self._flows.join(route, nbytes, (arrived, args))

@@ -104,17 +104,37 @@ EXCHANGES: dict[str, Callable[[Sequence[Given], Plan, str, int], Values]] = {
 root's place, to what every place gets."""
 
 
-def nbytes_of(collective: str, given: Sequence[Given]) -> float:
+def nbytes_of(collective: str, given: Given, n: int) -> float | None:
     """The whole buffer of a collective, as `simdp.collectives.Algorithm.plan` counts it [bytes].
 
-    An all_to_all whose ranks give away unequal amounts is timed as one of the largest.
+    Parameters
+    ----------
+    collective : str
+        A key of `EXCHANGES`.
+    given : Given
+        What one of the ranks brings.
+    n : int
+        Ranks of the group.
+
+    Returns
+    -------
+    float or None
+        None for an all_to_all whose pieces differ: it is as large as what most is given away, which
+        only all ranks together know.
     """
-    n = len(given)
-    first = sum(array.nbytes for array in given[0].inputs)
+    first = sum(array.nbytes for array in given.inputs)
     if collective in ("all_gather", "gather"):
         return float(n * first)
-    if collective in ("all_to_all", "scatter"):
-        return float(max(sum(array.nbytes for array in each.inputs) for each in given))
+    if collective == "scatter":
+        return float(n * given.outputs[0].nbytes)
     if collective == "broadcast":
-        return float(max(array.nbytes for each in given for array in each.inputs))
+        return float(max(array.nbytes for array in (*given.inputs, *given.outputs)))
+    if collective == "all_to_all":
+        pieces = {array.nbytes for array in (*given.inputs, *given.outputs)}
+        return float(first) if len(pieces) == 1 else None
     return float(first)
+
+
+def most_given(given: Sequence[Given]) -> float:
+    """What the rank gives away that gives most [bytes]."""
+    return float(max(sum(array.nbytes for array in each.inputs) for each in given))
