@@ -1,7 +1,7 @@
 """Exchange: what collectives leave in real arrays, one function per collective.
 
-Sums are those of the plan, to the last bit. Everything else moves whole arrays, whatever the plan;
-``MAX``, ``MIN`` and ``PRODUCT`` are taken in the order of the ranks.
+Reductions are those of the plan, to the last bit. Everything else moves whole arrays, whatever the
+plan.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ from simdp.engine.programs.calls import Given
 from simdp.engine.programs.folding import fold
 
 OPS: dict[str, Any] = {
-    "SUM": None,
-    "AVG": None,
+    "SUM": np.add,
+    "AVG": np.add,
     "MAX": np.maximum,
     "MIN": np.minimum,
     "PRODUCT": np.multiply,
+    "BAND": np.bitwise_and,
+    "BOR": np.bitwise_or,
+    "BXOR": np.bitwise_xor,
 }
-"""Operations of reductions, by torch's names; None is the plan's sum."""
+"""Operations of reductions, by torch's names."""
 
 Values = list[Sequence[Array]]
 """For every place of the group, what its outputs get."""
@@ -39,10 +42,7 @@ def _reduced(given: Sequence[Given], plan: Plan, op: str) -> Array:
     """All ranks' inputs as one, shape `(num_elements,)`."""
     buffers = [_flat(each.inputs) for each in given]
     with np.errstate(all="ignore"):  # as on a GPU, what overflows is inf and nobody is told
-        if OPS[op] is not None:
-            found: Array = OPS[op].reduce(np.stack(buffers), axis=0)
-            return found
-        total = fold(plan, buffers)
+        total = fold(plan, buffers, OPS[op])
         return total / len(given) if op == "AVG" else total
 
 
