@@ -23,6 +23,7 @@ from simdp.steps.facts import Nominal
 from simdp.steps.program import Program
 from simdp.strategies import AnyStrategy, Strategy
 from simdp.workload import Workload
+from simdp.workload.sampling import START, Start
 
 Of = tuple[Cluster, Workload, Strategy]
 
@@ -113,8 +114,8 @@ class Scenario(Spec):
             self._program = known = of, self.program_with(None)
         return known[1]
 
-    def program_with(self, nominal: Nominal | None) -> Program:
-        """What the ranks do, made anew for a strategy that goes by nominal times."""
+    def program_with(self, nominal: Nominal | None, start: Start = START) -> Program:
+        """What the ranks do, made anew: by nominal times, or from another start than the first."""
         cluster, workload = self.cluster, self.workload
         return Program.of(
             self.strategy,
@@ -125,6 +126,7 @@ class Scenario(Spec):
             cluster.overheads,
             lambda: wiring_of(cluster).inter_bandwidth,
             nominal,
+            start,
         )
 
     def measured_scenarios(self) -> tuple[list[Scenario], list[Scenario]]:

@@ -49,6 +49,8 @@ class ServerRun:
         Takes the messages.
     progress : callable, optional
         Called with the number of finished steps.
+    stop_after : int, optional
+        Finished steps after which it stops.
 
     Attributes
     ----------
@@ -71,6 +73,7 @@ class ServerRun:
         trace: TraceBuilder,
         traffic: Traffic,
         progress: Callable[[int], None] | None,
+        stop_after: int | None = None,
     ) -> None:
         strategy = run.scenario.strategy
         assert isinstance(strategy, ParameterServer), "only these have a server"
@@ -88,7 +91,8 @@ class ServerRun:
             traffic,
         )
         self.updates = UPDATES[strategy.updates](strategy, self, n)
-        finished, last = self.updates.finished, self.num_steps - 1
+        self._last = (stop_after or self.num_steps) - 1
+        finished, last = self.updates.finished, self._last
         self.workers = [Worker(rank, finished, last) for rank in range(n)]
         self.deeds = Deeds()
         self._steps: dict[int, Step] = {}
@@ -112,8 +116,11 @@ class ServerRun:
         for worker in self.workers:
             self._take_model(worker.rank)
             self.pull(worker.rank, 0.0)
+        stop = self._last + 1 < self.num_steps
         while self._pulling or not self.updates.are_done:
             self._loop.step()
+            if stop and len(self._run.numbers.records) > self._last:
+                break
         end = self._loop.now
         for worker in self.workers:  # those who come too late for the last update
             worker.record(self._trace, end)
@@ -121,8 +128,7 @@ class ServerRun:
         self._count_pulls()
         self._run.memory.ledger = self._holdings.ledger(self._trace, end)
         if self._learning is not None:
-            self._learning.pull(self.server)
-            self._run.numbers.replicas = self._learning.replicas
+            self._learning.finish(self.server)
         return end
 
     # What workers do ---------------------------------------------------------------------------
@@ -227,7 +233,7 @@ class ServerRun:
             seconds = roofline.moving(nbytes) + launches * roofline.launch
             end = clock + float(seconds[self.server])
             for worker in workers:
-                here = worker.rank, worker.step, COMPUTE_LANE, "update", name
+                here = worker.rank, worker.shown_step, COMPUTE_LANE, "update", name
                 self._trace.add_one(*here, clock, end, nbytes)
             clock = end
         self.deeds.busy += clock - now
