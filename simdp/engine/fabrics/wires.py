@@ -26,8 +26,8 @@ class Wires:
 
     Attributes
     ----------
-    number : list of dict of (int, int) to int
-        Of each line: numbers of connections by source and destination.
+    number : list of dict of (int, int, int) to int
+        Of each line: numbers of connections by source, destination and channel.
     alpha, bandwidth : list of float
         Of each connection: the latency of its route [s], what it lets through [bytes/s].
     own : list of bool
@@ -43,27 +43,30 @@ class Wires:
     """
 
     def __init__(self, cluster: Cluster, lines: Sequence[tuple[Network, list[Part], int]]) -> None:
-        self.number: list[dict[tuple[int, int], int]] = []
+        self.number: list[dict[tuple[int, int, int], int]] = []
         self.alpha: list[float] = []
         self.bandwidth: list[float] = []
         routes: list[Ints] = []
         self._overtaken: list[bool] = []
         for network, parts, num_ranks in lines:
-            known: dict[tuple[int, int], int] = {}
+            known: dict[tuple[int, int, int], int] = {}
             for part in parts:
                 c = network.of_part(part)
                 links = c.links.reshape(c.src.size, c.links.shape[-1])
-                columns = (c.src, c.dst, c.alpha, c.bandwidth, overtaken(part, c, num_ranks))
+                channels = np.broadcast_to(c.places[:, 2:], c.src.shape)
+                caught = overtaken(part, c, num_ranks)
+                columns = (c.src, c.dst, channels, c.alpha, c.bandwidth, caught)
                 rows = zip(*(column.reshape(-1).tolist() for column in columns), strict=True)
-                for i, (src, dst, alpha, bandwidth, late) in enumerate(rows):
-                    if (src, dst) not in known:
-                        known[src, dst] = len(routes)
+                for i, (src, dst, channel, alpha, bandwidth, late) in enumerate(rows):
+                    key = (src, dst, channel)
+                    if key not in known:
+                        known[key] = len(routes)
                         routes.append(links[i][links[i] >= 0])
                         self.alpha.append(alpha)
                         self.bandwidth.append(bandwidth)
                         self._overtaken.append(late)
                     elif late:
-                        self._overtaken[known[src, dst]] = True
+                        self._overtaken[known[key]] = True
             self.number.append(known)
         self._lay(cluster, routes)
 

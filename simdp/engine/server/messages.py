@@ -88,7 +88,7 @@ class Messages:
         if src == dst:
             self._agenda.at(now, arrived, src)
             return
-        wire = self._wires.number[self._number[src, dst]][src, dst]
+        wire = self._wires.number[self._number[src, dst]][src, dst, 0]
         done = partial(self._count, self._plans[self._number[src, dst]], step, nbytes, arrived)
         begin = now + self._before + self._wires.alpha[wire]
         if self._wires.own[wire] or not nbytes:
