@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from simdp.arrays import Floats
 from simdp.collectives.plans import ledger
 from simdp.engine.choice import Planner
-from simdp.engine.clocks import Clock, Fabric, clock_for
+from simdp.engine.clocks import FIXED_SHARES, Clock, Fabric, clock_for
 from simdp.engine.cohort import Cohort
 from simdp.engine.cohort.keeping import OBSERVED_STEPS
 from simdp.engine.cohort.memory import Ledger
@@ -194,29 +195,33 @@ def _result(scenario: Scenario, played: Played, builder: TraceBuilder) -> Result
         trace=trace,
         replicas=cohort.replicas.state_dicts() if cohort.replicas else None,
         outputs=cohort.outputs if cohort.infers and cohort.replicas else None,
-        network=_network(cohort, clock, traffic, found["step_time_s"], found["simulated_s"]),
+        network=_network(cohort, clock, traffic, metrics.step_ends(trace, n, len(records))),
         server=server,
     )
 
 
-def _network(
-    cohort: Cohort, clock: Clock, traffic: Traffic, step_time: float, simulated: float
-) -> dict[str, Any]:
+def _network(cohort: Cohort, clock: Clock, traffic: Traffic, ends: Floats) -> dict[str, Any]:
     """What crossed the links in a steady step, and who decided what.
 
-    Of neighbours, what they moved in the whole time, as far as it falls on a step.
+    A step takes from the first rank that begins it to the last one that ends it. Of neighbours,
+    what they moved in the whole time, as far as it falls on a step. `ends` as from
+    `metrics.step_ends`.
     """
     num_steps = len(cohort.records)
     first = metrics.num_warm_up(num_steps)
     moved = traffic.per_step(first, num_steps - first)
-    share = step_time / simulated if simulated else 0.0
+    seconds = float(ends[:, -1].max() - ends[:, first].min()) / (num_steps - first)
+    share = seconds / float(ends.max()) if seconds else 0.0
     others = [
         (other.network, {plan: nbytes * share for plan, nbytes in other.traffic.done.items()})
         for other in clock.others
     ]
+    used = report(clock.network, moved, seconds, others, clock.fabric == FIXED_SHARES)
+    if traffic.timed:
+        used["num_links_used"] = None  # those of the plan need not be those of the collective
     return {
         "fabric": clock.fabric,
         "why": clock.why,
-        **report(clock.network, moved, step_time, others),
+        **used,
         "chosen": cohort.launcher.chosen(),
     }
