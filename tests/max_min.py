@@ -160,17 +160,19 @@ def _in_order(plan, first):
         lands = []
         counts = np.broadcast_to(turn.num_chunks, turn.src.shape).tolist()
         to = turn.chunk if turn.to is None else turn.to
-        columns = (turn.src.tolist(), turn.dst.tolist(), turn.chunk.tolist(), to.tolist(), counts)
-        for src, dst, chunk, where, count in zip(*columns, strict=True):
+        channels = np.broadcast_to(turn.channel, turn.src.shape).tolist()
+        ends, chunks = (turn.src.tolist(), turn.dst.tolist()), (turn.chunk.tolist(), to.tolist())
+        columns = (*ends, channels, *chunks, counts)
+        for src, dst, channel, chunk, where, count in zip(*columns, strict=True):
             if plan.order == "rank":
                 leaves = arrives = [src, dst]
             else:
                 leaves = [(src, chunk + k * turn.stride) for k in range(count)]
                 arrives = [(dst, where + k * turn.stride) for k in range(count)]
             after = {before for place in leaves for before in landed[place]}
-            if (src, dst) in last_on:
-                after.add(last_on[src, dst])
-            last_on[src, dst] = number
+            if (src, dst, channel) in last_on:
+                after.add(last_on[src, dst, channel])
+            last_on[src, dst, channel] = number
             lands.append((arrives, number))
             yield src, dst, count, after
             number += 1

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from simdp.arrays import Floats
 from simdp.collectives.plans import ledger
 from simdp.engine.choice import Planner
-from simdp.engine.clocks.clock import Clock, Fabric, clock_for
+from simdp.engine.clocks.clock import FIXED_SHARES, Clock, Fabric, clock_for
 from simdp.engine.clocks.vector import FINE_RANKS
 from simdp.engine.compute import Times
 from simdp.engine.neighbourhood import Neighbourhood
@@ -208,36 +209,34 @@ def _result(
         trace=trace,
         replicas=replicas.state_dicts() if replicas else None,
         outputs=numbers.outputs or None,
-        network=_network(
-            run, clock, traffic, len(charged), found["step_time_s"], found["simulated_s"]
-        ),
+        network=_network(run, clock, traffic, metrics.step_ends(trace, n, len(charged))),
         server=server,
         state=run.state(found["simulated_s"]) if keep_state else None,
     )
 
 
-def _network(
-    run: Run,
-    clock: Clock,
-    traffic: Traffic,
-    num_steps: int,
-    step_time: float,
-    simulated: float,
-) -> dict[str, Any]:
+def _network(run: Run, clock: Clock, traffic: Traffic, ends: Floats) -> dict[str, Any]:
     """What crossed the links in a steady step, and who decided what.
 
-    Of neighbours, what they moved in the whole time, as far as it falls on a step.
+    A step takes from the first rank that begins it to the last one that ends it. Of neighbours,
+    what they moved in the whole time, as far as it falls on a step. `ends` as from
+    `metrics.step_ends`.
     """
+    num_steps = ends.shape[1] - 1
     first = metrics.num_warm_up(num_steps)
     moved = traffic.per_step(first, num_steps - first)
-    share = step_time / simulated if simulated else 0.0
+    seconds = float(ends[:, -1].max() - ends[:, first].min()) / (num_steps - first)
+    share = seconds / float(ends.max()) if seconds else 0.0
     others = [
         (other.network, {plan: nbytes * share for plan, nbytes in other.traffic.done.items()})
         for other in clock.others
     ]
+    used = report(clock.network, moved, seconds, others, clock.fabric == FIXED_SHARES)
+    if traffic.timed:
+        used["num_links_used"] = None  # those of the plan need not be those of the collective
     return {
         "fabric": clock.fabric,
         "why": clock.why,
-        **report(clock.network, moved, step_time, others),
+        **used,
         "chosen": run.launcher.chosen(),
     }

@@ -228,23 +228,6 @@ def test_these_share_no_link_behind_a_switch(family, kind):
     assert shared_link(Network(where), [plan]) is None
 
 
-@pytest.mark.parametrize("kind", ["ring", "tree", "hierarchical", "halving_doubling", "direct"])
-def test_fixed_shares_are_exact_where_equal_ranks_arrive_together(kind):
-    """One network card for four ranks: each gets a quarter of it, or the tree's ranks a half."""
-    link = {"alpha": "9 us", "bandwidth": "11 GB/s"}
-    inter = {"topology": "switch", "link": link, "links_per_node": 1}
-    where = cluster(16, "switch", devices_per_node=4, inter_node=inter)
-    plan = FAMILIES["all_reduce"][kind]().plan(layout(where), 4e6)
-    network = Network(where)
-    fixed = VectorFabric(network, Slowdown(where, 0), TraceBuilder(), fixed=True)
-    found = fixed.times(plan, 4e6, np.zeros(16)).max()
-    exact = duration("event", where, plan, 4e6)
-    if kind == "tree":  # its ranks do not send all at once, so that a fixed share wastes some
-        assert exact < found < 4 * exact
-    else:
-        assert found == pytest.approx(exact, rel=1e-9)
-
-
 # Rings in closed form ----------------------------------------------------------------------------
 
 

@@ -25,7 +25,7 @@ Plans = Sequence[Plan] | Mapping[int, Sequence[Plan]]
 """Plans that a script may launch, by communication stream where there are several."""
 
 FIXED_SHARES = "fixed-share vector"
-"""The vectorised fabric where links are shared; see `simdp.engine.network.sharing.fixed_shares`."""
+"""The vectorised fabric where links are shared; see `simdp.engine.network.lockstep`."""
 
 MAX_EVENT_TRANSFERS = 500_000
 """A collective of more transfers than these would keep the event fabric busy for ten seconds."""
@@ -197,7 +197,8 @@ def _choice(
         return "event", f"{shared} is shared with a neighbour"
     most = count()
     if most > MAX_EVENT_TRANSFERS:
-        return FIXED_SHARES, f"{shared} is shared, by a collective of {most:,} transfers"
+        large = f"by a collective of {most:,} transfers"
+        return FIXED_SHARES, f"{shared} is shared, {large}; fixed shares err by up to 20 %"
     return "event", f"{shared} is shared"
 
 

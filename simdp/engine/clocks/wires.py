@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
+import numpy as np
+
 from simdp.arrays import Ints
 from simdp.collectives import Part
 from simdp.engine.clocks.links import Links, Route
 from simdp.engine.network import Network
 from simdp.engine.network.sharing import overtaken
 
-Numbers = dict[tuple[int, int], int]
-"""Numbers of connections by source and destination."""
+Numbers = dict[tuple[int, int, int], int]
+"""Numbers of connections by source, destination and channel."""
 
 
 class Wires:
@@ -59,24 +61,26 @@ class Wires:
 
         Returns
         -------
-        dict of (int, int) to int
+        dict of (int, int, int) to int
             All of the line.
         """
         known = self._lines.setdefault(line, {})
         c = network.of_part(part)
         links: Ints = c.links.reshape(c.src.size, c.links.shape[-1])
-        columns = (c.src, c.dst, c.alpha, c.bandwidth, overtaken(part, c, num_ranks))
+        channels = np.broadcast_to(c.places[:, 2:], c.src.shape)
+        late = overtaken(part, c, num_ranks)
+        columns = (c.src, c.dst, channels, c.alpha, c.bandwidth, late)
         rows = zip(*(column.reshape(-1).tolist() for column in columns), strict=True)
-        for i, (src, dst, alpha, bandwidth, late) in enumerate(rows):
-            number = known.get((src, dst))
+        for i, (src, dst, channel, alpha, bandwidth, is_late) in enumerate(rows):
+            number = known.get((src, dst, channel))
             if number is None:
-                known[src, dst] = len(self.route)
+                known[src, dst, channel] = len(self.route)
                 self.route.append(self._links.route(links[i], bandwidth))
                 self.alpha.append(alpha)
                 self.bandwidth.append(bandwidth)
-                self._overtaken.append(late)
+                self._overtaken.append(is_late)
                 self.own.append(False)
-            elif late:
+            elif is_late:
                 self._overtaken[number] = True
         return known
 

@@ -66,7 +66,7 @@ class Messages:
         self._links = Links(loop, network.cluster)
         self._wires = Wires(self._links)
         self._wire = {
-            pair: self._wires.lay(pair, network, plan.everything[0], world_size)[pair]
+            pair: self._wires.lay(pair, network, plan.everything[0], world_size)[*pair, 0]
             for pair, plan in zip(pairs, self._plans, strict=True)
         }
         self._wires.find_owners()
