@@ -46,8 +46,8 @@ class Launcher:
     ----------
     num_calls : int
         Collectives started so far.
-    told : dict of (str, float) to float
-        What the cost was asked, a collective and its size [bytes], and what it told [s].
+    foretold : bool
+        Whether somebody asked what a collective would take.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Launcher:
         self._planners: dict[str | None, Planner] = {None: planner}
         self._streams: dict[str | None, int] = {None: 0}
         self.num_calls = 0
-        self.told: dict[tuple[str, float], float] = {}
+        self.foretold = False
         cluster = planner.cluster
         self._wirings: dict[str | None, Wiring] | None = None
         if collectives.cost.timed:
@@ -159,6 +159,7 @@ class Launcher:
 
     def predicted(self, collective: str, nbytes: float) -> float:
         """What a collective takes if every rank enters at once, with nothing beside it [s]."""
+        self.foretold = True
         seconds = self._seconds(self.plan(collective, nbytes), nbytes)
         if seconds is None:
             seconds = self.planner.seconds(getattr(self.collectives, collective), nbytes)
@@ -176,9 +177,7 @@ class Launcher:
         """How long a collective takes, where its cost tells [s]."""
         if self._wirings is None:
             return None
-        seconds = self.collectives.cost.seconds(plan.collective, nbytes, self._wirings[group])
-        self.told[plan.collective, nbytes] = seconds
-        return seconds
+        return self.collectives.cost.seconds(plan.collective, nbytes, self._wirings[group])
 
 
 def _longest_chain(plan: Plan) -> int:

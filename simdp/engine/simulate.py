@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ from simdp.engine.compute import Times
 from simdp.engine.fabrics.vector import FINE_RANKS
 from simdp.engine.neighbourhood import Neighbourhood
 from simdp.engine.network.traffic import Traffic, report
+from simdp.engine.ops import Op
 from simdp.engine.plans import most_transfers, plans_of
 from simdp.engine.played import Played
 from simdp.engine.server import play_with_server
@@ -25,9 +26,11 @@ from simdp.engine.slowdown import Slowdown
 from simdp.results import metrics
 from simdp.results.memory import summed
 from simdp.results.result import Result
-from simdp.results.trace import TraceBuilder
+from simdp.results.trace import SETUP, TraceBuilder
 from simdp.scenario import Scenario
 from simdp.strategies.memory import fits
+
+Listen = Callable[[Iterator[Op]], Iterator[Op]]
 
 MAX_PROVED = 128
 """A proof takes memory that grows as the cube of the ranks; a plan does not change its nature."""
@@ -80,6 +83,7 @@ def play(
     fabric: Fabric = "auto",
     progress: Callable[[int], None] | None = None,
     times: Times | None = None,
+    listen: Listen | None = None,
 ) -> Played:
     """Play a scenario, and leave what happened to who asks for it.
 
@@ -91,8 +95,13 @@ def play(
         Takes the spans.
     times : Times, optional
         As for `Cohort`.
+    listen : callable, optional
+        Is given the script, and passes it on, where ranks play one together. Who listens asks for
+        times alone: memory is not followed.
     """
-    return PLAYERS[scenario.strategy.player](scenario, trace, fabric, progress, times)
+    if scenario.strategy.player == "server":
+        return play_with_server(scenario, trace, fabric, progress, times)
+    return _play_together(scenario, trace, fabric, progress, times, listen)
 
 
 def _play_together(
@@ -101,6 +110,7 @@ def _play_together(
     fabric: Fabric,
     progress: Callable[[int], None] | None,
     times: Times | None,
+    listen: Listen | None,
 ) -> Played:
     """All ranks go in step, and meet in collectives."""
     traffic = Traffic()
@@ -121,12 +131,11 @@ def _play_together(
         scenario.collectives.cost.timed,
     )
     cohort.shows_memory = clock.fabric == "event" or cohort.world_size <= FINE_RANKS
-    clock.play(traffic.watch(cohort.run(progress)))
+    if listen is not None:
+        cohort.observed_steps = SETUP
+    script = traffic.watch(cohort.run(progress))
+    clock.play(script if listen is None else listen(script))
     return Played(cohort, clock, traffic)
-
-
-PLAYERS = {"cohort": _play_together, "server": play_with_server}
-"""Who plays a run, by ``player`` of its strategy."""
 
 
 def memory_needed(scenario: Scenario) -> Ledger:

@@ -63,8 +63,8 @@ class Scenario(Spec):
     measured: Measured | None = None
 
     _base: Path = PrivateAttr(default=Path())
-    _written: Raw = PrivateAttr(default_factory=dict)
-    _measured: list[Scenario] = PrivateAttr(default_factory=list)
+    _written: Raw = PrivateAttr(default={})
+    _measured: list[Scenario] = PrivateAttr(default=[])
 
     @field_validator("name")
     @classmethod

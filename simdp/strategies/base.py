@@ -79,7 +79,10 @@ class Strategy(Spec):
     """Whether all devices are of one process, whose only model is on device 0."""
 
     player: ClassVar[str] = "cohort"
-    """Who plays it, a key of `simdp.engine.simulate.PLAYERS`."""
+    """Who plays it: a ``cohort`` in step, or a ``server``; see `simdp.engine.simulate.play`."""
+
+    looks_ahead: ClassVar[bool] = False
+    """Whether what it sends when follows from times that it foresees."""
 
     @abstractmethod
     def setup(self, rank: Rank) -> Script:

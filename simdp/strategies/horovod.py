@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
 
@@ -68,6 +68,8 @@ class Horovod(Strategy):
     weight_by_shard : bool
         Weight each rank's loss by its share of what counts, as for ``ddp``.
     """
+
+    looks_ahead: ClassVar[bool] = True
 
     kind: Literal["horovod"] = "horovod"
     fusion_threshold: Bytes = 64.0 * MiB

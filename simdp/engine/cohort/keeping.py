@@ -38,6 +38,8 @@ class Keeping:
     shows_memory : bool
         Whether the script tells the clock too, which knows when. An op passes through all of the
         script's generators: of thousands of ranks nobody looks at memory that closely.
+    observed_steps : int
+        In how many steps memory is accounted for.
     """
 
     scenario: Scenario
@@ -46,11 +48,13 @@ class Keeping:
     graph: Graph
     ledger: Ledger
     shows_memory: bool
+    observed_steps: int
     _batches: StepBatches
     _sizes: dict[str, int]
 
     def _prepare_keeping(self) -> None:
         self.ledger, self.shows_memory = Ledger(self.world_size), True
+        self.observed_steps = OBSERVED_STEPS
         self._has_gradient: set[str] = set()
         self._has_state = False
         self._temporaries: float | Floats = 0.0
@@ -71,7 +75,7 @@ class Keeping:
     @property
     def observed(self) -> bool:
         """Whether memory is accounted for in the current step."""
-        return self.step < OBSERVED_STEPS
+        return self.step < self.observed_steps
 
     def hold(self, part: str, nbytes: float | Floats) -> Script:
         """See `simdp.strategies.base.Rank`."""
