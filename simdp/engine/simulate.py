@@ -16,12 +16,10 @@ from simdp.engine.cohort.keeping import OBSERVED_STEPS
 from simdp.engine.cohort.memory import Ledger
 from simdp.engine.compute import Times
 from simdp.engine.fabrics.vector import FINE_RANKS
-from simdp.engine.neighbourhood import Neighbourhood
 from simdp.engine.network.traffic import Traffic, report
 from simdp.engine.ops import Op
 from simdp.engine.plans import most_transfers, plans_of
 from simdp.engine.played import Played
-from simdp.engine.server import play_with_server
 from simdp.engine.slowdown import Slowdown
 from simdp.results import metrics
 from simdp.results.memory import summed
@@ -100,6 +98,8 @@ def play(
         times alone: memory is not followed.
     """
     if scenario.strategy.player == "server":
+        from simdp.engine.server import play_with_server  # few runs need it
+
         return play_with_server(scenario, trace, fabric, progress, times)
     return _play_together(scenario, trace, fabric, progress, times, listen)
 
@@ -115,7 +115,11 @@ def _play_together(
     """All ranks go in step, and meet in collectives."""
     traffic = Traffic()
     slowdown = Slowdown(scenario.cluster, scenario.seed)
-    others = Neighbourhood(scenario) if scenario.neighbours else None
+    others = None
+    if scenario.neighbours:
+        from simdp.engine.neighbourhood import Neighbourhood  # few runs need it
+
+        others = Neighbourhood(scenario)
     planner = Planner(scenario.cluster, others.network if others else None)
     cohort = Cohort(scenario, slowdown, planner, times)
     plans = plans_of(scenario, planner)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from simdp.arrays import Floats
-from simdp.cluster.stragglers.pause import Pause
 from simdp.engine.fabrics.vector import VectorFabric
 from simdp.engine.ops import Feed, Hold, Launch, Meet, Op, Wait, Work
 from simdp.engine.simulate import play
@@ -182,7 +182,7 @@ class Stopwatch:
         before, after = a.cluster.overheads, b.cluster.overheads
         if before.hook != after.hook and (a.strategy.looks_ahead or not before.hook):
             return False
-        beside = {**NETWORK, "stragglers": [], "overheads": None}
+        beside: dict[str, Any] = {**NETWORK, "stragglers": [], "overheads": None}
         if a.cluster.model_copy(update=beside) != b.cluster.model_copy(update=beside):
             return False
         if before.model_copy(update=CHARGED_ANEW) != after.model_copy(update=CHARGED_ANEW):
@@ -191,4 +191,4 @@ class Stopwatch:
             return False  # a strategy may read this
         stragglers = [*a.cluster.stragglers, *b.cluster.stragglers]
         alike = a.cluster.stragglers == b.cluster.stragglers
-        return alike or not any(isinstance(one, Pause) for one in stragglers)
+        return alike or not any(one.kind == "pause" for one in stragglers)

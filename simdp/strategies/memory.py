@@ -6,17 +6,18 @@ import os
 from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from simdp.cluster import Cluster
 from simdp.cluster.allocators import Allocator
 from simdp.strategies.base import Strategy
-from simdp.strategies.data_parallel import BUFFER_NBYTES
-from simdp.strategies.fsdp import FullySharded
-from simdp.strategies.partition import Partition
 from simdp.workload import Workload
 from simdp.workload.lifetimes import lifetimes
 from simdp.workload.optimizers import Optimizer
 from simdp.workload.sampling import chunk_sizes
+
+if TYPE_CHECKING:
+    from simdp.strategies.partition import Partition
 
 INTEGER_ITEMSIZE = 8
 """Tokens, class indices and counters are int64, as torch's are."""
@@ -125,6 +126,8 @@ def host_memory_needed(
     has_server = strategy.player == "server"  # its workers are served one after the other
     passing = max(_host_passing(workload, world_size, cores, has_server), compared)
     if strategy.one_process and workload.mode == "training":
+        from simdp.strategies.data_parallel import BUFFER_NBYTES
+
         # Every forward broadcasts the weights, piece by piece, to those that have samples.
         active = max(1, sum(size > 0 for size in largest_microbatches(workload, world_size)))
         passing += active * min(whole / world_size, BUFFER_NBYTES)
@@ -155,6 +158,8 @@ def _host_dealt(
     if dealt.kept.gradients:
         return [cut, kept + 2 * whole + passing]  # with the buffers in which they travel
     units = [world_size * itemsize * dealt.unit_elements(i) for i in range(len(dealt.units))]
+    from simdp.strategies.fsdp import FullySharded
+
     gathered = 0.0
     if isinstance(strategy, FullySharded):
         # The root, the unit at work, and the next one.
