@@ -134,6 +134,8 @@ class one_of:  # noqa: N801  reads as a word in annotations
         The kind of a mapping that names none, such as ``{overlap: false}``.
     presets : mapping of str to mapping, optional
         Names that stand for a kind with some of its keys; keys written beside the name win.
+    shared : bool
+        Make one member of equal values, so that what it works out of itself is worked out once.
 
     A kind may be spelled as torch spells its classes: case, ``-`` and ``_`` do not matter.
     """
@@ -144,9 +146,11 @@ class one_of:  # noqa: N801  reads as a word in annotations
         table: Mapping[str, type[Spec]],
         default: str | None = None,
         presets: Mapping[str, Mapping[str, Any]] | None = None,
+        shared: bool = False,
     ) -> None:
         self.family, self.table, self.default = family, table, default
         self.presets = presets or {}
+        self._made: dict[str, Spec] | None = {} if shared else None
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
@@ -165,7 +169,14 @@ class one_of:  # noqa: N801  reads as a word in annotations
         kind = value.kind if isinstance(value, Spec) else value["kind"]  # type: ignore[attr-defined]
         if kind not in self.table:
             raise problem(unknown_name(self.family, kind, sorted({*self.table, *self.presets})))
-        return self.table[kind].model_validate(value, context=info.context)
+        if self._made is None or isinstance(value, Spec):
+            return self.table[kind].model_validate(value, context=info.context)
+        key = repr(value)
+        if key not in self._made:
+            if len(self._made) >= MAX_SHARED:
+                self._made.clear()
+            self._made[key] = self.table[kind].model_validate(value, context=info.context)
+        return self._made[key]
 
     def member(self, value: Any) -> type[Spec] | None:
         """The class that a value names, as in a file or made; None where it names none."""
@@ -234,6 +245,9 @@ class from_catalogue:  # noqa: N801
             raise problem(unknown_name(self.family, value, self.names()))
         return {"name": value, **self.read(value)}
 
+
+MAX_SHARED = 64
+"""Members of a family that are kept for values to come; a sweep has few models."""
 
 SMALLEST, LARGEST = 1e-30, 1e30
 """Quantities in SI units lie between these, or are 0. Far beyond them sums, products

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import numpy as np
 
 from simdp.arrays import Ints
 from simdp.cluster import Cluster
 from simdp.collectives import Layout, Plan
-from simdp.collectives.auto import Auto
 from simdp.collectives.base import Algorithm
 from simdp.collectives.plans.parts import in_groups
 from simdp.engine.clocks.vector import VectorFabric
@@ -20,12 +19,20 @@ from simdp.engine.slowdown import Slowdown
 from simdp.results.trace import TraceBuilder
 from simdp.scenario.placement import among_others, group_layout, layout
 
+if TYPE_CHECKING:
+    from simdp.collectives.auto import Auto
+
 MAX_PREDICTED = 500_000
 """Transfers of a candidate; its prediction then takes some tens of milliseconds."""
 
 
 MAX_EXACT = 70_000
 """Transfers of a candidate that the event fabric may time, in half a second at most."""
+
+
+def is_auto(asked: Algorithm) -> TypeGuard[Auto]:
+    """Whether the algorithm is left to us."""
+    return asked.kind == "auto"
 
 
 class Prediction(NamedTuple):
@@ -85,7 +92,7 @@ class Planner:
 
     def algorithm(self, asked: Algorithm, nbytes: float, root: int = 0) -> Algorithm:
         """The algorithm that serves a size: the one asked for, or the fastest candidate."""
-        if not isinstance(asked, Auto):
+        if not is_auto(asked):
             return asked
         key = (asked, nbytes, root)
         if key not in self._chosen:

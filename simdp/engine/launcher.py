@@ -41,8 +41,6 @@ class Launcher:
     ----------
     num_calls : int
         Collectives started so far.
-    told : dict of (str, float) to float
-        What the cost was asked, a collective and its size [bytes], and what it told [s].
     """
 
     def __init__(
@@ -52,7 +50,6 @@ class Launcher:
         self._planners: dict[Group, Planner] = {None: planner}
         self._streams: dict[Group, int] = {None: 0}
         self.num_calls = 0
-        self.told: dict[tuple[str, float], float] = {}
         cluster = planner.cluster
         self._wirings: dict[Group, Wiring] | None = None
         if collectives.cost.timed:
@@ -169,9 +166,7 @@ class Launcher:
         """How long a collective takes, where its cost tells [s]."""
         if self._wirings is None:
             return None
-        seconds = self.collectives.cost.seconds(plan.collective, nbytes, self._wirings[group])
-        self.told[plan.collective, nbytes] = seconds
-        return seconds
+        return self.collectives.cost.seconds(plan.collective, nbytes, self._wirings[group])
 
 
 def _longest_chain(plan: Plan) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -14,22 +14,23 @@ from simdp.engine.choice import Planner
 from simdp.engine.clocks.clock import FIXED_SHARES, Clock, Fabric, clock_for
 from simdp.engine.clocks.vector import FINE_RANKS
 from simdp.engine.compute import Times
-from simdp.engine.neighbourhood import Neighbourhood
 from simdp.engine.network.traffic import Traffic, report
+from simdp.engine.ops import Op
 from simdp.engine.plans import most_transfers, plans_of
 from simdp.engine.played import Played
 from simdp.engine.readers.ledger import Ledger
 from simdp.engine.readers.memory import OBSERVED_STEPS
 from simdp.engine.run import Run
-from simdp.engine.server import play_with_server
 from simdp.engine.slowdown import Slowdown
 from simdp.engine.state import WHOLE, Segment, State, segment_of
 from simdp.results import metrics
 from simdp.results.memory import summed
 from simdp.results.result import Result
-from simdp.results.trace import TraceBuilder
+from simdp.results.trace import SETUP, TraceBuilder
 from simdp.scenario import Scenario
 from simdp.strategies.memory import fits
+
+Listen = Callable[[Iterator[Op]], Iterator[Op]]
 
 MAX_PROVED = 128
 """A proof takes memory that grows as the cube of the ranks; a plan does not change its nature."""
@@ -95,6 +96,7 @@ def play(
     progress: Callable[[int], None] | None = None,
     times: Times | None = None,
     segment: Segment = WHOLE,
+    listen: Listen | None = None,
 ) -> Played:
     """Play a scenario, and leave what happened to who asks for it.
 
@@ -106,9 +108,15 @@ def play(
         Takes the spans.
     times, segment
         As for `Run`.
+    listen : callable, optional
+        Is given the script, and passes it on, where ranks play one together. Who listens asks for
+        times alone: memory is not followed.
     """
-    play_it = PLAYERS[scenario.strategy.player]
-    return play_it(scenario, trace, fabric, progress, times, segment)
+    if scenario.strategy.player == "server":
+        from simdp.engine.server import play_with_server  # few runs need it
+
+        return play_with_server(scenario, trace, fabric, progress, times, segment)
+    return _play_together(scenario, trace, fabric, progress, times, segment, listen)
 
 
 def _play_together(
@@ -118,11 +126,16 @@ def _play_together(
     progress: Callable[[int], None] | None,
     times: Times | None,
     segment: Segment,
+    listen: Listen | None,
 ) -> Played:
     """All ranks go in step, and meet in collectives."""
     traffic = Traffic()
     slowdown = Slowdown(scenario.cluster, scenario.seed)
-    others = Neighbourhood(scenario) if scenario.neighbours else None
+    others = None
+    if scenario.neighbours:
+        from simdp.engine.neighbourhood import Neighbourhood  # few runs need it
+
+        others = Neighbourhood(scenario)
     planner = Planner(scenario.cluster, others.network if others else None)
     run = Run(scenario, slowdown, planner, times, segment)
     plans = plans_of(scenario, planner)
@@ -138,12 +151,11 @@ def _play_together(
         scenario.collectives.cost.timed,
     )
     run.shows_memory = clock.fabric == "event" or run.world_size <= FINE_RANKS
-    clock.play(traffic.watch(run.script(progress)))
+    if listen is not None:
+        run.memory.observed_steps = SETUP
+    script = traffic.watch(run.script(progress))
+    clock.play(script if listen is None else listen(script))
     return Played(run, clock, traffic)
-
-
-PLAYERS: dict[str, Callable[..., Played]] = {"together": _play_together, "server": play_with_server}
-"""Who plays a run, by ``player`` of its strategy."""
 
 
 def memory_needed(scenario: Scenario) -> Ledger:

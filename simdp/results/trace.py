@@ -275,7 +275,7 @@ class TraceBuilder:
     def _shared(self, ranks: Ints) -> Ints:
         """Replace an array of ranks by an equal one that is there already."""
         known = self._known.get(len(ranks))
-        if known is not None and np.array_equal(known, ranks):
+        if known is ranks or (known is not None and np.array_equal(known, ranks)):
             return known
         self._known[len(ranks)] = ranks
         return ranks

@@ -68,8 +68,8 @@ class Scenario(Spec):
     measured: Measured | None = None
 
     _base: Path = PrivateAttr(default=Path())
-    _written: Raw = PrivateAttr(default_factory=dict)
-    _measured: list[Scenario] = PrivateAttr(default_factory=list)
+    _written: Raw = PrivateAttr(default={})
+    _measured: list[Scenario] = PrivateAttr(default=[])
     _program: tuple[Of, Program] | None = PrivateAttr(default=None)
 
     @field_validator("name")
