@@ -27,6 +27,9 @@ from simdp.workload.sampling import START, Start
 
 Of = tuple[Cluster, Workload, Strategy]
 
+KNOWN_PROGRAM = "program of"
+"""Where a scenario keeps its program, with what it was made of."""
+
 _AS_THE_MODEL: Any = object()
 """Stands for a key that is not written, since ``numerics: null`` is an error."""
 
@@ -70,7 +73,6 @@ class Scenario(Spec):
     _base: Path = PrivateAttr(default=Path())
     _written: Raw = PrivateAttr(default={})
     _measured: list[Scenario] = PrivateAttr(default=[])
-    _program: tuple[Of, Program] | None = PrivateAttr(default=None)
 
     @field_validator("name")
     @classmethod
@@ -109,9 +111,10 @@ class Scenario(Spec):
     def program(self) -> Program:
         """What the ranks do, step by step; made when it is first asked for."""
         of = (self.cluster, self.workload, self.strategy)
-        known = self._program
+        known: tuple[Of, Program] | None = self.__dict__.get(KNOWN_PROGRAM)
         if known is None or any(one is not other for one, other in zip(known[0], of, strict=True)):
-            self._program = known = of, self.program_with(None)
+            # Beside the fields, as a cached property is: two scenarios are equal without it.
+            self.__dict__[KNOWN_PROGRAM] = known = of, self.program_with(None)
         return known[1]
 
     def program_with(self, nominal: Nominal | None, start: Start = START) -> Program:
