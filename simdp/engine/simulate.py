@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,8 +11,9 @@ import numpy as np
 from simdp.arrays import Floats
 from simdp.collectives.plans import ledger
 from simdp.engine.choice import Planner
-from simdp.engine.clocks.clock import FIXED_SHARES, Clock, Fabric, clock_for
+from simdp.engine.clocks.clock import FIXED_SHARES, Clock, Fabric, OtherJob, clock_for
 from simdp.engine.clocks.vector import FINE_RANKS
+from simdp.engine.common import common_to
 from simdp.engine.compute import Times
 from simdp.engine.network.traffic import Traffic, report
 from simdp.engine.ops import Op
@@ -26,7 +27,7 @@ from simdp.engine.state import WHOLE, Segment, State, segment_of
 from simdp.results import metrics
 from simdp.results.memory import summed
 from simdp.results.result import Result
-from simdp.results.trace import SETUP, TraceBuilder
+from simdp.results.trace import SETUP, Trace, TraceBuilder, TraceToCome
 from simdp.scenario import Scenario
 from simdp.strategies.memory import fits
 
@@ -44,6 +45,7 @@ def simulate(
     stop_after: int | None = None,
     resume: State | None = None,
     keep_state: bool = False,
+    keep_trace: bool | None = None,
 ) -> Result:
     """Simulate one scenario.
 
@@ -63,6 +65,9 @@ def simulate(
         learned, from the instant at which it stopped.
     keep_state : bool
         Whether the result has a state to go on from.
+    keep_trace : bool, optional
+        Whether spans are taken down at once. Left out, they are made when somebody asks for them,
+        where there are no numbers: the metrics are there long before.
 
     Returns
     -------
@@ -80,6 +85,11 @@ def simulate(
     """
     if scenario.sweep:
         raise ValueError("the scenario has a sweep; use simdp.sweep(scenario) for all its points")
+    is_whole = stop_after is None and resume is None and not keep_state
+    if is_whole and not keep_trace and fabric == "auto" and not progress:
+        found = _times_alone(scenario)
+        if found is not None:
+            return found
     with np.errstate(over="ignore", invalid="ignore"):  # a run that diverges has no finite loss
         segment, trace = segment_of(scenario, stop_after, resume), TraceBuilder()
         segment.check(
@@ -87,6 +97,40 @@ def simulate(
         )
         played = play(scenario, trace, fabric, progress, segment=segment)
         return _result(scenario, played, trace, segment, keep_state)
+
+
+def _times_alone(scenario: Scenario) -> Result | None:
+    """Metrics of a run without numbers, whose trace is made when it is asked for.
+
+    None where more than one clock would have to play, or operations depend on the network.
+    """
+    together = scenario.strategy.player == "together" and not scenario.neighbours
+    if scenario.numerics or not together or scenario.program.facts.needs_nominal:
+        return None
+    if scenario.strategy.one_process or scenario.cluster.world_size > FINE_RANKS:
+        return None
+    common, trace = common_to(scenario), TraceBuilder()
+    slowdown, planner = Slowdown(scenario.cluster, scenario.seed), Planner(scenario.cluster)
+    run = Run(scenario, slowdown, planner, common.times)
+    common.times, run.costs.rehearsals, run.is_quick = run.times, common.rehearsals, True
+    clock = _clock(scenario, planner, slowdown, trace, "auto")
+    if clock.fabric == "event":
+        return None
+    traffic = Traffic()
+    run.memory.observed_steps, run.launcher.shows_transfers = SETUP, False
+    clock.play(traffic.watch(run.script()))
+    if common.ledger is None:
+        common.ledger = memory_needed(scenario)
+    run.memory.ledger = common.ledger
+    found = _result(scenario, Played(run, clock, traffic), trace, WHOLE, False)
+    found.trace = TraceToCome(partial(_trace_of, scenario))
+    return found
+
+
+def _trace_of(scenario: Scenario) -> Trace:
+    trace = TraceBuilder()
+    play(scenario, trace)
+    return trace.build()
 
 
 def play(
@@ -138,24 +182,35 @@ def _play_together(
         others = Neighbourhood(scenario)
     planner = Planner(scenario.cluster, others.network if others else None)
     run = Run(scenario, slowdown, planner, times, segment)
-    plans = plans_of(scenario, planner)
-    clock = clock_for(
-        planner.network,
-        plans,
-        slowdown,
-        trace,
-        fabric,
-        partial(most_transfers, scenario, planner),
-        others.jobs if others else (),
-        scenario.cluster.overheads,
-        scenario.collectives.cost.timed,
-    )
+    clock = _clock(scenario, planner, slowdown, trace, fabric, others.jobs if others else ())
     run.shows_memory = clock.fabric == "event" or run.world_size <= FINE_RANKS
     if listen is not None:
         run.memory.observed_steps = SETUP
     script = traffic.watch(run.script(progress))
     clock.play(script if listen is None else listen(script))
     return Played(run, clock, traffic)
+
+
+def _clock(
+    scenario: Scenario,
+    planner: Planner,
+    slowdown: Slowdown,
+    trace: TraceBuilder,
+    fabric: Fabric,
+    others: Sequence[OtherJob] = (),
+) -> Clock:
+    """Choose the clock of a run from all plans that it may launch."""
+    return clock_for(
+        planner.network,
+        plans_of(scenario, planner),
+        slowdown,
+        trace,
+        fabric,
+        partial(most_transfers, scenario, planner),
+        others,
+        scenario.cluster.overheads,
+        scenario.collectives.cost.timed,
+    )
 
 
 def memory_needed(scenario: Scenario) -> Ledger:

@@ -10,7 +10,7 @@ import numpy as np
 
 from simdp.arrays import Floats
 from simdp.engine.clocks.vector import VectorFabric
-from simdp.engine.ops import Feed, Hold, Launch, Meet, Op, Wait, Work
+from simdp.engine.ops import Feed, Hold, Launch, Meet, Op, Stretch, Wait, Work
 from simdp.engine.simulate import play
 from simdp.engine.slowdown import Slowdown
 from simdp.results.metrics import steady_step_time, times
@@ -35,7 +35,7 @@ SLOWED = ("forward", "backward", "tail", "host")
 
 
 @dataclass
-class Stretch:
+class Busy:
     """Work of one step that nothing comes between.
 
     Attributes
@@ -58,7 +58,7 @@ class Heard:
     """A script as it was played, to be played again with other times."""
 
     def __init__(self) -> None:
-        self.ops: list[Stretch | Launch | Wait | Meet | Feed] = []
+        self.ops: list[Busy | Launch | Wait | Meet | Feed] = []
 
     def listen(self, script: Iterator[Op]) -> Iterator[Op]:
         """Pass a script on."""
@@ -66,16 +66,16 @@ class Heard:
             match op:
                 case Work():
                     self._work(op)
-                case Hold():
-                    pass
+                case Hold() | Stretch():
+                    pass  # memory is not asked about, and a script that is heard comes bit by bit
                 case _:
                     self.ops.append(op)
             yield op
 
     def _work(self, op: Work) -> None:
         last = self.ops[-1] if self.ops else None
-        if not isinstance(last, Stretch) or last.step != op.step:
-            last = Stretch(op.step, np.zeros(len(op.seconds)), np.zeros(len(op.seconds)))
+        if not isinstance(last, Busy) or last.step != op.step:
+            last = Busy(op.step, np.zeros(len(op.seconds)), np.zeros(len(op.seconds)))
             self.ops.append(last)
         if op.activity in SLOWED:
             last.slowed += op.seconds
@@ -102,7 +102,7 @@ class Heard:
         new = old
         asked: dict[tuple[str, float], float] = {}
         for op in self.ops:
-            if isinstance(op, Stretch):
+            if isinstance(op, Busy):
                 if op.step != step:
                     step, new = op.step, slowdown.factors(op.step)
                     old = new if alike else before.factors(op.step)

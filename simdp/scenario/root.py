@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+from collections import deque
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -29,6 +30,9 @@ Of = tuple[Cluster, Workload, Strategy]
 
 KNOWN_PROGRAM = "program of"
 """Where a scenario keeps its program, with what it was made of."""
+
+MADE: deque[tuple[tuple[Any, ...], Workload, Strategy, Program]] = deque(maxlen=8)
+"""The last programs, with all that they depend on."""
 
 _AS_THE_MODEL: Any = object()
 """Stands for a key that is not written, since ``numerics: null`` is an error."""
@@ -114,8 +118,19 @@ class Scenario(Spec):
         known: tuple[Of, Program] | None = self.__dict__.get(KNOWN_PROGRAM)
         if known is None or any(one is not other for one, other in zip(known[0], of, strict=True)):
             # Beside the fields, as a cached property is: two scenarios are equal without it.
-            self.__dict__[KNOWN_PROGRAM] = known = of, self.program_with(None)
+            self.__dict__[KNOWN_PROGRAM] = known = of, self._like_others()
         return known[1]
+
+    def _like_others(self) -> Program:
+        """A program made before for a scenario that differs in its network alone, or a new one."""
+        cluster = self.cluster
+        of = cluster.world_size, cluster.local_size, cluster.overheads, self.base
+        for other, workload, strategy, program in MADE:
+            if other == of and strategy == self.strategy and workload == self.workload:
+                return program
+        program = self.program_with(None)
+        MADE.append((of, self.workload, self.strategy, program))
+        return program
 
     def program_with(self, nominal: Nominal | None, start: Start = START) -> Program:
         """What the ranks do, made anew: by nominal times, or from another start than the first."""

@@ -43,7 +43,7 @@ def sweep(scenario: Scenario, *, processes: int = 1, progress: Progress | None =
     jobs = [(point, number == len(points) - 1) for number, (_, point) in enumerate(points)]
     if len(points) == 1 and not scenario.sweep:
         step = (lambda done: progress(0, done)) if progress else None
-        results = [simulate(points[0][1], progress=step)]
+        results = [simulate(points[0][1], progress=step, keep_trace=True)]
     elif processes == 1:
         results = [_play(*job, number, progress) for number, job in enumerate(jobs)]
     else:
@@ -66,7 +66,9 @@ def _play(
     point: Scenario, keep_trace: bool, number: int = 0, progress: Progress | None = None
 ) -> Result:
     step = (lambda done: progress(number, done)) if progress else None
-    result = simulate(point, progress=step)
+    result = simulate(point, progress=step if keep_trace else None, keep_trace=keep_trace)
+    if step is not None and not keep_trace:
+        step(len(result.metrics["lr"] or ()))
     result.replicas = None
     if not keep_trace:
         result.trace = None
