@@ -11,7 +11,14 @@ import numpy as np
 from simdp.arrays import Floats
 from simdp.collectives.plans import ledger
 from simdp.engine.choice import Planner
-from simdp.engine.clocks.clock import FIXED_SHARES, Clock, Fabric, OtherJob, clock_for
+from simdp.engine.clocks.clock import (
+    FABRICS,
+    FIXED_SHARES,
+    Clock,
+    Fabric,
+    OtherJob,
+    clock_for,
+)
 from simdp.engine.clocks.vector import FINE_RANKS
 from simdp.engine.common import common_to
 from simdp.engine.compute import Times
@@ -24,6 +31,7 @@ from simdp.engine.readers.memory import OBSERVED_STEPS
 from simdp.engine.run import Run
 from simdp.engine.slowdown import Slowdown
 from simdp.engine.state import WHOLE, Segment, State, segment_of
+from simdp.errors import unknown_name
 from simdp.results import metrics
 from simdp.results.memory import summed
 from simdp.results.result import Result
@@ -54,8 +62,8 @@ def simulate(
     scenario : Scenario
         Without a sweep; a sweep goes through `simdp.sweep`.
     fabric : {"auto", "event", "vector"}
-        Which clock plays the plans: whole rounds as arrays, every transfer an event, or the first
-        where it is exact, which is where no link is shared.
+        Which clock plays the plans: every transfer an event, whole rounds as arrays (exact where
+        no link is shared), or the first where links are shared and for small runs, else the second.
     progress : callable, optional
         Called with the number of finished steps.
     stop_after : int, optional
@@ -77,17 +85,20 @@ def simulate(
     Raises
     ------
     ValueError
-        If the scenario has a sweep, or ``fabric="vector"`` would not be exact.
+        If the scenario has a sweep, or there is no such fabric.
     ScenarioError
-        If the state is of another run, or no step is left to play.
+        If the state is of another run, or no step is left to play; or ``fabric="vector"`` would not
+        be exact.
     DeadlockError
         If nothing can move any more.
     """
     if scenario.sweep:
         raise ValueError("the scenario has a sweep; use simdp.sweep(scenario) for all its points")
+    if fabric not in FABRICS:
+        raise ValueError(unknown_name("fabric", fabric, FABRICS))
     is_whole = stop_after is None and resume is None and not keep_state
-    if is_whole and not keep_trace and fabric == "auto" and not progress:
-        found = _times_alone(scenario)
+    if is_whole and not keep_trace and fabric == "auto":
+        found = _times_alone(scenario, progress)
         if found is not None:
             return found
     with np.errstate(over="ignore", invalid="ignore"):  # a run that diverges has no finite loss
@@ -99,7 +110,7 @@ def simulate(
         return _result(scenario, played, trace, segment, keep_state)
 
 
-def _times_alone(scenario: Scenario) -> Result | None:
+def _times_alone(scenario: Scenario, progress: Callable[[int], None] | None) -> Result | None:
     """Metrics of a run without numbers, whose trace is made when it is asked for.
 
     None where more than one clock would have to play, or operations depend on the network.
@@ -113,12 +124,12 @@ def _times_alone(scenario: Scenario) -> Result | None:
     slowdown, planner = Slowdown(scenario.cluster, scenario.seed), Planner(scenario.cluster)
     run = Run(scenario, slowdown, planner, common.times)
     common.times, run.costs.rehearsals, run.is_quick = run.times, common.rehearsals, True
-    clock = _clock(scenario, planner, slowdown, trace, "auto")
+    clock = _clock(scenario, planner, slowdown, trace, None)
     if clock.fabric == "event":
         return None
     traffic = Traffic()
     run.memory.observed_steps, run.launcher.shows_transfers = SETUP, False
-    clock.play(traffic.watch(run.script()))
+    clock.play(traffic.watch(run.script(progress)))
     if common.ledger is None:
         common.ledger = memory_needed(scenario)
     run.memory.ledger = common.ledger
@@ -129,14 +140,14 @@ def _times_alone(scenario: Scenario) -> Result | None:
 
 def _trace_of(scenario: Scenario) -> Trace:
     trace = TraceBuilder()
-    play(scenario, trace)
+    play(scenario, trace, "auto")
     return trace.build()
 
 
 def play(
     scenario: Scenario,
     trace: TraceBuilder,
-    fabric: Fabric = "auto",
+    fabric: Fabric | None = None,
     progress: Callable[[int], None] | None = None,
     times: Times | None = None,
     segment: Segment = WHOLE,
@@ -146,8 +157,11 @@ def play(
 
     Parameters
     ----------
-    scenario, fabric, progress
+    scenario, progress
         As for `simulate`.
+    fabric : {"auto", "event", "vector"}, optional
+        As for `simulate`; left out, the vectorised one wherever it is exact, as suits who asks for
+        many times.
     trace : TraceBuilder
         Takes the spans.
     times, segment
@@ -166,7 +180,7 @@ def play(
 def _play_together(
     scenario: Scenario,
     trace: TraceBuilder,
-    fabric: Fabric,
+    fabric: Fabric | None,
     progress: Callable[[int], None] | None,
     times: Times | None,
     segment: Segment,
@@ -196,7 +210,7 @@ def _clock(
     planner: Planner,
     slowdown: Slowdown,
     trace: TraceBuilder,
-    fabric: Fabric,
+    fabric: Fabric | None,
     others: Sequence[OtherJob] = (),
 ) -> Clock:
     """Choose the clock of a run from all plans that it may launch."""
@@ -205,11 +219,12 @@ def _clock(
         plans_of(scenario, planner),
         slowdown,
         trace,
-        fabric,
+        fabric or "auto",
         partial(most_transfers, scenario, planner),
         others,
         scenario.cluster.overheads,
         scenario.collectives.cost.timed,
+        scenario.workload.num_steps(slowdown.world_size, scenario.base) if fabric else 0,
     )
 
 
