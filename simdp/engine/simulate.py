@@ -10,7 +10,7 @@ import numpy as np
 
 from simdp.collectives.plans import ledger
 from simdp.engine.choice import Planner
-from simdp.engine.clocks.clock import Clock, Fabric, clock_for
+from simdp.engine.clocks.clock import FABRICS, Clock, Fabric, clock_for
 from simdp.engine.clocks.vector import FINE_RANKS
 from simdp.engine.cohort import Cohort
 from simdp.engine.cohort.keeping import OBSERVED_STEPS
@@ -22,6 +22,7 @@ from simdp.engine.plans import most_transfers, plans_of
 from simdp.engine.played import Played
 from simdp.engine.server import play_with_server
 from simdp.engine.slowdown import Slowdown
+from simdp.errors import unknown_name
 from simdp.results import metrics
 from simdp.results.memory import summed
 from simdp.results.result import Result
@@ -46,8 +47,8 @@ def simulate(
     scenario : Scenario
         Without a sweep; a sweep goes through `simdp.sweep`.
     fabric : {"auto", "event", "vector"}
-        Which clock plays the plans: whole rounds as arrays, every transfer an event, or the first
-        where it is exact, which is where no link is shared.
+        Which clock plays the plans: every transfer an event, whole rounds as arrays (exact where
+        no link is shared), or the first where links are shared and for small runs, else the second.
     progress : callable, optional
         Called with the number of finished steps.
 
@@ -59,12 +60,16 @@ def simulate(
     Raises
     ------
     ValueError
-        If the scenario has a sweep, or ``fabric="vector"`` would not be exact.
+        If the scenario has a sweep, or there is no such fabric.
+    ScenarioError
+        If ``fabric="vector"`` would not be exact.
     DeadlockError
         If nothing can move any more.
     """
     if scenario.sweep:
         raise ValueError("the scenario has a sweep; use simdp.sweep(scenario) for all its points")
+    if fabric not in FABRICS:
+        raise ValueError(unknown_name("fabric", fabric, FABRICS))
     with np.errstate(over="ignore", invalid="ignore"):  # a run that diverges has no finite loss
         return _played(scenario, fabric, progress)
 
@@ -77,7 +82,7 @@ def _played(scenario: Scenario, fabric: Fabric, progress: Callable[[int], None] 
 def play(
     scenario: Scenario,
     trace: TraceBuilder,
-    fabric: Fabric = "auto",
+    fabric: Fabric | None = None,
     progress: Callable[[int], None] | None = None,
     times: Times | None = None,
 ) -> Played:
@@ -85,8 +90,11 @@ def play(
 
     Parameters
     ----------
-    scenario, fabric, progress
+    scenario, progress
         As for `simulate`.
+    fabric : {"auto", "event", "vector"}, optional
+        As for `simulate`; left out, the vectorised one wherever it is exact, as suits who asks for
+        many times.
     trace : TraceBuilder
         Takes the spans.
     times : Times, optional
@@ -98,7 +106,7 @@ def play(
 def _play_together(
     scenario: Scenario,
     trace: TraceBuilder,
-    fabric: Fabric,
+    fabric: Fabric | None,
     progress: Callable[[int], None] | None,
     times: Times | None,
 ) -> Played:
@@ -114,11 +122,12 @@ def _play_together(
         plans,
         slowdown,
         trace,
-        fabric,
+        fabric or "auto",
         partial(most_transfers, scenario, planner),
         others.jobs if others else (),
         scenario.cluster.overheads,
         scenario.collectives.cost.timed,
+        scenario.workload.num_steps(cohort.world_size, scenario.base) if fabric else 0,
     )
     cohort.shows_memory = clock.fabric == "event" or cohort.world_size <= FINE_RANKS
     clock.play(traffic.watch(cohort.run(progress)))

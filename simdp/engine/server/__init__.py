@@ -19,6 +19,7 @@ from simdp.engine.played import Played
 from simdp.engine.server.learning import Learning
 from simdp.engine.server.run import ServerRun
 from simdp.engine.slowdown import Slowdown
+from simdp.errors import ScenarioError
 from simdp.results.trace import TraceBuilder
 from simdp.scenario import Scenario
 
@@ -26,7 +27,7 @@ from simdp.scenario import Scenario
 def play_with_server(
     scenario: Scenario,
     trace: TraceBuilder,
-    fabric: Fabric = "auto",
+    fabric: Fabric | None = None,
     progress: Callable[[int], None] | None = None,
     times: Times | None = None,
 ) -> Played:
@@ -34,11 +35,13 @@ def play_with_server(
 
     Raises
     ------
-    ValueError
+    ScenarioError
         If ``fabric="vector"``.
     """
     if fabric == "vector":
-        raise ValueError("fabric 'vector' plays no messages to a server; use 'auto' or 'event'")
+        raise ScenarioError(
+            ["fabric 'vector' plays no messages to a server; use 'event' or 'auto'."]
+        )
     cluster, traffic = scenario.cluster, Traffic()
     slowdown, planner = Slowdown(cluster, scenario.seed), Planner(cluster)
     timed = scenario.model_copy(update={"numerics": False})
