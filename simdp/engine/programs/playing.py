@@ -57,11 +57,7 @@ class Course:
         self.done: dict[int, None] = {}
         self.ends: Floats | None = None  # of each place, if nothing comes between
         self.call: Call | None = None
-
-    @property
-    def size(self) -> int:
-        """Ranks of the group."""
-        return len(self.times.members)
+        self.size = len(times.members)
 
     def follows(self, other: Course) -> bool:
         """Whether it can be under way with another one, and never on a link at the same time."""
