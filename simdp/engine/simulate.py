@@ -20,7 +20,6 @@ from simdp.engine.neighbourhood import Neighbourhood
 from simdp.engine.network.traffic import Traffic, report
 from simdp.engine.plans import most_transfers, plans_of
 from simdp.engine.played import Played
-from simdp.engine.server import play_with_server
 from simdp.engine.slowdown import Slowdown
 from simdp.errors import unknown_name
 from simdp.results import metrics
@@ -134,7 +133,20 @@ def _play_together(
     return Played(cohort, clock, traffic)
 
 
-PLAYERS = {"cohort": _play_together, "server": play_with_server}
+def _play_with_server(
+    scenario: Scenario,
+    trace: TraceBuilder,
+    fabric: Fabric | None,
+    progress: Callable[[int], None] | None,
+    times: Times | None,
+) -> Played:
+    """Ranks are workers of a server."""
+    from simdp.engine.server import play_with_server  # and SimPy with it
+
+    return play_with_server(scenario, trace, fabric, progress, times)
+
+
+PLAYERS = {"cohort": _play_together, "server": _play_with_server}
 """Who plays a run, by ``player`` of its strategy."""
 
 
