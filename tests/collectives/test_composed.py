@@ -1,5 +1,6 @@
 """Algorithms on levels: who ends with which piece, their bytes, and their closed forms."""
 
+import closed_forms
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -8,7 +9,7 @@ from pydantic import ValidationError
 from small_networks import DEVICE, durations
 
 from simdp.cluster import Cluster
-from simdp.collectives import FAMILIES, Layout, closed_forms
+from simdp.collectives import FAMILIES, Layout
 from simdp.collectives.hierarchical import (
     HierarchicalAllReduce,
     HierarchicalAllToAll,
