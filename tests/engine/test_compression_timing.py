@@ -3,11 +3,11 @@
 from collections import Counter
 from pathlib import Path
 
+import closed_forms
 import pytest
+from simdp.engine.cohort import compressing
 
 import simdp
-from simdp.collectives import closed_forms
-from simdp.engine.cohort import compressing
 from simdp.engine.compression.kernels import orthonormal
 from simdp.results.memory import PARTS
 from simdp.scenario import checked

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
+import closed_forms
 import numpy as np
 import pytest
 
 import simdp
-from simdp.collectives import closed_forms
 from simdp.errors import ScenarioError
 from simdp.scenario import checked
 

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
+import closed_forms
 import pytest
+from simdp.engine.cohort import Cohort
 from small_scenario import FAST, WORKLOAD
 
-from simdp.collectives import closed_forms
 from simdp.engine.choice import Planner
-from simdp.engine.cohort import Cohort
 from simdp.engine.replicas import Replicas
 from simdp.engine.samples import Samples
 from simdp.engine.slowdown import Slowdown
