@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,13 +22,19 @@ from simdp.scenario.wiring import wiring_of
 from simdp.spec import Bool, Int, Spec, problem, problems
 from simdp.steps.facts import Nominal
 from simdp.steps.program import Program
-from simdp.strategies import AnyStrategy, Strategy
+from simdp.strategies import AnyStrategy
 from simdp.workload import Workload
-
-Of = tuple[Cluster, Workload, Strategy]
 
 _AS_THE_MODEL: Any = object()
 """Stands for a key that is not written, since ``numerics: null`` is an error."""
+
+
+@dataclass(frozen=True)
+class _Made:
+    """A program that has been made, and what of; it tells no scenario from an equal one."""
+
+    program: Program | None = field(default=None, compare=False)
+    of: tuple[Spec, ...] = field(default=(), compare=False)
 
 
 class Scenario(Spec):
@@ -69,7 +76,7 @@ class Scenario(Spec):
     _base: Path = PrivateAttr(default=Path())
     _written: Raw = PrivateAttr(default_factory=dict)
     _measured: list[Scenario] = PrivateAttr(default_factory=list)
-    _program: tuple[Of, Program] | None = PrivateAttr(default=None)
+    _made: _Made = PrivateAttr(default=_Made())
 
     @field_validator("name")
     @classmethod
@@ -107,11 +114,13 @@ class Scenario(Spec):
     @property
     def program(self) -> Program:
         """What the ranks do, step by step; made when it is first asked for."""
-        of = (self.cluster, self.workload, self.strategy)
-        known = self._program
-        if known is None or any(one is not other for one, other in zip(known[0], of, strict=True)):
-            self._program = known = of, self.program_with(None)
-        return known[1]
+        of, made = (self.cluster, self.workload, self.strategy), self._made
+        if made.program is None or any(
+            one is not two for one, two in zip(of, made.of, strict=True)
+        ):
+            self._made = made = _Made(self.program_with(None), of)
+        assert made.program is not None, "it has just been made"
+        return made.program
 
     def program_with(self, nominal: Nominal | None) -> Program:
         """What the ranks do, made anew for a strategy that goes by nominal times."""
