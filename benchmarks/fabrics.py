@@ -1,11 +1,11 @@
-"""How fast the event fabric is: transfers a second where many flows share links.
+"""How fast the event fabric is where many flows share links, and how far off fixed shares are.
 
 python -m benchmarks.fabrics
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from time import process_time
 from typing import Any
 
@@ -13,16 +13,19 @@ import numpy as np
 
 from benchmarks.table import Row, show
 from simdp.cluster import Cluster
+from simdp.collectives import ALL_REDUCE
 from simdp.collectives.base import Plan, Round, even_offsets
 from simdp.collectives.closed_forms import ring_all_reduce_time
 from simdp.collectives.ring import RingAllReduce
-from simdp.engine.fabrics.event import EventFabric
-from simdp.engine.fabrics.job import Job
+from simdp.engine.clocks.event import EventFabric
+from simdp.engine.clocks.job import Job
+from simdp.engine.clocks.vector import VectorFabric
 from simdp.engine.network import Network
 from simdp.engine.network.sharing import shared_link
 from simdp.engine.ops import Launch, Op, Wait, Work
 from simdp.engine.slowdown import Slowdown
 from simdp.results.trace import TraceBuilder
+from simdp.scenario.placement import layout
 
 NBYTES = 25e6
 RANKS = 64
@@ -130,8 +133,62 @@ def rows() -> Iterator[Row]:
     yield ring_on_a_fat_tree()
 
 
+KINDS = ("ring", "halving_doubling", "direct", "tree", "double_binary_tree", "multi_ring")
+SIZES = (1e6, 16e6)
+FARTHEST = 0.2
+"""What fixed shares may be off by."""
+
+
+def places(world_size: int) -> dict[str, Cluster]:
+    """Networks of 16 to 64 ranks."""
+    tree = {"kind": "fat_tree", "ports_per_leaf": 4, "oversubscription": 2}
+    fly = {
+        "kind": "dragonfly",
+        "ports_per_router": 2,
+        "routers_per_group": 2,
+        "groups": world_size // 4,
+    }
+    found = {
+        name: cluster(world_size=world_size, topology=name)
+        for name in ("switch", "ring", "torus2d")
+    }
+    for between in (tree, fly):
+        inter = {**TRUNK, "topology": between}
+        name = str(between["kind"])
+        found[name] = cluster(world_size=world_size, devices_per_node=1, inter_node=inter)
+    return found
+
+
+def off(where: Cluster, plan: Plan, nbytes: float) -> float:
+    """How far fixed shares are off the event fabric, for ranks that arrive together."""
+    network, idle = Network(where), Slowdown(where, 0)
+    job = Job(network, {0: [plan]}, idle, TraceBuilder(keep=False))
+    EventFabric([job]).play([iter([Launch(0, "call", 0, plan, nbytes, False), Wait((0,))])])
+    fixed = VectorFabric(network, idle, TraceBuilder(keep=False), fixed=True)
+    enter = np.zeros(where.world_size)
+    return float(fixed.times(plan, nbytes, enter).max() / max(job.calls[0].end.values()) - 1)
+
+
+def share_rows(sizes: Sequence[int] = (16, 64)) -> Iterator[Row]:
+    """All_reduces of 1 and 16 MB against the event fabric, where they share links."""
+    for world_size in sizes:
+        for name, where in places(world_size).items():
+            for kind in KINDS:
+                errors = []
+                for nbytes in SIZES:
+                    plan = ALL_REDUCE[kind].model_validate({"kind": kind})
+                    made = plan.plan(layout(where), nbytes)
+                    if shared_link(Network(where), [made]) is not None:
+                        errors.append(off(where, made, nbytes))
+                if errors:
+                    said = ", ".join(f"{100 * error:+.1f} %" for error in errors)
+                    reached = max(map(abs, errors)) <= FARTHEST
+                    yield f"{kind}, {name} of {world_size}", said, f"{FARTHEST:.0%}", reached
+
+
 def main() -> int:
-    return show("event fabric, CPU time", list(rows()))
+    fast = show("event fabric, CPU time", list(rows()))
+    return fast | show("fixed shares, off the event fabric at 1 and 16 MB", list(share_rows()))
 
 
 if __name__ == "__main__":

@@ -36,18 +36,23 @@ def algorithm(coll, gpus, chunks, *, inplace=1, sizes=None):
     return "\n".join([*lines, "</algo>", ""])
 
 
-def ring_all_reduce(n=4):
-    """Around the ring with fused steps: a sum is kept only where it is complete."""
-    gpus = []
-    for r in range(n):
-        at = [f"i{(r - hop) % n}" for hop in range(2 * n)]
-        steps = [step("s", at[0], at[0])]
-        steps += [step("rrs", at[hop], at[hop]) for hop in range(1, n - 1)]
-        steps += [step("rrcs", at[n - 1], at[n - 1])]
-        steps += [step("rcs", at[hop], at[hop]) for hop in range(n, 2 * n - 2)]
-        steps += [step("r", at[2 * n - 2], at[2 * n - 2])]
-        gpus.append([block(*steps, send=(r + 1) % n, recv=(r - 1) % n)])
-    return algorithm("allreduce", gpus, n)
+def ring_all_reduce(n=4, channels=1):
+    """Around the ring with fused steps: a sum is kept only where it is complete.
+
+    Every channel does so with a thread block of its own, for its slice of each chunk.
+    """
+    gpus = [[_around(r, n, channels, c) for c in range(channels)] for r in range(n)]
+    return algorithm("allreduce", gpus, n * channels)
+
+
+def _around(r, n, channels, channel):
+    at = [f"i{(r - hop) % n * channels + channel}" for hop in range(2 * n)]
+    steps = [step("s", at[0], at[0])]
+    steps += [step("rrs", at[hop], at[hop]) for hop in range(1, n - 1)]
+    steps += [step("rrcs", at[n - 1], at[n - 1])]
+    steps += [step("rcs", at[hop], at[hop]) for hop in range(n, 2 * n - 2)]
+    steps += [step("r", at[2 * n - 2], at[2 * n - 2])]
+    return block(*steps, send=(r + 1) % n, recv=(r - 1) % n, chan=channel)
 
 
 def all_pairs(n=4):
@@ -198,6 +203,7 @@ EXAMPLES = {
     "ring all_reduce": ("all_reduce", ring_all_reduce()),
     "ring all_reduce of 2": ("all_reduce", ring_all_reduce(2)),
     "ring all_reduce of 7": ("all_reduce", ring_all_reduce(7)),
+    "ring all_reduce on three channels": ("all_reduce", ring_all_reduce(4, channels=3)),
     "all pairs": ("all_reduce", all_pairs()),
     "all pairs of 2": ("all_reduce", all_pairs(2)),
     "hierarchical": ("all_reduce", hierarchical_all_reduce()),

@@ -6,9 +6,10 @@ from hypothesis import strategies as st
 from simdp.cluster import Cluster
 from simdp.collectives import FAMILIES
 from simdp.collectives.base import Plan, Round, even_offsets
-from simdp.engine.fabrics.event import EventFabric
-from simdp.engine.fabrics.job import Job
-from simdp.engine.fabrics.vector import VectorFabric
+from simdp.engine.clocks.event import EventFabric
+from simdp.engine.clocks.job import Job
+from simdp.engine.clocks.transfers import Transfers
+from simdp.engine.clocks.vector import VectorFabric
 from simdp.engine.network import Network
 from simdp.engine.network.sharing import shared_link
 from simdp.engine.ops import Launch, Wait, Work
@@ -77,26 +78,24 @@ def serving(where_layout, family=None):
     ]
 
 
-class Watched(EventFabric):
-    """An event fabric that remembers when each transfer used which links.
+class Watching(Transfers):
+    """Transfers that remember when each of them used which links.
 
     ``uses`` holds link, start and end of each.
     """
 
-    def __init__(self, jobs):
-        super().__init__(jobs)
+    def __init__(self, loop, links):
+        super().__init__(loop, links)
         self.uses, self._began = [], {}
 
     def _start(self, where, i, now):
-        self._began[id(where[2]), i] = now
+        self._began[id(where[1]), i] = now
         super()._start(where, i, now)
 
     def _arrive(self, where, i, now):
-        began = self._began.pop((id(where[2]), i))
-        route = self._wires.route[where[2].needs.connection[i]]
-        self.uses += [
-            (int(link), began, now) for link in route if link < len(self._wires.capacity) - 1
-        ]
+        began = self._began.pop((id(where[1]), i))
+        route = self.wires.route[where[1].needs.connection[i]]
+        self.uses += [(int(link), began, now) for link in route]
         super()._arrive(where, i, now)
 
     def overlaps(self):
@@ -124,12 +123,13 @@ def calls(launched, delays, record=True):
 
 
 def watched(where, launched, delays):
-    """Play collectives on the event fabric, and return it and its trace."""
+    """Play collectives on the event fabric, and return its transfers and its trace."""
     trace = TraceBuilder()
     plans = [plan for plan, _ in launched]
-    fabric = Watched([Job(Network(where), {0: plans}, Slowdown(where, 0), trace)])
+    job = Job(Network(where), {0: plans}, Slowdown(where, 0), trace)
+    fabric = EventFabric([job], Watching)
     fabric.play([calls(launched, delays)])
-    return fabric, trace.build()
+    return fabric.transfers, trace.build()
 
 
 def durations(where, plan, nbytes):

@@ -57,6 +57,12 @@ def assert_close(found, golden, place):
         assert found == golden, place
 
 
+def busiest(study):
+    """How busy the busiest link of each point was."""
+    used = [point.network["links"] for point in study.points if point.network]
+    return [link["utilization"] for links in used for link in links[:1]]
+
+
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_scenario_answers_as_it_did(path, request):
     found = json.loads(json.dumps(summary(played(path))))
@@ -64,6 +70,11 @@ def test_scenario_answers_as_it_did(path, request):
     if request.config.getoption("--update-golden"):
         kept.write_text(json.dumps(found, indent=1) + "\n")
     assert_close(found, json.loads(kept.read_text()), path.stem)
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+def test_no_link_is_busy_for_more_than_all_the_time(path):
+    assert max(busiest(played(path)), default=0.0) <= 1 + 1e-9
 
 
 def point_metrics(name):

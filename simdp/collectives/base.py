@@ -60,6 +60,16 @@ class Algorithm(Spec):
         """Say why the algorithm cannot serve a layout, or None."""
         return None
 
+    def offsets(self, layout: Layout, num_chunks: int) -> Offsets:
+        """How the payload cuts a buffer into chunks."""
+        return even_offsets(num_chunks)
+
+    def _offsets(self, layout: Layout, num_chunks: int) -> Offsets:
+        """The same with every chunk in its slices."""
+        if self.slices == 1:
+            return self.offsets(layout, num_chunks)
+        return even_offsets(num_chunks * self.slices)
+
     def settled(self, base: Path) -> Self:
         """The same algorithm with the files read that it or its members name.
 
@@ -144,10 +154,6 @@ class Simple(Algorithm):
     def num_chunks(self, layout: Layout, nbytes: float) -> int:
         """Number of pieces that a buffer of ``nbytes`` is cut into, at least 1."""
 
-    def offsets(self, layout: Layout, num_chunks: int) -> Offsets:
-        """How the payload cuts a buffer into chunks."""
-        return even_offsets(num_chunks)
-
     def num_scratch(self, layout: Layout, num_chunks: int) -> int:
         """Chunks that a rank needs beside the buffer's."""
         return 0
@@ -175,14 +181,13 @@ class Simple(Algorithm):
                 return generated
             return in_turn(generated, k) if self.order == "ring" else behind(generated, k)
 
-        offsets = self.offsets(layout, num_chunks) if k == 1 else even_offsets(num_chunks * k)
         return Plan(
             collective=self.collective,
             world_size=layout.world_size,
             num_chunks=num_chunks * k,
             root=root,
             rounds=rounds,
-            offsets=offsets,
+            offsets=self._offsets(layout, num_chunks),
             order=self.order,
             slices=k,
             route=self.route(layout, root),
@@ -233,7 +238,7 @@ class Composed(Algorithm):
             num_chunks=num_chunks * self.slices,
             root=root,
             rounds=lambda: iter(()),
-            offsets=even_offsets(num_chunks * self.slices),
+            offsets=self._offsets(layout, num_chunks),
             slices=self.slices,
             num_scratch=self.num_scratch(layout, num_chunks) * self.slices,
             num_switches=layout.num_switches,

@@ -66,9 +66,7 @@ class RingAllReduce(Simple, AllReduce):
 
     def offsets(self, layout: Layout, num_chunks: int) -> Offsets:
         return (
-            _gloo_offsets(layout.world_size)
-            if self.chunking == "gloo"
-            else even_offsets(num_chunks)
+            gloo_offsets(layout.world_size) if self.chunking == "gloo" else even_offsets(num_chunks)
         )
 
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
@@ -76,19 +74,23 @@ class RingAllReduce(Simple, AllReduce):
         if self.chunking == "even":
             yield from ring_rounds(np.arange(n), 0, n - 1, 2 * (n - 1))
             return
-        # gloo sends downwards: chunk c starts at rank c - 1 and is complete at rank c.
-        src = np.arange(n)
-        dst = (src - 1) % n
-        for step in range(2 * (n - 1)):
-            chunk = (src + 1 + step) % n
-            yield Round(src, dst, chunk, step < n - 1)
+        yield from gloo_rounds(n, 2 * (n - 1))
+
+
+def gloo_rounds(world_size: int, num_rounds: int) -> Iterator[Round]:
+    """Rounds of gloo's ring, which goes down: chunk c starts at rank c - 1, is complete at c."""
+    src = np.arange(world_size)
+    for step in range(num_rounds):
+        yield Round(
+            src, (src - 1) % world_size, (src + 1 + step) % world_size, step < world_size - 1
+        )
 
 
 def _quotient_up(dividend: int, divisor: int) -> int:
     return -(-dividend // divisor)
 
 
-def _gloo_offsets(world_size: int) -> Offsets:
+def gloo_offsets(world_size: int) -> Offsets:
     """Cut a buffer as gloo's ring does.
 
     Segments of at most 1 MiB, at least two per rank, in a multiple of the number of ranks; a chunk

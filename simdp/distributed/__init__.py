@@ -17,73 +17,132 @@ streams: collectives of a group run one after the other on its communication str
 the rank computes and beside other groups, with which they share links.
 """
 
-from simdp.distributed.backends import BACKENDS
+from simdp.distributed.backends import (
+    BACKENDS,
+    is_available,
+    is_backend_available,
+    is_gloo_available,
+    is_mpi_available,
+    is_nccl_available,
+)
+from simdp.distributed.barriers import barrier, monitored_barrier
 from simdp.distributed.collectives import (
-    ReduceOp,
     all_gather,
     all_gather_into_tensor,
-    all_reduce,
     all_to_all,
     all_to_all_single,
-    barrier,
     broadcast,
     gather,
-    reduce,
-    reduce_scatter,
-    reduce_scatter_tensor,
     scatter,
 )
 from simdp.distributed.computing import clock, compute
+from simdp.distributed.device_mesh import DeviceMesh, init_device_mesh
 from simdp.distributed.groups import (
     GroupMember,
     ProcessGroup,
     destroy_process_group,
     get_backend,
+    get_global_rank,
+    get_group_rank,
+    get_process_group_ranks,
     get_rank,
     get_world_size,
-    init_process_group,
     is_initialized,
-    new_group,
 )
 from simdp.distributed.launch import ProgramResult, launch
-from simdp.distributed.messages import irecv, isend, recv, send
-from simdp.distributed.work import Work
+from simdp.distributed.making import (
+    init_process_group,
+    new_group,
+    new_subgroups,
+    new_subgroups_by_enumeration,
+)
+from simdp.distributed.messages import P2POp, batch_isend_irecv, irecv, isend, recv, send
+from simdp.distributed.objects import (
+    all_gather_object,
+    broadcast_object_list,
+    gather_object,
+    recv_object_list,
+    scatter_object_list,
+    send_object_list,
+)
+from simdp.distributed.reductions import (
+    ReduceOp,
+    all_reduce,
+    reduce,
+    reduce_scatter,
+    reduce_scatter_tensor,
+)
+from simdp.distributed.work import Future, Work
 
 group = GroupMember
 """Torch's name for the place where ``group.WORLD`` is."""
 
+all_gather_single = all_gather_into_tensor
+reduce_scatter_single = reduce_scatter_tensor
+"""What newer versions of torch call them."""
+
 __all__ = [
     "BACKENDS",
+    "DeviceMesh",
+    "Future",
     "GroupMember",
+    "P2POp",
     "ProcessGroup",
     "ProgramResult",
     "ReduceOp",
     "Work",
     "all_gather",
     "all_gather_into_tensor",
+    "all_gather_object",
+    "all_gather_single",
     "all_reduce",
     "all_to_all",
     "all_to_all_single",
+    "as",
     "barrier",
+    "batch_isend_irecv",
     "broadcast",
+    "broadcast_object_list",
     "clock",
     "compute",
     "destroy_process_group",
+    "dist",
+    "distributed",
     "gather",
+    "gather_object",
     "get_backend",
+    "get_global_rank",
+    "get_group_rank",
+    "get_process_group_ranks",
     "get_rank",
     "get_world_size",
     "group",
+    "init_device_mesh",
     "init_process_group",
     "irecv",
+    "is_available",
+    "is_backend_available",
+    "is_gloo_available",
     "is_initialized",
+    "is_mpi_available",
+    "is_nccl_available",
     "isend",
     "launch",
+    "monitored_barrier",
     "new_group",
+    "new_subgroups",
+    "new_subgroups_by_enumeration",
+    "np",
+    "numpy",
     "recv",
+    "recv_object_list",
     "reduce",
     "reduce_scatter",
+    "reduce_scatter_single",
     "reduce_scatter_tensor",
     "scatter",
+    "scatter_object_list",
     "send",
+    "send_object_list",
+    "simdp",
 ]

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
 from operator import index
 from typing import Any, ClassVar, NamedTuple
 
-from simdp.distributed.process import Process, process
-from simdp.engine.programs.calls import Asked
+from simdp.distributed.process import CURRENT, Process, process
 from simdp.engine.programs.groups import Group
 from simdp.errors import ProgramError
-
-DEFAULT_BACKEND = "nccl"
 
 
 class ProcessGroup:
@@ -24,10 +20,22 @@ class ProcessGroup:
         The member.
     members : Group
         All of them.
+    desc : str
+        What the program calls it.
+
+    Attributes
+    ----------
+    group_desc : str
+        The same.
     """
 
-    def __init__(self, of: Process, members: Group) -> None:
-        self._of, self.members = of, members
+    def __init__(self, of: Process, members: Group, desc: str = "undefined") -> None:
+        self._of, self.members, self.group_desc = of, members, desc
+
+    @property
+    def group_name(self) -> str:
+        """What messages call it."""
+        return self.members.name
 
     def rank(self) -> int:
         """The member's place in the group."""
@@ -37,22 +45,40 @@ class ProcessGroup:
         """Number of members."""
         return len(self.members.ranks)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ProcessGroup) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def _key(self) -> tuple[Process, Group]:
+        return self._of, self.members
+
     def __repr__(self) -> str:
         return f"<group {self.members.name}>"
 
 
-class GroupMember:
-    """Groups that are not made: the default one, and what a rank gets that is not a member.
+class _World(type):
+    """Has what looks like a constant of a class, but is each rank's own."""
+
+    @property
+    def WORLD(cls) -> ProcessGroup | None:  # noqa: N802  torch's name
+        """The default group; None where there is none yet, or no rank asks."""
+        asking = CURRENT.get(None)
+        if asking is None or asking.world is None:
+            return None
+        return ProcessGroup(asking, asking.world, "default_pg")
+
+
+class GroupMember(metaclass=_World):
+    """Groups that are not made: ``WORLD``, and what a rank gets that is not a member.
 
     Attributes
     ----------
-    WORLD : None
-        The default group.
     NON_GROUP_MEMBER : object
         What `new_group` gives to ranks that are not in the group.
     """
 
-    WORLD: ClassVar[None] = None
     NON_GROUP_MEMBER: ClassVar[object] = object()
 
 
@@ -73,7 +99,7 @@ class Member(NamedTuple):
         ProgramError
             If it is no rank of the group.
         """
-        number = _number(rank)
+        number = whole_number(rank)
         found = None if number is None else self.group.place.get(number)
         if found is None:
             known = ", ".join(map(str, self.group.ranks))
@@ -83,8 +109,32 @@ class Member(NamedTuple):
             )
         return found
 
+    def root(self, rank: Any, group_rank: Any, call: str, name: str) -> int:
+        """The place of a rank that is given as ``name``, or by its place as ``group_name``.
 
-def _number(rank: Any) -> int | None:
+        Raises
+        ------
+        ProgramError
+            If it is no rank of the group, or not given in one of these ways.
+        """
+        if (rank is None) == (group_rank is None):
+            raise ProgramError(f"{call}: give {name} or group_{name}, one of the two.")
+        if group_rank is None:
+            return self.place(rank, call, name)
+        return _place(self.group, group_rank, call, f"group_{name}")
+
+
+def _place(group: Group, number: Any, call: str, name: str) -> int:
+    found = whole_number(number)
+    if found is None or not 0 <= found < len(group.ranks):
+        raise ProgramError(
+            f"{call}: {name}={number!r} is no place in group {group.name}; give one of 0 ... "
+            f"{len(group.ranks) - 1}."
+        )
+    return found
+
+
+def whole_number(rank: Any) -> int | None:
     """A whole number of any type, or None."""
     try:
         return index(rank)
@@ -146,61 +196,12 @@ def member(group: AnyGroup, call: str, warn: bool = True, depth: int = 3) -> Mem
     return Member(asking, group.members)
 
 
-def init_process_group(
-    backend: str | None = None,
-    init_method: str | None = None,
-    world_size: int = -1,
-    rank: int = -1,
-) -> None:
-    """Make the default group of all ranks; every rank waits until all have come.
-
-    Parameters
-    ----------
-    backend : {"nccl", "gloo", "mpi"}, optional
-        Which algorithms and costs serve the group (`simdp.distributed.backends`); ``nccl`` if left
-        out.
-    init_method : str, optional
-        Only ``"env://"``: ranks find each other by themselves.
-    world_size, rank : int, optional
-        If given, they must be what they are.
-
-    Raises
-    ------
-    ProgramError
-        If something is wrong with an argument, or the group is there already.
-    """
-    call = "init_process_group"
-    asking = process(call)
-    n = asking.runtime.cluster.world_size
-    if asking.world is not None:
-        raise ProgramError(f"{call}: the default group is there already; call it once.")
-    if init_method not in (None, "env://"):
-        raise ProgramError(
-            f"{call}: init_method {init_method!r} is not needed; leave it out, or give 'env://'."
-        )
-    if world_size not in (-1, n):
-        raise ProgramError(
-            f"{call}: world_size is {world_size}, but the program runs on {n} ranks; leave it out, "
-            f"or start it with --world-size {world_size}."
-        )
-    if rank not in (-1, asking.rank):
-        raise ProgramError(
-            f"{call}: rank is {rank}, but this is rank {asking.rank}; leave it out, or give "
-            "int(os.environ['RANK'])."
-        )
-    chosen = DEFAULT_BACKEND if backend is None else backend
-    made = asking.runtime.group("default", tuple(range(n)), chosen)
-    asking.runtime.meet(asking.rank, Asked(call, more=f"backend={chosen}"))
-    asking.world = made
-    asking.destroyed.pop("default", None)
-
-
 def destroy_process_group(group: AnyGroup = None) -> None:
     """Give a group up; without one, the default group and all others."""
     found = member(group, "destroy_process_group", warn=False)
     if found is None:
         return
-    if group is None:
+    if found.group is found.process.world:
         found.process.world = None
     else:
         found.process.destroyed[found.group.name] = None
@@ -209,47 +210,6 @@ def destroy_process_group(group: AnyGroup = None) -> None:
 def is_initialized() -> bool:
     """Tell whether there is a default group."""
     return process("is_initialized").world is not None
-
-
-def new_group(ranks: Sequence[int] | None = None, backend: str | None = None) -> AnyGroup:
-    """Make a group; every rank must call this, members or not, and in the same order.
-
-    Parameters
-    ----------
-    ranks : sequence of int, optional
-        Members; all ranks if left out. They are sorted, as in torch.
-    backend : {"nccl", "gloo", "mpi"}, optional
-        The default group's, if left out.
-
-    Returns
-    -------
-    ProcessGroup or object
-        ``GroupMember.NON_GROUP_MEMBER`` for a rank that is not in it.
-
-    Raises
-    ------
-    ProgramError
-        If the ranks are none, or ranks differ in what they ask for.
-    """
-    call = "new_group"
-    asking = initialised(call)
-    assert asking.world is not None
-    n = asking.runtime.cluster.world_size
-    chosen = asking.world.backend if backend is None else backend
-    if ranks is not None and not isinstance(ranks, Iterable):
-        raise ProgramError(f"{call}: ranks is {ranks!r}; give a list of ranks, as [{ranks!r}].")
-    given = list(range(n)) if ranks is None else list(ranks)
-    asked = [number for number in map(_number, given) if number is not None and 0 <= number < n]
-    members = tuple(sorted(dict.fromkeys(asked)))
-    if not members or len(members) < len(given):
-        raise ProgramError(
-            f"{call}: ranks {given} must be some of 0 ... {n - 1}, each once and one at least."
-        )
-    asking.made += 1
-    name = f"{asking.made} (ranks {', '.join(map(str, members))})"
-    made = asking.runtime.group(name, members, chosen)
-    asking.runtime.meet(asking.rank, Asked(call, more=f"{list(members)}, backend={chosen}"))
-    return ProcessGroup(asking, made) if asking.rank in members else GroupMember.NON_GROUP_MEMBER
 
 
 def get_rank(group: AnyGroup = None) -> int:
@@ -264,6 +224,14 @@ def get_world_size(group: AnyGroup = None) -> int:
     return -1 if found is None else len(found.group.ranks)
 
 
+def _of(group: AnyGroup, call: str) -> Group:
+    """A group that the caller must be a member of."""
+    found = member(group, call, warn=False)
+    if found is None:
+        raise ProgramError(f"{call}: this rank is no member of the group; ask on one that is.")
+    return found.group
+
+
 def get_backend(group: AnyGroup = None) -> str:
     """Name of a group's backend.
 
@@ -272,7 +240,39 @@ def get_backend(group: AnyGroup = None) -> str:
     ProgramError
         If the caller is no member.
     """
-    found = member(group, "get_backend", warn=False)
-    if found is None:
-        raise ProgramError("get_backend: this rank is no member of the group; ask on one that is.")
-    return found.group.backend
+    return _of(group, "get_backend").backend
+
+
+def get_process_group_ranks(group: AnyGroup) -> list[int]:
+    """Global ranks of a group's members, in its order; of all ranks, if None.
+
+    Raises
+    ------
+    ProgramError
+        If the caller is no member.
+    """
+    return list(_of(group, "get_process_group_ranks").ranks)
+
+
+def get_global_rank(group: AnyGroup, group_rank: int) -> int:
+    """Global rank of the member at a place.
+
+    Raises
+    ------
+    ProgramError
+        If there is no such place, or the caller is no member.
+    """
+    of = _of(group, "get_global_rank")
+    return of.ranks[_place(of, group_rank, "get_global_rank", "group_rank")]
+
+
+def get_group_rank(group: AnyGroup, global_rank: int) -> int:
+    """Place of a global rank in a group.
+
+    Raises
+    ------
+    ProgramError
+        If it is no member, or the caller is none.
+    """
+    of = _of(group, "get_group_rank")
+    return Member(process("get_group_rank"), of).place(global_rank, "get_group_rank", "global_rank")

@@ -36,8 +36,11 @@ class Process:
         The default group; None before `init_process_group` and after `destroy_process_group`.
     destroyed : dict
         Names of groups that the rank has given up.
-    made : int
-        Groups that the rank has made or seen made.
+    made : dict of tuple of int to int
+        How many groups the rank has made or seen made: together with all others, under the empty
+        tuple, and with the members alone.
+    timeout : float or None
+        What `init_process_group` was told [s].
     main : ModuleType or None
         Its ``__main__``; None where the program is a function.
     """
@@ -48,7 +51,8 @@ class Process:
         self.rank, self.runtime = rank, runtime
         self.world: Group | None = None
         self.destroyed: dict[str, None] = {}
-        self.made = 0
+        self.made: dict[tuple[int, ...], int] = {}
+        self.timeout: float | None = None
         self.polls = 0
         self.polled_at = 0.0
         self.main: ModuleType | None = None

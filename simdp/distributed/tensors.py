@@ -25,8 +25,15 @@ def whole(tensor: object, call: str, name: str, read_only: bool = False) -> None
         If it is no array of numbers, or cannot be written to.
     """
     if not isinstance(tensor, np.ndarray):
+        kind = type(tensor)
+        if kind.__module__.partition(".")[0] == "torch":
+            raise ProgramError(
+                f"{call}: {name} is a torch tensor; give {name}.detach().numpy(), which shares its "
+                "memory."
+            )
         raise ProgramError(
-            f"{call}: {name} is a {type(tensor).__name__}; give a NumPy array, as np.array({name})."
+            f"{call}: {name} is a {kind.__name__}; make it a NumPy array before, {name} = "
+            f"np.array({name}), and give that."
         )
     if tensor.dtype.kind not in KINDS and (tensor.dtype.kind != "V" or tensor.dtype.names):
         raise ProgramError(f"{call}: {name} holds {tensor.dtype}; give an array of numbers.")
@@ -79,7 +86,7 @@ def checked(
         raise ProgramError(
             f"{call}: {name} must be a list with a tensor for each of {n} ranks, got {given}."
         )
-    for tensor in tensors:
+    for number, tensor in enumerate(tensors):
         if (
             sample is not None
             and type(tensor) is np.ndarray
@@ -88,7 +95,7 @@ def checked(
             and (read_only or tensor.flags.writeable)
         ):
             continue  # as good as its sample; n ranks have n lists of n
-        whole(tensor, call, name, read_only)
+        whole(tensor, call, f"{name}[{number}]", read_only)
         if sample is not None:
             like(tensor, sample.dtype, sample.size, call, f"each tensor of {name}")
     return tensors

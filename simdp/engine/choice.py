@@ -12,7 +12,7 @@ from simdp.collectives import Layout, Plan
 from simdp.collectives.auto import Auto
 from simdp.collectives.base import Algorithm
 from simdp.collectives.plans.parts import in_groups
-from simdp.engine.fabrics.vector import VectorFabric
+from simdp.engine.clocks.vector import VectorFabric
 from simdp.engine.network import Network
 from simdp.engine.network.sharing import shared_link
 from simdp.engine.ops import Launch, Op, Wait
@@ -155,8 +155,8 @@ class Planner:
         return float(self._clocks[key].times(plan, nbytes, enter).max())
 
     def _by_events(self, plan: Plan, nbytes: float) -> float:
-        from simdp.engine.fabrics.event import EventFabric  # and SimPy with it
-        from simdp.engine.fabrics.job import Job
+        from simdp.engine.clocks.event import EventFabric  # and SimPy with it
+        from simdp.engine.clocks.job import Job
 
         job = Job(self.network, {0: [plan]}, self._idle, TraceBuilder(keep=False))
         script: list[Op] = [Launch(0, "prediction", 0, plan, nbytes, False), Wait((0,))]

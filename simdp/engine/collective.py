@@ -9,7 +9,7 @@ from simdp.cluster import Cluster
 from simdp.collectives.auto import Auto
 from simdp.collectives.base import Algorithm
 from simdp.engine.choice import Planner, Prediction
-from simdp.engine.clocks import clock_for
+from simdp.engine.clocks.clock import FIXED_SHARES, clock_for
 from simdp.engine.network.traffic import LinkUse, link_use
 from simdp.engine.ops import Launch, Wait
 from simdp.engine.slowdown import Slowdown
@@ -73,7 +73,8 @@ class Bench:
         clock = clock_for(self.planner.network, [plan], self._nothing_slows, trace)
         clock.play([Launch(0, "collective", 0, plan, nbytes, False), Wait((0,))])
         end = float(trace.build().end.max(initial=0.0))
-        _, links = link_use(self.planner.network, {plan: nbytes}, end)
+        fixed = clock.fabric == FIXED_SHARES
+        _, links = link_use(self.planner.network, {plan: nbytes}, end, estimated=fixed)
         return Timing(nbytes, end, algorithm, f"{clock.fabric} fabric: {clock.why}", links)
 
     def candidates(self, asked: Algorithm, nbytes: float, root: int = 0) -> list[Prediction]:

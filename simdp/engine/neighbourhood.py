@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from simdp.engine.choice import Planner
-from simdp.engine.clocks import OtherJob
+from simdp.engine.clocks.clock import OtherJob
 from simdp.engine.network import Network
 from simdp.engine.network.traffic import Traffic
 from simdp.engine.ops import Feed, Launch, Op, Wait, Work

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -71,8 +71,8 @@ def _first_arrivals(empty: Bools, dst: Ints, chunk: Ints) -> Bools:
     return first
 
 
-def run(plan: Plan, buffers: Sequence[Array]) -> None:
-    """Carry out a collective on real buffers, in place, with sum as the reduction.
+def run(plan: Plan, buffers: Sequence[Array], op: Any = np.add) -> None:
+    """Carry out a collective on real buffers, in place.
 
     Parameters
     ----------
@@ -81,6 +81,8 @@ def run(plan: Plan, buffers: Sequence[Array]) -> None:
     buffers : sequence of ndarray, each shape `(num_elements,)`
         One contiguous buffer per rank, all of one dtype: the whole buffer, also where the
         collective gives or takes only a piece of it (rank r's piece is the r-th).
+    op : ufunc
+        The reduction, of what a rank has and what comes in; the sum, unless told otherwise.
 
     Raises
     ------
@@ -94,7 +96,7 @@ def run(plan: Plan, buffers: Sequence[Array]) -> None:
     if len(kinds) > 1 or buffers[0].ndim != 1:
         raise ValueError(f"buffers must be 1-D and alike, got {sorted(map(str, kinds))}")
     if plan.num_scratch:
-        _run_with_scratch(plan, buffers)
+        _run_with_scratch(plan, buffers, op)
         return
     size, itemsize = buffers[0].size, buffers[0].itemsize
     offsets = plan.offsets(size, itemsize).tolist()
@@ -105,23 +107,22 @@ def run(plan: Plan, buffers: Sequence[Array]) -> None:
         for start in range(begin, end, block):
             stop = min(start + block, end)
             views = [buffer[start:stop] for buffer in buffers]
-            _play(steps, views + [switch[: stop - start] for switch in switches])
+            _play(steps, views + [switch[: stop - start] for switch in switches], op)
 
 
-def _play(steps: list[_Step], views: list[Array]) -> None:
-    add = np.add
+def _play(steps: list[_Step], views: list[Array], op: Any) -> None:
     for step in steps:
         sent = {src: views[src].copy() for src in step.src} if step.crossing else None
         for src, dst, reduce in zip(step.src, step.dst, step.reduce, strict=True):
             incoming = views[src] if sent is None else sent[src]
             mine = views[dst]
             if reduce:
-                add(mine, incoming, out=mine)
+                op(mine, incoming, out=mine)
             else:
                 mine[:] = incoming
 
 
-def _run_with_scratch(plan: Plan, buffers: Sequence[Array]) -> None:
+def _run_with_scratch(plan: Plan, buffers: Sequence[Array], op: Any) -> None:
     """Move whole chunks, each rank's with room for what it holds for a while."""
     n, chunks, size = plan.world_size, plan.num_chunks, buffers[0].size
     exchange = plan.collective == "all_to_all"
@@ -142,7 +143,7 @@ def _run_with_scratch(plan: Plan, buffers: Sequence[Array]) -> None:
     for src, dst, chunk, to, reduce in plan.moves():
         sent = slots[src, chunk]
         slots[dst[~reduce], to[~reduce]] = sent[~reduce]
-        np.add.at(slots, (dst[reduce], to[reduce]), sent[reduce])
+        op.at(slots, (dst[reduce], to[reduce]), sent[reduce])
     first = chunks if exchange else 0
     for rank, buffer in enumerate(buffers):
         for number, begin, end in pieces:

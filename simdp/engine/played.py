@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from simdp.engine.clocks import Clock
+from simdp.engine.clocks.clock import Clock
 from simdp.engine.network.traffic import Traffic
 from simdp.engine.run import Run
 

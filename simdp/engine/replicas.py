@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -13,7 +13,7 @@ from simdp.engine import payload
 from simdp.engine.buffers import FlatBuffers
 from simdp.engine.samples import Samples
 from simdp.engine.threads import each_rank
-from simdp.engine.trainer import Trainer, Update
+from simdp.engine.trainer import Trainer, Update, of_rank, without_repeats
 from simdp.engine.walk import Answer, alone, together
 from simdp.scenario import Scenario
 from simdp.workload.execution import Executor, Kept, call_dtypes
@@ -32,6 +32,10 @@ class Dealt(Protocol):
 
     def whole_weights(self) -> list[dict[str, Array]]:
         """All of every rank's weights."""
+
+    @property
+    def groups(self) -> list[list[int]]:
+        """Ranks whose pieces make up the whole."""
 
 
 class Begun(NamedTuple):
@@ -310,6 +314,27 @@ class Replicas:
         done = self.trainer.update(gradients, step, active)
         self.gradients = [{} for _ in range(self.world_size)]
         return done
+
+    def state_dict(self) -> dict[str, Array]:
+        """All that is kept from step to step: whole tensors, by rank and name."""
+        groups = None if self.shards is None else self.shards.groups
+        found = self.trainer.state_dict(groups)
+        for rank, own in enumerate(self.buffers):
+            found |= {f"{rank}/buffers/{name}": value for name, value in own.items()}
+        return without_repeats(found)
+
+    def load_state_dict(self, arrays: Mapping[str, Array]) -> None:
+        """Take up what was kept; a rank that was not there goes on as the first.
+
+        Raises
+        ------
+        ScenarioError
+            If something is missing, or of another shape.
+        """
+        self.trainer.load_state_dict(arrays)
+        for rank, own in enumerate(self.buffers):
+            for name, value in own.items():
+                value[...] = of_rank(arrays, rank, f"buffers/{name}", value.shape)
 
     def state_dicts(self) -> list[dict[str, Array]]:
         """Every rank's parameters and buffers, by torch name."""

@@ -5,25 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import cached_property
 
+import numpy as np
+
 from simdp.engine.choice import Planner
 from simdp.engine.compute import COMPUTE, Times
 from simdp.engine.compute.roofline import Roofline
 from simdp.engine.launcher import Launcher
 from simdp.engine.nominal import NominalTimes
-from simdp.engine.ops import Hold, Meet, Op
+from simdp.engine.ops import Hold, Meet, Op, Work
 from simdp.engine.readers.costs import Costs
 from simdp.engine.readers.footprints import Amount
 from simdp.engine.readers.forecast import Forecast
 from simdp.engine.readers.memory import Memory
 from simdp.engine.readers.numbers import Numbers
+from simdp.engine.readers.past import Past
 from simdp.engine.readers.records import Records
 from simdp.engine.readers.shapes import Shapes
 from simdp.engine.samples import Samples
 from simdp.engine.slowdown import Slowdown
+from simdp.engine.state import WHOLE, Segment, State
 from simdp.results.trace import SETUP
 from simdp.scenario import Scenario
 from simdp.steps import ops
-from simdp.workload.sampling import StepBatches
+from simdp.workload.sampling import START, Start, StepBatches
 
 
 class Run:
@@ -39,6 +43,8 @@ class Run:
         Plans its collectives.
     times : Times, optional
         What is known of compute from a run with the same workload and devices.
+    segment : Segment
+        The part of the run that is played.
 
     Attributes
     ----------
@@ -62,8 +68,10 @@ class Run:
         slowdown: Slowdown,
         planner: Planner,
         times: Times | None = None,
+        segment: Segment = WHOLE,
     ) -> None:
         self.scenario, self.slowdown = scenario, slowdown
+        self._segment, self._dealt = segment, segment.start
         workload, cluster = scenario.workload, scenario.cluster
         if isinstance(cluster.device, list) or cluster.ranks_per_device > 1:
             self.roofline = Roofline(cluster.devices(), sharers=cluster.sharers())
@@ -75,11 +83,13 @@ class Run:
             scenario, self.samples, len(self.times.names) > len(workload.graph.calls)
         )
         self.program = scenario.program
+        if segment.start != START:
+            self.program = scenario.program_with(None, segment.start)
         self.launcher = Launcher(scenario.collectives, planner, self.program.groups)
         if self.program.facts.needs_nominal:
             facts = self.program.facts
             nominal = NominalTimes(self.times, self.samples, facts, self.launcher)
-            self.program = scenario.program_with(nominal)
+            self.program = scenario.program_with(nominal, segment.start)
         self.memory = Memory(scenario, self.program, self._shapes)
         self.costs = Costs(
             scenario,
@@ -98,6 +108,11 @@ class Run:
     @cached_property
     def numbers(self) -> Records:
         """What became of the numbers; they are drawn when they are first asked for."""
+        if self._segment.past is not None:
+            return Past(self.scenario, self.program, self._segment.past)
+        return self._awake()
+
+    def _awake(self) -> Records:
         if self.scenario.numerics:
             return Numbers(self.scenario, self.program, self.launcher, self.samples)
         return Forecast(self.scenario, self.program)
@@ -109,13 +124,44 @@ class Run:
 
     def script(self, progress: Callable[[int], None] | None = None) -> Iterator[Op]:
         """The whole run for the clocks: the setup, then every step."""
-        workload = self.scenario.workload
+        workload, segment = self.scenario.workload, self._segment
+        if segment.first and segment.past is not None:
+            before = np.full(self.world_size, segment.past.clock)
+            yield Work(SETUP, "host", "earlier segments", before)
         yield from self.setup()
-        batches = workload.batches(self.world_size, self.scenario.seed, self.scenario.base)
-        for step, step_batches in enumerate(batches):
+        seed, base = self.scenario.seed, self.scenario.base
+        batches = workload.batches(self.world_size, seed, base, segment.start)
+        for step, step_batches in enumerate(batches, segment.first):
+            if step == segment.stop_after:
+                break
             yield from self.step(step, step_batches)
+            self._count(step_batches)
             if progress is not None:
                 progress(step + 1)
+
+    def _count(self, batches: StepBatches) -> None:
+        """Note what has been dealt of the data."""
+        workload, n = self.scenario.workload, self.world_size
+        epoch, dealt, num_steps = self._dealt
+        if workload.dataset.kind != "none":
+            dealt += int(batches.sizes.sum())
+            left = workload.dataset.length(self.scenario.base) - dealt
+            if left <= 0 or (workload.drop_last and left < workload.samples_per_step(n)):
+                epoch, dealt = epoch + 1, 0
+        self._dealt = Start(epoch, dealt, num_steps + 1)
+
+    def state(self, clock: float) -> State:
+        """Where it stopped, ``clock`` seconds after it began."""
+        numbers = self.numbers
+        return State(
+            scenario=self.scenario.resolved(),
+            num_steps=len(numbers.records),
+            start=self._dealt,
+            clock=clock,
+            records=numbers.records,
+            log=numbers.log,
+            arrays=numbers.state_dict(),
+        )
 
     def setup(self) -> Iterator[Op]:
         """What is done before the first step."""
@@ -128,11 +174,15 @@ class Run:
 
     def step(self, step: int, batches: StepBatches) -> Iterator[Op]:
         """One step."""
-        self._step = step
+        shown = self._step = step - self._segment.first
+        past = self._segment.past
+        if past is not None and step == past.num_steps:
+            self.numbers = self._awake()
+            self.numbers.load_state_dict(past)
         self._shapes.begin(batches)
         self.numbers.begin(step, batches)
-        self.memory.begin(step, batches)
-        yield from self.costs.begin(step, batches)
+        self.memory.begin(shown, batches)
+        yield from self.costs.begin(step, shown, batches)
         for op in self.program.plan(step, batches):
             yield from self._read(op)
         self.numbers.end()

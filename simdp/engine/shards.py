@@ -49,6 +49,12 @@ class Shards:
         if not partition.kept.gradients:
             replicas.forget_room()
 
+    @property
+    def groups(self) -> list[list[int]]:
+        """Ranks whose pieces make up the whole."""
+        found: list[list[int]] = self.partition.ranks.tolist()
+        return found
+
     def take_gradients(self) -> list[Arrays]:
         """Of each rank what its optimizer needs: its pieces, or all of them; then forget them."""
         if self.partition.owners is not None:

@@ -17,6 +17,7 @@ from simdp.collectives import Plan
 from simdp.engine import payload
 from simdp.engine.buffers import FlatBuffers
 from simdp.engine.threads import each_rank
+from simdp.errors import ScenarioError
 from simdp.scenario import Scenario
 from simdp.workload.precision.rounding import rounded
 from simdp.workload.precision.scaler import GradScaler
@@ -70,6 +71,7 @@ class Trainer:
             self.weights = [{n: rounded(w, self.stored) for n, w in own.items()} for own in drawn]
         optimizer = self.workload.optimizer
         self._optimizers = {name: optimizer.for_parameter(name) for name in drawn[0]}
+        self._sizes = {name: weight.size for name, weight in drawn[0].items()}
         self._state = [
             {name: self._optimizers[name].new_state(w) for name, w in own.items()} for own in drawn
         ]
@@ -138,6 +140,66 @@ class Trainer:
         self._state = [
             {name: self._optimizers[name].new_state(w) for name, w in own.items()} for own in pieces
         ]
+
+    def state_dict(self, groups: Sequence[Sequence[int]] | None) -> dict[str, Array]:
+        """Weights, state, counts and scales by rank and name; the master weights, if there are any.
+
+        Parameters
+        ----------
+        groups : sequence of sequence of int, or None
+            Ranks whose pieces make up the whole, which stands under the first of each; None where
+            every rank has all.
+        """
+        found: dict[str, Array] = {}
+        for ranks in groups or [[rank] for rank in range(len(self._taken))]:
+            first = ranks[0]
+            for name in self._optimizers:
+                found[f"{first}/weights/{name}"] = self._whole(name, ranks, self._master)
+                for part in self._optimizers[name].state_names():
+                    kept = [{n: own[part] for n, own in mine.items()} for mine in self._state]
+                    found[f"{first}/{part}/{name}"] = self._whole(name, ranks, kept)
+        for rank, taken in enumerate(self._taken):
+            found[f"{rank}/taken"] = np.array(taken)
+            if self._scalers:
+                scaler = self._scalers[rank]
+                found[f"{rank}/scaler"] = np.array([scaler.scale, float(scaler.growth_tracker)])
+        return found
+
+    def _whole(self, name: str, ranks: Sequence[int], pieces: Sequence[Arrays]) -> Array:
+        """Put a tensor together from the pieces of some ranks, flat."""
+        if len(ranks) == 1 and not self._places[ranks[0]]:
+            return pieces[ranks[0]][name].reshape(-1)
+        found = np.zeros(self._sizes[name], self.workload.dtype)
+        for rank in ranks:
+            if name in self._places[rank]:
+                found[self._places[rank][name]] = pieces[rank][name].reshape(-1)
+        return found
+
+    def load_state_dict(self, arrays: Mapping[str, Array]) -> None:
+        """Take up what was kept: each rank its own, or its piece of it.
+
+        Raises
+        ------
+        ScenarioError
+            If something is missing, or of another size.
+        """
+        for rank, own in enumerate(self._master):
+            for name, weight in self.weights[rank].items():
+                whole = of_rank(arrays, rank, f"weights/{name}", (self._sizes[name],))
+                stored = self.workload.precision.has_master
+                kept = rounded(whole, self.stored) if stored else whole
+                weight[...] = kept.reshape(weight.shape)
+            for name, piece in own.items():
+                place, size = self._places[rank].get(name, slice(None)), (self._sizes[name],)
+                piece.reshape(-1)[...] = of_rank(arrays, rank, f"weights/{name}", size)[place]
+                for part, kept in self._state[rank][name].items():
+                    whole = of_rank(arrays, rank, f"{part}/{name}", size)
+                    kept.reshape(-1)[...] = whole[place]
+            self._taken[rank] = int(of_rank(arrays, rank, "taken", ()))
+            if self._scalers:
+                scale, tracker = of_rank(arrays, rank, "scaler", (2,)).tolist()
+                self._scalers[rank].scale = scale
+                self._scalers[rank].growth_tracker = int(tracker)
 
     def pieces(self, rank: int) -> Arrays:
         """The rank's own pieces of the parameters, flat, in the workload's dtype."""
@@ -209,6 +271,36 @@ class Trainer:
                 stored = self.weights[rank][name].reshape(-1)
                 place = self._places[rank].get(name, slice(None))
                 stored[place] = rounded(weight, self.stored).reshape(-1)
+
+
+def of_rank(arrays: Mapping[str, Array], rank: int, name: str, shape: tuple[int, ...]) -> Array:
+    """A rank's array of a state; where it has none of its own, that of rank 0.
+
+    Raises
+    ------
+    ScenarioError
+        If there is none, or it has another shape.
+    """
+    found = arrays.get(f"{rank}/{name}", arrays.get(f"0/{name}"))
+    if found is None:
+        raise ScenarioError([f"the state has no {name}, which this run keeps from step to step."])
+    if found.shape != shape:
+        raise ScenarioError(
+            [f"{name} of the state has the shape {found.shape}, but that of this run is {shape}."]
+        )
+    return found
+
+
+def without_repeats(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Leave out what is the same on a later rank as on the first."""
+    found: dict[str, Array] = {}
+    for key, value in arrays.items():
+        rank, _, name = key.partition("/")
+        first = arrays.get(f"0/{name}")
+        alike = rank != "0" and first is not None and value.tobytes() == first.tobytes()
+        if not alike:
+            found[key] = value
+    return found
 
 
 def _all_finite(squares: float, gradients: Arrays) -> bool:

@@ -46,6 +46,8 @@ class Result:
         still ``under_way`` at the end; and the ``staleness`` of those applied, which is how many
         updates came between a worker's pull and its gradient: ``mean``, ``max``, and a
         ``histogram`` that counts the gradients of staleness 0, 1, ... None without a server.
+    state : State or None
+        Where the run stopped, if that was asked for; see `simdp.engine.state`.
     """
 
     scenario: dict[str, Any]
@@ -56,6 +58,7 @@ class Result:
     outputs: list[list[Array]] | None = None
     network: dict[str, Any] = field(default_factory=dict)
     server: dict[str, Any] | None = None
+    state: Any = None
 
     @property
     def world_size(self) -> int:

@@ -24,6 +24,7 @@ from simdp.steps.facts import Nominal
 from simdp.steps.program import Program
 from simdp.strategies import AnyStrategy
 from simdp.workload import Workload
+from simdp.workload.sampling import START, Start
 
 _AS_THE_MODEL: Any = object()
 """Stands for a key that is not written, since ``numerics: null`` is an error."""
@@ -122,8 +123,8 @@ class Scenario(Spec):
         assert made.program is not None, "it has just been made"
         return made.program
 
-    def program_with(self, nominal: Nominal | None) -> Program:
-        """What the ranks do, made anew for a strategy that goes by nominal times."""
+    def program_with(self, nominal: Nominal | None, start: Start = START) -> Program:
+        """What the ranks do, made anew: by nominal times, or from another start than the first."""
         cluster, workload = self.cluster, self.workload
         return Program.of(
             self.strategy,
@@ -134,6 +135,7 @@ class Scenario(Spec):
             cluster.overheads,
             lambda: wiring_of(cluster).inter_bandwidth,
             nominal,
+            start,
         )
 
     def measured_scenarios(self) -> tuple[list[Scenario], list[Scenario]]:

@@ -40,7 +40,7 @@ from simdp.steps.ops import (
 )
 from simdp.steps.partition import Partition
 from simdp.workload import Workload
-from simdp.workload.sampling import StepBatches
+from simdp.workload.sampling import START, Start, StepBatches
 
 Plan = tuple[Op, ...]
 
@@ -166,12 +166,13 @@ class Program:
         overheads: Overheads = NO_OVERHEADS,
         node_bandwidth: Callable[[], float] = lambda: inf,
         nominal: Nominal | None = None,
+        start: Start = START,
     ) -> Program:
         """Make the program of a run; ``num_samples`` are those of its data set, others as `Facts`.
 
         A node has all ranks if ``local_size`` is left out.
         """
-        kinds, num_steps = workload.kinds_of_steps(world_size, num_samples)
+        kinds, num_steps = workload.kinds_of_steps(world_size, num_samples, start)
         local_size = world_size if local_size is None else local_size
         facts = Facts(workload, world_size, local_size, overheads, node_bandwidth, nominal)
         return cls(loop, facts, kinds, num_steps)

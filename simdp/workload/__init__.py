@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache, cached_property
+from itertools import islice
 from math import sqrt
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -31,7 +32,9 @@ from simdp.workload.order import Permutation, epoch_order, grouped_by_length
 from simdp.workload.precision import AnyPrecision
 from simdp.workload.precision.rounding import numpy_dtype
 from simdp.workload.sampling import (
+    START,
     Parts,
+    Start,
     StepBatches,
     distributed_sampler,
     steps_from_global_batches,
@@ -282,7 +285,9 @@ class Workload(Spec):
             per_rank = distributed_sampler(order, world_size, self.drop_last)
         return steps_from_microbatches(per_rank, self.microbatch or 0, accumulate, self.drop_last)
 
-    def batches(self, world_size: int, seed: int, base: Path) -> Iterator[StepBatches]:
+    def batches(
+        self, world_size: int, seed: int, base: Path, start: Start = START
+    ) -> Iterator[StepBatches]:
         """Who trains on what, step by step, for as many steps or epochs as are asked for.
 
         Parameters
@@ -293,20 +298,24 @@ class Workload(Spec):
             Of the scenario; it draws each epoch's order where ``shuffle`` is true.
         base : Path
             Folder that relative paths start from.
+        start : Start
+            Where it goes on: what is left of that epoch's order is dealt to the ranks, as torch's
+            elastic training deals it to another number of them.
         """
         if self.dataset.kind == "none":
-            yield from self._full_steps(world_size)
+            yield from islice(self._full_steps(world_size), start.num_steps, None)
             return
         num_samples = self.dataset.length(base)
         lengths = self.lengths(seed, base) if self.group_by_length else {}
-        done = epoch = 0
+        done, epoch = start.num_steps, start.epoch
+        dealt = start.num_samples
         while self.steps is not None or epoch < (self.epochs or 1):
             order = epoch_order(self.shuffle, num_samples, epoch, seed, base)
             if lengths:
                 longest = np.maximum.reduce(list(lengths.values()))
                 order = grouped_by_length(order, longest, self.samples_per_step(world_size))
             waiting = None
-            for batches in self.steps_of_epoch(order, world_size):
+            for batches in self.steps_of_epoch(order[dealt:], world_size):
                 if waiting is not None:
                     yield waiting
                 waiting = batches
@@ -317,7 +326,7 @@ class Workload(Spec):
             yield replace(waiting, closes_epoch=True)
             if done == self.steps:
                 return
-            epoch += 1
+            epoch, dealt = epoch + 1, 0
 
     def _full_steps(self, world_size: int) -> Iterator[StepBatches]:
         """Steps without a data set: every one has all its samples, of which none is looked at."""
@@ -342,7 +351,9 @@ class Workload(Spec):
         """Length of every sample without its padding, by input; none where nothing is padded."""
         return self.dataset.lengths(self.model, self.loss, seed, base)
 
-    def kinds_of_steps(self, world_size: int, num_samples: int) -> tuple[list[StepBatches], int]:
+    def kinds_of_steps(
+        self, world_size: int, num_samples: int, start: Start = START
+    ) -> tuple[list[StepBatches], int]:
         """Steps whose ranks have other numbers of samples, and how many steps there are in all.
 
         Parameters
@@ -351,6 +362,8 @@ class Workload(Spec):
             Number of ranks.
         num_samples : int
             Of the data set, if there is one.
+        start : Start
+            As of `batches`.
 
         Returns
         -------
@@ -363,13 +376,16 @@ class Workload(Spec):
             closing = replace(full, closes_epoch=True)
             return ([full, closing] if num_steps > 1 else [closing]), num_steps
         found: dict[tuple[bytes, bool], StepBatches] = {}
-        each: list[StepBatches] = []
-        for batches in self.steps_of_epoch(np.arange(num_samples), world_size):
-            if len(each) == self.steps:
-                break
-            each.append(batches)
-        num_steps = (self.epochs or 1) * len(each) if self.steps is None else self.steps
-        last = (num_steps - 1) % max(len(each), 1)  # a run may end within an epoch
+        rest = self._kinds_of_epoch(num_samples - start.num_samples, world_size)
+        each = self._kinds_of_epoch(num_samples, world_size) if start.num_samples else rest
+        epochs = (self.epochs or 1) - start.epoch - 1
+        num_steps = start.num_steps + len(rest) + epochs * len(each)
+        num_steps = num_steps if self.steps is None else self.steps
+        for number, batches in enumerate(rest if rest is not each else ()):
+            closes = number == len(rest) - 1
+            found[batches.sizes.tobytes(), closes] = replace(batches, closes_epoch=closes)
+        after = num_steps - start.num_steps - len(rest)
+        last = (after - 1) % max(len(each), 1)  # a run may end within an epoch
         for number, batches in enumerate(each):
             ends = {number == len(each) - 1, *[True] * (number == last)}
             for closes in sorted(ends):
@@ -377,11 +393,14 @@ class Workload(Spec):
                 found.setdefault(key, replace(batches, closes_epoch=closes))
         return list(found.values()), num_steps
 
-    def num_steps(self, world_size: int, base: Path) -> int:
-        """Number of steps that `batches` yields."""
+    def _kinds_of_epoch(self, num_samples: int, world_size: int) -> list[StepBatches]:
+        return list(islice(self.steps_of_epoch(np.arange(num_samples), world_size), self.steps))
+
+    def num_steps(self, world_size: int, base: Path, start: Start = START) -> int:
+        """Number of steps of a run, of those before the start too."""
         if self.steps is not None:
             return self.steps
-        return self.kinds_of_steps(world_size, self.dataset.length(base))[1]
+        return self.kinds_of_steps(world_size, self.dataset.length(base), start)[1]
 
     def learning_rate(self, base: float, step: int, world_size: int) -> float:
         """Learning rate of step 1, 2, ..., for parameters whose own is ``base``."""

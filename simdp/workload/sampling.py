@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -110,6 +110,28 @@ def chunk_sizes(num_samples: int, parts: int) -> list[int]:
         return []
     size = -(-num_samples // parts)
     return [min(size, num_samples - begin) for begin in range(0, num_samples, size)]
+
+
+class Start(NamedTuple):
+    """Where a run goes on.
+
+    Attributes
+    ----------
+    epoch : int
+        From 0.
+    num_samples : int
+        Samples of its order that have been dealt already.
+    num_steps : int
+        Steps of the run that are done.
+    """
+
+    epoch: int = 0
+    num_samples: int = 0
+    num_steps: int = 0
+
+
+START = Start()
+"""The beginning."""
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from simdp.cluster import Cluster
 from simdp.collectives import FAMILIES, Layout, closed_forms
 from simdp.collectives.closed_forms import exchanges, rings_and_trees
 from simdp.collectives.multi_ring import num_rings
-from simdp.engine.fabrics.event import EventFabric
-from simdp.engine.fabrics.job import Job
-from simdp.engine.fabrics.vector import VectorFabric
+from simdp.engine.clocks.event import EventFabric
+from simdp.engine.clocks.job import Job
+from simdp.engine.clocks.vector import VectorFabric
 from simdp.engine.network import Network
 from simdp.engine.ops import Launch, Wait
 from simdp.engine.slowdown import Slowdown

@@ -329,3 +329,20 @@ def test_closed_forms_refuse_counts_below_one(call, message):
 def test_a_torus_of_no_ranks_is_refused():
     with pytest.raises(ValueError, match=r"^world_size must be >= 1, got 0$"):
         most_square(0)
+
+
+@pytest.mark.parametrize("slices", [1, 2, 8])
+@pytest.mark.parametrize("nbytes", [1e5, 3e6, 64e6])
+def test_a_slice_is_cut_by_its_own_size(slices, nbytes):
+    """No chunk is larger than asked for, and none is cut finer than that takes."""
+    trees = FAMILIES["all_reduce"]["double_binary_tree"](slices=slices, chunk_size="500 kB")
+    each = -(-nbytes / slices / 2 // 500e3)  # of each tree
+    assert trees.plan(8, nbytes).num_chunks == slices * 2 * each
+    levels = FAMILIES["broadcast"]["hierarchical"](
+        slices=slices,
+        inner={"kind": "tree", "chunk_size": "500 kB"},
+        outer={"kind": "tree", "chunk_size": "500 kB"},
+    )
+    chunk = nbytes / levels.plan(Layout(8, 4), nbytes).num_chunks
+    assert chunk <= 500e3
+    assert chunk > 250e3 or nbytes / slices <= 500e3

@@ -20,10 +20,13 @@ from msccl_examples import (
 from small_networks import cluster, durations
 
 from simdp.collectives import FAMILIES, Collectives, Layout
+from simdp.collectives.closed_forms import ring_all_reduce_time
 from simdp.collectives.hierarchical import HierarchicalAllReduce
 from simdp.collectives.plans.ledger import prove
 from simdp.collectives.ring import RingAllReduce
 from simdp.engine import payload
+from simdp.engine.network import Network
+from simdp.engine.network.sharing import shared_link
 
 ALPHA, BETA = 5e-6, 1 / 25e9
 every_example = pytest.mark.parametrize(
@@ -161,11 +164,13 @@ def test_the_plan_does_what_the_thread_blocks_do(collective, text, seed, member)
         np.testing.assert_array_equal(found, buffers["o"][:size])
 
 
-@every_example
-def test_both_clocks_agree(collective, text, member):
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_both_clocks_agree(name, member):
+    collective, text = EXAMPLES[name]
     made = member(collective, text)
-    event, vector = on_a_mesh(made.plan(made.loaded.num_ranks, 4e6), 4e6)
-    assert event == pytest.approx(vector, rel=1e-12)
+    clocks = on_a_mesh(made.plan(made.loaded.num_ranks, 4e6), 4e6)
+    assert clocks == pytest.approx([clocks[0]] * len(clocks), rel=1e-12)
+    assert len(clocks) == 1 + ("channels" not in name)  # channels share the link that they are on
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 7])
@@ -174,6 +179,37 @@ def test_a_ring_from_a_file_is_the_ring(n, member):
     assert (plan.num_rounds, plan.num_scratch) == (2 * (n - 1), 0)
     np.testing.assert_array_equal(plan.sends_per_rank, ours.sends_per_rank)
     assert on_a_mesh(plan, 3e6) == pytest.approx(on_a_mesh(ours, 3e6), rel=1e-12)
+
+
+@pytest.mark.parametrize("topology", ["ring", "switch"])
+@pytest.mark.parametrize(("n", "channels"), [(8, 8), (5, 3), (2, 2)])
+def test_channels_share_their_link_fairly_so_that_a_ring_takes_its_closed_form(
+    n, channels, topology, member
+):
+    """Each channel has its slice of a chunk at its part of the bandwidth."""
+    made = member("all_reduce", ring_all_reduce(n, channels))
+    where, expected = cluster(n, topology), ring_all_reduce_time(8e6, n, ALPHA, BETA)
+    expected += 2 * (n - 1) * ALPHA * (topology == "switch")  # a link to the switch, one from it
+    assert shared_link(Network(where), [made.plan(n, 8e6)]) is not None
+    assert durations(where, made.plan(n, 8e6), 8e6) == pytest.approx([expected], rel=1e-12)
+
+
+def test_a_channel_waits_for_no_other_one(member):
+    """Two chunks over one channel follow each other; over two, they share the link."""
+    both = (
+        [step("s", f"i{c}", f"i{c}") for c in (0, 1)],
+        [step("r", f"i{c}", f"i{c}") for c in (0, 1)],
+    )
+    one = [[block(*both[0], send=1)], [block(*both[1], recv=0)]]
+    two = [
+        [block(both[0][c], send=1, chan=c) for c in (0, 1)],
+        [block(both[1][c], recv=0, chan=c) for c in (0, 1)],
+    ]
+    took = [
+        on_a_mesh(member("broadcast", algorithm("broadcast", gpus, 2)).plan(2, 2e6), 2e6)[0]
+        for gpus in (one, two)
+    ]
+    assert took == pytest.approx([2 * (ALPHA + 1e6 * BETA), ALPHA + 2e6 * BETA], rel=1e-12)
 
 
 @pytest.mark.parametrize("n", [2, 4, 5])

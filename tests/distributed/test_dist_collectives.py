@@ -129,7 +129,7 @@ def test_all_to_all_single_takes_split_sizes(run):
 def test_a_rank_alone_has_everything_already(run):
     def program(rank):
         tensor, other = np.arange(3.0), np.zeros(3)
-        for op in dist.ReduceOp:
+        for op in (dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.PRODUCT):
             dist.all_reduce(tensor, op=op)
         dist.broadcast(tensor, 0)
         dist.all_gather_into_tensor(other, tensor)
@@ -215,7 +215,8 @@ def _read_only():
     [
         (
             lambda: dist.all_reduce([1, 2]),
-            "all_reduce: tensor is a list; give a NumPy array, as np.array(tensor).",
+            "all_reduce: tensor is a list; make it a NumPy array before, tensor = "
+            "np.array(tensor), and give that.",
         ),
         (
             lambda: dist.all_reduce(np.array(["a"])),
@@ -228,7 +229,8 @@ def _read_only():
         (
             lambda: dist.all_reduce(np.zeros(1), op="sum"),
             "all_reduce: op='sum' is no reduction; give one of ReduceOp.SUM, ReduceOp.AVG, "
-            "ReduceOp.MAX, ReduceOp.MIN, ReduceOp.PRODUCT.",
+            "ReduceOp.MAX, ReduceOp.MIN, ReduceOp.PRODUCT, ReduceOp.BAND, ReduceOp.BOR, "
+            "ReduceOp.BXOR.",
         ),
         (
             lambda: dist.all_reduce(np.zeros(1, int), op=dist.ReduceOp.AVG),
@@ -294,7 +296,7 @@ def _read_only():
         ),
         (
             lambda: dist.all_gather([np.zeros(1), _read_only()], np.zeros(1)),
-            "all_gather: tensor_list is read-only; give a copy, tensor_list.copy().",
+            "all_gather: tensor_list[1] is read-only; give a copy, tensor_list[1].copy().",
         ),
     ],
 )

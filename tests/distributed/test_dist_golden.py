@@ -1,6 +1,7 @@
 """What each collective leaves on each rank, as real gloo processes of torch left it."""
 
 import json
+import runpy
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,10 @@ import pytest
 
 import simdp.distributed as dist
 
-GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "g12_collectives.json").read_text())
+FOLDER = Path(__file__).parents[1] / "golden"
+GOLDEN = json.loads((FOLDER / "g12_collectives.json").read_text())
+MAKER = runpy.run_path(str(FOLDER / "real_gloo.py"))
+REAL = json.loads((FOLDER / "real_gloo.json").read_text())
 
 OPS = ("SUM", "PRODUCT", "MIN", "MAX", "AVG")
 NOTES = {"reduce_note"}
@@ -64,3 +68,25 @@ def test_every_collective_leaves_what_torch_leaves(world_size, backend):
                 assert expected[name] is None
             else:
                 np.testing.assert_array_equal(values, expected[name], err_msg=name)
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4, 5])
+def test_reductions_on_gloo_have_the_bits_of_real_gloo(world_size):
+    def program(rank):
+        dist.init_process_group("gloo")
+        return list(MAKER["play"](dist, lambda array: array, rank, world_size))
+
+    found = dict(MAKER["digests"](dist.launch(program, world_size).values))
+    assert found == REAL[f"w{world_size}"]["bits"]
+
+
+@pytest.mark.filterwarnings("ignore:Running monitored_barrier")
+@pytest.mark.parametrize("world_size", [2, 3, 4, 5])
+def test_other_calls_leave_what_they_leave_on_real_processes(world_size):
+    def program(rank):
+        dist.init_process_group("gloo")
+        return list(MAKER["calls"](dist, lambda array: array, rank, world_size))
+
+    for rank, called in enumerate(dist.launch(program, world_size).values):
+        found = json.loads(json.dumps(called))
+        assert found == REAL[f"w{world_size}"]["calls"][rank]

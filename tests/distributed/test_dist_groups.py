@@ -66,6 +66,64 @@ def test_the_default_group_has_a_name_as_in_torch(run):
     assert run(program, 2).values == [(4.0, "<group 1 (ranks 0, 1)>")] * 2
 
 
+def test_the_default_group_can_be_asked_and_compared(run):
+    assert dist.group.WORLD is None  # nobody's
+
+    def program(rank):
+        world = dist.group.WORLD
+        assert world == dist.GroupMember.WORLD != dist.new_group()
+        assert len({world, dist.group.WORLD}) == 1
+        asked = world.rank(), world.size(), world.group_name, world.group_desc
+        dist.destroy_process_group(world)
+        return *asked, dist.is_initialized(), dist.group.WORLD
+
+    assert run(program, 2).values == [
+        (rank, 2, "default", "default_pg", False, None) for rank in range(2)
+    ]
+
+
+def test_ranks_and_places_are_translated(run):
+    def program(rank):
+        group = dist.new_group([1, 3])
+        if rank != 3:
+            return None
+        assert dist.get_process_group_ranks(None) == [0, 1, 2, 3]
+        assert dist.get_global_rank(dist.group.WORLD, 2) == 2
+        return (
+            dist.get_process_group_ranks(group),
+            dist.get_global_rank(group, 1),
+            dist.get_group_rank(group, 3),
+        )
+
+    assert run(program).values[3] == ([1, 3], 3, 1)
+
+
+def test_a_root_may_be_given_by_its_place(run):
+    def program(rank):
+        group = dist.new_group([1, 3])
+        if rank in (0, 2):
+            return None
+        copy, total, piece = (np.full(1, float(rank)) for _ in range(3))
+        dist.broadcast(copy, group=group, group_src=1)
+        dist.reduce(total, group=group, group_dst=0)
+        dist.scatter(piece, [np.ones(1), np.zeros(1)] if rank == 3 else None, None, group, False, 1)
+        got = [np.zeros(1), np.zeros(1)] if rank == 1 else None
+        dist.gather(
+            np.full(1, rank),
+            [each.astype(int) for each in got] if got else None,
+            group=group,
+            group_dst=0,
+        )
+        message = np.full(1, float(rank))
+        if rank == 1:
+            dist.send(message, group=group, group_dst=1)
+        else:
+            assert dist.recv(message, group=group, group_src=0) == 1
+        return copy[0], total[0], piece[0], message[0]
+
+    assert run(program).values == [None, (3, 4, 1, 1), None, (3, 3, 0, 1)]
+
+
 def test_a_group_that_is_destroyed_is_gone(run, refused):
     def program(rank):
         assert dist.is_initialized()
@@ -142,6 +200,30 @@ def test_making_a_group_waits_for_all_ranks(run):
             "new_group: ranks [1, 1] must be some of 0 ... 1, each once and one at least.",
         ),
         (
+            lambda: dist.broadcast(np.zeros(1)),
+            "broadcast: give src or group_src, one of the two.",
+        ),
+        (
+            lambda: dist.reduce(np.zeros(1), 0, group_dst=0),
+            "reduce: give dst or group_dst, one of the two.",
+        ),
+        (
+            lambda: dist.broadcast(np.zeros(1), group_src=2),
+            "broadcast: group_src=2 is no place in group default; give one of 0 ... 1.",
+        ),
+        (
+            lambda: dist.get_global_rank(None, -1),
+            "get_global_rank: group_rank=-1 is no place in group default; give one of 0 ... 1.",
+        ),
+        (
+            lambda: dist.get_group_rank(None, 2),
+            "get_group_rank: global_rank=2 is no rank of group default; give one of 0, 1.",
+        ),
+        (
+            lambda: dist.get_process_group_ranks(dist.GroupMember.NON_GROUP_MEMBER),
+            "get_process_group_ranks: this rank is no member of the group; ask on one that is.",
+        ),
+        (
             lambda: dist.new_group([0], backend="ncl"),
             "unknown backend 'ncl'; known: gloo, mpi, nccl. Did you mean 'nccl'?",
         ),
@@ -183,8 +265,8 @@ def test_a_stranger_cannot_ask_for_the_backend(refused):
         ),
         (
             lambda: dist.init_process_group(init_method="tcp://10.1.1.20:23456"),
-            "init_process_group: init_method 'tcp://10.1.1.20:23456' is not needed; leave it out, "
-            "or give 'env://'.",
+            "init_process_group: init_method 'tcp://10.1.1.20:23456' needs world_size and rank as "
+            "well; give both.",
         ),
         (
             lambda: dist.init_process_group(world_size=8),

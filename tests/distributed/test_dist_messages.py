@@ -100,8 +100,39 @@ def test_messages_that_cross_a_link_at_the_same_time_share_it(run):
             return [(work.wait(), dist.clock())[1] for work in works]
         return None
 
+    end = ALPHA + 2 * 8000 / BANDWIDTH
+    assert run(program).values[3] == pytest.approx([end, end], rel=1e-12)
+
+
+def test_a_batch_of_messages_goes_around_a_ring(run):
+    def program(rank):
+        mine, got = np.full(1000, float(rank)), np.zeros(1000)
+        ops = [
+            dist.P2POp(dist.isend, mine, (rank + 1) % 4),
+            dist.P2POp(dist.irecv, got, group_peer=(rank - 1) % 4, group=dist.group.WORLD),
+        ]
+        assert (ops[1].peer, ops[0].group_peer) == ((rank - 1) % 4, (rank + 1) % 4)
+        ops[0].group = dist.group.WORLD
+        for work in dist.batch_isend_irecv(ops):
+            work.wait()
+        return got[0], dist.clock()
+
     one = ALPHA + 8000 / BANDWIDTH
-    assert run(program).values[3] == pytest.approx([2 * one, 2 * one], rel=1e-12)
+    for rank, (value, end) in enumerate(run(program).values):
+        assert value == (rank - 1) % 4
+        assert end == pytest.approx(one, rel=1e-12)
+
+
+def test_strangers_of_a_group_have_no_batch(run):
+    def program(rank):
+        group = dist.new_group([0, 1])
+        if rank == 2:
+            return dist.batch_isend_irecv([dist.P2POp(dist.isend, np.zeros(1), 0, group)])
+        return None
+
+    with pytest.warns(UserWarning, match="Running batch_isend_irecv on") as caught:
+        assert run(program).values[2] == []
+    assert {warning.filename for warning in caught} == {__file__}
 
 
 @pytest.mark.parametrize(
@@ -116,8 +147,47 @@ def test_messages_that_cross_a_link_at_the_same_time_share_it(run):
             "irecv: src=5 is no rank of group default; give one of 0, 1.",
         ),
         (
+            lambda: dist.send(np.zeros(1)),
+            "send: give dst or group_dst, one of the two.",
+        ),
+        (
+            lambda: dist.irecv(np.zeros(1), group_src=0),
+            "irecv: src=0 is this rank itself; give another one.",
+        ),
+        (
+            lambda: dist.P2POp(dist.P2POp, np.zeros(1), 1),
+            "P2POp: op is <class 'simdp.distributed.messages.P2POp'>; give isend or irecv.",
+        ),
+        (
+            lambda: dist.P2POp(dist.isend, 1.0, 1),
+            "P2POp: tensor is a float; make it a NumPy array before, tensor = np.array(tensor), "
+            "and give that.",
+        ),
+        (
+            lambda: dist.P2POp(dist.isend, np.zeros(1)),
+            "P2POp: give peer or group_peer, one of the two.",
+        ),
+        (
+            lambda: dist.batch_isend_irecv([]),
+            "batch_isend_irecv: give a list of one P2POp or more.",
+        ),
+        (
+            lambda: dist.batch_isend_irecv([dist.isend]),
+            "batch_isend_irecv: give a list of one P2POp or more.",
+        ),
+        (
+            lambda: dist.batch_isend_irecv(
+                [
+                    dist.P2POp(dist.isend, np.zeros(1), 1, group)
+                    for group in (None, dist.group.WORLD)
+                ]
+            ),
+            "batch_isend_irecv: the messages are of different groups; give each its own batch.",
+        ),
+        (
             lambda: dist.recv([0]),
-            "recv: tensor is a list; give a NumPy array, as np.array(tensor).",
+            "recv: tensor is a list; make it a NumPy array before, tensor = np.array(tensor), and "
+            "give that.",
         ),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 
 import simdp
 from simdp.cluster import Overheads
-from simdp.engine.fabrics.streams import Streams
+from simdp.engine.clocks.streams import Streams
 from simdp.engine.ops import Launch
 from simdp.errors import ScenarioError
 from simdp.scenario import checked

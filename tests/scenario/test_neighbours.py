@@ -12,7 +12,7 @@ import simdp
 from simdp.cli import run_command_line
 from simdp.collectives.ring import RingAllReduce
 from simdp.engine import neighbourhood
-from simdp.engine.clocks import OtherJob, clock_for
+from simdp.engine.clocks.clock import OtherJob, clock_for
 from simdp.engine.neighbourhood import Neighbourhood
 from simdp.engine.network import Network
 from simdp.engine.network.traffic import Traffic

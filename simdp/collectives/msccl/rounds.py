@@ -21,7 +21,7 @@ from simdp.collectives.msccl.turns import Act, Acts, acts_of, pairs_of, take_tur
 
 
 class Move(NamedTuple):
-    """Chunks that go from rank to rank, or from place to place at home."""
+    """Chunks that go from rank to rank over a channel, or at home by the hand of a thread block."""
 
     turn: int
     src: int
@@ -30,6 +30,7 @@ class Move(NamedTuple):
     to: int
     reduce: bool
     num_chunks: int
+    channel: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,7 +206,8 @@ class _Scheduler:
             return
         ends = self.slot(rank, step.source), self.slot(rank, step.target)
         if ends[0] != ends[1]:
-            self.moves.append(Move(act.turn, rank, rank, *ends, step.kind == "re", step.count))
+            adds = step.kind == "re"
+            self.moves.append(Move(act.turn, rank, rank, *ends, adds, step.count, act.block))
 
     def _source_of(self, send: Act) -> int:
         step = send.step
@@ -216,6 +218,7 @@ class _Scheduler:
     def _transfer(self, send: Act, receive: Act) -> None:
         step, count, rank = receive.step, receive.step.count, receive.rank
         chunk, src, turn = self._source_of(send), send.rank, receive.turn
+        channel = self.program.gpus[rank].blocks[receive.block].channel
         changes = (
             when
             for slot in range(chunk, chunk + count)
@@ -224,15 +227,16 @@ class _Scheduler:
         )
         if next(changes, None) is not None:
             spare = self._spare(rank, count)
-            self.moves.append(Move(send.turn, src, rank, chunk, spare, False, count))
-            src, chunk = rank, spare
+            self.moves.append(Move(send.turn, src, rank, chunk, spare, False, count, channel))
+            src, chunk, channel = rank, spare, receive.block
         adds = step.kind.startswith("rr")
         target = self.carrier[receive.key] if step.kind == "rrs" else self.slot(rank, step.target)
         if adds:
             local = self.slot(rank, step.source)
             if local != target:
-                self.moves.append(Move(turn, rank, rank, local, target, False, count))
-        self.moves.append(Move(turn, src, rank, chunk, target, adds, count))
+                home = Move(turn, rank, rank, local, target, False, count, receive.block)
+                self.moves.append(home)
+        self.moves.append(Move(turn, src, rank, chunk, target, adds, count, channel))
 
     def _bring_home(self, turn: int) -> None:
         """Copy the output to where the buffer's chunks are, where it lies apart."""
@@ -243,14 +247,14 @@ class _Scheduler:
         chunks = program.num_chunks
         for rank in range(len(program.gpus)):
             if exchange:
-                self.moves.append(Move(turn, rank, rank, 0, chunks, False, chunks))
+                self.moves.append(Move(turn, rank, rank, 0, chunks, False, chunks, 0))
                 continue
             apart = program.collective in TAKES_APART
             own = rank * program.num_pieces if apart else 0
             for slot in range(self.output, self.scratch):
                 if self.writes[rank, slot]:
                     self.moves.append(
-                        Move(turn, rank, rank, slot, own + slot - self.output, False, 1)
+                        Move(turn, rank, rank, slot, own + slot - self.output, False, 1, 0)
                     )
 
     def _rounds(self) -> Iterator[Round]:
@@ -261,7 +265,9 @@ class _Scheduler:
         for turn in sorted(by_turn):
             moves = sorted(by_turn[turn], key=lambda move: move.reduce)
             columns = zip(
-                *((m.src, m.dst, m.chunk, m.to, m.num_chunks) for m in moves), strict=True
+                *((m.src, m.dst, m.chunk, m.to, m.num_chunks, m.channel) for m in moves),
+                strict=True,
             )
-            src, dst, chunk, to, count = (np.array(column) for column in columns)
-            yield Round(src, dst, chunk, np.array([m.reduce for m in moves]), to, count)
+            src, dst, chunk, to, count, channel = (np.array(column) for column in columns)
+            adds = np.array([m.reduce for m in moves])
+            yield Round(src, dst, chunk, adds, to, count, channel=channel)

@@ -10,7 +10,8 @@ The contract of a plan
   of a round read what was there when the round began; reductions of a round apply in the order in
   which they are listed.
 * In time, a transfer starts when both ranks have entered the collective, what it needs has arrived
-  (`Plan.order`), and the previous transfer from ``src`` to ``dst`` is done. Rounds are no barriers.
+  (`Plan.order`), and the previous transfer from ``src`` to ``dst`` over the same channel is done.
+  Rounds are no barriers.
 * Every chunk is charged as the exact fraction ``nbytes / num_chunks``; the payload splits whole
   elements.
 * A plan may be made of parts (`parts`): other plans, on groups of ranks, one after the other or at
@@ -53,6 +54,8 @@ class Round(NamedTuple):
         How many chunks move.
     stride : int
         Distance between the chunks of a transfer.
+    channel : int or ndarray, int64
+        Which of the connections from ``src`` to ``dst`` the transfer takes.
     """
 
     src: Ints
@@ -62,6 +65,7 @@ class Round(NamedTuple):
     to: Ints | None = None
     num_chunks: int | Ints = 1
     stride: int = 1
+    channel: int | Ints = 0
 
 
 class Moves(NamedTuple):
@@ -84,7 +88,7 @@ class Moves(NamedTuple):
 
 def expand(transfers: Round) -> Moves:
     """List every chunk of every transfer of a round."""
-    src, dst, chunk, reduce, to, count, stride = transfers
+    src, dst, chunk, reduce, to, count, stride, _ = transfers
     reduce = np.broadcast_to(reduce, src.shape)
     to = chunk if to is None else to
     if isinstance(count, int) and count == 1:

@@ -11,9 +11,9 @@ from simdp.collectives.plans.plan import Round
 
 def _slice(transfers: Round, number: int, slices: int) -> Round:
     """What a round moves of one slice of every chunk."""
-    src, dst, chunk, reduce, to, count, stride = transfers
-    to = None if to is None else to * slices + number
-    return Round(src, dst, chunk * slices + number, reduce, to, count, stride * slices)
+    chunk = transfers.chunk * slices + number
+    to = None if transfers.to is None else transfers.to * slices + number
+    return transfers._replace(chunk=chunk, to=to, stride=transfers.stride * slices)
 
 
 def in_turn(rounds: Iterator[Round], slices: int) -> Iterator[Round]:
@@ -53,4 +53,5 @@ def _join(rounds: list[Round]) -> Round:
         np.concatenate([r.chunk if r.to is None else r.to for r in rounds]),
         np.concatenate([np.broadcast_to(r.num_chunks, r.src.shape) for r in rounds]),
         strides.pop() if strides else 1,
+        np.concatenate([np.broadcast_to(r.channel, r.src.shape) for r in rounds]),
     )

@@ -6,7 +6,7 @@ made orthonormal; sums of Q and of what travels as it is are divided after the s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -87,6 +87,23 @@ class LowRank:
                 view.reshape(f.rows, f.columns)[...] = times(p, q.T)
         if factoring.error_feedback:
             self.errors.settle(bucket)
+
+    def state_dict(self) -> dict[str, Array]:
+        """Errors, the last Q of every matrix, and how many were drawn."""
+        found = self.errors.state_dict()
+        for name, views in self._q.items():
+            found[f"q/{name}"] = views[0]  # of a sum, which is the same on all ranks
+            found[f"drawn/{name}"] = np.array(self._num_drawn.get(name, 0))
+        return found
+
+    def load_state_dict(self, arrays: Mapping[str, Array]) -> None:
+        """Take up what was kept."""
+        self.errors.load_state_dict(arrays, self.world_size)
+        for name, kept in arrays.items():
+            if name.startswith("q/"):
+                self._q[name[2:]] = [kept.copy() for _ in range(self.world_size)]
+            elif name.startswith("drawn/"):
+                self._num_drawn[name[6:]] = int(kept)
 
     def _first_q(self, name: str, views: Sequence[Array], warm: bool) -> None:
         if warm and name in self._q:

@@ -25,10 +25,12 @@ MAX_KEPT_TRANSFERS = 2_000_000
 class Connections:
     """Ordered pairs of vertices that exchange chunks in the groups of a part, and their routes.
 
+    Each channel between two vertices is a pair of its own.
+
     Attributes
     ----------
-    places : ndarray, shape `(num_pairs, 2)`
-        The pairs, as places in a group: source and destination.
+    places : ndarray, shape `(num_pairs, 3)`
+        The pairs, as places in a group: source, destination, and the channel between them.
     src, dst : ndarray, shape `(num_pairs, num_groups)`
         The same as vertices of the cluster.
     links : ndarray, shape `(num_pairs, num_groups, longest)`
@@ -129,7 +131,7 @@ class Network:
             return links, alpha, 1.0 / total
 
     def pairs(self, plan: Plan) -> Ints:
-        """Ordered pairs of places that exchange chunks in a plan, shape `(num_pairs, 2)`.
+        """Connections of places in a plan: source, destination, channel; shape `(num_pairs, 3)`.
 
         Those of a ring or a chain in the order in which chunks pass them, others sorted.
         """
@@ -179,11 +181,13 @@ class Network:
         """The rounds of a plan that is no ring, with their connections."""
         if plan not in self._turns:
             v, pairs = plan.num_vertices, self.pairs(plan)
-            numbers = pairs[:, 0] * v + pairs[:, 1]
+            most = int(pairs[:, 2].max(initial=0)) + 1
+            numbers = (pairs[:, 0] * v + pairs[:, 1]) * most + pairs[:, 2]
             order = np.argsort(numbers)
             found = self._turns[plan] = []
-            for src, dst, chunk, _, to, count, stride in plan.rounds():
-                pair = order[np.searchsorted(numbers, src * v + dst, sorter=order)]
+            for src, dst, chunk, _, to, count, stride, channel in plan.rounds():
+                number = (src * v + dst) * most + channel
+                pair = order[np.searchsorted(numbers, number, sorter=order)]
                 lands = chunk if to is None else to
                 line, once = _in_line(pair), _once(src) and _once(dst)
                 found.append(Turn(pair, src, dst, chunk, lands, count, stride, line, once))
@@ -220,13 +224,21 @@ def _in_line(pair: Ints) -> list[Ints]:
 def _find_pairs(plan: Plan) -> Ints:
     if plan.order == "chain":
         assert plan.route is not None
-        return np.stack([plan.route[:-1], plan.route[1:]], axis=1)
+        return _in_order(plan.route[:-1], plan.route[1:])
     if plan.order == "ring":
         return _around(*next(plan.rounds())[:2])
     v = plan.num_vertices
-    each = [np.unique(r.src * v + r.dst) for r in plan.rounds()]
+    channels = [np.unique(r.channel) for r in plan.rounds()]
+    most = int(np.concatenate([*channels, [0]]).max()) + 1
+    each = [np.unique((r.src * v + r.dst) * most + r.channel) for r in plan.rounds()]
     numbers = np.unique(np.concatenate([np.empty(0, dtype=np.int64), *each]))
-    return np.stack([numbers // v, numbers % v], axis=1)
+    ends, channel = np.divmod(numbers, most)
+    return np.stack([ends // v, ends % v, channel], axis=1)
+
+
+def _in_order(src: Ints, dst: Ints) -> Ints:
+    """Pairs of which each has one channel."""
+    return np.stack([src, dst, np.zeros_like(src)], axis=1)
 
 
 def _around(src: Ints, dst: Ints) -> Ints:
@@ -243,4 +255,4 @@ def _around(src: Ints, dst: Ints) -> Ints:
             visited.append(next_of[visited[-1]])
         order = np.array(visited)
     assert len(np.unique(order)) == n, "a ring that does not pass every place once"
-    return np.stack([order, np.roll(order, -1)], axis=1)
+    return _in_order(order, np.roll(order, -1))

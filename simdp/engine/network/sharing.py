@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from simdp.arrays import Bools, Floats, Ints
+from simdp.arrays import Bools, Ints
 from simdp.collectives import Part, Plan
 from simdp.engine.network import Connections, Network
 
@@ -194,60 +194,3 @@ def _crowded_between(network: Network, parts: tuple[Part, ...]) -> int | None:
         if len(both):
             return int(both[0])
     return None
-
-
-# Where too many transfers share links for the event fabric ---------------------------------------
-
-
-def fixed_shares(network: Network, plan: Plan, number: int) -> Floats:
-    """Bandwidth of each connection of a part if every user of a link always gets an equal share.
-
-    Exact where all who share a link use it from the same instant on to the same instant, as equal
-    ranks that arrive together do.
-
-    Parameters
-    ----------
-    network : Network
-        Routes.
-    plan : Plan
-        The whole.
-    number : int
-        Which of ``plan.everything``.
-
-    Returns
-    -------
-    ndarray, shape `(num_pairs, num_groups)`
-        Bytes per second.
-    """
-    parts = plan.everything
-    mine = network.of_part(parts[number])
-    crowds = [_crowd(network, parts[number])]
-    others = beside(parts)[number]
-    for connections, there in alike([network.of_part(part) for part in parts]).items():
-        if others & there and connections is not mine:
-            which = (others & there).bit_length() - 1
-            crowds.append(_crowd(network, parts[which]))
-    used = np.unique(np.concatenate([links for links, _ in crowds]))
-    users = np.zeros(len(used) + 1)
-    for links, times in crowds:
-        users[np.searchsorted(used, links)] += times
-    place = np.where(mine.links >= 0, np.searchsorted(used, mine.links), len(used))
-    _, bandwidth = network.cluster.link_figures(mine.links)
-    share = np.where(mine.links >= 0, bandwidth / np.maximum(users[place], 1), np.inf)
-    found: Floats = np.minimum(share.min(axis=-1, initial=np.inf), mine.bandwidth)
-    return found
-
-
-def _crowd(network: Network, part: Part) -> tuple[Ints, Ints]:
-    """Links that a part uses, and how many of its transfers may be on each at a time."""
-    links = network.of_part(part).links
-    if part.plan.order != "rank":
-        return np.unique(links[links >= 0], return_counts=True)
-    rounds = [links[turn.pair] for turn in network.turns(part.plan)]
-    each = [np.unique(used[used >= 0], return_counts=True) for used in rounds]
-    found = np.unique(np.concatenate([used for used, _ in each]))
-    most = np.zeros(len(found), dtype=np.int64)
-    for used, times in each:
-        place = np.searchsorted(found, used)
-        most[place] = np.maximum(most[place], times)
-    return found, most

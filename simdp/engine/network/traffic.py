@@ -28,7 +28,8 @@ class LinkUse(NamedTuple):
     others : float
         What other jobs sent over it in the same time [bytes].
     utilization : float
-        The part of the time for which it was busy, if it ran at its full bandwidth; 0 ... 1.
+        The part of the time for which it was busy, if it ran at its full bandwidth; 0 ... 1. Where
+        that is an estimate, it counts as 1 at most.
     """
 
     name: str
@@ -38,7 +39,7 @@ class LinkUse(NamedTuple):
 
 
 class Traffic:
-    """Counts what a script launches.
+    """Counts what a script launches; of timed collectives nobody knows what links they use.
 
     Attributes
     ----------
@@ -46,24 +47,30 @@ class Traffic:
         Bytes of all collectives of one plan in one step.
     done : dict of Plan to float
         Bytes of those that the first rank has waited for.
+    timed : bool
+        Whether any collective was timed; these are in neither.
     """
 
     def __init__(self) -> None:
         self.launched: dict[tuple[int, Plan], float] = {}
         self.done: dict[Plan, float] = {}
+        self.timed = False
         self._under_way: dict[int, tuple[Plan, float]] = {}
 
     def watch(self, script: Iterator[Op]) -> Iterator[Op]:
         """Pass a script on."""
         for op in script:
-            if isinstance(op, Launch):
+            if isinstance(op, Launch) and op.seconds is not None:
+                self.timed = True
+            elif isinstance(op, Launch):
                 key = (op.step, op.plan)
                 self.launched[key] = self.launched.get(key, 0.0) + op.nbytes
                 self._under_way[op.call] = (op.plan, op.nbytes)
             yield op
             for call in op.calls if isinstance(op, Wait) else ():
-                plan, nbytes = self._under_way.pop(call)
-                self.done[plan] = self.done.get(plan, 0.0) + nbytes
+                plan, nbytes = self._under_way.pop(call, (None, 0.0))
+                if plan is not None:
+                    self.done[plan] = self.done.get(plan, 0.0) + nbytes
 
     def per_step(self, first: int, num_steps: int) -> dict[Plan, float]:
         """Bytes of each plan in a mean step from ``first`` on, ``num_steps`` of them."""
@@ -125,15 +132,16 @@ def report(
     moved: Mapping[Plan, float],
     seconds: float,
     others: Sequence[Moved] = (),
+    estimated: bool = False,
 ) -> dict[str, Any]:
     """What a result says of the links: how many were used, and the busiest of them.
 
     Parameters
     ----------
-    network, moved, seconds, others
+    network, moved, seconds, others, estimated
         As in `link_use`.
     """
-    num_links, uses = link_use(network, moved, seconds, others)
+    num_links, uses = link_use(network, moved, seconds, others, estimated)
     listed = [
         {"link": use.name, "nbytes": use.nbytes, "utilization": use.utilization}
         | ({"neighbours_nbytes": use.others} if others else {})
@@ -151,6 +159,7 @@ def link_use(
     moved: Mapping[Plan, float],
     seconds: float,
     others: Sequence[Moved] = (),
+    estimated: bool = False,
 ) -> tuple[int, list[LinkUse]]:
     """Count the links that were used, and list the busiest, at most `MAX_LISTED`.
 
@@ -159,9 +168,12 @@ def link_use(
     network, moved
         As in `link_bytes`.
     seconds : float
-        The time in which that happened [s].
+        The time in which that happened, on any rank [s].
     others : sequence of (Network, mapping)
-        What other jobs moved in the same time.
+        What other jobs moved in the same time, taken from all of theirs.
+    estimated : bool
+        Whether links were shared by rounds (`simdp.engine.network.lockstep`), of which one may
+        begin before the last one is over.
     """
     links, nbytes = link_bytes(network, moved)
     beside = np.zeros(len(links))
@@ -171,6 +183,8 @@ def link_use(
         beside[mine] += each[common]
     _, bandwidth = network.cluster.link_figures(links)
     busy = (nbytes + beside) / bandwidth / seconds if seconds else np.zeros(len(links))
+    if others or estimated:
+        busy = np.minimum(busy, 1.0)
     order = np.argsort(-busy, kind="stable")[:MAX_LISTED]
     return len(links), [
         LinkUse(

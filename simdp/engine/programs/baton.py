@@ -1,8 +1,8 @@
 """The baton: threads of ranks, of which one runs at a time, in the order of a virtual clock.
 
-Whoever must wait moves the clock on himself until a rank is ready, and hands the baton to it: no
+Whoever must wait steps the loop himself until a rank is ready, and hands the baton to it: no
 thread stands between them. So that one thread runs at any time, and ranks become ready in an order
-that the clock alone decides, the same program does the same every time.
+that the loop alone decides, the same program does the same every time.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable
+from math import inf
 
-import simpy
-
+from simdp.engine.clocks.loop import Loop
 from simdp.errors import ProgramError, SimdpError
 
 PATIENCE = 1.0
@@ -46,14 +46,12 @@ class Baton:
 
     Attributes
     ----------
-    now : float
-        Virtual time [s].
+    loop : Loop
+        Where time passes.
     """
 
     def __init__(self, world_size: int, enter: Callable[[int], None]) -> None:
-        self.now = 0.0
-        self._env = simpy.Environment()
-        self._due: dict[float, list[Callable[[], None]]] = {}
+        self.loop = Loop()
         self._enter = enter
         self._ready: deque[int] = deque()
         self._locks = [threading.Lock() for _ in range(world_size)]
@@ -66,31 +64,12 @@ class Baton:
         for lock in (*self._locks, self._main):
             lock.acquire()
 
-    # The clock ----------------------------------------------------------------------------------
-
-    def at(self, instant: float, act: Callable[[], None]) -> None:
-        """Act at an instant; what is due at the same one is done in the order of the calls [s]."""
-        due = self._due.get(instant)
-        if due is not None:
-            due.append(act)
-            return
-        self._due[instant] = [act]
-        timeout = self._env.timeout(max(instant - self._env.now, 0.0))
-        assert timeout.callbacks is not None
-        timeout.callbacks.append(lambda _: self._arrive(instant))
-
-    def _arrive(self, instant: float) -> None:
-        # Delays round, so that two instants can change places that are one rounding apart.
-        self.now = max(self.now, instant)
-        for act in self._due.pop(instant):
-            act()
-
     def _next(self) -> int | None:
         """The rank that runs next; None if nobody ever will again."""
         while not self._ready:
-            if not self._due:
+            if self.loop.peek() == inf:
                 return None
-            self._env.step()
+            self.loop.step()
         return self._ready.popleft()
 
     # Ranks --------------------------------------------------------------------------------------
@@ -98,6 +77,11 @@ class Baton:
     def wake(self, rank: int) -> None:
         """Let a rank that was blocked go on at this instant, after those who are ready already."""
         self._ready.append(rank)
+
+    def sleep(self, rank: int, instant: float) -> None:
+        """Let a rank, which has the baton, wait until an instant [s]."""
+        self.loop.at(instant, lambda now: self.wake(rank))
+        self.block(rank)
 
     def block(self, rank: int) -> None:
         """Hand the baton on, and come back once this rank, which has it, was woken."""
@@ -155,8 +139,7 @@ class Baton:
             self._end_all()
         if error is not None:
             raise error
-        while self._due:  # what nobody waited for
-            self._env.step()
+        self.loop.run()  # what nobody waited for
 
     def _hand(self, rank: int) -> None:
         if self._threads[rank] is not None:

@@ -1,7 +1,7 @@
 """Exchange: what collectives leave in real arrays, one function per collective.
 
-Sums are those of the plan, to the last bit. Everything else moves whole arrays, whatever the plan;
-``MAX``, ``MIN`` and ``PRODUCT`` are taken in the order of the ranks.
+Reductions are those of the plan, to the last bit. Everything else moves whole arrays, whatever the
+plan.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ from simdp.engine.programs.calls import Given
 from simdp.engine.programs.folding import fold
 
 OPS: dict[str, Any] = {
-    "SUM": None,
-    "AVG": None,
+    "SUM": np.add,
+    "AVG": np.add,
     "MAX": np.maximum,
     "MIN": np.minimum,
     "PRODUCT": np.multiply,
+    "BAND": np.bitwise_and,
+    "BOR": np.bitwise_or,
+    "BXOR": np.bitwise_xor,
 }
-"""Operations of reductions, by torch's names; None is the plan's sum."""
+"""Operations of reductions, by torch's names."""
 
 Values = list[Sequence[Array]]
 """For every place of the group, what its outputs get."""
@@ -39,10 +42,7 @@ def _reduced(given: Sequence[Given], plan: Plan, op: str) -> Array:
     """All ranks' inputs as one, shape `(num_elements,)`."""
     buffers = [_flat(each.inputs) for each in given]
     with np.errstate(all="ignore"):  # as on a GPU, what overflows is inf and nobody is told
-        if OPS[op] is not None:
-            found: Array = OPS[op].reduce(np.stack(buffers), axis=0)
-            return found
-        total = fold(plan, buffers)
+        total = fold(plan, buffers, OPS[op])
         return total / len(given) if op == "AVG" else total
 
 
@@ -104,17 +104,37 @@ EXCHANGES: dict[str, Callable[[Sequence[Given], Plan, str, int], Values]] = {
 root's place, to what every place gets."""
 
 
-def nbytes_of(collective: str, given: Sequence[Given]) -> float:
+def nbytes_of(collective: str, given: Given, n: int) -> float | None:
     """The whole buffer of a collective, as `simdp.collectives.Algorithm.plan` counts it [bytes].
 
-    An all_to_all whose ranks give away unequal amounts is timed as one of the largest.
+    Parameters
+    ----------
+    collective : str
+        A key of `EXCHANGES`.
+    given : Given
+        What one of the ranks brings.
+    n : int
+        Ranks of the group.
+
+    Returns
+    -------
+    float or None
+        None for an all_to_all whose pieces differ: it is as large as what most is given away, which
+        only all ranks together know.
     """
-    n = len(given)
-    first = sum(array.nbytes for array in given[0].inputs)
+    first = sum(array.nbytes for array in given.inputs)
     if collective in ("all_gather", "gather"):
         return float(n * first)
-    if collective in ("all_to_all", "scatter"):
-        return float(max(sum(array.nbytes for array in each.inputs) for each in given))
+    if collective == "scatter":
+        return float(n * given.outputs[0].nbytes)
     if collective == "broadcast":
-        return float(max(array.nbytes for each in given for array in each.inputs))
+        return float(max(array.nbytes for array in (*given.inputs, *given.outputs)))
+    if collective == "all_to_all":
+        pieces = {array.nbytes for array in (*given.inputs, *given.outputs)}
+        return float(first) if len(pieces) == 1 else None
     return float(first)
+
+
+def most_given(given: Sequence[Given]) -> float:
+    """What the rank gives away that gives most [bytes]."""
+    return float(max(sum(array.nbytes for array in each.inputs) for each in given))

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -43,7 +43,7 @@ class _Recipe(NamedTuple):
     result: Ints | slice
 
 
-def fold(plan: Plan, buffers: Sequence[Array]) -> Array:
+def fold(plan: Plan, buffers: Sequence[Array], op: Any = np.add) -> Array:
     """Add up the buffers of all ranks as a plan does.
 
     Parameters
@@ -52,6 +52,8 @@ def fold(plan: Plan, buffers: Sequence[Array]) -> Array:
         Of an all_reduce, a reduce or a reduce_scatter.
     buffers : sequence of ndarray, each shape `(num_elements,)`
         One per rank, all of one dtype; left as they are.
+    op : ufunc
+        What stands for adding.
 
     Returns
     -------
@@ -64,13 +66,13 @@ def fold(plan: Plan, buffers: Sequence[Array]) -> Array:
     many = len(buffers) * size > MAX_ELEMENTS or plan.num_transfers > MAX_MOVES
     if many or plan.num_switches or plan.num_scratch:
         copies = [buffer.copy() for buffer in buffers]
-        payload.run(plan, copies)
+        payload.run(plan, copies, op)
         return _held(plan, copies)
     recipe = _recipe(plan, size, dtype.itemsize)
     space = np.empty(recipe.room, dtype=dtype)
     np.concatenate(buffers, out=space[: len(buffers) * size])
     for out, left, right in recipe.levels:
-        np.add(space[left], space[right], out=space[out])
+        op(space[left], space[right], out=space[out])
     return space[recipe.result].copy() if isinstance(recipe.result, slice) else space[recipe.result]
 
 

@@ -1,22 +1,23 @@
 """Groups: process groups, each with a communication stream that takes its calls in order.
 
-A call begins when every member has issued it and has left the one before; so has NCCL it. A call
-that takes no time, such as the making of a group, is over when the last member has come.
+A rank takes part in a call from when it has issued it and has left the one before. Nobody leaves
+before the last one has come, whose data nobody has until then. A call that takes no time, such as
+the making of a group, is over at that instant.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
 
-from simdp.arrays import Ints
+from simdp.collectives import Plan
 from simdp.collectives.ring import RingAllReduce
 from simdp.engine.programs.calls import NOTHING, Asked, Given, Handle, deliver, listed
-from simdp.engine.programs.exchange import EXCHANGES, Values, nbytes_of
-from simdp.engine.programs.fluid import Fluid, Job
+from simdp.engine.programs.exchange import EXCHANGES, Values, most_given, nbytes_of
+from simdp.engine.programs.playing import Course, Playing
 from simdp.engine.programs.records import Records
 from simdp.engine.programs.timing import GroupTimes
 from simdp.errors import ProgramError
@@ -28,8 +29,8 @@ Finish = Callable[[Handle, float], None]
 """Tells a rank that its part of a call is over [s]."""
 
 
-class Call:
-    """A collective of one group.
+class Collective:
+    """A call of one group.
 
     Parameters
     ----------
@@ -59,10 +60,13 @@ class Call:
     ) -> None:
         self.number, self.asked, self.first = number, asked, first
         self.collective, self.op, self.root = collective, op, root
-        self.ready = np.zeros(size)
+        self.ready, self.enter, self.end = np.zeros(size), np.zeros(size), np.zeros(size)
         self.given = [NOTHING] * size
         self.handles: list[Handle | None] = [None] * size
-        self.missing = size
+        self.missing = self.outside = self.unfinished = size
+        self.waiting: list[int] = []  # places that may take part as soon as it can be played
+        self.course: Course | None = None
+        self.values: Values = []
 
 
 class Group:
@@ -78,8 +82,8 @@ class Group:
         Its name in torch.
     times : GroupTimes
         What its calls take.
-    fluid : Fluid
-        All calls that are under way.
+    playing : Playing
+        All that is under way.
     records : Records
         Takes the spans.
     finish : callable
@@ -92,19 +96,19 @@ class Group:
         ranks: tuple[int, ...],
         backend: str,
         times: GroupTimes,
-        fluid: Fluid,
+        playing: Playing,
         records: Records,
         finish: Finish,
     ) -> None:
         self.name, self.ranks, self.backend = name, ranks, backend
         self.place = {rank: place for place, rank in enumerate(ranks)}
         self._members = np.array(ranks)
-        self._times, self._fluid, self._records, self._finish = times, fluid, records, finish
+        self._times, self._playing, self._records, self._finish = times, playing, records, finish
         self._free = np.zeros(len(ranks))
         self._issued = [0] * len(ranks)
-        self._queue: deque[Call] = deque()  # those that are not over, in order
+        self._left = [0] * len(ranks)  # how many calls each place is through with
+        self._queue: deque[Collective] = deque()  # those that are not over, in order
         self._over = 0
-        self._under_way = False
 
     def issue(
         self,
@@ -117,7 +121,7 @@ class Group:
         root: int = 0,
         blocked: bool = False,
     ) -> Handle:
-        """Let a member call a collective; the last one starts it, if the stream is free.
+        """Let a member call a collective; it takes part at once, if its stream is free.
 
         Who is ``blocked`` goes on in turn with the others, even if the call is over at once.
 
@@ -129,7 +133,7 @@ class Group:
         place = self.place[rank]
         number = self._issued[place] = self._issued[place] + 1
         if number > self._over + len(self._queue):
-            call = Call(number, asked, rank, collective, op, root, len(self.ranks))
+            call = Collective(number, asked, rank, collective, op, root, len(self.ranks))
             self._queue.append(call)
         else:
             call = self._queue[number - self._over - 1]
@@ -145,10 +149,11 @@ class Group:
         call.missing -= 1
         if not call.missing:
             self._check(call)
-            self._start_next()
+        if self._left[place] == number - 1:
+            self._take_part(call, place)
         return handle
 
-    def _check(self, call: Call) -> None:
+    def _check(self, call: Collective) -> None:
         """Refuse an all_to_all in which somebody expects something else than he gets."""
         if call.collective != "all_to_all":
             return
@@ -162,57 +167,71 @@ class Group:
                 "same."
             )
 
-    def _start_next(self) -> None:
-        """Start the first call of the queue, if all have come and the one before is over."""
-        if self._under_way or not self._queue or self._queue[0].missing:
-            return
-        call = self._queue[0]
-        enter = np.maximum(call.ready, self._free)
+    def _take_part(self, call: Collective, place: int) -> None:
+        """Let a member take part, which has issued the call and left the one before."""
+        call.enter[place] = max(call.ready[place], self._free[place])
+        call.outside -= 1
         if call.collective is None or len(self.ranks) == 1:
-            values = self._values(call)
-            self._queue.popleft()
-            self._over += 1
-            for place, handle in enumerate(call.handles):
-                assert handle is not None
-                deliver(values[place], call.given[place])
-                self._finish(handle, float(enter.max()))
-            self._start_next()
+            if not call.outside:
+                call.values = self._values(call, ALONE)
+                self._reached(call, range(len(self.ranks)), float(call.enter.max()))
             return
-        nbytes = nbytes_of(call.collective, call.given)
+        call.waiting.append(place)
+        course = call.course = call.course or self._course(call, place)
+        if course is None or (call.outside and course.served.seconds is not None):
+            return
+        if not call.outside:
+            call.values = self._values(call, course.served.plan)
+        for each in call.waiting:
+            self._playing.enter(course, each, float(call.enter[each]))
+        call.waiting.clear()
+
+    def _course(self, call: Collective, place: int) -> Course | None:
+        """What is to be played, as far as one member can tell."""
+        assert call.collective is not None
+        nbytes = nbytes_of(call.collective, call.given[place], len(self.ranks))
+        if nbytes is None:
+            if call.outside:
+                return None
+            nbytes = most_given(call.given)
         served = self._times.served(call.collective, nbytes, call.root)
-        exchange = EXCHANGES[call.collective]
-        values = exchange(call.given, served.plan, call.op, call.root)
-        ends = self._times.ends(served, nbytes, enter)
-        sent = np.asarray(served.plan.sends_per_rank * (nbytes / served.plan.num_chunks), float)
-        self._under_way = True
+        return Course(self, self._times, served, nbytes, partial(self._reached, call))
 
-        def reached(places: Ints, instant: float) -> None:
-            ends[places] = instant
-            for place in places.tolist():
-                handle = call.handles[place]
-                assert handle is not None
-                deliver(values[place], call.given[place])
-                self._finish(handle, instant)
-
-        def over() -> None:
-            of_group = "" if self.name == "default" else f"group {self.name}: "
-            name = f"{of_group}{call.asked.name} {call.number}"
-            self._records.call(self._members, name, call.ready, enter, ends, sent)
-            self._free = ends
-            self._queue.popleft()
-            self._over += 1
-            self._under_way = False
-            self._start_next()
-
-        self._fluid.begin(Job(ends.copy(), served.links, reached, over))
-
-    def _values(self, call: Call) -> Values:
-        """What a call that takes no time leaves: a group of one keeps what it has."""
+    def _values(self, call: Collective, plan: Plan) -> Values:
+        """What every place gets, from what all of them hold now."""
         if call.collective is None:
             return [()] * len(self.ranks)
-        return EXCHANGES[call.collective](call.given, ALONE, call.op, call.root)
+        return EXCHANGES[call.collective](call.given, plan, call.op, call.root)
 
-    def _blockers(self, call: Call) -> str:
+    def _reached(self, call: Collective, places: Sequence[int], now: float) -> None:
+        """Let places leave a call, for the next one."""
+        for place in places:
+            handle = call.handles[place]
+            assert handle is not None
+            deliver(call.values[place], call.given[place])
+            call.end[place] = self._free[place] = now
+            self._left[place] += 1
+            self._finish(handle, now)
+        call.unfinished -= len(places)
+        if not call.unfinished:
+            self._record(call)
+            self._queue.popleft()
+            self._over += 1
+        for place in places:
+            if self._issued[place] > self._left[place]:
+                self._take_part(self._queue[self._left[place] - self._over], place)
+
+    def _record(self, call: Collective) -> None:
+        course = call.course
+        if course is None:
+            return
+        plan = course.served.plan
+        sent = np.asarray(plan.sends_per_rank * (course.nbytes / plan.num_chunks), float)
+        of_group = "" if self.name == "default" else f"group {self.name}: "
+        name = f"{of_group}{call.asked.name} {call.number}"
+        self._records.call(self._members, name, call.ready, call.enter, call.end, sent)
+
+    def _blockers(self, call: Collective) -> str:
         """Whom a call waits for: those who have not issued it, or what comes before it."""
         first = call if call.missing else self._queue[0]
         missing = [

@@ -12,12 +12,11 @@ from simdp.cluster import Cluster
 from simdp.cluster.device import DTYPES
 from simdp.collectives import Collectives
 from simdp.engine.compute.roofline import Roofline
-from simdp.engine.network import Network
 from simdp.engine.programs.baton import Baton
 from simdp.engine.programs.calls import NOTHING, Asked, Handle
-from simdp.engine.programs.fluid import Fluid
 from simdp.engine.programs.groups import Group
-from simdp.engine.programs.messages import Messages
+from simdp.engine.programs.playing import Playing
+from simdp.engine.programs.point_to_point import PointToPoint
 from simdp.engine.programs.records import Records
 from simdp.engine.programs.timing import GroupTimes
 from simdp.engine.slowdown import Slowdown
@@ -79,12 +78,12 @@ class Runtime:
         self.ended: dict[int, None] = {}
         self._baton = Baton(n, enter)
         self._records = Records(n)
-        self._fluid = Fluid(self._baton, cluster.num_links)
+        self._playing = Playing(self._baton.loop, cluster)
         self._slowdown = Slowdown(cluster, seed)
         self._slow: dict[int, tuple[Floats, Floats]] = {}
         self._worked = [0] * n
         self._roofline: Roofline | None = None
-        self.messages = Messages(Network(cluster), self._fluid, self._records, self._finish)
+        self.messages = PointToPoint(self._playing, self._records, self._finish)
         self._times: dict[tuple[str, tuple[int, ...]], GroupTimes] = {}
         self._groups: dict[tuple[str, str], Group] = {}
 
@@ -154,7 +153,7 @@ class Runtime:
             if key not in self._times:
                 self._times[key] = GroupTimes(self.cluster, self.backends[backend], ranks)
             self._groups[name, backend] = Group(
-                name, ranks, backend, self._times[key], self._fluid, self._records, self._finish
+                name, ranks, backend, self._times[key], self._playing, self._records, self._finish
             )
         return self._groups[name, backend]
 
@@ -182,8 +181,7 @@ class Runtime:
         if end > start:
             self._records.compute(rank, activity, name, start, end)
             self.clock[rank] = end
-            self._baton.at(end, lambda: self._baton.wake(rank))
-            self._baton.block(rank)
+            self._baton.sleep(rank, end)
 
     def seconds_for(self, rank: int, flops: float, dtype: str) -> float:
         """Time that a rank's device needs for one kernel, by the roofline [s].

@@ -1,8 +1,8 @@
 """Timing: what a collective of a process group takes, and which links it uses.
 
-The same clocks as in a scenario: the transfers of the algorithm's plan over the cluster's links,
-by the vectorised fabric, with fixed shares where links are shared inside the plan; or the
-cluster's formula or table, where it has one.
+The same as in a scenario: the transfers of the algorithm's plan over the cluster's links; or the
+cluster's formula or table, where it has one. Where transfers share links among themselves, and are
+too many to be played, fixed shares tell what it takes, as in `simdp.engine.collective`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from simdp.arrays import Floats, Ints
 from simdp.cluster import Cluster
 from simdp.collectives import Collectives, Plan, Wiring
 from simdp.engine.choice import Planner
-from simdp.engine.fabrics.vector import VectorFabric
+from simdp.engine.clocks.clock import MAX_EVENT_TRANSFERS
+from simdp.engine.clocks.vector import VectorFabric
 from simdp.engine.network.sharing import shared_link
 from simdp.engine.slowdown import Slowdown
 from simdp.errors import ProgramError
@@ -36,15 +37,15 @@ class Served(NamedTuple):
         Every link that it uses, once.
     seconds : float or None
         From when the last rank has come; None where the transfers tell [s].
-    fixed : bool
-        Whether transfers share links.
+    shared : bool
+        Whether transfers share links among themselves.
     """
 
     plan: Plan
     placed: Plan
     links: Ints
     seconds: float | None
-    fixed: bool
+    shared: bool
 
 
 class GroupTimes:
@@ -58,18 +59,26 @@ class GroupTimes:
         Algorithms and cost.
     ranks : tuple of int
         The group's, in its order.
+
+    Attributes
+    ----------
+    members : ndarray, shape `(num_places,)`, int64
+        The same.
+    network : Network
+        Their routes.
     """
 
     def __init__(self, cluster: Cluster, collectives: Collectives, ranks: tuple[int, ...]) -> None:
         self._cluster, self._collectives = cluster, collectives
-        self._members = np.array(ranks)
+        self.members = np.array(ranks)
         everyone = len(ranks) == cluster.world_size
-        self._planner = Planner(cluster, groups=None if everyone else self._members[None])
+        self._planner = Planner(cluster, groups=None if everyone else self.members[None])
+        self.network = self._planner.network
         idle, nothing = Slowdown(cluster, 0), TraceBuilder(keep=False)
-        network = self._planner.network
-        self._fabrics = [VectorFabric(network, idle, nothing, fixed) for fixed in (False, True)]
-        self._wiring = group_wiring(cluster, self._members)
+        self._clocks = [VectorFabric(self.network, idle, nothing, fixed) for fixed in (False, True)]
+        self._wiring = group_wiring(cluster, self.members)
         self._served: dict[tuple[str, float, int], Served] = {}
+        self._meet: dict[tuple[Plan, Plan], bool] = {}
 
     def served(self, collective: str, nbytes: float, root: int) -> Served:
         """Say how a collective is served; ``root`` is a place.
@@ -94,17 +103,27 @@ class GroupTimes:
                 f"{error}; choose another algorithm in collectives: of the cluster's scenario."
             ) from None
         placed = planner.plan(algorithm, nbytes, root)
-        network, cost = planner.network, self._collectives.cost
+        network, cost = self.network, self._collectives.cost
         used = [network.of_part(part).links.reshape(-1) for part in placed.everything]
         links = np.unique(np.concatenate([np.empty(0, dtype=np.int64), *used]))
         seconds = None
         if cost.timed and cost.problem_with(collective, self._wiring) is None:
             seconds = cost.seconds(collective, nbytes, self._wiring)
-        fixed = seconds is None and shared_link(network, [placed]) is not None
-        return Served(plan, placed, links[links >= 0], seconds, fixed)
+        shared = seconds is None and shared_link(network, [placed]) is not None
+        if shared and placed.num_transfers > MAX_EVENT_TRANSFERS:
+            together = np.zeros(self._cluster.world_size)
+            seconds = float(self._clocks[True].times(placed, nbytes, together).max())
+        return Served(plan, placed, links[links >= 0], seconds, shared)
+
+    def follow(self, one: Served, other: Served) -> bool:
+        """Whether two collectives, one after the other on each rank, meet on no link."""
+        key = (one.placed, other.placed)
+        if key not in self._meet:
+            self._meet[key] = shared_link(self.network, key) is not None
+        return not self._meet[key]
 
     def ends(self, served: Served, nbytes: float, enter: Floats) -> Floats:
-        """When each place is done, none before the last one has come.
+        """When each place of a collective by itself is done, none before the last one has come.
 
         Parameters
         ----------
@@ -119,9 +138,9 @@ class GroupTimes:
         if served.seconds is not None:
             return np.full(len(enter), last + served.seconds)
         everyone = np.full(self._cluster.world_size, float(enter.min()))
-        everyone[self._members] = enter
-        times = self._fabrics[served.fixed].times(served.placed, nbytes, everyone)
-        found: Floats = np.maximum(times[self._members], last)
+        everyone[self.members] = enter
+        times = self._clocks[False].times(served.placed, nbytes, everyone)
+        found: Floats = np.maximum(times[self.members], last)
         return found
 
 

@@ -127,9 +127,12 @@ class Costs:
             ops.Reduce: self._reduce,
         }
 
-    def begin(self, step: int, batches: StepBatches) -> Cost:
-        """Begin a step, with who trains on what; its collectives are numbered anew."""
-        self._step, self._batches = step, batches
+    def begin(self, step: int, shown: int, batches: StepBatches) -> Cost:
+        """Begin a step, with who trains on what; its collectives are numbered anew.
+
+        The clocks are told ``shown`` as its number: steps before their first one are not theirs.
+        """
+        self._step, self._batches = shown, batches
         self._factors, self._owed = self._slowdown.factors(step), self._slowdown.lost(step)
         self._tags.clear()
         self._columns.clear()

@@ -21,6 +21,7 @@ from simdp.engine.replicas import Replicas
 from simdp.engine.samples import Samples
 from simdp.engine.scattered import Scattered
 from simdp.engine.shards import Shards
+from simdp.engine.state import State
 from simdp.engine.walk import Walk
 from simdp.scenario import Scenario
 from simdp.steps import ops
@@ -50,7 +51,7 @@ class Numbers(Records):
         self, scenario: Scenario, program: Program, launcher: Launcher, samples: Samples
     ) -> None:
         super().__init__(scenario, program)
-        self._launcher = launcher
+        self._launcher, self._program = launcher, program
         self.replicas = Replicas(scenario, samples)
         partition = program.partition
         self._pauses = partition is not None and not partition.kept.weights
@@ -101,6 +102,25 @@ class Numbers(Records):
             act(op)
             return None
         return self._update(op.active) if isinstance(op, ops.Update) else None
+
+    # From step to step ---------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Array]:
+        found = super().state_dict() | self.replicas.state_dict()
+        if "_low_rank" in self.__dict__:
+            found |= self._low_rank.state_dict()
+        if "_largest" in self.__dict__:
+            found |= self._largest.errors.state_dict()
+        return found
+
+    def load_state_dict(self, state: State) -> None:
+        super().load_state_dict(state)
+        for op in self._program.setup:
+            if isinstance(op, ops.Shard):
+                self._shard(op)
+        self.replicas.load_state_dict(state.arrays)
+        self._low_rank.load_state_dict(state.arrays)
+        self._largest.errors.load_state_dict(state.arrays, self._world_size)
 
     # Forward, backward and the optimizer ---------------------------------------------------------
 

@@ -11,6 +11,7 @@ import numpy as np
 from simdp.arrays import Array, Floats
 from simdp.engine.record import StepRecord
 from simdp.engine.replicas import Replicas
+from simdp.engine.state import State
 from simdp.results.trace import SETUP
 from simdp.scenario import Scenario
 from simdp.steps.ops import Op
@@ -50,6 +51,8 @@ class Records(ABC):
         Every rank's weights, gradients and optimizer state, if there are any.
     outputs : list of list of ndarray
         Of each step of inference: of each rank, or of all together.
+    log : list
+        Updates that did not reach every rank that took part, as the step and these ranks.
     """
 
     def __init__(self, scenario: Scenario, program: Program) -> None:
@@ -60,6 +63,7 @@ class Records(ABC):
         self.records: list[StepRecord] = []
         self.replicas: Replicas | None = None
         self.outputs: list[list[Array]] = []
+        self.log: list[Any] = []
         self._step = SETUP
         self._batches = StepBatches([], np.zeros((0, self._world_size), dtype=np.int64))
 
@@ -76,6 +80,31 @@ class Records(ABC):
         if self._infers:
             samples = int(self._batches.sizes.sum())
             self.records.append(StepRecord(samples, None, None, None, None, None, None))
+
+    def state_dict(self) -> dict[str, Array]:
+        """What is kept from step to step, by rank and name."""
+        return {
+            f"outputs/{step}/{place}": output
+            for step, several in enumerate(self.outputs)
+            for place, output in enumerate(several)
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on from where a run stopped.
+
+        Raises
+        ------
+        ScenarioError
+            If the state has not what this keeps, with the first difference.
+        """
+        self.records, self.log = list(state.records), list(state.log)
+        self.outputs = []
+        for name, output in state.arrays.items():
+            where, *place = name.split("/")
+            if where == "outputs":
+                step = int(place[0])
+                self.outputs += [[] for _ in range(step + 1 - len(self.outputs))]
+                self.outputs[step].append(output)
 
     @property
     def is_skipped(self) -> bool:
@@ -101,4 +130,6 @@ class Records(ABC):
         skipped = bool((taken < active).any()) if self._has_loss_scale else None
         found = {"loss": None, "loss_per_rank": None, "grad_norm": None, "loss_scale": None} | told
         self.records.append(StepRecord(samples=samples, lr=lr, skipped=skipped, **found))
+        if skipped:
+            self.log.append([self._step, np.flatnonzero(taken < active).tolist()])
         return Stepping(active, taken)

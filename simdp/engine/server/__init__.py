@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from simdp.engine.choice import Planner
-from simdp.engine.clocks import Clock, Fabric
+from simdp.engine.clocks.clock import Clock, Fabric
 from simdp.engine.compute import Times
 from simdp.engine.network.traffic import Traffic
 from simdp.engine.played import Played
@@ -19,6 +19,8 @@ from simdp.engine.run import Run
 from simdp.engine.server.learning import Learning
 from simdp.engine.server.run import ServerRun
 from simdp.engine.slowdown import Slowdown
+from simdp.engine.state import WHOLE, Segment
+from simdp.errors import ScenarioError
 from simdp.results.trace import TraceBuilder
 from simdp.scenario import Scenario
 
@@ -29,6 +31,7 @@ def play_with_server(
     fabric: Fabric = "auto",
     progress: Callable[[int], None] | None = None,
     times: Times | None = None,
+    segment: Segment = WHOLE,
 ) -> Played:
     """Play a scenario whose strategy has a server; as `simdp.engine.simulate.play`.
 
@@ -36,15 +39,26 @@ def play_with_server(
     ------
     ValueError
         If ``fabric="vector"``.
+    ScenarioError
+        If it is to go on on another cluster, where the order of messages would be another one.
     """
     if fabric == "vector":
         raise ValueError("fabric 'vector' plays no messages to a server; use 'auto' or 'event'")
+    if segment.past is not None and not segment.goes_on:
+        raise ScenarioError(
+            [
+                "cluster: what workers have pulled and not yet sent belongs to the cluster on "
+                "which a run with a server stopped; go on with the same one."
+            ]
+        )
     cluster, traffic = scenario.cluster, Traffic()
     slowdown, planner = Slowdown(cluster, scenario.seed), Planner(cluster)
     timed = scenario.model_copy(update={"numerics": False})
     ranks = Run(timed, slowdown, planner, times)
-    learning = Learning(scenario) if scenario.numerics else None
-    run = ServerRun(ranks, learning, trace, traffic, progress)
+    learning = None
+    if scenario.numerics:
+        ranks.numbers = learning = Learning(scenario, ranks.program, segment.past)
+    run = ServerRun(ranks, learning, trace, traffic, progress, segment.stop_after)
     end = run.play()
     why = "messages to the server come when they come"
     clock = Clock("event", why, planner.network, [], slowdown, trace)

@@ -9,11 +9,12 @@ import numpy as np
 
 from simdp.collectives import Part, Plan, Round
 from simdp.collectives.plans.plan import even_offsets
-from simdp.engine.fabrics.flows import Flows
-from simdp.engine.fabrics.wires import Wires
+from simdp.engine.clocks.links import Links
+from simdp.engine.clocks.loop import Loop, turn_of
+from simdp.engine.clocks.wires import Wires
 from simdp.engine.network import Network
 from simdp.engine.network.traffic import Traffic
-from simdp.engine.server.agenda import SHARES, Action, Agenda
+from simdp.engine.server.updates import Action
 
 
 def _one_transfer() -> Iterator[Round]:
@@ -36,7 +37,7 @@ class Messages:
 
     Parameters
     ----------
-    agenda : Agenda
+    loop : Loop
         Where they arrive.
     network : Network
         Routes.
@@ -50,22 +51,25 @@ class Messages:
 
     def __init__(
         self,
-        agenda: Agenda,
+        loop: Loop,
         network: Network,
         server: int,
         world_size: int,
         before: float,
         traffic: Traffic,
     ) -> None:
-        self._agenda, self._traffic, self._before = agenda, traffic, before
+        self._loop, self._traffic, self._before = loop, traffic, before
         others = [rank for rank in range(world_size) if rank != server]
         pairs = [(r, server) for r in others] + [(server, r) for r in others]
         self._plans = [message(src, dst, world_size) for src, dst in pairs]
         self._number = {pair: number for number, pair in enumerate(pairs)}
-        lines = [(network, list(plan.everything), world_size) for plan in self._plans]
-        self._wires = Wires(network.cluster, lines)
-        self._flows = Flows(self._wires.capacity, self._wires.longest)
-        self._settling, self._next_end = -1.0, np.inf
+        self._links = Links(loop, network.cluster)
+        self._wires = Wires(self._links)
+        self._wire = {
+            pair: self._wires.lay(pair, network, plan.everything[0], world_size)[*pair, 0]
+            for pair, plan in zip(pairs, self._plans, strict=True)
+        }
+        self._wires.find_owners()
 
     def send(
         self, src: int, dst: int, step: int, nbytes: float, now: float, arrived: Action
@@ -86,42 +90,20 @@ class Messages:
             Called when all of it is there, with that instant.
         """
         if src == dst:
-            self._agenda.at(now, arrived, src)
+            self._loop.in_turn(now, turn_of(src), arrived)
             return
-        wire = self._wires.number[self._number[src, dst]][src, dst]
+        wire, turn = self._wire[src, dst], turn_of(src)
         done = partial(self._count, self._plans[self._number[src, dst]], step, nbytes, arrived)
         begin = now + self._before + self._wires.alpha[wire]
         if self._wires.own[wire] or not nbytes:
-            self._agenda.at(begin + nbytes / self._wires.bandwidth[wire], done, src)
+            self._loop.in_turn(begin + nbytes / self._wires.bandwidth[wire], turn, done)
         else:
-            self._agenda.at(begin, partial(self._flow, wire, nbytes, done), src)
+            self._loop.in_turn(begin, turn, partial(self._flow, wire, nbytes, done))
 
     def _count(self, plan: Plan, step: int, nbytes: float, arrived: Action, now: float) -> None:
         key = (step, plan)
         self._traffic.launched[key] = self._traffic.launched.get(key, 0.0) + nbytes
         arrived(now)
 
-    # Sharing links -----------------------------------------------------------------------------
-
     def _flow(self, wire: int, nbytes: float, done: Action, now: float) -> None:
-        self._flows.join(self._wires.route[wire], nbytes, done)
-        self._settle_at(now)
-
-    def _settle_at(self, now: float) -> None:
-        if self._settling != now:  # once for all that begins or ends at an instant
-            self._settling = now
-            self._agenda.at(now, self._settle, stage=SHARES)
-
-    def _settle(self, now: float) -> None:
-        self._settling = -1.0
-
-        def arrived(done: Action) -> None:
-            done(now)
-
-        self._next_end = self._flows.settle(now, arrived)
-        if self._next_end < np.inf:
-            self._agenda.at(self._next_end, self._flow_ends)
-
-    def _flow_ends(self, now: float) -> None:
-        if now == self._next_end:  # else the shares have changed since it was announced
-            self._settle_at(now)
+        self._links.join(self._wires.route[wire], nbytes, done)

@@ -7,18 +7,18 @@ from functools import partial
 
 import numpy as np
 
-from simdp.engine.fabrics.vector import record_meeting
+from simdp.engine.clocks.loop import LAST, Loop, turn_of
+from simdp.engine.clocks.vector import record_meeting
 from simdp.engine.network.traffic import Traffic
 from simdp.engine.ops import Meet
 from simdp.engine.readers.memory import OBSERVED_STEPS
 from simdp.engine.run import Run
-from simdp.engine.server.agenda import TAKES, Action, Agenda
 from simdp.engine.server.holdings import Holdings
 from simdp.engine.server.learning import Learning
 from simdp.engine.server.messages import Messages
 from simdp.engine.server.report import Deeds, Step
 from simdp.engine.server.tapes import Tapes, of_rank
-from simdp.engine.server.updates import UPDATES
+from simdp.engine.server.updates import UPDATES, Action
 from simdp.engine.server.workers import Worker
 from simdp.results.trace import COMPUTE_LANE, SETUP, TraceBuilder
 from simdp.strategies.parameter_server import ParameterServer
@@ -49,6 +49,8 @@ class ServerRun:
         Takes the messages.
     progress : callable, optional
         Called with the number of finished steps.
+    stop_after : int, optional
+        Finished steps after which it stops.
 
     Attributes
     ----------
@@ -71,6 +73,7 @@ class ServerRun:
         trace: TraceBuilder,
         traffic: Traffic,
         progress: Callable[[int], None] | None,
+        stop_after: int | None = None,
     ) -> None:
         strategy = run.scenario.strategy
         assert isinstance(strategy, ParameterServer), "only these have a server"
@@ -78,9 +81,9 @@ class ServerRun:
         self._progress, self.server = progress, strategy.server
         self._tapes, n = Tapes(run), run.world_size
         self.num_steps = self._tapes.num_steps
-        self._agenda, self._holdings = Agenda(), Holdings(n)
+        self._loop, self._holdings = Loop(), Holdings(n)
         self._messages = Messages(
-            self._agenda,
+            self._loop,
             run.launcher.planner.network,
             self.server,
             n,
@@ -88,7 +91,8 @@ class ServerRun:
             traffic,
         )
         self.updates = UPDATES[strategy.updates](strategy, self, n)
-        finished, last = self.updates.finished, self.num_steps - 1
+        self._last = (stop_after or self.num_steps) - 1
+        finished, last = self.updates.finished, self._last
         self.workers = [Worker(rank, finished, last) for rank in range(n)]
         self.deeds = Deeds()
         self._steps: dict[int, Step] = {}
@@ -112,15 +116,19 @@ class ServerRun:
         for worker in self.workers:
             self._take_model(worker.rank)
             self.pull(worker.rank, 0.0)
-        end = self._agenda.run(lambda: self.updates.are_done and not self._pulling)
+        stop = self._last + 1 < self.num_steps
+        while self._pulling or not self.updates.are_done:
+            self._loop.step()
+            if stop and len(self._run.numbers.records) > self._last:
+                break
+        end = self._loop.now
         for worker in self.workers:  # those who come too late for the last update
             worker.record(self._trace, end)
             worker.pushed(self._trace, end)
         self._count_pulls()
         self._run.memory.ledger = self._holdings.ledger(self._trace, end)
         if self._learning is not None:
-            self._learning.pull(self.server)
-            self._run.numbers.replicas = self._learning.replicas
+            self._learning.finish(self.server)
         return end
 
     # What workers do ---------------------------------------------------------------------------
@@ -131,7 +139,7 @@ class ServerRun:
         worker.step, worker.batches = step, self._tapes.batches(step)
         self.deeds.begun += 1
         done = worker.play(self._tapes.tape(step), now, self._run.slowdown, self._holdings)
-        self._agenda.at(done, partial(self._push, worker), rank)
+        self._loop.in_turn(done, turn_of(rank), self._push, worker)
 
     def _push(self, worker: Worker, now: float) -> None:
         worker.record(self._trace)
@@ -151,7 +159,7 @@ class ServerRun:
             self._give_gradient(worker, now)
         worker.came, worker.pushing = now, None
         if not self._inbox:
-            self._agenda.at(now, self._open, stage=TAKES)
+            self._loop.in_turn(now, LAST, self._open)
         self._inbox.append(worker.rank)
 
     def _open(self, now: float) -> None:
@@ -225,12 +233,12 @@ class ServerRun:
             seconds = roofline.moving(nbytes) + launches * roofline.launch
             end = clock + float(seconds[self.server])
             for worker in workers:
-                here = worker.rank, worker.step, COMPUTE_LANE, "update", name
+                here = worker.rank, worker.shown_step, COMPUTE_LANE, "update", name
                 self._trace.add_one(*here, clock, end, nbytes)
             clock = end
         self.deeds.busy += clock - now
         self._keep_update(workers, now, clock)
-        self._agenda.at(clock, partial(self._updated, workers, done))
+        self._loop.at(clock, self._updated, workers, done)
 
     def _updated(self, workers: Sequence[Worker], done: Action, now: float) -> None:
         self._apply(workers)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
-from simdp.engine.server.agenda import Action
 from simdp.strategies.parameter_server import ParameterServer
+
+Action = Callable[[float], None]
+"""Something that happens; it is told the instant [s]."""
 
 
 class Yard(Protocol):

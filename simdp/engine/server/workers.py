@@ -66,6 +66,11 @@ class Worker:
         assert self.batches is not None, "it has begun a step"
         return int(self.batches.sizes[:, self.rank].sum())
 
+    @property
+    def shown_step(self) -> int:
+        """Its step, or the last one that anybody asks about where it is ahead of that."""
+        return min(self.step, self.last)
+
     def play(self, tape: Tape, now: float, slowdown: Slowdown, holdings: Holdings) -> float:
         """Play its part of a step; tell when that is done [s]."""
         clock, who = now, np.array([self.rank])
@@ -123,4 +128,4 @@ class Worker:
     ) -> None:
         """Add a span of messages, or of waiting, unless it is nothing."""
         if end > start or nbytes:
-            trace.add_one(self.rank, self.step, COMM_LANE, activity, name, start, end, nbytes)
+            trace.add_one(self.rank, self.shown_step, COMM_LANE, activity, name, start, end, nbytes)

@@ -20,7 +20,7 @@ from small_networks import (
 from simdp.collectives import FAMILIES
 from simdp.collectives.base import Plan, Round, even_offsets
 from simdp.engine.network import Network
-from simdp.engine.network.sharing import beside, common_link, fixed_shares, shared_link
+from simdp.engine.network.sharing import beside, common_link, shared_link
 from simdp.engine.network.traffic import link_bytes
 from simdp.scenario.placement import layout
 
@@ -300,23 +300,3 @@ def test_what_crosses_each_link_is_the_sum_over_transfers_of_their_routes(where,
     links, crossed = link_bytes(Network(where), {plan: nbytes})
     assert dict(zip(links.tolist(), crossed.tolist(), strict=True)) == pytest.approx(expected)
     assert (np.diff(crossed) <= 0).all()
-
-
-# Fixed shares -------------------------------------------------------------------------------------
-
-
-def test_fixed_shares_count_the_most_that_use_a_link_in_one_round():
-    where = cluster(4, "switch")
-    network = Network(where)
-    by_chunk = rounds_plan(4, [[(0, 1), (2, 1)], [(3, 1)]], "chunk")
-    by_rank = rounds_plan(4, [[(0, 1), (2, 1)], [(3, 1)]], "rank")
-    assert fixed_shares(network, by_chunk, 0).ravel().tolist() == pytest.approx([FULL / 3] * 3)
-    assert fixed_shares(network, by_rank, 0).ravel().tolist() == pytest.approx([FULL / 2] * 3)
-
-
-def test_fixed_shares_count_the_parts_that_run_at_the_same_time():
-    where = cluster(4, "switch")
-    plan = FAMILIES["all_reduce"]["multi_ring"](channels=2).plan(layout(where), 1e6)
-    assert len(plan.everything) == 2
-    for number in range(len(plan.everything)):
-        np.testing.assert_allclose(fixed_shares(Network(where), plan, number), FULL / 2)

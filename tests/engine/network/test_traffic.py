@@ -173,3 +173,53 @@ def test_a_collective_by_itself_says_how_busy_its_links_were():
     timing = Bench(cluster(4, "ring")).time(RingAllReduce(), S)
     assert timing.links[0].utilization == pytest.approx(1.5 * S / 25e9 / timing.seconds)
     assert len(timing.links) == 4
+
+
+METHODS = [
+    *("single", "ddp", "zero1", "zero2", "fsdp", "hsdp", "horovod", "apex", "parameter_server"),
+    {"kind": "ddp", "no_sync": False},
+    {"kind": "local_sgd", "local_steps": 2},
+    {"kind": "parameter_server", "updates": "asynchronous"},
+]
+
+
+@pytest.mark.parametrize("method", METHODS, ids=str)
+@pytest.mark.parametrize("steps", [1, 2, 3])
+@pytest.mark.parametrize("collectives", [{}, {"all_reduce": "double_binary_tree"}], ids=str)
+def test_no_link_is_busy_for_more_than_all_the_time(load, method, steps, collectives):
+    """Slow cards, so that links are nearly always busy, and ranks that end at different times."""
+    n = 1 if method == "single" else 4
+    inter = between("switch", bandwidth="1 GB/s")
+    nodes = {**CLUSTER, "world_size": n, "devices_per_node": min(n, 2), "inter_node": inter}
+    slow = [{"kind": "slow_rank", "rank": 0, "factor": 2.0}]
+    top = {"cluster": {**nodes, "stragglers": slow}, "strategy": method, "numerics": False}
+    result = simdp.simulate(
+        load(workload={**PARAMETERS, "steps": steps}, collectives=collectives, **top)
+    )
+    assert all(0 <= link["utilization"] <= 1 + 1e-9 for link in result.network["links"])
+
+
+def test_ranks_that_end_at_different_times_make_no_link_busier_than_it_was():
+    """One step over slow cards: the mean rank is done before the last byte has crossed them."""
+    changes = {"strategy.no_sync": False, "workload.grad_accum": 1, "workload.steps": 1}
+    result = simdp.simulate(simdp.load_scenario("scenarios/no_sync.yaml", changes))
+    busiest = result.network["bottleneck"]
+    ends = result.trace.end.max() - result.trace.start[result.trace.step == 0].min()
+    assert busiest["nbytes"] / 1.25e9 > result.metrics["step_time_s"]
+    assert busiest["utilization"] == pytest.approx(busiest["nbytes"] / 1.25e9 / ends)
+    assert 0.9 < busiest["utilization"] < 1
+
+
+def test_timed_collectives_say_nothing_of_links():
+    """What NCCL takes from a formula need not cross the links of our plan."""
+    scenario = simdp.load_scenario("scenarios/two_nodes.yaml", {"cluster.machine": "dgx-h100"})
+    network = simdp.sweep(scenario).points[0].network
+    assert network["fabric"] == "vector"
+    assert (network["num_links_used"], network["bottleneck"], network["links"]) == (None, None, [])
+    assert "collectives.cost tells" in network["why"]
+
+
+def test_an_estimate_counts_as_all_the_time_at_most():
+    where, plan = cluster(4), RingAllReduce().plan(4, S)
+    assert link_use(Network(where), {plan: S}, 1e-6)[1][0].utilization > 1
+    assert link_use(Network(where), {plan: S}, 1e-6, estimated=True)[1][0].utilization == 1

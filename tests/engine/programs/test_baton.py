@@ -17,12 +17,10 @@ def test_ranks_take_turns_in_the_order_of_time_and_then_of_being_woken():
 
     def body(rank):
         for turn in range(1, 4):
-            instant = float(turn * (3 - rank))
-            baton.at(instant, lambda: baton.wake(rank))
-            baton.block(rank)
+            baton.sleep(rank, float(turn * (3 - rank)))
             running.append(rank)
             assert running == [rank], "somebody else runs at the same time"
-            log.append((baton.now, rank))
+            log.append((baton.loop.now, rank))
             running.clear()
 
     baton = Baton(3, lambda rank: None)
@@ -36,32 +34,17 @@ def test_whoever_gets_the_baton_is_entered_first():
 
     def body(rank):
         assert entered[-1] == rank
-        baton.at(baton.now + 1, lambda: baton.wake(rank))
-        baton.block(rank)
+        baton.sleep(rank, baton.loop.now + 1)
         assert entered[-1] == rank
 
     baton.run(body, stuck)
     assert entered == [0, 1, 0, 1]
 
 
-def test_instants_that_are_equal_are_one_event():
-    done = []
-    baton = Baton(1, lambda rank: None)
-
-    def body(rank):
-        for i in range(3):
-            baton.at(0.1 + 0.2, lambda i=i: done.append(i))
-        baton.at(0.5, lambda: baton.wake(rank))
-        baton.block(rank)
-
-    baton.run(body, stuck)
-    assert done == [0, 1, 2]
-
-
 def test_what_nobody_waits_for_is_still_done():
     done = []
     baton = Baton(1, lambda rank: None)
-    baton.run(lambda rank: baton.at(7.0, lambda: done.append(baton.now)), stuck)
+    baton.run(lambda rank: baton.loop.at(7.0, done.append), stuck)
     assert done == [7.0]
 
 
@@ -84,12 +67,12 @@ def test_a_rank_that_nobody_wakes_is_stuck_and_its_thread_ends():
 
 
 def test_what_is_raised_while_the_clock_moves_on_is_raised_for_all():
-    def fail():
+    def fail(now):
         raise ArithmeticError("of the clock")
 
     baton = Baton(2, lambda rank: None)
     with pytest.raises(ArithmeticError, match="of the clock"):
-        baton.run(lambda rank: baton.at(1.0, fail), stuck)
+        baton.run(lambda rank: baton.loop.at(1.0, fail), stuck)
 
 
 def test_an_interrupt_ends_every_thread():

@@ -17,10 +17,10 @@ SUMS = [
 ]
 
 
-def played(plan, buffers):
+def played(plan, buffers, op=np.add):
     """What the plan leaves where its sum is asked for."""
     copies = [buffer.copy() for buffer in buffers]
-    payload.run(plan, copies)
+    payload.run(plan, copies, op)
     if plan.collective == "reduce_scatter":
         pieces = [np.split(copy, plan.world_size)[rank] for rank, copy in enumerate(copies)]
         return np.concatenate(pieces)
@@ -29,9 +29,13 @@ def played(plan, buffers):
 
 @pytest.mark.parametrize(("family", "kind"), SUMS)
 @given(
-    n=st.integers(2, 9), pieces=st.integers(0, 5), seed=st.integers(0, 99), root=st.integers(0, 8)
+    n=st.integers(2, 9),
+    pieces=st.integers(0, 5),
+    seed=st.integers(0, 99),
+    root=st.integers(0, 8),
+    op=st.sampled_from([np.add, np.multiply, np.maximum]),
 )
-def test_a_fold_has_the_bits_of_the_plan(family, kind, n, pieces, seed, root):
+def test_a_fold_has_the_bits_of_the_plan(family, kind, n, pieces, seed, root, op):
     layout = Layout(n, 0)
     algorithm = FAMILIES[family][kind]()
     if algorithm.problem_with(layout) is not None:
@@ -41,8 +45,22 @@ def test_a_fold_has_the_bits_of_the_plan(family, kind, n, pieces, seed, root):
     random = np.random.default_rng(seed)
     buffers = list(random.normal(size=(n, size)).astype(np.float32))
     before = [buffer.copy() for buffer in buffers]
-    assert folding.fold(plan, buffers).tobytes() == played(plan, buffers).tobytes()
+    assert folding.fold(plan, buffers, op).tobytes() == played(plan, buffers, op).tobytes()
     np.testing.assert_array_equal(buffers, before)
+
+
+@pytest.mark.parametrize(("family", "kind"), SUMS)
+@pytest.mark.parametrize("layout", [Layout(6, 3), Layout(4, 4, inside=(4, 4, 4, 4, -1))])
+def test_every_algorithm_multiplies_as_well_as_it_adds(family, kind, layout):
+    algorithm = FAMILIES[family][kind]()
+    if algorithm.problem_with(layout) is not None:
+        return
+    n = layout.world_size
+    plan = algorithm.plan(layout, 8.0 * 5 * n)
+    buffers = list(np.random.default_rng(2).integers(1, 9, (n, 5 * n)))
+    expected = np.multiply.reduce(buffers, axis=0)
+    np.testing.assert_array_equal(played(plan, buffers, np.multiply), expected)
+    np.testing.assert_array_equal(folding.fold(plan, buffers, np.multiply), expected)
 
 
 @pytest.mark.parametrize(("family", "kind"), SUMS)

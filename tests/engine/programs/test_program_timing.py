@@ -129,7 +129,7 @@ def test_groups_that_share_no_link_take_what_one_takes():
     assert both == one > 0
 
 
-def test_groups_that_share_the_wire_between_nodes_take_twice_as_long():
+def test_groups_that_share_the_wire_between_nodes_take_half_of_it_each_and_their_latency_once():
     cluster = Cluster.model_validate(SWITCH)
 
     def program(rank, groups):
@@ -142,7 +142,29 @@ def test_groups_that_share_the_wire_between_nodes_take_twice_as_long():
 
     one = dist.launch(program, cluster=cluster, args=([[0, 4]],)).simulated_s
     both = dist.launch(program, cluster=cluster, args=([[0, 4], [1, 5]],)).simulated_s
-    assert both == pytest.approx(2 * one, rel=1e-12)
+    # A ring of two: twice half of the buffer; ways of two links inside and two between the nodes.
+    assert one == pytest.approx(2 * (2 * 5e-6 + NBYTES / 2 / 1e9), rel=1e-12)
+    assert both == pytest.approx(2 * (2 * 5e-6 + 2 * NBYTES / 2 / 1e9), rel=1e-12)
+
+
+def test_calls_that_a_formula_times_hold_their_links_together():
+    where = find("dgx-a100", 16)
+    seconds = where.collectives.cost.seconds("all_reduce", NBYTES, wiring_of(where.cluster))
+
+    def program(rank, late):
+        dist.init_process_group()
+        other = dist.new_group()
+        works = [dist.all_reduce(np.zeros(NBYTES, np.int8), async_op=True)]
+        dist.compute(seconds=late)
+        works.append(dist.all_reduce(np.zeros(NBYTES, np.int8), group=other, async_op=True))
+        return [(work.wait(), dist.clock())[1] for work in works]
+
+    def ends(late):
+        return dist.launch(program, 16, args=(late,)).values
+
+    # At once: each has half. Else the first has half of its own behind it when the other comes.
+    assert ends(0.0) == [pytest.approx([2 * seconds] * 2, rel=1e-9)] * 16
+    assert ends(seconds / 2) == [pytest.approx([1.5 * seconds, 2 * seconds], rel=1e-9)] * 16
 
 
 def test_calls_of_one_group_take_turns():

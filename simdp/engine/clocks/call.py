@@ -1,12 +1,12 @@
-"""Call and Leg: one collective under way in the event fabric, and one part of it."""
+"""Call and Leg: one collective under way in the loop, and one part of it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import simpy
 
-from simdp.engine.fabrics.dependencies import Dependencies
+from simdp.engine.clocks.dependencies import Dependencies
 from simdp.engine.ops import Launch
 
 
@@ -45,10 +45,23 @@ class Call:
         Who takes part.
     needs : sequence of Dependencies
         Of the parts of its plan.
+    left : callable, optional
+        Told of the call, of each rank that leaves it, and when [s].
+
+    Attributes
+    ----------
+    ready, enter, end : dict of int to float
+        When each rank asked for it, took part and was done [s].
     """
 
-    def __init__(self, op: Launch, ranks: Sequence[int], needs: Sequence[Dependencies]) -> None:
-        self.op, self.ranks = op, ranks
+    def __init__(
+        self,
+        op: Launch,
+        ranks: Sequence[int],
+        needs: Sequence[Dependencies],
+        left: Callable[[Call, int, float], None] | None = None,
+    ) -> None:
+        self.op, self.ranks, self._left_by = op, ranks, left
         chunk = op.nbytes / op.plan.num_chunks
         parts = op.plan.everything
         self.legs = [
@@ -62,7 +75,7 @@ class Call:
         self.ready = dict[int, float]()
         self.enter = dict[int, float]()
         self.end = dict[int, float]()
-        self.waiting = dict[int, simpy.Event]()
+        self._waiting = dict[int, simpy.Event]()
         self._unmet = dict[int, list[int]]()
         self._left = dict[int, int]()
 
@@ -89,6 +102,20 @@ class Call:
             if not unmet[later]:
                 entered.append(self.legs[later])
         return entered
+
+    def finish(self, rank: int, now: float) -> None:
+        """Let a rank leave the whole."""
+        self.end[rank] = now
+        waiting = self._waiting.pop(rank, None)
+        if waiting is not None:
+            waiting.succeed(now)
+        if self._left_by is not None:
+            self._left_by(self, rank, now)
+
+    def done(self, env: simpy.Environment, rank: int) -> simpy.Event:
+        """Make the event that a rank, which has not left, is done; its value is when [s]."""
+        event = self._waiting[rank] = env.event()
+        return event
 
     def forget(self) -> None:
         """Drop what was needed while under way; the ends are still to be waited for."""

@@ -7,6 +7,7 @@ minus infinity.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -32,13 +33,18 @@ class Pace:
     ----------
     alpha, per_chunk : ndarray, shape `(num_pairs, num_groups)`
         Latency of each connection, and time of each chunk [s].
+    each : sequence of ndarray, shape `(num_transfers, num_groups)`
+        Time of the transfers of each round, where these do not tell it [s].
     """
 
     alpha: Floats
     per_chunk: Floats
+    each: Sequence[Floats] = ()
 
-    def of(self, turn: Turn) -> Floats:
+    def of(self, number: int, turn: Turn) -> Floats:
         """Time of each transfer of a round, shape `(num_transfers, num_groups)` [s]."""
+        if self.each:
+            return self.each[number]
         count = turn.count if isinstance(turn.count, int) else turn.count[:, None]
         time: Floats = self.alpha[turn.pair] + self.per_chunk[turn.pair] * count
         return time
@@ -84,9 +90,9 @@ def by_rank(turns: list[Turn], pace: Pace, enter: Floats, record: Recorder | Non
         When each place is done [s].
     """
     done = enter.copy()
-    for turn in turns:
+    for number, turn in enumerate(turns):
         start = np.maximum(done[turn.src], done[turn.dst])
-        end = _take_turns(turn, start, pace.of(turn))
+        end = _take_turns(turn, start, pace.of(number, turn))
         if record is not None:
             record(turn.pair, start, end, turn.count)
         _meet(done, turn.src, end, turn.once)
@@ -110,10 +116,10 @@ def by_chunk(
     free = np.maximum(enter[places[:, 0]], enter[places[:, 1]])
     arrived = np.full((plan.num_vertices, plan.num_slots, enter.shape[1]), -np.inf)
     done = enter.copy()
-    for turn in turns:
+    for number, turn in enumerate(turns):
         start = free[turn.pair]
         _wait_for_chunks(start, arrived, turn)
-        end = _take_turns(turn, start, pace.of(turn))
+        end = _take_turns(turn, start, pace.of(number, turn))
         if record is not None:
             record(turn.pair, start, end, turn.count)
         _meet(free, turn.pair, end, len(turn.in_line) == 1)

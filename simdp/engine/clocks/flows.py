@@ -26,9 +26,9 @@ def fair_rates(links: Ints, capacity: Floats) -> Floats:
     Parameters
     ----------
     links : ndarray, shape `(longest, num_flows)`
-        The links of each flow, as positions in ``capacity``; fill up with the last position.
+        The links of each flow, as positions in ``capacity``; fill up with position 0.
     capacity : ndarray, shape `(num_links + 1,)`
-        Bandwidth of each link [bytes/s]; the last one is infinite and stands for no link.
+        Bandwidth of each link [bytes/s]; the first one is infinite and stands for no link.
 
     Returns
     -------
@@ -49,7 +49,7 @@ def fair_rates(links: Ints, capacity: Floats) -> Floats:
             return rates
         rates[active[settled]] = asked[settled]
         taken = _load(links[:, settled], asked[settled], num_links)
-        taken[-1] = 0.0
+        taken[0] = 0.0
         left = np.maximum(left - taken, 0.0)
         active, links = active[~settled], links[:, ~settled]
 
@@ -94,25 +94,16 @@ def _on_full_link(links: Ints, full: Bools) -> Bools:
 
 
 class Flows:
-    """The flows that are under way at an instant.
+    """The flows that are under way at an instant, and the links that they may use.
 
     Kept in columns of arrays; a flow that ends hands its column to the last one.
-
-    Parameters
-    ----------
-    capacity : ndarray, shape `(num_links + 1,)`
-        As in `fair_rates`.
-    longest : int
-        Links of the longest route.
     """
 
-    def __init__(self, capacity: Floats, longest: int) -> None:
-        self.capacity = capacity
-        self._nearly_full = capacity * (1 - SAME)
-        self._count = [0] * len(capacity)
-        self._bandwidth = capacity.tolist()
-        self._share = capacity.copy()
-        self._links = np.empty((longest, 64), dtype=np.int64)
+    def __init__(self) -> None:
+        self._bandwidth = [np.inf]  # of each link; the first one stands for no link
+        self._count = [0]
+        self.capacity = self._nearly_full = self._share = np.array(self._bandwidth)
+        self._links = np.zeros((1, 64), dtype=np.int64)
         self._left = np.empty(64)
         self._rate = np.zeros(64)
         self._flows: list[tuple[int, Any, Ints]] = []  # number, token, links
@@ -120,8 +111,18 @@ class Flows:
         self._joining: list[tuple[Ints, float, Any]] = []
         self._updated, self._next_end = 0.0, np.inf
 
+    def add_link(self, bandwidth: float) -> int:
+        """Add a link of some bandwidth [bytes/s]; tell its position."""
+        self._bandwidth.append(bandwidth)
+        self._count.append(0)
+        return len(self._count) - 1
+
+    def bandwidth(self, position: int) -> float:
+        """Of a link [bytes/s]."""
+        return self._bandwidth[position]
+
     def join(self, links: Ints, nbytes: float, token: Any) -> None:
-        """Let a flow begin at the next `settle`."""
+        """Let a flow over links at some positions begin at the next `settle`."""
         self._joining.append((links, nbytes, token))
 
     def settle(self, now: float, done: Callable[[Any], None]) -> float:
@@ -184,13 +185,21 @@ class Flows:
             done(token)
 
     def _admit(self) -> None:
+        if len(self._bandwidth) > len(self.capacity):
+            self.capacity = np.array(self._bandwidth)
+            self._nearly_full = self.capacity * (1 - SAME)
+            self._share = self.capacity / np.maximum(self._count, 1)
         for links, nbytes, token in self._joining:
-            n = len(self._flows)
+            n, length = len(self._flows), len(links)
             if n == len(self._left):
-                self._links = np.concatenate([self._links, np.empty_like(self._links)], axis=1)
+                self._links = np.concatenate([self._links, np.zeros_like(self._links)], axis=1)
                 self._left = np.concatenate([self._left, np.empty(n)])
                 self._rate = np.concatenate([self._rate, np.zeros(n)])
-            self._links[:, n], self._left[n] = links, nbytes
+            if length > len(self._links):
+                more = np.zeros((length - len(self._links), len(self._left)), dtype=np.int64)
+                self._links = np.concatenate([self._links, more])
+            self._links[:length, n], self._links[length:, n] = links, 0
+            self._left[n] = nbytes
             self._recount(links, 1)
             self._flows.append((self._joined, token, links))
             self._joined += 1

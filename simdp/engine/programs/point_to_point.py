@@ -1,8 +1,8 @@
-"""Messages: point-to-point transfers, which a send and a receive make together.
+"""Point to point: messages, which a send and a receive make together.
 
 A message is on its way once both ranks have asked for it (a rendezvous: gloo and NCCL buffer
 nothing) and the ones before it from the same sender to the same receiver are through. It takes the
-latency of its route and its bytes at the narrowest link's bandwidth.
+latency of its route, and then its bytes flow at their fair share of the links.
 """
 
 from __future__ import annotations
@@ -11,13 +11,10 @@ from collections import deque
 from functools import partial
 from typing import NamedTuple
 
-import numpy as np
-
-from simdp.arrays import Array, Ints
-from simdp.engine.network import Network
+from simdp.arrays import Array
 from simdp.engine.programs.calls import Asked, Given, Handle, deliver
-from simdp.engine.programs.fluid import Fluid, Job
 from simdp.engine.programs.groups import Finish
+from simdp.engine.programs.playing import Playing, Way
 from simdp.engine.programs.records import Records
 from simdp.errors import ProgramError
 
@@ -35,28 +32,25 @@ class _Post(NamedTuple):
     ready: float
 
 
-class Messages:
+class PointToPoint:
     """All messages of a program.
 
     Parameters
     ----------
-    network : Network
-        Routes.
-    fluid : Fluid
-        All calls that are under way.
+    playing : Playing
+        All that is under way.
     records : Records
         Takes the spans.
     finish : callable
         Told of each rank that is through with a message.
     """
 
-    def __init__(self, network: Network, fluid: Fluid, records: Records, finish: Finish) -> None:
-        self._network, self._fluid, self._records = network, fluid, records
-        self._finish = finish
+    def __init__(self, playing: Playing, records: Records, finish: Finish) -> None:
+        self._playing, self._records, self._finish = playing, records, finish
         self._sends: dict[tuple[str, int], list[_Post]] = {}  # by group and receiver
         self._receives: dict[tuple[str, int], list[_Post]] = {}
         self._waiting: dict[Pair, deque[tuple[_Post, _Post]]] = {}
-        self._routes: dict[tuple[int, int], tuple[Ints, float, float]] = {}
+        self._ways: dict[Pair, Way] = {}
         self._free: dict[Pair, float] = {}  # when the last message of a pair was through
 
     def send(
@@ -114,39 +108,24 @@ class Messages:
 
     def _start(self, pair: Pair) -> None:
         """Set the first message of a pair of ranks on its way."""
-        send, receive = self._waiting[pair][0]
-        _, source, target = pair
-        value = send.tensor.copy()
-        used, alpha, bandwidth = self._route(source, target)
-        now = max(self._fluid.now, send.ready, receive.ready)
-        end = now + alpha + value.nbytes / bandwidth
+        value = self._waiting[pair][0][0].tensor.copy()
+        if pair not in self._ways:
+            self._ways[pair] = self._playing.way(*pair[1:])
+        arrived = partial(self._arrive, pair, value, self._playing.loop.now)
+        self._playing.send(self._ways[pair], value.nbytes, arrived)
 
-        def reached(places: Ints, instant: float) -> None:
-            deliver([value], Given((), (receive.tensor,)))
-            self._finish(send.handle, instant)
-            self._finish(receive.handle, instant)
-
-        over = partial(self._over, pair, now, value.nbytes)
-        self._fluid.begin(Job(np.array([end]), used, reached, over))
-
-    def _route(self, source: int, target: int) -> tuple[Ints, float, float]:
-        """Links, latency [s] and bandwidth [bytes/s] from one rank to another one."""
-        key = source, target
-        if key not in self._routes:
-            links, alpha, bandwidth = self._network.connect(np.array([source]), np.array([target]))
-            self._routes[key] = np.unique(links[links >= 0]), float(alpha[0]), float(bandwidth[0])
-        return self._routes[key]
-
-    def _over(self, pair: Pair, begin: float, nbytes: int) -> None:
+    def _arrive(self, pair: Pair, value: Array, begin: float, now: float) -> None:
         send, receive = self._waiting[pair].popleft()
         _, source, target = pair
-        free, end = self._free.get(pair, 0.0), send.handle.end
+        deliver([value], Given((), (receive.tensor,)))
+        free = self._free.get(pair, 0.0)
         for post, name, sent in (
-            (send, f"send dst={target}", float(nbytes)),
+            (send, f"send dst={target}", float(value.nbytes)),
             (receive, f"recv src={source}", 0.0),
         ):
             enter = max(post.ready, free)
-            self._records.message(post.handle.rank, name, enter, begin, end, sent)
-        self._free[pair] = end
+            self._records.message(post.handle.rank, name, enter, begin, now, sent)
+            self._finish(post.handle, now)
+        self._free[pair] = now
         if self._waiting[pair]:
             self._start(pair)

@@ -25,8 +25,8 @@ class Dependencies:
     ----------
     part : Part
         Whose order.
-    connection : mapping of (int, int) to int
-        Numbers of connections by source and destination.
+    connection : mapping of (int, int, int) to int
+        Numbers of connections by source, destination and channel.
     num_ranks : int
         Vertices from here on are switches, which need not enter.
 
@@ -52,7 +52,7 @@ class Dependencies:
     """
 
     def __init__(
-        self, part: Part, connection: Mapping[tuple[int, int], int], num_ranks: int
+        self, part: Part, connection: Mapping[tuple[int, int, int], int], num_ranks: int
     ) -> None:
         self.num_ranks = num_ranks
         self.src: list[int] = []
@@ -89,7 +89,7 @@ class Dependencies:
             gate_of.update(opened)
 
     def _list(
-        self, part: Part, transfers: Round, connection: Mapping[tuple[int, int], int]
+        self, part: Part, transfers: Round, connection: Mapping[tuple[int, int, int], int]
     ) -> tuple[list[list[int]], list[list[int]]]:
         """Number the transfers of a round in every group; say where they leave and land."""
         groups = len(part.members)
@@ -99,7 +99,8 @@ class Dependencies:
         self.dst += dst
         counts = np.broadcast_to(transfers.num_chunks, transfers.src.shape)
         self.count += np.tile(counts, groups).tolist()
-        self.connection += [connection[pair] for pair in zip(src, dst, strict=True)]
+        channel = np.tile(np.broadcast_to(transfers.channel, counts.shape), groups).tolist()
+        self.connection += [connection[ends] for ends in zip(src, dst, channel, strict=True)]
         self.pending += [0] * len(src)
         self.next_on_connection += [-1] * len(src)
         if part.plan.order == "rank":

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from simdp.cluster import Overheads
 from simdp.collectives import Plan
-from simdp.engine.fabrics.vector import VectorFabric
+from simdp.engine.clocks.vector import VectorFabric
 from simdp.engine.network import Network
 from simdp.engine.network.sharing import Routed, common_link, shared_link
 from simdp.engine.network.traffic import Traffic
@@ -25,7 +25,7 @@ Plans = Sequence[Plan] | Mapping[int, Sequence[Plan]]
 """Plans that a script may launch, by communication stream where there are several."""
 
 FIXED_SHARES = "fixed-share vector"
-"""The vectorised fabric where links are shared; see `simdp.engine.network.sharing.fixed_shares`."""
+"""The vectorised fabric where links are shared; see `simdp.engine.network.lockstep`."""
 
 MAX_EVENT_TRANSFERS = 500_000
 """A collective of more transfers than these would keep the event fabric busy for ten seconds."""
@@ -83,8 +83,8 @@ class Clock:
     def play(self, script: Iterable[Op]) -> None:
         """Charge the time of everything that a script yields."""
         if self.fabric == "event":
-            from simdp.engine.fabrics.event import EventFabric  # and SimPy with it
-            from simdp.engine.fabrics.job import Job
+            from simdp.engine.clocks.event import EventFabric  # and SimPy with it
+            from simdp.engine.clocks.job import Job
 
             mine = Job(self.network, _by_stream(self.plans), self.slowdown, self.trace)
             others = [
@@ -197,7 +197,8 @@ def _choice(
         return "event", f"{shared} is shared with a neighbour"
     most = count()
     if most > MAX_EVENT_TRANSFERS:
-        return FIXED_SHARES, f"{shared} is shared, by a collective of {most:,} transfers"
+        large = f"by a collective of {most:,} transfers"
+        return FIXED_SHARES, f"{shared} is shared, {large}; fixed shares err by up to 20 %"
     return "event", f"{shared} is shared"
 
 

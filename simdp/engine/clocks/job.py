@@ -7,15 +7,11 @@ from collections.abc import Mapping, Sequence
 
 import simpy
 
-from simdp.collectives import Part, Plan
-from simdp.engine.fabrics.call import Call
+from simdp.collectives import Plan
+from simdp.engine.clocks.call import Call
 from simdp.engine.network import Network
-from simdp.engine.network.sharing import beside
 from simdp.engine.slowdown import Slowdown
 from simdp.results.trace import TraceBuilder
-
-Line = tuple[int, int]
-"""A communication stream, and which of the concurrent parts of its plans."""
 
 
 class Job:
@@ -43,11 +39,7 @@ class Job:
     ) -> None:
         self.network, self.slowdown, self.trace = network, slowdown, trace
         self.world_size = slowdown.world_size
-        self.lines: dict[Line, list[Part]] = {}
-        for stream, several in plans.items():
-            for plan in several:
-                for part, line in zip(plan.everything, lines_of(plan, stream), strict=True):
-                    self.lines.setdefault(line, []).append(part)
+        self.plans = plans
         self.calls: dict[int, Call] = {}
         self.blocked: dict[int, Call] = {}
         self.came: dict[int, tuple[float, simpy.Event]] = {}  # to a meeting under way
@@ -86,17 +78,3 @@ class Job:
             ahead = self.queue(rank, call.op.stream)[0][0]
             lines.append(f"rank {rank} waits {call.reason(rank, ahead)}")
         return lines
-
-
-def lines_of(plan: Plan, stream: int) -> list[Line]:
-    """Sort a plan's parts into lines, such that those of one line follow each other."""
-    lines: list[int] = []  # of each line: its parts, as bits
-    found: list[Line] = []
-    for number, others in enumerate(beside(plan.everything)):
-        free = (k for k, parts in enumerate(lines) if not parts & others)
-        line = next(free, len(lines))
-        if line == len(lines):
-            lines.append(0)
-        lines[line] |= 1 << number
-        found.append((stream, line))
-    return found

@@ -14,7 +14,7 @@ import numpy as np
 
 from simdp.arrays import Floats
 from simdp.collectives import Plan
-from simdp.engine.fabrics.recurrences import Pace, Recorder
+from simdp.engine.clocks.recurrences import Pace, Recorder
 from simdp.engine.network import Connections
 
 MAX_SPEEDS = 16
@@ -32,7 +32,7 @@ def ring(
     Parameters and result are those of `by_rank`.
     """
     time = pace.alpha + pace.per_chunk
-    src, dst = connections.places.T
+    src, dst = connections.places.T[:2]
     first = np.maximum(enter[src], enter[dst])
     end = None if record is not None else _closed(plan, time, first)
     if end is None:
@@ -183,7 +183,7 @@ def chain(num_chunks: int, connections: Connections, pace: Pace, enter: Floats) 
     ndarray, shaped as ``enter``, or None
         When each place is done [s].
     """
-    src, dst = connections.places.T
+    src, dst = connections.places.T[:2]
     first = np.maximum(enter[src], enter[dst])
     time = pace.alpha + pace.per_chunk
     end = _by_pattern(time, first, partial(_chain_of_speeds, num_chunks=num_chunks))

@@ -14,11 +14,11 @@ import numpy as np
 from simdp.arrays import Floats, Ints
 from simdp.cluster import Overheads
 from simdp.collectives import Part, Plan
-from simdp.engine.fabrics import recurrences, rings
-from simdp.engine.fabrics.recurrences import Pace, Recorder
-from simdp.engine.fabrics.streams import Streams
+from simdp.engine.clocks import recurrences, rings
+from simdp.engine.clocks.recurrences import Pace, Recorder
+from simdp.engine.clocks.streams import Streams
 from simdp.engine.network import Connections, Network
-from simdp.engine.network.sharing import fixed_shares
+from simdp.engine.network.lockstep import REPEATING, Lockstep
 from simdp.engine.ops import Feed, Hold, Launch, Meet, Op, Wait, Work
 from simdp.engine.slowdown import Slowdown
 from simdp.results.trace import (
@@ -54,7 +54,7 @@ class VectorFabric:
     trace : TraceBuilder
         Takes the spans.
     fixed : bool
-        Links may be shared; every transfer then gets a fixed share (`sharing.fixed_shares`).
+        Links may be shared; every transfer then gets a fixed share of them (`Lockstep`).
     overheads : Overheads
         How compute and collectives slow each other down; not at all, unless it is given.
     """
@@ -69,7 +69,7 @@ class VectorFabric:
     ) -> None:
         self.network, self.slowdown, self.trace, self.fixed = network, slowdown, trace, fixed
         self.overheads = overheads
-        self._bandwidth: dict[tuple[Plan, int], Floats] = {}
+        self._lockstep: dict[Plan, Lockstep] = {}
         self._known: dict[tuple[Plan, float, bytes], Floats] = {}
 
     def play(self, script: Iterator[Op]) -> None:
@@ -171,8 +171,7 @@ class VectorFabric:
     ) -> Floats:
         """When each rank leaves a part; a rank that has no place in it leaves at once."""
         connections = self.network.of_part(part)
-        per_chunk = chunk_nbytes / self._rates(plan, number, connections)
-        pace = Pace(connections.alpha, per_chunk)
+        pace = self._pace(plan, number, connections, chunk_nbytes)
         members, n = part.members.T, len(begin)
         switches = np.full(max(int(members.max(initial=0)) + 1 - n, 0), -np.inf)
         enter = np.concatenate([begin, switches])[members]
@@ -193,12 +192,16 @@ class VectorFabric:
         left[members[are_ranks]] = done[are_ranks]
         return left
 
-    def _rates(self, plan: Plan, number: int, connections: Connections) -> Floats:
+    def _pace(self, plan: Plan, number: int, connections: Connections, chunk_nbytes: float) -> Pace:
         if not self.fixed:
-            return connections.bandwidth
-        if (plan, number) not in self._bandwidth:
-            self._bandwidth[plan, number] = fixed_shares(self.network, plan, number)
-        return self._bandwidth[plan, number]
+            return Pace(connections.alpha, chunk_nbytes / connections.bandwidth)
+        if plan not in self._lockstep:
+            self._lockstep[plan] = Lockstep(self.network, plan)
+        whole = chunk_nbytes / len(plan.everything[number].spread)
+        each = self._lockstep[plan].times(number, whole)
+        if plan.everything[number].plan.order in REPEATING:
+            return Pace(each[0], np.zeros_like(each[0]))
+        return Pace(connections.alpha, np.zeros_like(connections.alpha), each)
 
     def _recorder(self, op: Launch, connections: Connections, chunk_nbytes: float) -> Recorder:
         def record(pair: Ints, start: Floats, end: Floats, count: int | Ints) -> None:

@@ -1,0 +1,290 @@
+"""Collectives of Python objects, as torch.distributed has them.
+
+Objects travel as pickles, and take their time: first a tensor of sizes, then one of bytes, as long
+as the longest where every rank must have the same length.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from simdp.arrays import Array
+from simdp.distributed.groups import AnyGroup, Member, member
+from simdp.distributed.messages import posted_receive, posted_send
+from simdp.distributed.work import issue
+from simdp.engine.programs.calls import Asked, Given, named
+from simdp.errors import ProgramError
+
+
+def all_gather_object(object_list: list[Any], obj: Any, group: AnyGroup = None) -> None:
+    """Collect an object of every rank in a list on every rank.
+
+    Parameters
+    ----------
+    object_list : list
+        Has a place for each rank.
+    obj : object
+        Anything that can be pickled.
+    group : ProcessGroup, optional
+        All ranks, if left out.
+
+    Raises
+    ------
+    ProgramError
+        If the list has another length.
+    """
+    call = "all_gather_object"
+    at = member(group, call)
+    if at is None:
+        return
+    _places(object_list, len(at.group.ranks), call, "object_list")
+    data, sizes = _shared(at, call, obj)
+    found = np.empty((len(sizes), len(data)), np.uint8)
+    _issue(at, call, "all_gather", [data], list(found))
+    object_list[:] = _objects(found, sizes)
+
+
+def gather_object(
+    obj: Any,
+    object_gather_list: list[Any] | None = None,
+    dst: int | None = None,
+    group: AnyGroup = None,
+    group_dst: int | None = None,
+) -> None:
+    """Collect an object of every rank in the list that rank ``dst``, 0 if left out, has.
+
+    Raises
+    ------
+    ProgramError
+        If the list is missing there or has another length, or is given elsewhere.
+    """
+    call = "gather_object"
+    at = member(group, call)
+    if at is None:
+        return
+    root, mine, more = _root(at, dst, group_dst, call, "dst")
+    if mine:
+        _places(object_gather_list, len(at.group.ranks), call, "object_gather_list")
+    elif object_gather_list is not None:
+        raise ProgramError(
+            f"{call}: object_gather_list belongs to rank {at.group.ranks[root]} alone; leave it "
+            "out elsewhere."
+        )
+    data, sizes = _shared(at, call, obj, more)
+    found = np.empty((len(sizes) if mine else 0, len(data)), np.uint8)
+    _issue(at, call, "gather", [data], list(found), root, more)
+    if object_gather_list is not None:
+        object_gather_list[:] = _objects(found, sizes)
+
+
+def scatter_object_list(
+    scatter_object_output_list: list[Any],
+    scatter_object_input_list: list[Any] | None = None,
+    src: int | None = None,
+    group: AnyGroup = None,
+    group_src: int | None = None,
+) -> None:
+    """Give each rank one object of the list that rank ``src``, 0 if left out, has.
+
+    Parameters
+    ----------
+    scatter_object_output_list : list
+        Its first element becomes the object.
+    scatter_object_input_list : list, optional
+        An object for each rank; on other ranks it is not looked at.
+    src, group, group_src
+        As everywhere.
+
+    Raises
+    ------
+    ProgramError
+        If a list is missing or has another length.
+    """
+    call = "scatter_object_list"
+    at = member(group, call)
+    if at is None:
+        return
+    root, mine, more = _root(at, src, group_src, call, "src")
+    _some(scatter_object_output_list, call, "scatter_object_output_list")
+    pickles: list[Array] = []
+    if mine:
+        given = scatter_object_input_list
+        _places(given, len(at.group.ranks), call, "scatter_object_input_list")
+        pickles = [_pickled(obj) for obj in given or ()]
+    sizes = [np.array([len(data)]) for data in pickles]
+    longest = max(sizes, default=np.zeros(1, np.int64)).copy()
+    _broadcast(at, call, longest, root, more)
+    length = int(longest[0])
+    found, size = np.empty(length, np.uint8), np.zeros(1, np.int64)
+    _issue(at, call, "scatter", [_padded(data, length) for data in pickles], [found], root, more)
+    _issue(at, call, "scatter", sizes, [size], root, more)
+    scatter_object_output_list[0] = _objects([found], [size])[0]
+
+
+def broadcast_object_list(
+    object_list: list[Any],
+    src: int | None = None,
+    group: AnyGroup = None,
+    device: Any = None,
+    group_src: int | None = None,
+) -> None:
+    """Copy the objects of rank ``src``, 0 if left out, to all others' lists of the same length.
+
+    ``device`` is of no effect.
+
+    Raises
+    ------
+    ProgramError
+        If there is no list, or it is empty.
+    """
+    call = "broadcast_object_list"
+    at = member(group, call)
+    if at is None:
+        return
+    root, mine, more = _root(at, src, group_src, call, "src")
+    sizes, data = _joined(object_list, call, mine)
+    _broadcast(at, call, sizes, root, more)
+    if not mine:
+        data = np.empty(sizes.sum(), np.uint8)
+    _broadcast(at, call, data, root, more)
+    if not mine:
+        object_list[:] = _apart(data, sizes)
+
+
+def send_object_list(
+    object_list: list[Any],
+    dst: int | None = None,
+    group: AnyGroup = None,
+    device: Any = None,
+    group_dst: int | None = None,
+    use_batch: bool = False,
+) -> None:
+    """Send objects to rank ``dst``; ``device`` and ``use_batch`` are of no effect.
+
+    Raises
+    ------
+    ProgramError
+        If there is no list, or it is empty, or no such rank.
+    """
+    call = "send_object_list"
+    for tensor in _joined(object_list, call, True):
+        found = posted_send(call, tensor, dst, group, 0, group_dst)
+        if found is None:
+            return
+        found[0].process.runtime.wait(found[1])
+
+
+def recv_object_list(
+    object_list: list[Any],
+    src: int | None = None,
+    group: AnyGroup = None,
+    device: Any = None,
+    group_src: int | None = None,
+    use_batch: bool = False,
+) -> int:
+    """Receive as many objects as the list has places from rank ``src``; see `send_object_list`.
+
+    Returns
+    -------
+    int
+        The rank that sent them; -1 for a rank that is not in the group.
+    """
+    call = "recv_object_list"
+    at = member(group, call)
+    if at is None:
+        return -1
+    source = at.group.ranks[at.root(src, group_src, call, "src")]
+    sizes, _ = _joined(object_list, call, False)
+    _receive(at, call, sizes, source, group)
+    data = np.empty(sizes.sum(), np.uint8)
+    _receive(at, call, data, source, group)
+    object_list[:] = _apart(data, sizes)
+    return source
+
+
+def _receive(at: Member, call: str, tensor: Array, source: int, group: AnyGroup) -> None:
+    found = posted_receive(call, tensor, source, group, 0, None)
+    assert found is not None
+    at.process.runtime.wait(found[1])
+
+
+def _root(
+    at: Member, rank: int | None, group_rank: int | None, call: str, name: str
+) -> tuple[int, bool, str]:
+    """The root's place, whether it is the caller, and how messages show it."""
+    rank = 0 if rank is None and group_rank is None else rank
+    root = at.root(rank, group_rank, call, name)
+    found = at.group.ranks[root]
+    return root, found == at.process.rank, f"{name}={found}"
+
+
+def _issue(
+    at: Member,
+    call: str,
+    collective: str,
+    inputs: Sequence[Array],
+    outputs: Sequence[Array],
+    root: int = 0,
+    more: str = "",
+) -> None:
+    sample = (*outputs, *inputs)[0]
+    asked = Asked(call, named(sample.dtype), sample.shape, more)
+    issue(at, asked, Given(inputs, outputs), False, collective, root=root)
+
+
+def _broadcast(at: Member, call: str, tensor: Array, root: int, more: str) -> None:
+    mine = at.group.ranks[root] == at.process.rank
+    _issue(at, call, "broadcast", [tensor] * mine, [tensor] * (not mine), root, more)
+
+
+def _shared(at: Member, call: str, obj: Any, more: str = "") -> tuple[Array, list[Array]]:
+    """An object as bytes, as many as the longest of all ranks' has, and how many each has."""
+    data = _pickled(obj)
+    sizes = list(np.zeros((len(at.group.ranks), 1), np.int64))
+    _issue(at, call, "all_gather", [np.array([len(data)])], sizes, more=more)
+    return _padded(data, int(max(sizes)[0])), sizes
+
+
+def _pickled(obj: Any) -> Array:
+    return np.frombuffer(pickle.dumps(obj), np.uint8)
+
+
+def _padded(data: Array, length: int) -> Array:
+    return np.concatenate([data, np.zeros(length - len(data), np.uint8)])
+
+
+def _objects(rows: Sequence[Array] | Array, sizes: Sequence[Array]) -> list[Any]:
+    pairs = zip(rows, sizes, strict=True)
+    return [pickle.loads(row[: int(size[0])].tobytes()) for row, size in pairs]
+
+
+def _joined(objects: list[Any], call: str, mine: bool) -> tuple[Array, Array]:
+    """Sizes and bytes of all objects of a list, if they are the caller's to give."""
+    _some(objects, call, "object_list")
+    if not mine:
+        return np.zeros(len(objects), np.int64), np.empty(0, np.uint8)
+    pickles = [_pickled(obj) for obj in objects]
+    return np.array([len(data) for data in pickles]), np.concatenate(pickles)
+
+
+def _apart(data: Array, sizes: Array) -> list[Any]:
+    return _objects(
+        np.split(data, np.cumsum(sizes)[:-1]), [sizes[i : i + 1] for i in range(len(sizes))]
+    )
+
+
+def _some(objects: object, call: str, name: str) -> None:
+    if not isinstance(objects, list) or not objects:
+        raise ProgramError(f"{call}: {name} is {objects!r}; give a list with one place at least.")
+
+
+def _places(objects: object, n: int, call: str, name: str) -> None:
+    if not isinstance(objects, list) or len(objects) != n:
+        given = f"one of {len(objects)}" if isinstance(objects, list) else repr(objects)
+        raise ProgramError(
+            f"{call}: {name} must be a list with a place for each of {n} ranks, got {given}."
+        )

@@ -1,0 +1,195 @@
+"""The event fabric: every rank is a process, and every transfer takes its turn in SimPy's loop."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import simpy
+
+from simdp.engine.clocks.call import Call
+from simdp.engine.clocks.job import Job
+from simdp.engine.clocks.links import Links
+from simdp.engine.clocks.loop import Loop
+from simdp.engine.clocks.tape import Tape
+from simdp.engine.clocks.transfers import Transfers
+from simdp.engine.clocks.vector import (
+    feed,
+    record_collective,
+    record_meeting,
+    record_transfers,
+)
+from simdp.engine.ops import Feed, Hold, Launch, Meet, Op, Wait, Work
+from simdp.errors import DeadlockError
+from simdp.results.trace import COMPUTE_LANE
+
+
+class EventFabric:
+    """Plays scripts rank by rank.
+
+    Parameters
+    ----------
+    jobs : sequence of Job
+        Who plays; ranks of different jobs meet on links only.
+    transfers : type
+        `Transfers`, or one that watches them.
+    """
+
+    def __init__(self, jobs: Sequence[Job], transfers: type[Transfers] = Transfers) -> None:
+        self.jobs, self.loop = jobs, Loop()
+        self.transfers = transfers(self.loop, Links(self.loop, jobs[0].network.cluster))
+        for job in jobs:
+            for stream, plans in job.plans.items():
+                for plan in plans:
+                    self.transfers.lay(plan, job.network, (job, stream))
+        self.transfers.wires.find_owners()
+
+    # Playing -----------------------------------------------------------------------------------
+
+    def play(self, scripts: Sequence[Iterator[Op]]) -> None:
+        """Play one script per job on every rank of it; it is asked for each operation once."""
+        each = []
+        for job, script in zip(self.jobs, scripts, strict=True):
+            tape = Tape(script)
+            each.append([tape.read() for _ in range(job.world_size)])
+        self.play_each(each)
+
+    def play_each(self, scripts: Sequence[Sequence[Iterable[Op]]]) -> None:
+        """Play a script of its own on each rank of each job, until the first job is done.
+
+        Raises
+        ------
+        DeadlockError
+            Naming each rank that waits for something that will never happen.
+        """
+        processes = [
+            [
+                self.loop.process(self._run(job, rank, script))
+                for rank, script in enumerate(of_ranks)
+            ]
+            for job, of_ranks in zip(self.jobs, scripts, strict=True)
+        ]
+        first = self.jobs[0]
+        if len(self.jobs) == 1:
+            self.loop.run()
+        else:
+            done = self.loop.all_of(processes[0])
+            while (not done.processed or first.stuck()) and self.loop.peek() < np.inf:
+                self.loop.step()
+        if first.blocked or first.came or first.stuck():
+            raise DeadlockError(first.explain())
+
+    def _run(self, job: Job, rank: int, script: Iterable[Op]) -> Generator[simpy.Event, Any, None]:
+        """One rank: its compute stream runs ahead of the event loop until it must wait."""
+        clock = 0.0
+        who = np.array([rank])
+        for op in script:
+            match op:
+                case Work():
+                    seconds = op.seconds[rank : rank + 1]
+                    end = float(job.slowdown.finish(np.array([clock]), seconds, who)[0])
+                    job.trace.add_one(
+                        rank,
+                        op.step,
+                        COMPUTE_LANE,
+                        op.activity,
+                        op.name,
+                        clock,
+                        end,
+                        op.nbytes,
+                    )
+                    clock = end
+                case Launch():
+                    self._submit(job, rank, op, clock)
+                case Wait():
+                    for number in op.calls:
+                        call = job.calls.get(number)
+                        if call is None or rank not in call.ready:
+                            reason = f"rank {rank} waits for a collective that it never launched"
+                            raise DeadlockError([reason])
+                        end_of_rank = call.end.get(rank)
+                        if end_of_rank is None:
+                            job.blocked[rank] = call
+                            end_of_rank = yield call.done(self.loop, rank)
+                            del job.blocked[rank]
+                        clock = max(clock, end_of_rank)
+                case Meet():
+                    clock = yield self._meet(job, rank, op, clock)
+                case Feed():
+                    clock = float(feed(job.trace, op, np.array([clock]), who)[0])
+                case Hold():
+                    nbytes = np.broadcast_to(op.nbytes, job.world_size)[rank : rank + 1]
+                    job.trace.hold(who, op.step, op.part, np.array([clock]), nbytes)
+
+    def _meet(self, job: Job, rank: int, op: Meet, clock: float) -> simpy.Event:
+        """Note that a rank has come; the last one lets all go on at the latest clock."""
+        event = self.loop.event()
+        job.came[rank] = (clock, event)
+        if len(job.came) == job.world_size:
+            came = np.array([job.came[r][0] for r in range(job.world_size)])
+            last = float(came.max())
+            record_meeting(job.trace, op, came, np.full(job.world_size, last))
+            for _, waiting in job.came.values():
+                waiting.succeed(last)
+            job.came = {}
+        return event
+
+    def _submit(self, job: Job, rank: int, op: Launch, ready: float) -> None:
+        """Queue a collective on one of the rank's communication streams."""
+        if op.call not in job.calls:
+            everyone, line = range(job.world_size), (job, op.stream)
+            job.calls[op.call] = self.transfers.call(
+                op, everyone, job.network, line, partial(self._finish, job)
+            )
+        queue, call = job.queue(rank, op.stream), job.calls[op.call]
+        ready += op.wait
+        queue.append((call, ready))
+        call.ready[rank] = ready
+        if len(queue) == 1:
+            self._begin(job, rank, op.stream)
+
+    def _begin(self, job: Job, rank: int, stream: int) -> None:
+        call, ready = job.queue(rank, stream)[0]
+        free = job.stream_free.get((rank, stream), 0.0)
+        for number in call.op.after:
+            end_of_other = job.calls[number].end.get(rank)
+            if end_of_other is None:
+                job.held_back.setdefault((number, rank), []).append(stream)
+                return
+            free = max(free, end_of_other)
+        self.loop.at(max(ready, free) + call.op.message, self.transfers.come, call, rank)
+
+    def _finish(self, job: Job, call: Call, rank: int, now: float) -> None:
+        """Let a rank leave a collective: it is done with all its transfers."""
+        stream = call.op.stream
+        queue = job.queue(rank, stream)
+        queue.popleft()
+        job.stream_free[rank, stream] = now
+        if call.is_done:
+            self._record(job, call)
+        if queue:
+            self._begin(job, rank, stream)
+        for other in job.held_back.pop((call.op.call, rank), ()):
+            self._begin(job, rank, other)
+
+    def _record(self, job: Job, call: Call) -> None:
+        op = call.op
+        ready, enter, end = (
+            np.array([instants[rank] for rank in call.ranks])
+            for instants in (call.ready, call.enter, call.end)
+        )
+        record_collective(job.trace, op, ready, enter - op.message, end)
+        for leg in call.legs if op.record else ():
+            needs = leg.needs
+            record_transfers(
+                job.trace,
+                op,
+                np.array(needs.src, dtype=np.int64),
+                np.array(needs.dst, dtype=np.int64),
+                np.array(leg.start_of),
+                np.array(leg.end_of),
+                leg.chunk_nbytes * np.array(needs.count, dtype=float),
+            )
+        call.forget()

@@ -1,1 +1,0 @@
-"""Two clocks for one plan: every transfer an event, or whole rounds as arrays."""

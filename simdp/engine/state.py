@@ -1,0 +1,214 @@
+"""State: where a run stopped, so that it can go on; and Segment, a part of a run between two stops.
+
+What a run has learned is in the state; how long it took is not. Times follow from the scenario, and
+a run that goes on charges them again from its first step, while numbers sleep until they are
+needed: so the trace is that of a run which never stopped, for every clock.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from simdp.arrays import Array
+from simdp.engine.record import StepRecord
+from simdp.errors import ScenarioError
+from simdp.files import put_npz, read_npz, write_whole
+from simdp.scenario import Scenario
+from simdp.workload.sampling import START, Start
+
+FORMAT = 1
+"""Of a state file."""
+
+MAY_DIFFER = ("name", "sweep", "measured", "workload.steps", "workload.epochs", "numerics")
+"""Keys of a scenario that say how long it runs, or nothing of what is learned."""
+
+ABOUT = "state"
+"""The array that holds, as JSON, what is no array."""
+
+
+@dataclass(frozen=True)
+class State:
+    """A run after some of its steps.
+
+    Attributes
+    ----------
+    scenario : dict
+        As resolved.
+    num_steps : int
+        Steps that are done.
+    start : Start
+        Where in which epoch the next one begins.
+    clock : float
+        When the last rank was done with them [s].
+    records : list of StepRecord
+        One per step.
+    log : list of list
+        What else the readers of numbers answered, in order; see their ``load_state_dict``.
+    arrays : dict of str to ndarray
+        Weights and all else that is kept from step to step, by rank and name.
+    """
+
+    scenario: dict[str, Any]
+    num_steps: int
+    start: Start
+    clock: float
+    records: Sequence[StepRecord]
+    log: Sequence[Any]
+    arrays: Mapping[str, Array] = field(default_factory=dict)
+
+    def save(self, path: Path) -> None:
+        """Write a file, whole or not at all."""
+        about = {
+            "format": FORMAT,
+            "scenario": self.scenario,
+            "num_steps": self.num_steps,
+            "start": list(self.start),
+            "clock": self.clock,
+            "records": [list(record) for record in self.records],
+            "log": list(self.log),
+        }
+        text = np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)
+        write_whole(path, lambda stream: put_npz({ABOUT: text, **self.arrays}, stream))
+
+    @classmethod
+    def load(cls, path: Path) -> State:
+        """Read a file.
+
+        Raises
+        ------
+        ScenarioError
+            If it is none of a state, or damaged.
+        """
+        arrays = read_npz(path)
+        text = arrays.pop(ABOUT, None)
+        try:
+            if text is None:
+                raise ValueError("it has no array of that name")
+            about = json.loads(text.tobytes())
+            if about["format"] != FORMAT:
+                raise ValueError(f"its format is {about['format']!r}, not {FORMAT}")
+            found = cls(
+                scenario=dict(about["scenario"]),
+                num_steps=int(about["num_steps"]),
+                start=Start(*map(int, about["start"])),
+                clock=float(about["clock"]),
+                records=[StepRecord(*record) for record in about["records"]],
+                log=list(about["log"]),
+                arrays=arrays,
+            )
+            if len(found.records) != found.num_steps:
+                raise ValueError(f"it has {len(found.records)} steps of {found.num_steps}")
+        except (ValueError, TypeError, KeyError, UnicodeDecodeError) as error:
+            why = f"has no {error}" if isinstance(error, KeyError) else error
+            raise ScenarioError(
+                [f"{path}: is not a state that run --save-state has written: {ABOUT}: {why}."]
+            ) from None
+        return found
+
+    def belongs_to(self, scenario: Scenario) -> bool:
+        """Whether a scenario is the one that stopped, so that it goes on as if it never had.
+
+        On another cluster it goes on with what was learned, from where it stopped.
+
+        Raises
+        ------
+        ScenarioError
+            If it learns something else, with the first difference.
+        """
+        was, now = _flat(self.scenario), _flat(scenario.resolved())
+        differ = [key for key in {**was, **now} if was.get(key) != now.get(key)]
+        differ = [key for key in differ if not _among(key, MAY_DIFFER)]
+        wrong = [key for key in differ if not _among(key, ("cluster", "collectives.cost"))]
+        if wrong:
+            key = wrong[0]
+            raise ScenarioError(
+                [
+                    f"{key}: is {now.get(key)!r}, but the state is of a run with "
+                    f"{was.get(key)!r}; go on with the same scenario, or leave --resume out."
+                ]
+            )
+        return not differ
+
+
+class Segment(NamedTuple):
+    """A part of a run.
+
+    Attributes
+    ----------
+    stop_after : int or None
+        Steps after which it stops, counted from the beginning of the run; None plays them all.
+    past : State or None
+        What came before it.
+    goes_on : bool
+        Whether the past is of the very same run, which is then charged again; else times begin
+        where the past stopped.
+    """
+
+    stop_after: int | None = None
+    past: State | None = None
+    goes_on: bool = False
+
+    @property
+    def first(self) -> int:
+        """The first step that is charged."""
+        return 0 if self.past is None or self.goes_on else self.past.num_steps
+
+    @property
+    def start(self) -> Start:
+        """Where that begins in the data."""
+        return START if self.past is None or self.goes_on else self.past.start
+
+    def check(self, num_steps: int) -> None:
+        """Refuse to stop where nothing is left to play.
+
+        Raises
+        ------
+        ScenarioError
+            If the segment has no step, or the run no such step.
+        """
+        done = 0 if self.past is None else self.past.num_steps
+        if self.stop_after is not None and not done < self.stop_after <= num_steps:
+            raise ScenarioError(
+                [
+                    f"--stop-after: {self.stop_after} is not among the steps that are left; the "
+                    f"run has {num_steps}, of which {done} are done."
+                ]
+            )
+        if self.past is not None and done >= num_steps:
+            raise ScenarioError(
+                [
+                    f"--resume: all {num_steps} steps are done; set workload.steps or "
+                    "workload.epochs to more."
+                ]
+            )
+
+
+WHOLE = Segment()
+
+
+def segment_of(
+    scenario: Scenario, stop_after: int | None = None, past: State | None = None
+) -> Segment:
+    """The part of a scenario's run that goes on from a state and stops after a step."""
+    return Segment(stop_after, past, past is not None and past.belongs_to(scenario))
+
+
+def _flat(raw: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in raw.items():
+        place = f"{above}{key}"
+        if isinstance(value, Mapping):
+            found |= _flat(value, f"{place}.") or {place: {}}
+        else:
+            found[place] = value
+    return found
+
+
+def _among(key: str, keys: Sequence[str]) -> bool:
+    return any(key == one or key.startswith(f"{one}.") for one in keys)

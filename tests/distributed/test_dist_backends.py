@@ -1,0 +1,58 @@
+"""Backends: how programs name them, and which there are."""
+
+import pytest
+
+import simdp.distributed as dist
+from simdp.distributed.backends import chosen_backend
+from simdp.errors import ProgramError
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        (None, "mpi"),
+        ("nccl", "nccl"),
+        ("NCCL", "nccl"),
+        ("Gloo", "gloo"),
+        ("cpu:gloo,cuda:nccl", "nccl"),
+        ("CUDA:NCCL,CPU:GLOO", "nccl"),
+        ("cpu:gloo", "gloo"),
+    ],
+)
+def test_a_backend_may_be_spelled_as_in_torch(asked, found):
+    assert chosen_backend(asked, "mpi", "new_group") == found
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (7, "new_group: backend is 7; give one of gloo, mpi, nccl."),
+        (
+            "cpu:gloo,nccl",
+            "new_group: backend 'cpu:gloo,nccl' must name one for each device, as "
+            "'cpu:gloo,cuda:nccl'.",
+        ),
+        (
+            "cpu:gloo,cpu:nccl",
+            "new_group: backend 'cpu:gloo,cpu:nccl' must name one for each device, as "
+            "'cpu:gloo,cuda:nccl'.",
+        ),
+        (
+            "cpu:glo,cuda:nccl",
+            "unknown backend 'glo'; known: gloo, mpi, nccl. Did you mean 'gloo'?",
+        ),
+    ],
+)
+def test_a_wrong_backend_is_one_line(asked, said):
+    with pytest.raises(ProgramError) as caught:
+        chosen_backend(asked, "nccl", "new_group")
+    assert str(caught.value) == said
+
+
+def test_all_backends_are_there_outside_of_programs_too():
+    assert dist.is_available()
+    assert dist.is_nccl_available()
+    assert dist.is_gloo_available()
+    assert dist.is_mpi_available()
+    assert dist.is_backend_available("NCCL")
+    assert not dist.is_backend_available("ucc")
