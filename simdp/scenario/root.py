@@ -124,7 +124,8 @@ class Scenario(Spec):
     def _like_others(self) -> Program:
         """A program made before for a scenario that differs in its network alone, or a new one."""
         cluster = self.cluster
-        of = cluster.world_size, cluster.local_size, cluster.overheads, self.base
+        num_samples = self.workload.dataset.length(self.base)
+        of = cluster.world_size, cluster.local_size, cluster.overheads, num_samples
         for other, workload, strategy, program in MADE:
             if other == of and strategy == self.strategy and workload == self.workload:
                 return program

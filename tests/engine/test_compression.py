@@ -13,7 +13,7 @@ from simdp.engine.buffers import FlatBuffers
 from simdp.engine.compression.largest import Largest, add, largest
 from simdp.engine.compression.low_rank import LowRank, orthonormalise, times
 from simdp.scenario import checked
-from simdp.strategies.base import Factor, Factoring
+from simdp.steps.ops import Bucket, Factor, Factoring
 from simdp.strategies.comm_hooks import COMM_HOOKS
 from simdp.workload.precision.rounding import numpy_dtype
 
@@ -62,7 +62,9 @@ def sum_over_ranks(buffers):
 
 
 def factoring(factors, rest=(), feedback=True, warm=True, epsilon=0.0):
-    return Factoring(tuple(factors), tuple(rest), feedback, warm, epsilon, False)
+    none = Bucket((), 0, "float64", 0.0)
+    left = none._replace(names=tuple(rest))
+    return Factoring(none, left, none, none, tuple(factors), feedback, warm, epsilon, False, "")
 
 
 def power_step(state, bucket, how):

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import closed_forms
 import pytest
-from simdp.engine.cohort import compressing
 
 import simdp
 from simdp.engine.compression.kernels import orthonormal
 from simdp.results.memory import PARTS
 from simdp.scenario import checked
+from simdp.strategies.comm_hooks.top_k import LONG_PLACE_ITEMSIZE
 
 ALPHA, BANDWIDTH, WORLD_SIZE = 2e-6, 10e9, 4
 FLOPS, MEMORY, LAUNCH = 5e12, 1e12, 3e-6
@@ -237,7 +237,7 @@ def test_places_beyond_an_int32_take_eight_bytes():
         {"kind": "top_k", "ratio": 1e-6}, huge, cluster={"device": {**DEVICE, "memory": "1 TB"}}
     ).metrics["bytes_sent_per_rank"]
     count = round(1e-6 * 2**31)
-    entry = 4 + compressing.LONG_PLACE_ITEMSIZE
+    entry = 4 + LONG_PLACE_ITEMSIZE
     assert sent[0] == pytest.approx((WORLD_SIZE - 1) * count * entry)
 
 

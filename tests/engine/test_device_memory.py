@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import simdp
-from simdp.engine.cohort.memory import Ledger
+from simdp.engine.readers.ledger import Ledger
 from simdp.engine.simulate import memory_needed
 from simdp.results.memory import PARTS, usage
 from simdp.scenario import checked

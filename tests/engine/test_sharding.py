@@ -11,10 +11,10 @@ from small_scenario import FAST
 
 import simdp
 from simdp.engine.choice import Planner
-from simdp.engine.cohort import Cohort
+from simdp.engine.run import Run
 from simdp.engine.slowdown import Slowdown
 from simdp.scenario import checked
-from simdp.strategies.flat_pieces import PieceReducer
+from simdp.steps.ops import AllGather, Free, Update
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 MLP = {
@@ -93,14 +93,21 @@ def play(*arguments, **options):
 
 
 def prepared(strategy, world_size, workload):
-    """A cohort after its setup, and the rest of its script."""
+    """A run after its setup, and what its first step consists of."""
     found = scenario(strategy, world_size, workload)
-    cohort = Cohort(found, Slowdown(found.cluster, 0), Planner(found.cluster))
-    script = cohort.run()
-    for _ in script:
-        if cohort.step == 0:
+    run = Run(found, Slowdown(found.cluster, 0), Planner(found.cluster))
+    list(run.setup())
+    batches = next(found.workload.batches(world_size, found.seed, found.base))
+    run.numbers.begin(0, batches)
+    return run, run.program.plan(0, batches)
+
+
+def read(run, plan, until=()):
+    """Do what operations say, up to the first of some kind."""
+    for op in plan:
+        run.numbers.read(op)
+        if isinstance(op, until):
             break
-    return cohort, script
 
 
 def difference(got, wanted):
@@ -222,57 +229,55 @@ def test_unused_parameters_stay_as_they_are(strategy):
 
 def test_a_fully_sharded_rank_has_no_weights_between_steps_but_its_pieces():
     workload = {**MLP, "optimizer": OPTIMIZERS[1], "microbatch": 2}
-    cohort, script = prepared("fsdp", 3, workload)
-    for _ in script:
-        pass
-    trainer = cohort.replicas.trainer
-    assert all(not weights for weights in cohort.replicas.weights)
-    elements = sum(parameter.num_elements for parameter in cohort.parameters)
-    kept = [sum(p.size for p in trainer.pieces(rank).values()) for rank in range(3)]
+    run, plan = prepared("fsdp", 3, workload)
+    read(run, plan)
+    replicas, facts = run.numbers.replicas, run.program.facts
+    assert all(not weights for weights in replicas.weights)
+    elements = sum(facts.sizes.values())
+    kept = [sum(p.size for p in replicas.trainer.pieces(rank).values()) for rank in range(3)]
     assert sum(kept) == elements
-    assert max(kept) <= elements / 3 + len(cohort.partition.units)
+    assert max(kept) <= elements / 3 + len(run.program.partition.units)
 
 
 @pytest.mark.parametrize("strategy", SHARDED, ids=str)
 def test_optimizer_state_lies_on_its_owners_alone(strategy):
     workload = {**MLP, "optimizer": OPTIMIZERS[1], "microbatch": 2}
-    cohort, _ = prepared(strategy, 4, workload)
-    elements = sum(parameter.num_elements for parameter in cohort.parameters)
+    run, _ = prepared(strategy, 4, workload)
     state = [
         sum(tensor.size for kept in of_rank.values() for tensor in kept.values())
-        for of_rank in cohort.replicas.trainer._state
+        for of_rank in run.numbers.replicas.trainer._state
     ]
-    copies = len(cohort.partition.ranks)
+    copies = len(run.program.partition.ranks)
+    elements = sum(run.program.facts.sizes.values())
     assert sum(state) == 2 * elements * copies  # Adam's two moments
 
 
 def test_a_gather_that_is_missing_does_not_pass_unseen():
     workload = {**MLP, "optimizer": OPTIMIZERS[1], "microbatch": 2}
-    cohort, _ = prepared("fsdp", 2, workload)
+    run, plan = prepared("fsdp", 2, workload)
     with pytest.raises(KeyError):
-        list(cohort.forward(0))
+        read(run, [op for op in plan if not isinstance(op, AllGather)])
 
 
 def test_what_is_freed_turns_to_nan_wherever_it_is_still_seen():
     workload = {**MLP, "optimizer": OPTIMIZERS[1], "microbatch": 2}
-    cohort, _ = prepared({"kind": "fsdp", "units": "whole"}, 2, workload)
-    list(cohort.all_gather(0, "unit"))
-    seen = cohort.replicas.weights[1]["layers.0.weight"]
+    run, plan = prepared({"kind": "fsdp", "units": "whole"}, 2, workload)
+    read(run, plan, until=AllGather)
+    seen = run.numbers.replicas.weights[1]["layers.0.weight"]
     assert np.isfinite(seen).all()
-    list(cohort.free(0))
+    run.numbers.read(Free(0))
     assert np.isnan(seen).all()
 
 
 def test_gradients_of_zero2_are_pieces_once_they_are_summed():
     workload = {**MLP, "optimizer": OPTIMIZERS[1], "microbatch": 2}
-    cohort, _ = prepared("zero2", 3, workload)
-    cohort.scale_losses(False)
-    list(cohort.forward(0))
-    list(PieceReducer(cohort, cohort.partition.units).backward(0, overlap=True))
-    assert all(not gradients for gradients in cohort.replicas.gradients)
-    pieces = cohort.replicas.shards.take_gradients()
+    run, plan = prepared("zero2", 3, workload)
+    read(run, plan[: plan.index(Update())])
+    replicas = run.numbers.replicas
+    assert all(not gradients for gradients in replicas.gradients)
+    pieces = replicas.shards.take_gradients()
     sizes = [sum(piece.size for piece in of_rank.values()) for of_rank in pieces]
-    assert sum(sizes) == sum(parameter.num_elements for parameter in cohort.parameters)
+    assert sum(sizes) == sum(run.program.facts.sizes.values())
 
 
 # torch -----------------------------------------------------------------------------------------
@@ -299,7 +304,6 @@ def test_zero_redundancy_optimizer_equals_torch(world_size, tmp_path):
             flat = np.concatenate([own[name].reshape(-1) for name in names])
             np.testing.assert_allclose(flat, wanted, rtol=0, atol=1e-14)
     found = scenario("zero1", world_size, {**workload, "steps": 1}, tmp_path)
-    partition = found.strategy.partition(found.workload, world_size, world_size)
-    sizes = [sorted(mine.values(), reverse=True) for mine in partition.owned]
+    sizes = [sorted(mine.values(), reverse=True) for mine in found.program.partition.owned]
     assert sizes == notes["partition_numels"]
     assert [2 * sum(mine) for mine in sizes] == notes["adam_state_numel_per_rank"]

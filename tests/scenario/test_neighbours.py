@@ -209,7 +209,7 @@ def test_a_neighbour_that_takes_no_time_ends(monkeypatch):
         Launch(0, "x", 0, plan, 0.0, False),
         Wait((0,)),
     ]
-    monkeypatch.setattr(neighbourhood, "Cohort", lambda *_: SimpleNamespace(run=lambda: iter(idle)))
+    monkeypatch.setattr(neighbourhood, "Run", lambda *_: SimpleNamespace(script=lambda: iter(idle)))
     assert list(neighbourhood._endless(None, None, None)) == idle
     at_work = Work(0, "forward", "x", np.array([0.0, 1e-3]))
     for takes_time in (at_work, Launch(0, "x", 0, plan, 8.0, False)):

@@ -2,7 +2,7 @@
 
 import pytest
 from pydantic import ValidationError
-from small_workload import workload
+from small_workload import facts_of, program_of, workload
 
 from simdp.strategies.apex import Apex
 from simdp.workload.layers import Parameter
@@ -49,7 +49,8 @@ def test_apex_has_messages_of_ten_million_elements():
     ],
 )
 def test_flat_buffers_take_memory(options, nbytes):
-    assert Apex(**options).bucket_memory(PARAMETERS, READY, 2) == nbytes
+    facts = facts_of(PARAMETERS, READY, ["idle"], itemsize=2)
+    assert program_of(Apex(**options), facts).bucket_room == nbytes
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
+from small_workload import facts_of, program_of
 
 from simdp.steps.buckets import MiB, assign, limits, rules
 from simdp.strategies.ddp import DDP
@@ -86,7 +87,8 @@ def test_later_iterations_have_torchs_buckets(case):
 @every_case
 def test_bytes_of_a_steady_step_are_those_of_later_iterations(case):
     model = MODELS[case["model"]]
-    nbytes = strategy_of(case).bucket_nbytes(model.parameters(), model.ready_order(), FLOAT32)
+    facts = facts_of(model.parameters(), model.ready_order())
+    nbytes = program_of(strategy_of(case), facts).bucket_nbytes
     assert nbytes == layout(case, iteration=1)[1]
     assert all(isinstance(value, int) for value in nbytes)
 
@@ -115,15 +117,16 @@ def test_reverse_registration_has_its_buckets_from_the_start(iteration):
 
 def test_a_cap_of_nothing_puts_every_tensor_into_a_bucket_of_its_own():
     model = MODELS["seed_mlp_5_8_6_2"]
-    nbytes = DDP(bucket_cap="0 B").bucket_nbytes(model.parameters(), model.ready_order(), FLOAT32)
-    assert nbytes == [8, 48, 24, 192, 32, 160]
+    facts = facts_of(model.parameters(), model.ready_order())
+    assert program_of(DDP(bucket_cap="0 B"), facts).bucket_nbytes == [8, 48, 24, 192, 32, 160]
 
 
 @pytest.mark.parametrize(("view", "nbytes"), [(False, 100.0), (True, 0.0)])
 def test_buckets_take_memory_unless_gradients_live_in_them(view, nbytes):
-    parameters = [Parameter("a", (10,), 1.0), Parameter("b", (15,), 1.0)]
-    strategy = DDP(gradient_as_bucket_view=view)
-    assert strategy.bucket_memory(parameters, ["b", "a"], FLOAT32) == nbytes
+    facts = facts_of({"a": 10, "b": 15}, ["b", "a"])
+    found = program_of(DDP(gradient_as_bucket_view=view), facts)
+    assert found.bucket_room == nbytes
+    assert found.gradients_stay == view
 
 
 # Versions of torch -------------------------------------------------------------------------------

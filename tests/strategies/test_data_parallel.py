@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from small_scenario import FAST
-from small_workload import workload
+from small_workload import program, workload
 
 from simdp.errors import ScenarioError
 from simdp.scenario import checked
@@ -138,10 +138,12 @@ def test_a_loss_in_forward_needs_a_loss():
 
 def test_what_it_calls_depends_on_whether_anything_is_learned():
     strategy = DataParallel()
-    training = strategy.uses(4, workload(microbatch=None, global_batch=8), 64)
-    assert training == [("broadcast", 0), ("reduce", 0)]
-    inference = workload(microbatch=None, global_batch=8, mode="inference")
-    assert strategy.uses(4, inference, 64) == [("broadcast", 0)]
+    training = program(strategy, workload(microbatch=None, global_batch=8))
+    assert {called.collective for called in training.called} == {"broadcast", "reduce"}
+    inference = program(strategy, workload(microbatch=None, global_batch=8, mode="inference"))
+    assert {called.collective for called in inference.called} == {"broadcast"}
+    assert training.scatters
+    assert inference.scatters
 
 
 def test_fewer_samples_than_devices_are_no_problem():

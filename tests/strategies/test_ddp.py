@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from small_workload import ops_of, program
 
-from simdp.strategies.ddp import DDP, last_joiners
+from simdp.steps.ops import Broadcast
+from simdp.strategies.ddp import DDP
 from simdp.strategies.single import Single
 from simdp.workload import Workload
 
@@ -62,19 +64,26 @@ def test_a_divisor_of_join_needs_join():
 def test_single_trains_one_device_and_has_no_buckets():
     assert Single().problem_with(1, workload()) is None
     assert "cluster.world_size is 2" in Single().problem_with(2, workload())
-    assert Single().uses(1, workload(), 64) == []
+    alone = program(Single(), workload(), 1, 64)
+    assert (alone.called, alone.bucket_nbytes, alone.bucket_room) == ([], [], 0)
 
 
 # Collectives -------------------------------------------------------------------------------------
 
 
 def test_gradients_are_reduced_and_rank_0s_weights_broadcast():
-    assert DDP().uses(4, workload(), 64) == [("all_reduce", 0), ("broadcast", 0)]
+    assert program(DDP(), workload()).calls == [("broadcast", 0), ("all_reduce", 0)]
+
+
+def joiners(chosen, world_size, num_samples):
+    """Who gives its weights to all at the end of an epoch, or of the run."""
+    found = program(DDP(join=True), chosen, world_size, num_samples)
+    return {op.root for plan in found.plans for op in ops_of(plan, Broadcast)}
 
 
 def test_the_last_rank_to_go_on_gives_its_weights_to_all():
     uneven = workload(samples_per_rank=[2, 8, 8, 4])
-    assert DDP(join=True).uses(4, uneven, 64)[2:] == [("broadcast", 2)]
+    assert joiners(uneven, 4, 64) == {2}
 
 
 @pytest.mark.parametrize(
@@ -90,7 +99,7 @@ def test_the_last_rank_to_go_on_gives_its_weights_to_all():
     ],
 )
 def test_the_last_to_go_on_is_the_one_with_the_most_steps(parts, options, last):
-    assert last_joiners(workload(samples_per_rank=parts, **options), 2, 64) == [last]
+    assert joiners(workload(samples_per_rank=parts, **options), 2, 64) == {last}
 
 
 @given(
@@ -105,7 +114,7 @@ def test_it_has_samples_in_the_last_step_of_an_epoch(parts, accumulate, drop_las
         return  # refused by the scenario
     *_, last = chosen.batches(len(parts), 0, None)
     there = [rank for rank, size in enumerate(last.sizes.sum(axis=0)) if size]
-    assert last_joiners(chosen, len(parts), 64) == [there[-1]]
+    assert joiners(chosen, len(parts), 64) == {there[-1]}
     assert last.closes_epoch
 
 
@@ -127,4 +136,4 @@ def test_a_run_may_end_within_an_epoch(options, steps):
     chosen = workload(**options, dataset=data, steps=steps)
     ends = [b for b in chosen.batches(4, 0, Path()) if b.closes_epoch]
     found = {int(np.flatnonzero(b.sizes.sum(axis=0)).max()) for b in ends}
-    assert found <= set(last_joiners(chosen, 4, 26))
+    assert found == joiners(chosen, 4, 26)

@@ -1,82 +1,87 @@
 """Horovod: what a step sends and when, by hand; what it refuses; and whole runs."""
 
-from types import SimpleNamespace
-
 import pytest
 from pydantic import ValidationError
-from small_workload import workload
+from small_workload import facts_of, program_of, step_of, workload
 
-from simdp.cluster import Overheads
 from simdp.strategies.fusion import BENCHMARK_NBYTES, PUBLISHED, SMALLEST_MESSAGE
 from simdp.strategies.horovod import Horovod
-from simdp.workload.layers import Parameter
 
 BIG = SMALLEST_MESSAGE
 MS = 1e-3
 
 
-def rank(*ready, world_size=4, elements=BIG, unused=(), copies=False, bandwidth=1e9, alpha=0.0):
-    """A rank whose gradients are ready at given instants [ms], on a network of 1 GB/s."""
+class Known:
+    """Gradients that are ready at given instants [ms], on a network of 1 GB/s."""
+
+    def __init__(self, instants, alpha):
+        self.instants, self.alpha, self.asked = instants, alpha, []
+
+    def ready_times(self, batches, micro):
+        return [instant * MS for instant in self.instants]
+
+    def all_reduce_seconds(self, nbytes):
+        self.asked.append(nbytes)
+        return self.alpha + nbytes / 1e9
+
+
+def ranks(*ready, elements=BIG, unused=(), alpha=0.0, bandwidth=1e9, **options):
+    """Ranks whose gradients are ready at given instants [ms]."""
     names = [f"p{i}" for i in range(len(ready))]
-    return SimpleNamespace(
-        world_size=world_size,
-        num_micro_steps=1,
-        parameters=[Parameter(name, (elements,), 1.0) for name in [*names, *unused]],
-        ready_order=names,
-        unused=list(unused),
-        itemsize=4,
-        overheads=Overheads(copies=copies),
-        node_bandwidth=bandwidth,
-        ready_times=lambda micro_step: [instant * MS for instant in ready],
-        all_reduce_seconds=lambda nbytes: alpha + nbytes / 1e9,
-    )
+    sizes = dict.fromkeys([*names, *unused], elements)
+    options |= {"nominal": Known(ready, alpha), "node_bandwidth": bandwidth}
+    return facts_of(sizes, names, unused, **options)
+
+
+def messages(strategy, facts):
+    return strategy.messages(facts, step_of(facts))
 
 
 def sent(found):
-    return [tuple(int(name[1:]) for name in message.names) for message in found]
+    return [tuple(int(name[1:]) for name in message.bucket.names) for message in found]
 
 
 # Messages ----------------------------------------------------------------------------------------
 
 
 def test_gradients_wait_for_the_next_cycle_and_travel_with_those_of_the_same():
-    found = Horovod(cycle_time="1 ms").messages(rank(0.25, 0.75, 1.5))
+    found = messages(Horovod(cycle_time="1 ms"), ranks(0.25, 0.75, 1.5))
     assert sent(found) == [(0, 1), (2,)]
     assert [message.wait for message in found] == pytest.approx([0.25 * MS, 0.5 * MS])
 
 
 def test_the_threshold_counts_what_is_sent():
-    at_once = rank(0.5, 0.5, 0.5)
+    at_once = ranks(0.5, 0.5, 0.5)
     threshold = f"{8 * BIG} B"  # two gradients in 32 bit, four in 16
-    assert sent(Horovod(fusion_threshold=threshold).messages(at_once)) == [(0, 1), (2,)]
+    assert sent(messages(Horovod(fusion_threshold=threshold), at_once)) == [(0, 1), (2,)]
     compressed = Horovod(fusion_threshold=threshold, compression="fp16")
-    assert sent(compressed.messages(at_once)) == [(0, 1, 2)]
-    assert compressed.sent_nbytes(at_once) == [3 * BIG * 2]
+    assert sent(messages(compressed, at_once)) == [(0, 1, 2)]
+    assert program_of(compressed, at_once).bucket_nbytes == [3 * BIG * 2]
 
 
 def test_merge_none_sends_every_gradient_by_itself():
-    found = Horovod(merge="none", cycle_time="0 s").messages(rank(0.5, 0.5, 2.0))
+    found = messages(Horovod(merge="none", cycle_time="0 s"), ranks(0.5, 0.5, 2.0))
     assert sent(found) == [(0,), (1,), (2,)]
     assert [message.wait for message in found] == [0, 0, 0]
 
 
 def test_merge_all_sends_everything_once_backward_is_through():
     strategy = Horovod(merge="all", fusion_threshold="1 B")
-    assert sent(strategy.messages(rank(0.5, 1.0, 2.25))) == [(0, 1, 2)]
-    assert strategy.messages(rank(0.5, 2.25))[0].wait == pytest.approx(0.75 * MS)
-    assert strategy.sent_nbytes(rank(0.5, 2.25)) == [2 * BIG * 4]
+    assert sent(messages(strategy, ranks(0.5, 1.0, 2.25))) == [(0, 1, 2)]
+    assert messages(strategy, ranks(0.5, 2.25))[0].wait == pytest.approx(0.75 * MS)
+    assert program_of(strategy, ranks(0.5, 2.25)).bucket_nbytes == [2 * BIG * 4]
 
 
 def test_without_overlap_everything_is_ready_at_the_end():
-    found = Horovod(overlap=False, cycle_time="1 ms").messages(rank(0.25, 5.0, 9.5))
+    found = messages(Horovod(overlap=False, cycle_time="1 ms"), ranks(0.25, 5.0, 9.5))
     assert sent(found) == [(0, 1, 2)]
     assert found[0].wait == pytest.approx(0.5 * MS)
-    apart = Horovod(overlap=False, merge="none").messages(rank(0.25, 5.0, 9.5))
+    apart = messages(Horovod(overlap=False, merge="none"), ranks(0.25, 5.0, 9.5))
     assert [message.wait for message in apart] == pytest.approx([0.5 * MS] * 3)
 
 
 def test_gradients_that_are_never_computed_are_sent_as_zeros_at_the_end():
-    found = Horovod(cycle_time="1 ms").messages(rank(0.25, 3.5, unused=["p9"]))
+    found = messages(Horovod(cycle_time="1 ms"), ranks(0.25, 3.5, unused=["p9"]))
     assert sent(found) == [(0,), (1, 9)]
 
 
@@ -91,7 +96,7 @@ def test_gradients_that_are_never_computed_are_sent_as_zeros_at_the_end():
     ],
 )
 def test_copies_are_charged_as_the_strategy_or_else_the_cluster_says(options, copies, charged):
-    found = Horovod(cycle_time="1 ms", **options).messages(rank(0.2, 0.3, 1.5, copies=copies))
+    found = messages(Horovod(cycle_time="1 ms", **options), ranks(0.2, 0.3, 1.5, copies=copies))
     assert [message.copied for message in found] == charged
     assert [message.copied_back for message in found] == charged
 
@@ -100,17 +105,17 @@ def test_copies_are_charged_as_the_strategy_or_else_the_cluster_says(options, co
 
 
 def test_given_figures_decide_what_is_merged():
-    instants = rank(1.0, 3.0, 5.0)
+    instants = ranks(1.0, 3.0, 5.0)
     patient = Horovod(merge="mg_wfbp", cycle_time="0 s", alpha="3 ms", bandwidth="1 GB/s")
     hasty = Horovod(merge="mg_wfbp", cycle_time="0 s", alpha="1 ms", bandwidth="1 GB/s")
-    assert sent(patient.messages(instants)) == [(0, 1, 2)]
-    assert sent(hasty.messages(instants)) == [(0,), (1,), (2,)]
+    assert sent(messages(patient, instants)) == [(0, 1, 2)]
+    assert sent(messages(hasty, instants)) == [(0,), (1,), (2,)]
 
 
 def test_a_benchmark_on_the_cluster_decides_where_it_is_asked_for():
     strategy = Horovod(merge="mg_wfbp", estimate="benchmark")
-    assert sent(strategy.messages(rank(1.0, 3.0, 5.0, alpha=3 * MS))) == [(0, 1, 2)]
-    assert sent(strategy.messages(rank(1.0, 3.0, 5.0, alpha=1 * MS))) == [(0,), (1,), (2,)]
+    assert sent(messages(strategy, ranks(1.0, 3.0, 5.0, alpha=3 * MS))) == [(0, 1, 2)]
+    assert sent(messages(strategy, ranks(1.0, 3.0, 5.0, alpha=1 * MS))) == [(0,), (1,), (2,)]
 
 
 @pytest.mark.parametrize(
@@ -128,30 +133,27 @@ def test_otherwise_the_published_figures_of_the_network_do(world_size, bandwidth
     benchmark = 0.7 * MS
     alpha = {"benchmark": benchmark, **{k: v[32][0] for k, v in PUBLISHED.items()}}[source]
     for gap, merges in ((0.9 * alpha, True), (1.1 * alpha, False)):
-        instants = rank(
-            1.0, 1.0 + gap / MS, world_size=world_size, bandwidth=bandwidth, alpha=benchmark
-        )
         # A message is longer than the gap, so that alpha alone decides.
-        instants.parameters = [Parameter(f"p{i}", (100 * BIG,), 1.0) for i in range(2)]
+        given = {"bandwidth": bandwidth, "alpha": benchmark, "elements": 100 * BIG}
+        instants = ranks(1.0, 1.0 + gap / MS, world_size=world_size, **given)
         strategy = Horovod(merge="mg_wfbp", profile_overhead="0 s", **options)
-        found = strategy.messages(instants)
+        found = messages(strategy, instants)
         assert sent(found) == ([(0, 1)] if merges else [(0,), (1,)])
 
 
 def test_the_profile_sees_longer_gaps_than_there_are():
     strategy = Horovod(merge="mg_wfbp", cycle_time="0 s", alpha="2.2 ms", bandwidth="1 GB/s")
     slow = strategy.model_copy(update={"profile_overhead": 0.5 * MS})
-    assert sent(strategy.messages(rank(1.0, 3.0, 5.0))) == [(0, 1, 2)]
-    assert sent(slow.messages(rank(1.0, 3.0, 5.0))) == [(0,), (1,), (2,)]
-    assert [message.wait for message in slow.messages(rank(1.0, 3.0, 5.0))] == [0.0] * 3
+    assert sent(messages(strategy, ranks(1.0, 3.0, 5.0))) == [(0, 1, 2)]
+    assert sent(messages(slow, ranks(1.0, 3.0, 5.0))) == [(0,), (1,), (2,)]
+    assert [message.wait for message in messages(slow, ranks(1.0, 3.0, 5.0))] == [0.0] * 3
 
 
 def test_the_benchmark_asks_for_the_authors_sizes():
-    asked = []
-    instants = rank(1.0, 3.0)
-    instants.all_reduce_seconds = lambda nbytes: asked.append(nbytes) or 1.0
-    Horovod(merge="mg_wfbp", estimate="benchmark").messages(instants)
-    assert tuple(asked) == BENCHMARK_NBYTES
+    known = Known((1.0, 3.0), alpha=1.0)
+    facts = facts_of({"a": BIG, "b": BIG}, ["b", "a"], nominal=known)
+    messages(Horovod(merge="mg_wfbp", estimate="benchmark"), facts)
+    assert tuple(known.asked) == BENCHMARK_NBYTES
 
 
 # Refusals ----------------------------------------------------------------------------------------
@@ -209,9 +211,9 @@ def test_ranks_that_run_out_need_ddp():
     ],
 )
 def test_the_fusion_buffer_and_compressed_gradients_take_memory(options, nbytes):
-    parameters = [Parameter("a", (10,), 1.0), Parameter("b", (20,), 1.0)]
-    assert Horovod(**options).bucket_memory(parameters, ["b", "a"], 4) == nbytes
+    facts = facts_of({"a": 10, "b": 20}, ["b", "a"])
+    assert program_of(Horovod(**options), facts).bucket_room == nbytes
 
 
 def test_a_single_gradient_needs_no_fusion_buffer():
-    assert Horovod().bucket_memory([Parameter("a", (10,), 1.0)], ["a"], 4) == 0
+    assert program_of(Horovod(), facts_of({"a": 10}, ["a"])).bucket_room == 0

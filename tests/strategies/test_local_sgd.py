@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_scenario import FAST
-from small_workload import workload
+from small_workload import program, workload
 
 import simdp
 from simdp.scenario import checked
@@ -167,11 +167,10 @@ def test_copies_are_charged_where_that_is_asked_for():
 
 
 def test_only_the_warm_up_needs_buckets():
-    strategy, parameters = LocalSGD(), workload().graph.parameters
-    ready = workload().graph.ready_order
-    assert strategy.bucket_memory(parameters, ready, 4) == 0
-    warm = LocalSGD(warmup_steps=3)
-    assert warm.bucket_memory(parameters, ready, 4) == DDP().bucket_memory(parameters, ready, 4) > 0
+    room = [
+        program(strategy).bucket_room for strategy in (LocalSGD(), LocalSGD(warmup_steps=3), DDP())
+    ]
+    assert room == [0, 4 * 15, 4 * 15]
 
 
 def test_the_buffer_that_travels_is_given_back():

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 from small_scenario import FAST, MINIMAL, WORKLOAD
-from small_workload import workload
+from small_workload import program
 
 from simdp.errors import ScenarioError
 from simdp.scenario import checked
@@ -117,6 +117,6 @@ def test_the_schedule_must_last_for_every_update():
 
 
 def test_it_calls_no_collective():
-    assert ParameterServer().uses(4, workload(), 640) == []
+    assert program(ParameterServer()).called == []
     assert ParameterServer().num_updates(4, 10) == 10
     assert ParameterServer(updates="asynchronous").num_updates(4, 10) == 40

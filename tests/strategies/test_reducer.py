@@ -1,105 +1,86 @@
-"""The reducer's work, on a rank that only writes down what it is told."""
+"""The reducer's work, read off the operations that it yields."""
+
+from itertools import count
 
 import pytest
+from small_workload import facts_of, ops_of, step_of
 
+from simdp.steps.ops import AllReduce, Backward, Fill, Take, Update, Wait
 from simdp.strategies.apex import Apex
 from simdp.strategies.ddp import DDP
 from simdp.strategies.horovod import Horovod
-from simdp.strategies.reducer import Averaging, Message, Reducer
-from simdp.workload.layers import Parameter
+from simdp.strategies.reducer import Message, Reducer
+
+FACTS = facts_of(dict.fromkeys("cba", 10), "abc")
+"""Gradients a, b, c become ready one after the other."""
 
 
-class Diary:
-    """A rank whose gradients a, b, c become ready one millisecond after the other."""
+def message(names, **options):
+    return Message(FACTS.bucket(tuple(names)), **options)
 
-    world_size, num_micro_steps, num_reduced_before, itemsize = 4, 1, 1, 4
-    parameters = tuple(Parameter(name, (10,), 1.0) for name in "cba")
-    ready_order, unused, buffers = ("a", "b", "c"), (), ()
 
-    def __init__(self):
-        self.lines = []
-
-    def ready_times(self, micro_step=0):
-        return [1e-3, 2e-3, 3e-3]
-
-    def bucket(self, names, compress=None):
-        self.lines.append(f"bucket {''.join(names)} {compress}")
-        return "".join(names)
-
-    def backward(self, micro_step, hook=None):
-        for name in self.ready_order:
-            self.lines.append(f"ready {name}")
-            if hook is not None:
-                yield from hook(name)
-
-    def fill(self, bucket, name, divisor, copies):
-        self.lines.append(f"fill {name} / {divisor}{' copied' * copies}")
-        yield from ()
-
-    def all_reduce(self, bucket, label, wait=0.0):
-        self.lines.append(f"send {bucket} after {wait * 1e3:g} ms")
-        yield from ()
-        return bucket
-
-    def wait(self, pending):
-        self.lines.append(f"wait {' '.join(pending)}")
-        yield from ()
-
-    def empty(self, bucket, copies, divisor=1.0):
-        self.lines.append(f"empty {bucket} / {divisor}{' copied' * copies}")
-        yield from ()
-
-    def scale_losses(self, by_shard):
-        self.lines.append(f"scale {by_shard}")
-
-    def forward(self, micro_step):
-        yield from ()
-
-    def update(self, active=None):
-        self.lines.append("update")
-        yield from ()
+def line(op):
+    """What a newcomer would write down of an operation."""
+    match op:
+        case Backward(_, call) if call < len(FACTS.graph.calls):
+            (name,) = FACTS.graph.ready_at[call]
+            return f"ready {name}"
+        case Fill(_, name, divisor, is_copied):
+            return f"fill {name} / {divisor}{' copied' * is_copied}"
+        case AllReduce():
+            return f"send {''.join(op.bucket.names)} after {op.wait * 1e3:g} ms as {op.tag}"
+        case Wait(tags):
+            return f"wait {' '.join(map(str, tags))}"
+        case Take(bucket, divisor, is_copied):
+            return f"take {''.join(bucket.names)} / {divisor}{' copied' * is_copied}"
+    return None
 
 
 def reduced(messages, overlap=True, **averaging):
-    rank = Diary()
-    reducer = Reducer(rank, messages, Averaging(**averaging))
-    for script in (reducer.backward(0, overlap), reducer.finish(["map"])):
-        assert list(script) == []
-    return [line for line in rank.lines if not line.startswith("bucket")]
+    reducer = Reducer(FACTS, messages, count(), **averaging)
+    ops = [*reducer.backward(0, overlap), *reducer.finish([9])]
+    return [written for written in map(line, ops) if written]
 
 
 def test_a_bucket_is_sent_when_its_last_gradient_is_ready():
-    messages = [Message(("a", "b"), wait=2e-3, copied=True), Message(("c",), copied_back=True)]
+    messages = [message("ab", wait=2e-3, copied=True), message("c", copied_back=True)]
     assert reduced(messages, before=4, after=2) == [
         "ready a",
         "fill a / 4 copied",
         "ready b",
         "fill b / 4 copied",
-        "send ab after 2 ms",
+        "send ab after 2 ms as 0",
         "ready c",
         "fill c / 4",
-        "send c after 0 ms",
-        "wait ab c map",
-        "empty ab / 2",
-        "empty c / 2 copied",
+        "send c after 0 ms as 1",
+        "wait 0 1 9",
+        "take ab / 2",
+        "take c / 2 copied",
     ]
 
 
 def test_a_bucket_that_is_complete_waits_for_the_ones_before_it():
-    lines = reduced([Message(("b", "c")), Message(("a",))])
+    lines = reduced([message("bc"), message("a")])
     assert lines[-5:] == [
-        "send bc after 0 ms",
-        "send a after 0 ms",
-        "wait bc a map",
-        "empty bc / 1.0",
-        "empty a / 1.0",
+        "send bc after 0 ms as 0",
+        "send a after 0 ms as 1",
+        "wait 0 1 9",
+        "take bc / 1.0",
+        "take a / 1.0",
     ]
-    assert lines.index("send bc after 0 ms") > lines.index("ready c")
+    assert lines.index("send bc after 0 ms as 0") > lines.index("ready c")
 
 
 def test_without_overlap_nothing_is_sent_before_the_end():
-    lines = reduced([Message(("a",)), Message(("b", "c"))], overlap=False)
-    assert lines.index("ready c") < lines.index("fill a / 1.0") < lines.index("send a after 0 ms")
+    lines = reduced([message("a"), message("bc")], overlap=False)
+    places = [lines.index(of) for of in ("ready c", "fill a / 1.0", "send a after 0 ms as 0")]
+    assert places == sorted(places)
+
+
+def test_unused_parameters_are_ready_with_the_first_hook():
+    facts = facts_of(dict.fromkeys("cbad", 10), "abc", "d")
+    reducer = Reducer(facts, [Message(facts.bucket(tuple("ad")))], count(), unused="d")
+    assert [op.name for op in ops_of(reducer.mark_ready("a"), Fill)] == ["d", "a"]
 
 
 @pytest.mark.parametrize(
@@ -113,10 +94,7 @@ def test_without_overlap_nothing_is_sent_before_the_end():
     ],
 )
 def test_ddp_divides_before_the_sum_and_the_others_after_it(strategy, before, after):
-    rank = Diary()
-    rank.overheads = type("", (), {"copies": False})
-    assert list(strategy.train_step(rank)) == []
-    filled = {line.partition(" / ")[2] for line in rank.lines if line.startswith("fill")}
-    emptied = {line.partition(" / ")[2] for line in rank.lines if line.startswith("empty")}
-    assert (filled, emptied) == ({str(before)}, {str(after)})
-    assert rank.lines[-1] == "update"
+    plan = list(strategy.train_step(FACTS, step_of(FACTS)))
+    assert {op.divisor for op in ops_of(plan, Fill)} == {before}
+    assert {op.divisor for op in ops_of(plan, Take)} == {after}
+    assert plan[-1] == Update()
