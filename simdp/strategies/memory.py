@@ -6,18 +6,15 @@ import os
 from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from simdp.cluster import Cluster
 from simdp.cluster.allocators import Allocator
 from simdp.strategies.base import Strategy
+from simdp.strategies.partition import Partition
 from simdp.workload import Workload
 from simdp.workload.lifetimes import lifetimes
 from simdp.workload.optimizers import Optimizer
 from simdp.workload.sampling import chunk_sizes
-
-if TYPE_CHECKING:
-    from simdp.strategies.partition import Partition
 
 INTEGER_ITEMSIZE = 8
 """Tokens, class indices and counters are int64, as torch's are."""
