@@ -53,8 +53,7 @@ def read_text(path: Path, wanted: str = "a scenario is YAML") -> str:
 def read_yaml(path: Path) -> Any:
     """Read one YAML document safely.
 
-    Plain data only; ``1e-4`` is a number; a key given twice, an alias bomb and a second document
-    are errors.
+    Plain data; ``1e-4`` is a number; a doubled key, an alias bomb, a second document are errors.
 
     Raises
     ------
@@ -69,9 +68,8 @@ def parse_yaml(text: str, where: str) -> Any:
     return copy.deepcopy(_parsed(text, where))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=256)  # parsing takes longer than a short run
 def _parsed(text: str, where: str) -> Any:
-    """A document that nobody may change; parsing takes longer than a short run."""
     import yaml
 
     try:
@@ -147,11 +145,7 @@ def _loader() -> Any:
 
 
 def _refuse_bomb(root: Any, where: str) -> None:
-    """Count the nodes that a document has once its aliases are expanded; refuse a bomb or a loop.
-
-    Works through the nodes with a stack of its own and remembers each node's count, so that the
-    check itself stays cheap on a document that would expand to billions.
-    """
+    """Refuse an alias bomb, or a loop; every node is counted once, so that this stays cheap."""
     counts: dict[int, int] = {}
     open_nodes: set[int] = set()
     stack = [(root, False)]
@@ -269,8 +263,8 @@ class Catalogue(Mapping[str, Mapping[str, Any]]):
         return len(self._names)
 
     @cached_property
-    def _names(self) -> list[str]:
-        return sorted(path.stem for path in self.folder.glob("*.yaml"))
+    def _names(self) -> tuple[str, ...]:
+        return tuple(sorted(path.stem for path in self.folder.glob("*.yaml")))
 
     def names(self) -> list[str]:
         """Every part's name, sorted."""
@@ -278,8 +272,7 @@ class Catalogue(Mapping[str, Mapping[str, Any]]):
 
     def read(self, name: str) -> Mapping[str, Any]:
         """Read the entry of one part."""
-        entry: Mapping[str, Any] = read_yaml(self.folder / f"{name}.yaml")
-        return entry
+        return dict(read_yaml(self.folder / f"{name}.yaml"))
 
     def figures(self, name: str) -> dict[str, Any]:
         """Read the entry of one part, without where its figures come from."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,9 +19,6 @@ from simdp.engine.slowdown import Slowdown
 from simdp.results.trace import TraceBuilder
 from simdp.scenario.placement import among_others, group_layout, layout
 
-if TYPE_CHECKING:
-    from simdp.collectives.auto import Auto
-
 MAX_PREDICTED = 500_000
 """Transfers of a candidate; its prediction then takes some tens of milliseconds."""
 
@@ -30,7 +27,7 @@ MAX_EXACT = 70_000
 """Transfers of a candidate that the event fabric may time, in half a second at most."""
 
 
-def is_auto(asked: Algorithm) -> TypeGuard[Auto]:
+def is_auto(asked: Algorithm) -> bool:
     """Whether the algorithm is left to us."""
     return asked.kind == "auto"
 
@@ -132,13 +129,16 @@ class Planner:
         algorithm = self.algorithm(asked, nbytes, root)
         return self._predicted(algorithm, self._planned(algorithm, nbytes, root), nbytes, root)
 
-    def predict(self, asked: Auto, nbytes: float, root: int = 0) -> list[Prediction]:
+    def predict(self, asked: Algorithm, nbytes: float, root: int = 0) -> list[Prediction]:
         """Predict every candidate that can serve the cluster.
 
         Where a candidate shares links and has more than `MAX_EXACT` transfers, links are shared
         evenly, which is what equal ranks do to them. One of more than `MAX_PREDICTED` transfers is
         passed over unless there is no other.
         """
+        from simdp.collectives.auto import Auto
+
+        assert isinstance(asked, Auto), "only `auto` leaves a choice"
         key = (asked, nbytes, root)
         if key not in self._predictions:
             plans = [(a, self._planned(a, nbytes, root)) for a in asked.fitting(self.layout)]

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
-
 import numpy as np
 
 from simdp.arrays import Floats, Ints
 from simdp.cluster import Cluster
+from simdp.cluster.stragglers.pause import Pause
 from simdp.rng import stream
-
-if TYPE_CHECKING:
-    from simdp.cluster.stragglers.pause import Pause
 
 
 class Slowdown:
@@ -30,9 +26,8 @@ class Slowdown:
         self.world_size = cluster.world_size
         self._stops: dict[int, list[Pause]] = {}
         for straggler in cluster.stragglers:
-            if straggler.on_the_clock():
-                pause = cast("Pause", straggler)
-                self._stops.setdefault(pause.rank, []).append(pause)
+            if isinstance(straggler, Pause) and straggler.on_the_clock():
+                self._stops.setdefault(straggler.rank, []).append(straggler)
 
     @property
     def has_stops(self) -> bool:

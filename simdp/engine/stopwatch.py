@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from simdp.arrays import Floats
-from simdp.engine.clocks.vector import VectorFabric
+from simdp.engine.clocks.vector import VectorFabric, merged
 from simdp.engine.ops import Feed, Hold, Launch, Meet, Op, Stretch, Wait, Work
 from simdp.engine.simulate import play
 from simdp.engine.slowdown import Slowdown
@@ -61,7 +61,10 @@ class Heard:
         self.ops: list[Busy | Launch | Wait | Meet | Feed] = []
 
     def listen(self, script: Iterator[Op]) -> Iterator[Op]:
-        """Pass a script on."""
+        """Pass a script on, with work of one kind as one."""
+        return merged(self._heard(script))
+
+    def _heard(self, script: Iterator[Op]) -> Iterator[Op]:
         for op in script:
             match op:
                 case Work():
@@ -82,6 +85,19 @@ class Heard:
             last.num_hooks += (op.activity, op.name) == ("host", "hook")
         else:
             last.steady += op.seconds
+
+    def forget_setup(self) -> None:
+        """Leave out what comes before the first step, if all ranks leave it at one instant.
+
+        Then it moves every later instant alike. They do where they meet, or wait for the last of
+        the collectives.
+        """
+        begin = next((i for i, op in enumerate(self.ops) if _step(op) > SETUP), 0)
+        setup = self.ops[:begin]
+        waits = {call for op in setup if isinstance(op, Wait) for call in op.calls}
+        calls = [op.call for op in setup if isinstance(op, Launch)]
+        if calls and isinstance(setup[-1], Wait | Meet) and waits == set(calls):
+            del self.ops[:begin]
 
     @property
     def is_timed(self) -> bool:
@@ -118,6 +134,10 @@ class Heard:
                 yield op
 
 
+def _step(op: Stretch | Launch | Wait | Meet | Feed) -> int:
+    return SETUP if isinstance(op, Wait) else op.step
+
+
 class Stopwatch:
     """Times steps; what other scenarios have in common with the first is not worked out again.
 
@@ -146,6 +166,8 @@ class Stopwatch:
             and not run.program.facts.needs_nominal
             and self._heard.is_timed
         )
+        if self._can_repeat:
+            self._heard.forget_setup()
 
     def step_time(self, other: Scenario) -> float:
         """Simulated time of a steady step of another scenario, but for rounding [s]."""

@@ -40,10 +40,6 @@ class Straggler(Spec):
         """
         return np.ones(world_size)
 
-    def on_the_clock(self) -> bool:
-        """Whether it comes at instants, rather than in steps; then it is a `Pause`."""
-        return False
-
     def lost(self, step: int, world_size: int) -> Floats:
         """Time lost once in a step, shape `(world_size,)` [s]."""
         return np.zeros(world_size)

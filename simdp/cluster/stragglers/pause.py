@@ -64,6 +64,7 @@ class Pause(Straggler):
         return lost
 
     def on_the_clock(self) -> bool:
+        """Whether the pauses come at instants, rather than in steps."""
         return isinstance(self.every, float)
 
     def window(self, instant: float) -> tuple[float, float]:
