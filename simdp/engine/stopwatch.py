@@ -134,7 +134,7 @@ class Heard:
                 yield op
 
 
-def _step(op: Stretch | Launch | Wait | Meet | Feed) -> int:
+def _step(op: Busy | Launch | Wait | Meet | Feed) -> int:
     return SETUP if isinstance(op, Wait) else op.step
 
 
