@@ -25,15 +25,15 @@ from benchmarks.layers import (
 from benchmarks.table import Row
 from simdp.cluster import Cluster
 from simdp.collectives import ALL_REDUCE
-from simdp.collectives.closed_forms import ring_all_reduce_time
-from simdp.collectives.closed_forms.composed import hierarchical_all_reduce_time
-from simdp.collectives.closed_forms.exchanges import (
-    direct_all_reduce_time,
-    halving_doubling_all_reduce_time,
-)
 from simdp.collectives.hierarchical import HierarchicalAllReduce
 from simdp.engine.collective import Bench
 from simdp.scenario import checked
+from tests.closed_forms import (
+    direct_all_reduce_time,
+    halving_doubling_all_reduce_time,
+    hierarchical_all_reduce_time,
+    ring_all_reduce_time,
+)
 
 NBYTES = 25e6
 EXACT, STEP_EXACT = 1e-9, 1e-6

@@ -15,7 +15,6 @@ from benchmarks.table import Row, show
 from simdp.cluster import Cluster
 from simdp.collectives import ALL_REDUCE
 from simdp.collectives.base import Plan, Round, even_offsets
-from simdp.collectives.closed_forms import ring_all_reduce_time
 from simdp.collectives.ring import RingAllReduce
 from simdp.engine.clocks.event import EventFabric
 from simdp.engine.clocks.job import Job
@@ -26,6 +25,7 @@ from simdp.engine.ops import Launch, Op, Wait, Work
 from simdp.engine.slowdown import Slowdown
 from simdp.results.trace import TraceBuilder
 from simdp.scenario.placement import layout
+from tests.closed_forms import ring_all_reduce_time
 
 NBYTES = 25e6
 RANKS = 64

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from simdp.collectives.closed_forms import ring_all_reduce_time
 from simdp.files import read_csv
+from tests.closed_forms import ring_all_reduce_time
 
 ALPHA, BANDWIDTH = 500e-9, 50e9
 LINK = {"alpha": "500 ns", "bandwidth": "50 GB/s"}

@@ -52,6 +52,18 @@ def messages(rank: int, backend: str) -> None:
             work.wait()
 
 
+def disturbed(rank: int, backend: str) -> None:
+    """Send messages over the links of all_reduces, whose transfers must all be played then."""
+    dist.init_process_group(backend)
+    tensor, other = np.zeros(NUM_ELEMENTS), np.zeros(NUM_ELEMENTS)
+    for _ in range(NUM_CALLS // 100):
+        works = [dist.all_reduce(tensor, async_op=True)]
+        works += dist.isend(tensor.copy(), (rank + 1) % 64), dist.irecv(other, (rank - 1) % 64)
+        for work in works:
+            assert work is not None
+            work.wait()
+
+
 def seconds(program: Callable[[int, str], object], backend: str) -> float:
     """CPU time of a program on 64 ranks, the least of several runs [s]."""
     times = []
@@ -69,6 +81,7 @@ def main() -> int:
         (f"{NUM_CALLS:,} all_reduces, over links", all_reduces, "gloo", 5.0),
         (f"{NUM_CALLS // 10} rounds of groups, compute, barrier", side_by_side, "nccl", 5.0),
         (f"{NUM_CALLS // 10} messages around a ring", messages, "nccl", 5.0),
+        (f"{NUM_CALLS // 100} all_reduces, over links with messages", disturbed, "gloo", 5.0),
     ):
         took = seconds(program, backend)
         rows.append((what, f"{took:.2f} s", f"{target:g} s", took <= target))

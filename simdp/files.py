@@ -8,7 +8,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
@@ -53,8 +53,7 @@ def read_text(path: Path, wanted: str = "a scenario is YAML") -> str:
 def read_yaml(path: Path) -> Any:
     """Read one YAML document safely.
 
-    Plain data only; ``1e-4`` is a number; a key given twice, an alias bomb and a second document
-    are errors.
+    Plain data; ``1e-4`` is a number; a doubled key, an alias bomb, a second document are errors.
 
     Raises
     ------
@@ -66,6 +65,11 @@ def read_yaml(path: Path) -> Any:
 
 def parse_yaml(text: str, where: str) -> Any:
     """Read one YAML document from a text, as `read_yaml` does; ``where`` leads its errors."""
+    return copy.deepcopy(_parsed(text, where))
+
+
+@lru_cache(maxsize=256)  # parsing takes longer than a short run
+def _parsed(text: str, where: str) -> Any:
     import yaml
 
     try:
@@ -141,11 +145,7 @@ def _loader() -> Any:
 
 
 def _refuse_bomb(root: Any, where: str) -> None:
-    """Count the nodes that a document has once its aliases are expanded; refuse a bomb or a loop.
-
-    Works through the nodes with a stack of its own and remembers each node's count, so that the
-    check itself stays cheap on a document that would expand to billions.
-    """
+    """Refuse an alias bomb, or a loop; every node is counted once, so that this stays cheap."""
     counts: dict[int, int] = {}
     open_nodes: set[int] = set()
     stack = [(root, False)]
@@ -250,29 +250,29 @@ class Catalogue(Mapping[str, Mapping[str, Any]]):
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._parsed: dict[Path, Mapping[str, Any]] = {}
 
     def __getitem__(self, name: str) -> Mapping[str, Any]:
-        if name not in self.names():  # a mapping that raises anything else knows no `in`
+        if name not in self._names:  # a mapping that raises anything else knows no `in`
             raise KeyError(name)
         return self.figures(name)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.names())
+        return iter(self._names)
 
     def __len__(self) -> int:
-        return len(self.names())
+        return len(self._names)
+
+    @cached_property
+    def _names(self) -> tuple[str, ...]:
+        return tuple(sorted(path.stem for path in self.folder.glob("*.yaml")))
 
     def names(self) -> list[str]:
         """Every part's name, sorted."""
-        return sorted(path.stem for path in self.folder.glob("*.yaml"))
+        return list(self._names)
 
     def read(self, name: str) -> Mapping[str, Any]:
-        """Read the entry of one part; parsing takes as long as a short run, and is done once."""
-        path = self.folder / f"{name}.yaml"
-        if path not in self._parsed:
-            self._parsed[path] = read_yaml(path)
-        return copy.deepcopy(self._parsed[path])
+        """Read the entry of one part."""
+        return dict(read_yaml(self.folder / f"{name}.yaml"))
 
     def figures(self, name: str) -> dict[str, Any]:
         """Read the entry of one part, without where its figures come from."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar, cast
 
 from pydantic import (
     BaseModel,
@@ -28,6 +28,7 @@ from simdp.units import DIMENSIONS, format_quantity, parse
 
 S = TypeVar("S", bound="Spec")
 M = TypeVar("M", bound="Spec", covariant=True)
+MAX_SHARED = 64  # members that are kept for equal values to come
 
 
 def _custom(kind: str, message: str) -> PydanticCustomError:
@@ -103,8 +104,7 @@ class Family(Mapping[str, type[M]]):
 
     def __getitem__(self, kind: str) -> type[M]:
         module, name = self._homes[kind]
-        member: type[M] = getattr(import_module(module), name)
-        return member
+        return cast("type[M]", getattr(import_module(module), name))
 
     def __contains__(self, kind: object) -> bool:
         return kind in self._homes
@@ -134,6 +134,8 @@ class one_of:  # noqa: N801  reads as a word in annotations
         The kind of a mapping that names none, such as ``{overlap: false}``.
     presets : mapping of str to mapping, optional
         Names that stand for a kind with some of its keys; keys written beside the name win.
+    shared : bool
+        Make one member of equal values, so that what it works out of itself is worked out once.
 
     A kind may be spelled as torch spells its classes: case, ``-`` and ``_`` do not matter.
     """
@@ -144,9 +146,11 @@ class one_of:  # noqa: N801  reads as a word in annotations
         table: Mapping[str, type[Spec]],
         default: str | None = None,
         presets: Mapping[str, Mapping[str, Any]] | None = None,
+        shared: bool = False,
     ) -> None:
         self.family, self.table, self.default = family, table, default
-        self.presets = presets or {}
+        self.presets, self.shared = presets or {}, shared
+        self._made: dict[str, Spec] = {}
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
@@ -165,7 +169,14 @@ class one_of:  # noqa: N801  reads as a word in annotations
         kind = value.kind if isinstance(value, Spec) else value["kind"]  # type: ignore[attr-defined]
         if kind not in self.table:
             raise problem(unknown_name(self.family, kind, sorted({*self.table, *self.presets})))
-        return self.table[kind].model_validate(value, context=info.context)
+        if not self.shared or isinstance(value, Spec):
+            return self.table[kind].model_validate(value, context=info.context)
+        key = repr(value)
+        if key not in self._made:
+            if len(self._made) >= MAX_SHARED:
+                self._made.clear()
+            self._made[key] = self.table[kind].model_validate(value, context=info.context)
+        return self._made[key]
 
     def member(self, value: Any) -> type[Spec] | None:
         """The class that a value names, as in a file or made; None where it names none."""
@@ -236,8 +247,7 @@ class from_catalogue:  # noqa: N801
 
 
 SMALLEST, LARGEST = 1e-30, 1e30
-"""Quantities in SI units lie between these, or are 0. Far beyond them sums, products
-and quotients would leave the range of floats."""
+"""Quantities in SI units lie between these, or are 0, so that products of some stay floats."""
 
 
 class Quantity:
@@ -357,17 +367,14 @@ def _place(location: Sequence[int | str], raw: object) -> tuple[str, ...]:
 
 _PHRASES = {
     "missing": "is required but was not given; add it.",
-    "int_type": "{given} is not a whole number.",
-    "int_parsing": "{given} is not a whole number.",
-    "int_from_float": "{given} is not a whole number.",
-    "float_type": "{given} is not a number.",
-    "float_parsing": "{given} is not a number.",
+    **dict.fromkeys(
+        ["int_type", "int_parsing", "int_from_float"], "{given} is not a whole number."
+    ),
+    **dict.fromkeys(["float_type", "float_parsing"], "{given} is not a number."),
     "finite_number": "{given} is not a finite number.",
-    "bool_type": "{given} is not true or false.",
-    "bool_parsing": "{given} is not true or false.",
+    **dict.fromkeys(["bool_type", "bool_parsing"], "{given} is not true or false."),
     "string_type": "{given} is not a text.",
-    "list_type": "{given} is not a list.",
-    "tuple_type": "{given} is not a list.",
+    **dict.fromkeys(["list_type", "tuple_type"], "{given} is not a list."),
     "dict_type": "{given} is not a mapping of keys to values.",
     "model_type": "{given} is not a mapping of keys to values.",
     "model_attributes_type": "{given} is not a mapping of keys to values.",

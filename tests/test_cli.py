@@ -199,6 +199,42 @@ def test_files_that_cannot_be_written_leave_no_weights_behind(say):
     assert made() == ["file"]
 
 
+# run: --fabric ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fabric", ["auto", "event", "vector"])
+def test_the_fabric_may_be_chosen_and_the_result_says_which_one_played(say, fabric):
+    status, out, _ = say("run", "tiny.yaml", "--no-plots", "--json", "--fabric", fabric)
+    network = json.loads(out)["points"][0]["network"]
+    assert (status, network["fabric"]) == (0, "event" if fabric == "auto" else fabric)
+    assert fabric == "auto" or network["why"] == "as asked for"
+
+
+def test_every_point_of_a_sweep_plays_on_the_fabric_that_was_asked_for(say):
+    _, out, _ = say("run", "sweep.yaml", "--no-plots", "--json", "--fabric", "vector")
+    points = json.loads(out)["points"]
+    assert {point["network"]["fabric"] for point in points} == {"vector"}
+
+
+def test_the_summary_says_which_clock_played_and_why(say):
+    _, out, _ = say("run", "tiny.yaml", "--no-plots")
+    assert "event fabric: no link is shared, and" in out
+
+
+def test_the_vectorised_fabric_is_refused_where_a_link_is_shared_and_unknown_ones_always(say):
+    shared = ("--set", "cluster.topology=switch", "--set", "collectives.all_reduce=direct")
+    more = ("--set", "cluster.world_size=4", "--fabric")
+    status, _, (line,) = say("run", "tiny.yaml", "--no-plots", *shared, *more, "vector")
+    assert status == 2
+    assert line.startswith("fabric 'vector' is not exact here: the link from ")
+    assert line.endswith(" is shared; use 'event' or 'auto'.")
+    status, _, (line,) = say("run", "tiny.yaml", "--no-plots", *more, "vectr")
+    assert status == 2
+    known = "known: auto, event, vector. Did you mean 'vector'?"
+    assert line == f"--fabric: unknown fabric 'vectr'; {known}"
+    assert made() == []
+
+
 # run: --require-fit ------------------------------------------------------------------------------
 
 BIG = ("--set", "workload.model.widths=[512, 512]")

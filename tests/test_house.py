@@ -55,6 +55,9 @@ HOMES = {
 """Each of these libraries, and the only places that may import it."""
 
 
+ROOMS = sorted({path.parent.relative_to(ROOT / "simdp") for path in FILES} - {Path()})
+
+
 def module_name(path):
     """``simdp/results/trace.py`` is ``results.trace``; a package's `__init__` is the package."""
     parts = list(path.relative_to(ROOT / "simdp").with_suffix("").parts)
@@ -400,3 +403,21 @@ def test_a_scenario_begins_with_the_question_that_it_answers(path):
         comment.append(line)
     assert comment, "begin with a comment"
     assert "?" in " ".join(comment)
+
+
+# Tests -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=str)
+def test_every_room_has_its_tests_where_one_looks_for_them(room):
+    """In the folder of its name, or in one file of its name a folder above."""
+    own = list((ROOT / "tests" / room).glob("test_*.py"))
+    above = list((ROOT / "tests" / room.parent).glob(f"test_{room.name}*.py"))
+    assert own or above
+
+
+def test_every_folder_of_tests_is_a_room_or_holds_data():
+    folders = {
+        path.parent.relative_to(ROOT / "tests") for path in ROOT.glob("tests/*/**/test_*.py")
+    }
+    assert folders <= set(ROOMS)

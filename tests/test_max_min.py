@@ -3,11 +3,12 @@
 from collections import defaultdict
 from math import inf
 
+import closed_forms
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simdp.collectives import ALL_REDUCE, closed_forms
+from simdp.collectives import ALL_REDUCE
 from tests.max_min import Transfer, collective_ends, ends, fair_rates, rank_ends
 from tests.small_networks import cluster
 

@@ -276,3 +276,28 @@ def test_apexs_default_messages_beat_a_single_one_and_small_ones():
     assert len(single["bucket_bytes"]) == 1
     assert default["step_time_s"] < 6 / 7 * single["step_time_s"]
     assert small["step_time_s"] > single["step_time_s"]
+
+
+# Two clocks ---------------------------------------------------------------------------------------
+
+LARGE = {"16384_gpus", "horovod_fusion", "zero_memory"}
+"""Those whose largest points would keep the event fabric busy for many seconds."""
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+def test_small_runs_play_in_simpy_and_the_vectorised_clock_says_the_same(path):
+    """At the first point and at the last one; where a link is shared there is one clock only."""
+    points = played(path).points
+    fabrics = [point.network["fabric"] for point in points]
+    assert path.stem in LARGE or set(fabrics) == {"event"}
+    scenarios = [scenario for _, scenario in simdp.load_scenario(path).points()]
+    for number in sorted({0, len(points) - 1}):
+        network, one = points[number].network, scenarios[number]
+        if network["fabric"] != "event" or " few" not in network["why"]:
+            continue
+        if one.numerics and one.workload.precision.kind != "amp":  # which skips what overflows
+            one = one.model_copy(update={"numerics": False})
+        found = simdp.simulate(one, fabric="vector").metrics
+        for name, value in points[number].metrics.items():
+            if name.endswith("_s") and value is not None:
+                assert found[name] == pytest.approx(value, rel=1e-12, abs=1e-18), name

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from simdp.cli.common import CHECK_FAILED, Overrides, ScenarioPath, complain, load, put, say
 
 if TYPE_CHECKING:
+    from simdp.engine.clocks.clock import Fabric
     from simdp.results.result import Study
     from simdp.scenario import Scenario
 
@@ -34,6 +35,9 @@ def run(
     require_fit: Annotated[
         bool, typer.Option("--require-fit", help="Exit with 3 if a device's memory is too small.")
     ] = False,
+    fabric: Annotated[
+        str, typer.Option(metavar="auto|event|vector", help="Which clock plays it.")
+    ] = "auto",
 ) -> int:
     """Simulate a scenario: a summary here, result.json, trace.json and plots in a folder."""
     from simdp.errors import ScenarioError
@@ -42,7 +46,7 @@ def run(
     if save_weights is not None and (chosen.sweep or not chosen.numerics):
         why = "a sweep trains many models" if chosen.sweep else "numerics: false trains none"
         raise ScenarioError([f"--save-weights: {why}; leave it out, or --set what it needs."])
-    study = _simulate(chosen, quiet)
+    study = _simulate(chosen, fabric, quiet)
     folder = out or Path("runs") / chosen.name
     study.scenario = chosen.resolved(folder)  # so that it loads again from there
     _write(study, folder, not no_plots, save_weights)
@@ -87,11 +91,16 @@ def _check_fit(scenario: Scenario, study: Study, require_fit: bool) -> int:
     return CHECK_FAILED if too_large and require_fit else 0
 
 
-def _simulate(scenario: Scenario, silent: bool) -> Study:
+def _simulate(scenario: Scenario, fabric: str, silent: bool) -> Study:
+    from simdp.engine.clocks.clock import FABRICS
+    from simdp.errors import ScenarioError, unknown_name
     from simdp.studies.sweep import sweep
 
+    if fabric not in FABRICS:
+        raise ScenarioError([f"--fabric: {unknown_name('fabric', fabric, FABRICS)}"])
+
     with _progress_bar(scenario, silent) as progress:
-        return sweep(scenario, progress=progress)
+        return sweep(scenario, fabric=cast("Fabric", fabric), progress=progress)
 
 
 @contextmanager

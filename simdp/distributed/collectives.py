@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from simdp.arrays import Array
-from simdp.distributed.groups import AnyGroup, Member, member
+from simdp.distributed.groups import AnyGroup, Member, Root, member
 from simdp.distributed.tensors import blocks, checked, like, whole
 from simdp.distributed.work import Work, issue
 from simdp.engine.programs.calls import Asked, Given, named
@@ -33,10 +33,9 @@ def broadcast(
         return None
     root = at.root(src, group_src, call, "src")
     whole(tensor, call, "tensor")
-    asked = Asked(call, named(tensor.dtype), tensor.shape, f"src={at.group.ranks[root]}")
-    mine = at.process.rank == at.group.ranks[root]
-    given = Given((tensor,), ()) if mine else Given((), (tensor,))
-    return issue(at, asked, given, async_op, call, root=root)
+    asked = Asked(call, named(tensor.dtype), tensor.shape, root.shown)
+    given = Given((tensor,), ()) if root.mine else Given((), (tensor,))
+    return issue(at, asked, given, async_op, call, root=root.place)
 
 
 def scatter(
@@ -52,11 +51,11 @@ def scatter(
     at = member(group, call)
     if at is None:
         return None
-    root = at.root(_or_first(src, group_src), group_src, call, "src")
+    root = at.root(src, group_src, call, "src", 0)
     whole(tensor, call, "tensor")
     pieces = _only_at(root, at, scatter_list, call, "scatter_list", tensor, read_only=True)
-    asked = Asked(call, named(tensor.dtype), tensor.shape, f"src={at.group.ranks[root]}")
-    return issue(at, asked, Given(pieces, (tensor,)), async_op, call, root=root)
+    asked = Asked(call, named(tensor.dtype), tensor.shape, root.shown)
+    return issue(at, asked, Given(pieces, (tensor,)), async_op, call, root=root.place)
 
 
 def gather(
@@ -72,20 +71,15 @@ def gather(
     at = member(group, call)
     if at is None:
         return None
-    root = at.root(_or_first(dst, group_dst), group_dst, call, "dst")
+    root = at.root(dst, group_dst, call, "dst", 0)
     whole(tensor, call, "tensor", read_only=True)
     pieces = _only_at(root, at, gather_list, call, "gather_list", tensor)
-    asked = Asked(call, named(tensor.dtype), tensor.shape, f"dst={at.group.ranks[root]}")
-    return issue(at, asked, Given((tensor,), pieces), async_op, call, root=root)
-
-
-def _or_first(rank: int | None, group_rank: int | None) -> int | None:
-    """Torch's default: global rank 0."""
-    return 0 if rank is None and group_rank is None else rank
+    asked = Asked(call, named(tensor.dtype), tensor.shape, root.shown)
+    return issue(at, asked, Given((tensor,), pieces), async_op, call, root=root.place)
 
 
 def _only_at(
-    root: int,
+    root: Root,
     at: Member,
     tensors: Sequence[Array] | None,
     call: str,
@@ -94,11 +88,12 @@ def _only_at(
     read_only: bool = False,
 ) -> Sequence[Array]:
     """The list that the root must have, and nobody else."""
-    rank = at.group.ranks[root]
-    if at.process.rank == rank:
+    if root.mine:
         return checked(tensors, len(at.group.ranks), sample, call, name, read_only)
     if tensors is not None and (not isinstance(tensors, list | tuple) or tensors):
-        raise ProgramError(f"{call}: {name} belongs to rank {rank} alone; leave it out elsewhere.")
+        raise ProgramError(
+            f"{call}: {name} belongs to rank {root.rank} alone; leave it out elsewhere."
+        )
     return ()
 
 

@@ -85,6 +85,15 @@ class GroupMember(metaclass=_World):
 AnyGroup = ProcessGroup | object | None
 
 
+class Root(NamedTuple):
+    """The rank that a call begins or ends at: its place, itself, and how messages show it."""
+
+    place: int
+    rank: int
+    mine: bool
+    shown: str
+
+
 class Member(NamedTuple):
     """A rank in a group that it belongs to."""
 
@@ -109,19 +118,26 @@ class Member(NamedTuple):
             )
         return found
 
-    def root(self, rank: Any, group_rank: Any, call: str, name: str) -> int:
-        """The place of a rank that is given as ``name``, or by its place as ``group_name``.
+    def root(
+        self, rank: Any, group_rank: Any, call: str, name: str, default: int | None = None
+    ) -> Root:
+        """The rank that is given as ``name``, or by its place as ``group_name``.
 
         Raises
         ------
         ProgramError
             If it is no rank of the group, or not given in one of these ways.
         """
+        if rank is None and group_rank is None:
+            rank = default
         if (rank is None) == (group_rank is None):
             raise ProgramError(f"{call}: give {name} or group_{name}, one of the two.")
         if group_rank is None:
-            return self.place(rank, call, name)
-        return _place(self.group, group_rank, call, f"group_{name}")
+            place = self.place(rank, call, name)
+        else:
+            place = _place(self.group, group_rank, call, f"group_{name}")
+        found = self.group.ranks[place]
+        return Root(place, found, found == self.process.rank, f"{name}={found}")
 
 
 def _place(group: Group, number: Any, call: str, name: str) -> int:

@@ -129,8 +129,7 @@ class P2POp:
         whole(tensor, "P2POp", "tensor", read_only=op is isend)
         at = member(group, "P2POp", warn=False)
         if at is not None:
-            group_peer = at.root(peer, group_peer, "P2POp", "peer")
-            peer = at.group.ranks[group_peer]
+            group_peer, peer = at.root(peer, group_peer, "P2POp", "peer")[:2]
         self.op, self.tensor, self.group, self.tag = op, tensor, group, tag
         self.peer, self.group_peer = peer, group_peer
 
@@ -189,10 +188,10 @@ def posted_receive(
 
 
 def _other(at: Member, rank: Any, group_rank: Any, call: str, name: str) -> int:
-    found = at.group.ranks[at.root(rank, group_rank, call, name)]
-    if found == at.process.rank:
-        raise ProgramError(f"{call}: {name}={found} is this rank itself; give another one.")
-    return found
+    found = at.root(rank, group_rank, call, name)
+    if found.mine:
+        raise ProgramError(f"{call}: {found.shown} is this rank itself; give another one.")
+    return found.rank
 
 
 def _tagged(tag: int) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from simdp.arrays import Array
-from simdp.distributed.groups import AnyGroup, Member, member
+from simdp.distributed.groups import AnyGroup, Member, Root, member
 from simdp.distributed.messages import posted_receive, posted_send
 from simdp.distributed.work import issue
 from simdp.engine.programs.calls import Asked, Given, named
@@ -66,17 +66,16 @@ def gather_object(
     at = member(group, call)
     if at is None:
         return
-    root, mine, more = _root(at, dst, group_dst, call, "dst")
-    if mine:
+    root = at.root(dst, group_dst, call, "dst", 0)
+    if root.mine:
         _places(object_gather_list, len(at.group.ranks), call, "object_gather_list")
     elif object_gather_list is not None:
         raise ProgramError(
-            f"{call}: object_gather_list belongs to rank {at.group.ranks[root]} alone; leave it "
-            "out elsewhere."
+            f"{call}: object_gather_list belongs to rank {root.rank} alone; leave it out elsewhere."
         )
-    data, sizes = _shared(at, call, obj, more)
-    found = np.empty((len(sizes) if mine else 0, len(data)), np.uint8)
-    _issue(at, call, "gather", [data], list(found), root, more)
+    data, sizes = _shared(at, call, obj, root)
+    found = np.empty((len(sizes) if root.mine else 0, len(data)), np.uint8)
+    _issue(at, call, "gather", [data], list(found), root)
     if object_gather_list is not None:
         object_gather_list[:] = _objects(found, sizes)
 
@@ -108,20 +107,20 @@ def scatter_object_list(
     at = member(group, call)
     if at is None:
         return
-    root, mine, more = _root(at, src, group_src, call, "src")
+    root = at.root(src, group_src, call, "src", 0)
     _some(scatter_object_output_list, call, "scatter_object_output_list")
     pickles: list[Array] = []
-    if mine:
+    if root.mine:
         given = scatter_object_input_list
         _places(given, len(at.group.ranks), call, "scatter_object_input_list")
         pickles = [_pickled(obj) for obj in given or ()]
     sizes = [np.array([len(data)]) for data in pickles]
     longest = max(sizes, default=np.zeros(1, np.int64)).copy()
-    _broadcast(at, call, longest, root, more)
+    _broadcast(at, call, longest, root)
     length = int(longest[0])
     found, size = np.empty(length, np.uint8), np.zeros(1, np.int64)
-    _issue(at, call, "scatter", [_padded(data, length) for data in pickles], [found], root, more)
-    _issue(at, call, "scatter", sizes, [size], root, more)
+    _issue(at, call, "scatter", [_padded(data, length) for data in pickles], [found], root)
+    _issue(at, call, "scatter", sizes, [size], root)
     scatter_object_output_list[0] = _objects([found], [size])[0]
 
 
@@ -145,13 +144,13 @@ def broadcast_object_list(
     at = member(group, call)
     if at is None:
         return
-    root, mine, more = _root(at, src, group_src, call, "src")
-    sizes, data = _joined(object_list, call, mine)
-    _broadcast(at, call, sizes, root, more)
-    if not mine:
+    root = at.root(src, group_src, call, "src", 0)
+    sizes, data = _joined(object_list, call, root.mine)
+    _broadcast(at, call, sizes, root)
+    if not root.mine:
         data = np.empty(sizes.sum(), np.uint8)
-    _broadcast(at, call, data, root, more)
-    if not mine:
+    _broadcast(at, call, data, root)
+    if not root.mine:
         object_list[:] = _apart(data, sizes)
 
 
@@ -197,7 +196,7 @@ def recv_object_list(
     at = member(group, call)
     if at is None:
         return -1
-    source = at.group.ranks[at.root(src, group_src, call, "src")]
+    source = at.root(src, group_src, call, "src").rank
     sizes, _ = _joined(object_list, call, False)
     _receive(at, call, sizes, source, group)
     data = np.empty(sizes.sum(), np.uint8)
@@ -212,40 +211,29 @@ def _receive(at: Member, call: str, tensor: Array, source: int, group: AnyGroup)
     at.process.runtime.wait(found[1])
 
 
-def _root(
-    at: Member, rank: int | None, group_rank: int | None, call: str, name: str
-) -> tuple[int, bool, str]:
-    """The root's place, whether it is the caller, and how messages show it."""
-    rank = 0 if rank is None and group_rank is None else rank
-    root = at.root(rank, group_rank, call, name)
-    found = at.group.ranks[root]
-    return root, found == at.process.rank, f"{name}={found}"
-
-
 def _issue(
     at: Member,
     call: str,
     collective: str,
     inputs: Sequence[Array],
     outputs: Sequence[Array],
-    root: int = 0,
-    more: str = "",
+    root: Root | None = None,
 ) -> None:
     sample = (*outputs, *inputs)[0]
-    asked = Asked(call, named(sample.dtype), sample.shape, more)
-    issue(at, asked, Given(inputs, outputs), False, collective, root=root)
+    place, shown = (root.place, root.shown) if root else (0, "")
+    asked = Asked(call, named(sample.dtype), sample.shape, shown)
+    issue(at, asked, Given(inputs, outputs), False, collective, root=place)
 
 
-def _broadcast(at: Member, call: str, tensor: Array, root: int, more: str) -> None:
-    mine = at.group.ranks[root] == at.process.rank
-    _issue(at, call, "broadcast", [tensor] * mine, [tensor] * (not mine), root, more)
+def _broadcast(at: Member, call: str, tensor: Array, root: Root) -> None:
+    _issue(at, call, "broadcast", [tensor] * root.mine, [tensor] * (not root.mine), root)
 
 
-def _shared(at: Member, call: str, obj: Any, more: str = "") -> tuple[Array, list[Array]]:
+def _shared(at: Member, call: str, obj: Any, root: Root | None = None) -> tuple[Array, list[Array]]:
     """An object as bytes, as many as the longest of all ranks' has, and how many each has."""
     data = _pickled(obj)
     sizes = list(np.zeros((len(at.group.ranks), 1), np.int64))
-    _issue(at, call, "all_gather", [np.array([len(data)])], sizes, more=more)
+    _issue(at, call, "all_gather", [np.array([len(data)])], sizes, root)
     return _padded(data, int(max(sizes)[0])), sizes
 
 

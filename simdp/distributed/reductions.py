@@ -87,10 +87,9 @@ def reduce(
     root = at.root(dst, group_dst, call, "dst")
     whole(tensor, call, "tensor")
     name = _named(op, tensor, at, call)
-    dst = at.group.ranks[root]
-    asked = Asked(call, named(tensor.dtype), tensor.shape, f"dst={dst}, op={name}")
-    given = Given((tensor,), (tensor,) if at.process.rank == dst else ())
-    return issue(at, asked, given, async_op, call, name, root)
+    asked = Asked(call, named(tensor.dtype), tensor.shape, f"{root.shown}, op={name}")
+    given = Given((tensor,), (tensor,) if root.mine else ())
+    return issue(at, asked, given, async_op, call, name, root.place)
 
 
 def reduce_scatter(

@@ -9,7 +9,6 @@ import numpy as np
 from simdp.arrays import Ints
 from simdp.cluster import Cluster
 from simdp.collectives import Layout, Plan
-from simdp.collectives.auto import Auto
 from simdp.collectives.base import Algorithm
 from simdp.collectives.plans.parts import in_groups
 from simdp.engine.clocks.vector import VectorFabric
@@ -26,6 +25,11 @@ MAX_PREDICTED = 500_000
 
 MAX_EXACT = 70_000
 """Transfers of a candidate that the event fabric may time, in half a second at most."""
+
+
+def is_auto(asked: Algorithm) -> bool:
+    """Whether the algorithm is left to us."""
+    return asked.kind == "auto"
 
 
 class Prediction(NamedTuple):
@@ -85,7 +89,7 @@ class Planner:
 
     def algorithm(self, asked: Algorithm, nbytes: float, root: int = 0) -> Algorithm:
         """The algorithm that serves a size: the one asked for, or the fastest candidate."""
-        if not isinstance(asked, Auto):
+        if not is_auto(asked):
             return asked
         key = (asked, nbytes, root)
         if key not in self._chosen:
@@ -125,13 +129,16 @@ class Planner:
         algorithm = self.algorithm(asked, nbytes, root)
         return self._predicted(algorithm, self._planned(algorithm, nbytes, root), nbytes, root)
 
-    def predict(self, asked: Auto, nbytes: float, root: int = 0) -> list[Prediction]:
+    def predict(self, asked: Algorithm, nbytes: float, root: int = 0) -> list[Prediction]:
         """Predict every candidate that can serve the cluster.
 
         Where a candidate shares links and has more than `MAX_EXACT` transfers, links are shared
         evenly, which is what equal ranks do to them. One of more than `MAX_PREDICTED` transfers is
         passed over unless there is no other.
         """
+        from simdp.collectives.auto import Auto
+
+        assert isinstance(asked, Auto), "only `auto` leaves a choice"
         key = (asked, nbytes, root)
         if key not in self._predictions:
             plans = [(a, self._planned(a, nbytes, root)) for a in asked.fitting(self.layout)]

@@ -6,9 +6,8 @@ from typing import NamedTuple
 
 from simdp.arrays import Ints
 from simdp.cluster import Cluster
-from simdp.collectives.auto import Auto
 from simdp.collectives.base import Algorithm
-from simdp.engine.choice import Planner, Prediction
+from simdp.engine.choice import Planner, Prediction, is_auto
 from simdp.engine.clocks.clock import FIXED_SHARES, clock_for
 from simdp.engine.network.traffic import LinkUse, link_use
 from simdp.engine.ops import Launch, Wait
@@ -79,4 +78,4 @@ class Bench:
 
     def candidates(self, asked: Algorithm, nbytes: float, root: int = 0) -> list[Prediction]:
         """What each candidate of ``auto`` is predicted to take; nothing of other algorithms."""
-        return self.planner.predict(asked, nbytes, root) if isinstance(asked, Auto) else []
+        return self.planner.predict(asked, nbytes, root) if is_auto(asked) else []

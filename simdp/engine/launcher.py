@@ -41,8 +41,8 @@ class Launcher:
     ----------
     num_calls : int
         Collectives started so far.
-    told : dict of (str, float) to float
-        What the cost was asked, a collective and its size [bytes], and what it told [s].
+    shows_transfers : bool
+        Whether transfers get spans, as long as they are few.
     """
 
     def __init__(
@@ -51,8 +51,7 @@ class Launcher:
         self.collectives, self.planner = collectives, planner
         self._planners: dict[Group, Planner] = {None: planner}
         self._streams: dict[Group, int] = {None: 0}
-        self.num_calls = 0
-        self.told: dict[tuple[str, float], float] = {}
+        self.num_calls, self.shows_transfers = 0, True
         cluster = planner.cluster
         self._wirings: dict[Group, Wiring] | None = None
         if collectives.cost.timed:
@@ -142,6 +141,8 @@ class Launcher:
 
     def _records(self, plan: Plan) -> bool:
         """Whether each transfer of a collective gets a span of its own; such ones are counted."""
+        if not self.shows_transfers:
+            return False
         transfers = plan.num_transfers
         record = transfers <= MAX_TRANSFERS_PER_CALL and _longest_chain(plan) <= MAX_CHAIN
         record = record and not _overlapping(plan)
@@ -169,9 +170,7 @@ class Launcher:
         """How long a collective takes, where its cost tells [s]."""
         if self._wirings is None:
             return None
-        seconds = self.collectives.cost.seconds(plan.collective, nbytes, self._wirings[group])
-        self.told[plan.collective, nbytes] = seconds
-        return seconds
+        return self.collectives.cost.seconds(plan.collective, nbytes, self._wirings[group])
 
 
 def _longest_chain(plan: Plan) -> int:

@@ -50,7 +50,9 @@ def _ready(job: Scenario, network: Network) -> OtherJob:
     planner, slowdown = Planner(job.cluster, network), Slowdown(job.cluster, job.seed)
     traffic = Traffic()
     script = traffic.watch(_endless(job, planner, slowdown))
-    return OtherJob(network, plans_of(job, planner), slowdown, script, traffic)
+    return OtherJob(
+        network, plans_of(job, planner), slowdown, script, traffic, job.cluster.overheads
+    )
 
 
 def _endless(job: Scenario, planner: Planner, slowdown: Slowdown) -> Iterator[Op]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -31,6 +32,29 @@ class Work(NamedTuple):
     name: str
     seconds: Floats
     nbytes: float = 0.0
+
+
+class Stretch(NamedTuple):
+    """Work that nothing comes between, in one piece for who asks about times alone.
+
+    Attributes
+    ----------
+    step : int
+        As in `Work`.
+    activities : tuple of str
+        Of each piece of work.
+    seconds : ndarray, shape `(num_works, world_size)`
+        How long each keeps each rank's device busy [s].
+    """
+
+    step: int
+    activities: tuple[str, ...]
+    seconds: Floats
+
+    def works(self) -> Iterator[Work]:
+        """The pieces of work, one by one."""
+        for activity, seconds in zip(self.activities, self.seconds, strict=True):
+            yield Work(self.step, activity, "", seconds)
 
 
 class Launch(NamedTuple):
@@ -153,4 +177,4 @@ class Feed(NamedTuple):
     pipeline: Pipeline
 
 
-Op = Work | Launch | Wait | Meet | Feed | Hold
+Op = Work | Stretch | Launch | Wait | Meet | Feed | Hold

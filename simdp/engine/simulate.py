@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,25 +11,35 @@ import numpy as np
 from simdp.arrays import Floats
 from simdp.collectives.plans import ledger
 from simdp.engine.choice import Planner
-from simdp.engine.clocks.clock import FIXED_SHARES, Clock, Fabric, clock_for
+from simdp.engine.clocks.clock import (
+    FABRICS,
+    FIXED_SHARES,
+    Clock,
+    Fabric,
+    OtherJob,
+    clock_for,
+)
 from simdp.engine.clocks.vector import FINE_RANKS
+from simdp.engine.common import common_to
 from simdp.engine.compute import Times
-from simdp.engine.neighbourhood import Neighbourhood
 from simdp.engine.network.traffic import Traffic, report
+from simdp.engine.ops import Op
 from simdp.engine.plans import most_transfers, plans_of
 from simdp.engine.played import Played
 from simdp.engine.readers.ledger import Ledger
 from simdp.engine.readers.memory import OBSERVED_STEPS
 from simdp.engine.run import Run
-from simdp.engine.server import play_with_server
 from simdp.engine.slowdown import Slowdown
 from simdp.engine.state import WHOLE, Segment, State, segment_of
+from simdp.errors import unknown_name
 from simdp.results import metrics
 from simdp.results.memory import summed
 from simdp.results.result import Result
-from simdp.results.trace import TraceBuilder
+from simdp.results.trace import SETUP, Trace, TraceBuilder, TraceToCome
 from simdp.scenario import Scenario
 from simdp.strategies.memory import fits
+
+Listen = Callable[[Iterator[Op]], Iterator[Op]]
 
 MAX_PROVED = 128
 """A proof takes memory that grows as the cube of the ranks; a plan does not change its nature."""
@@ -43,6 +53,7 @@ def simulate(
     stop_after: int | None = None,
     resume: State | None = None,
     keep_state: bool = False,
+    keep_trace: bool | None = None,
 ) -> Result:
     """Simulate one scenario.
 
@@ -51,8 +62,8 @@ def simulate(
     scenario : Scenario
         Without a sweep; a sweep goes through `simdp.sweep`.
     fabric : {"auto", "event", "vector"}
-        Which clock plays the plans: whole rounds as arrays, every transfer an event, or the first
-        where it is exact, which is where no link is shared.
+        Which clock plays the plans: every transfer an event, whole rounds as arrays (exact where
+        no link is shared), or the first where links are shared and for small runs, else the second.
     progress : callable, optional
         Called with the number of finished steps.
     stop_after : int, optional
@@ -62,6 +73,9 @@ def simulate(
         learned, from the instant at which it stopped.
     keep_state : bool
         Whether the result has a state to go on from.
+    keep_trace : bool, optional
+        Whether spans are taken down at once. Left out, they are made when somebody asks for them,
+        where there are no numbers: the metrics are there long before.
 
     Returns
     -------
@@ -71,14 +85,22 @@ def simulate(
     Raises
     ------
     ValueError
-        If the scenario has a sweep, or ``fabric="vector"`` would not be exact.
+        If the scenario has a sweep, or there is no such fabric.
     ScenarioError
-        If the state is of another run, or no step is left to play.
+        If the state is of another run, or no step is left to play; or ``fabric="vector"`` would not
+        be exact.
     DeadlockError
         If nothing can move any more.
     """
     if scenario.sweep:
         raise ValueError("the scenario has a sweep; use simdp.sweep(scenario) for all its points")
+    if fabric not in FABRICS:
+        raise ValueError(unknown_name("fabric", fabric, FABRICS))
+    is_whole = stop_after is None and resume is None and not keep_state
+    if is_whole and not keep_trace and fabric == "auto":
+        found = _times_alone(scenario, progress)
+        if found is not None:
+            return found
     with np.errstate(over="ignore", invalid="ignore"):  # a run that diverges has no finite loss
         segment, trace = segment_of(scenario, stop_after, resume), TraceBuilder()
         segment.check(
@@ -88,62 +110,122 @@ def simulate(
         return _result(scenario, played, trace, segment, keep_state)
 
 
+def _times_alone(scenario: Scenario, progress: Callable[[int], None] | None) -> Result | None:
+    """Metrics of a run without numbers, whose trace is made when it is asked for.
+
+    None where more than one clock would have to play, or operations depend on the network.
+    """
+    together = scenario.strategy.player == "together" and not scenario.neighbours
+    if scenario.numerics or not together or scenario.program.facts.needs_nominal:
+        return None
+    if scenario.strategy.one_process or scenario.cluster.world_size > FINE_RANKS:
+        return None
+    common, trace = common_to(scenario), TraceBuilder()
+    slowdown, planner = Slowdown(scenario.cluster, scenario.seed), Planner(scenario.cluster)
+    run = Run(scenario, slowdown, planner, common.times)
+    common.times, run.costs.rehearsals, run.is_quick = run.times, common.rehearsals, True
+    clock = _clock(scenario, planner, slowdown, trace, None)
+    if clock.fabric == "event":
+        return None
+    traffic = Traffic()
+    run.memory.observed_steps, run.launcher.shows_transfers = SETUP, False
+    clock.play(traffic.watch(run.script(progress)))
+    if common.ledger is None:
+        common.ledger = memory_needed(scenario)
+    run.memory.ledger = common.ledger
+    found = _result(scenario, Played(run, clock, traffic), trace, WHOLE, False)
+    found.trace = TraceToCome(partial(_trace_of, scenario))
+    return found
+
+
+def _trace_of(scenario: Scenario) -> Trace:
+    trace = TraceBuilder()
+    play(scenario, trace, "auto")
+    return trace.build()
+
+
 def play(
     scenario: Scenario,
     trace: TraceBuilder,
-    fabric: Fabric = "auto",
+    fabric: Fabric | None = None,
     progress: Callable[[int], None] | None = None,
     times: Times | None = None,
     segment: Segment = WHOLE,
+    listen: Listen | None = None,
 ) -> Played:
     """Play a scenario, and leave what happened to who asks for it.
 
     Parameters
     ----------
-    scenario, fabric, progress
+    scenario, progress
         As for `simulate`.
+    fabric : {"auto", "event", "vector"}, optional
+        As for `simulate`; left out, the vectorised one wherever it is exact, as suits who asks for
+        many times.
     trace : TraceBuilder
         Takes the spans.
     times, segment
         As for `Run`.
+    listen : callable, optional
+        Is given the script, and passes it on, where ranks play one together. Who listens asks for
+        times alone: memory is not followed.
     """
-    play_it = PLAYERS[scenario.strategy.player]
-    return play_it(scenario, trace, fabric, progress, times, segment)
+    if scenario.strategy.player == "server":
+        from simdp.engine.server import play_with_server  # few runs need it
+
+        return play_with_server(scenario, trace, fabric, progress, times, segment)
+    return _play_together(scenario, trace, fabric, progress, times, segment, listen)
 
 
 def _play_together(
     scenario: Scenario,
     trace: TraceBuilder,
-    fabric: Fabric,
+    fabric: Fabric | None,
     progress: Callable[[int], None] | None,
     times: Times | None,
     segment: Segment,
+    listen: Listen | None,
 ) -> Played:
     """All ranks go in step, and meet in collectives."""
     traffic = Traffic()
     slowdown = Slowdown(scenario.cluster, scenario.seed)
-    others = Neighbourhood(scenario) if scenario.neighbours else None
+    others = None
+    if scenario.neighbours:
+        from simdp.engine.neighbourhood import Neighbourhood  # few runs need it
+
+        others = Neighbourhood(scenario)
     planner = Planner(scenario.cluster, others.network if others else None)
     run = Run(scenario, slowdown, planner, times, segment)
-    plans = plans_of(scenario, planner)
-    clock = clock_for(
-        planner.network,
-        plans,
-        slowdown,
-        trace,
-        fabric,
-        partial(most_transfers, scenario, planner),
-        others.jobs if others else (),
-        scenario.cluster.overheads,
-        scenario.collectives.cost.timed,
-    )
+    clock = _clock(scenario, planner, slowdown, trace, fabric, others.jobs if others else ())
     run.shows_memory = clock.fabric == "event" or run.world_size <= FINE_RANKS
-    clock.play(traffic.watch(run.script(progress)))
+    if listen is not None:
+        run.memory.observed_steps = SETUP
+    script = traffic.watch(run.script(progress))
+    clock.play(script if listen is None else listen(script))
     return Played(run, clock, traffic)
 
 
-PLAYERS: dict[str, Callable[..., Played]] = {"together": _play_together, "server": play_with_server}
-"""Who plays a run, by ``player`` of its strategy."""
+def _clock(
+    scenario: Scenario,
+    planner: Planner,
+    slowdown: Slowdown,
+    trace: TraceBuilder,
+    fabric: Fabric | None,
+    others: Sequence[OtherJob] = (),
+) -> Clock:
+    """Choose the clock of a run from all plans that it may launch."""
+    return clock_for(
+        planner.network,
+        plans_of(scenario, planner),
+        slowdown,
+        trace,
+        fabric or "auto",
+        partial(most_transfers, scenario, planner),
+        others,
+        scenario.cluster.overheads,
+        scenario.collectives.cost.timed,
+        scenario.workload.num_steps(slowdown.world_size, scenario.base) if fabric else 0,
+    )
 
 
 def memory_needed(scenario: Scenario) -> Ledger:

@@ -29,6 +29,11 @@ class Slowdown:
             if isinstance(straggler, Pause) and straggler.on_the_clock():
                 self._stops.setdefault(straggler.rank, []).append(straggler)
 
+    @property
+    def has_stops(self) -> bool:
+        """Whether the clock decides what some work takes, since a rank pauses on a beat."""
+        return bool(self._stops)
+
     def factors(self, step: int) -> Floats:
         """Factor on each rank's compute time in a step, shape `(world_size,)`."""
         product = np.ones(self.world_size)

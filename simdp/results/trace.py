@@ -7,7 +7,7 @@ operation of many ranks, whose instants are arrays that neighbours share. What n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple, overload
 
@@ -201,6 +201,38 @@ class Trace:
         )
 
 
+class TraceToCome(Trace):
+    """A trace that is made when somebody looks at it.
+
+    Parameters
+    ----------
+    make : callable
+        Makes it.
+    """
+
+    def __init__(self, make: Callable[[], Trace]) -> None:
+        self._make = make
+
+    @cached_property
+    def _made(self) -> Trace:
+        return self._make()
+
+    @property
+    def blocks(self) -> list[Block]:  # type: ignore[override]
+        """The spans."""
+        return self._made.blocks
+
+    @property
+    def names(self) -> list[str]:  # type: ignore[override]
+        """What ``name`` counts into."""
+        return self._made.names
+
+    @property
+    def memory(self) -> Sequence[Holding]:  # type: ignore[override]
+        """What ranks took and gave back."""
+        return self._made.memory
+
+
 class _Spans(Sequence[Span]):
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
@@ -275,7 +307,7 @@ class TraceBuilder:
     def _shared(self, ranks: Ints) -> Ints:
         """Replace an array of ranks by an equal one that is there already."""
         known = self._known.get(len(ranks))
-        if known is not None and np.array_equal(known, ranks):
+        if known is ranks or (known is not None and np.array_equal(known, ranks)):
             return known
         self._known[len(ranks)] = ranks
         return ranks

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import re
+from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,20 +22,20 @@ from simdp.scenario.wiring import wiring_of
 from simdp.spec import Bool, Int, Spec, problem, problems
 from simdp.steps.facts import Nominal
 from simdp.steps.program import Program
-from simdp.strategies import AnyStrategy
+from simdp.strategies import AnyStrategy, Strategy
 from simdp.workload import Workload
 from simdp.workload.sampling import START, Start
 
+Of = tuple[Cluster, Workload, Strategy]
+
+KNOWN_PROGRAM = "program of"
+"""Where a scenario keeps its program, with what it was made of."""
+
+MADE: deque[tuple[tuple[Any, ...], Workload, Strategy, Program]] = deque(maxlen=8)
+"""The last programs, with all that they depend on."""
+
 _AS_THE_MODEL: Any = object()
 """Stands for a key that is not written, since ``numerics: null`` is an error."""
-
-
-@dataclass(frozen=True)
-class _Made:
-    """A program that has been made, and what of; it tells no scenario from an equal one."""
-
-    program: Program | None = field(default=None, compare=False)
-    of: tuple[Spec, ...] = field(default=(), compare=False)
 
 
 class Scenario(Spec):
@@ -75,9 +75,8 @@ class Scenario(Spec):
     measured: Measured | None = None
 
     _base: Path = PrivateAttr(default=Path())
-    _written: Raw = PrivateAttr(default_factory=dict)
-    _measured: list[Scenario] = PrivateAttr(default_factory=list)
-    _made: _Made = PrivateAttr(default=_Made())
+    _written: Raw = PrivateAttr(default={})
+    _measured: list[Scenario] = PrivateAttr(default=[])
 
     @field_validator("name")
     @classmethod
@@ -115,13 +114,24 @@ class Scenario(Spec):
     @property
     def program(self) -> Program:
         """What the ranks do, step by step; made when it is first asked for."""
-        of, made = (self.cluster, self.workload, self.strategy), self._made
-        if made.program is None or any(
-            one is not two for one, two in zip(of, made.of, strict=True)
-        ):
-            self._made = made = _Made(self.program_with(None), of)
-        assert made.program is not None, "it has just been made"
-        return made.program
+        of = (self.cluster, self.workload, self.strategy)
+        known: tuple[Of, Program] | None = self.__dict__.get(KNOWN_PROGRAM)
+        if known is None or any(one is not other for one, other in zip(known[0], of, strict=True)):
+            # Beside the fields, as a cached property is: two scenarios are equal without it.
+            self.__dict__[KNOWN_PROGRAM] = known = of, self._like_others()
+        return known[1]
+
+    def _like_others(self) -> Program:
+        """A program made before for a scenario that differs in its network alone, or a new one."""
+        cluster = self.cluster
+        num_samples = self.workload.dataset.length(self.base)
+        of = cluster.world_size, cluster.local_size, cluster.overheads, num_samples
+        for other, workload, strategy, program in MADE:
+            if other == of and strategy == self.strategy and workload == self.workload:
+                return program
+        program = self.program_with(None)
+        MADE.append((of, self.workload, self.strategy, program))
+        return program
 
     def program_with(self, nominal: Nominal | None, start: Start = START) -> Program:
         """What the ranks do, made anew: by nominal times, or from another start than the first."""

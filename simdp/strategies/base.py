@@ -26,7 +26,7 @@ class Strategy(Spec):
     """Whether all devices are of one process, whose only model is on device 0."""
 
     player: ClassVar[str] = "together"
-    """Who plays it, a key of `simdp.engine.simulate.PLAYERS`."""
+    """Who plays it: all ranks ``together``, or a ``server``; see `simdp.engine.simulate.play`."""
 
     @abstractmethod
     def setup(self, facts: Facts) -> Ops:

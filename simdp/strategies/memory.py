@@ -12,7 +12,6 @@ from simdp.cluster.allocators import Allocator
 from simdp.steps.partition import Partition
 from simdp.steps.program import Program
 from simdp.strategies.base import Strategy
-from simdp.strategies.data_parallel import BUFFER_NBYTES
 from simdp.workload import Workload
 from simdp.workload.lifetimes import lifetimes
 from simdp.workload.optimizers import Optimizer
@@ -126,6 +125,8 @@ def host_memory_needed(
     has_server = strategy.player == "server"  # its workers are served one after the other
     passing = max(_host_passing(workload, world_size, cores, has_server), compared)
     if strategy.one_process and workload.mode == "training":
+        from simdp.strategies.data_parallel import BUFFER_NBYTES
+
         # Every forward broadcasts the weights, piece by piece, to those that have samples.
         active = max(1, sum(size > 0 for size in largest_microbatches(workload, world_size)))
         passing += active * min(whole / world_size, BUFFER_NBYTES)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import simdp
 from simdp.engine import threads
+from simdp.engine.clocks.clock import Fabric
 from simdp.engine.simulate import simulate
 from simdp.results.metrics import scaling_efficiency
 from simdp.results.result import Result, Study
@@ -14,7 +15,13 @@ from simdp.scenario import Scenario
 Progress = Callable[[int, int], None]
 
 
-def sweep(scenario: Scenario, *, processes: int = 1, progress: Progress | None = None) -> Study:
+def sweep(
+    scenario: Scenario,
+    *,
+    processes: int = 1,
+    fabric: Fabric = "auto",
+    progress: Progress | None = None,
+) -> Study:
     """Simulate every point of a scenario's sweep; one point if it has none.
 
     Parameters
@@ -23,6 +30,8 @@ def sweep(scenario: Scenario, *, processes: int = 1, progress: Progress | None =
         With or without a sweep.
     processes : int
         How many processes share the points; the results are the same for any number.
+    fabric : {"auto", "event", "vector"}
+        As for `simulate`.
     progress : callable, optional
         Called with the number of a point, from 0, and of its finished steps; in one process only.
 
@@ -40,10 +49,11 @@ def sweep(scenario: Scenario, *, processes: int = 1, progress: Progress | None =
     if processes < 1:
         raise ValueError(f"processes must be >= 1, got {processes}")
     points = scenario.points()
-    jobs = [(point, number == len(points) - 1) for number, (_, point) in enumerate(points)]
+    last = len(points) - 1
+    jobs = [(point, number == last, fabric) for number, (_, point) in enumerate(points)]
     if len(points) == 1 and not scenario.sweep:
         step = (lambda done: progress(0, done)) if progress else None
-        results = [simulate(points[0][1], progress=step)]
+        results = [simulate(points[0][1], fabric=fabric, progress=step, keep_trace=True)]
     elif processes == 1:
         results = [_play(*job, number, progress) for number, job in enumerate(jobs)]
     else:
@@ -63,10 +73,14 @@ def sweep(scenario: Scenario, *, processes: int = 1, progress: Progress | None =
 
 
 def _play(
-    point: Scenario, keep_trace: bool, number: int = 0, progress: Progress | None = None
+    point: Scenario,
+    keep_trace: bool,
+    fabric: Fabric,
+    number: int = 0,
+    progress: Progress | None = None,
 ) -> Result:
     step = (lambda done: progress(number, done)) if progress else None
-    result = simulate(point, progress=step)
+    result = simulate(point, fabric=fabric, progress=step, keep_trace=keep_trace)
     result.replicas = None
     if not keep_trace:
         result.trace = None

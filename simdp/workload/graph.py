@@ -126,6 +126,8 @@ class Graph:
         ShapeError
             If layers do not chain; says which one.
         """
+        if tuple(inputs) in self._known_shapes:
+            return list(self._known_shapes[tuple(inputs)])
         found = list(inputs)
         for call in self.calls:
             given = [found[value] for value in call.inputs]
@@ -133,7 +135,12 @@ class Graph:
                 found.append(call.layer.output_shape(*given))
             except ShapeError as error:
                 raise ShapeError(f"{call.layer.name or call.layer.kind}: {error}") from None
-        return found
+        self._known_shapes[tuple(inputs)] = found
+        return list(found)
+
+    @cached_property
+    def _known_shapes(self) -> dict[tuple[Shape, ...], list[Shape]]:
+        return {}
 
 
 class GraphBuilder:

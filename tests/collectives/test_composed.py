@@ -1,5 +1,6 @@
 """Algorithms on levels: who ends with which piece, their bytes, and their closed forms."""
 
+import closed_forms
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -8,7 +9,7 @@ from pydantic import ValidationError
 from small_networks import DEVICE, durations
 
 from simdp.cluster import Cluster
-from simdp.collectives import FAMILIES, Layout, closed_forms
+from simdp.collectives import FAMILIES, Layout
 from simdp.collectives.hierarchical import (
     HierarchicalAllReduce,
     HierarchicalAllToAll,
@@ -338,11 +339,29 @@ def test_a_slice_is_cut_by_its_own_size(slices, nbytes):
     trees = FAMILIES["all_reduce"]["double_binary_tree"](slices=slices, chunk_size="500 kB")
     each = -(-nbytes / slices / 2 // 500e3)  # of each tree
     assert trees.plan(8, nbytes).num_chunks == slices * 2 * each
-    levels = FAMILIES["broadcast"]["hierarchical"](
-        slices=slices,
-        inner={"kind": "tree", "chunk_size": "500 kB"},
-        outer={"kind": "tree", "chunk_size": "500 kB"},
-    )
-    chunk = nbytes / levels.plan(Layout(8, 4), nbytes).num_chunks
-    assert chunk <= 500e3
-    assert chunk > 250e3 or nbytes / slices <= 500e3
+
+
+PIPELINED = {"kind": "tree", "chunk_size": "500 kB"}
+
+
+@pytest.mark.parametrize("slices", [1, 3])
+@pytest.mark.parametrize(
+    ("family", "members"),
+    [
+        ("all_reduce", {"outer": PIPELINED}),
+        ("broadcast", {"inner": PIPELINED, "outer": PIPELINED}),
+        ("reduce", {"inner": PIPELINED, "outer": PIPELINED}),
+        ("all_reduce", {"inner": {"kind": "nvls", "chunk_size": "500 kB"}, "outer": PIPELINED}),
+    ],
+    ids=str,
+)
+def test_every_level_cuts_what_it_is_given(family, members, slices):
+    """An outer level gets a part of the buffer, and cuts no finer than that takes."""
+    where = Layout(8, 4, inside=(4, 4, 4, 4, -1))
+    algorithm, nbytes = FAMILIES[family]["hierarchical"](slices=slices, **members), 48e6
+    plan = algorithm.plan(where, nbytes)
+    for part in plan.everything:
+        chunk = nbytes / plan.num_chunks * len(part.spread)
+        if part.plan.order != "ring":
+            assert 125e3 < chunk <= 500e3
+            assert chunk > 250e3 or part.plan.num_switches  # of nvls, a rank's piece of a chunk

@@ -1,11 +1,12 @@
 """Switches that add: what they get and give, their closed forms, and where there are none."""
 
+import closed_forms
 import numpy as np
 import pytest
 from small_networks import DEVICE, durations
 
 from simdp.cluster import Cluster
-from simdp.collectives import FAMILIES, Layout, closed_forms
+from simdp.collectives import FAMILIES, Layout
 from simdp.collectives.hierarchical import HierarchicalAllReduce
 from simdp.collectives.nvls import NvlsAllReduce
 from simdp.collectives.plans.ledger import prove

@@ -5,6 +5,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from closed_forms import ring_all_reduce_time
 from msccl_examples import (
     EXAMPLES,
     algorithm,
@@ -20,7 +21,6 @@ from msccl_examples import (
 from small_networks import cluster, durations
 
 from simdp.collectives import FAMILIES, Collectives, Layout
-from simdp.collectives.closed_forms import ring_all_reduce_time
 from simdp.collectives.hierarchical import HierarchicalAllReduce
 from simdp.collectives.plans.ledger import prove
 from simdp.collectives.ring import RingAllReduce

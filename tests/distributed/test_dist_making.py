@@ -81,37 +81,39 @@ def test_members_alone_may_make_a_group(run):
 
 def test_subgroups_cut_a_group_into_neighbours(run):
     def program(rank):
-        mine, everything = dist.new_subgroups(2)
-        whole, _ = dist.new_subgroups()  # the devices of a node
-        half, none = dist.new_subgroups(1, group=mine)[0], dist.GroupMember.NON_GROUP_MEMBER
-        return (
-            dist.get_process_group_ranks(mine),
-            everything.index(mine),
-            [group is none for group in everything],
-            dist.get_process_group_ranks(whole),
-            dist.get_process_group_ranks(half),
-        )
-
-    def all_alike(rank):
         mine, everything = dist.new_subgroups(group_size=2)
         total = np.full(1, float(rank))
         dist.all_reduce(total, group=mine)
+        of_a_node, _ = dist.new_subgroups()
+        by_hand, _ = dist.new_subgroups_by_enumeration([[3, 0], [1]])
         return (
             total[0],
             everything.index(mine),
-            dist.get_process_group_ranks(dist.new_subgroups()[0]),
-            dist.new_subgroups_by_enumeration([[3, 0], [1]])[0] is None,
-            len(everything),
+            [group is dist.GroupMember.NON_GROUP_MEMBER for group in everything],
+            dist.get_process_group_ranks(of_a_node),
+            by_hand and dist.get_process_group_ranks(by_hand),
         )
 
-    assert run(all_alike).values == [
-        (1.0, 0, [0, 1, 2, 3], False, 2),
-        (1.0, 0, [0, 1, 2, 3], False, 2),
-        (5.0, 1, [0, 1, 2, 3], True, 2),
-        (5.0, 1, [0, 1, 2, 3], False, 2),
+    first, everyone = [False, True], [0, 1, 2, 3]
+    assert run(program).values == [
+        (1.0, 0, first, everyone, [0, 3]),
+        (1.0, 0, first, everyone, [1]),
+        (5.0, 1, first[::-1], everyone, None),
+        (5.0, 1, first[::-1], everyone, [0, 3]),
     ]
-    with pytest.raises(ProgramError, match="differs: rank 0 calls new_subgroups"):
-        run(program)  # all ranks must cut the same group
+
+
+def test_all_ranks_must_cut_the_same_group(run):
+    def program(rank):
+        dist.new_subgroups(1, group=dist.new_subgroups(2)[0])
+
+    with pytest.raises(ProgramError) as caught:
+        run(program)
+    assert str(caught.value).split(": ", 1)[1] == (
+        "call 3 of group world differs: rank 0 calls new_subgroups([0], [1], backend=nccl), but "
+        "rank 2 calls new_subgroups([2], [3], backend=nccl); let all ranks of a group make the "
+        "same calls in the same order."
+    )
 
 
 def test_a_rank_that_misses_is_told_by_the_call_that_waits_for_it(run):

@@ -3,10 +3,10 @@
 from collections import Counter
 from pathlib import Path
 
+import closed_forms
 import pytest
 
 import simdp
-from simdp.collectives import closed_forms
 from simdp.engine.compression.kernels import orthonormal
 from simdp.results.memory import PARTS
 from simdp.scenario import checked

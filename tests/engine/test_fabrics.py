@@ -2,13 +2,14 @@
 
 from collections import defaultdict
 
+import closed_forms
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from simdp.cluster import Cluster
-from simdp.collectives import FAMILIES, closed_forms
+from simdp.collectives import FAMILIES
 from simdp.collectives.base import Plan, Round, even_offsets
 from simdp.collectives.naive import NaiveAllReduce
 from simdp.collectives.ring import (

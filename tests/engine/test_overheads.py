@@ -106,14 +106,22 @@ def test_a_collective_is_slower_beside_compute_and_at_full_speed_once_ranks_wait
     assert longer == pytest.approx(beside / 2, rel=1e-9)  # half of it was done at half the speed
 
 
-def test_slowdowns_are_refused_where_transfers_share_links():
-    one = scenario({"compute_slowdown": 0.03}, collectives={"all_reduce": "naive"}, topology="ring")
-    with pytest.raises(
-        ScenarioError,
-        match=r"cluster\.overheads\.compute_slowdown: cannot be charged transfer by transfer, and "
-        r"the link .* is shared; set it to 0, or let collectives\.cost be nccl or table\.",
-    ):
-        simdp.simulate(one)
+@pytest.mark.parametrize("all_reduce", ["ring", "naive"])
+def test_slowdowns_are_charged_where_transfers_share_links_as_where_they_do_not(all_reduce):
+    """Behind `naive` all ranks wait for one port; both tests above hold there as well."""
+    where = {"collectives": {"all_reduce": all_reduce}, "topology": "ring"}
+    plain, compute, collective = (
+        simdp.simulate(scenario(overheads, **where))
+        for overheads in ({}, {"compute_slowdown": 0.5}, {"collective_slowdown": 1.0})
+    )
+    assert all_reduce == "ring" or plain.network["why"].endswith("is shared")
+    spans = [s for s in plain.trace.spans if s.rank == 0 and s.step == 1]
+    first = min(s.start for s in spans if s.activity == "comm")
+    beside = max(s.end for s in spans if s.activity == "backward") - first
+    grown = compute.metrics["compute_s"] - plain.metrics["compute_s"]
+    assert grown == pytest.approx(0.5 * beside, rel=1e-9)
+    longer = collective.metrics["step_time_s"] - plain.metrics["step_time_s"]
+    assert longer == pytest.approx(beside / 2, rel=1e-9)
 
 
 def test_numbers_do_not_depend_on_overheads():

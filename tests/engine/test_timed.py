@@ -53,18 +53,16 @@ def test_a_collective_begins_when_the_last_rank_has_come_and_ends_everywhere_at_
         assert mine[0].end - begin == pytest.approx(seconds, rel=1e-9)
 
 
-def test_the_vectorised_fabric_plays_it_even_where_links_are_shared():
+def test_both_fabrics_play_it_even_where_links_are_shared():
     shared = {
         "inter_node": {"link": "ib-hdr", "topology": {"kind": "fat_tree", "oversubscription": 2}}
     }
-    found = simdp.simulate(scenario(cluster=shared))
-    assert found.network["fabric"] == "vector"
-    assert found.network["why"] == "collectives.cost tells how long collectives take"
-
-
-def test_the_event_fabric_has_nothing_to_play():
-    with pytest.raises(ValueError, match="fabric 'event' plays transfers"):
-        simdp.simulate(scenario(), fabric="event")
+    one = scenario(cluster=shared)
+    found, other = (simdp.simulate(one, fabric=fabric) for fabric in ("auto", "vector"))
+    assert found.network["fabric"] == "event"
+    assert found.network["why"].startswith("collectives.cost tells how long collectives take")
+    assert found.metrics["step_time_s"] == pytest.approx(other.metrics["step_time_s"], rel=1e-12)
+    assert found.metrics["wait_s"] == pytest.approx(other.metrics["wait_s"], rel=1e-12)
 
 
 def test_numbers_and_bytes_do_not_depend_on_the_cost():

@@ -185,7 +185,8 @@ def main():
             arrays = [[rank.get(key) for key in keys] for rank in ranks]
         found[f"w{world_size}"] = {"bits": dict(digests(arrays)), "calls": called}
     text = {"torch": torch.__version__, "by": Path(__file__).name, **found}
-    Path(__file__).with_suffix(".json").write_text(json.dumps(text, indent=0) + "\n")
+    lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in text.items())
+    Path(__file__).with_suffix(".json").write_text(f"{{\n{lines}\n}}\n")
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from simdp.engine.network import Network
 from simdp.engine.network.traffic import Traffic
 from simdp.engine.ops import Launch, Wait, Work
 from simdp.engine.slowdown import Slowdown
+from simdp.errors import ScenarioError
 from simdp.results.trace import TraceBuilder
 
 PARAMETERS = {
@@ -59,7 +60,7 @@ def test_jobs_packed_on_leaves_of_their_own_are_as_fast_as_alone_to_the_last_bit
     assert beside.metrics == alone.metrics
     assert list(beside.trace.spans) == list(alone.trace.spans)
     assert beside.network == alone.network
-    assert beside.network["why"] == "no link is shared"
+    assert beside.network["why"].startswith("no link is shared")
 
 
 def test_the_bottleneck_counts_what_a_neighbour_sends_over_it(played):
@@ -114,7 +115,7 @@ def test_neighbours_of_another_size_slow_a_job_down_where_they_cross_its_trunk(
     alone, beside = played(), played(neighbours=[job(world_size)], placement="interleaved")
     ratio = beside.metrics["step_time_s"] / alone.metrics["step_time_s"]
     assert ratio == pytest.approx(2 if is_met else 1)
-    assert (beside.network["fabric"] == "event") == is_met
+    assert ("with a neighbour" in beside.network["why"]) == is_met
 
 
 @pytest.mark.parametrize("num_params", [1, 100_000_000])
@@ -135,7 +136,8 @@ def test_a_neighbour_may_be_much_shorter_or_much_longer_than_the_job(played, num
 def test_packed_jobs_of_two_nodes_never_meet(played, topology):
     """Behind a switch every card has a port; between neighbours on a ring the way is theirs."""
     where = nodes(topology, per_node=1, world_size=2)
-    assert played(where, neighbours=[job(2)] * 2).network["why"] == "no link is shared"
+    why = played(where, neighbours=[job(2)] * 2).network["why"]
+    assert why.startswith("no link is shared")
 
 
 def test_who_is_slowed_by_a_neighbours_neighbour_plays_with_both():
@@ -155,7 +157,7 @@ def test_who_is_slowed_by_a_neighbours_neighbour_plays_with_both():
     assert clock.why.endswith("is shared with a neighbour")
     asked = clock_for(routed(0, 2), [pair], slowdown, TraceBuilder(), "event", others=others)
     assert list(asked.others) == [others[1], others[2]]
-    with pytest.raises(ValueError, match="fabric 'vector' is not exact here: the link from rank"):
+    with pytest.raises(ScenarioError, match="fabric 'vector' is not exact here: the link"):
         clock_for(routed(0, 2), [pair], slowdown, TraceBuilder(), "vector", others=others)
 
 
@@ -229,7 +231,7 @@ def test_a_job_of_one_rank_sends_nothing_and_slows_nobody_down(played, strategy)
     )
     assert first.network["fabric"] == second.network["fabric"] == "event"
     alone = played(where, neighbours=[idle], placement="interleaved")
-    assert alone.network["why"] == "no link is shared"
+    assert alone.network["why"].startswith("no link is shared")
     assert alone.metrics == played(where).metrics
 
 

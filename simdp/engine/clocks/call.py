@@ -1,4 +1,4 @@
-"""Call and Leg: one collective under way in the loop, and one part of it."""
+"""Call, Groups and Leg: one collective under way in the loop, who does it together, its parts."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import simpy
 
 from simdp.engine.clocks.dependencies import Dependencies
+from simdp.engine.clocks.pace import Pace
 from simdp.engine.ops import Launch
 
 
@@ -34,6 +35,55 @@ class Leg:
         self.end_of = [0.0] * len(needs.src) if record else []
 
 
+class Groups:
+    """The ranks that do a collective together, where somebody must know when all have come.
+
+    Parameters
+    ----------
+    op : Launch
+        The collective.
+    ranks : sequence of int
+        Who takes part; all together, unless the collective tells groups.
+    slow : float
+        The part by which a group that is complete takes longer, until all run free.
+    pace : callable
+        Makes a pace.
+    """
+
+    def __init__(
+        self, op: Launch, ranks: Sequence[int], slow: float, pace: Callable[[], Pace]
+    ) -> None:
+        self._members = [list(ranks)] if op.groups is None else op.groups.tolist()
+        self._of = {rank: group for group, several in enumerate(self._members) for rank in several}
+        self._missing = [len(several) for several in self._members]
+        self._slow, self._runs_free = 1.0 + slow, False
+        self._paces = [pace() for _ in self._members] if slow else []
+        self.num_waiting = 0
+
+    def come(self, rank: int) -> tuple[Sequence[int], Pace | None]:
+        """Let a rank come; return the ranks of its group, if that is complete, and their pace."""
+        group = self._of.get(rank)
+        if group is None:
+            return [rank], None
+        pace = self._paces[group] if self._paces else None
+        self._missing[group] -= 1
+        if self._missing[group]:
+            return (), pace
+        if pace is not None and not self._runs_free:
+            pace.change(self._slow)
+        return self._members[group], pace
+
+    def pace_of(self, vertex: int) -> Pace:
+        """The pace of what a rank, or a switch, sends; switches serve no groups but all ranks."""
+        return self._paces[self._of.get(vertex, 0)]
+
+    def run_free(self) -> None:
+        """Compute stands still from now on: nothing slows the collective down any more."""
+        self._runs_free = True
+        for pace in self._paces:
+            pace.change(1.0)
+
+
 class Call:
     """When each rank came and went.
 
@@ -45,6 +95,8 @@ class Call:
         Who takes part.
     needs : sequence of Dependencies
         Of the parts of its plan.
+    groups : Groups or None
+        Who does it together, if that matters.
     left : callable, optional
         Told of the call, of each rank that leaves it, and when [s].
 
@@ -59,15 +111,17 @@ class Call:
         op: Launch,
         ranks: Sequence[int],
         needs: Sequence[Dependencies],
+        groups: Groups | None = None,
         left: Callable[[Call, int, float], None] | None = None,
     ) -> None:
-        self.op, self.ranks, self._left_by = op, ranks, left
+        self.op, self.ranks, self.groups, self._left_by = op, ranks, groups, left
         chunk = op.nbytes / op.plan.num_chunks
-        parts = op.plan.everything
+        parts = op.plan.everything if needs else ()
         self.legs = [
             Leg(number, of_part, chunk * len(part.spread), op.record)
             for number, (part, of_part) in enumerate(zip(parts, needs, strict=True))
         ]
+        self._after = [len(part.after) for part in parts]
         self.followers = [
             [later for later, part in enumerate(parts) if number in part.after]
             for number in range(len(parts))
@@ -87,7 +141,7 @@ class Call:
     def come(self, rank: int, now: float) -> list[Leg]:
         """Let a rank enter; return the legs that it enters at once."""
         self.enter[rank] = now
-        self._unmet[rank] = [len(part.after) for part in self.op.plan.everything]
+        self._unmet[rank] = self._after.copy()
         self._left[rank] = len(self.legs)
         return [leg for leg, unmet in zip(self.legs, self._unmet[rank], strict=True) if not unmet]
 
@@ -119,7 +173,7 @@ class Call:
 
     def forget(self) -> None:
         """Drop what was needed while under way; the ends are still to be waited for."""
-        self.legs, self._unmet, self._left = [], {}, {}
+        self.legs, self.groups, self._unmet, self._left = [], None, {}, {}
 
     def reason(self, rank: int, ahead: Call) -> str:
         """Say what a rank waits for that cannot go on.

@@ -1,10 +1,11 @@
-"""Clocks: which fabric plays a run, decided from its plans before anything runs, and why."""
+"""Clocks: which fabric plays a run, decided before any time passes, and why."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from itertools import chain
+from typing import Literal, NamedTuple, get_args
 
 from simdp.cluster import Overheads
 from simdp.collectives import Plan
@@ -12,7 +13,7 @@ from simdp.engine.clocks.vector import VectorFabric
 from simdp.engine.network import Network
 from simdp.engine.network.sharing import Routed, common_link, shared_link
 from simdp.engine.network.traffic import Traffic
-from simdp.engine.ops import Op
+from simdp.engine.ops import Launch, Op
 from simdp.engine.slowdown import Slowdown
 from simdp.errors import ScenarioError
 from simdp.results.trace import TraceBuilder
@@ -20,6 +21,8 @@ from simdp.results.trace import TraceBuilder
 NO_OVERHEADS = Overheads()
 
 Fabric = Literal["auto", "event", "vector"]
+
+FABRICS = get_args(Fabric)
 
 Plans = Sequence[Plan] | Mapping[int, Sequence[Plan]]
 """Plans that a script may launch, by communication stream where there are several."""
@@ -29,6 +32,12 @@ FIXED_SHARES = "fixed-share vector"
 
 MAX_EVENT_TRANSFERS = 500_000
 """A collective of more transfers than these would keep the event fabric busy for ten seconds."""
+
+SMALL = 400_000
+"""Events of a run that the event fabric plays though it need not: about a second."""
+
+MAX_SMALL_RANKS = 1_000
+"""A run of more ranks is not small, however few its steps."""
 
 
 class OtherJob(NamedTuple):
@@ -46,6 +55,8 @@ class OtherJob(NamedTuple):
         Its run, again and again.
     traffic : Traffic
         Counts what the script launches.
+    overheads : Overheads
+        How its compute and collectives slow each other down.
     """
 
     network: Network
@@ -53,9 +64,10 @@ class OtherJob(NamedTuple):
     slowdown: Slowdown
     script: Iterator[Op]
     traffic: Traffic
+    overheads: Overheads = NO_OVERHEADS
 
 
-@dataclass(frozen=True)
+@dataclass
 class Clock:
     """A fabric, ready to play.
 
@@ -69,6 +81,8 @@ class Clock:
         As for `clock_for`.
     others : sequence of OtherJob
         Those of the other jobs that play beside it.
+    num_steps : int
+        Of the run, if its size decides between fabrics that are both exact; else 0.
     """
 
     fabric: str
@@ -79,20 +93,25 @@ class Clock:
     trace: TraceBuilder
     others: Sequence[OtherJob] = ()
     overheads: Overheads = NO_OVERHEADS
+    num_steps: int = 0
 
     def play(self, script: Iterable[Op]) -> None:
         """Charge the time of everything that a script yields."""
+        if self.num_steps:
+            script = self._sized(iter(script))
         if self.fabric == "event":
             from simdp.engine.clocks.event import EventFabric  # and SimPy with it
             from simdp.engine.clocks.job import Job
 
-            mine = Job(self.network, _by_stream(self.plans), self.slowdown, self.trace)
+            plans = _by_stream(self.plans)
+            mine = Job(self.network, plans, self.slowdown, self.trace, self.overheads)
             others = [
                 Job(
                     other.network,
                     _by_stream(other.plans),
                     other.slowdown,
                     TraceBuilder(keep=False),
+                    other.overheads,
                 )
                 for other in self.others
             ]
@@ -102,6 +121,30 @@ class Clock:
             fixed = self.fabric == FIXED_SHARES
             fabric = VectorFabric(self.network, self.slowdown, self.trace, fixed, self.overheads)
             fabric.play(iter(script))
+
+    def _sized(self, script: Iterator[Op]) -> Iterator[Op]:
+        """Choose by the size of a run, judging by its first steps; return all of its script."""
+        read, first, steady = list[Op](), 0, 0
+        for op in script:
+            read.append(op)
+            step = getattr(op, "step", 0)
+            if step > 1 or first + steady > SMALL:
+                break
+            count = _num_events(op, self.slowdown.world_size)
+            first, steady = (first, steady + count) if step == 1 else (first + count, steady)
+        total = first + steady * max(self.num_steps - 1, 1)
+        if total <= SMALL:
+            self.fabric, self.why = "event", f"{self.why}, and {total:,} events are few"
+        else:
+            self.why += f", and more than {SMALL:,} events are many"
+        return chain(read, script)
+
+
+def _num_events(op: Op, num_ranks: int) -> int:
+    """Count about what an operation costs the event fabric."""
+    if isinstance(op, Launch) and op.seconds is None:
+        return num_ranks + op.plan.num_transfers
+    return num_ranks
 
 
 def clock_for(
@@ -114,6 +157,7 @@ def clock_for(
     others: Sequence[OtherJob] = (),
     overheads: Overheads = NO_OVERHEADS,
     timed: bool = False,
+    num_steps: int = 0,
 ) -> Clock:
     """Choose the fabric of a run.
 
@@ -128,7 +172,8 @@ def clock_for(
     trace : TraceBuilder
         Takes the spans.
     asked : {"auto", "event", "vector"}
-        The vectorised fabric where it is exact, else the event fabric; or a certain one.
+        A certain fabric; or the event fabric where links are shared and for small runs, else the
+        vectorised one.
     most_transfers : callable, optional
         Counts those of the longest collective; left out, of the longest plan.
     others : sequence of OtherJob
@@ -137,31 +182,34 @@ def clock_for(
         How compute and collectives slow each other down.
     timed : bool
         Whether collectives bring their times, so that no transfer needs a link.
+    num_steps : int
+        Of the run; 0 stands for a run that is never small.
 
     Raises
     ------
-    ValueError
-        If ``"vector"`` would not be exact, or ``"event"`` is to play what has no transfers.
     ScenarioError
-        If compute and collectives slow each other down in a run that only the event fabric plays.
+        If ``"vector"`` would not be exact.
     """
+    met, shared = None, None
     if timed:
-        if asked == "event":
-            raise ValueError("fabric 'event' plays transfers, and collectives.cost brings times")
-        why = "collectives.cost tells how long collectives take"
-        return Clock("vector", why, network, plans, slowdown, trace, (), overheads)
-    link = _shared(network, _by_stream(plans))
-    met, others = _met((network, _all(plans)), others)
-    link = link if met is None else met
-    shared = None if link is None else network.cluster.link_name(link)
-    if asked == "vector" and shared:
-        raise ValueError(f"fabric 'vector' is not exact here: {shared} is shared; use 'event'")
-    longest = max((plan.num_transfers for plan in _all(plans)), default=0)
-    count = most_transfers or (lambda: longest)
-    fabric, why = _choice(asked, shared, met is not None, count)
-    if fabric == "event":
-        _refuse_slowdowns(overheads, why)
-    return Clock(fabric, why, network, plans, slowdown, trace, others, overheads)
+        plans, others = {}, ()
+    else:
+        link = _shared(network, _by_stream(plans))
+        met, others = _met((network, _all(plans)), others)
+        link = link if met is None else met
+        shared = None if link is None else network.cluster.link_name(link)
+    clock = Clock("vector", "as asked for", network, plans, slowdown, trace, others, overheads)
+    if asked == "event":
+        clock.fabric = "event"
+    elif shared is None:
+        if asked == "auto":
+            tells = "collectives.cost tells how long collectives take"
+            clock.why = tells if timed else "no link is shared"
+            clock.num_steps = num_steps if slowdown.world_size <= MAX_SMALL_RANKS else 0
+    else:
+        count = most_transfers or (lambda: max(plan.num_transfers for plan in _all(plans)))
+        clock.fabric, clock.why = _where_shared(asked, shared, met is not None, count)
+    return clock
 
 
 def _by_stream(plans: Plans) -> Mapping[int, Sequence[Plan]]:
@@ -185,14 +233,14 @@ def _shared(network: Network, streams: Mapping[int, Sequence[Plan]]) -> int | No
     return None
 
 
-def _choice(
-    asked: Fabric, shared: str | None, among_others: bool, count: Callable[[], int]
+def _where_shared(
+    asked: Fabric, shared: str, among_others: bool, count: Callable[[], int]
 ) -> tuple[str, str]:
-    """Choose between the fabrics for plans with transfers, and say why."""
-    if asked == "event":
-        return "event", "as asked for"
-    if shared is None:
-        return "vector", "no link is shared"
+    """Choose between the fabrics where transfers share a link, and say why."""
+    if asked == "vector":
+        raise ScenarioError(
+            [f"fabric 'vector' is not exact here: {shared} is shared; use 'event' or 'auto'."]
+        )
     if among_others:
         return "event", f"{shared} is shared with a neighbour"
     most = count()
@@ -200,17 +248,6 @@ def _choice(
         large = f"by a collective of {most:,} transfers"
         return FIXED_SHARES, f"{shared} is shared, {large}; fixed shares err by up to 20 %"
     return "event", f"{shared} is shared"
-
-
-def _refuse_slowdowns(overheads: Overheads, why: str) -> None:
-    for key in ("compute_slowdown", "collective_slowdown"):
-        if getattr(overheads, key):
-            raise ScenarioError(
-                [
-                    f"cluster.overheads.{key}: cannot be charged transfer by transfer, and "
-                    f"{why}; set it to 0, or let collectives.cost be nccl or table."
-                ]
-            )
 
 
 def _met(mine: Routed, others: Sequence[OtherJob]) -> tuple[int | None, list[OtherJob]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import tee
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from simdp.engine.clocks.call import Call
 from simdp.engine.clocks.job import Job
 from simdp.engine.clocks.links import Links
 from simdp.engine.clocks.loop import Loop
-from simdp.engine.clocks.tape import Tape
+from simdp.engine.clocks.pace import Pace
 from simdp.engine.clocks.transfers import Transfers
 from simdp.engine.clocks.vector import (
     feed,
@@ -44,17 +45,15 @@ class EventFabric:
             for stream, plans in job.plans.items():
                 for plan in plans:
                     self.transfers.lay(plan, job.network, (job, stream))
+            if job.overheads.compute_slowdown:
+                job.paces = [Pace(self.loop) for _ in range(job.world_size)]
         self.transfers.wires.find_owners()
 
     # Playing -----------------------------------------------------------------------------------
 
     def play(self, scripts: Sequence[Iterator[Op]]) -> None:
         """Play one script per job on every rank of it; it is asked for each operation once."""
-        each = []
-        for job, script in zip(self.jobs, scripts, strict=True):
-            tape = Tape(script)
-            each.append([tape.read() for _ in range(job.world_size)])
-        self.play_each(each)
+        self.play_each([tee(s, job.world_size) for job, s in zip(self.jobs, scripts, strict=True)])
 
     def play_each(self, scripts: Sequence[Sequence[Iterable[Op]]]) -> None:
         """Play a script of its own on each rank of each job, until the first job is done.
@@ -82,39 +81,25 @@ class EventFabric:
             raise DeadlockError(first.explain())
 
     def _run(self, job: Job, rank: int, script: Iterable[Op]) -> Generator[simpy.Event, Any, None]:
-        """One rank: its compute stream runs ahead of the event loop until it must wait."""
-        clock = 0.0
-        who = np.array([rank])
+        """One rank: a run of work is one timeout, after which it has to do with others again."""
+        clock, who, loop = 0.0, np.array([rank]), self.loop
         for op in script:
+            if clock > loop.now and (job.paces or isinstance(op, Launch | Wait | Meet)):
+                yield loop.until(clock)
             match op:
                 case Work():
                     seconds = op.seconds[rank : rank + 1]
+                    if job.paces and seconds[0]:
+                        there = yield job.paces[rank].timeout(float(seconds[0]))
+                        seconds = np.array([there - clock])
                     end = float(job.slowdown.finish(np.array([clock]), seconds, who)[0])
-                    job.trace.add_one(
-                        rank,
-                        op.step,
-                        COMPUTE_LANE,
-                        op.activity,
-                        op.name,
-                        clock,
-                        end,
-                        op.nbytes,
-                    )
+                    here = rank, op.step, COMPUTE_LANE, op.activity, op.name
+                    job.trace.add_one(*here, clock, end, op.nbytes)
                     clock = end
                 case Launch():
                     self._submit(job, rank, op, clock)
                 case Wait():
-                    for number in op.calls:
-                        call = job.calls.get(number)
-                        if call is None or rank not in call.ready:
-                            reason = f"rank {rank} waits for a collective that it never launched"
-                            raise DeadlockError([reason])
-                        end_of_rank = call.end.get(rank)
-                        if end_of_rank is None:
-                            job.blocked[rank] = call
-                            end_of_rank = yield call.done(self.loop, rank)
-                            del job.blocked[rank]
-                        clock = max(clock, end_of_rank)
+                    clock = yield from self._wait(job, rank, op, clock)
                 case Meet():
                     clock = yield self._meet(job, rank, op, clock)
                 case Feed():
@@ -122,6 +107,28 @@ class EventFabric:
                 case Hold():
                     nbytes = np.broadcast_to(op.nbytes, job.world_size)[rank : rank + 1]
                     job.trace.hold(who, op.step, op.part, np.array([clock]), nbytes)
+        if clock > loop.now:
+            yield loop.until(clock)
+
+    def _wait(
+        self, job: Job, rank: int, op: Wait, clock: float
+    ) -> Generator[simpy.Event, Any, float]:
+        """Let a rank wait for collectives; return when it goes on [s]."""
+        for number in op.calls:
+            call = job.calls.get(number)
+            if call is None or rank not in call.ready:
+                raise DeadlockError([f"rank {rank} waits for a collective that it never launched"])
+            if job.launched:
+                job.stand_still(rank, number)
+        for number in op.calls:
+            call = job.calls[number]
+            end = call.end.get(rank)
+            if end is None:
+                job.blocked[rank] = call
+                end = yield call.done(self.loop, rank)
+                del job.blocked[rank]
+            clock = max(clock, end)
+        return clock
 
     def _meet(self, job: Job, rank: int, op: Meet, clock: float) -> simpy.Event:
         """Note that a rank has come; the last one lets all go on at the latest clock."""
@@ -140,9 +147,11 @@ class EventFabric:
         """Queue a collective on one of the rank's communication streams."""
         if op.call not in job.calls:
             everyone, line = range(job.world_size), (job, op.stream)
-            job.calls[op.call] = self.transfers.call(
-                op, everyone, job.network, line, partial(self._finish, job)
-            )
+            left, slow = partial(self._finish, job), job.overheads.collective_slowdown
+            call = self.transfers.call(op, everyone, job.network, line, left, slow)
+            job.calls[op.call] = call
+            if slow:
+                job.launched.setdefault(op.stream, []).append(call)
         queue, call = job.queue(rank, op.stream), job.calls[op.call]
         ready += op.wait
         queue.append((call, ready))
@@ -159,10 +168,15 @@ class EventFabric:
                 job.held_back.setdefault((number, rank), []).append(stream)
                 return
             free = max(free, end_of_other)
-        self.loop.at(max(ready, free) + call.op.message, self.transfers.come, call, rank)
+        self.loop.at(max(ready, free) + call.op.message, self._enter, job, call, rank)
+
+    def _enter(self, job: Job, call: Call, rank: int, now: float) -> None:
+        job.slow_down(rank, 1)
+        self.transfers.come(call, rank, now)
 
     def _finish(self, job: Job, call: Call, rank: int, now: float) -> None:
         """Let a rank leave a collective: it is done with all its transfers."""
+        job.slow_down(rank, -1)
         stream = call.op.stream
         queue = job.queue(rank, stream)
         queue.popleft()

@@ -7,11 +7,13 @@ Max-min fairness: no flow can get more without taking from one that has no more 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
 from simdp.arrays import Bools, Floats, Ints
+from simdp.engine.clocks.pace import Pace
 
 SAME = 1e-12
 """Instants and rates closer than this fraction are the same."""
@@ -106,9 +108,10 @@ class Flows:
         self._links = np.zeros((1, 64), dtype=np.int64)
         self._left = np.empty(64)
         self._rate = np.zeros(64)
-        self._flows: list[tuple[int, Any, Ints]] = []  # number, token, links
+        self._flows: list[tuple[int, Any, Ints, Pace | None]] = []  # the first is a number
         self._joined = 0
-        self._joining: list[tuple[Ints, float, Any]] = []
+        self._joining: list[tuple[Ints, float, Any, Pace | None]] = []
+        self._any_pace = False
         self._updated, self._next_end = 0.0, np.inf
 
     def add_link(self, bandwidth: float) -> int:
@@ -121,9 +124,13 @@ class Flows:
         """Of a link [bytes/s]."""
         return self._bandwidth[position]
 
-    def join(self, links: Ints, nbytes: float, token: Any) -> None:
-        """Let a flow over links at some positions begin at the next `settle`."""
-        self._joining.append((links, nbytes, token))
+    def join(self, links: Ints, nbytes: float, token: Any, pace: Pace | None = None) -> None:
+        """Let a flow over links at some positions begin at the next `settle`.
+
+        One that is slowed down keeps its share of the links, and makes less of it.
+        """
+        self._joining.append((links, nbytes, token, pace))
+        self._any_pace = self._any_pace or pace is not None
 
     def settle(self, now: float, done: Callable[[Any], None]) -> float:
         """Bring all flows to an instant: end the finished, begin the new, share anew.
@@ -153,7 +160,10 @@ class Flows:
         if not n:
             self._next_end = np.inf
             return np.inf
-        rate = self._rate[:n] = self._rates(self._links[:, :n])
+        rate = self._rates(self._links[:, :n])
+        if self._any_pace:
+            rate = rate / [1.0 if flow[3] is None else flow[3].slow for flow in self._flows]
+        self._rate[:n] = rate
         self._next_end = now + float((self._left[:n] / rate).min())
         return self._next_end
 
@@ -172,7 +182,7 @@ class Flows:
             share[link] = bandwidth[link] / max(count[link], 1)
 
     def _drop(self, ended: Sequence[int], done: Callable[[Any], None]) -> None:
-        finished = sorted(self._flows[column] for column in ended)
+        finished = sorted((self._flows[column] for column in ended), key=itemgetter(0))
         for column in reversed(ended):
             self._recount(self._flows[column][2], -1)
             last = len(self._flows) - 1
@@ -181,7 +191,7 @@ class Flows:
             if column != last:
                 self._links[:, column] = self._links[:, last]
                 self._left[column], self._rate[column] = self._left[last], self._rate[last]
-        for _, token, _ in finished:
+        for _, token, *_ in finished:
             done(token)
 
     def _admit(self) -> None:
@@ -189,7 +199,7 @@ class Flows:
             self.capacity = np.array(self._bandwidth)
             self._nearly_full = self.capacity * (1 - SAME)
             self._share = self.capacity / np.maximum(self._count, 1)
-        for links, nbytes, token in self._joining:
+        for links, nbytes, token, pace in self._joining:
             n, length = len(self._flows), len(links)
             if n == len(self._left):
                 self._links = np.concatenate([self._links, np.zeros_like(self._links)], axis=1)
@@ -201,6 +211,6 @@ class Flows:
             self._links[:length, n], self._links[length:, n] = links, 0
             self._left[n] = nbytes
             self._recount(links, 1)
-            self._flows.append((self._joined, token, links))
+            self._flows.append((self._joined, token, links, pace))
             self._joined += 1
         self._joining.clear()

@@ -12,6 +12,7 @@ from simdp.arrays import Ints
 from simdp.cluster import Cluster
 from simdp.engine.clocks.flows import Flows
 from simdp.engine.clocks.loop import SHARES, Loop, Moment, call_back
+from simdp.engine.clocks.pace import Pace
 
 Route = Ints
 """Positions of the links that a flow uses; made by `Links.route`."""
@@ -73,15 +74,25 @@ class Links:
         self.join(route, nbytes, event.succeed)
         return event
 
-    def join(self, route: Route, nbytes: float, arrived: Arrived, *args: Any) -> None:
-        """Let bytes flow from now on, and call somebody when all are there; else as `flow`."""
+    def join(
+        self,
+        route: Route,
+        nbytes: float,
+        arrived: Arrived,
+        *args: Any,
+        pace: Pace | None = None,
+    ) -> None:
+        """Let bytes flow from now on, and call somebody when all are there; else as `flow`.
+
+        With a pace, which tells ``share_anew`` when it changes, they may be slowed down.
+        """
         if not nbytes or not len(route):  # nothing to send, or nowhere to go
             self.loop.at(self.loop.now, arrived, *args)
             return
-        self._flows.join(route, nbytes, (arrived, args))
-        self._share_soon()
+        self._flows.join(route, nbytes, (arrived, args), pace)
+        self.share_anew()
 
-    def _share_soon(self) -> None:
+    def share_anew(self) -> None:
         """Share links anew at this instant, once, after everything else that happens there."""
         if not self._is_due:
             self._is_due = True
@@ -100,4 +111,4 @@ class Links:
 
     def _one_ends(self, moment: simpy.Event) -> None:
         if moment is self._next_end:  # else the shares have changed since it was announced
-            self._share_soon()
+            self.share_anew()

@@ -116,13 +116,22 @@ class Streams:
         if not self._under_way:
             return seconds
         slow, now, left = 1 + self.of_compute, clock, seconds
-        for begin, end in self._under_way:
+        for begin, end in self._in_order():
             alone = np.clip(begin - now, 0.0, left)
             now, left = now + alone, left - alone
             beside = np.clip((end - now) / slow, 0.0, left)
             now, left = now + beside * slow, left - beside
         longer: Floats = now + left - clock
         return longer
+
+    def _in_order(self) -> Sequence[tuple[Floats, Floats]]:
+        """What is under way, on every rank in the order in which it begins there."""
+        if len({*self._free, *self._queues}) < 2:  # those of one stream follow each other
+            return self._under_way
+        begins, ends = (np.stack(column) for column in zip(*self._under_way, strict=True))
+        order = np.argsort(begins, axis=0, kind="stable")
+        sorts = (np.take_along_axis(column, order, axis=0) for column in (begins, ends))
+        return list(zip(*sorts, strict=True))
 
     def _placed(
         self,

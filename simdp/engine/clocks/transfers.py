@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 
 from simdp.collectives import Plan
-from simdp.engine.clocks.call import Call, Leg
+from simdp.engine.clocks.call import Call, Groups, Leg
 from simdp.engine.clocks.dependencies import Dependencies
 from simdp.engine.clocks.links import Links
 from simdp.engine.clocks.loop import Loop
+from simdp.engine.clocks.pace import Pace
 from simdp.engine.clocks.wires import Wires
 from simdp.engine.network import Network
 from simdp.engine.network.sharing import beside
@@ -47,6 +48,7 @@ class Transfers:
         network: Network,
         line: Hashable,
         left: Left | None = None,
+        slow: float = 0.0,
     ) -> Call:
         """Prepare a collective, which begins on each rank when that comes (`come`).
 
@@ -62,8 +64,16 @@ class Transfers:
             Collectives of one line follow each other on every rank.
         left : callable, optional
             Told of each rank that leaves it; others wait for `Call.done`.
+        slow : float
+            The part by which it takes longer from when all have come until `Groups.run_free`.
         """
-        return Call(op, ranks, self._dependencies(op.plan, network, line), left)
+        timed = op.seconds is not None
+        needs = [] if timed else self._dependencies(op.plan, network, line)
+        groups = Groups(op, ranks, slow, self._pace) if timed or slow else None
+        return Call(op, ranks, needs, groups, left)
+
+    def _pace(self) -> Pace:
+        return Pace(self.loop, self.links.share_anew)
 
     def _dependencies(self, plan: Plan, network: Network, line: Hashable) -> list[Dependencies]:
         if (line, plan) not in self._needs:
@@ -81,7 +91,22 @@ class Transfers:
 
     def come(self, call: Call, rank: int, now: float) -> None:
         """Let a rank begin with a collective, now."""
-        self._enter(call, call.come(rank, now), rank, now)
+        legs = call.come(rank, now)
+        if call.groups is not None:
+            complete, pace = call.groups.come(rank)
+            if call.op.seconds is not None:
+                self._time(call, complete, pace, now)
+                return
+        self._enter(call, legs, rank, now)
+
+    def _time(self, call: Call, ranks: Sequence[int], pace: Pace | None, now: float) -> None:
+        """Let ranks, if they are all of their group, be done when the collective's time is over."""
+        seconds = 0.0 if len(call.ranks) == 1 else call.op.seconds or 0.0
+        for rank in ranks:
+            if pace is None:
+                self.loop.at(now + seconds, call.finish, rank)
+            else:
+                pace.after(seconds, call.finish, rank)
 
     def _enter(self, call: Call, legs: list[Leg], rank: int, now: float) -> None:
         for leg in legs:
@@ -106,24 +131,30 @@ class Transfers:
         if leg.start_of:
             leg.start_of[i] = now
         connection = leg.needs.connection[i]
-        alpha = wires.alpha[connection]
+        seconds = wires.alpha[connection]
+        following = self._flow
         if wires.own[connection]:
             nbytes = leg.chunk_nbytes * leg.needs.count[i]
-            end = now + (alpha + nbytes / wires.bandwidth[connection])
-            self.loop.at(end, self._arrive, where, i)
-        elif alpha:
-            self.loop.at(now + alpha, self._flow, where, i)
+            seconds += nbytes / wires.bandwidth[connection]
+            following = self._arrive
+        if where[0].groups is not None:
+            where[0].groups.pace_of(leg.needs.src[i]).after(seconds, following, where, i)
+        elif seconds:
+            self.loop.at(now + seconds, following, where, i)
         else:
-            self._flow(where, i, now)
+            following(where, i, now)
 
     def _flow(self, where: Where, i: int, now: float) -> None:
         """Let a transfer's bytes flow over links that others may use, after its latency."""
-        leg = where[1]
+        (call, leg), pace = where, None
         nbytes = leg.chunk_nbytes * leg.needs.count[i]
         if nbytes == 0:
             self._arrive(where, i, now)
             return
-        self.links.join(self.wires.route[leg.needs.connection[i]], nbytes, self._arrive, where, i)
+        if call.groups is not None:
+            pace = call.groups.pace_of(leg.needs.src[i])
+        route = self.wires.route[leg.needs.connection[i]]
+        self.links.join(route, nbytes, self._arrive, where, i, pace=pace)
 
     def _arrive(self, where: Where, i: int, now: float) -> None:
         """A transfer is done: free its connection, and pass on what it brought."""

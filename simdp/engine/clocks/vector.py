@@ -19,7 +19,7 @@ from simdp.engine.clocks.recurrences import Pace, Recorder
 from simdp.engine.clocks.streams import Streams
 from simdp.engine.network import Connections, Network
 from simdp.engine.network.lockstep import REPEATING, Lockstep
-from simdp.engine.ops import Feed, Hold, Launch, Meet, Op, Wait, Work
+from simdp.engine.ops import Feed, Hold, Launch, Meet, Op, Stretch, Wait, Work
 from simdp.engine.slowdown import Slowdown
 from simdp.results.trace import (
     COMM_LANE,
@@ -78,8 +78,12 @@ class VectorFabric:
         ranks = np.arange(n)
         clock = np.zeros(n)
         streams = Streams(self.overheads, self._ends, partial(record_collective, self.trace))
-        for op in script if n <= FINE_RANKS else merged(script):
+        apart = bool(self.overheads.compute_slowdown) or self.slowdown.has_stops
+        script = script if n <= FINE_RANKS else merged(script)
+        for op in in_works(script) if apart else script:
             match op:
+                case Stretch():
+                    clock = self._stretch(op, ranks, clock)
                 case Work():
                     seconds = streams.stretched(clock, op.seconds)
                     end = self.slowdown.finish(clock, seconds, ranks)
@@ -106,6 +110,18 @@ class VectorFabric:
                     clock = feed(self.trace, op, clock, ranks)
                 case Hold():
                     self.trace.hold(ranks, op.step, op.part, clock, op.nbytes)
+
+    def _stretch(self, op: Stretch, ranks: Ints, clock: Floats) -> Floats:
+        """Charge work in one piece, as if it came bit by bit; work of one kind is one span."""
+        ends = np.add.accumulate(np.concatenate([clock[None], op.seconds]))
+        first, last = 0, len(op.activities)
+        for place, activity in enumerate(op.activities, 1):
+            if place == last or op.activities[place] != activity:
+                begin, end = ends[first], ends[place]
+                self.trace.add(ranks, op.step, COMPUTE_LANE, activity, "", begin, end)
+                first = place
+        found: Floats = ends[-1]
+        return found
 
     def _ends(self, op: Launch, begin: Floats) -> Floats:
         """When each rank is done with a collective that it is ready for at ``begin`` [s]."""
@@ -212,6 +228,12 @@ class VectorFabric:
             )
 
         return record
+
+
+def in_works(script: Iterator[Op]) -> Iterator[Op]:
+    """Take stretches of work apart again, where something may come between."""
+    for op in script:
+        yield from op.works() if isinstance(op, Stretch) else (op,)
 
 
 def merged(script: Iterator[Op]) -> Iterator[Op]:

@@ -254,5 +254,5 @@ def _around(src: Ints, dst: Ints) -> Ints:
         while len(visited) < n:
             visited.append(next_of[visited[-1]])
         order = np.array(visited)
-    assert len(np.unique(order)) == n, "a ring that does not pass every place once"
+    assert len(set(order.tolist())) == n, "a ring that does not pass every place once"
     return _in_order(order, np.roll(order, -1))

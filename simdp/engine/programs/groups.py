@@ -60,7 +60,7 @@ class Collective:
     ) -> None:
         self.number, self.asked, self.first = number, asked, first
         self.collective, self.op, self.root = collective, op, root
-        self.ready, self.enter, self.end = np.zeros(size), np.zeros(size), np.zeros(size)
+        self.ready, self.enter, self.end = ([0.0] * size for _ in range(3))  # instants, by place
         self.given = [NOTHING] * size
         self.handles: list[Handle | None] = [None] * size
         self.missing = self.outside = self.unfinished = size
@@ -104,7 +104,7 @@ class Group:
         self.place = {rank: place for place, rank in enumerate(ranks)}
         self._members = np.array(ranks)
         self._times, self._playing, self._records, self._finish = times, playing, records, finish
-        self._free = np.zeros(len(ranks))
+        self._free = [0.0] * len(ranks)
         self._issued = [0] * len(ranks)
         self._left = [0] * len(ranks)  # how many calls each place is through with
         self._queue: deque[Collective] = deque()  # those that are not over, in order
@@ -174,7 +174,7 @@ class Group:
         if call.collective is None or len(self.ranks) == 1:
             if not call.outside:
                 call.values = self._values(call, ALONE)
-                self._reached(call, range(len(self.ranks)), float(call.enter.max()))
+                self._reached(call, range(len(self.ranks)), max(call.enter))
             return
         call.waiting.append(place)
         course = call.course = call.course or self._course(call, place)
@@ -183,7 +183,7 @@ class Group:
         if not call.outside:
             call.values = self._values(call, course.served.plan)
         for each in call.waiting:
-            self._playing.enter(course, each, float(call.enter[each]))
+            self._playing.enter(course, each, call.enter[each])
         call.waiting.clear()
 
     def _course(self, call: Collective, place: int) -> Course | None:
@@ -229,7 +229,8 @@ class Group:
         sent = np.asarray(plan.sends_per_rank * (course.nbytes / plan.num_chunks), float)
         of_group = "" if self.name == "default" else f"group {self.name}: "
         name = f"{of_group}{call.asked.name} {call.number}"
-        self._records.call(self._members, name, call.ready, call.enter, call.end, sent)
+        ready, enter, end = (np.array(each) for each in (call.ready, call.enter, call.end))
+        self._records.call(self._members, name, ready, enter, end, sent)
 
     def _blockers(self, call: Collective) -> str:
         """Whom a call waits for: those who have not issued it, or what comes before it."""

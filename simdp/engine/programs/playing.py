@@ -3,9 +3,9 @@
 Messages and the transfers of collectives are flows over one network. A collective whose links
 nobody else uses while it is under way need not be played: where its plan has no link of two
 transfers at a time, the vectorised clock tells its ends as exactly, and sooner. Once somebody else
-comes to its links, its transfers are brought to that instant, and go on in the loop. What a formula
-or a table times has no transfers: it is one flow over all of its links at once, as fast as the
-narrowest of them.
+comes to its links, its transfers are brought to that instant, and go on in the loop. What has no
+transfers, since a formula or a table times it, or too many, is one flow over all of its links at
+once then, as fast as the narrowest of them.
 """
 
 from __future__ import annotations
@@ -57,11 +57,7 @@ class Course:
         self.done: dict[int, None] = {}
         self.ends: Floats | None = None  # of each place, if nothing comes between
         self.call: Call | None = None
-
-    @property
-    def size(self) -> int:
-        """Ranks of the group."""
-        return len(self.times.members)
+        self.size = len(times.members)
 
     def follows(self, other: Course) -> bool:
         """Whether it can be under way with another one, and never on a link at the same time."""
@@ -125,9 +121,7 @@ class Playing:
         arrived : callable
             Told when all of them are there [s].
         """
-        for stranger in self._strangers(way.links):
-            self._play(stranger)
-        self._users[way.links] += 1
+        self._claim(way.links)
         self.loop.at(self.loop.now + way.alpha, self._flow, way, nbytes, arrived)
 
     def _flow(self, way: Way, nbytes: float, arrived: Callable[[float], None], now: float) -> None:
@@ -165,40 +159,34 @@ class Playing:
             instants, which = np.unique(course.ends, return_inverse=True)
             for number, instant in enumerate(instants.tolist()):
                 self.loop.at(instant, self._as_told, course, np.flatnonzero(which == number))
-        elif course.served.seconds is not None:
-            self._hold(course, course.served.seconds)
+        elif course.served.as_one:
+            ends = course.times.ends(course.served, course.nbytes, enter)
+            self._hold(course, float(ends.max() - enter.max()))
         for early in course.early:
             self.loop.at(self.loop.now, self._through, course, early)
 
     def _begin(self, course: Course) -> None:
         """Claim the links of a collective; play it if somebody else is there."""
-        links = course.served.links
-        others = self._users[links]
-        if others.any():
-            strangers = self._strangers(links, course)
-            for other in self._courses:
-                if course.follows(other):
-                    others = others - _mark(other.served.links, len(self._users))[links]
-            course.alone = course.alone and not others.any()
-            for stranger in strangers:
-                self._play(stranger)
-        self._users[links] += 1
+        free = self._claim(course.served.links, course)
+        course.alone = course.alone and free
         self._courses.append(course)
-        if not course.alone and course.served.seconds is None:
+        if not course.alone and not course.served.as_one:
             course.call = self._prepared(course)
 
-    def _strangers(self, links: Ints, beside: Course | None = None) -> list[Course]:
-        """Collectives that are not played, and use some links on which something else begins."""
-        if not self._users[links].any():
-            return []
-        mark = _mark(links, len(self._users))
-        return [
-            course
-            for course in self._courses
-            if course.alone
-            and mark[course.served.links].any()
-            and not (beside is not None and beside.follows(course))
-        ]
+    def _claim(self, links: Ints, course: Course | None = None) -> bool:
+        """Claim links, for a collective or a message; tell whether nobody else needs them now.
+
+        Collectives that are not played so far are from now on, if they need any of them.
+        """
+        users = self._users[links]
+        for other in self._courses if users.any() else ():
+            common = np.isin(links, other.served.links)
+            if course is not None and course.follows(other):
+                users = users - common
+            elif other.alone and common.any():
+                self._play(other)
+        self._users[links] += 1
+        return not users.any()
 
     def _prepared(self, course: Course) -> Call:
         served, members = course.served, course.times.members
@@ -214,9 +202,9 @@ class Playing:
     def _play(self, course: Course) -> None:
         """Go on with a collective in the loop that was not played so far."""
         course.alone, now = False, self.loop.now
-        if course.served.seconds is not None:
-            assert course.ends is not None
-            self._hold(course, float(course.ends[0]) - now)
+        if course.served.as_one:
+            if course.ends is not None:
+                self._hold(course, max(float(course.ends.max()) - now, 0.0))
             return
         course.call = self._prepared(course)
         rehearsal = Rehearsal(self._transfers)
@@ -226,12 +214,12 @@ class Playing:
         rehearsal.hand_over(now)
 
     def _hold(self, course: Course, seconds: float) -> None:
-        """Let a collective without transfers hold its links, for so long if they are its own."""
+        """Let a collective hold its links as one flow, for so long if they are its own [s]."""
         _, bandwidth = self._network.cluster.link_figures(course.served.links)
         narrowest = float(bandwidth.min())
         route = self._links.route(course.served.links, narrowest)
-        everyone = np.arange(course.size)
-        self._links.join(route, seconds * narrowest, self._finish, course, everyone)
+        left = np.array([place for place in range(course.size) if place not in course.done])
+        self._links.join(route, seconds * narrowest, self._finish, course, left)
 
     def _as_told(self, course: Course, places: Ints, now: float) -> None:
         """Let places be done when the vectorised clock said so, if it still holds."""
@@ -292,10 +280,3 @@ class Rehearsal(Transfers):
             else:
                 left = (end - now) * wires.bandwidth[connection]
                 stage.links.join(wires.route[connection], left, stage._arrive, where, i)
-
-
-def _mark(links: Ints, num_links: int) -> Ints:
-    """One for each of these links, zero for all others."""
-    found = np.zeros(num_links, dtype=np.int64)
-    found[links] = 1
-    return found

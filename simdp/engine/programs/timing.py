@@ -39,6 +39,8 @@ class Served(NamedTuple):
         From when the last rank has come; None where the transfers tell [s].
     shared : bool
         Whether transfers share links among themselves.
+    as_one : bool
+        Whether there are no transfers to be played, or too many.
     """
 
     plan: Plan
@@ -46,6 +48,7 @@ class Served(NamedTuple):
     links: Ints
     seconds: float | None
     shared: bool
+    as_one: bool
 
 
 class GroupTimes:
@@ -110,10 +113,12 @@ class GroupTimes:
         if cost.timed and cost.problem_with(collective, self._wiring) is None:
             seconds = cost.seconds(collective, nbytes, self._wiring)
         shared = seconds is None and shared_link(network, [placed]) is not None
-        if shared and placed.num_transfers > MAX_EVENT_TRANSFERS:
+        too_many = placed.num_transfers > MAX_EVENT_TRANSFERS
+        if shared and too_many:
             together = np.zeros(self._cluster.world_size)
             seconds = float(self._clocks[True].times(placed, nbytes, together).max())
-        return Served(plan, placed, links[links >= 0], seconds, shared)
+        as_one = too_many or seconds is not None
+        return Served(plan, placed, links[links >= 0], seconds, shared, as_one)
 
     def follow(self, one: Served, other: Served) -> bool:
         """Whether two collectives, one after the other on each rank, meet on no link."""

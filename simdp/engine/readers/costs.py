@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from simdp.arrays import Floats
-from simdp.collectives import Plan
+from simdp.collectives import Plan as Transfers
 from simdp.collectives.copies import copies_from, copies_to
 from simdp.engine.compression.kernels import (
     Kernel,
@@ -24,22 +24,30 @@ from simdp.engine.compute.call_times import call_kernels
 from simdp.engine.compute.columns import Columns
 from simdp.engine.compute.roofline import Roofline
 from simdp.engine.launcher import Launcher
-from simdp.engine.ops import Feed, Meet, Wait, Work
+from simdp.engine.ops import Feed, Meet, Stretch, Wait, Work
 from simdp.engine.ops import Op as Played
 from simdp.engine.pipeline import Pipeline
 from simdp.engine.readers.footprints import Amount, Footprint
 from simdp.engine.readers.records import Stepping
 from simdp.engine.readers.shapes import Shapes
+from simdp.engine.rehearsal import Piece, Rehearsals, Rehearsed, piece
 from simdp.engine.samples import Samples
 from simdp.engine.slowdown import Slowdown
 from simdp.results.trace import SETUP
 from simdp.scenario import Scenario
 from simdp.steps import ops
-from simdp.steps.program import Program
+from simdp.steps.program import Plan, Program
 from simdp.workload.sampling import StepBatches
 
 Cost = Generator[Played, None, None]
 """What the clocks must play."""
+
+
+WORK_ALONE = frozenset(
+    {ops.Forward, ops.Backward, ops.Tail, ops.Copy, ops.Fill, ops.Take, ops.Split, ops.Join}
+    | {ops.Select, ops.AddSelected, ops.Done, ops.Hold, ops.Scale, ops.Open, ops.Release, ops.Free}
+)
+"""Operations that cost work at most, the same whenever they come."""
 
 
 class Costs:
@@ -63,6 +71,13 @@ class Costs:
         The data.
     footprint : Footprint
         What an update works on.
+    shapes : Shapes
+        Of the samples.
+
+    Attributes
+    ----------
+    rehearsals : Rehearsals
+        What is known of steps, of this run or of one that differs in its network.
     """
 
     def __init__(
@@ -93,6 +108,7 @@ class Costs:
             # Batches of one process go to one device.
             sharers = 1 if program.scatters else cluster.local_size
             self._pipeline = Pipeline(workload.input, n, sharers)
+        self.rehearsals = Rehearsals()
         self._step = SETUP
         self._batches = StepBatches([], np.zeros((0, n), dtype=np.int64))
         self._factors, self._owed = np.ones(n), np.zeros(n)
@@ -145,6 +161,46 @@ class Costs:
             return self._update(stepping)
         cost = self._of.get(type(op))
         return iter(()) if cost is None else cost(op)  # type: ignore[return-value]
+
+    def rehearsed(self, plan: Plan) -> Rehearsed:
+        """A plan of the current step with its work in pieces, from before or read now."""
+        known, micro = self.rehearsals, self._batches.micro
+        shapes = [self._samples.shapes(parts) for parts in micro]
+        key = (
+            plan,
+            self._batches.sizes.tobytes(),
+            tuple((tuple(found), which.tobytes()) for found, which in shapes),
+        )
+        found = known.find(key)
+        if found is None:
+            found = self._rehearse(plan)
+            known.keep(key, found)
+        return found
+
+    def _rehearse(self, plan: Plan) -> Rehearsed:
+        factors, owed = self._factors, self._owed
+        self._factors, self._owed = np.ones(self._world_size), np.zeros(self._world_size)
+        found: Rehearsed = []
+        works: list[Work] = []
+        for op in (*plan, None):
+            cost = list(self.read(op, None)) if op is not None and type(op) in WORK_ALONE else None
+            if cost is not None:
+                works += cost  # type: ignore[arg-type]  # these are work alone
+                continue
+            if works:
+                found.append(piece(works))
+                works = []
+            if op is not None:
+                found.append(op)
+        self._factors, self._owed = factors, owed
+        return found
+
+    def charged(self, part: Piece) -> Stretch:
+        """What a piece of work takes in the current step."""
+        stretch = part.charged(self._step, self._factors, self._owed)
+        if part.first >= 0:
+            self._owed = np.zeros(self._world_size)
+        return stretch
 
     # Compute -------------------------------------------------------------------------------------
 
@@ -208,13 +264,12 @@ class Costs:
         yield self._work("backward", op.call, self._seconds("tail", op.micro))
 
     def _update(self, stepping: Stepping) -> Cost:
-        scaled, moved, launches = self._per_update
+        scaled, moved, launches = self.rehearsals.update(self._per_update)
         if np.any(scaled):
             yield self._update_work("gradients", scaled, stepping.active)
         if np.any(moved) and stepping.taken.any():
             yield self._update_work("optimizer", moved, stepping.taken, launches)
 
-    @cached_property
     def _per_update(self) -> tuple[Amount, Amount, Amount]:
         """Bytes that scaling and the optimizer move, and kernels that the optimizer launches."""
         kept = self._footprint
@@ -380,7 +435,7 @@ class Costs:
 
     # One process ---------------------------------------------------------------------------------
 
-    def _copies(self, plan: Plan, nbytes: float, label: str) -> Cost:
+    def _copies(self, plan: Transfers, nbytes: float, label: str) -> Cost:
         """Copy between devices, and wait for it."""
         if plan.num_transfers:
             launch = self._launcher.copy(self._step, plan, nbytes, label)

@@ -46,6 +46,8 @@ class Memory:
     ----------
     ledger : Ledger
         What every rank keeps, and has kept at its peak.
+    observed_steps : int
+        In how many steps memory is accounted for.
     """
 
     def __init__(self, scenario: Scenario, program: Program, shapes: Shapes) -> None:
@@ -55,6 +57,7 @@ class Memory:
         self.footprint = footprint_of(scenario, program.facts, program.partition)
         self._one_process = scenario.strategy.one_process
         self._is_root = np.arange(self._world_size) == 0
+        self.observed_steps = OBSERVED_STEPS
         self._step = SETUP
         self._batches = StepBatches([], np.zeros((0, self._world_size), dtype=np.int64))
         self._has_gradient: set[str] = set()
@@ -101,7 +104,7 @@ class Memory:
     @property
     def is_observed(self) -> bool:
         """Whether memory is accounted for in the current step."""
-        return self._step < OBSERVED_STEPS
+        return self._step < self.observed_steps
 
     def before(self, op: ops.Op) -> Taken:
         """What is taken as an operation begins."""

@@ -28,7 +28,7 @@ from simdp.scenario import Scenario
 def play_with_server(
     scenario: Scenario,
     trace: TraceBuilder,
-    fabric: Fabric = "auto",
+    fabric: Fabric | None = None,
     progress: Callable[[int], None] | None = None,
     times: Times | None = None,
     segment: Segment = WHOLE,
@@ -37,13 +37,14 @@ def play_with_server(
 
     Raises
     ------
-    ValueError
-        If ``fabric="vector"``.
     ScenarioError
-        If it is to go on on another cluster, where the order of messages would be another one.
+        If ``fabric="vector"``; or it is to go on on another cluster, where the order of messages
+        would be another one.
     """
     if fabric == "vector":
-        raise ValueError("fabric 'vector' plays no messages to a server; use 'auto' or 'event'")
+        raise ScenarioError(
+            ["fabric 'vector' plays no messages to a server; use 'event' or 'auto'."]
+        )
     if segment.past is not None and not segment.goes_on:
         raise ScenarioError(
             [

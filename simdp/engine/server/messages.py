@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Generator, Iterator
+from typing import Any
 
 import numpy as np
+import simpy
 
 from simdp.collectives import Part, Plan, Round
 from simdp.collectives.plans.plan import even_offsets
@@ -14,7 +15,6 @@ from simdp.engine.clocks.loop import Loop, turn_of
 from simdp.engine.clocks.wires import Wires
 from simdp.engine.network import Network
 from simdp.engine.network.traffic import Traffic
-from simdp.engine.server.updates import Action
 
 
 def _one_transfer() -> Iterator[Round]:
@@ -38,7 +38,7 @@ class Messages:
     Parameters
     ----------
     loop : Loop
-        Where they arrive.
+        Where workers wait for them.
     network : Network
         Routes.
     server, world_size : int
@@ -61,20 +61,21 @@ class Messages:
         self._loop, self._traffic, self._before = loop, traffic, before
         others = [rank for rank in range(world_size) if rank != server]
         pairs = [(r, server) for r in others] + [(server, r) for r in others]
-        self._plans = [message(src, dst, world_size) for src, dst in pairs]
-        self._number = {pair: number for number, pair in enumerate(pairs)}
+        self._plans = {pair: message(*pair, world_size) for pair in pairs}
         self._links = Links(loop, network.cluster)
         self._wires = Wires(self._links)
         self._wire = {
             pair: self._wires.lay(pair, network, plan.everything[0], world_size)[*pair, 0]
-            for pair, plan in zip(pairs, self._plans, strict=True)
+            for pair, plan in self._plans.items()
         }
         self._wires.find_owners()
 
-    def send(
-        self, src: int, dst: int, step: int, nbytes: float, now: float, arrived: Action
-    ) -> None:
-        """Send a message now; it arrives at once where both ends are one device's.
+    def carry(
+        self, src: int, dst: int, step: int, nbytes: float
+    ) -> Generator[simpy.Event, Any, float]:
+        """Let a process wait for a message that is sent now; return when it is there [s].
+
+        That is at once where both ends are one device's.
 
         Parameters
         ----------
@@ -84,26 +85,18 @@ class Messages:
             To which it belongs.
         nbytes : float
             Its size [bytes].
-        now : float
-            When [s].
-        arrived : callable
-            Called when all of it is there, with that instant.
         """
+        loop, turn = self._loop, turn_of(src)
+        now = loop.now
         if src == dst:
-            self._loop.in_turn(now, turn_of(src), arrived)
-            return
-        wire, turn = self._wire[src, dst], turn_of(src)
-        done = partial(self._count, self._plans[self._number[src, dst]], step, nbytes, arrived)
+            return float((yield loop.until(now, turn)))
+        wire, plan = self._wire[src, dst], self._plans[src, dst]
         begin = now + self._before + self._wires.alpha[wire]
         if self._wires.own[wire] or not nbytes:
-            self._loop.in_turn(begin + nbytes / self._wires.bandwidth[wire], turn, done)
+            end = yield loop.until(begin + nbytes / self._wires.bandwidth[wire], turn)
         else:
-            self._loop.in_turn(begin, turn, partial(self._flow, wire, nbytes, done))
-
-    def _count(self, plan: Plan, step: int, nbytes: float, arrived: Action, now: float) -> None:
-        key = (step, plan)
-        self._traffic.launched[key] = self._traffic.launched.get(key, 0.0) + nbytes
-        arrived(now)
-
-    def _flow(self, wire: int, nbytes: float, done: Action, now: float) -> None:
-        self._links.join(self._wires.route[wire], nbytes, done)
+            yield loop.until(begin, turn)
+            end = yield self._links.flow(self._wires.route[wire], nbytes)
+        launched = self._traffic.launched
+        launched[step, plan] = launched.get((step, plan), 0.0) + nbytes
+        return float(end)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
 
 import numpy as np
+import simpy
 
 from simdp.engine.clocks.loop import LAST, Loop, turn_of
 from simdp.engine.clocks.vector import record_meeting
@@ -138,10 +139,13 @@ class ServerRun:
         worker = self.workers[rank]
         worker.step, worker.batches = step, self._tapes.batches(step)
         self.deeds.begun += 1
-        done = worker.play(self._tapes.tape(step), now, self._run.slowdown, self._holdings)
-        self._loop.in_turn(done, turn_of(rank), self._push, worker)
+        self._loop.process(self._work(worker, now))
 
-    def _push(self, worker: Worker, now: float) -> None:
+    def _work(self, worker: Worker, now: float) -> Generator[simpy.Event, Any, None]:
+        """A worker computes a gradient, and pushes it."""
+        tape = self._tapes.tape(worker.step)
+        done = worker.play(tape, now, self._run.slowdown, self._holdings)
+        now = yield self._loop.until(done, turn_of(worker.rank))
         worker.record(self._trace)
         worker.pushing = now
         if self._learning is not None:
@@ -149,11 +153,8 @@ class ServerRun:
             worker.lost = self._learning.compute(worker.rank, worker.step, worker.batches)
         if worker.rank != self.server:
             self._keep_message(worker, 1, now)
-        arrived = partial(self._arrived, worker)
         nbytes = self._gradient_nbytes
-        self._messages.send(worker.rank, self.server, worker.step, nbytes, now, arrived)
-
-    def _arrived(self, worker: Worker, now: float) -> None:
+        now = yield from self._messages.carry(worker.rank, self.server, worker.step, nbytes)
         if worker.rank != self.server:
             worker.pushed(self._trace, now, self._gradient_nbytes)
             self._give_gradient(worker, now)
@@ -178,10 +179,12 @@ class ServerRun:
         self._pulling += 1
         if rank != self.server:
             self._sent[worker.step] = self._sent.get(worker.step, 0.0) + self._weight_nbytes
-        pulled = partial(self._pulled, worker, now)
-        self._messages.send(self.server, rank, worker.step, self._weight_nbytes, now, pulled)
+        self._loop.process(self._pull(worker, now))
 
-    def _pulled(self, worker: Worker, since: float, now: float) -> None:
+    def _pull(self, worker: Worker, since: float) -> Generator[simpy.Event, Any, None]:
+        """A worker gets the newest weights."""
+        nbytes = self._weight_nbytes
+        now = yield from self._messages.carry(self.server, worker.rank, worker.step, nbytes)
         self._pulling -= 1
         worker.communicated(self._trace, "comm", "pull", since, now)
         if worker.rank == self.server:

@@ -8,21 +8,20 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from simdp.spec import one_of
+from simdp.spec import Family, one_of
 from simdp.strategies.comm_hooks.base import CommHook, Sent
-from simdp.strategies.comm_hooks.bf16 import Bf16
-from simdp.strategies.comm_hooks.fp16 import Fp16
 from simdp.strategies.comm_hooks.none import NoHook
-from simdp.strategies.comm_hooks.power_sgd import PowerSGD
-from simdp.strategies.comm_hooks.top_k import TopK
 
-COMM_HOOKS: dict[str, type[CommHook]] = {
-    "bf16": Bf16,
-    "fp16": Fp16,
-    "none": NoHook,
-    "power_sgd": PowerSGD,
-    "top_k": TopK,
-}
+COMM_HOOKS: Family[CommHook] = Family(
+    __name__,
+    {
+        "bf16": "Bf16",
+        "fp16": "Fp16",
+        "none": "NoHook",
+        "power_sgd": "PowerSGD",
+        "top_k": "TopK",
+    },
+)
 AnyCommHook = Annotated[CommHook, one_of("comm_hook", COMM_HOOKS)]
 
 __all__ = ["COMM_HOOKS", "AnyCommHook", "CommHook", "NoHook", "Sent"]

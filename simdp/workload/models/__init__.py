@@ -30,7 +30,7 @@ MODELS: Family[Model] = Family(
     },
 )
 PRESETS = Catalogue(Path(__file__).parent / "presets")
-MODEL = one_of("model", MODELS, presets=PRESETS)
+MODEL = one_of("model", MODELS, presets=PRESETS, shared=True)
 AnyModel = Annotated[Model, MODEL]
 
 __all__ = ["MODEL", "MODELS", "PRESETS", "AnyModel", "Model"]

@@ -3,8 +3,8 @@
 from math import inf
 
 import pytest
+from closed_forms import ring_all_reduce_time
 
-from simdp.collectives.closed_forms import ring_all_reduce_time
 from simdp.collectives.costs import Wiring
 from simdp.collectives.costs.ways import WAYS, Way
 

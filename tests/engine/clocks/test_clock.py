@@ -61,7 +61,7 @@ def test_a_certain_clock_may_be_asked_for():
     assert (clock.fabric, clock.why) == ("event", "as asked for")
     assert chosen(where, [plan], asked="vector").fabric == "vector"
     shares = FAMILIES["all_reduce"]["direct"]().plan(4, 1e6)
-    with pytest.raises(ValueError, match=r"fabric 'vector' is not exact here: the link from .* is"):
+    with pytest.raises(ScenarioError, match=r"fabric 'vector' is not exact here: the link from"):
         chosen(where, [shares], asked="vector")
 
 
@@ -101,6 +101,66 @@ def test_a_run_without_collectives_plays_on_either_clock(load):
     runs = [simdp.simulate(load(**common), fabric=fabric) for fabric in ("event", "vector")]
     assert runs[0].metrics == runs[1].metrics
     assert runs[0].network["num_links_used"] == 0
+
+
+# The size of a run ------------------------------------------------------------------------------
+
+
+def test_a_run_is_small_if_its_events_are_few(load, monkeypatch):
+    """Both clocks are exact there, and say the same."""
+    one = load(cluster=CLUSTER, workload=PARAMETERS, numerics=False)
+    small = simdp.simulate(one)
+    assert small.network["fabric"] == "event"
+    count = int(re.search(r"and ([\d,]+) events are few", small.network["why"])[1].replace(",", ""))
+    monkeypatch.setattr(clocks, "SMALL", count - 1)
+    large = simdp.simulate(one)
+    assert large.network["fabric"] == "vector"
+    assert large.network["why"] == f"no link is shared, and more than {count - 1:,} events are many"
+    for name, value in small.metrics.items():
+        if name.endswith("_s"):
+            assert large.metrics[name] == pytest.approx(value, rel=1e-12), name
+
+
+def test_what_a_long_run_costs_is_told_from_its_first_steps(load):
+    """Every further step has as many events as the second one, and is not read for it."""
+    counts = []
+    for steps in (20, 40, 200):
+        workload = {**PARAMETERS, "steps": steps}
+        one = load(cluster=CLUSTER, workload=workload, numerics=False)
+        why = simdp.simulate(one).network["why"]
+        counts.append(int(re.search(r"and ([\d,]+) events", why)[1].replace(",", "")))
+    assert counts[2] - counts[0] == 9 * (counts[1] - counts[0]) > 0
+
+
+def test_there_is_no_other_fabric(load):
+    with pytest.raises(ValueError, match="unknown fabric 'simpy'; known: auto, event, vector"):
+        simdp.simulate(load(), fabric="simpy")
+
+
+LARGE = """
+import sys
+from pathlib import Path
+import simdp
+from simdp.engine.clocks import clock
+from simdp.scenario import checked
+clock.SMALL = int(sys.argv[1])
+cluster = {"world_size": 2, "device": "a100-sxm4-80gb", "topology": "ring", "link": "nvlink3"}
+workload = {"model": {"kind": "parameters", "num_params": 1000}, "microbatch": 8, "steps": 2}
+simdp.simulate(checked({"cluster": cluster, "workload": workload, "numerics": False}, Path()))
+print("simpy" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(("most", "imported"), [(0, "False"), (10**6, "True")])
+def test_simpy_is_imported_only_where_it_plays(most, imported):
+    done = subprocess.run(
+        [sys.executable, "-c", LARGE, str(most)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=True,
+    )
+    assert done.stdout.strip() == imported
 
 
 # Streams ------------------------------------------------------------------------------------------

@@ -273,6 +273,19 @@ def test_so_does_one_of_too_many_transfers_to_be_played(monkeypatch):
     assert found == pytest.approx(alone(on, algorithm, 1_600_000), rel=1e-12)
 
 
+@pytest.mark.parametrize("late", [0.0, 0.2])
+def test_too_many_transfers_are_one_flow_beside_others(monkeypatch, late):
+    monkeypatch.setattr(timing, "MAX_EVENT_TRANSFERS", 10)
+    monkeypatch.delattr(playing.Playing, "_prepared")
+    calls = [Collective(ranks, together(ranks=ranks), 10**6) for ranks in (EVERYONE, (0, 1, 2, 3))]
+    by_itself = [max(played(where("switch"), [call])[0].values()) for call in calls]
+    begin = late * by_itself[0]
+    calls[1].asked_at = together(begin, (0, 1, 2, 3))
+    both = [max(ends.values()) for ends in played(where("switch"), calls)]
+    # Each has half while both are under way; the first has the rest of the time for itself.
+    assert both == pytest.approx([sum(by_itself), begin + 2 * by_itself[1]], rel=1e-9)
+
+
 # Anything, at any time ---------------------------------------------------------------------------
 
 instants = st.sampled_from([0.0, 1e-6, 2e-5, 1e-4]) | st.floats(0, 2e-4)

@@ -11,6 +11,7 @@ from small_scenario import FAST
 
 import simdp
 from simdp.engine.samples import Samples
+from simdp.errors import ScenarioError
 from simdp.scenario import checked
 
 MLP = {"kind": "mlp", "widths": [5, 7, 3], "activation": "tanh"}
@@ -427,7 +428,7 @@ def test_an_update_queues_behind_others():
 
 
 def test_the_vectorised_fabric_is_refused():
-    with pytest.raises(ValueError, match="'vector' plays no messages to a server; use 'auto'"):
+    with pytest.raises(ScenarioError, match="'vector' plays no messages to a server; use 'event'"):
         simdp.simulate(scenario(SYNC), fabric="vector")
     event = simdp.simulate(scenario(SYNC), fabric="event")
     assert event.network["fabric"] == "event"

@@ -2,13 +2,13 @@
 
 from functools import cache
 
+import closed_forms
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from simdp.cluster import Cluster
-from simdp.collectives import FAMILIES, Layout, closed_forms
-from simdp.collectives.closed_forms import exchanges, rings_and_trees
+from simdp.collectives import FAMILIES, Layout
 from simdp.collectives.multi_ring import num_rings
 from simdp.engine.clocks.event import EventFabric
 from simdp.engine.clocks.job import Job
@@ -18,11 +18,13 @@ from simdp.engine.ops import Launch, Wait
 from simdp.engine.slowdown import Slowdown
 from simdp.results.trace import TraceBuilder
 
+BY_LEVELS = ("hierarchical", "nvls", "switch", "torus2d")
+"""Forms with other arguments; `collectives/test_composed.py` and `test_in_network.py` have them."""
+
 EVERY_FORM = {
     name: form
-    for module in (rings_and_trees, exchanges)
-    for name, form in vars(module).items()
-    if name.endswith("_time")
+    for name, form in vars(closed_forms).items()
+    if name.endswith("_time") and not name.startswith(BY_LEVELS)
 }
 FORMS = dict.fromkeys(EVERY_FORM, ()) | {
     "ring_broadcast_time": (4,),

@@ -1,0 +1,95 @@
+"""Rehearsal: a step read once for what it costs, and charged again and again.
+
+Steps that cannot differ are the same plan over micro-batches of the same shapes: then all that is
+work costs what it cost before, up to the factors of stragglers, and only collectives, waiting and
+updates are read anew. What is rehearsed knows no network, so that runs which differ in that share
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from simdp.arrays import Bools, Floats
+from simdp.engine.ops import Stretch, Work
+from simdp.steps.ops import Op
+
+T = TypeVar("T")
+
+SLOWED = frozenset({"forward", "backward", "host"})
+"""Work that stragglers slow down; of the other activities they slow none."""
+
+MAX_REHEARSED = 64
+"""Steps that are kept; padded batches have ever new shapes."""
+
+
+class Piece(NamedTuple):
+    """Work that nothing comes between, before anything slows it down.
+
+    Attributes
+    ----------
+    activities : tuple of str
+        Of each work.
+    seconds : ndarray, shape `(num_works, world_size)`
+        Of each work [s].
+    is_slowed : ndarray, shape `(num_works, 1)`, bool
+        Whether stragglers slow it down.
+    first : int
+        The first that is forward or backward, which a pause comes with; -1 where none is.
+    """
+
+    activities: tuple[str, ...]
+    seconds: Floats
+    is_slowed: Bools
+    first: int
+
+    def charged(self, step: int, factors: Floats, owed: Floats) -> Stretch:
+        """What it takes in a step."""
+        seconds = np.where(self.is_slowed, self.seconds * factors, self.seconds)
+        if owed.any() and self.first >= 0:
+            seconds[self.first] += owed
+        return Stretch(step, self.activities, seconds)
+
+
+Rehearsed = list[Piece | Op]
+"""A step: work in pieces, and operations to be read between them."""
+
+
+def piece(works: list[Work]) -> Piece:
+    """Put work together."""
+    activities = tuple(work.activity for work in works)
+    passes = [i for i, name in enumerate(activities) if name in ("forward", "backward")]
+    return Piece(
+        activities,
+        np.array([work.seconds for work in works]),
+        np.array([name in SLOWED for name in activities])[:, None],
+        passes[0] if passes else -1,
+    )
+
+
+class Rehearsals:
+    """Steps that have been read."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, Rehearsed] = {}
+        self._update: Any = None
+
+    def update(self, make: Callable[[], T]) -> T:
+        """What an update moves, which is the same in every step."""
+        if self._update is None:
+            self._update = make()
+        found: T = self._update
+        return found
+
+    def find(self, key: Hashable) -> Rehearsed | None:
+        """A step that was read before."""
+        return self._known.get(key)
+
+    def keep(self, key: Hashable, steps: Rehearsed) -> None:
+        """Keep one; where there are too many, the oldest goes."""
+        if len(self._known) >= MAX_REHEARSED:
+            del self._known[next(iter(self._known))]
+        self._known[key] = steps
