@@ -21,6 +21,7 @@ FLOORS = [
     {"arrays", "spec", "units", "percent", "errors", "rng", "files", "tables"},
     {"results"},
     {"cluster", "workload", "collectives"},
+    {"steps"},
     {"strategies"},
     {"scenario"},
     {"engine"},

@@ -135,9 +135,13 @@ class Facts:
         return sum(self.sizes[name] for name in names)
 
     def bucket(self, names: Sequence[str], dtype: str | None = None, **told: Any) -> Bucket:
-        """Make a bucket of some gradients; ``dtype`` is theirs if it is left out."""
+        """Make a bucket of some gradients; ``dtype`` is theirs if it is left out.
+
+        It takes room of its own, unless gradients live in it or ``room`` is told.
+        """
         elements, held = self.num_elements(names), dtype or self.gradient_dtype
         nbytes = float(elements * numpy_dtype(held).itemsize)
+        told.setdefault("room", 0.0 if told.get("is_view") else nbytes)
         return Bucket(tuple(names), elements, held, nbytes, **told)
 
     def all_reduce_seconds(self, nbytes: float) -> float:

@@ -188,10 +188,7 @@ class Program:
             if step.answers(known.asked):
                 return plan
         plan = tuple(self.loop.step(self.facts, step))
-        for _, known_plan in self._plans:
-            if known_plan == plan:
-                plan = known_plan
-                break
+        plan = next((known for _, known in self._plans if _same(known, plan)), plan)
         if len(self._plans) == MAX_PLANS:
             del self._plans[0]
         self._plans.append((step, plan))
@@ -285,7 +282,7 @@ class Program:
     def gathered_elements(self) -> int:
         """The most elements of units that a rank has gathered at a time, beside its pieces."""
         now, most, dealt = 0, 0, self.partition
-        if dealt is None:
+        if dealt is None or dealt.kept.weights:
             return 0
         for op in flat(self.steady):
             if isinstance(op, AllGather) and op.unit is not None:
@@ -305,6 +302,11 @@ class Program:
             elif isinstance(op, Take | Reduce | ReduceScatter):
                 found.append(int(op.bucket.nbytes))
         return found
+
+
+def _same(one: Plan, other: Plan) -> bool:
+    """Whether two steps do the same; operations of two kinds are equal if they hold the same."""
+    return one == other and [*map(type, flat(one))] == [*map(type, flat(other))]
 
 
 def _around(key: tuple[object, ...]) -> list[int]:

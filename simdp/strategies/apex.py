@@ -113,10 +113,7 @@ class Apex(Strategy):
         iteration = int(not step.reduced_before(1))
         layout = self.buckets(facts.parameters, facts.ready_order, iteration)
         buckets = [facts.bucket(names, dtype, is_compressed=bool(dtype)) for names in layout]
-        if self.retain_allreduce_buffers:
-            buckets = [bucket._replace(room=bucket.nbytes) for bucket in buckets]
-        elif iteration:
-            largest = max(buckets, key=lambda bucket: bucket.nbytes)
-            place = buckets.index(largest)
-            buckets[place] = largest._replace(room=largest.nbytes)
+        if not self.retain_allreduce_buffers:
+            largest = max(buckets, key=lambda bucket: bucket.nbytes) if iteration else None
+            buckets = [b if b is largest else b._replace(room=0.0) for b in buckets]
         return [Message(bucket, copied=copied, copied_back=back) for bucket in buckets]

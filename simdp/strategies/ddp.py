@@ -214,7 +214,7 @@ class DDP(Strategy):
         """A bucket has the gradients' own dtype; a hook may send it in another."""
         is_view = self.gradient_as_bucket_view
         found = facts.bucket(names, is_view=is_view, is_compressed=dtype is not None)
-        return found._replace(dtype=dtype or found.dtype, room=0.0 if is_view else found.nbytes)
+        return found._replace(dtype=dtype or found.dtype)
 
     def _used_map(self, facts: Facts, tags: Tags) -> Iterator[AllReduce]:
         if self.find_unused_parameters:

@@ -51,8 +51,12 @@ def deal_buckets(facts: Facts, bucket_cap: float | None, kept: Kept) -> Partitio
 
 
 def unit_bucket(facts: Facts, partition: Partition, unit: int) -> Bucket:
-    """Make the bucket of a unit's gradients, which live in it where they are kept whole."""
-    return facts.bucket(partition.units[unit], unit=unit, is_view=partition.kept.gradients)
+    """Make the bucket of a unit's gradients, which live in it where they are kept whole.
+
+    Else it is there between an `Open` and a `Release` alone.
+    """
+    is_view = partition.kept.gradients
+    return facts.bucket(partition.units[unit], unit=unit, is_view=is_view, room=0.0)
 
 
 class PieceReducer:

@@ -160,7 +160,7 @@ class Horovod(Strategy):
             of_group = [names[number] for number in members]
             found.append(
                 Message(
-                    facts.bucket(of_group, dtype, is_compressed=dtype is not None),
+                    facts.bucket(of_group, dtype, is_compressed=dtype is not None, room=0.0),
                     wait=next_cycle(asked, self.cycle_time) - asked,
                     copied=copied,
                     copied_back=copied,

@@ -156,9 +156,7 @@ def _host_dealt(
     if dealt.kept.gradients:
         return [cut, kept + 2 * whole + passing]  # with the buffers in which they travel
     units = [world_size * itemsize * dealt.unit_elements(i) for i in range(len(dealt.units))]
-    gathered = 0.0
-    if not dealt.kept.weights:
-        gathered = float(world_size * itemsize * program.gathered_elements)
+    gathered = float(world_size * itemsize * program.gathered_elements)
     # Activations are there before gradients; these are whole, and flat, one unit at a time.
     return [cut, kept + gathered + passing, kept + gathered + groups * one + 2 * max(units)]
 

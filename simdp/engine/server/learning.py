@@ -54,7 +54,7 @@ class Learning(Records):
     def __init__(self, scenario: Scenario, program: Program, past: State | None = None) -> None:
         super().__init__(scenario, program)
         self._past = past
-        self._frozen: dict[str, Array] | None = None
+        self._left: dict[int, dict[str, Array]] = {}
         self.replicas = Replicas(scenario, Samples(scenario))
         drawn = self._workload.initial_weights(scenario.seed, 0, scenario.base)
         mine = {name: drawn[name] for name in self.replicas.shapes}
@@ -66,11 +66,10 @@ class Learning(Records):
         """Do nothing: workers are told one by one when to compute."""
 
     def state_dict(self) -> dict[str, Array]:
-        if self._frozen is not None:
-            return self._frozen
         found = {f"server/{key}": kept for key, kept in self._trainer.state_dict(None).items()}
         for rank, own in enumerate(self.replicas.weights):
-            found |= {f"{rank}/weights/{name}": value for name, value in own.items()}
+            weights = self._left.get(rank, own)
+            found |= {f"{rank}/weights/{name}": value for name, value in weights.items()}
         for rank, own in enumerate(self.replicas.buffers):
             found |= {f"{rank}/buffers/{name}": value for name, value in own.items()}
         for rank, own in enumerate(self.replicas.gradients):
@@ -78,9 +77,9 @@ class Learning(Records):
         return found
 
     def finish(self, rank: int) -> None:
-        """Give a rank the newest weights, which are the result; the state stays as it was."""
-        self._frozen = {key: kept.copy() for key, kept in self.state_dict().items()}
-        self._pull(rank)
+        """Give a rank the newest weights, which are the result; the state has what it had."""
+        self._left[rank] = self.replicas.weights[rank]
+        self.replicas.weights[rank] = self._trainer.weights[0]
 
     def load_state_dict(self, state: State) -> None:
         arrays = state.arrays
