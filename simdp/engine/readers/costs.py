@@ -89,9 +89,6 @@ class Costs:
         n = self._world_size = cluster.world_size
         self._num_calls = len(program.facts.graph.calls)
         self._overheads = cluster.overheads
-        self._per_launch = np.full(n, cluster.overheads.launch)
-        self._per_hook = np.full(n, cluster.overheads.hook)
-        self._per_step = np.full(n, workload.host.step)
         self._pipeline, self._num_fed = None, 0
         if workload.input:
             # Batches of one process go to one device.
@@ -142,7 +139,7 @@ class Costs:
         self._tags.clear()
         self._columns.clear()
         if self._workload.host.step:
-            yield self._host("step", self._per_step)
+            yield self._host("step", self._workload.host.step)
 
     def read(self, op: ops.Op, stepping: Stepping | None) -> Cost:
         """What an operation costs; of an update it matters what that came to."""
@@ -195,7 +192,7 @@ class Costs:
             seconds, self._owed = seconds + self._owed, np.zeros(self._world_size)
         return Work(self._step, activity, self._times.names[number], seconds)
 
-    def _host(self, name: str, seconds: Floats) -> Work:
+    def _host(self, name: str, seconds: float) -> Work:
         return Work(self._step, "host", name, seconds * self._factors)
 
     def _feed(self, samples: Floats) -> Cost:
@@ -267,7 +264,7 @@ class Costs:
 
     def _fill(self, op: ops.Fill) -> Cost:
         if self._overheads.hook:
-            yield self._host("hook", self._per_hook)
+            yield self._host("hook", self._overheads.hook)
         if op.is_copied:
             yield self._copied(op.name, self._facts.sizes[op.name] * self._facts.itemsize)
 
@@ -290,7 +287,7 @@ class Costs:
     ) -> Cost:
         plan = self._launcher.plan(collective, nbytes, root, group)
         if self._overheads.launch:
-            yield self._host("launch", self._per_launch)
+            yield self._host("launch", self._overheads.launch)
         launch = self._launcher.launch(self._step, plan, nbytes, label, group=group, **told)
         yield launch
         if tag is None:
