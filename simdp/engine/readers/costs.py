@@ -32,7 +32,7 @@ from simdp.results.trace import SETUP
 from simdp.scenario import Scenario
 from simdp.steps import one_process, ops
 from simdp.steps.bucket import Group
-from simdp.steps.program import Plan, Program, called_by
+from simdp.steps.program import Called, Plan, Program, called_by
 from simdp.workload.sampling import StepBatches
 
 Cost = Generator[Played, None, None]
@@ -85,7 +85,7 @@ class Costs:
         self._workload, self._facts, self._slowdown = workload, program.facts, slowdown
         self._launcher, self._times, self._roofline = launcher, times, roofline
         self._samples, self._footprint, self._shapes = samples, footprint, shapes
-        self._one_process = scenario.strategy.one_process
+        self._one_process, self._program = scenario.strategy.one_process, program
         n = self._world_size = cluster.world_size
         self._num_calls = len(program.facts.graph.calls)
         self._overheads = cluster.overheads
@@ -153,14 +153,14 @@ class Costs:
         known, micro = self.rehearsals, self._batches.micro
         shapes = [self._samples.shapes(parts) for parts in micro]
         key = (
-            plan,
+            id(plan),
             self._batches.sizes.tobytes(),
             tuple((tuple(found), which.tobytes()) for found, which in shapes),
         )
         found = known.find(key)
         if found is None:
             found = self._rehearse(plan)
-            known.keep(key, found)
+            known.keep(key, plan, found)
         return found
 
     def _rehearse(self, plan: Plan) -> Rehearsed:
@@ -285,6 +285,8 @@ class Costs:
         root: int = 0,
         **told: Any,
     ) -> Cost:
+        called = Called(collective, root, group, nbytes)
+        self._program.require(called, self._launcher.stream_of(group))
         plan = self._launcher.plan(collective, nbytes, root, group)
         if self._overheads.launch:
             yield self._host("launch", self._overheads.launch)
