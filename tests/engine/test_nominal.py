@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
+import closed_forms
 import pytest
 from small_scenario import FAST, WORKLOAD
 
 import simdp
-from simdp.collectives import closed_forms
 from simdp.engine.choice import Planner
 from simdp.engine.nominal import NominalTimes
 from simdp.engine.run import Run
