@@ -18,6 +18,8 @@ from benchmarks import (
     traffic,
     validation,
 )
+from benchmarks.startup import FILES, printed
+from benchmarks.startup import ROOT as STARTUP_ROOT
 from simdp.collectives.ring import RingAllReduce
 
 ROOT = Path(__file__).parents[1]
@@ -158,3 +160,10 @@ def test_tables_count_between_fitted_sizes_or_beyond_fitted_nodes():
         ("all_reduce between fitted sizes, mean of 1 tables", "6.0 %", True),
         ("all_reduce from 64 MiB, box, 16 ranks", "20.0 %", False),
     ]
+
+
+MOST_FILES = 150
+
+
+def test_the_main_job_enters_few_files_with_those_that_it_imports():
+    assert 0 < printed(STARTUP_ROOT, FILES) <= MOST_FILES

@@ -13,7 +13,7 @@ from simdp.engine.choice import Planner
 from simdp.engine.network.sharing import meeting
 from simdp.engine.ops import Launch
 from simdp.scenario.wiring import wiring_of, wiring_of_groups
-from simdp.steps.ops import Group
+from simdp.steps.bucket import Group
 from simdp.steps.program import ProcessGroups
 
 MAX_TRANSFERS_PER_CALL = 2_000

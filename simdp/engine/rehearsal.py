@@ -8,13 +8,14 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from simdp.arrays import Bools, Floats
 from simdp.engine.ops import Stretch, Work
+from simdp.steps import ops
 from simdp.steps.ops import Op
 
 T = TypeVar("T")
@@ -68,6 +69,35 @@ def piece(works: list[Work]) -> Piece:
         np.array([name in SLOWED for name in activities])[:, None],
         passes[0] if passes else -1,
     )
+
+
+WORK_ALONE = frozenset(
+    {ops.Forward, ops.Backward, ops.Tail, ops.Copy, ops.Fill, ops.Take, ops.Split, ops.Join}
+    | {ops.Select, ops.AddSelected, ops.Done, ops.Hold, ops.Scale, ops.Open, ops.Release, ops.Free}
+)
+"""Operations that cost work at most, the same whenever they come."""
+
+
+def rehearse(plan: Iterable[Op], cost: Callable[[Op], Sequence[Any]]) -> Rehearsed:
+    """Put the work of a plan in pieces.
+
+    Parameters
+    ----------
+    plan : iterable of Op
+        A step.
+    cost : callable
+        Tells what an operation costs that nothing slows down.
+    """
+    found, works = list[Piece | Op](), list[Work]()
+    for op in plan:
+        if type(op) in WORK_ALONE:
+            works += cost(op)
+            continue
+        if works:
+            found.append(piece(works))
+            works = []
+        found.append(op)
+    return [*found, piece(works)] if works else found
 
 
 class Rehearsals:

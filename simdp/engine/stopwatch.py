@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from simdp.arrays import Floats
-from simdp.engine.clocks.vector import VectorFabric, merged
+from simdp.engine.clocks.vector import VectorFabric
 from simdp.engine.ops import Feed, Hold, Launch, Meet, Op, Stretch, Wait, Work
 from simdp.engine.simulate import play
 from simdp.engine.slowdown import Slowdown
@@ -61,10 +61,7 @@ class Heard:
         self.ops: list[Busy | Launch | Wait | Meet | Feed] = []
 
     def listen(self, script: Iterator[Op]) -> Iterator[Op]:
-        """Pass a script on, with work of one kind as one."""
-        return merged(self._heard(script))
-
-    def _heard(self, script: Iterator[Op]) -> Iterator[Op]:
+        """Pass a script on."""
         for op in script:
             match op:
                 case Work():
@@ -134,7 +131,7 @@ class Heard:
                 yield op
 
 
-def _step(op: Stretch | Launch | Wait | Meet | Feed) -> int:
+def _step(op: Busy | Launch | Wait | Meet | Feed) -> int:
     return SETUP if isinstance(op, Wait) else op.step
 
 

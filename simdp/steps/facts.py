@@ -13,7 +13,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from simdp.arrays import Ints
 from simdp.cluster import Overheads
-from simdp.steps.ops import Bucket, Op
+from simdp.steps.bucket import Bucket
+from simdp.steps.ops import Op
 from simdp.workload import Workload
 from simdp.workload.layers import Buffer, Parameter
 from simdp.workload.layers.base import Synchronised

@@ -9,123 +9,17 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from simdp.steps.bucket import Bucket, Factoring, Group, Selection
+from simdp.steps.one_process import (
+    CopyOut,
+    Gather,
+    HandBack,
+    LossOfAll,
+    Reduce,
+    Scatter,
+    TakeSums,
+)
 from simdp.steps.partition import Partition
-
-Group = str | tuple[int, ...] | None
-"""Who takes part: the process groups of a name, some ranks, or all together."""
-
-
-# What travels -----------------------------------------------------------------------------------
-
-
-class Bucket(NamedTuple):
-    """Gradients that travel together, as one flat buffer on every rank.
-
-    Attributes
-    ----------
-    names : tuple of str
-        Of the parameters in it, in order.
-    num_elements : int
-        Of all of them.
-    dtype : str
-        Of the buffer.
-    nbytes : float
-        Size of the gradients in it [bytes].
-    room : float
-        What the buffer takes for good beside the gradients [bytes].
-    is_view : bool
-        Whether gradients live in it for good.
-    is_compressed : bool
-        Whether gradients are rounded to another dtype as they come in.
-    unit : int or None
-        The unit of the strategy's partition that it holds the gradients of.
-    of : str
-        What tells it from others of the same parameters: a factor of a matrix, or what is left.
-    """
-
-    names: tuple[str, ...]
-    num_elements: int
-    dtype: str
-    nbytes: float
-    room: float = 0.0
-    is_view: bool = False
-    is_compressed: bool = False
-    unit: int | None = None
-    of: str = ""
-
-
-class Factor(NamedTuple):
-    """A gradient seen as a matrix, which travels as the product of two thin ones.
-
-    Attributes
-    ----------
-    name : str
-        The parameter.
-    rows, columns : int
-        Of the matrix.
-    rank : int
-        Columns of both thin matrices.
-    """
-
-    name: str
-    rows: int
-    columns: int
-    rank: int
-
-
-class Factoring(NamedTuple):
-    """How a bucket is taken apart: matrices M become P = M Q and Q, the others stay as they are.
-
-    Attributes
-    ----------
-    bucket, rest, p, q : Bucket
-        The whole; what travels as it is; the left and the right factors of all matrices.
-    factors : tuple of Factor
-        The gradients that become two factors each.
-    error_feedback, warm_start, epsilon, batched
-        As in `simdp.strategies.comm_hooks.power_sgd.PowerSGD`.
-    label : str
-        The bucket's name in the trace.
-    """
-
-    bucket: Bucket
-    rest: Bucket
-    p: Bucket
-    q: Bucket
-    factors: tuple[Factor, ...]
-    error_feedback: bool
-    warm_start: bool
-    epsilon: float
-    batched: bool
-    label: str
-
-
-class Selection(NamedTuple):
-    """The entries of a bucket that a rank sends: those of largest magnitude, with their places.
-
-    Attributes
-    ----------
-    bucket : Bucket
-        The whole.
-    num_entries : int
-        How many of it are sent.
-    entry_nbytes : int
-        Size of a value and its place [bytes].
-    divisor : float
-        What values are divided by before they are sent.
-    error_feedback : bool
-        Whether what was not sent the last time is added first.
-    label : str
-        The bucket's name in the trace.
-    """
-
-    bucket: Bucket
-    num_entries: int
-    entry_nbytes: int
-    divisor: float
-    error_feedback: bool
-    label: str
-
 
 # A micro-step on ranks of their own --------------------------------------------------------------
 
@@ -215,9 +109,6 @@ class Update(NamedTuple):
     """
 
     active: tuple[bool, ...] | None = None
-
-
-# Memory and copies -------------------------------------------------------------------------------
 
 
 class Hold(NamedTuple):
@@ -371,7 +262,7 @@ class Broadcast(NamedTuple):
 
 
 class Average(NamedTuple):
-    """Start to give every rank the mean of all ranks' weights: divided, then summed."""
+    """Start to give every rank the mean of all weights: divided, then summed."""
 
     tag: int
     label: str
@@ -462,75 +353,6 @@ class AddSelected(NamedTuple):
     """Make the bucket's content the sum of all that was chosen, 0 elsewhere."""
 
     selection: Selection
-
-
-# One process with several devices ----------------------------------------------------------------
-
-
-class Scatter(NamedTuple):
-    """Rank 0 hands out each rank's piece of an array of its batch, one after the other.
-
-    Attributes
-    ----------
-    micro : int
-        The micro-batch.
-    name : str
-        An input of the model, or ``y``, the targets.
-    """
-
-    micro: int
-    name: str
-
-
-class CopyOut(NamedTuple):
-    """Start to copy rank 0's tensors to other ranks, which borrow them for a micro-step.
-
-    As `Broadcast`, among the ranks of ``group``, of which rank 0 is one.
-    """
-
-    tag: int
-    label: str
-    nbytes: float
-    names: tuple[str, ...]
-    group: Group
-
-
-class Gather(NamedTuple):
-    """Copy every rank's outputs, or its loss, to a rank, one after the other."""
-
-    micro: int
-    root: int
-    losses: bool = False
-
-
-class LossOfAll(NamedTuple):
-    """A rank computes the loss of all outputs that it has gathered."""
-
-    micro: int
-    root: int
-
-
-class HandBack(NamedTuple):
-    """Hand the gradients of what was gathered back from the root, after its loss's backward."""
-
-    micro: int
-    root: int
-    losses: bool = False
-
-
-class Reduce(NamedTuple):
-    """Start to sum gradients of a micro-step on rank 0, in one flat buffer."""
-
-    tag: int
-    label: str
-    bucket: Bucket
-    group: Group
-
-
-class TakeSums(NamedTuple):
-    """Add the sums to rank 0's gradients of the step, and let the copies of the model go."""
-
-    micro: int
 
 
 Op = (

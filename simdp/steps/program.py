@@ -15,21 +15,20 @@ import numpy as np
 
 from simdp.arrays import Ints
 from simdp.cluster import Overheads
+from simdp.steps.bucket import Group
 from simdp.steps.facts import Facts, Nominal, Ops, Step
+from simdp.steps.one_process import CopyOut, Reduce
 from simdp.steps.ops import (
     AllGather,
     AllReduce,
     Average,
     Batch,
     Broadcast,
-    CopyOut,
     Exchange,
     Fill,
     Free,
-    Group,
     NewGroup,
     Op,
-    Reduce,
     ReduceScatter,
     Reserve,
     Select,

@@ -15,17 +15,8 @@ from pydantic import Field
 from simdp.spec import Bool, Float, Int
 from simdp.steps.buckets import MiB
 from simdp.steps.facts import Facts, Ops, Step, Tensor
-from simdp.steps.ops import (
-    CopyOut,
-    Gather,
-    HandBack,
-    LossOfAll,
-    Meet,
-    Reduce,
-    TakeSums,
-    Update,
-    Wait,
-)
+from simdp.steps.one_process import CopyOut, Gather, HandBack, LossOfAll, Reduce, TakeSums
+from simdp.steps.ops import Meet, Update, Wait
 from simdp.steps.passes import Tags, backward, forward_of_all, nbytes_of, packed, scatter
 from simdp.strategies.base import Strategy
 from simdp.workload import Workload

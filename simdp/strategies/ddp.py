@@ -15,9 +15,10 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator, model_validator
 
 from simdp.spec import Bool, Bytes, problem
+from simdp.steps.bucket import Bucket
 from simdp.steps.buckets import assign, limits, rules
 from simdp.steps.facts import Facts, Ops, Step
-from simdp.steps.ops import AllReduce, Bucket, Scale, Update, Wait
+from simdp.steps.ops import AllReduce, Scale, Update, Wait
 from simdp.steps.passes import Tags, backward, forward, send_all, send_buffers
 from simdp.strategies.base import Strategy, copies_charged
 from simdp.strategies.comm_hooks import AnyCommHook, NoHook

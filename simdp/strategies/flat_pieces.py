@@ -11,14 +11,13 @@ from itertools import count
 
 import numpy as np
 
+from simdp.steps.bucket import Bucket, Group
 from simdp.steps.buckets import assign, limits
 from simdp.steps.facts import Facts, Ops, Step
 from simdp.steps.ops import (
     AllGather,
     AllReduce,
-    Bucket,
     Fill,
-    Group,
     Open,
     ReduceScatter,
     Release,

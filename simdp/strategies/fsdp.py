@@ -10,8 +10,9 @@ from pydantic import BeforeValidator
 
 from simdp.arrays import Ints
 from simdp.spec import Bool, problem
+from simdp.steps.bucket import Group
 from simdp.steps.facts import Facts, Ops, Step
-from simdp.steps.ops import Group, Scale, Shard, Update
+from simdp.steps.ops import Scale, Shard, Update
 from simdp.steps.partition import Kept, Partition
 from simdp.steps.passes import send_all, send_buffers
 from simdp.strategies.base import Strategy, uneven

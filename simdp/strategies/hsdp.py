@@ -9,8 +9,9 @@ from pydantic import Field
 
 from simdp.arrays import Ints
 from simdp.spec import Int
+from simdp.steps.bucket import Group
 from simdp.steps.facts import Facts, Ops
-from simdp.steps.ops import Group, NewGroup
+from simdp.steps.ops import NewGroup
 from simdp.strategies.fsdp import FullySharded
 from simdp.workload import Workload
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from simdp.steps.facts import Facts, Ops
-from simdp.steps.ops import Batch, Done, Gather, Meet
+from simdp.steps.one_process import Gather
+from simdp.steps.ops import Batch, Done, Meet
 from simdp.steps.passes import forward_of_all, scatter
 from simdp.strategies.base import Strategy
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from simdp.steps.bucket import Bucket
 from simdp.steps.facts import Facts, Ops
-from simdp.steps.ops import Bucket, Fill, Take, Wait
+from simdp.steps.ops import Fill, Take, Wait
 from simdp.steps.passes import Tags, backward
 from simdp.strategies.comm_hooks import CommHook, NoHook, Sent
 

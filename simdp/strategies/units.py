@@ -12,18 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+from simdp.steps.bucket import Bucket, Group
 from simdp.steps.facts import Facts, Ops
-from simdp.steps.ops import (
-    AllReduce,
-    Bucket,
-    Fill,
-    Free,
-    Group,
-    Open,
-    ReduceScatter,
-    Release,
-    Wait,
-)
+from simdp.steps.ops import AllReduce, Fill, Free, Open, ReduceScatter, Release, Wait
 from simdp.steps.partition import Partition
 from simdp.steps.passes import Tags, backward, forward
 from simdp.strategies.flat_pieces import gather, unit_bucket

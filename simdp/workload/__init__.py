@@ -37,6 +37,7 @@ from simdp.workload.sampling import (
     Start,
     StepBatches,
     distributed_sampler,
+    kinds_of,
     steps_from_global_batches,
     steps_from_microbatches,
     uneven_sampler,
@@ -354,47 +355,26 @@ class Workload(Spec):
     def kinds_of_steps(
         self, world_size: int, num_samples: int, start: Start = START
     ) -> tuple[list[StepBatches], int]:
-        """Steps whose ranks have other numbers of samples, and how many steps there are in all.
+        """Steps that differ in more than which samples they have, and how many steps there are.
 
-        Parameters
-        ----------
-        world_size : int
-            Number of ranks.
-        num_samples : int
-            Of the data set, if there is one.
-        start : Start
-            As of `batches`.
-
-        Returns
-        -------
-        (list of StepBatches, int)
-            The first step's kind comes first. Which samples they are is left open.
+        ``num_samples`` are those of the data set, if there is one; the others as of `batches`. The
+        first step's kind comes first.
         """
         if self.dataset.kind == "none":
             num_steps = self.steps or self._steps_without_data
             (full,) = self._one_without_data(world_size)
             closing = replace(full, closes_epoch=True)
             return ([full, closing] if num_steps > 1 else [closing]), num_steps
-        found: dict[tuple[bytes, bool], StepBatches] = {}
-        rest = self._kinds_of_epoch(num_samples - start.num_samples, world_size)
-        each = self._kinds_of_epoch(num_samples, world_size) if start.num_samples else rest
-        epochs = (self.epochs or 1) - start.epoch - 1
-        num_steps = start.num_steps + len(rest) + epochs * len(each)
-        num_steps = num_steps if self.steps is None else self.steps
-        for number, batches in enumerate(rest if rest is not each else ()):
-            closes = number == len(rest) - 1
-            found[batches.sizes.tobytes(), closes] = replace(batches, closes_epoch=closes)
-        after = num_steps - start.num_steps - len(rest)
-        last = (after - 1) % max(len(each), 1)  # a run may end within an epoch
-        for number, batches in enumerate(each):
-            ends = {number == len(each) - 1, *[True] * (number == last)}
-            for closes in sorted(ends):
-                key = (batches.sizes.tobytes(), closes)
-                found.setdefault(key, replace(batches, closes_epoch=closes))
-        return list(found.values()), num_steps
 
-    def _kinds_of_epoch(self, num_samples: int, world_size: int) -> list[StepBatches]:
-        return list(islice(self.steps_of_epoch(np.arange(num_samples), world_size), self.steps))
+        def epoch(num_samples: int) -> list[StepBatches]:
+            steps = self.steps_of_epoch(np.arange(num_samples), world_size)
+            return list(islice(steps, self.steps))
+
+        rest = epoch(num_samples - start.num_samples)
+        each = epoch(num_samples) if start.num_samples else rest
+        epochs = (self.epochs or 1) - start.epoch - 1
+        num_steps = self.steps or start.num_steps + len(rest) + epochs * len(each)
+        return kinds_of(rest, each, num_steps - start.num_steps), num_steps
 
     def num_steps(self, world_size: int, base: Path, start: Start = START) -> int:
         """Number of steps of a run, of those before the start too."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -156,6 +156,32 @@ class StepBatches:
     def of(cls, micro: list[Parts]) -> StepBatches:
         """Count the samples of each rank in each micro-step."""
         return cls(micro, np.stack([parts.sizes for parts in micro]))
+
+
+def kinds_of(
+    rest: Sequence[StepBatches], each: Sequence[StepBatches], num_steps: int
+) -> list[StepBatches]:
+    """Steps whose ranks have other numbers of samples, or that close an epoch; the first first.
+
+    Parameters
+    ----------
+    rest : sequence of StepBatches
+        Steps of what is left of the first epoch.
+    each : sequence of StepBatches
+        Of every epoch after it.
+    num_steps : int
+        Steps of the run, which may end within an epoch.
+    """
+    found: dict[tuple[bytes, bool], StepBatches] = {}
+    for number, batches in enumerate(rest if rest is not each else ()):
+        closes = number == len(rest) - 1
+        found[batches.sizes.tobytes(), closes] = replace(batches, closes_epoch=closes)
+    last = (num_steps - len(rest) - 1) % max(len(each), 1)
+    for number, batches in enumerate(each):
+        for closes in sorted({number == len(each) - 1, *[True] * (number == last)}):
+            key = (batches.sizes.tobytes(), closes)
+            found.setdefault(key, replace(batches, closes_epoch=closes))
+    return list(found.values())
 
 
 def steps_from_microbatches(

@@ -13,7 +13,7 @@ from simdp.engine.buffers import FlatBuffers
 from simdp.engine.compression.largest import Largest, add, largest
 from simdp.engine.compression.low_rank import LowRank, orthonormalise, times
 from simdp.scenario import checked
-from simdp.steps.ops import Bucket, Factor, Factoring
+from simdp.steps.bucket import Bucket, Factor, Factoring
 from simdp.strategies.comm_hooks import COMM_HOOKS
 from simdp.workload.precision.rounding import numpy_dtype
 

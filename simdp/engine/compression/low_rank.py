@@ -17,7 +17,7 @@ from simdp.engine.compression.errors import Errors
 from simdp.engine.compression.kernels import by_columns
 from simdp.engine.threads import each_rank
 from simdp.rng import stream
-from simdp.steps.ops import Factoring
+from simdp.steps.bucket import Factoring
 
 
 class Thin(NamedTuple):

@@ -11,14 +11,9 @@ import numpy as np
 from simdp.arrays import Floats
 from simdp.collectives import Plan as Transfers
 from simdp.collectives.copies import copies_from, copies_to
-from simdp.engine.compression.kernels import (
-    Kernel,
-    entrywise,
-    orthonormal,
-    product,
-    seconds,
-    selection,
-)
+from simdp.engine.compression import work
+from simdp.engine.compression.kernels import Kernel
+from simdp.engine.compression.kernels import seconds as kernels_seconds
 from simdp.engine.compute import Times
 from simdp.engine.compute.call_times import call_kernels
 from simdp.engine.compute.columns import Columns
@@ -30,24 +25,18 @@ from simdp.engine.pipeline import Pipeline
 from simdp.engine.readers.footprints import Amount, Footprint
 from simdp.engine.readers.records import Stepping
 from simdp.engine.readers.shapes import Shapes
-from simdp.engine.rehearsal import Piece, Rehearsals, Rehearsed, piece
+from simdp.engine.rehearsal import Piece, Rehearsals, Rehearsed, rehearse
 from simdp.engine.samples import Samples
 from simdp.engine.slowdown import Slowdown
 from simdp.results.trace import SETUP
 from simdp.scenario import Scenario
-from simdp.steps import ops
-from simdp.steps.program import Plan, Program
+from simdp.steps import one_process, ops
+from simdp.steps.bucket import Group
+from simdp.steps.program import Plan, Program, called_by
 from simdp.workload.sampling import StepBatches
 
 Cost = Generator[Played, None, None]
 """What the clocks must play."""
-
-
-WORK_ALONE = frozenset(
-    {ops.Forward, ops.Backward, ops.Tail, ops.Copy, ops.Fill, ops.Take, ops.Split, ops.Join}
-    | {ops.Select, ops.AddSelected, ops.Done, ops.Hold, ops.Scale, ops.Open, ops.Release, ops.Free}
-)
-"""Operations that cost work at most, the same whenever they come."""
 
 
 class Costs:
@@ -124,23 +113,23 @@ class Costs:
             ops.Copy: self._copy,
             ops.Fill: self._fill,
             ops.Take: self._take,
-            ops.AllReduce: self._all_reduce,
-            ops.ReduceScatter: self._reduce_scatter,
-            ops.AllGather: self._all_gather,
-            ops.Broadcast: self._broadcast,
-            ops.CopyOut: self._copy_out,
-            ops.Average: self._average,
+            ops.AllReduce: self._collective,
+            ops.ReduceScatter: self._collective,
+            ops.AllGather: self._collective,
+            ops.Broadcast: self._collective,
+            one_process.CopyOut: self._collective,
+            ops.Average: self._collective,
             ops.Wait: self._wait,
             ops.Meet: self._meet,
             ops.Split: self._split,
             ops.Join: self._join,
             ops.Select: self._select,
             ops.AddSelected: self._add_selected,
-            ops.Scatter: self._scatter,
-            ops.Gather: self._gather,
-            ops.LossOfAll: self._loss_of_all,
-            ops.HandBack: self._hand_back,
-            ops.Reduce: self._reduce,
+            one_process.Scatter: self._scatter,
+            one_process.Gather: self._gather,
+            one_process.LossOfAll: self._loss_of_all,
+            one_process.HandBack: self._hand_back,
+            one_process.Reduce: self._reduce,
         }
 
     def begin(self, step: int, shown: int, batches: StepBatches) -> Cost:
@@ -180,18 +169,7 @@ class Costs:
     def _rehearse(self, plan: Plan) -> Rehearsed:
         factors, owed = self._factors, self._owed
         self._factors, self._owed = np.ones(self._world_size), np.zeros(self._world_size)
-        found: Rehearsed = []
-        works: list[Work] = []
-        for op in (*plan, None):
-            cost = list(self.read(op, None)) if op is not None and type(op) in WORK_ALONE else None
-            if cost is not None:
-                works += cost  # type: ignore[arg-type]  # these are work alone
-                continue
-            if works:
-                found.append(piece(works))
-                works = []
-            if op is not None:
-                found.append(op)
+        found = rehearse(plan, lambda op: list(self.read(op, None)))
         self._factors, self._owed = factors, owed
         return found
 
@@ -306,7 +284,7 @@ class Costs:
         collective: str,
         label: str,
         nbytes: float,
-        group: ops.Group = None,
+        group: Group = None,
         root: int = 0,
         **told: Any,
     ) -> Cost:
@@ -324,33 +302,22 @@ class Costs:
         label = f"{self._times.names[op.call]} statistics"
         return self._launch(None, op.collective, label, op.nbytes)
 
-    def _all_reduce(self, op: ops.AllReduce) -> Cost:
-        after = tuple(self._tags[tag] for tag in op.after)
-        delay = self._delay(op.before)
+    def _collective(self, op: Any) -> Cost:
+        called = called_by(op)
+        assert called is not None, "it starts a collective"
+        told: dict[str, Any] = {
+            "wait": getattr(op, "wait", 0.0),
+            "after": tuple(self._tags[tag] for tag in getattr(op, "after", ())),
+            "delay": self._delay(getattr(op, "before", None)),
+        }
         return self._launch(
-            op.tag, "all_reduce", op.label, op.nbytes, op.group, wait=op.wait, after=after,
-            delay=delay,
-        )  # fmt: skip
+            op.tag, called.collective, op.label, called.nbytes, called.group, called.root, **told
+        )
 
-    def _reduce_scatter(self, op: ops.ReduceScatter) -> Cost:
-        return self._launch(op.tag, "reduce_scatter", op.label, op.bucket.nbytes, op.group)
-
-    def _all_gather(self, op: ops.AllGather) -> Cost:
-        return self._launch(op.tag, "all_gather", op.label, op.nbytes, op.group, wait=op.wait)
-
-    def _broadcast(self, op: ops.Broadcast) -> Cost:
-        return self._launch(op.tag, "broadcast", op.label, op.nbytes, op.group, op.root)
-
-    def _copy_out(self, op: ops.CopyOut) -> Cost:
-        return self._launch(op.tag, "broadcast", op.label, op.nbytes, op.group)
-
-    def _average(self, op: ops.Average) -> Cost:
-        return self._launch(op.tag, "all_reduce", op.label, op.nbytes)
-
-    def _reduce(self, op: ops.Reduce) -> Cost:
+    def _reduce(self, op: one_process.Reduce) -> Cost:
         assert isinstance(op.group, tuple), "one process tells its devices by their numbers"
         if len(op.group) > 1:
-            yield from self._launch(op.tag, "reduce", op.label, op.bucket.nbytes, op.group)
+            yield from self._collective(op)
 
     def _wait(self, op: ops.Wait) -> Cost:
         calls = tuple(self._tags[tag] for tag in op.tags if tag in self._tags)
@@ -363,7 +330,7 @@ class Costs:
     # Compression ---------------------------------------------------------------------------------
 
     def _kernel_seconds(self, kernels: Iterable[Kernel]) -> Floats:
-        return seconds(kernels, self._roofline, self._facts.gradient_dtype)
+        return kernels_seconds(kernels, self._roofline, self._facts.gradient_dtype)
 
     def _compress(self, name: str, kernels: Iterable[Kernel]) -> Work:
         return Work(self._step, "compress", name, self._kernel_seconds(kernels))
@@ -372,66 +339,27 @@ class Costs:
         """What a collective's stream is busy with before it begins, on the slowest device [s]."""
         if before is None:
             return 0.0
-        taken, itemsize = before.factoring, self._facts.itemsize
-        found = list[Kernel]()
         if isinstance(before, ops.Unpack):
-            # They are divided, and copied back one by one.
-            found.append(entrywise(taken.rest.nbytes, 4, 1 + len(taken.rest.names)))
+            found = work.unpacking(before.factoring)
         else:
-            for batch, rows, columns, rank in _shapes(taken):
-                found.append(orthonormal(rows, rank, itemsize, taken.epsilon, batch))
-                found.append(product(columns, rows, rank, itemsize, batch))
+            found = work.turning(before.factoring, self._facts.itemsize)
         return float(self._kernel_seconds(found).max())
 
     def _split(self, op: ops.Split) -> Cost:
-        """Up to the products P = M Q.
-
-        The error is added (two buffers read, one written) and the sum copied; what travels as it is
-        is copied into a buffer.
-        """
-        taken, itemsize = op.factoring, self._facts.itemsize
-        found = []
-        if taken.error_feedback:
-            found.append(entrywise(taken.bucket.nbytes, 5, 2))
-        if taken.rest.nbytes:
-            found.append(entrywise(taken.rest.nbytes, 2))
-        for batch, rows, columns, rank in _shapes(taken):
-            if batch > 1:
-                found.append(entrywise(float(batch * rows * columns * itemsize), 2))
-            found.append(orthonormal(columns, rank, itemsize, taken.epsilon, batch))
-            found.append(product(rows, columns, rank, itemsize, batch))
-        yield self._compress(f"{taken.label} P", found)
+        kernels = work.splitting(op.factoring, self._facts.itemsize)
+        yield self._compress(f"{op.factoring.label} P", kernels)
 
     def _join(self, op: ops.Join) -> Cost:
-        taken, itemsize = op.factoring, self._facts.itemsize
-        found = list[Kernel]()
-        if taken.q.nbytes:
-            found.append(entrywise(taken.q.nbytes, 2))
-        elif taken.rest.nbytes:  # no later all_reduce has waited until it was unpacked
-            found.append(entrywise(taken.rest.nbytes, 4, 1 + len(taken.rest.names)))
-        for batch, rows, columns, rank in _shapes(taken):
-            found.append(product(rows, rank, columns, itemsize, batch))
-            if batch > 1:
-                found.append(entrywise(float(batch * rows * columns * itemsize), 2, batch))
-        if taken.error_feedback:
-            found.append(entrywise(taken.bucket.nbytes, 3))
-        yield self._compress(f"{taken.label} P Q", found)
+        kernels = work.joining(op.factoring, self._facts.itemsize)
+        yield self._compress(f"{op.factoring.label} P Q", kernels)
 
     def _select(self, op: ops.Select) -> Cost:
-        asked, itemsize = op.selection, self._facts.itemsize
-        nbytes, entry = asked.bucket.nbytes, asked.entry_nbytes
-        kernels = selection(nbytes, itemsize, asked.num_entries, entry)
-        if asked.error_feedback:  # it is added; what is chosen is then set to 0 in the sum
-            chosen = float(asked.num_entries * entry)
-            kernels = [entrywise(nbytes, 3), *kernels, entrywise(chosen, 1)]
-        yield self._compress(f"{asked.label} top k", kernels)
+        kernels = work.selecting(op.selection, self._facts.itemsize)
+        yield self._compress(f"{op.selection.label} top k", kernels)
 
     def _add_selected(self, op: ops.AddSelected) -> Cost:
-        """The bucket is cleared; each rank's entries are read and added, by a kernel each."""
-        asked, n = op.selection, self._world_size
-        added = asked.num_entries * (float(asked.entry_nbytes) + 2.0 * self._facts.itemsize)
-        each = Kernel(0.0, added * n, n)
-        yield self._compress(f"{asked.label} sum", [entrywise(asked.bucket.nbytes, 1), each])
+        kernels = work.adding(op.selection, self._facts.itemsize, self._world_size)
+        yield self._compress(f"{op.selection.label} sum", kernels)
 
     # One process ---------------------------------------------------------------------------------
 
@@ -442,33 +370,24 @@ class Costs:
             yield launch
             yield Wait((launch.call,))
 
-    def _scatter(self, op: ops.Scatter) -> Cost:
+    def _scatter(self, op: one_process.Scatter) -> Cost:
         sizes = self._batches.sizes[op.micro]
         nbytes = float(sizes.sum() * self._shapes.nbytes_of(op.name, op.micro))
         return self._copies(copies_from(0, tuple(sizes.tolist())), nbytes, op.name)
 
-    def _gathered(self, micro: int, losses: bool) -> tuple[tuple[int, ...], float]:
-        """How much of what is gathered each rank has, and bytes of all [bytes]."""
-        sizes = self._batches.sizes[micro]
-        if losses:
-            there = sizes > 0
-            return tuple(there.astype(int).tolist()), float(there.sum() * self._workload.itemsize)
-        nbytes = float(sizes.sum() * self._shapes.output_nbytes(micro))
-        return tuple(sizes.tolist()), nbytes
-
-    def _gather(self, op: ops.Gather) -> Cost:
-        pieces, nbytes = self._gathered(op.micro, op.losses)
+    def _gather(self, op: one_process.Gather) -> Cost:
+        pieces, nbytes = self._shapes.gathered(op.micro, op.losses)
         label = "losses" if op.losses else "outputs"
         return self._copies(copies_to(op.root, pieces), nbytes, label)
 
-    def _loss_of_all(self, op: ops.LossOfAll) -> Cost:
+    def _loss_of_all(self, op: one_process.LossOfAll) -> Cost:
         if self._shapes.has_loss:
             yield self._loss_work("forward", op.micro, op.root)
 
-    def _hand_back(self, op: ops.HandBack) -> Cost:
+    def _hand_back(self, op: one_process.HandBack) -> Cost:
         if not op.losses and self._shapes.has_loss:
             yield self._loss_work("backward", op.micro, op.root)
-        pieces, nbytes = self._gathered(op.micro, op.losses)
+        pieces, nbytes = self._shapes.gathered(op.micro, op.losses)
         yield from self._copies(copies_from(op.root, pieces), nbytes, "output gradients")
 
     def _loss_work(self, activity: str, micro: int, root: int) -> Work:
@@ -480,14 +399,3 @@ class Costs:
         alike = np.full_like(which, which[int(np.argmax(parts.sizes))])
         times = self._times.seconds(activity, everything, found, alike)
         return self._work(activity, self._num_calls, times)
-
-
-def _shapes(taken: ops.Factoring) -> list[tuple[int, int, int, int]]:
-    """How many matrices a kernel works on, their rows and columns, and the rank."""
-    found: dict[tuple[int, int, int], int] = {}
-    for factor in taken.factors:
-        key = (factor.rows, factor.columns, factor.rank)
-        found[key] = found.get(key, 0) + 1
-    if taken.batched:
-        return [(batch, *shape) for shape, batch in found.items()]
-    return [(1, *shape) for shape, batch in found.items() for _ in range(batch)]

@@ -7,7 +7,8 @@ import numpy as np
 from simdp.arrays import Floats
 from simdp.engine.readers.records import Records, Stepping
 from simdp.scenario import Scenario
-from simdp.steps.ops import Op, ReduceScatter, Take, TakeSums, Update
+from simdp.steps.one_process import TakeSums
+from simdp.steps.ops import Op, ReduceScatter, Take, Update
 from simdp.steps.program import Program
 from simdp.workload.sampling import StepBatches
 

@@ -6,8 +6,7 @@ Only the setup and the first steps are looked at: all later ones are like the la
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property, partial
-from hashlib import sha256
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,12 +15,14 @@ from simdp.arrays import Floats, Ints
 from simdp.engine.readers.footprints import Amount, footprint_of
 from simdp.engine.readers.ledger import Ledger
 from simdp.engine.readers.shapes import Shapes
+from simdp.engine.readers.tensors import Tensors, for_each
 from simdp.results.trace import SETUP
 from simdp.scenario import Scenario
-from simdp.steps import ops
+from simdp.steps import one_process, ops
+from simdp.steps.bucket import Bucket, Group
 from simdp.steps.program import Program
 from simdp.strategies.memory import sample_nbytes
-from simdp.workload.lifetimes import Lifetimes, Stage, Tensor, lifetimes
+from simdp.workload.lifetimes import Lifetimes, Stage, lifetimes
 from simdp.workload.sampling import StepBatches
 
 OBSERVED_STEPS = 2
@@ -66,8 +67,7 @@ class Memory:
         self._passing = 0.0
         self._left: Stage | None = None
         self._borrowed: dict[str, Amount] = {}
-        self._samples: dict[tuple[int, int], int | bytes] = {}
-        self._known: dict[tuple[int, int | bytes], list[tuple[str, Amount]]] = {}
+        self._tensors = Tensors(self.footprint)
         self._before: dict[type[Any], Callable[[Any], Taken]] = {
             ops.Forward: self._before_forward,
             ops.Backward: self._before_backward,
@@ -75,12 +75,12 @@ class Memory:
             ops.Open: self._open,
             ops.Release: self._release,
             ops.AllGather: self._all_gather,
-            ops.CopyOut: self._copy_out,
-            ops.Scatter: self._scatter,
-            ops.Gather: self._before_gather,
-            ops.LossOfAll: self._loss_of_all,
-            ops.HandBack: self._hand_back,
-            ops.Reduce: self._before_reduce,
+            one_process.CopyOut: self._copy_out,
+            one_process.Scatter: self._scatter,
+            one_process.Gather: self._before_gather,
+            one_process.LossOfAll: self._loss_of_all,
+            one_process.HandBack: self._hand_back,
+            one_process.Reduce: self._before_reduce,
         }
         self._after: dict[type[Any], Callable[[Any], Taken]] = {
             ops.Batch: self._batch,
@@ -91,10 +91,10 @@ class Memory:
             ops.Update: self._after_update,
             ops.Hold: self._hold,
             ops.Free: self._free,
-            ops.Gather: self._after_gather,
-            ops.HandBack: self._give_back_outputs,
-            ops.Reduce: self._after_reduce,
-            ops.TakeSums: self._take_sums,
+            one_process.Gather: self._after_gather,
+            one_process.HandBack: self._give_back_outputs,
+            one_process.Reduce: self._after_reduce,
+            one_process.TakeSums: self._take_sums,
         }
 
     def begin(self, step: int, batches: StepBatches) -> None:
@@ -239,10 +239,13 @@ class Memory:
         yield from self._give_back("inputs")
 
     def _take(self, stage: Stage, micro: int) -> Taken:
-        return iter(self._by_part(stage.taken, micro))
+        return iter(self._tensors.by_part(stage.taken, self._sizes(micro)))
 
     def _give(self, stage: Stage, micro: int) -> Taken:
-        return ((part, -nbytes) for part, nbytes in self._by_part(stage.given, micro))
+        return (
+            (part, -nbytes)
+            for part, nbytes in self._tensors.by_part(stage.given, self._sizes(micro))
+        )
 
     # The update ----------------------------------------------------------------------------------
 
@@ -271,7 +274,7 @@ class Memory:
     def _release(self, op: ops.Release) -> Taken:
         yield "buckets", -self._of_bucket(op.bucket)
 
-    def _of_bucket(self, bucket: ops.Bucket) -> float:
+    def _of_bucket(self, bucket: Bucket) -> float:
         """What a unit's whole gradients take beside what is kept of them."""
         if bucket.is_view or bucket.unit is None:
             return 0.0
@@ -301,27 +304,27 @@ class Memory:
         if part in self._borrowed:
             yield part, -self._borrowed.pop(part)
 
-    def _among(self, group: ops.Group) -> Floats:
+    def _among(self, group: Group) -> Floats:
         there = np.zeros(self._world_size)
         assert isinstance(group, tuple), "one process tells its devices by their numbers"
         there[list(group)] = 1.0
         return there
 
-    def _copy_out(self, op: ops.CopyOut) -> Taken:
+    def _copy_out(self, op: one_process.CopyOut) -> Taken:
         others = self._among(op.group) * ~self._is_root
         yield from self._borrow("gathered", self._room([op.nbytes]) * others)
 
-    def _scatter(self, op: ops.Scatter) -> Taken:
+    def _scatter(self, op: one_process.Scatter) -> Taken:
         sizes, per_sample = self._sizes(op.micro), self._shapes.nbytes_of(op.name, op.micro)
         pieces = np.where(self._is_root, sizes.sum(), sizes)
-        nbytes = self._for_each(pieces, lambda n: self._room([n * per_sample]))
+        nbytes = for_each(pieces, lambda n: self._room([n * per_sample]))
         yield from self._borrow("inputs", nbytes)
 
-    def _before_gather(self, op: ops.Gather) -> Taken:
+    def _before_gather(self, op: one_process.Gather) -> Taken:
         if not op.losses:
             yield from self._borrow("outputs", self._outputs_at(op.root, op.micro))
 
-    def _after_gather(self, op: ops.Gather) -> Taken:
+    def _after_gather(self, op: one_process.Gather) -> Taken:
         if self._facts.is_inference:
             yield from self._let_go(op.micro)
 
@@ -329,37 +332,37 @@ class Memory:
         whole = self._sizes(micro).sum() * self._shapes.output_nbytes(micro)
         return self._at(root, self._room([whole]))
 
-    def _loss_of_all(self, op: ops.LossOfAll) -> Taken:
+    def _loss_of_all(self, op: one_process.LossOfAll) -> Taken:
         num_samples = int(self._sizes(op.micro).sum())
         if not self._scenario.workload.model.timed:
             whole = self._room([num_samples * self._shapes.nbytes_of("y", op.micro)])
             yield from self._borrow("inputs", self._at(op.root, whole))
         if self._shapes.has_loss:
-            kept = self._room_of(self._lifetimes.forward[-1].taken, num_samples)
+            kept = self._tensors.room_of(self._lifetimes.forward[-1].taken, num_samples)
             yield from self._borrow("outputs", self._at(op.root, kept))
 
-    def _hand_back(self, op: ops.HandBack) -> Taken:
+    def _hand_back(self, op: one_process.HandBack) -> Taken:
         if not op.losses and self._shapes.has_loss:
             yield from self._borrow("outputs", self._outputs_at(op.root, op.micro))
 
-    def _give_back_outputs(self, op: ops.HandBack) -> Taken:
+    def _give_back_outputs(self, op: one_process.HandBack) -> Taken:
         return self._give_back("outputs")
 
-    def _before_reduce(self, op: ops.Reduce) -> Taken:
+    def _before_reduce(self, op: one_process.Reduce) -> Taken:
         yield "buckets", self._flat_copies(op)
 
-    def _flat_copies(self, op: ops.Reduce) -> Floats:
+    def _flat_copies(self, op: one_process.Reduce) -> Floats:
         there = self._among(op.group)
         found: Floats = self._room([op.bucket.nbytes]) * there * (there.sum() > 1)
         return found
 
-    def _after_reduce(self, op: ops.Reduce) -> Taken:
+    def _after_reduce(self, op: one_process.Reduce) -> Taken:
         yield "buckets", -self._flat_copies(op)
         if self._among(op.group).sum() > 1:
             learned = [name for name in op.bucket.names if name in set(self._facts.ready_order)]
             yield from self._borrow("gradients", self._is_root * self._of_gradients(learned))
 
-    def _take_sums(self, op: ops.TakeSums) -> Taken:
+    def _take_sums(self, op: one_process.TakeSums) -> Taken:
         names = self._facts.ready_order
         self._has_gradient.update(names)
         stays = self._is_root * self._of_gradients(names) * (op.micro == 0)
@@ -384,48 +387,10 @@ class Memory:
     def _inputs(self, micro: int) -> Amount:
         """The samples of a micro-step with their targets."""
         per_sample = sample_nbytes(self._scenario.workload)
-        return self._for_each(
-            self._sizes(micro), lambda n: self._room(n * size for size in per_sample)
-        )
+        return for_each(self._sizes(micro), lambda n: self._room(n * size for size in per_sample))
 
     def _gradients(self, names: Iterable[str]) -> Amount:
         return sum((self.footprint.gradient(name) for name in names), 0.0)
 
     def _of_gradients(self, names: Iterable[str]) -> float:
         return self._room(self._facts.sizes[name] * self._facts.itemsize for name in names)
-
-    def _by_part(self, tensors: tuple[Tensor, ...], micro: int) -> list[tuple[str, Amount]]:
-        """What tensors of a micro-batch take, part by part."""
-        if not tensors:
-            return []
-        samples = self._samples_of(micro)
-        key = (id(tensors), samples)
-        if key not in self._known:
-            sizes, found = self._sizes(micro), list[tuple[str, Amount]]()
-            for part in dict.fromkeys(tensor.part for tensor in tensors):
-                mine = [tensor for tensor in tensors if tensor.part == part]
-                found.append((part, self._for_each(sizes, partial(self._room_of, mine))))
-            self._known[key] = found
-        return self._known[key]
-
-    def _samples_of(self, micro: int) -> int | bytes:
-        """Something small that tells the ranks' numbers of samples from others."""
-        place = (self._step, micro)
-        if place not in self._samples:
-            sizes = self._sizes(micro)
-            alike = bool((sizes == sizes[0]).all())
-            self._samples[place] = int(sizes[0]) if alike else sha256(sizes.tobytes()).digest()
-        return self._samples[place]
-
-    def _room_of(self, tensors: Sequence[Tensor], num_samples: int) -> float:
-        if not num_samples:
-            return 0.0
-        return self._room(num_samples * t.per_sample + t.fixed for t in tensors)
-
-    def _for_each(self, sizes: Ints, count: Callable[[int], float]) -> Amount:
-        """Count for the samples of every rank; one number where all have as many."""
-        if (sizes == sizes[0]).all():
-            return count(int(sizes[0]))
-        different, which = np.unique(sizes, return_inverse=True)
-        found: Floats = np.array([count(int(n)) for n in different])[which]
-        return found

@@ -24,8 +24,8 @@ from simdp.engine.shards import Shards
 from simdp.engine.state import State
 from simdp.engine.walk import Walk
 from simdp.scenario import Scenario
-from simdp.steps import ops
-from simdp.steps.ops import Bucket
+from simdp.steps import one_process, ops
+from simdp.steps.bucket import Bucket
 from simdp.steps.program import Program
 from simdp.workload.sampling import StepBatches
 
@@ -74,7 +74,7 @@ class Numbers(Records):
             ops.ReduceScatter: self._reduce_scatter,
             ops.AllGather: self._all_gather,
             ops.Broadcast: self._broadcast,
-            ops.CopyOut: self._broadcast,
+            one_process.CopyOut: self._broadcast,
             ops.Average: self._average,
             ops.Shard: self._shard,
             ops.Free: self._free,
@@ -82,11 +82,11 @@ class Numbers(Records):
             ops.Join: self._join,
             ops.Select: self._select,
             ops.AddSelected: self._add_selected,
-            ops.Gather: self._gather,
-            ops.LossOfAll: self._loss_of_all,
-            ops.HandBack: self._hand_back,
-            ops.Reduce: self._reduce,
-            ops.TakeSums: self._take_sums,
+            one_process.Gather: self._gather,
+            one_process.LossOfAll: self._loss_of_all,
+            one_process.HandBack: self._hand_back,
+            one_process.Reduce: self._reduce,
+            one_process.TakeSums: self._take_sums,
         }
 
     def begin(self, step: int, batches: StepBatches) -> None:
@@ -251,7 +251,7 @@ class Numbers(Records):
             plan = self._launcher.plan("all_gather", op.nbytes, group=op.group)
             self._pieces.gather(op.unit, plan)
 
-    def _broadcast(self, op: ops.Broadcast | ops.CopyOut) -> None:
+    def _broadcast(self, op: ops.Broadcast | one_process.CopyOut) -> None:
         root = op.root if isinstance(op, ops.Broadcast) else 0
         plan = self._launcher.plan("broadcast", op.nbytes, root, op.group)
         self.replicas.broadcast(op.names, plan)
@@ -304,7 +304,7 @@ class Numbers(Records):
 
     # One process ---------------------------------------------------------------------------------
 
-    def _gather(self, op: ops.Gather) -> None:
+    def _gather(self, op: one_process.Gather) -> None:
         if self._infers:
             self.outputs[-1] = [np.concatenate(self.outputs[-1])]
         elif op.losses:
@@ -313,7 +313,7 @@ class Numbers(Records):
             each = sizes.sum() / (sizes > 0).sum()  # equal weights
             self._note(op.micro, losses, np.where(np.isnan(losses), 0.0, each))
 
-    def _loss_of_all(self, op: ops.LossOfAll) -> None:
+    def _loss_of_all(self, op: one_process.LossOfAll) -> None:
         loss = self._scattered.loss_of_all(self._share(op.micro))
         count = self._scattered.count()
         root = np.arange(self._world_size) == op.root
@@ -331,15 +331,15 @@ class Numbers(Records):
         self._losses.append(losses)
         self._counts[micro] = counts
 
-    def _hand_back(self, op: ops.HandBack) -> None:
+    def _hand_back(self, op: one_process.HandBack) -> None:
         self._scattered.backward()
         self._inject(op.micro)
 
-    def _reduce(self, op: ops.Reduce) -> None:
+    def _reduce(self, op: one_process.Reduce) -> None:
         plan = self._launcher.plan("reduce", op.bucket.nbytes, 0, op.group)
         self._scattered.reduce(op.bucket.names, plan)
 
-    def _take_sums(self, op: ops.TakeSums) -> None:
+    def _take_sums(self, op: one_process.TakeSums) -> None:
         self._scattered.take_sums()
 
 

@@ -55,6 +55,15 @@ class Shapes:
         itemsize = INTEGER_ITEMSIZE if workload.loss.of_classes else workload.itemsize
         return float(prod(shape) * itemsize)
 
+    def gathered(self, micro: int, losses: bool) -> tuple[tuple[int, ...], float]:
+        """How much of what is gathered each rank has, outputs or losses, and bytes of all."""
+        assert self._batches is not None, "a step begins with its batches"
+        sizes = self._batches.sizes[micro]
+        if losses:
+            there = sizes > 0
+            return tuple(there.astype(int).tolist()), float(there.sum() * self._workload.itemsize)
+        return tuple(sizes.tolist()), float(sizes.sum() * self.output_nbytes(micro))
+
     def output_nbytes(self, micro: int) -> float:
         """Bytes of what the model makes of a sample; none where nobody knows."""
         workload, graph = self._workload, self._workload.graph

@@ -7,8 +7,9 @@ from collections.abc import Generator
 from typing import NamedTuple
 
 from simdp.spec import Spec
+from simdp.steps.bucket import Bucket
 from simdp.steps.facts import Facts, Ops, Step
-from simdp.steps.ops import AllReduce, Bucket, Hold, Op
+from simdp.steps.ops import AllReduce, Hold, Op
 from simdp.steps.passes import Tags
 from simdp.workload import Workload
 from simdp.workload.precision.rounding import numpy_dtype

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from simdp.steps.bucket import Bucket
 from simdp.steps.facts import Facts
-from simdp.steps.ops import Bucket
 from simdp.steps.passes import Tags
 from simdp.strategies.comm_hooks.base import CommHook, Sending, rounded
 

@@ -9,19 +9,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from simdp.spec import Bool, Float, Int
+from simdp.steps.bucket import Bucket, Factor, Factoring
 from simdp.steps.facts import Facts, Ops, Step
-from simdp.steps.ops import (
-    AllReduce,
-    Bucket,
-    Factor,
-    Factoring,
-    Hold,
-    Join,
-    Split,
-    Turn,
-    Unpack,
-    Wait,
-)
+from simdp.steps.ops import AllReduce, Hold, Join, Split, Turn, Unpack, Wait
 from simdp.steps.passes import Tags
 from simdp.strategies.comm_hooks.base import CommHook, Sending, Sent, spoilt_by_a_loss_scale
 from simdp.strategies.comm_hooks.none import NoHook

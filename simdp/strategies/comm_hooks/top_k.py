@@ -8,8 +8,9 @@ import numpy as np
 from pydantic import Field
 
 from simdp.spec import Bool, Float
+from simdp.steps.bucket import Bucket, Selection
 from simdp.steps.facts import Facts, Ops
-from simdp.steps.ops import AddSelected, AllGather, Bucket, Hold, Select, Selection
+from simdp.steps.ops import AddSelected, AllGather, Hold, Select
 from simdp.steps.passes import Tags
 from simdp.strategies.comm_hooks.base import CommHook, Sending, Sent, spoilt_by_a_loss_scale
 from simdp.workload import Workload

@@ -1,0 +1,90 @@
+"""Work of comm hooks: the kernels that each of their operations launches."""
+
+from __future__ import annotations
+
+from simdp.engine.compression.kernels import (
+    Kernel,
+    entrywise,
+    orthonormal,
+    product,
+    selection,
+)
+from simdp.steps.bucket import Factoring, Selection
+
+
+def splitting(taken: Factoring, itemsize: int) -> list[Kernel]:
+    """Up to the products P = M Q.
+
+    The error is added (two buffers read, one written) and the sum copied; what travels as it is is
+    copied into a buffer.
+    """
+    found = []
+    if taken.error_feedback:
+        found.append(entrywise(taken.bucket.nbytes, 5, 2))
+    if taken.rest.nbytes:
+        found.append(entrywise(taken.rest.nbytes, 2))
+    for batch, rows, columns, rank in _shapes(taken):
+        if batch > 1:
+            found.append(entrywise(float(batch * rows * columns * itemsize), 2))
+        found.append(orthonormal(columns, rank, itemsize, taken.epsilon, batch))
+        found.append(product(rows, columns, rank, itemsize, batch))
+    return found
+
+
+def unpacking(taken: Factoring) -> list[Kernel]:
+    """Sums of what travels as it is are divided, and copied back one by one."""
+    return [entrywise(taken.rest.nbytes, 4, 1 + len(taken.rest.names))]
+
+
+def turning(taken: Factoring, itemsize: int) -> list[Kernel]:
+    """The sums of P become orthonormal, and Q = M^T P."""
+    found = []
+    for batch, rows, columns, rank in _shapes(taken):
+        found.append(orthonormal(rows, rank, itemsize, taken.epsilon, batch))
+        found.append(product(columns, rows, rank, itemsize, batch))
+    return found
+
+
+def joining(taken: Factoring, itemsize: int) -> list[Kernel]:
+    """Averages are put together, P Q^T, and what they lack is noted."""
+    found = list[Kernel]()
+    if taken.q.nbytes:
+        found.append(entrywise(taken.q.nbytes, 2))
+    elif taken.rest.nbytes:  # no later all_reduce has waited until it was unpacked
+        found += unpacking(taken)
+    for batch, rows, columns, rank in _shapes(taken):
+        found.append(product(rows, rank, columns, itemsize, batch))
+        if batch > 1:
+            found.append(entrywise(float(batch * rows * columns * itemsize), 2, batch))
+    if taken.error_feedback:
+        found.append(entrywise(taken.bucket.nbytes, 3))
+    return found
+
+
+def selecting(asked: Selection, itemsize: int) -> list[Kernel]:
+    """The entries of largest magnitude are found; with error feedback, in a sum."""
+    nbytes, entry = asked.bucket.nbytes, asked.entry_nbytes
+    found = selection(nbytes, itemsize, asked.num_entries, entry)
+    if not asked.error_feedback:
+        return found
+    # The error is added; what is chosen is then set to 0 in the sum.
+    chosen = float(asked.num_entries * entry)
+    return [entrywise(nbytes, 3), *found, entrywise(chosen, 1)]
+
+
+def adding(asked: Selection, itemsize: int, world_size: int) -> list[Kernel]:
+    """The bucket is cleared; each rank's entries are read and added, by a kernel each."""
+    added = asked.num_entries * (float(asked.entry_nbytes) + 2.0 * itemsize)
+    each = Kernel(0.0, added * world_size, world_size)
+    return [entrywise(asked.bucket.nbytes, 1), each]
+
+
+def _shapes(taken: Factoring) -> list[tuple[int, int, int, int]]:
+    """How many matrices a kernel works on, their rows and columns, and the rank."""
+    found: dict[tuple[int, int, int], int] = {}
+    for factor in taken.factors:
+        key = (factor.rows, factor.columns, factor.rank)
+        found[key] = found.get(key, 0) + 1
+    if taken.batched:
+        return [(batch, *shape) for shape, batch in found.items()]
+    return [(1, *shape) for shape, batch in found.items() for _ in range(batch)]
