@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 import typer
 
@@ -17,6 +17,14 @@ if TYPE_CHECKING:
     from simdp.engine.clocks.clock import Fabric
     from simdp.results.result import Study
     from simdp.scenario import Scenario
+
+
+class Part(NamedTuple):
+    """A part of a run: where it stops, what it goes on from, and whether it keeps its state."""
+
+    stop_after: int | None
+    resume: Path | None
+    keeps_state: bool
 
 
 def run(
@@ -38,6 +46,15 @@ def run(
     fabric: Annotated[
         str, typer.Option(metavar="auto|event|vector", help="Which clock plays it.")
     ] = "auto",
+    stop_after: Annotated[
+        int | None, typer.Option(metavar="STEP", help="Stop after so many steps of the run.")
+    ] = None,
+    save_state: Annotated[
+        Path | None, typer.Option(metavar="FILE.npz", help="Store a state to go on from.")
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="FILE.npz", help="Go on from a state.")
+    ] = None,
 ) -> int:
     """Simulate a scenario: a summary here, result.json, trace.json and plots in a folder."""
     from simdp.errors import ScenarioError
@@ -46,10 +63,17 @@ def run(
     if save_weights is not None and (chosen.sweep or not chosen.numerics):
         why = "a sweep trains many models" if chosen.sweep else "numerics: false trains none"
         raise ScenarioError([f"--save-weights: {why}; leave it out, or --set what it needs."])
-    study = _simulate(chosen, fabric, quiet)
+    asked = {"--stop-after": stop_after, "--save-state": save_state, "--resume": resume}
+    given = [option for option, value in asked.items() if value is not None]
+    if given and chosen.sweep:
+        raise ScenarioError(
+            [f"{given[0]}: a sweep has many runs; leave it out, or --set sweep={{}}."]
+        )
+    part = Part(stop_after, resume, save_state is not None)
+    study = _simulate(chosen, fabric, quiet, part)
     folder = out or Path("runs") / chosen.name
     study.scenario = chosen.resolved(folder)  # so that it loads again from there
-    _write(study, folder, not no_plots, save_weights)
+    _write(study, folder, not no_plots, save_weights, save_state)
     if as_json:
         sys.stdout.write(study.to_json())
     elif not quiet:
@@ -91,7 +115,7 @@ def _check_fit(scenario: Scenario, study: Study, require_fit: bool) -> int:
     return CHECK_FAILED if too_large and require_fit else 0
 
 
-def _simulate(scenario: Scenario, fabric: str, silent: bool) -> Study:
+def _simulate(scenario: Scenario, fabric: str, silent: bool, part: Part) -> Study:
     from simdp.engine.clocks.clock import FABRICS
     from simdp.errors import ScenarioError, unknown_name
     from simdp.studies.sweep import sweep
@@ -100,7 +124,21 @@ def _simulate(scenario: Scenario, fabric: str, silent: bool) -> Study:
         raise ScenarioError([f"--fabric: {unknown_name('fabric', fabric, FABRICS)}"])
 
     with _progress_bar(scenario, silent) as progress:
-        return sweep(scenario, fabric=cast("Fabric", fabric), progress=progress)
+        return sweep(scenario, fabric=cast("Fabric", fabric), progress=progress, **_kept(part))
+
+
+def _kept(part: Part) -> dict[str, Any]:
+    """What `simulate` is to be told of a part of a run; nothing of a whole one."""
+    found: dict[str, Any] = {}
+    if part.stop_after is not None:
+        found["stop_after"] = part.stop_after
+    if part.resume is not None:
+        from simdp.engine.state import State
+
+        found["resume"] = State.load(part.resume)
+    if part.keeps_state:
+        found["keep_state"] = True
+    return found
 
 
 @contextmanager
@@ -134,7 +172,9 @@ def _progress_bar(scenario: Scenario, silent: bool) -> Iterator[Callable[[int, i
             bar.stop()
 
 
-def _write(study: Study, folder: Path, plots: bool, weights: Path | None) -> None:
+def _write(
+    study: Study, folder: Path, plots: bool, weights: Path | None, state: Path | None
+) -> None:
     """Write every file of a run, or none."""
     from contextlib import ExitStack
 
@@ -145,6 +185,9 @@ def _write(study: Study, folder: Path, plots: bool, weights: Path | None) -> Non
         if weights is not None:
             add = stack.enter_context(whole_files(weights.parent))
             add(weights.name, partial(put_npz, study.points[0].weights()))
+        if state is not None:
+            add = stack.enter_context(whole_files(state.parent))
+            add(state.name, study.points[0].state.write)
         add = stack.enter_context(whole_files(folder))
         add("result.json", lambda stream: put(stream, study.to_json()))
         add("trace.json", lambda stream: put(stream, chrome_trace.write(study.points[-1])))

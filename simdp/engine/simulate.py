@@ -66,11 +66,8 @@ def simulate(
         no link is shared), or the first where links are shared and for small runs, else the second.
     progress : callable, optional
         Called with the number of finished steps.
-    stop_after : int, optional
-        Stop after so many steps of the run.
-    resume : State, optional
-        Go on from there, as if the run had never stopped; on another cluster, with what was
-        learned, from the instant at which it stopped.
+    stop_after, resume : int, State, optional
+        Stop after so many steps of the run; go on from there. See `simdp.engine.state`.
     keep_state : bool
         Whether the result has a state to go on from.
     keep_trace : bool, optional
@@ -87,8 +84,7 @@ def simulate(
     ValueError
         If the scenario has a sweep, or there is no such fabric.
     ScenarioError
-        If the state is of another run, or no step is left to play; or ``fabric="vector"`` would not
-        be exact.
+        If ``fabric="vector"`` would not be exact, the state is of another run, or no step is left.
     DeadlockError
         If nothing can move any more.
     """

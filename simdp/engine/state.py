@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -64,6 +64,10 @@ class State:
 
     def save(self, path: Path) -> None:
         """Write a file, whole or not at all."""
+        write_whole(path, self.write)
+
+    def write(self, stream: BinaryIO) -> None:
+        """Write it into a stream."""
         about = {
             "format": FORMAT,
             "scenario": self.scenario,
@@ -74,7 +78,7 @@ class State:
             "log": list(self.log),
         }
         text = np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)
-        write_whole(path, lambda stream: put_npz({ABOUT: text, **self.arrays}, stream))
+        put_npz({ABOUT: text, **self.arrays}, stream)
 
     @classmethod
     def load(cls, path: Path) -> State:

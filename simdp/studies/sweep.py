@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import simdp
 from simdp.engine import threads
@@ -21,6 +22,7 @@ def sweep(
     processes: int = 1,
     fabric: Fabric = "auto",
     progress: Progress | None = None,
+    **part: Any,
 ) -> Study:
     """Simulate every point of a scenario's sweep; one point if it has none.
 
@@ -34,6 +36,8 @@ def sweep(
         As for `simulate`.
     progress : callable, optional
         Called with the number of a point, from 0, and of its finished steps; in one process only.
+    **part
+        As for `simulate`: ``stop_after``, ``resume`` and ``keep_state``; not with a sweep.
 
     Returns
     -------
@@ -44,8 +48,12 @@ def sweep(
     Raises
     ------
     ValueError
-        If ``processes < 1``.
+        If ``processes < 1``, or a sweep is to stop or to go on.
     """
+    if part and scenario.sweep:
+        raise ValueError(
+            f"{next(iter(part))}: a sweep has many runs; stop and resume them one by one"
+        )
     if processes < 1:
         raise ValueError(f"processes must be >= 1, got {processes}")
     points = scenario.points()
@@ -53,7 +61,7 @@ def sweep(
     jobs = [(point, number == last, fabric) for number, (_, point) in enumerate(points)]
     if len(points) == 1 and not scenario.sweep:
         step = (lambda done: progress(0, done)) if progress else None
-        results = [simulate(points[0][1], fabric=fabric, progress=step, keep_trace=True)]
+        results = [simulate(points[0][1], fabric=fabric, progress=step, keep_trace=True, **part)]
     elif processes == 1:
         results = [_play(*job, number, progress) for number, job in enumerate(jobs)]
     else:

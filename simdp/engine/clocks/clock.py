@@ -178,10 +178,8 @@ def clock_for(
         Counts those of the longest collective; left out, of the longest plan.
     others : sequence of OtherJob
         Jobs on the same network; those that can slow the run down play beside it.
-    overheads : Overheads
-        How compute and collectives slow each other down.
-    timed : bool
-        Whether collectives bring their times, so that no transfer needs a link.
+    overheads, timed
+        How compute and collectives slow each other down; whether collectives bring their times.
     num_steps : int
         Of the run; 0 stands for a run that is never small.
 
