@@ -97,7 +97,7 @@ class Facts:
         self.ready_order, self.unused = self.graph.ready_order, self.graph.unused
         self.sizes = {parameter.name: parameter.num_elements for parameter in self.parameters}
         self.itemsize = workload.gradient_itemsize
-        self.gradient_dtype = workload.precision.gradient_dtype(workload.dtype)
+        self._gradient_dtype = workload.precision.gradient_dtype(workload.dtype)
         self.needs_nominal, self._nominal = False, nominal
         self._made: dict[Any, Any] = {}
 
@@ -139,7 +139,7 @@ class Facts:
 
         It takes room of its own, unless gradients live in it or ``room`` is told.
         """
-        elements, held = self.num_elements(names), dtype or self.gradient_dtype
+        elements, held = self.num_elements(names), dtype or self._gradient_dtype
         nbytes = float(elements * numpy_dtype(held).itemsize)
         told.setdefault("room", 0.0 if told.get("is_view") else nbytes)
         return Bucket(tuple(names), elements, held, nbytes, **told)
