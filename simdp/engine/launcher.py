@@ -71,6 +71,10 @@ class Launcher:
         algorithm = getattr(self.collectives, collective)
         return self._planners[self._known(group)].plan(algorithm, nbytes, root)
 
+    def stream_of(self, group: Group) -> int:
+        """The communication stream that takes a group's collectives."""
+        return self._streams[self._known(group)]
+
     def _known(self, group: Group) -> Group:
         """The name of a group; some ranks, on the first stream, are made one when they come."""
         if not isinstance(group, tuple):

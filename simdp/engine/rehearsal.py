@@ -104,7 +104,7 @@ class Rehearsals:
     """Steps that have been read."""
 
     def __init__(self) -> None:
-        self._known: dict[Hashable, Rehearsed] = {}
+        self._known: dict[Hashable, tuple[Any, Rehearsed]] = {}
         self._update: Any = None
 
     def update(self, make: Callable[[], T]) -> T:
@@ -116,10 +116,11 @@ class Rehearsals:
 
     def find(self, key: Hashable) -> Rehearsed | None:
         """A step that was read before."""
-        return self._known.get(key)
+        _, steps = self._known.get(key, (None, None))
+        return steps
 
-    def keep(self, key: Hashable, steps: Rehearsed) -> None:
-        """Keep one; where there are too many, the oldest goes."""
+    def keep(self, key: Hashable, plan: Any, steps: Rehearsed) -> None:
+        """Keep one, with the plan that its key names; where there are too many, the oldest goes."""
         if len(self._known) >= MAX_REHEARSED:
             del self._known[next(iter(self._known))]
-        self._known[key] = steps
+        self._known[key] = (plan, steps)

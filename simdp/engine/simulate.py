@@ -197,6 +197,8 @@ def _play_together(
     run.shows_memory = clock.fabric == "event" or run.world_size <= FINE_RANKS
     if listen is not None:
         run.memory.observed_steps = SETUP
+        run.is_quick = clock.fabric == "vector" and not scenario.strategy.one_process
+        run.launcher.shows_transfers = not run.is_quick
     script = traffic.watch(run.script(progress))
     clock.play(script if listen is None else listen(script))
     return Played(run, clock, traffic)

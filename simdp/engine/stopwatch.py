@@ -66,8 +66,11 @@ class Heard:
             match op:
                 case Work():
                     self._work(op)
-                case Hold() | Stretch():
-                    pass  # memory is not asked about, and a script that is heard comes bit by bit
+                case Stretch():
+                    for work in op.works():
+                        self._work(work)
+                case Hold():
+                    pass
                 case _:
                     self.ops.append(op)
             yield op
@@ -79,7 +82,7 @@ class Heard:
             self.ops.append(last)
         if op.activity in SLOWED:
             last.slowed += op.seconds
-            last.num_hooks += (op.activity, op.name) == ("host", "hook")
+            last.num_hooks += op.activity == "host" and op.name in ("hook", "")
         else:
             last.steady += op.seconds
 

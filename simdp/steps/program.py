@@ -15,6 +15,7 @@ import numpy as np
 
 from simdp.arrays import Ints
 from simdp.cluster import Overheads
+from simdp.errors import ScenarioError
 from simdp.steps.bucket import Group
 from simdp.steps.facts import Facts, Nominal, Ops, Step
 from simdp.steps.one_process import CopyOut, Reduce
@@ -226,6 +227,29 @@ class Program:
     def called(self) -> list[Called]:
         """Every collective that the run calls, with every size."""
         return list(dict.fromkeys(filter(None, map(called_by, self._ops))))
+
+    @cached_property
+    def _announced(self) -> frozenset[tuple[str, int, Group]]:
+        return frozenset((called.collective, called.root, called.group) for called in self.called)
+
+    def require(self, called: Called, stream: int) -> None:
+        """Refuse a collective that no step calls which was read beforehand.
+
+        A clock is chosen for what a run calls; what comes as a surprise might share a link unseen.
+
+        Raises
+        ------
+        ScenarioError
+            If it was not announced.
+        """
+        if (called.collective, called.root, called.group) not in self._announced:
+            raise ScenarioError(
+                [
+                    f"strategy.kind: {getattr(self.loop, 'kind', '')} starts {called.collective} "
+                    f"of root {called.root} on stream {stream}, which it did not announce; let its "
+                    "operations depend on its facts and on what it asks of a step, on nothing else."
+                ]
+            )
 
     @cached_property
     def calls(self) -> list[tuple[str, int]]:

@@ -32,18 +32,15 @@ def sweep(
         With or without a sweep.
     processes : int
         How many processes share the points; the results are the same for any number.
-    fabric : {"auto", "event", "vector"}
-        As for `simulate`.
     progress : callable, optional
         Called with the number of a point, from 0, and of its finished steps; in one process only.
-    **part
-        As for `simulate`: ``stop_after``, ``resume`` and ``keep_state``; not with a sweep.
+    fabric, **part
+        As for `simulate`; of a part ``stop_after``, ``resume`` and ``keep_state``, not for a sweep.
 
     Returns
     -------
     Study
-        The points in the order of the grid. Only the last point of a sweep keeps its trace, and
-        no point of a sweep its weights, since nothing asks for the others.
+        The points in the order of the grid; of a sweep without weights, and traces but the last.
 
     Raises
     ------

@@ -163,14 +163,10 @@ def clock_for(
 
     Parameters
     ----------
-    network : Network
-        Routes.
+    network, slowdown, trace
+        Routes; when work ends that the stragglers delay; what takes the spans.
     plans : Plans
         Every plan that may be launched; one of several sizes of an algorithm stands for all.
-    slowdown : Slowdown
-        When work ends that the stragglers delay.
-    trace : TraceBuilder
-        Takes the spans.
     asked : {"auto", "event", "vector"}
         A certain fabric; or the event fabric where links are shared and for small runs, else the
         vectorised one.

@@ -32,7 +32,7 @@ from simdp.results.trace import SETUP
 from simdp.scenario import Scenario
 from simdp.steps import one_process, ops
 from simdp.steps.bucket import Group
-from simdp.steps.program import Plan, Program, called_by
+from simdp.steps.program import Called, Plan, Program, called_by
 from simdp.workload.sampling import StepBatches
 
 Cost = Generator[Played, None, None]
@@ -85,12 +85,10 @@ class Costs:
         self._workload, self._facts, self._slowdown = workload, program.facts, slowdown
         self._launcher, self._times, self._roofline = launcher, times, roofline
         self._samples, self._footprint, self._shapes = samples, footprint, shapes
-        self._one_process, self._has_loss_of_pieces = scenario.strategy.one_process, False
+        self._one_process, self._program = scenario.strategy.one_process, program
         n = self._world_size = cluster.world_size
         self._num_calls, self._overheads = len(program.facts.graph.calls), cluster.overheads
-        self._per_launch = np.full(n, cluster.overheads.launch)
-        self._per_hook = np.full(n, cluster.overheads.hook)
-        self._per_step = np.full(n, workload.host.step)
+        self._has_loss_of_pieces = False
         self._pipeline, self._num_fed = None, 0
         if workload.input:
             # Batches of one process go to one device.
@@ -140,7 +138,7 @@ class Costs:
         self._tags.clear()
         self._columns.clear()
         if self._workload.host.step:
-            yield self._host("step", self._per_step)
+            yield self._host("step", self._workload.host.step)
 
     def read(self, op: ops.Op, stepping: Stepping | None) -> Cost:
         """What an operation costs; of an update it matters what that came to."""
@@ -154,14 +152,14 @@ class Costs:
         known, micro = self.rehearsals, self._batches.micro
         shapes = [self._samples.shapes(parts) for parts in micro]
         key = (
-            plan,
+            id(plan),
             self._batches.sizes.tobytes(),
             tuple((tuple(found), which.tobytes()) for found, which in shapes),
         )
         found = known.find(key)
         if found is None:
             found = self._rehearse(plan)
-            known.keep(key, found)
+            known.keep(key, plan, found)
         return found
 
     def _rehearse(self, plan: Plan) -> Rehearsed:
@@ -193,7 +191,7 @@ class Costs:
             seconds, self._owed = seconds + self._owed, np.zeros(self._world_size)
         return Work(self._step, activity, self._times.names[number], seconds)
 
-    def _host(self, name: str, seconds: Floats) -> Work:
+    def _host(self, name: str, seconds: float) -> Work:
         return Work(self._step, "host", name, seconds * self._factors)
 
     def _feed(self, samples: Floats) -> Cost:
@@ -265,7 +263,7 @@ class Costs:
 
     def _fill(self, op: ops.Fill) -> Cost:
         if self._overheads.hook:
-            yield self._host("hook", self._per_hook)
+            yield self._host("hook", self._overheads.hook)
         if op.is_copied:
             yield self._copied(op.name, self._facts.sizes[op.name] * self._facts.itemsize)
 
@@ -286,9 +284,11 @@ class Costs:
         root: int = 0,
         **told: Any,
     ) -> Cost:
+        called = Called(collective, root, group, nbytes)
+        self._program.require(called, self._launcher.stream_of(group))
         plan = self._launcher.plan(collective, nbytes, root, group)
         if self._overheads.launch:
-            yield self._host("launch", self._per_launch)
+            yield self._host("launch", self._overheads.launch)
         launch = self._launcher.launch(self._step, plan, nbytes, label, group=group, **told)
         yield launch
         if tag is None:
