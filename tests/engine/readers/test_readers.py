@@ -87,6 +87,15 @@ def test_the_memory_question_has_the_answer_of_a_run(strategy):
     assert peaks.tolist() == simdp.simulate(chosen).metrics["peak_memory_bytes"]
 
 
+def test_what_may_be_left_out_is_followed_too(monkeypatch):
+    run = run_of(scenario({"kind": "ddp"}))
+    room = ops.Unless((ops.Hold("temporary", 1e9), ops.Hold("temporary", -1e9)))
+    plan = run.program.plan
+    monkeypatch.setattr(run.program, "plan", lambda *asked: (*plan(*asked), room))
+    run.follow_memory()
+    assert run.memory.ledger.peak.min() > 1e9
+
+
 @every_case
 def test_what_steps_take_they_give_back(strategy, options):
     """What is kept from the end of the first step on does not grow."""
