@@ -53,7 +53,7 @@ def facts_of(
     found = Facts(workload(), world_size, world_size, costs, lambda: node_bandwidth, nominal)
     found.parameters, found.ready_order, found.unused = parameters, list(ready), list(unused)
     found.sizes = {parameter.name: parameter.num_elements for parameter in parameters}
-    found.itemsize, found.gradient_dtype = itemsize, {2: "float16", 4: "float32"}[itemsize]
+    found.itemsize, found._gradient_dtype = itemsize, {2: "float16", 4: "float32"}[itemsize]
     calls = [SimpleNamespace(layer=None)] * len(ready)
     found.graph = SimpleNamespace(calls=calls, ready_at=[[name] for name in reversed(ready)])
     return found

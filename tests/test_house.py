@@ -314,6 +314,40 @@ def test_the_public_names_are_sorted_and_resolve():
     assert set(simdp.__all__) <= set(dir(simdp))
 
 
+# Runtime -----------------------------------------------------------------------------------------
+
+MAX_MEMBERS = 25
+"""Public methods, properties and attributes of a class of the runtime, inherited ones too."""
+
+
+def attributes_set(kind):
+    """Public names that a class's own methods give to ``self``."""
+    tree = TREES[kind.__module__.removeprefix("simdp.")]
+    (body,) = (node for node in definitions(tree, ast.ClassDef) if node.name == kind.__name__)
+    return {
+        node.attr
+        for node in definitions(body, ast.Attribute)
+        if isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self"
+    }
+
+
+def runtime_classes():
+    for module in TREES:
+        if top(module) in ("engine", "steps", "distributed"):
+            loaded = importlib.import_module(f"simdp.{module}")
+            for _, kind in inspect.getmembers(loaded, inspect.isclass):
+                if kind.__module__ == loaded.__name__ and not issubclass(kind, Spec):
+                    yield kind
+
+
+@pytest.mark.parametrize("kind", list(runtime_classes()), ids=lambda kind: kind.__qualname__)
+def test_a_class_of_the_runtime_has_few_members(kind):
+    """Those of pydantic and SimPy do not count."""
+    bases = [base for base in kind.__mro__ if base.__module__.startswith("simdp.")]
+    found = {name for base in bases for name in {*vars(base), *attributes_set(base)}}
+    assert len({name for name in found if not name.startswith("_")}) <= MAX_MEMBERS
+
+
 # Tables of registration --------------------------------------------------------------------------
 
 

@@ -19,7 +19,6 @@ from simdp.scenario import Scenario
 from simdp.workload.execution import Executor, Kept, call_dtypes
 from simdp.workload.layers.base import NO_ARRAYS, PAUSE, Exchange, Pass
 from simdp.workload.precision.rounding import numpy_dtype
-from simdp.workload.sampling import StepBatches
 
 T = TypeVar("T")
 
@@ -69,8 +68,8 @@ class Replicas:
     def __init__(self, scenario: Scenario, samples: Samples) -> None:
         workload, n = scenario.workload, scenario.cluster.world_size
         self.scenario, self.world_size, self.samples = scenario, n, samples
-        self.graph, self.loss = workload.graph, workload.loss
-        self.dtype = np.dtype(workload.dtype)
+        self.graph, self._loss = workload.graph, workload.loss
+        self._dtype = np.dtype(workload.dtype)
         self.shapes = {p.name: p.shape for p in self.graph.parameters}
         ran = call_dtypes(self.graph, workload.precision, workload.dtype)
         self.executor = Executor(self.graph, ran, workload.dtype)
@@ -94,16 +93,6 @@ class Replicas:
 
     def _each_rank(self, work: Callable[[int], T]) -> list[T]:
         return each_rank(work, self.world_size, self._num_elements)
-
-    def counts(self, batches: StepBatches) -> Floats:
-        """How many things each loss averages, shape `(num_micro, world_size)`."""
-        return np.array(
-            [
-                [self.loss.count(self.samples.target(part)) for part in ranks]
-                for ranks in batches.micro
-            ],
-            dtype=float,
-        )
 
     # Forward and backward ----------------------------------------------------------------------
 
@@ -142,7 +131,7 @@ class Replicas:
 
     def _forward_of(self, rank: int, part: Array, scale: float, pauses: bool) -> Exchange[float]:
         target = self.samples.target(part)
-        if not self.loss.count(target):
+        if not self._loss.count(target):
             return np.nan
         run = Pass(
             parameters=self.weights[rank],
@@ -156,11 +145,11 @@ class Replicas:
         outputs, kept = yield from self.executor.forward(run, self.samples.inputs(part))
         total, slopes = 0.0, []
         for output, (_, weight) in zip(outputs, self.graph.outputs, strict=True):
-            loss, slope = self.loss.value_and_grad(output, target)
+            loss, slope = self._loss.value_and_grad(output, target)
             total += weight * loss
             factor = weight * scale * self.trainer.loss_scale(rank)
             if factor != 1.0:
-                slope *= self.dtype.type(factor)
+                slope *= self._dtype.type(factor)
             slopes.append(slope)
         self._begun[rank] = Begun(run, kept, slopes)
         return total
@@ -199,7 +188,7 @@ class Replicas:
         total = self.gradients[rank]
         for name in names:
             if name not in found:  # nothing to learn from: a gradient of zero
-                found[name] = np.zeros(self.shapes[name], self.dtype)
+                found[name] = np.zeros(self.shapes[name], self._dtype)
             if name in total:
                 total[name] += found[name]
             else:
@@ -282,7 +271,7 @@ class Replicas:
         used = set(self.graph.ready_order)
         for name in [name for name in buffers.names() if name in used]:
             for rank, view in enumerate(buffers.views(name)):
-                own = view if view.dtype == self.dtype else view.astype(self.dtype)
+                own = view if view.dtype == self._dtype else view.astype(self._dtype)
                 self.gradients[rank][name] = own
 
     def broadcast(self, names: Sequence[str], plan: Plan) -> None:
@@ -336,19 +325,23 @@ class Replicas:
             for name, value in own.items():
                 value[...] = of_rank(arrays, rank, f"buffers/{name}", value.shape)
 
-    def state_dicts(self) -> list[dict[str, Array]]:
-        """Every rank's parameters and buffers, by torch name."""
-        if self.scenario.strategy.one_process:  # the copies of its one model are gone
-            return [{**self.weights[0], **self.buffers[0]}] * self.world_size
-        weights = self.weights if self.shards is None else self.shards.whole_weights()
-        return [{**w, **b} for w, b in zip(weights, self.buffers, strict=True)]
 
-    def identical(self) -> bool:
-        """Whether all ranks hold the same weights, bit for bit."""
-        every = self.weights if self.shards is None else self.shards.whole_weights()
-        first = every[0]
-        return all(
-            weights[name].tobytes() == first[name].tobytes()
-            for weights in every[1:]
-            for name in first
-        )
+def state_dicts(replicas: Replicas) -> list[dict[str, Array]]:
+    """Every rank's parameters and buffers, by torch name."""
+    buffers, weights = replicas.buffers, whole_weights(replicas)
+    if replicas.scenario.strategy.one_process:  # the copies of its one model are gone
+        return [{**weights[0], **buffers[0]}] * replicas.world_size
+    return [{**w, **b} for w, b in zip(weights, buffers, strict=True)]
+
+
+def identical(replicas: Replicas) -> bool:
+    """Whether all ranks hold the same weights, bit for bit."""
+    first, *others = whole_weights(replicas)
+    return all(
+        weights[name].tobytes() == first[name].tobytes() for weights in others for name in first
+    )
+
+
+def whole_weights(replicas: Replicas) -> list[dict[str, Array]]:
+    """All of every rank's weights, put together where they have been dealt to the ranks."""
+    return replicas.weights if replicas.shards is None else replicas.shards.whole_weights()

@@ -28,6 +28,7 @@ from simdp.engine.state import WHOLE, Segment, State
 from simdp.results.trace import SETUP
 from simdp.scenario import Scenario
 from simdp.steps import ops
+from simdp.steps.program import flat
 from simdp.workload.sampling import START, Start, StepBatches
 
 
@@ -241,6 +242,6 @@ class Run:
             self._follow(program.plan(step, step_batches))
 
     def _follow(self, plan: Iterable[ops.Op]) -> None:
-        for op in plan:
+        for op in flat(plan):
             for _ in (*self.memory.before(op), *self.memory.after(op)):
                 pass

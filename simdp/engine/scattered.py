@@ -40,7 +40,9 @@ class Scattered:
     """
 
     def __init__(self, replicas: Replicas) -> None:
-        self.replicas, self.samples, self.loss = replicas, replicas.samples, replicas.loss
+        self.replicas, self.samples = replicas, replicas.samples
+        workload = replicas.scenario.workload
+        self.loss, self.dtype = workload.loss, np.dtype(workload.dtype)
         self._num_elements = sum(parameter.num_elements for parameter in replicas.graph.parameters)
         self._parts: Sequence[Array] = ()
         self._whole = np.zeros(0, dtype=np.int64)
@@ -147,7 +149,7 @@ class Scattered:
             total += weight * loss
             scale = weight * factor * self.replicas.trainer.loss_scale(0)
             if scale != 1.0:
-                slope *= self.replicas.dtype.type(scale)
+                slope *= self.dtype.type(scale)
             slopes.append(slope)
         return total, slopes
 
@@ -166,7 +168,7 @@ class Scattered:
             found = begun.run.gradients
             for name, shape in self.replicas.shapes.items():
                 if name not in found:  # torch's backward of Broadcast takes zeros there
-                    found[name] = np.zeros(shape, self.replicas.dtype)
+                    found[name] = np.zeros(shape, self.dtype)
             return found
 
         n = self.replicas.world_size
@@ -176,7 +178,7 @@ class Scattered:
     def reduce(self, names: Sequence[str], plan: Plan) -> None:
         """Sum gradients over the ranks of a plan, on its root, in one flat buffer."""
         replicas = self.replicas
-        precision, dtype = replicas.scenario.workload.precision, replicas.dtype.name
+        precision, dtype = replicas.scenario.workload.precision, self.dtype.name
         shapes = {name: replicas.shapes[name] for name in names}
         sent = numpy_dtype(precision.gradient_dtype(dtype))
         buffers = FlatBuffers(shapes, replicas.world_size, sent)
@@ -185,7 +187,7 @@ class Scattered:
                 view[...] = own.get(name, 0)
         payload.run(plan, buffers.flat)
         for name in names:
-            self._sums[name] = buffers.views(name)[plan.root].astype(replicas.dtype, copy=False)
+            self._sums[name] = buffers.views(name)[plan.root].astype(self.dtype, copy=False)
 
     def take_sums(self) -> None:
         """Add the sums to rank 0's gradients of the step; the others have none."""

@@ -33,7 +33,7 @@ class Shards:
     def __init__(self, replicas: Replicas, partition: Partition) -> None:
         self.replicas, self.partition = replicas, partition
         self.trainer = replicas.trainer
-        n = replicas.world_size
+        n, self._dtype = replicas.world_size, np.dtype(replicas.scenario.workload.dtype)
         self._gradients: list[Arrays] = [{} for _ in range(n)]
         self._gathered: dict[int, FlatBuffers] = {}
         self._learned = set(replicas.graph.ready_order)
@@ -80,7 +80,7 @@ class Shards:
                 if partition.kept.weights:
                     weights[name][...] = view
                 else:
-                    weights[name] = view.astype(self.replicas.dtype, copy=False)
+                    weights[name] = view.astype(self._dtype, copy=False)
         if not partition.kept.weights:
             self._gathered[unit] = buffers
 
@@ -147,7 +147,7 @@ class Shards:
         for rank, (piece, place) in enumerate(zip(pieces, self._place, strict=True)):
             mine = self._gradients[rank]
             for name, _, inside_piece in cut[place]:
-                found = piece[inside_piece].astype(self.replicas.dtype)
+                found = piece[inside_piece].astype(self._dtype)
                 if name not in self._learned:
                     continue
                 if name in mine:
@@ -165,7 +165,7 @@ class Shards:
         for ranks in self.partition.ranks.tolist():
             whole: Arrays = {}
             for name, shape in self.replicas.shapes.items():
-                flat = np.empty(self.partition.sizes[name], self.replicas.dtype)
+                flat = np.empty(self.partition.sizes[name], self._dtype)
                 for rank in ranks:
                     place = self.partition.pieces[self._place[rank]].get(name)
                     if place is not None:

@@ -28,6 +28,7 @@ from simdp.engine.plans import most_transfers, plans_of
 from simdp.engine.played import Played
 from simdp.engine.readers.ledger import Ledger
 from simdp.engine.readers.memory import OBSERVED_STEPS
+from simdp.engine.replicas import identical, state_dicts
 from simdp.engine.run import Run
 from simdp.engine.slowdown import Slowdown
 from simdp.engine.state import WHOLE, Segment, State, segment_of
@@ -272,7 +273,7 @@ def _result(
     charged, peaks = records[segment.first :], ledger.peak
     fullest = int(peaks.argmax())
     replicas = numbers.replicas
-    alike = replicas.identical() if replicas else None
+    alike = identical(replicas) if replicas else None
     found = {
         **metrics.times(trace, n, len(charged), [record.samples for record in charged]),
         "bucket_bytes": run.program.bucket_nbytes or None,
@@ -287,7 +288,7 @@ def _result(
         set={},
         metrics=metrics.ordered(found),
         trace=trace,
-        replicas=replicas.state_dicts() if replicas else None,
+        replicas=state_dicts(replicas) if replicas else None,
         outputs=numbers.outputs or None,
         network=_network(run, clock, traffic, metrics.step_ends(trace, n, len(charged))),
         server=server,

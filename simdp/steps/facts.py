@@ -78,7 +78,7 @@ class Facts:
     itemsize : int
         Bytes per element of a gradient.
     needs_nominal : bool
-        Whether ``nominal`` has been asked for.
+        Whether anything has been asked for that depends on the network, or on devices.
     """
 
     def __init__(
@@ -91,13 +91,13 @@ class Facts:
         nominal: Nominal | None = None,
     ) -> None:
         self.workload, self.world_size, self.local_size = workload, world_size, local_size
-        self.overheads, self.node_bandwidth = overheads, node_bandwidth
+        self.overheads, self._node_bandwidth = overheads, node_bandwidth
         self.graph = workload.graph
         self.parameters, self.buffers = self.graph.parameters, self.graph.buffers
         self.ready_order, self.unused = self.graph.ready_order, self.graph.unused
         self.sizes = {parameter.name: parameter.num_elements for parameter in self.parameters}
         self.itemsize = workload.gradient_itemsize
-        self.gradient_dtype = workload.precision.gradient_dtype(workload.dtype)
+        self._gradient_dtype = workload.precision.gradient_dtype(workload.dtype)
         self.needs_nominal, self._nominal = False, nominal
         self._made: dict[Any, Any] = {}
 
@@ -139,10 +139,15 @@ class Facts:
 
         It takes room of its own, unless gradients live in it or ``room`` is told.
         """
-        elements, held = self.num_elements(names), dtype or self.gradient_dtype
+        elements, held = self.num_elements(names), dtype or self._gradient_dtype
         nbytes = float(elements * numpy_dtype(held).itemsize)
         told.setdefault("room", 0.0 if told.get("is_view") else nbytes)
         return Bucket(tuple(names), elements, held, nbytes, **told)
+
+    def node_bandwidth(self) -> float:
+        """What a node can send to others [bytes/s]; infinite with one node."""
+        self.needs_nominal = True
+        return self._node_bandwidth()
 
     def all_reduce_seconds(self, nbytes: float) -> float:
         """See `Nominal`."""

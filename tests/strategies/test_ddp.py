@@ -71,10 +71,6 @@ def test_single_trains_one_device_and_has_no_buckets():
 # Collectives -------------------------------------------------------------------------------------
 
 
-def test_gradients_are_reduced_and_rank_0s_weights_broadcast():
-    assert program(DDP(), workload()).calls == [("broadcast", 0), ("all_reduce", 0)]
-
-
 def joiners(chosen, world_size, num_samples):
     """Who gives its weights to all at the end of an epoch, or of the run."""
     found = program(DDP(join=True), chosen, world_size, num_samples)

@@ -44,7 +44,7 @@ class AllAtOnce(Strategy):
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch):
-    monkeypatch.setitem(STRATEGIES, "all_at_once", AllAtOnce)
+    monkeypatch.setitem(STRATEGIES._homes, "all_at_once", (__name__, AllAtOnce.__name__))
 
 
 def both(collective="ring", cluster=None, **options):

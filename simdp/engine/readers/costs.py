@@ -87,8 +87,8 @@ class Costs:
         self._samples, self._footprint, self._shapes = samples, footprint, shapes
         self._one_process, self._program = scenario.strategy.one_process, program
         n = self._world_size = cluster.world_size
-        self._num_calls = len(program.facts.graph.calls)
-        self._overheads = cluster.overheads
+        self._num_calls, self._overheads = len(program.facts.graph.calls), cluster.overheads
+        self._has_loss_of_pieces = False
         self._pipeline, self._num_fed = None, 0
         if workload.input:
             # Batches of one process go to one device.
@@ -100,7 +100,6 @@ class Costs:
         self._factors, self._owed = np.ones(n), np.zeros(n)
         self._tags: dict[int, int] = {}
         self._columns: dict[tuple[str, int], Columns] = {}
-        self._has_loss_of_pieces = False
         self._of: dict[type[Any], Callable[[Any], Cost]] = {
             ops.Batch: self._batch,
             ops.Forward: self._forward,
@@ -329,7 +328,8 @@ class Costs:
     # Compression ---------------------------------------------------------------------------------
 
     def _kernel_seconds(self, kernels: Iterable[Kernel]) -> Floats:
-        return kernels_seconds(kernels, self._roofline, self._facts.gradient_dtype)
+        dtype = self._workload.precision.gradient_dtype(self._workload.dtype)
+        return kernels_seconds(kernels, self._roofline, dtype)
 
     def _compress(self, name: str, kernels: Iterable[Kernel]) -> Work:
         return Work(self._step, "compress", name, self._kernel_seconds(kernels))

@@ -141,7 +141,10 @@ class Numbers(Records):
 
     def _scale(self, op: ops.Scale) -> None:
         sizes = self._batches.sizes.astype(float)
-        counts = self.replicas.counts(self._batches)
+        # How many things each loss averages.
+        target, count = self.replicas.samples.target, self._workload.loss.count
+        ranks = [[count(target(part)) for part in parts] for parts in self._batches.micro]
+        counts = np.array(ranks, dtype=float)
         if op.by_shard:
             self._scales = counts * self._world_size / max(counts.sum(), 1.0)
         else:

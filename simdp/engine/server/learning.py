@@ -128,7 +128,7 @@ class Learning(Records):
         for parts, scale in zip(batches.micro, scales.tolist(), strict=True):
             part = parts[rank]
             losses.append(replicas.run_one(rank, part, scale))
-            counts.append(replicas.loss.count(replicas.samples.target(part)))
+            counts.append(self._workload.loss.count(replicas.samples.target(part)))
             if len(losses) == 1:
                 self._go_wrong(rank, step)
         return [list(map(float, losses)), list(map(float, counts))]

@@ -121,14 +121,6 @@ def test_a_cap_of_nothing_puts_every_tensor_into_a_bucket_of_its_own():
     assert program_of(DDP(bucket_cap="0 B"), facts).bucket_nbytes == [8, 48, 24, 192, 32, 160]
 
 
-@pytest.mark.parametrize(("view", "nbytes"), [(False, 100.0), (True, 0.0)])
-def test_buckets_take_memory_unless_gradients_live_in_them(view, nbytes):
-    facts = facts_of({"a": 10, "b": 15}, ["b", "a"])
-    found = program_of(DDP(gradient_as_bucket_view=view), facts)
-    assert found.bucket_room == nbytes
-    assert found.gradients_stay == view
-
-
 # Versions of torch -------------------------------------------------------------------------------
 
 
