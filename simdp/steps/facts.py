@@ -25,7 +25,8 @@ from simdp.workload.sampling import StepBatches
 Ops = Iterator[Op]
 """What a strategy's methods return: generators of operations."""
 
-Tensor = Parameter | Buffer
+StateTensor = Parameter | Buffer
+"""What torch's state_dict holds of a model: what it learns, and what it keeps beside that."""
 T = TypeVar("T")
 
 
@@ -124,7 +125,7 @@ class Facts:
         precision = self.workload.precision
         return numpy_dtype(precision.weight_dtype(self.workload.dtype)).itemsize
 
-    def itemsize_of(self, tensor: Tensor) -> int:
+    def itemsize_of(self, tensor: StateTensor) -> int:
         """Bytes per element of a parameter or buffer."""
         if isinstance(tensor, Buffer):
             return 8 if tensor.integer else self.workload.itemsize

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from simdp.steps.bucket import Group
 from simdp.steps.buckets import MiB, assign
-from simdp.steps.facts import Facts, Ops, Tensor
+from simdp.steps.facts import Facts, Ops, StateTensor
 from simdp.steps.one_process import Scatter
 from simdp.steps.ops import Backward, Batch, Broadcast, Done, Exchange, Forward, Tail, Wait
 
@@ -109,7 +109,7 @@ def backward(
 
 def send_all(
     facts: Facts,
-    tensors: Sequence[Tensor],
+    tensors: Sequence[StateTensor],
     label: str,
     root: int,
     numbers: Tags,
@@ -122,7 +122,7 @@ def send_all(
 
 def send(
     facts: Facts,
-    tensors: Sequence[Tensor],
+    tensors: Sequence[StateTensor],
     label: str,
     root: int,
     tag: int,
@@ -141,7 +141,7 @@ def send_buffers(facts: Facts, root: int, numbers: Tags, group: Group = None) ->
         yield from send_all(facts, chosen, label, root, numbers, group)
 
 
-def packed(facts: Facts, tensors: Sequence[Tensor], cap: float) -> list[list[Tensor]]:
+def packed(facts: Facts, tensors: Sequence[StateTensor], cap: float) -> list[list[StateTensor]]:
     """Sort tensors of one dtype into buffers of about so many bytes."""
     if not tensors:
         return []
@@ -150,6 +150,6 @@ def packed(facts: Facts, tensors: Sequence[Tensor], cap: float) -> list[list[Ten
     return [[by_name[name] for name in names] for names in sorted_out]
 
 
-def nbytes_of(facts: Facts, tensors: Sequence[Tensor]) -> float:
+def nbytes_of(facts: Facts, tensors: Sequence[StateTensor]) -> float:
     """What tensors take on the wire [bytes]."""
     return float(sum(tensor.num_elements * facts.itemsize_of(tensor) for tensor in tensors))

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from simdp.spec import Bool, Float, Int
 from simdp.steps.buckets import MiB
-from simdp.steps.facts import Facts, Ops, Step, Tensor
+from simdp.steps.facts import Facts, Ops, StateTensor, Step
 from simdp.steps.one_process import CopyOut, Gather, HandBack, LossOfAll, Reduce, TakeSums
 from simdp.steps.ops import Meet, Update, Wait
 from simdp.steps.passes import Tags, backward, forward_of_all, nbytes_of, packed, scatter
@@ -123,7 +123,7 @@ class DataParallel(Strategy):
 def copy_out(facts: Facts, active: Sequence[bool], tags: Tags) -> Ops:
     """Copy device 0's parameters and then its buffers to others, in pieces of `BUFFER_NBYTES`."""
     group = _with_root(active)
-    chosen: list[tuple[str, Sequence[Tensor]]] = [("parameters", facts.parameters)]
+    chosen: list[tuple[str, Sequence[StateTensor]]] = [("parameters", facts.parameters)]
     for integer, label in ((False, "buffers"), (True, "counters")):
         chosen.append((label, [buffer for buffer in facts.buffers if buffer.integer == integer]))
     for label, tensors in chosen if len(group) > 1 else ():

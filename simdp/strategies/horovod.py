@@ -16,7 +16,7 @@ from pydantic import model_validator
 
 from simdp.spec import Bandwidth, Bool, Bytes, Seconds, problem
 from simdp.steps.buckets import MiB
-from simdp.steps.facts import Facts, Ops, Step, Tensor
+from simdp.steps.facts import Facts, Ops, StateTensor, Step
 from simdp.steps.ops import Reserve, Scale, Update
 from simdp.steps.passes import backward, forward, send
 from simdp.strategies.base import Strategy, copies_charged, uneven
@@ -109,7 +109,7 @@ class Horovod(Strategy):
     def setup(self, facts: Facts) -> Ops:
         """Broadcast rank 0's tensors one by one, as ``hvd.broadcast_parameters`` does."""
         tags = count()
-        tensors: list[Tensor] = [*facts.parameters, *facts.buffers]
+        tensors: list[StateTensor] = [*facts.parameters, *facts.buffers]
         for tensor in tensors:
             yield from send(facts, [tensor], tensor.name, 0, next(tags))
         yield Reserve(self._buffers(facts))
