@@ -121,6 +121,12 @@ class Scenario(Spec):
             self.__dict__[KNOWN_PROGRAM] = known = of, self._like_others()
         return known[1]
 
+    def __getstate__(self) -> dict[Any, Any]:
+        """A process that gets this makes the program anew, if it needs it."""
+        state = super().__getstate__()
+        fields = {key: value for key, value in state["__dict__"].items() if key != KNOWN_PROGRAM}
+        return {**state, "__dict__": fields}
+
     def _like_others(self) -> Program:
         """A program made before for a scenario that differs in its network alone, or a new one."""
         cluster = self.cluster
