@@ -232,7 +232,9 @@ def test_a_job_of_one_rank_sends_nothing_and_slows_nobody_down(played, strategy)
     assert first.network["fabric"] == second.network["fabric"] == "event"
     alone = played(where, neighbours=[idle], placement="interleaved")
     assert alone.network["why"].startswith("no link is shared")
-    assert alone.metrics == played(where).metrics
+    for name, value in played(where).metrics.items():
+        wanted = pytest.approx(value, rel=1e-12) if isinstance(value, float) else value
+        assert alone.metrics[name] == wanted
 
 
 def test_jobs_beside_each_other_may_leave_the_choice_to_auto(played):
