@@ -1,9 +1,9 @@
 """Transfers: a collective in the loop, which ranks enter when they like."""
 
 import pytest
+from closed_forms import ring_all_reduce_time
 from small_networks import cluster
 
-from simdp.collectives.closed_forms import ring_all_reduce_time
 from simdp.collectives.ring import RingAllReduce
 from simdp.engine.clocks.links import Links
 from simdp.engine.clocks.loop import Loop
