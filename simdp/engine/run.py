@@ -77,6 +77,7 @@ class Run:
         self.scenario, self.slowdown = scenario, slowdown
         self._segment, self._dealt = segment, segment.start
         workload, cluster = scenario.workload, scenario.cluster
+        self._num_samples = workload.dataset.length(scenario.base)
         if isinstance(cluster.device, list) or cluster.ranks_per_device > 1:
             self.roofline = Roofline(cluster.devices(), sharers=cluster.sharers())
         else:
@@ -146,14 +147,14 @@ class Run:
 
     def _count(self, batches: StepBatches) -> None:
         """Note what has been dealt of the data."""
-        workload, n = self.scenario.workload, self.world_size
-        epoch, dealt, num_steps = self._dealt
-        if workload.dataset.kind != "none":
+        epoch, dealt, num_steps = self._upcoming(self._dealt)
+        if self._num_samples:
             dealt += int(batches.sizes.sum())
-            left = workload.dataset.length(self.scenario.base) - dealt
-            if left <= 0 or (workload.drop_last and left < workload.samples_per_step(n)):
-                epoch, dealt = epoch + 1, 0
-        self._dealt = Start(epoch, dealt, num_steps + 1)
+        self._dealt = self._upcoming(Start(epoch, dealt, num_steps + 1))
+
+    def _upcoming(self, start: Start) -> Start:
+        least = self.scenario.workload.least_dealt(self.world_size)
+        return start.upcoming(self._num_samples, least)
 
     def state(self, clock: float) -> State:
         """Where it stopped, ``clock`` seconds after it began."""

@@ -76,6 +76,7 @@ class State:
             "clock": self.clock,
             "records": [list(record) for record in self.records],
             "log": list(self.log),
+            "arrays": {name: _form(array) for name, array in self.arrays.items()},
         }
         text = np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)
         put_npz({ABOUT: text, **self.arrays}, stream)
@@ -87,7 +88,7 @@ class State:
         Raises
         ------
         ScenarioError
-            If it is none of a state, or damaged.
+            If it is none of a state, or damaged, with the first difference.
         """
         arrays = read_npz(path)
         text = arrays.pop(ABOUT, None)
@@ -100,14 +101,18 @@ class State:
             found = cls(
                 scenario=dict(about["scenario"]),
                 num_steps=int(about["num_steps"]),
-                start=Start(*map(int, about["start"])),
+                start=Start._make(map(int, about["start"])),
                 clock=float(about["clock"]),
                 records=[StepRecord(*record) for record in about["records"]],
                 log=list(about["log"]),
-                arrays=arrays,
+                arrays={name: arrays[name] for name in about["arrays"] if name in arrays},
             )
             if len(found.records) != found.num_steps:
                 raise ValueError(f"it has {len(found.records)} steps of {found.num_steps}")
+            for name, form in about["arrays"].items():
+                there = _form(found.arrays[name]) if name in found.arrays else "missing"
+                if there != form:
+                    raise ValueError(f"{name} is {there}, not {form}")
         except (ValueError, TypeError, KeyError, UnicodeDecodeError) as error:
             why = f"has no {error}" if isinstance(error, KeyError) else error
             raise ScenarioError(
@@ -133,8 +138,8 @@ class State:
             key = wrong[0]
             raise ScenarioError(
                 [
-                    f"{key}: is {now.get(key)!r}, but the state is of a run with "
-                    f"{was.get(key)!r}; go on with the same scenario, or leave --resume out."
+                    f"{key}: is {_said(now.get(key))}, but was {_said(was.get(key))} in the run "
+                    "that stopped; go on with the same scenario, or leave --resume out."
                 ]
             )
         return not differ
@@ -199,8 +204,47 @@ WHOLE = Segment()
 def segment_of(
     scenario: Scenario, stop_after: int | None = None, past: State | None = None
 ) -> Segment:
-    """The part of a scenario's run that goes on from a state and stops after a step."""
-    return Segment(stop_after, past, past is not None and past.belongs_to(scenario))
+    """The part of a scenario's run that goes on from a state and stops after a step.
+
+    Raises
+    ------
+    ScenarioError
+        If the state is of another run, or its data were dealt in a way that no other cluster can
+        go on with.
+    """
+    goes_on = past is not None and past.belongs_to(scenario)
+    if past is not None and not goes_on:
+        _check_dealing(scenario, past)
+    return Segment(stop_after, past, goes_on)
+
+
+def _check_dealing(scenario: Scenario, past: State) -> None:
+    """Refuse to deal what is left of an epoch whose order is not that of the samples dealt."""
+    workload, size = scenario.workload, scenario.cluster.world_size
+    if workload.samples_per_rank is not None:
+        raise ScenarioError(
+            [
+                "workload.samples_per_rank: every rank has a part of its own, with which only "
+                "the cluster on which a run stopped goes on; go on with the same one."
+            ]
+        )
+    resized = workload.global_batch is None and past.scenario["cluster"]["world_size"] != size
+    if workload.group_by_length and resized and past.start.num_samples:
+        raise ScenarioError(
+            [
+                "workload.group_by_length: groups are of whole steps, which other numbers of ranks "
+                "have of other sizes; stop at the end of an epoch, or use workload.global_batch."
+            ]
+        )
+
+
+def _said(value: Any) -> str:
+    return "not given" if value is None else repr(value)
+
+
+def _form(array: Array) -> str:
+    """What an array is like, without its values."""
+    return f"{array.dtype} of shape {array.shape}"
 
 
 def _flat(raw: Mapping[str, Any], above: str = "") -> dict[str, Any]:

@@ -273,6 +273,10 @@ class Workload(Spec):
             return sum(self.grad_accum) * world_size
         return (self.microbatch or 0) * self.grad_accum * world_size
 
+    def least_dealt(self, world_size: int) -> int:
+        """Samples of an epoch below which what is left of it is dropped."""
+        return self.samples_per_step(world_size) if self.drop_last else 1
+
     def steps_of_epoch(self, order: Ints, world_size: int) -> Iterator[StepBatches]:
         """Deal one epoch's order out to steps, micro-steps and ranks."""
         accumulate = self.grad_accum
@@ -300,16 +304,14 @@ class Workload(Spec):
         base : Path
             Folder that relative paths start from.
         start : Start
-            Where it goes on: what is left of that epoch's order is dealt to the ranks, as torch's
-            elastic training deals it to another number of them.
+            Where it goes on: what is left of that epoch's order is dealt as by torch's elastic one.
         """
         if self.dataset.kind == "none":
             yield from islice(self._full_steps(world_size), start.num_steps, None)
             return
         num_samples = self.dataset.length(base)
         lengths = self.lengths(seed, base) if self.group_by_length else {}
-        done, epoch = start.num_steps, start.epoch
-        dealt = start.num_samples
+        epoch, dealt, done = start.upcoming(num_samples, self.least_dealt(world_size))
         while self.steps is not None or epoch < (self.epochs or 1):
             order = epoch_order(self.shuffle, num_samples, epoch, seed, base)
             if lengths:
@@ -319,8 +321,7 @@ class Workload(Spec):
             for batches in self.steps_of_epoch(order[dealt:], world_size):
                 if waiting is not None:
                     yield waiting
-                waiting = batches
-                done += 1
+                waiting, done = batches, done + 1
                 if done == self.steps:
                     break
             assert waiting is not None, "an epoch without a step; the scenario's checks refuse it"
@@ -367,9 +368,9 @@ class Workload(Spec):
             return ([full, closing] if num_steps > 1 else [closing]), num_steps
 
         def epoch(num_samples: int) -> list[StepBatches]:
-            steps = self.steps_of_epoch(np.arange(num_samples), world_size)
-            return list(islice(steps, self.steps))
+            return list(islice(self.steps_of_epoch(np.arange(num_samples), world_size), self.steps))
 
+        start = start.upcoming(num_samples, self.least_dealt(world_size))
         rest = epoch(num_samples - start.num_samples)
         each = epoch(num_samples) if start.num_samples else rest
         epochs = (self.epochs or 1) - start.epoch - 1

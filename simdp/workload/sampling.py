@@ -129,6 +129,12 @@ class Start(NamedTuple):
     num_samples: int = 0
     num_steps: int = 0
 
+    def upcoming(self, num_samples: int, least: int) -> Start:
+        """The same, or the next epoch's beginning if less than ``least`` is left of this one."""
+        if self.num_samples and num_samples - self.num_samples < least:
+            return Start(self.epoch + 1, 0, self.num_steps)
+        return self
+
 
 START = Start()
 """The beginning."""
