@@ -73,7 +73,7 @@ def simulate(
         Whether the result has a state to go on from.
     keep_trace : bool, optional
         Whether spans are taken down at once. Left out, they are made when somebody asks for them,
-        where there are no numbers: the metrics are there long before.
+        where there are no numbers: the vectorised clock has the metrics long before.
 
     Returns
     -------
@@ -124,6 +124,7 @@ def _times_alone(scenario: Scenario, progress: Callable[[int], None] | None) -> 
     clock = _clock(scenario, planner, slowdown, trace, None)
     if clock.fabric == "event":
         return None
+    clock.why = f"times alone are asked for, and {clock.why}"
     traffic = Traffic()
     run.memory.observed_steps, run.launcher.shows_transfers = SETUP, False
     clock.play(traffic.watch(run.script(progress)))

@@ -102,6 +102,11 @@ class Streams:
             del self._calls[call]
         return clock
 
+    def are_free(self, clock: Floats) -> bool:
+        """Whether nothing that slows compute down is under way any more."""
+        self._under_way = [both for both in self._under_way if (both[1] > clock).any()]
+        return not self._under_way
+
     def stretched(self, clock: Floats, seconds: Floats) -> Floats:
         """How long work takes beside what is under way.
 
@@ -112,8 +117,7 @@ class Streams:
         seconds : ndarray, shape `(world_size,)`
             How long it takes alone [s].
         """
-        self._under_way = [both for both in self._under_way if (both[1] > clock).any()]
-        if not self._under_way:
+        if self.are_free(clock):
             return seconds
         slow, now, left = 1 + self.of_compute, clock, seconds
         for begin, end in self._in_order():

@@ -78,26 +78,15 @@ class VectorFabric:
         ranks = np.arange(n)
         clock = np.zeros(n)
         streams = Streams(self.overheads, self._ends, partial(record_collective, self.trace))
-        apart = bool(self.overheads.compute_slowdown) or self.slowdown.has_stops
-        script = script if n <= FINE_RANKS else merged(script)
-        for op in in_works(script) if apart else script:
+        for op in script if n <= FINE_RANKS else merged(script):
             match op:
+                case Stretch() if self.slowdown.has_stops or not streams.are_free(clock):
+                    for work in op.works():
+                        clock = self._work(work, ranks, clock, streams)
                 case Stretch():
                     clock = self._stretch(op, ranks, clock)
                 case Work():
-                    seconds = streams.stretched(clock, op.seconds)
-                    end = self.slowdown.finish(clock, seconds, ranks)
-                    self.trace.add(
-                        ranks,
-                        op.step,
-                        COMPUTE_LANE,
-                        op.activity,
-                        op.name,
-                        clock,
-                        end,
-                        op.nbytes,
-                    )
-                    clock = end
+                    clock = self._work(op, ranks, clock, streams)
                 case Launch():
                     streams.launch(op, clock)
                 case Wait():
@@ -110,6 +99,12 @@ class VectorFabric:
                     clock = feed(self.trace, op, clock, ranks)
                 case Hold():
                     self.trace.hold(ranks, op.step, op.part, clock, op.nbytes)
+
+    def _work(self, op: Work, ranks: Ints, clock: Floats, streams: Streams) -> Floats:
+        """Charge work beside what is under way; tell when it is done [s]."""
+        end = self.slowdown.finish(clock, streams.stretched(clock, op.seconds), ranks)
+        self.trace.add(ranks, op.step, COMPUTE_LANE, op.activity, op.name, clock, end, op.nbytes)
+        return end
 
     def _stretch(self, op: Stretch, ranks: Ints, clock: Floats) -> Floats:
         """Charge work in one piece, as if it came bit by bit; work of one kind is one span."""
@@ -228,12 +223,6 @@ class VectorFabric:
             )
 
         return record
-
-
-def in_works(script: Iterator[Op]) -> Iterator[Op]:
-    """Take stretches of work apart again, where something may come between."""
-    for op in script:
-        yield from op.works() if isinstance(op, Stretch) else (op,)
 
 
 def merged(script: Iterator[Op]) -> Iterator[Op]:

@@ -109,11 +109,11 @@ def test_a_run_without_collectives_plays_on_either_clock(load):
 def test_a_run_is_small_if_its_events_are_few(load, monkeypatch):
     """Both clocks are exact there, and say the same."""
     one = load(cluster=CLUSTER, workload=PARAMETERS, numerics=False)
-    small = simdp.simulate(one)
+    small = simdp.simulate(one, keep_trace=True)
     assert small.network["fabric"] == "event"
     count = int(re.search(r"and ([\d,]+) events are few", small.network["why"])[1].replace(",", ""))
     monkeypatch.setattr(clocks, "SMALL", count - 1)
-    large = simdp.simulate(one)
+    large = simdp.simulate(one, keep_trace=True)
     assert large.network["fabric"] == "vector"
     assert large.network["why"] == f"no link is shared, and more than {count - 1:,} events are many"
     for name, value in small.metrics.items():
@@ -127,7 +127,7 @@ def test_what_a_long_run_costs_is_told_from_its_first_steps(load):
     for steps in (20, 40, 200):
         workload = {**PARAMETERS, "steps": steps}
         one = load(cluster=CLUSTER, workload=workload, numerics=False)
-        why = simdp.simulate(one).network["why"]
+        why = simdp.simulate(one, keep_trace=True).network["why"]
         counts.append(int(re.search(r"and ([\d,]+) events", why)[1].replace(",", "")))
     assert counts[2] - counts[0] == 9 * (counts[1] - counts[0]) > 0
 
@@ -146,7 +146,10 @@ from simdp.scenario import checked
 clock.SMALL = int(sys.argv[1])
 cluster = {"world_size": 2, "device": "a100-sxm4-80gb", "topology": "ring", "link": "nvlink3"}
 workload = {"model": {"kind": "parameters", "num_params": 1000}, "microbatch": 8, "steps": 2}
-simdp.simulate(checked({"cluster": cluster, "workload": workload, "numerics": False}, Path()))
+one = checked({"cluster": cluster, "workload": workload, "numerics": False}, Path())
+simdp.simulate(one)
+assert "simpy" not in sys.modules, "times alone are asked for"
+simdp.simulate(one, keep_trace=True)
 print("simpy" in sys.modules)
 """
 
