@@ -72,7 +72,7 @@ def test_work_that_costs_nothing_makes_no_piece():
 def test_the_oldest_step_is_forgotten_where_there_are_too_many():
     known = Rehearsals()
     for key in range(MAX_REHEARSED + 1):
-        known.keep(key, [ops.Update()])
+        known.keep(key, (), [ops.Update()])
     assert known.find(0) is None
     assert all(known.find(key) == [ops.Update()] for key in range(1, MAX_REHEARSED + 1))
 
