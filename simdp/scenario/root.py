@@ -154,12 +154,6 @@ class Scenario(Spec):
             start,
         )
 
-    def __getstate__(self) -> dict[Any, Any]:
-        """Leave the program behind, which is soon made again where it is needed."""
-        state = super().__getstate__()
-        kept = {key: value for key, value in state["__dict__"].items() if key != KNOWN_PROGRAM}
-        return {**state, "__dict__": kept}
-
     def measured_scenarios(self) -> tuple[list[Scenario], list[Scenario]]:
         """Scenarios of the points and of the tables of ``measured``, in their order."""
         num_points = len(self.measured.points) if self.measured else 0
