@@ -124,7 +124,7 @@ def _times_alone(scenario: Scenario, progress: Callable[[int], None] | None) -> 
     clock = _clock(scenario, planner, slowdown, trace, None)
     if clock.fabric == "event":
         return None
-    clock.why = f"{clock.why}, and times alone are asked for"
+    clock.why = f"{clock.why}, times alone are asked for"
     traffic = Traffic()
     run.memory.observed_steps, run.launcher.shows_transfers = SETUP, False
     clock.play(traffic.watch(run.script(progress)))

@@ -4,6 +4,7 @@ from collections import Counter
 from pathlib import Path
 
 import closed_forms
+import numpy as np
 import pytest
 
 import simdp
@@ -272,7 +273,11 @@ def test_a_bucket_of_sixteen_bits_lies_beside_that_of_the_gradients_until_it_is_
     plain, half = (simulate(h, model=MLP) for h in ("none", hook))
     gradients = sum(plain.metrics["bucket_bytes"])
     held = [
-        [h.nbytes for h in r.trace.memory if (h.step, PARTS[h.part]) == (1, "temporary")]
+        [
+            float(np.max(h.nbytes))
+            for h in r.trace.memory
+            if (h.step, PARTS[h.part]) == (1, "temporary") and 0 in h.ranks
+        ]
         for r in (plain, half)
     ]
     assert Counter(held[1]) - Counter(held[0]) == Counter([gradients / 2, -gradients / 2])
@@ -318,8 +323,10 @@ def test_accumulated_gradients_learn_as_the_whole_batch_does():
 @pytest.mark.parametrize("hook", [POWER, TOP_K, "bf16"])
 def test_numerics_change_neither_time_nor_bytes(hook):
     timed, computed = (simulate(hook, model=MLP, numerics=number) for number in (False, True))
-    for key in ("step_time_s", "bytes_sent_per_rank", "memory_bytes", "simulated_s"):
+    for key in ("bytes_sent_per_rank", "memory_bytes"):
         assert timed.metrics[key] == computed.metrics[key]
+    for key in ("step_time_s", "simulated_s"):  # of two clocks
+        assert timed.metrics[key] == pytest.approx(computed.metrics[key], rel=1e-12)
 
 
 @pytest.mark.parametrize("hook", [POWER, TOP_K])

@@ -53,9 +53,9 @@ def most(found, part, step=1):
 
 
 def test_peaks_are_known_where_the_clock_is_not_told(monkeypatch):
-    told = simdp.simulate(scenario())
+    told = simdp.simulate(scenario(), fabric="vector")
     monkeypatch.setattr("simdp.engine.simulate.FINE_RANKS", 1)
-    untold = simdp.simulate(scenario())
+    untold = simdp.simulate(scenario(), fabric="vector")
     assert told.trace.memory
     assert not untold.trace.memory
     assert untold.metrics == told.metrics

@@ -84,4 +84,4 @@ def test_times_know_the_same_ranks_without_numerics(tmp_path):
         simdp.simulate(joined(tmp_path, [4, 8, 4], numerics=numerics)).metrics["simulated_s"]
         for numerics in (True, False)
     ]
-    assert times[0] == times[1]
+    assert times[0] == pytest.approx(times[1], rel=1e-12)  # two clocks

@@ -123,7 +123,7 @@ def test_the_summary_shows_what_was_learned_and_sent(one):
         table.nbytes(m["peak_memory_bytes"][0]),
         f"{len(m['bucket_bytes'])} ({', '.join(map(table.nbytes, m['bucket_bytes']))})",
         table.seconds(m["simulated_s"]),
-        "vector fabric: no link is shared",
+        "event fabric: no link is shared, only",
     ):
         assert part in shown
     (identical,) = rows(table.summary(one), ["replicas"])

@@ -235,7 +235,8 @@ OVERRIDES = {
 
 @pytest.fixture(scope="module", params=OVERRIDES)
 def played(request):
-    return simulate(load_scenario(SCENARIOS / f"{request.param}.yaml", OVERRIDES[request.param]))
+    scenario = load_scenario(SCENARIOS / f"{request.param}.yaml", OVERRIDES[request.param])
+    return simulate(scenario, keep_trace=True)
 
 
 def test_spans_of_a_lane_never_overlap(played):

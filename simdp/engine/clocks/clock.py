@@ -134,9 +134,9 @@ class Clock:
             first, steady = (first, steady + count) if step == 1 else (first + count, steady)
         total = first + steady * max(self.num_steps - 1, 1)
         if total <= SMALL:
-            self.fabric, self.why = "event", f"{self.why}, and {total:,} events are few"
+            self.fabric, self.why = "event", f"{self.why}, only {total:,} events"
         else:
-            self.why += f", and more than {SMALL:,} events are many"
+            self.why += f", over {SMALL:,} events"
         return chain(read, script)
 
 

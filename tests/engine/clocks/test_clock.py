@@ -111,11 +111,11 @@ def test_a_run_is_small_if_its_events_are_few(load, monkeypatch):
     one = load(cluster=CLUSTER, workload=PARAMETERS, numerics=False)
     small = simdp.simulate(one, keep_trace=True)
     assert small.network["fabric"] == "event"
-    count = int(re.search(r"and ([\d,]+) events are few", small.network["why"])[1].replace(",", ""))
+    count = int(re.search(r"only ([\d,]+) events", small.network["why"])[1].replace(",", ""))
     monkeypatch.setattr(clocks, "SMALL", count - 1)
     large = simdp.simulate(one, keep_trace=True)
     assert large.network["fabric"] == "vector"
-    assert large.network["why"] == f"no link is shared, and more than {count - 1:,} events are many"
+    assert large.network["why"] == f"no link is shared, over {count - 1:,} events"
     for name, value in small.metrics.items():
         if name.endswith("_s"):
             assert large.metrics[name] == pytest.approx(value, rel=1e-12), name
@@ -128,7 +128,7 @@ def test_what_a_long_run_costs_is_told_from_its_first_steps(load):
         workload = {**PARAMETERS, "steps": steps}
         one = load(cluster=CLUSTER, workload=workload, numerics=False)
         why = simdp.simulate(one, keep_trace=True).network["why"]
-        counts.append(int(re.search(r"and ([\d,]+) events", why)[1].replace(",", "")))
+        counts.append(int(re.search(r"only ([\d,]+) events", why)[1].replace(",", "")))
     assert counts[2] - counts[0] == 9 * (counts[1] - counts[0]) > 0
 
 
