@@ -141,10 +141,12 @@ def test_it_learns_what_ddp_does(strategy, model, world_size, each, accumulate, 
     found = play(of(strategy, world_size, data), world_size, workload, cluster, seed)
     wanted = play(DDP, world_size, workload, seed=seed)
     assert found.metrics["replicas_identical"] in (True, None)  # None: there is one model
+    # A bias before batch norm has no gradient but rounding, which AdaGrad divides by its own size.
+    within = 1e-10 if optimizer is ADAGRAD else 1e-12
     for own in found.replicas:
         assert own.keys() == wanted.replicas[0].keys()
         for name, array in learned(wanted.replicas[0]).items():
-            np.testing.assert_allclose(own[name], array, rtol=0, atol=1e-12, err_msg=name)
+            np.testing.assert_allclose(own[name], array, rtol=0, atol=within, err_msg=name)
     np.testing.assert_allclose(found.metrics["loss"], wanted.metrics["loss"], rtol=1e-11)
 
 
