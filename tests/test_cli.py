@@ -218,7 +218,7 @@ def test_every_point_of_a_sweep_plays_on_the_fabric_that_was_asked_for(say):
 
 def test_the_summary_says_which_clock_played_and_why(say):
     _, out, _ = say("run", "tiny.yaml", "--no-plots")
-    assert "event fabric: no link is shared, and" in out
+    assert "event fabric: no link is shared, only" in out
 
 
 def test_the_vectorised_fabric_is_refused_where_a_link_is_shared_and_unknown_ones_always(say):
