@@ -30,7 +30,7 @@ def tables(paths: list[Path]) -> dict[str, list[Layer]]:
 
 
 def all_rows(given: dict[str, list[Layer]]) -> list[Row]:
-    """Measure everything; whole processes first, while this one is small."""
+    """Measure everything."""
     first = next(iter(given.values()))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

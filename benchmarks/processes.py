@@ -22,6 +22,14 @@ from benchmarks.table import Row
 ROOT = Path(__file__).parents[1]
 REPEATS = 3
 EXACT = 1e-6
+STARTER = """
+import resource, subprocess, sys
+status = subprocess.call(sys.argv[2:])
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+with open(sys.argv[1], "w") as account:
+    print(used.ru_utime + used.ru_stime, used.ru_maxrss, file=account)
+sys.exit(status)
+"""
 
 
 class Job(NamedTuple):
@@ -107,7 +115,7 @@ def jobs(layers: Sequence[Layer], folder: Path) -> list[Job]:
 
 
 def rows(layers: Sequence[Layer], folder: Path) -> Iterator[Row]:
-    """Run everything; see `measured` for why this comes before other measurements."""
+    """Run everything."""
     for number, job in enumerate(jobs(layers, folder)):
         path = folder / f"job{number}.yaml"
         path.write_text(json.dumps(job.raw))
@@ -127,21 +135,20 @@ def row(job: Job, costs: Sequence[Cost]) -> Row:
 
 
 def measured(scenario: Path) -> Cost:
-    """Run a scenario in a process of its own.
+    """Run a scenario in a process of its own, started by a small one.
 
-    Linux counts what the parent had in memory when it forked as the child's; so this must run while
-    the parent is still smaller than the child.
+    Linux counts what the parent had in memory when it forked as the child's, so this process, which
+    may be large, leaves both the start and the account of it to another.
     """
     command = [sys.executable, "-m", "simdp", "run", str(scenario), "--json", "--no-plots"]
+    command += ["--out", str(scenario.with_suffix(""))]
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-    printed, said = scenario.with_suffix(".json"), scenario.with_suffix(".log")
-    with printed.open("wb") as output, said.open("wb") as errors:
-        command += ["--out", str(scenario.with_suffix(""))]
-        child = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=errors, env=environment)
-        _, status, used = os.wait4(child.pid, 0)
-    child.returncode = os.waitstatus_to_exitcode(status)
-    if child.returncode:
-        raise RuntimeError(f"{scenario.name} failed: {said.read_text()}")
-    step_time = json.loads(printed.read_text())["points"][0]["metrics"]["step_time_s"]
+    account = scenario.with_suffix(".account")
+    starter = [sys.executable, "-S", "-c", STARTER, str(account), *command]
+    done = subprocess.run(starter, cwd=ROOT, env=environment, capture_output=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{scenario.name} failed: {done.stderr.decode()}")
+    seconds, maxrss = map(float, account.read_text().split())
+    step_time = json.loads(done.stdout)["points"][0]["metrics"]["step_time_s"]
     unit = 1 if sys.platform == "darwin" else 1024  # getrusage(2): bytes there, KiB here
-    return Cost(used.ru_utime + used.ru_stime, used.ru_maxrss * unit / 1e6, step_time)
+    return Cost(seconds, maxrss * unit / 1e6, step_time)

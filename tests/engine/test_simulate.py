@@ -86,7 +86,7 @@ def teaching():
 # The same run ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("point", teaching())
+@pytest.mark.parametrize("point", list(teaching()))
 def test_a_teaching_scenario_takes_as_long_without_its_trace(point):
     workload = point.workload.model_copy(update={"steps": 2, "epochs": None})
     short = point.model_copy(update={"numerics": False, "workload": workload})
