@@ -1,6 +1,7 @@
 """Every algorithm of every family, and the layouts of ranks that it can serve."""
 
 import pytest
+from alike import for_each
 
 from simdp.collectives import FAMILIES, Layout
 
@@ -17,7 +18,7 @@ ALGORITHMS = {
 ROOTED = {"broadcast", "gather", "reduce", "scatter"}
 MiB = 2**20
 
-every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS)
+every_algorithm = for_each("algorithm", ALGORITHMS.values(), ids=ALGORITHMS)
 
 
 def layouts(algorithm, n):

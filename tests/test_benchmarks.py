@@ -6,6 +6,7 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+from alike import for_each
 
 from benchmarks import (
     answers,
@@ -26,7 +27,7 @@ ROOT = Path(__file__).parents[1]
 TABLE = "name,forward_us,weight_grad_us,input_grad_us,gradient_bytes\na,1,2,3,4000000\nb,1,5,1,80\n"
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks").glob("*.py")), ids=lambda p: p.stem)
+@for_each("path", sorted((ROOT / "benchmarks").glob("*.py")), ids=lambda p: p.stem)
 def test_every_script_can_be_imported_without_torch(path):
     import_module(f"benchmarks.{path.stem}")
 

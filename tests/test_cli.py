@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import rich.progress  # noqa: F401  binds the clock of its own before a test replaces ours
+from alike import for_each
 
 import simdp
 from simdp.cli import run_command_line
@@ -322,7 +323,7 @@ def test_a_new_kind_drops_the_options_of_the_old_one(say):
     assert "momentum" not in resolved(out)["workload"]["optimizer"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("setting", "part"),
     [
         ("cluster.world_size", "is not KEY=VALUE; write for example cluster.world_size=4."),
@@ -492,7 +493,7 @@ def test_list_gives_every_kind_of_every_family_one_line(say):
     ]
 
 
-@pytest.mark.parametrize("family", families())
+@for_each("family", families())
 def test_list_of_one_family_says_what_its_kinds_are(say, family):
     status, out, _ = say("list", family)
     assert status == 0

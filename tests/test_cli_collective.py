@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from alike import for_each
 
 from simdp.cli import run_command_line
 
@@ -140,7 +141,7 @@ def test_a_csv_is_as_good_as_a_log(say):
 # What is refused ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "line"),
     [
         (("--sizes", "1024"), '--sizes 1024: 1024 has no unit; write for example "25 MiB".'),

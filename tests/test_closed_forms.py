@@ -4,6 +4,7 @@ from functools import cache
 
 import closed_forms
 import pytest
+from alike import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,7 +42,7 @@ FORMS = dict.fromkeys(EVERY_FORM, ()) | {
 
 ALPHA, BETA = 5e-6, 1 / 25e9
 
-every_form = pytest.mark.parametrize("name", FORMS)
+every_form = for_each("name", FORMS)
 
 
 def time(name, nbytes, world_size, alpha=ALPHA, beta=BETA):
@@ -54,7 +55,7 @@ def test_one_rank_takes_no_time(name):
 
 
 @every_form
-@pytest.mark.parametrize("world_size", [0, -1])
+@for_each("world_size", [0, -1])
 def test_no_rank_is_refused(name, world_size):
     with pytest.raises(ValueError, match=f"^world_size must be >= 1, got {world_size}$"):
         time(name, 1.0, world_size)
@@ -105,7 +106,7 @@ ALGORITHMS = [
     ("bidirectional_ring_broadcast_time", "broadcast", "bidirectional_ring"),
 ]
 
-every_algorithm = pytest.mark.parametrize(("name", "family", "kind"), ALGORITHMS)
+every_algorithm = for_each(("name", "family", "kind"), ALGORITHMS)
 
 
 def test_every_closed_form_has_an_algorithm():
@@ -160,7 +161,7 @@ def other_arguments(name, plan, n):
     return ()
 
 
-@pytest.mark.parametrize("fabric", ["event", "vector"])
+@for_each("fabric", ["event", "vector"])
 @every_algorithm
 def test_both_clocks_take_the_closed_form_on_a_full_mesh(fabric, name, family, kind):
     one_chunk = name == "double_binary_tree_all_reduce_time"

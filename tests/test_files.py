@@ -6,6 +6,7 @@ import zipfile
 
 import numpy as np
 import pytest
+from alike import for_each
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -99,7 +100,7 @@ def test_yaml_is_read_as_plain_data(text, value, tmp_path):
     assert read_yaml(path) == value
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "message"),
     [
         ("a: 1\na: 2", "f.yaml:2: is not valid YAML: the key 'a' is given twice."),

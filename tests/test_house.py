@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from alike import for_each
 
 import simdp
 from simdp.files import Catalogue
@@ -271,7 +272,7 @@ def test_no_global_random_numbers_and_no_wall_clock():
 # Sizes and documentation -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+@for_each("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_file_is_short_and_documented(path):
     tree = TREES[module_name(path)]
     assert len(path.read_text().splitlines()) <= 400
@@ -286,7 +287,7 @@ def test_a_file_is_short_and_documented(path):
     assert [node.name for node in public if not ast.get_docstring(node)] == []
 
 
-@pytest.mark.parametrize("module", [m for m in TREES if top(m) not in OFF_THE_FLOORS])
+@for_each("module", [m for m in TREES if top(m) not in OFF_THE_FLOORS])
 def test_public_methods_are_documented_where_they_are_first_declared(module):
     loaded = importlib.import_module(f"simdp.{module}")
     missing = [
@@ -340,7 +341,7 @@ def runtime_classes():
                     yield kind
 
 
-@pytest.mark.parametrize("kind", list(runtime_classes()), ids=lambda kind: kind.__qualname__)
+@for_each("kind", list(runtime_classes()), ids=lambda kind: kind.__qualname__)
 def test_a_class_of_the_runtime_has_few_members(kind):
     """Those of pydantic and SimPy do not count."""
     bases = [base for base in kind.__mro__ if base.__module__.startswith("simdp.")]
@@ -396,13 +397,13 @@ def own_kind(member):
     return member.model_fields["kind"].default if issubclass(member, Spec) else member.kind
 
 
-@pytest.mark.parametrize(("package", "kind", "member"), members())
+@for_each(("package", "kind", "member"), members())
 def test_a_table_calls_a_member_by_its_kind(package, kind, member):
     assert own_kind(member) == kind
     assert member.__doc__, "`list` shows the first line"
 
 
-@pytest.mark.parametrize(("package", "kind", "member"), members())
+@for_each(("package", "kind", "member"), members())
 def test_a_members_file_is_called_by_its_kind(package, kind, member):
     if package == "workload.layers" and kind in tables(package)["ACTIVATIONS"]:
         package = "workload.layers.activations"
@@ -417,7 +418,7 @@ def test_layers_are_the_activations_and_then_the_others_each_sorted():
     assert len(set(layers.values())) == len(layers)
 
 
-@pytest.mark.parametrize("package", [p for p in ONE_FILE_PER_MEMBER if p in TREES])
+@for_each("package", [p for p in ONE_FILE_PER_MEMBER if p in TREES])
 def test_a_family_has_one_sorted_table(package):
     (table,) = tables(package).values()
     assert list(table) == sorted(table)
@@ -427,7 +428,7 @@ def test_a_family_has_one_sorted_table(package):
 # Scenarios ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+@for_each("path", SCENARIOS, ids=lambda path: path.stem)
 def test_a_scenario_begins_with_the_question_that_it_answers(path):
     lines = path.read_text().splitlines()
     comment = []
@@ -442,7 +443,7 @@ def test_a_scenario_begins_with_the_question_that_it_answers(path):
 # Tests -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("room", ROOMS, ids=str)
+@for_each("room", ROOMS, ids=str)
 def test_every_room_has_its_tests_where_one_looks_for_them(room):
     """In the folder of its name, or in one file of its name a folder above."""
     own = list((ROOT / "tests" / room).glob("test_*.py"))

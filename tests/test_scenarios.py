@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from alike import for_each
 
 import simdp
 
@@ -72,7 +73,7 @@ def test_scenario_answers_as_it_did(path, request):
     assert_close(found, json.loads(kept.read_text()), path.stem)
 
 
-@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+@for_each("path", SCENARIOS, ids=lambda path: path.stem)
 def test_no_link_is_busy_for_more_than_all_the_time(path):
     assert max(busiest(played(path)), default=0.0) <= 1 + 1e-9
 
@@ -284,7 +285,7 @@ LARGE = {"16384_gpus", "horovod_fusion", "zero_memory"}
 """Those whose largest points would keep the event fabric busy for many seconds."""
 
 
-@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+@for_each("path", SCENARIOS, ids=lambda path: path.stem)
 def test_small_runs_play_in_simpy_and_the_vectorised_clock_says_the_same(path):
     """At the first point and at the last one; where a link is shared there is one clock only.
 

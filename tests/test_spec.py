@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import pytest
+from alike import for_each
 from pydantic import Field, ValidationError
 
 from simdp.errors import DeadlockError, ScenarioError, UnitError, unknown_name
@@ -294,7 +295,7 @@ def test_a_missing_key_that_is_also_a_kind_keeps_its_place():
 # Refusals ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("raw", "line"),
     [
         (

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+from alike import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,10 +12,10 @@ from simdp import units
 from simdp.errors import SimdpError, UnitError
 from simdp.units import DIMENSIONS, format_quantity, parse
 
-every_dimension = pytest.mark.parametrize("dimension", DIMENSIONS)
+every_dimension = for_each("dimension", DIMENSIONS)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "dimension", "value"),
     [
         ("5 us", "time", 5e-6),
@@ -82,7 +83,7 @@ def test_the_shortest_text_is_written_that_begins_with_no_zero(value, dimension,
 
 
 @every_dimension
-@pytest.mark.parametrize("value", [1.7e308, -1.7e308, 5e-324])
+@for_each("value", [1.7e308, -1.7e308, 5e-324])
 def test_the_largest_and_smallest_floats_can_be_written(dimension, value):
     assert parse(format_quantity(value, dimension), dimension) == value
 
@@ -105,7 +106,7 @@ def test_a_quantity_is_written_as_people_write_it(text, dimension):
     assert format_quantity(parse(text, dimension), dimension) == text
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "dimension", "message"),
     [
         (25, "bandwidth", '25 has no unit; write for example "25 GB/s".'),

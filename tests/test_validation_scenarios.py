@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from alike import for_each
 
 from simdp.cluster.machine import MACHINES, read_machine
 from simdp.engine.simulate import simulate
@@ -22,7 +23,7 @@ FOLDER = ROOT / "scenarios" / "validation"
 FILES = sorted(FOLDER.rglob("*.yaml"))
 GOLDEN = Path(__file__).parent / "golden" / "validation.json"
 
-every_file = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+every_file = for_each("path", FILES, ids=lambda path: path.stem)
 
 
 @cache

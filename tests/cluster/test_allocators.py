@@ -1,6 +1,7 @@
 """How much memory a tensor takes."""
 
 import pytest
+from alike import for_each
 
 from simdp.cluster import Cluster
 from simdp.cluster.allocators import ALLOCATORS
@@ -9,8 +10,8 @@ from simdp.cluster.allocators.cuda import Cuda
 MiB = 2**20
 
 
-@pytest.mark.parametrize("kind", ALLOCATORS)
-@pytest.mark.parametrize("nbytes", [0, 1, 511, 512, 8000, MiB, 10 * MiB, 16_000_000, 10**9])
+@for_each("kind", ALLOCATORS)
+@for_each("nbytes", [0, 1, 511, 512, 8000, MiB, 10 * MiB, 16_000_000, 10**9])
 def test_no_tensor_takes_less_than_it_holds_or_more_than_another_segment(kind, nbytes):
     taken = ALLOCATORS[kind]().taken(nbytes)
     assert nbytes <= taken < nbytes + 2 * MiB

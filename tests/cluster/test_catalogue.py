@@ -1,6 +1,7 @@
 """The catalogue: every real part loads, is named as the README says, and gives its sources."""
 
 import pytest
+from alike import for_each
 from pydantic import TypeAdapter
 
 from simdp.cluster import device, link
@@ -38,8 +39,8 @@ PROMISED_LINKS = [
     "ib-ndr",
 ]
 
-every_device = pytest.mark.parametrize("name", DEVICES.names())
-every_link = pytest.mark.parametrize("name", LINKS.names())
+every_device = for_each("name", DEVICES.names())
+every_link = for_each("name", LINKS.names())
 
 
 def test_every_promised_part_is_there():

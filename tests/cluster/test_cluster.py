@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from alike import for_each
 from networks import EXAMPLES, TOPO, example
 from pydantic import ValidationError
 
@@ -232,10 +233,10 @@ def pairs(n):
     return src[src != dst], dst[src != dst]
 
 
-@pytest.mark.parametrize("inside", UNIFORM)
-@pytest.mark.parametrize("between", ["ring", "switch", "full_mesh", "fat_tree", "rail_optimised"])
-@pytest.mark.parametrize(("world_size", "per_node"), SIZES)
-@pytest.mark.parametrize("cards", [1, 2])
+@for_each("inside", UNIFORM)
+@for_each("between", ["ring", "switch", "full_mesh", "fat_tree", "rail_optimised"])
+@for_each(("world_size", "per_node"), SIZES)
+@for_each("cards", [1, 2])
 def test_every_pair_of_ranks_is_joined_and_stays_in_its_node(
     inside, between, world_size, per_node, cards
 ):
@@ -258,7 +259,7 @@ def test_every_pair_of_ranks_is_joined_and_stays_in_its_node(
         assert [x for x in alone if x >= 0] == [x for x in links if x >= 0]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("inside", "between"),
     [("switch", name) for name in NETWORKS] + [(name, "fat_tree_small") for name in EXAMPLES],
 )
@@ -337,8 +338,8 @@ def test_a_card_serves_the_local_ranks_that_leave_its_number(cards):
             assert (first[one] == first[other]) == (one % cards == other % cards)
 
 
-@pytest.mark.parametrize("between", NETWORKS)
-@pytest.mark.parametrize("cards", [1, 2, 4])
+@for_each("between", NETWORKS)
+@for_each("cards", [1, 2, 4])
 def test_ranks_on_different_cards_share_no_link_between_nodes(between, cards):
     where = two_level(8, 4, "full_mesh", EXAMPLES[between], cards)
     for one in range(4):

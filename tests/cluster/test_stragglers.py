@@ -4,6 +4,7 @@ from math import isfinite
 
 import numpy as np
 import pytest
+from alike import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
@@ -22,7 +23,7 @@ EXAMPLES = {
     "slow_rank": {"rank": 1, "factor": 1.5},
 }
 
-every_straggler = pytest.mark.parametrize("kind", STRAGGLERS)
+every_straggler = for_each("kind", STRAGGLERS)
 
 
 def straggler(kind, **options):
@@ -52,7 +53,7 @@ def test_every_kind_of_straggler_has_an_example_here():
 
 
 @every_straggler
-@pytest.mark.parametrize("world_size", [2, 5, 64])
+@for_each("world_size", [2, 5, 64])
 def test_every_factor_is_finite_and_above_zero(kind, world_size):
     for step in range(50):
         factors = draw(straggler(kind), step, world_size)

@@ -4,6 +4,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from alike import for_each
 from networks import EXAMPLES, LINK, bisection, example, pairs, route
 from pydantic import TypeAdapter, ValidationError
 
@@ -22,7 +23,7 @@ CASES = [
 ]
 
 every_kind = pytest.mark.parametrize("kind", TOPOLOGIES)
-every_case = pytest.mark.parametrize(("name", "n"), CASES)
+every_case = for_each(("name", "n"), CASES)
 every_size = pytest.mark.parametrize("n", SIZES)
 
 B = LINK.bandwidth
@@ -56,7 +57,7 @@ def test_every_kind_has_an_example():
     assert {example(name).kind for name in EXAMPLES} == set(TOPOLOGIES)
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@for_each("name", EXAMPLES)
 def test_every_example_is_looked_at_in_several_sizes(name):
     assert len([n for other, n in CASES if other == name]) >= 3
 
@@ -185,13 +186,13 @@ def test_who_adds_is_a_tree_over_real_links(name, n):
         np.testing.assert_array_equal(enters, dst)
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@for_each("name", EXAMPLES)
 def test_switches_add_only_where_the_scenario_says_so(name):
     assert example(name).parents(4) is None
     assert (adding(name).parents(4) is not None) == (example(name).kind in ADDING)
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@for_each("name", EXAMPLES)
 def test_one_endpoint_has_nowhere_to_go(name):
     nobody = np.array([], dtype=np.int64)
     assert example(name).routes(nobody, nobody, 1).shape[0] == 0
@@ -215,7 +216,7 @@ def test_routes_of_16384_endpoints_are_a_matter_of_arrays(kind):
 # Bisections, by hand -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("keys", "n", "per_node", "half", "links"),
     [
         ({"kind": "ring"}, 8, 1, range(4), 2),

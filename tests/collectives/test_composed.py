@@ -3,6 +3,7 @@
 import closed_forms
 import numpy as np
 import pytest
+from alike import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -87,8 +88,8 @@ def test_every_contribution_is_counted_once_on_any_levels(
     prove(algorithm.plan(Layout(n, per_node), nbytes, root % n))
 
 
-@pytest.mark.parametrize("outer", OUTER)
-@pytest.mark.parametrize("inner", ["ring", "direct", "bidirectional_ring", "nvls"])
+@for_each("outer", OUTER)
+@for_each("inner", ["ring", "direct", "bidirectional_ring", "nvls"])
 def test_any_inner_and_outer_algorithm_make_an_all_reduce(inner, outer):
     inside, across = (4, 4, 4, 4, -1), tuple(8 + r % 4 for r in range(8)) + (-1,) * 4
     levels = Layout(8, 4, inside, across)
@@ -163,8 +164,8 @@ def test_a_torus_is_as_square_as_it_can_be(world_size, dims):
     assert most_square(world_size) == dims
 
 
-@pytest.mark.parametrize("n", [*range(2, 14), 16])
-@pytest.mark.parametrize("slices", [1, 2])
+@for_each("n", [*range(2, 14), 16])
+@for_each("slices", [1, 2])
 def test_both_ways_of_a_torus_make_one_all_reduce(n, slices):
     plan = Torus2dAllReduce(both_ways=True, slices=slices).plan(n, 1e6)
     prove(plan)
@@ -182,8 +183,8 @@ def test_aligned_chunks_are_powers_of_two(nbytes, chunks):
 # Time --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("num_nodes", "per_node"), [(1, 4), (4, 1), (2, 2), (3, 4), (4, 3)])
-@pytest.mark.parametrize("nbytes", [0.0, 1e6 / 3, 25e6])
+@for_each(("num_nodes", "per_node"), [(1, 4), (4, 1), (2, 2), (3, 4), (4, 3)])
+@for_each("nbytes", [0.0, 1e6 / 3, 25e6])
 def test_hierarchies_of_rings_take_their_closed_forms(num_nodes, per_node, nbytes):
     where, forms = nodes(num_nodes, per_node), closed_forms
     size = (nbytes, num_nodes, per_node, INSIDE, ACROSS)

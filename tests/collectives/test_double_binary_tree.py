@@ -4,6 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from alike import for_each
 
 from simdp.collectives import FAMILIES, Layout
 from simdp.collectives.double_binary_tree import complement, parents_in_order
@@ -45,7 +46,7 @@ def test_places_in_order_hang_below_the_nearest_place_that_is_higher(places, par
     assert parents_in_order(places).tolist() == parents
 
 
-@pytest.mark.parametrize("places", range(2, 66))
+@for_each("places", range(2, 66))
 def test_a_tree_in_order_is_binary_and_as_flat_as_can_be(places):
     parents = dict(enumerate(parents_in_order(places).tolist(), 1))
     children = Counter(parents.values())
@@ -66,7 +67,7 @@ def test_the_second_tree_is_mirrored_or_moved():
     assert complement(5).tolist() == [1, 2, 3, 4, 0]
 
 
-@pytest.mark.parametrize("n", range(2, 40))
+@for_each("n", range(2, 40))
 def test_all_but_one_rank_are_inner_nodes_of_one_tree_at_most(n):
     first, second = trees("all_reduce", Layout(n))
     assert inner(first) & inner(second) == (set() if n % 2 == 0 else {0})
@@ -74,8 +75,8 @@ def test_all_but_one_rank_are_inner_nodes_of_one_tree_at_most(n):
     assert {child for child, _ in second} == set(range(n)) - {n - 1 if n % 2 == 0 else 1}
 
 
-@pytest.mark.parametrize("n", range(3, 40))
-@pytest.mark.parametrize("family", ["broadcast", "reduce"])
+@for_each("n", range(3, 40))
+@for_each("family", ["broadcast", "reduce"])
 def test_only_the_root_of_a_broadcast_or_reduce_is_an_inner_node_of_both_trees(family, n):
     for root in (0, 1, n - 1):
         first, second = trees(family, Layout(n), root)
@@ -90,7 +91,7 @@ def test_two_ranks_need_no_second_tree(family):
     assert trees(family, Layout(2), root=1) == [{(0, 1)}]
 
 
-@pytest.mark.parametrize("n", [*range(2, 18), 64])
+@for_each("n", [*range(2, 18), 64])
 def test_no_rank_sends_more_than_twice_the_buffer(n):
     nbytes = 20 * 2.0**20
     double, single = (
@@ -127,8 +128,8 @@ def test_a_broadcast_enters_every_node_at_the_roots_local_rank():
     }
 
 
-@pytest.mark.parametrize("family", ["all_reduce", "broadcast", "reduce"])
-@pytest.mark.parametrize(("n", "m"), [(4, 2), (6, 3), (12, 4), (15, 5), (16, 8)])
+@for_each("family", ["all_reduce", "broadcast", "reduce"])
+@for_each(("n", "m"), [(4, 2), (6, 3), (12, 4), (15, 5), (16, 8)])
 def test_a_node_is_entered_through_one_rank_of_each_tree(family, n, m):
     for pairs in trees(family, Layout(n, m)):
         across = [(child, parent) for child, parent in pairs if child // m != parent // m]

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from alike import for_each
 
 from simdp.collectives import ALSO_CALLED, FAMILIES, Layout
 from simdp.collectives.base import expand
@@ -41,8 +42,8 @@ def messages(plan):
 # Bytes -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n", POWERS)
-@pytest.mark.parametrize(
+@for_each("n", POWERS)
+@for_each(
     ("family", "kind", "times"),
     [
         ("all_reduce", "halving_doubling", 2),
@@ -63,8 +64,8 @@ def test_recursive_doubling_sends_the_buffer_in_every_round(n):
     )
 
 
-@pytest.mark.parametrize("n", range(2, 18))
-@pytest.mark.parametrize(
+@for_each("n", range(2, 18))
+@for_each(
     ("family", "kind", "times", "rounds"),
     [
         ("all_reduce", "direct", 2, lambda n: 2),
@@ -80,8 +81,8 @@ def test_everyone_sends_every_piece_once(family, kind, times, rounds, n):
     assert plan.num_rounds == rounds(n)
 
 
-@pytest.mark.parametrize("n", range(2, 18))
-@pytest.mark.parametrize("family", ["broadcast", "reduce"])
+@for_each("n", range(2, 18))
+@for_each("family", ["broadcast", "reduce"])
 def test_a_binomial_tree_moves_the_buffer_to_or_from_every_rank_once(family, n):
     plan = plan_of(family, "binomial", n, root=n // 2)
     moves = [expand(r) for r in plan.rounds()]
@@ -145,7 +146,7 @@ def test_six_ranks_gather_the_pieces_of_those_aside_with_their_helpers():
     ]
 
 
-@pytest.mark.parametrize("n", range(2, 18))
+@for_each("n", range(2, 18))
 def test_pairwise_meets_every_pair_once_and_both_ways_at_a_time_if_it_can(n):
     plan = plan_of("all_to_all", "pairwise", n)
     met = []
@@ -159,7 +160,7 @@ def test_pairwise_meets_every_pair_once_and_both_ways_at_a_time_if_it_can(n):
 # Size --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("family", "kind"),
     [
         (family, kind)
@@ -168,7 +169,7 @@ def test_pairwise_meets_every_pair_once_and_both_ways_at_a_time_if_it_can(n):
         if kind in table
     ],
 )
-@pytest.mark.parametrize("n", [256, 300])
+@for_each("n", [256, 300])
 def test_a_round_has_one_transfer_per_rank_at_most(family, kind, n):
     assert all(len(r.src) <= n for r in plan_of(family, kind, n).rounds())
 

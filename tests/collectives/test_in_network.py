@@ -3,6 +3,7 @@
 import closed_forms
 import numpy as np
 import pytest
+from alike import for_each
 from small_networks import DEVICE, durations
 
 from simdp.cluster import Cluster
@@ -59,8 +60,8 @@ def sent_up_and_down(plan, nbytes):
 # What they do ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("family", "kind"), IN_NETWORK)
-@pytest.mark.parametrize("slices", [1, 2, 3])
+@for_each(("family", "kind"), IN_NETWORK)
+@for_each("slices", [1, 2, 3])
 def test_every_contribution_is_counted_once(family, kind, slices):
     algorithm = FAMILIES[family][kind](slices=slices, chunk_size="256 KiB")
     for n in (2, 3, 5, 8, 13, 33):
@@ -127,8 +128,8 @@ def test_a_broadcast_takes_the_shortest_way_over_the_tree():
 # Time --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n", [2, 3, 8])
-@pytest.mark.parametrize("cuts", [1, 2, 4, 8])
+@for_each("n", [2, 3, 8])
+@for_each("cuts", [1, 2, 4, 8])
 def test_nvls_takes_its_closed_forms(n, cuts):
     where, nbytes = switched(n), n * cuts * 1e6
     for family, formula in (

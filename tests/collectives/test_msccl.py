@@ -5,6 +5,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from alike import for_each
 from closed_forms import ring_all_reduce_time
 from msccl_examples import (
     EXAMPLES,
@@ -29,9 +30,7 @@ from simdp.engine.network import Network
 from simdp.engine.network.sharing import shared_link
 
 ALPHA, BETA = 5e-6, 1 / 25e9
-every_example = pytest.mark.parametrize(
-    ("collective", "text"), EXAMPLES.values(), ids=list(EXAMPLES)
-)
+every_example = for_each(("collective", "text"), EXAMPLES.values(), ids=list(EXAMPLES))
 
 
 @pytest.fixture
@@ -71,7 +70,7 @@ def wanted(collective, before, mine):
 
 
 @every_example
-@pytest.mark.parametrize("slices", [1, 3])
+@for_each("slices", [1, 3])
 def test_every_contribution_is_counted_once(collective, text, slices, member):
     made = member(collective, text, slices=slices)
     n = made.loaded.num_ranks
@@ -146,7 +145,7 @@ def interpreted(text, before, seed):
 
 
 @every_example
-@pytest.mark.parametrize("seed", range(3))
+@for_each("seed", range(3))
 def test_the_plan_does_what_the_thread_blocks_do(collective, text, seed, member):
     """Whichever way these interleave; the output is compared, wherever it lies."""
     made = member(collective, text)
@@ -164,7 +163,7 @@ def test_the_plan_does_what_the_thread_blocks_do(collective, text, seed, member)
         np.testing.assert_array_equal(found, buffers["o"][:size])
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@for_each("name", EXAMPLES)
 def test_both_clocks_agree(name, member):
     collective, text = EXAMPLES[name]
     made = member(collective, text)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from alike import for_each
 from pydantic import ValidationError
 
 from simdp.cluster import Cluster
@@ -31,7 +32,7 @@ def directions(part):
     return {pair for m in part.moves() for pair in zip(m.src.tolist(), m.dst.tolist(), strict=True)}
 
 
-@pytest.mark.parametrize("n", range(2, 33))
+@for_each("n", range(2, 33))
 def test_rings_of_one_node_share_no_link_of_a_full_mesh(n):
     rings = all_rings(Layout(n))
     used = [edge for order in rings for edge in edges(order)]
@@ -58,8 +59,8 @@ def test_there_are_as_many_rings_as_numbers_without_a_common_divisor_or_local_ra
     assert num_rings(layout) == number == len(all_rings(layout))
 
 
-@pytest.mark.parametrize("nodes", [2, 3, 4])
-@pytest.mark.parametrize("m", range(2, 17))
+@for_each("nodes", [2, 3, 4])
+@for_each("m", range(2, 17))
 def test_rings_of_several_nodes_share_no_link_and_no_network_card(nodes, m):
     layout = Layout(nodes * m, m)
     inside, entries, exits = [], [], []
@@ -91,11 +92,9 @@ def test_rings_zigzag_through_a_node():
     assert orders == [[0, 1, 3, 2, 4, 5, 7, 6], [1, 2, 0, 3, 5, 6, 4, 7]]
 
 
-@pytest.mark.parametrize("layout", [Layout(2), Layout(7), Layout(12, 4), Layout(9, 3)])
-@pytest.mark.parametrize(
-    ("family", "times"), [("all_reduce", 2), ("reduce_scatter", 1), ("all_gather", 1)]
-)
-@pytest.mark.parametrize("kind", ["multi_ring", "bidirectional_ring"])
+@for_each("layout", [Layout(2), Layout(7), Layout(12, 4), Layout(9, 3)])
+@for_each(("family", "times"), [("all_reduce", 2), ("reduce_scatter", 1), ("all_gather", 1)])
+@for_each("kind", ["multi_ring", "bidirectional_ring"])
 def test_every_rank_sends_what_it_must_whatever_the_number_of_rings(kind, family, times, layout):
     n, plan = layout.world_size, FAMILIES[family][kind]().plan(layout, NBYTES)
     sent = plan.sends_per_rank * NBYTES / plan.num_chunks
@@ -110,8 +109,8 @@ def test_the_rings_run_at_the_same_time():
 # Refused -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("family", ["all_reduce", "reduce_scatter", "all_gather"])
-@pytest.mark.parametrize(
+@for_each("family", ["all_reduce", "reduce_scatter", "all_gather"])
+@for_each(
     ("layout", "channels", "message"),
     [
         (Layout(2), 2, "needs channels <= 1 for 2 ranks, got 2"),

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from alike import for_each
 from every_plan import ALGORITHMS, ROOTED, MiB, every_algorithm, layouts, some_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,7 +18,7 @@ from simdp.collectives.ring import pipeline_chunks
 from simdp.errors import PlanError
 from simdp.spec import problems
 
-every_world = pytest.mark.parametrize("n", range(1, 18))
+every_world = for_each("n", range(1, 18))
 
 
 def rounds_of(plan):
@@ -78,13 +79,13 @@ def test_every_contribution_is_counted_once(algorithm, n):
         assert (plan.world_size, plan.root) == (n, root)
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@for_each("name", ALGORITHMS)
 def test_every_algorithm_serves_some_numbers_of_ranks(name):
     assert [n for n in range(2, 18) if layouts(ALGORITHMS[name], n)]
 
 
 @every_algorithm
-@pytest.mark.parametrize("n", [32, 33, 64, 67])
+@for_each("n", [32, 33, 64, 67])
 def test_the_proof_holds_beyond_one_word_of_ranks(algorithm, n):
     if algorithm.kind == "multi_ring":  # otherwise it has as many rings as there are
         algorithm = algorithm.model_copy(update={"channels": 2})
@@ -104,7 +105,7 @@ def test_one_rank_sends_nothing(algorithm):
 
 
 @every_algorithm
-@pytest.mark.parametrize("n", [2, 4, 8])
+@for_each("n", [2, 4, 8])
 def test_a_plan_can_be_read_again_and_again(algorithm, n):
     plan = some_plan(algorithm, n)
     first, second = rounds_of(plan), rounds_of(plan)
@@ -127,7 +128,7 @@ def test_equal_arguments_give_the_same_plan(algorithm):
 
 
 @every_algorithm
-@pytest.mark.parametrize("n", [2, 3, 4, 5])
+@for_each("n", [2, 3, 4, 5])
 def test_no_transfer_can_be_dropped(algorithm, n):
     plan = some_plan(algorithm, n)
     for number, part in enumerate(plan.everything):
@@ -151,7 +152,7 @@ def is_there_already(algorithm, transfers):
 
 
 @every_algorithm
-@pytest.mark.parametrize("n", [2, 3, 4, 5])
+@for_each("n", [2, 3, 4, 5])
 def test_no_reduction_can_be_doubled(algorithm, n):
     plan = some_plan(algorithm, n)
     for number, moves in enumerate(rounds_of(plan)):
@@ -233,7 +234,7 @@ def test_a_plan_that_does_nothing_is_refused(algorithm):
 
 
 @every_algorithm
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 8, 9])
+@for_each("n", [1, 2, 3, 4, 8, 9])
 def test_sends_are_counted_as_they_are_planned(algorithm, n):
     for layout in layouts(algorithm, n)[-2:]:
         plan = algorithm.plan(layout, 2 * MiB)
@@ -246,7 +247,7 @@ def test_sends_are_counted_as_they_are_planned(algorithm, n):
 
 
 @every_world
-@pytest.mark.parametrize(
+@for_each(
     ("name", "times"), [("all_reduce ring", 2), ("reduce_scatter ring", 1), ("all_gather ring", 1)]
 )
 def test_a_ring_sends_the_known_bytes(name, times, n):
@@ -256,8 +257,8 @@ def test_a_ring_sends_the_known_bytes(name, times, n):
     assert plan.num_rounds == times * (n - 1)
 
 
-@pytest.mark.parametrize("n", range(2, 18))
-@pytest.mark.parametrize("root", [0, 1])
+@for_each("n", range(2, 18))
+@for_each("root", [0, 1])
 def test_a_broadcast_over_the_ring_sends_the_buffer_once_per_link(n, root):
     plan = ALGORITHMS["broadcast ring"].plan(n, 3 * MiB, root)
     wanted = np.full(n, plan.num_chunks)
@@ -266,7 +267,7 @@ def test_a_broadcast_over_the_ring_sends_the_buffer_once_per_link(n, root):
     assert plan.num_rounds == plan.num_chunks + n - 2
 
 
-@pytest.mark.parametrize("n", range(2, 18))
+@for_each("n", range(2, 18))
 def test_a_tree_sends_the_buffer_up_and_down_every_edge(n):
     plan = ALGORITHMS["all_reduce tree"].plan(n, 3 * MiB)
     assert plan.sends_per_rank.sum() == 2 * (n - 1) * plan.num_chunks
@@ -287,7 +288,7 @@ def test_a_pipeline_has_between_one_and_1024_chunks(nbytes, num_chunks):
 
 
 @every_algorithm
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 8, 9])
+@for_each("n", [1, 2, 3, 4, 8, 9])
 def test_a_buffer_is_cut_into_one_chunk_at_least(algorithm, n):
     for nbytes in (0, 1, 100 * MiB):
         assert some_plan(algorithm, n, nbytes).num_chunks >= 1
@@ -349,7 +350,7 @@ def test_gloo_adds_each_chunk_from_the_left_to_the_one_before_its_owner(n):
 
 
 @every_algorithm
-@pytest.mark.parametrize("slices", [1, 3])
+@for_each("slices", [1, 3])
 def test_a_plan_that_says_it_is_a_ring_is_one(algorithm, slices):
     sliced = algorithm.model_copy(update={"slices": slices})
     for n in (2, 3, 4, 8, 9, 12):
@@ -397,7 +398,7 @@ def test_rings_say_that_they_are_rings(name):
 
 
 @every_algorithm
-@pytest.mark.parametrize("n", [2, 4, 9])
+@for_each("n", [2, 4, 9])
 def test_slices_move_the_same_bytes_in_more_pieces(algorithm, n):
     for layout in layouts(algorithm, n)[:3]:
         whole = algorithm.plan(layout, 0)
@@ -425,7 +426,7 @@ def test_slices_out_of_range_are_refused(slices, message):
 
 
 @every_algorithm
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "message"),
     [
         ((0, 1.0), "world_size must be >= 1, got 0"),

@@ -1,7 +1,7 @@
 """Every algorithm moves real numbers as its collective promises, on any layout, in any slices."""
 
 import numpy as np
-import pytest
+from alike import for_each
 from every_plan import ALGORITHMS, ROOTED, every_algorithm, layouts
 
 from simdp.collectives import FAMILIES
@@ -49,10 +49,8 @@ def test_numbers_end_where_they_should(algorithm):
                 check(plan, before, after)
 
 
-@pytest.mark.parametrize(
-    "kind", [a.kind for a in ALGORITHMS.values() if a.collective == "all_reduce"]
-)
-@pytest.mark.parametrize("slices", [1, 3])
+@for_each("kind", [a.kind for a in ALGORITHMS.values() if a.collective == "all_reduce"])
+@for_each("slices", [1, 3])
 def test_all_ranks_hold_the_same_bits(kind, slices):
     algorithm = FAMILIES["all_reduce"][kind](slices=slices)
     for n in (2, 3, 4, 6, 7, 8, 9):

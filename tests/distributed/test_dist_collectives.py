@@ -3,6 +3,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
+from alike import for_each
 
 import simdp.distributed as dist
 from simdp.collectives import ALL_REDUCE
@@ -210,7 +211,7 @@ def _read_only():
     return tensor
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("call", "said"),
     [
         (

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from alike import for_each
 
 import simdp.distributed as dist
 from simdp.errors import DeadlockError, ProgramError
@@ -163,7 +164,7 @@ def test_making_a_group_waits_for_all_ranks(run):
     assert run(program).values == [3.0] * 4
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("call", "said"),
     [
         (

@@ -3,6 +3,7 @@
 from itertools import pairwise
 
 import pytest
+from alike import for_each
 from small_networks import between, cluster
 from small_scenario import CLUSTER
 
@@ -47,8 +48,8 @@ def auto(family, **options):
     return FAMILIES[family]["auto"](**options)
 
 
-@pytest.mark.parametrize("where", CLEAN.values(), ids=CLEAN)
-@pytest.mark.parametrize(
+@for_each("where", CLEAN.values(), ids=CLEAN)
+@for_each(
     "family", ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all"]
 )
 def test_auto_is_as_fast_as_the_fastest_of_its_candidates(where, family):

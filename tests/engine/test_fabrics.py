@@ -5,6 +5,7 @@ from collections import defaultdict
 import closed_forms
 import numpy as np
 import pytest
+from alike import for_each
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -95,10 +96,10 @@ def duration(fabric, where, plan, nbytes):
     return trace.end.max(initial=0.0)
 
 
-@pytest.mark.parametrize("fabric", ["event", "vector"])
-@pytest.mark.parametrize("topology", ["ring", "full_mesh"])
-@pytest.mark.parametrize("world_size", [1, 2, 3, 8, 13])
-@pytest.mark.parametrize("nbytes", [0.0, 1.0, 25e6, 1e6 / 3])
+@for_each("fabric", ["event", "vector"])
+@for_each("topology", ["ring", "full_mesh"])
+@for_each("world_size", [1, 2, 3, 8, 13])
+@for_each("nbytes", [0.0, 1.0, 25e6, 1e6 / 3])
 def test_ring_all_reduce_takes_its_closed_form(fabric, topology, world_size, nbytes):
     plan = RingAllReduce().plan(world_size, nbytes)
     expected = closed_forms.ring_all_reduce_time(nbytes, world_size, ALPHA, 1 / BANDWIDTH)
@@ -106,9 +107,9 @@ def test_ring_all_reduce_takes_its_closed_form(fabric, topology, world_size, nby
     assert found == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.parametrize("fabric", ["event", "vector"])
-@pytest.mark.parametrize("world_size", [1, 2, 3, 7, 8, 16])
-@pytest.mark.parametrize("nbytes", [0.0, 3e5, 25e6])
+@for_each("fabric", ["event", "vector"])
+@for_each("world_size", [1, 2, 3, 7, 8, 16])
+@for_each("nbytes", [0.0, 3e5, 25e6])
 def test_trees_chains_and_the_naive_way_take_their_closed_forms(fabric, world_size, nbytes):
     where, n, beta = cluster(world_size), world_size, 1 / BANDWIDTH
     for algorithm, formula in (
@@ -160,7 +161,7 @@ def agree(where, plan, nbytes, delays):
         np.testing.assert_allclose(found, expected, rtol=1e-11, atol=0)
 
 
-@pytest.mark.parametrize(("family", "kind"), WITHOUT_SWITCHES)
+@for_each(("family", "kind"), WITHOUT_SWITCHES)
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(
     nodes=st.integers(1, 4),

@@ -5,6 +5,7 @@ import sys
 import tracemalloc
 
 import pytest
+from alike import for_each
 
 from benchmarks import memory
 from simdp.engine import threads
@@ -24,7 +25,7 @@ def one_core(monkeypatch):
     monkeypatch.setattr(threads, "_limit", 1)
 
 
-@pytest.mark.parametrize("name", [name for name in memory.CASES if name != "resnet18"])
+@for_each("name", [name for name in memory.CASES if name != "resnet18"])
 def test_the_model_is_right_within_15_percent(name, one_core):
     kind, _, _ = name.partition(",")
     chosen = memory.scenario(name, **SMALLER.get(kind, {}))

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pytest
+from alike import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_scenario import FAST
@@ -128,7 +128,7 @@ def test_every_strategy_that_trains_several_ranks_is_here():
     assert sorted(HOOKS) == sorted(set(COMM_HOOKS) - {"none"})
 
 
-@pytest.mark.parametrize("strategy", EXACT, ids=written)
+@for_each("strategy", EXACT, ids=written)
 @few
 @given(models, world_sizes, st.integers(1, 3), st.integers(1, 2), seeds, st.data())
 def test_it_learns_what_ddp_does(strategy, model, world_size, each, accumulate, seed, data):
@@ -150,7 +150,7 @@ def test_it_learns_what_ddp_does(strategy, model, world_size, each, accumulate, 
     np.testing.assert_allclose(found.metrics["loss"], wanted.metrics["loss"], rtol=1e-11)
 
 
-@pytest.mark.parametrize("strategy", SYNCHRONOUS, ids=written)
+@for_each("strategy", SYNCHRONOUS, ids=written)
 @few
 @given(models, world_sizes, seeds, st.data())
 def test_neither_stragglers_nor_links_change_a_bit(strategy, model, world_size, seed, data):

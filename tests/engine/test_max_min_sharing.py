@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from alike import for_each
 from max_min import collective_ends
 from msccl_examples import ring_all_reduce
 from small_networks import between, calls, cluster
@@ -53,9 +54,9 @@ def event_ends(where, plan, nbytes, enter):
     return [job.calls[0].end[rank] for rank in range(where.world_size)]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", KEYS)
-@pytest.mark.parametrize("seed", range(3))
+@for_each("kind", KINDS)
+@for_each("name", KEYS)
+@for_each("seed", range(3))
 def test_collectives_of_ranks_that_come_at_any_time_share_max_min_fairly(kind, name, seed):
     where, algorithm, nbytes = place(name), FAMILIES["all_reduce"][kind](), 3e6
     if algorithm.problem_with(layout(where)):
@@ -75,8 +76,8 @@ def test_channels_share_max_min_fairly(channels, seed, tmp_path):
     assert event_ends(where, plan, 3e6, enter) == pytest.approx(expected, rel=EXACT)
 
 
-@pytest.mark.parametrize("kind", ["ring", "tree", "halving_doubling", "direct"])
-@pytest.mark.parametrize("name", ["switch", "ring", "torus2d", "fat_tree", "dragonfly"])
+@for_each("kind", ["ring", "tree", "halving_doubling", "direct"])
+@for_each("name", ["switch", "ring", "torus2d", "fat_tree", "dragonfly"])
 def test_a_steps_all_reduce_among_stragglers_shares_max_min_fairly(load, kind, name):
     """A scenario of one step: ranks come when their backward is done, each at its own time."""
     keys = {**CLUSTER, **KEYS[name], "world_size": N, "link": LINK}

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from alike import for_each
 
 from simdp.collectives import ALL_REDUCE, FAMILIES, Layout
 from simdp.collectives.ring import RingAllReduce
@@ -105,8 +106,8 @@ def test_collectives_leave_what_torch_leaves(world_size):
                 np.testing.assert_array_equal(found, golden[f"rank{rank}"][key])
 
 
-@pytest.mark.parametrize("world_size", [2, 3, 4])
-@pytest.mark.parametrize("num_elements", [1, 7, 1000, 20011])
+@for_each("world_size", [2, 3, 4])
+@for_each("num_elements", [1, 7, 1000, 20011])
 def test_gloo_chunking_gives_gloos_bits(world_size, num_elements):
     golden = np.load(GOLDEN / "g03_gloo_all_reduce.npz")[f"w{world_size}_n{num_elements}"]
     buffers = [
@@ -126,9 +127,9 @@ PARAMETERS = [Parameter(str(i), shape, 0.0) for i, shape in enumerate(SHAPES)]
 READY = ["5", "4", "3", "2", "1", "0"]
 
 
-@pytest.mark.parametrize("world_size", [2, 3, 4])
-@pytest.mark.parametrize("iteration", [1, 2])
-@pytest.mark.parametrize(
+@for_each("world_size", [2, 3, 4])
+@for_each("iteration", [1, 2])
+@for_each(
     ("setting", "strategy"),
     [
         ("default", DDP()),

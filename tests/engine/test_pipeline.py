@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from alike import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,10 +50,10 @@ def step_time(*args, **more):
     return run(*args, **more).metrics["step_time_s"]
 
 
-@pytest.mark.parametrize("fabric", ["vector", "event"])
-@pytest.mark.parametrize("per_sample", [0.1, 2, 5, 20])
-@pytest.mark.parametrize("workers", [1, 2, 4])
-@pytest.mark.parametrize("prefetch", [1, 3])
+@for_each("fabric", ["vector", "event"])
+@for_each("per_sample", [0.1, 2, 5, 20])
+@for_each("workers", [1, 2, 4])
+@for_each("prefetch", [1, 3])
 def test_throughput_is_that_of_compute_or_of_the_workers(fabric, per_sample, workers, prefetch):
     feed = {"workers": workers, "prefetch": prefetch, "per_sample": f"{per_sample} ms"}
     found = run(feed, fabric=fabric, steps=1 + 8 * workers).metrics

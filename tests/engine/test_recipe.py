@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from alike import for_each
 from small_scenario import FAST
 
 import simdp
@@ -367,9 +368,9 @@ def test_the_last_rank_to_go_on_gives_its_buffers_away_too(tmp_path, broadcast_b
         assert np.array_equal(one[name], other[name]) == equal
 
 
-@pytest.mark.parametrize("broadcast", ["ring", "tree", "naive"])
-@pytest.mark.parametrize("fabric", ["auto", "event"])
-@pytest.mark.parametrize(
+@for_each("broadcast", ["ring", "tree", "naive"])
+@for_each("fabric", ["auto", "event"])
+@for_each(
     "batches", [{}, {"steps": 2}, {"samples_per_rank": None, "microbatch": None, "global_batch": 6}]
 )
 def test_any_rank_may_be_the_last_to_go_on(broadcast, fabric, batches):

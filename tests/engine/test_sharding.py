@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from alike import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_scenario import FAST
@@ -119,7 +120,7 @@ def difference(got, wanted):
     )
 
 
-@pytest.mark.parametrize("strategy", SHARDED, ids=str)
+@for_each("strategy", SHARDED, ids=str)
 @few
 @given(
     st.sampled_from([MLP, BATCH_NORM, TRANSFORMER]),
@@ -142,7 +143,7 @@ def test_every_way_of_sharding_gives_the_parameters_that_ddp_gives(
     np.testing.assert_allclose(*norms, rtol=1e-10)
 
 
-@pytest.mark.parametrize("strategy", SHARDED, ids=str)
+@for_each("strategy", SHARDED, ids=str)
 def test_two_ranks_add_in_one_order_so_that_all_bits_are_those_of_ddp(strategy):
     workload = {**MLP, "optimizer": OPTIMIZERS[1], "microbatch": 2, "dtype": "float32"}
     assert difference(play(strategy, 2, workload), play("ddp", 2, workload)) == 0
@@ -153,7 +154,7 @@ def test_whole_tensors_are_updated_from_the_sums_of_ddp_bit_for_bit_on_any_ranks
     assert difference(play("zero1", 5, workload), play("ddp", 5, workload)) == 0
 
 
-@pytest.mark.parametrize("strategy", SHARDED, ids=str)
+@for_each("strategy", SHARDED, ids=str)
 def test_unequal_shards_may_be_weighted(strategy):
     workload = {**MLP, "optimizer": OPTIMIZERS[0], "global_batch": 10}
     weighted = play({**strategy, "weight_by_shard": True}, 4, workload)
@@ -161,7 +162,7 @@ def test_unequal_shards_may_be_weighted(strategy):
     assert difference(play(strategy, 4, workload), play("single", 1, workload)) > 1e-6
 
 
-@pytest.mark.parametrize("strategy", SHARDED, ids=str)
+@for_each("strategy", SHARDED, ids=str)
 def test_synchronised_batch_norm_equals_one_device(strategy):
     workload = {**BATCH_NORM, "sync_batchnorm": True, "global_batch": 12}
     assert difference(play(strategy, 3, workload), play("single", 1, workload)) < 1e-12
@@ -175,8 +176,8 @@ PRECISIONS = [
 ]
 
 
-@pytest.mark.parametrize("strategy", SHARDED, ids=str)
-@pytest.mark.parametrize("precision", PRECISIONS, ids=str)
+@for_each("strategy", SHARDED, ids=str)
+@for_each("precision", PRECISIONS, ids=str)
 def test_16_bit_training_has_the_bits_of_ddp_on_two_ranks(strategy, precision):
     workload = {**MLP, "dtype": "float32", "precision": precision, "microbatch": 4, "steps": 3}
     workload["optimizer"] = OPTIMIZERS[1]
@@ -185,7 +186,7 @@ def test_16_bit_training_has_the_bits_of_ddp_on_two_ranks(strategy, precision):
     assert sharded.metrics["loss_scale"] == plain.metrics["loss_scale"]
 
 
-@pytest.mark.parametrize("strategy", SHARDED, ids=str)
+@for_each("strategy", SHARDED, ids=str)
 def test_an_inf_on_one_rank_skips_the_step_on_all(strategy):
     workload = {
         **MLP,
@@ -215,7 +216,7 @@ UNUSED = {
 }
 
 
-@pytest.mark.parametrize("strategy", SHARDED, ids=str)
+@for_each("strategy", SHARDED, ids=str)
 def test_unused_parameters_stay_as_they_are(strategy):
     if strategy == {"kind": "zero1"} or "parameters_as_bucket_view" in strategy:
         strategy = {**strategy, "find_unused_parameters": True}
@@ -239,7 +240,7 @@ def test_a_fully_sharded_rank_has_no_weights_between_steps_but_its_pieces():
     assert max(kept) <= elements / 3 + len(run.program.partition.units)
 
 
-@pytest.mark.parametrize("strategy", SHARDED, ids=str)
+@for_each("strategy", SHARDED, ids=str)
 def test_optimizer_state_lies_on_its_owners_alone(strategy):
     workload = {**MLP, "optimizer": OPTIMIZERS[1], "microbatch": 2}
     run, _ = prepared(strategy, 4, workload)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from alike import for_each
 from every_strategy import ON_RANKS, scenario
 
 from simdp import load_scenario, simulate
@@ -86,7 +87,7 @@ def teaching():
 # The same run ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("point", list(teaching()))
+@for_each("point", list(teaching()))
 def test_a_teaching_scenario_takes_as_long_without_its_trace(point):
     workload = point.workload.model_copy(update={"steps": 2, "epochs": None})
     short = point.model_copy(update={"numerics": False, "workload": workload})
@@ -101,7 +102,7 @@ def test_stragglers_take_as_long_without_a_trace(late):
         assert_the_trace_may_wait(scenario(strategy, cluster={"stragglers": [LATE[late]]}, steps=5))
 
 
-@pytest.mark.parametrize("strategy", ON_RANKS, ids=lambda strategy: strategy["kind"])
+@for_each("strategy", ON_RANKS, ids=lambda strategy: strategy["kind"])
 def test_every_strategy_takes_as_long_without_a_trace(strategy):
     world = 1 if strategy["kind"] == "single" else 4
     late = [each for each in LATE.values() if each.get("rank", 0) < world]
@@ -135,7 +136,7 @@ WEAK = {
 }
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("before", "after"),
     [
         ({}, {"cluster": {"link": LINK}}),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from alike import for_each
 from every_strategy import EVERY, scenario
 from small_scenario import CLUSTER
 
@@ -280,9 +281,9 @@ def dealt(chosen, start, done):
 SIZES = [((4, 2, 8), (1, 3, None)), ((2, 4, 2), (2, 3, None)), ((8, 4), (1, None))]
 
 
-@pytest.mark.parametrize("drop_last", [False, True])
-@pytest.mark.parametrize("batch", [{"microbatch": 1, "grad_accum": 3}, {"global_batch": 10}])
-@pytest.mark.parametrize(("sizes", "stops"), SIZES)
+@for_each("drop_last", [False, True])
+@for_each("batch", [{"microbatch": 1, "grad_accum": 3}, {"global_batch": 10}])
+@for_each(("sizes", "stops"), SIZES)
 def test_segments_deal_every_sample_of_an_epoch_once(sizes, stops, batch, drop_last):
     options = {"epochs": 1, "steps": None, "shuffle": True, "numerics": False}
     options |= {"drop_last": drop_last, "dataset": {"kind": "regression", "num_samples": 53}}

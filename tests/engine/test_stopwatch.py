@@ -1,6 +1,7 @@
 """Step times of scenarios that differ little are those of `simulate`."""
 
 import pytest
+from alike import for_each
 
 from simdp.engine import stopwatch as module
 from simdp.engine.simulate import simulate
@@ -62,8 +63,8 @@ def other_than(first, load, start, change):
     return made.model_copy(update={"workload": first.workload}) if alike else made
 
 
-@pytest.mark.parametrize("start", [FEW, NCCL], ids=["links", "nccl"])
-@pytest.mark.parametrize("change", CHARGED_ANEW[:3] + PLAYED, ids=repr)
+@for_each("start", [FEW, NCCL], ids=["links", "nccl"])
+@for_each("change", CHARGED_ANEW[:3] + PLAYED, ids=repr)
 def test_a_stopwatch_says_what_simulate_says(start, change, load):
     first = load(start)
     other = other_than(first, load, start, change)
@@ -72,8 +73,8 @@ def test_a_stopwatch_says_what_simulate_says(start, change, load):
     assert stopwatch.step_time(other) == pytest.approx(step_time(other), rel=1e-12, abs=0)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
-@pytest.mark.parametrize("change", CHARGED_ANEW, ids=repr)
+@for_each("strategy", STRATEGIES, ids=str)
+@for_each("change", CHARGED_ANEW, ids=repr)
 def test_what_is_only_charged_anew_takes_what_simulate_says(change, strategy, load):
     start = {**NCCL, "strategy": strategy}
     first = load(start)

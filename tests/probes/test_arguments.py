@@ -1,6 +1,7 @@
 """Arguments of the probes: what is read, and what is refused in one line."""
 
 import pytest
+from alike import for_each
 
 from simdp.probes import arguments, collectives, ddp, errors, layers, zoo
 from simdp.probes.errors import ProbeError
@@ -68,7 +69,7 @@ def test_wrong_arguments_are_refused_in_one_line(given, line):
     assert refusal(ddp.main, *given) == f"simdp.probes.ddp: {line}{HELP}"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("given", "line"),
     [
         (

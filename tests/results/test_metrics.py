@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from alike import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -85,7 +86,7 @@ def scenario(overrides):
     return checked(raw, Path())
 
 
-real = pytest.mark.parametrize("overrides", REAL.values(), ids=REAL)
+real = for_each("overrides", REAL.values(), ids=REAL)
 
 
 # The second opinion ------------------------------------------------------------------------------

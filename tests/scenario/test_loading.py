@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from alike import for_each
 from small_scenario import CLUSTER, MINIMAL, RICH, WEIGHTS, WORKLOAD
 
 import simdp.scenario
@@ -219,7 +220,7 @@ def test_wrong_files_are_reported_beside_wrong_keys(refuse):
     assert "none.npz: there is no such file." in lines[1]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("overrides", "line"),
     [
         ({"seed": 2**63}, f"seed: {2**63} is out of range; it must be < {2**63}."),

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from alike import for_each
 
 import simdp
 from simdp.cluster.machine import MACHINES, describe, read_machine
@@ -34,7 +35,7 @@ def test_every_machine_runs_on_one_rank_one_node_and_two_nodes(name, tmp_path):
         assert simdp.simulate(one).metrics["step_time_s"] > 0
 
 
-@pytest.mark.parametrize("name", MACHINES.names())
+@for_each("name", MACHINES.names())
 def test_every_figure_of_a_machine_has_a_source_and_every_interval_holds_its_constant(name):
     machine = read_machine(name, Path())
     assert machine.source

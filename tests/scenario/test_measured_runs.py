@@ -1,6 +1,7 @@
 """``measured:`` in scenarios: what it may say, and what is refused."""
 
 import pytest
+from alike import for_each
 from small_scenario import CLUSTER
 
 from simdp.scenario import checked
@@ -108,7 +109,7 @@ def test_replicates_may_differ_by_as_much_as_the_noise(load):
 P0, T0 = "measured.points.0", "measured.collectives.0"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("point", "line"),
     [
         (

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from alike import for_each
 from small_networks import between, cluster
 from small_scenario import FAST, WORKLOAD
 
@@ -292,7 +293,7 @@ def refused(refuse, **top):
     return refuse(**{"cluster": nodes(), "workload": PARAMETERS, "numerics": False, **top})
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("top", "line"),
     [
         (

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from alike import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
@@ -48,7 +49,7 @@ def layout(case, iteration):
     return [[index[name] for name in names] for names in buckets], nbytes
 
 
-every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+every_case = for_each("case", CASES.values(), ids=CASES)
 
 
 # torch -------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from typing import NamedTuple, get_args
 
 import pytest
+from alike import for_each
 from every_strategy import EVERY, scenario
 
 from simdp.steps import one_process, ops
@@ -27,7 +28,7 @@ def everything(strategy):
     return [op for plan in (program.setup, *program.plans) for op in plan]
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@for_each("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_an_operation_is_a_named_tuple_that_cannot_be_changed(kind):
     assert issubclass(kind, tuple)
     assert NamedTuple in kind.__orig_bases__
@@ -49,7 +50,7 @@ def test_the_union_names_every_operation_there_is():
     assert defined == set(KINDS)
 
 
-@pytest.mark.parametrize("strategy", EVERY, ids=str)
+@for_each("strategy", EVERY, ids=str)
 def test_strategies_yield_operations_of_plain_values_that_can_be_hashed(strategy):
     found = everything(strategy)
     assert {type(op) for op in found} <= set(KINDS)
@@ -57,7 +58,7 @@ def test_strategies_yield_operations_of_plain_values_that_can_be_hashed(strategy
     assert len({hash(op) for op in found}) > 1
 
 
-@pytest.mark.parametrize("strategy", EVERY, ids=str)
+@for_each("strategy", EVERY, ids=str)
 def test_tags_number_the_collectives_of_a_step_and_each_is_waited_for(strategy):
     """Nobody waits for a count of ranks that have samples, unless gradients are divided by it."""
     program = scenario(strategy).program

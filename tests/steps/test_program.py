@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from alike import for_each
 from every_strategy import EVERY, ON_RANKS, PIECES, WARM, WIDTHS, launches, run_of, scenario
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -32,7 +33,7 @@ def batches_of(chosen, world_size=4):
 # One plan for equal steps ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("strategy", EVERY, ids=str)
+@for_each("strategy", EVERY, ids=str)
 def test_steps_that_cannot_differ_are_one_object(strategy):
     chosen = scenario(strategy, steps=30)
     found = chosen.program
@@ -219,7 +220,7 @@ def test_every_step_of_a_run_is_among_the_plans(given):
     assert {id(plan) for plan in steps} <= {id(plan) for plan in program.plans}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("strategy", "steps", "kinds"),
     [
         ({"kind": "single"}, 7, 1),
@@ -282,7 +283,7 @@ def test_the_steady_step_is_long_after_the_first_and_may_lie_beyond_the_run():
 # What follows from the operations ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("strategy", "calls"),
     [
         ({"kind": "single"}, []),
@@ -325,7 +326,7 @@ def test_groups_have_the_collectives_that_name_them():
     assert set(clipped.collectives) - set(inside.collectives) == {"all_reduce"}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("strategy", "room", "stays"),
     [
         ({"kind": "single"}, 0, False),
@@ -357,7 +358,7 @@ def test_what_buckets_take_for_good_is_what_is_filled(strategy, room, stays):
 BY_TENSOR = [4 * size for size in READY]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("strategy", "nbytes"),
     [
         ({"kind": "single"}, []),
@@ -385,7 +386,7 @@ def test_buckets_have_the_bytes_of_a_steady_micro_step(strategy, nbytes):
         assert scenario(strategy, grad_accum=accumulate).program.bucket_nbytes == nbytes
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("strategy", "keeps"),
     [(strategy, "power_sgd" in str(strategy) or "top_k" in str(strategy)) for strategy in EVERY],
     ids=str,
@@ -394,7 +395,7 @@ def test_errors_are_kept_by_hooks_that_feed_them_back_and_by_no_other(strategy, 
     assert scenario(strategy).program.keeps_errors == keeps
 
 
-@pytest.mark.parametrize("strategy", EVERY, ids=str)
+@for_each("strategy", EVERY, ids=str)
 def test_whether_a_batch_is_handed_out_is_what_its_batches_say(strategy):
     assert scenario(strategy).program.scatters == (strategy["kind"] == "data_parallel")
 
@@ -427,7 +428,7 @@ def test_what_is_dealt_to_the_ranks_is_what_the_setup_says(strategy, kept, shape
     assert np.all(dealt.ranks.ravel() == np.arange(4))
 
 
-@pytest.mark.parametrize(
+@for_each(
     "strategy", [s for s in EVERY if s["kind"] not in ("zero1", "zero2", "fsdp", "hsdp")], ids=str
 )
 def test_other_strategies_deal_nothing(strategy):

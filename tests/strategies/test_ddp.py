@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from alike import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -114,7 +115,7 @@ def test_it_has_samples_in_the_last_step_of_an_epoch(parts, accumulate, drop_las
     assert last.closes_epoch
 
 
-@pytest.mark.parametrize(
+@for_each(
     "options",
     [
         {},
@@ -126,7 +127,7 @@ def test_it_has_samples_in_the_last_step_of_an_epoch(parts, accumulate, drop_las
         {"microbatch": None, "global_batch": 40},
     ],
 )
-@pytest.mark.parametrize("steps", [None, 1, 2, 3, 4, 9])
+@for_each("steps", [None, 1, 2, 3, 4, 9])
 def test_a_run_may_end_within_an_epoch(options, steps):
     data = {"kind": "regression", "num_samples": 26}
     chosen = workload(**options, dataset=data, steps=steps)

@@ -4,6 +4,7 @@ from itertools import count
 from typing import Literal
 
 import pytest
+from alike import for_each
 from every_strategy import run_of, scenario
 
 import simdp
@@ -56,8 +57,8 @@ def both(collective="ring", cluster=None, **options):
     ]
 
 
-@pytest.mark.parametrize("collective", ["ring", "tree", "double_binary_tree", "halving_doubling"])
-@pytest.mark.parametrize("topology", ["switch", "ring", "full_mesh"])
+@for_each("collective", ["ring", "tree", "double_binary_tree", "halving_doubling"])
+@for_each("topology", ["switch", "ring", "full_mesh"])
 def test_it_takes_the_time_that_its_collectives_take_on_shared_links(collective, topology):
     own, ddp = both(collective, {"topology": topology})
     assert own.network["fabric"] == ddp.network["fabric"]

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from alike import for_each
 from small_scenario import FAST
 
 import simdp
@@ -77,7 +78,7 @@ def alone():
 # Numbers -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("strategy", OPTIONS, ids=written)
+@for_each("strategy", OPTIONS, ids=written)
 def test_ranks_learn_what_one_device_does_from_the_same_batches(strategy, alone):
     together = play(strategy)
     assert together.metrics["replicas_identical"] is not False  # null where there is one model
@@ -86,7 +87,7 @@ def test_ranks_learn_what_one_device_does_from_the_same_batches(strategy, alone)
         np.testing.assert_allclose(together.replicas[0][name], weights, rtol=0, atol=1e-14)
 
 
-@pytest.mark.parametrize("strategy", REDUCING, ids=written)
+@for_each("strategy", REDUCING, ids=written)
 def test_micro_steps_are_reduced_once_and_learn_the_same(strategy, alone):
     once, twice = play(strategy), play(strategy, grad_accum=2)
     assert len(spans(once, "comm")) == len(spans(twice, "comm"))
@@ -94,7 +95,7 @@ def test_micro_steps_are_reduced_once_and_learn_the_same(strategy, alone):
         np.testing.assert_allclose(twice.replicas[0][name], weights, rtol=0, atol=1e-14)
 
 
-@pytest.mark.parametrize("strategy", OPTIONS, ids=written)
+@for_each("strategy", OPTIONS, ids=written)
 def test_stragglers_change_no_bit(strategy):
     slow = {"stragglers": [{"kind": "slow_rank", "rank": 1, "factor": 3.0}]}
     steady, delayed = play(strategy), play(strategy, cluster=slow)
@@ -103,7 +104,7 @@ def test_stragglers_change_no_bit(strategy):
         assert weights.tobytes() == delayed.replicas[0][name].tobytes()
 
 
-@pytest.mark.parametrize("strategy", REDUCING, ids=written)
+@for_each("strategy", REDUCING, ids=written)
 def test_bucket_bytes_are_what_a_steady_step_sends(strategy):
     result = play(strategy)
     found = [span for span in spans(result, "comm") if "bucket" in span.name]

@@ -4,7 +4,7 @@ import importlib
 import pkgutil
 from collections.abc import Mapping
 
-import pytest
+from alike import for_each
 
 import simdp
 from simdp.cluster.device import DEVICES
@@ -63,7 +63,7 @@ def test_the_catalogue_is_listed():
     assert KNOWN["devices"]["a100-sxm4-80gb"] == "19.5 TFLOP/s float32, 80 GB at 2039 GB/s"
 
 
-@pytest.mark.parametrize("family", KNOWN)
+@for_each("family", KNOWN)
 def test_every_kind_has_one_line_that_says_what_it_is(family):
     for kind, line in KNOWN[family].items():
         assert line.strip() == line != "", kind
@@ -71,7 +71,7 @@ def test_every_kind_has_one_line_that_says_what_it_is(family):
         assert len(line) > len("A thing."), kind
 
 
-@pytest.mark.parametrize("family", sorted(set(KNOWN) - {"devices", "links", "machines"}))
+@for_each("family", sorted(set(KNOWN) - {"devices", "links", "machines"}))
 def test_a_line_is_the_first_of_the_documentation_and_a_whole_sentence(family):
     for kind, member in TABLES[family].items():
         if family == "models" and kind in PRESETS:  # what the name alone stands for is shown

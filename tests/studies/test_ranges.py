@@ -1,6 +1,7 @@
 """Sizes and world sizes as they are typed."""
 
 import pytest
+from alike import for_each
 
 from simdp.errors import ScenarioError
 from simdp.studies.ranges import MAX_NBYTES, parse_sizes, parse_world_sizes
@@ -21,7 +22,7 @@ def test_sizes_rise_by_a_factor(text, sizes):
     assert parse_sizes(text) == sizes
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "why"),
     [
         ("1024", '1024 has no unit; write for example "25 MiB".'),

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-import pytest
+from alike import for_each
 
 from simdp.workload import Workload
 from simdp.workload.lifetimes import lifetimes, recomputed
@@ -39,8 +39,8 @@ MODELS = {
     ),
     "counted": workload({"kind": "parameters", "num_params": 100, "num_layers": 4}, "none"),
 }  # fmt: skip
-EVERY = pytest.mark.parametrize("name", MODELS)
-RECOMPUTING = pytest.mark.parametrize("recompute", [False, True])
+EVERY = for_each("name", MODELS)
+RECOMPUTING = for_each("recompute", [False, True])
 
 
 def follow(life, blocks=()):

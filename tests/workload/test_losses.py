@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from alike import for_each
 from pydantic import TypeAdapter
 
 from simdp.workload.losses import LOSSES, AnyLoss
@@ -28,7 +29,7 @@ CASES = {
     ),
 }
 
-every_case = pytest.mark.parametrize(("loss", "shape", "target"), CASES.values(), ids=CASES)
+every_case = for_each(("loss", "shape", "target"), CASES.values(), ids=CASES)
 
 
 def test_every_kind_of_loss_has_a_case_here():
@@ -63,7 +64,7 @@ def test_the_inputs_are_left_as_they_are(loss, shape, target):
 
 
 @every_case
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@for_each("dtype", [np.float32, np.float64])
 def test_the_gradient_keeps_the_dtype_of_the_prediction(loss, shape, target, dtype):
     prediction = np.random.default_rng(1).standard_normal(shape).astype(dtype)
     if target.dtype == np.float64:

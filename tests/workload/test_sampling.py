@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from alike import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,7 +31,7 @@ def name_of(case):
 # torch -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", SAMPLER["cases"], ids=name_of)
+@for_each("case", SAMPLER["cases"], ids=name_of)
 def test_ranks_get_what_torchs_sampler_gives_them(case):
     order = np.arange(case["n"])
     if case["shuffle"]:
@@ -41,7 +42,7 @@ def test_ranks_get_what_torchs_sampler_gives_them(case):
     assert dealt.shape == (case["world"], case["num_samples"])
 
 
-@pytest.mark.parametrize("case", SAMPLER["dataloader_batch_sizes"], ids=name_of)
+@for_each("case", SAMPLER["dataloader_batch_sizes"], ids=name_of)
 def test_steps_have_the_sizes_of_torchs_loader(case):
     per_rank = distributed_sampler(np.arange(case["n"]), case["world"], case["sampler_drop_last"])
     steps = steps_from_microbatches(

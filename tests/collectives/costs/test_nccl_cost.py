@@ -4,6 +4,7 @@ from itertools import pairwise
 from math import hypot, inf, sqrt
 
 import pytest
+from alike import for_each
 from pydantic import TypeAdapter, ValidationError
 
 from simdp.collectives import FAMILIES
@@ -28,8 +29,8 @@ def refusal(**keys):
     return str(caught.value)
 
 
-@pytest.mark.parametrize("collective", sorted(WAYS))
-@pytest.mark.parametrize("wiring", [BOX, PAIR, THIN])
+@for_each("collective", sorted(WAYS))
+@for_each("wiring", [BOX, PAIR, THIN])
 def test_more_bytes_never_take_less_time(collective, wiring):
     times = [cost().seconds(collective, 2.0**k, wiring) for k in range(31)]
     assert all(0 < a <= b for a, b in pairwise(times))

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from alike import for_each
 from small_networks import FAT_TREE, between, cluster, durations
 
 from simdp.collectives import FAMILIES
@@ -50,8 +51,8 @@ def chunked(rounds, num_chunks, order="chunk", world_size=4):
     return Plan("broadcast", world_size, num_chunks, 0, lambda: iter(made), offsets, order)
 
 
-@pytest.mark.parametrize("kind", EXACT)
-@pytest.mark.parametrize("place", PLACES)
+@for_each("kind", EXACT)
+@for_each("place", PLACES)
 def test_one_round_after_the_other_is_played_exactly(kind, place):
     plan = plan_for(kind, PLACES[place], 4e6)
     exact = durations(PLACES[place], plan, 4e6)[0]
@@ -66,9 +67,9 @@ def test_partners_at_any_distance_are_played_exactly(topology):
     assert fixed(PLACES[topology], plan, 64e6) == pytest.approx(exact, rel=1e-9)
 
 
-@pytest.mark.parametrize("kind", ["tree", "double_binary_tree", "multi_ring"])
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("nbytes", [1e6, 16e6])
+@for_each("kind", ["tree", "double_binary_tree", "multi_ring"])
+@for_each("place", PLACES)
+@for_each("nbytes", [1e6, 16e6])
 def test_pipelines_err_by_less_than_a_fifth(kind, place, nbytes):
     where = PLACES[place]
     if FAMILIES["all_reduce"][kind]().problem_with(layout(where)):

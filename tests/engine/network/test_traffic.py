@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from alike import for_each
 from small_networks import between, cluster
 from small_scenario import CLUSTER
 
@@ -183,9 +184,9 @@ METHODS = [
 ]
 
 
-@pytest.mark.parametrize("method", METHODS, ids=str)
-@pytest.mark.parametrize("steps", [1, 2, 3])
-@pytest.mark.parametrize("collectives", [{}, {"all_reduce": "double_binary_tree"}], ids=str)
+@for_each("method", METHODS, ids=str)
+@for_each("steps", [1, 2, 3])
+@for_each("collectives", [{}, {"all_reduce": "double_binary_tree"}], ids=str)
 def test_no_link_is_busy_for_more_than_all_the_time(load, method, steps, collectives):
     """Slow cards, so that links are nearly always busy, and ranks that end at different times."""
     n = 1 if method == "single" else 4

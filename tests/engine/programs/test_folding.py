@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from alike import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,7 +28,7 @@ def played(plan, buffers, op=np.add):
     return copies[plan.root if plan.collective == "reduce" else 0]
 
 
-@pytest.mark.parametrize(("family", "kind"), SUMS)
+@for_each(("family", "kind"), SUMS)
 @given(
     n=st.integers(2, 9),
     pieces=st.integers(0, 5),
@@ -49,8 +50,8 @@ def test_a_fold_has_the_bits_of_the_plan(family, kind, n, pieces, seed, root, op
     np.testing.assert_array_equal(buffers, before)
 
 
-@pytest.mark.parametrize(("family", "kind"), SUMS)
-@pytest.mark.parametrize("layout", [Layout(6, 3), Layout(4, 4, inside=(4, 4, 4, 4, -1))])
+@for_each(("family", "kind"), SUMS)
+@for_each("layout", [Layout(6, 3), Layout(4, 4, inside=(4, 4, 4, 4, -1))])
 def test_every_algorithm_multiplies_as_well_as_it_adds(family, kind, layout):
     algorithm = FAMILIES[family][kind]()
     if algorithm.problem_with(layout) is not None:

@@ -4,6 +4,7 @@ from functools import lru_cache
 
 import numpy as np
 import pytest
+from alike import for_each
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -165,16 +166,16 @@ def together(instant=0.0, ranks=EVERYONE):
     return dict.fromkeys(ranks, instant)
 
 
-@pytest.mark.parametrize("topology", TOPOLOGIES)
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@for_each("topology", TOPOLOGIES)
+@for_each("algorithm", ALGORITHMS)
 def test_a_collective_takes_what_max_min_sharing_says(topology, algorithm):
     late = np.random.default_rng(0).exponential(2e-5, N)
     for asked_at in (together(), dict(enumerate(late))):
         agree(where(topology), [Collective(EVERYONE, asked_at, 3_000_000, algorithm)])
 
 
-@pytest.mark.parametrize("topology", TOPOLOGIES)
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@for_each("topology", TOPOLOGIES)
+@for_each("algorithm", ALGORITHMS)
 def test_collectives_of_two_groups_and_messages_share_links_transfer_by_transfer(
     topology, algorithm
 ):
@@ -208,8 +209,8 @@ def test_calls_of_one_group_that_meet_on_links_share_them():
     agree(where("fat_tree"), [first, second])
 
 
-@pytest.mark.parametrize("topology", TOPOLOGIES)
-@pytest.mark.parametrize("algorithm", ["direct", "pairwise"])
+@for_each("topology", TOPOLOGIES)
+@for_each("algorithm", ["direct", "pairwise"])
 def test_ranks_that_keep_a_piece_of_their_own_reach_themselves_at_once(topology, algorithm):
     call = Collective(EVERYONE, together(), 10**6, algorithm, "all_to_all")
     agree(where(topology), [call, Message(0, 3, 0.0, 0.0, 10**6)])

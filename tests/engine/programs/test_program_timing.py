@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from alike import for_each
 
 import simdp.distributed as dist
 from simdp.cluster import Cluster
@@ -65,8 +66,8 @@ def test_every_collective_is_tried():
     assert set(CALLS) == set(FAMILIES)
 
 
-@pytest.mark.parametrize("backend", dist.BACKENDS)
-@pytest.mark.parametrize("name", CALLS)
+@for_each("backend", dist.BACKENDS)
+@for_each("name", CALLS)
 def test_a_call_takes_what_its_collective_takes_by_itself(name, backend):
     cluster = Cluster.model_validate({**SWITCH, "inter_node": None, "devices_per_node": 8})
     asked = getattr(collectives_of(backend, Collectives()), name)

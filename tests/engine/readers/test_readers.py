@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from alike import for_each
 from every_strategy import EARLY, EVERY, ON_RANKS, run_of, scenario
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -41,7 +42,7 @@ def several():
         yield pytest.param({"kind": kind}, INFER, id=f"{kind} {INFER}")
 
 
-every_case = pytest.mark.parametrize(("strategy", "options"), list(several()))
+every_case = for_each(("strategy", "options"), list(several()))
 
 
 def plain(value):
@@ -80,7 +81,7 @@ def test_memory_alone_finds_the_ledger_of_a_whole_run(strategy, options):
     assert alone.memory.ledger.peak.max() > 0
 
 
-@pytest.mark.parametrize("strategy", EVERY, ids=str)
+@for_each("strategy", EVERY, ids=str)
 def test_the_memory_question_has_the_answer_of_a_run(strategy):
     chosen = scenario(strategy, **SAMPLES)
     peaks = memory_needed(chosen).peak
@@ -161,7 +162,7 @@ def test_what_a_skipped_step_costs_is_foretold(fault):
         assert steps[1] == steps[2]
 
 
-@pytest.mark.parametrize("strategy", ON_RANKS, ids=str)
+@for_each("strategy", ON_RANKS, ids=str)
 def test_every_collective_of_a_plan_is_launched_once_and_in_its_order(strategy):
     chosen = scenario(strategy)
     run = run_of(chosen)
@@ -179,7 +180,7 @@ def test_every_collective_of_a_plan_is_launched_once_and_in_its_order(strategy):
 # Numbers -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("strategy", [s for s in ON_RANKS if s["kind"] != "data_parallel"], ids=str)
+@for_each("strategy", [s for s in ON_RANKS if s["kind"] != "data_parallel"], ids=str)
 def test_numbers_alone_are_those_of_a_whole_run(strategy):
     chosen = scenario(strategy, numerics=True, **SAMPLES)
     alone, numbers = run_of(chosen), None

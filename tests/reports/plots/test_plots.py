@@ -8,6 +8,7 @@ import sys
 
 import matplotlib
 import pytest
+from alike import for_each
 from measured_times import two_clusters
 
 from simdp.reports import theme
@@ -60,7 +61,7 @@ def test_a_saved_study_can_be_drawn_but_for_its_trace(sizes, tmp_path):
     assert png(loaded, "scaling") == png(sizes, "scaling")
 
 
-@pytest.mark.parametrize("kind", PLOTS)
+@for_each("kind", PLOTS)
 def test_every_axis_has_a_label_with_a_unit(kind, fit, drawn):
     for number, ax in enumerate(drawn(PLOTS[kind](), fit(kind))):
         beside = number > 0 and PLOTS[kind].widths  # has the rows of the first panel
@@ -68,7 +69,7 @@ def test_every_axis_has_a_label_with_a_unit(kind, fit, drawn):
             assert re.search(r"\S \[[^\]]+\]", label)
 
 
-@pytest.mark.parametrize("kind", PLOTS)
+@for_each("kind", PLOTS)
 def test_nothing_written_leaves_the_figure(kind, fit, drawn):
     axes = drawn(PLOTS[kind](), fit(kind))
     figure = axes[0].get_figure()
@@ -81,21 +82,21 @@ def test_nothing_written_leaves_the_figure(kind, fit, drawn):
         assert box.y1 <= height
 
 
-@pytest.mark.parametrize("kind", PLOTS)
+@for_each("kind", PLOTS)
 def test_equal_studies_give_equal_bytes(kind, fit):
     first = png(fit(kind), kind)
     assert first.startswith(PNG)
     assert png(copy.deepcopy(fit(kind)), kind) == first
 
 
-@pytest.mark.parametrize("kind", PLOTS)
+@for_each("kind", PLOTS)
 def test_a_file_holds_no_time_and_no_version_of_matplotlib(kind, fit):
     content = png(fit(kind), kind)
     assert b"tIME" not in content
     assert matplotlib.__version__.encode() not in content
 
 
-@pytest.mark.parametrize("kind", PLOTS)
+@for_each("kind", PLOTS)
 def test_drawing_leaves_the_study_as_it_was(kind, fit):
     study = fit(kind)
     json, spans = study.to_json(), spans_of(study)
@@ -104,7 +105,7 @@ def test_drawing_leaves_the_study_as_it_was(kind, fit):
     assert spans_of(study) == spans
 
 
-@pytest.mark.parametrize("kind", PLOTS)
+@for_each("kind", PLOTS)
 def test_drawing_leaves_matplotlib_as_it_was(kind, fit):
     before = dict(matplotlib.rcParams)
     png(fit(kind), kind)

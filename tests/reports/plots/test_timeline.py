@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from alike import for_each
 from matplotlib.colors import to_rgba
 
 from simdp.reports import theme
@@ -122,8 +123,8 @@ def test_the_ranks_that_are_left_out_are_named(large, drawn):
     assert "16 of 40 ranks are shown; left out: " in ax.get_xlabel()
 
 
-@pytest.mark.parametrize("world_size", [1, 16, 17, 18, 40, 1024])
-@pytest.mark.parametrize("named", [[], [0], [7, 8, 9], list(range(14))])
+@for_each("world_size", [1, 16, 17, 18, 40, 1024])
+@for_each("named", [[], [0], [7, 8, 9], list(range(14))])
 def test_the_first_the_last_and_the_named_ranks_are_chosen(world_size, named):
     named = [rank for rank in named if rank < world_size]
     chosen = choose_ranks(world_size, named)

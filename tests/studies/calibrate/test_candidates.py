@@ -4,6 +4,7 @@ from math import inf
 
 import numpy as np
 import pytest
+from alike import for_each
 
 from simdp.collectives.costs import Wiring
 from simdp.collectives.costs.nccl import NcclCost
@@ -25,8 +26,8 @@ COSTS = {
 }
 
 
-@pytest.mark.parametrize("name", COSTS)
-@pytest.mark.parametrize("wiring", [BOX, PAIR, THIN], ids=["box", "pair", "thin"])
+@for_each("name", COSTS)
+@for_each("wiring", [BOX, PAIR, THIN], ids=["box", "pair", "thin"])
 def test_arrays_give_the_seconds_of_the_cost(name, wiring):
     cost = NcclCost.model_validate(COSTS[name])
     points = [

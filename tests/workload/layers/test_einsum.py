@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from alike import for_each
 from layer_checks import kept_nbytes
 
 from simdp.workload.layers.base import Kernel, ShapeError
@@ -31,7 +32,7 @@ def test_an_equation_is_cut_into_its_operands(equation, parts):
 LOOKS = 'it must look like "bd,df->bf": the batch, the weight, the output'
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("equation", "reason"),
     [
         ("", LOOKS),

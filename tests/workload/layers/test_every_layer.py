@@ -4,7 +4,7 @@ from math import isfinite
 from typing import NamedTuple
 
 import numpy as np
-import pytest
+from alike import for_each
 from layer_checks import buffers_of, differences, kept_nbytes, new_pass, weights_of
 from pydantic import TypeAdapter
 from small_layers import Scale as Factor
@@ -147,8 +147,8 @@ def cases():
 
 CASES = cases()
 LAYER_CASES = {name: case for name, case in CASES.items() if isinstance(case[0], Layer)}
-every_layer = pytest.mark.parametrize(("layer", "given"), LAYER_CASES.values(), ids=LAYER_CASES)
-every_module = pytest.mark.parametrize(("module", "given"), CASES.values(), ids=CASES)
+every_layer = for_each(("layer", "given"), LAYER_CASES.values(), ids=LAYER_CASES)
+every_module = for_each(("module", "given"), CASES.values(), ids=CASES)
 
 
 def shapes_of(given):
@@ -305,7 +305,7 @@ def test_a_layer_that_works_twice_adds_its_gradients(layer, given):
 
 
 @every_layer
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@for_each("dtype", ["float32", "float64"])
 def test_a_layer_keeps_the_dtype_and_what_it_is_given(layer, given, dtype):
     weights, inputs = weights_of(layer, dtype), inputs_of(given, dtype)
     before = [array.copy() for array in (*inputs, *weights.values())]
@@ -337,7 +337,7 @@ def test_gradients_become_ready_once_each(layer, given):
 
 
 @every_layer
-@pytest.mark.parametrize("need", [True, False])
+@for_each("need", [True, False])
 def test_kernels_ask_for_more_bytes_with_wider_numbers_and_for_equal_arithmetic(layer, given, need):
     shapes, needs = shapes_of(given), [need and one for one in needs_of(given)]
     for work in ("forward_cost", "backward_cost"):

@@ -5,6 +5,7 @@ from math import ceil, floor, prod
 
 import numpy as np
 import pytest
+from alike import for_each
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from layer_checks import fits, kept_nbytes
@@ -219,7 +220,7 @@ def test_padding_of_more_than_half_a_window_is_refused(kind):
     ]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "layer",
     [
         MaxPool2d(name="p", kernel_size=2),
@@ -228,7 +229,7 @@ def test_padding_of_more_than_half_a_window_is_refused(kind):
     ],
     ids=lambda layer: layer.kind,
 )
-@pytest.mark.parametrize("shape", [(), (4,), (4, 4), (1, 4, 4, 4)])
+@for_each("shape", [(), (4,), (4, 4), (1, 4, 4, 4)])
 def test_only_images_are_pooled(layer, shape):
     with pytest.raises(ShapeError, match="takes images, shape \\(channels, height, width\\), but"):
         layer.output_shape(shape)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from alike import for_each
 from layer_checks import buffers_of, finished, weights_of
 from pydantic import TypeAdapter
 
@@ -131,7 +132,7 @@ def test_a_model_is_written_as_it_is_read(kind):
 # Presets -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@for_each("name", PRESETS)
 def test_a_preset_is_a_model_of_its_kind_and_says_where_it_comes_from(name):
     entry = PRESETS.read(name)
     assert entry["source"]

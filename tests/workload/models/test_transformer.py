@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from alike import for_each
 from layer_checks import kept_nbytes
 from pydantic import TypeAdapter, ValidationError
 
@@ -173,7 +174,7 @@ TORCH = {
         (1.0369937431457827, 0.2202189213950437, 0.001487549595359083, 0.09447715651272967),
     ),
 }
-every_case = pytest.mark.parametrize(("keys", "loss", "norms"), TORCH.values(), ids=TORCH)
+every_case = for_each(("keys", "loss", "norms"), TORCH.values(), ids=TORCH)
 
 
 @every_case
@@ -455,7 +456,7 @@ def test_the_defaults_are_those_of_nn_transformer():
 TASKS = "leave it out, or change the task."
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("keys", "line"),
     [
         (

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from alike import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
@@ -18,7 +19,7 @@ BLOCK = base.BLOCK
 GOLDEN = Path(__file__).parents[2] / "golden"
 SETTINGS = json.loads((GOLDEN / "g05_optim.json").read_text())["optimizers"]
 
-every_optimizer = pytest.mark.parametrize("kind", OPTIMIZERS)
+every_optimizer = for_each("kind", OPTIMIZERS)
 
 
 def optimizer(kind, **options):
@@ -34,7 +35,7 @@ def recorded():
 # torch -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@for_each("name", SETTINGS)
 def test_weights_and_state_follow_torch(name, recorded):
     setting = SETTINGS[name]
     chosen = optimizer(setting["cls"].lower(), **setting["kwargs"])
@@ -57,7 +58,7 @@ NOT_ARRAYS = {"step", "mu_product"}
 """What torch keeps beside a parameter's tensors; here a function of the step."""
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@for_each("name", SETTINGS)
 def test_state_has_torchs_names(name):
     setting = SETTINGS[name]
     chosen = optimizer(setting["cls"].lower(), **setting["kwargs"])
@@ -68,7 +69,7 @@ ABOUT_THE_MACHINE = {"fused", "capturable", "differentiable"}
 """Arguments of torch that change how it computes, not what."""
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@for_each("name", SETTINGS)
 def test_arguments_and_defaults_are_torchs(name):
     setting = SETTINGS[name]
     chosen = optimizer(setting["cls"].lower(), **setting["kwargs"])
@@ -206,7 +207,7 @@ FINAL = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "options", "final"), FINAL)
+@for_each(("kind", "options", "final"), FINAL)
 def test_what_the_golden_file_leaves_out_follows_torch(kind, options, final):
     chosen, weights = optimizer(kind, **options), np.array(START)
     state = chosen.new_state(weights)
@@ -236,7 +237,7 @@ def test_radam_rectifies_as_soon_as_its_average_is_long_enough():
 
 
 @every_optimizer
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@for_each("dtype", [np.float32, np.float64])
 def test_a_tensor_larger_than_a_block_is_updated_as_its_parts_are(kind, dtype):
     chosen, random = optimizer(kind), np.random.default_rng(0)
     shape = (3, BLOCK // 2 + 5)
@@ -284,7 +285,7 @@ def test_the_size_of_a_block_changes_no_bit(kind, size, block, seed):
 
 
 @every_optimizer
-@pytest.mark.parametrize("rich", [False, True])
+@for_each("rich", [False, True])
 def test_state_begins_at_zero_and_is_shaped_like_the_parameter(kind, rich):
     parameter = np.ones((2, 3), np.float32)
     for name, tensor in (
@@ -318,7 +319,7 @@ def test_none_leaves_weights_and_takes_no_bytes():
     assert chosen.nbytes_moved(10**6, 8) == 0
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("raw", "line"),
     [
         ({"kind": "sgd", "lr": -1}, "lr: -1 is out of range; it must be >= 0.0."),
@@ -378,13 +379,13 @@ def test_a_wrong_optimizer_is_refused(raw, line):
     assert [found.line for found in problems(caught.value, raw)] == [line]
 
 
-@pytest.mark.parametrize("kind", OPTIMIZERS)
-@pytest.mark.parametrize("foreach", [None, True])
+@for_each("kind", OPTIMIZERS)
+@for_each("foreach", [None, True])
 def test_tensors_that_are_updated_at_once_cost_no_launches(kind, foreach):
     assert optimizer(kind, foreach=foreach).launches_per_tensor() == 0
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kind", "options", "kernels"),
     [
         ("sgd", {}, 1),

@@ -3,6 +3,7 @@
 import pickle
 
 import pytest
+from alike import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
@@ -15,7 +16,7 @@ from simdp.workload.optimizers.sgd import SGD
 NAMES = ["layers.0.weight", "layers.0.bias", "norm1.weight", "norm1.bias", "fc.weight"]
 NO_DECAY = {"params": ["*norm*", "*.bias"], "weight_decay": 0.0}
 
-every_optimizer = pytest.mark.parametrize("kind", OPTIMIZERS)
+every_optimizer = for_each("kind", OPTIMIZERS)
 
 
 def optimizer(kind, **options):
@@ -88,7 +89,7 @@ def test_patterns_that_match_nothing_are_listed_in_order():
 
 
 @every_optimizer
-@pytest.mark.parametrize("none", [{}, {"param_groups": None}])
+@for_each("none", [{}, {"param_groups": None}])
 def test_without_groups_every_parameter_has_the_optimizer_itself(kind, none):
     chosen = optimizer(kind, **none)
     assert chosen.for_parameter("fc.weight") is chosen
@@ -170,7 +171,7 @@ def test_a_changed_copy_forgets_what_was_found_before():
 # What is refused ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("group", "line"),
     [
         (

@@ -1,6 +1,6 @@
 """What an update makes beside its state, as torch does."""
 
-import pytest
+from alike import for_each
 
 from simdp.workload.optimizers import OPTIMIZERS
 
@@ -40,7 +40,7 @@ MEASURED = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "options", "one_by_one", "all_at_once"), MEASURED)
+@for_each(("kind", "options", "one_by_one", "all_at_once"), MEASURED)
 def test_an_update_makes_as_many_tensors_as_torchs(kind, options, one_by_one, all_at_once):
     member = OPTIMIZERS[kind]
     assert member(**options, foreach=False).num_temporaries() == one_by_one

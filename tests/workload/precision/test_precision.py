@@ -1,6 +1,7 @@
 """Who stores, sends and computes what in which dtype, and which loss scale goes with it."""
 
 import pytest
+from alike import for_each
 from pydantic import TypeAdapter, ValidationError
 
 from simdp.spec import problems
@@ -8,8 +9,8 @@ from simdp.workload.precision import PRECISIONS, AnyPrecision
 from simdp.workload.precision.scaler import ScalerSettings
 
 every_precision = pytest.mark.parametrize("kind", PRECISIONS)
-with_16_bits = pytest.mark.parametrize("kind", ["amp", "mixed"])
-every_low = pytest.mark.parametrize("low", ["bfloat16", "float16"])
+with_16_bits = for_each("kind", ["amp", "mixed"])
+every_low = for_each("low", ["bfloat16", "float16"])
 every_policy = pytest.mark.parametrize("policy", ["float32", "lower", "promote"])
 
 
@@ -83,7 +84,7 @@ def test_float16_is_the_usual_16_bit_dtype(kind):
 
 
 @every_low
-@pytest.mark.parametrize(
+@for_each(
     ("policy", "inputs", "wide"),
     [
         ("lower", ["float32"], False),
@@ -132,7 +133,7 @@ def test_float16_has_torchs_loss_scale_and_bfloat16_has_none(kind):
 
 @with_16_bits
 @every_low
-@pytest.mark.parametrize(
+@for_each(
     "given",
     [
         {"init_scale": 1024},

@@ -5,6 +5,7 @@ import warnings
 import ml_dtypes
 import numpy as np
 import pytest
+from alike import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,7 +13,7 @@ from simdp.workload.precision.rounding import DTYPES, numpy_dtype, rounded
 
 INF = float("inf")
 LOW = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
-every_low = pytest.mark.parametrize("low", LOW)
+every_low = for_each("low", LOW)
 
 TORCH = [  # x, x.half().float(), x.bfloat16().float(); torch 2.13.0
     (0.0, 0.0, 0.0),
@@ -117,7 +118,7 @@ def test_what_is_not_narrower_returns_the_array_itself(low):
 
 
 @every_low
-@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0, 3), (4, 5), (2, 3, 4)])
+@for_each("shape", [(), (0,), (3,), (2, 0, 3), (4, 5), (2, 3, 4)])
 def test_every_shape_is_kept_and_the_input_left_as_it_is(low, shape):
     array = np.random.default_rng(0).standard_normal(shape).astype(np.float32).T
     before = array.copy()

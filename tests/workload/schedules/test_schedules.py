@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 
 import pytest
+from alike import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
@@ -178,7 +179,7 @@ EXAMPLES = [
     *(raw for raw, _ in MORE),
 ]
 
-every_example = pytest.mark.parametrize("raw", EXAMPLES, ids=str)
+every_example = for_each("raw", EXAMPLES, ids=str)
 
 
 def test_every_kind_of_schedule_has_an_example_here():
@@ -237,7 +238,7 @@ KNOWN = ", ".join(sorted(SCHEDULES))
 PAIR = {"kind": "sequential_lr", "schedulers": ["constant_lr", "none"]}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("raw", "lines"),
     [
         ("naom", [f"unknown lr_schedule 'naom'; known: {KNOWN}. Did you mean 'noam'?"]),
@@ -368,9 +369,7 @@ def test_a_sequence_ends_where_its_last_schedule_does():
     assert "ends with step 20" in both.problem_with(26)
 
 
-@pytest.mark.parametrize(
-    "raw", [raw for raw in EXAMPLES if "one_cycle_lr" not in str(raw)], ids=str
-)
+@for_each("raw", [raw for raw in EXAMPLES if "one_cycle_lr" not in str(raw)], ids=str)
 def test_other_schedules_lead_any_run(raw):
     assert schedule(raw).problem_with(10**6) is None
 

@@ -1,0 +1,64 @@
+"""The helper `alike`: a test sees every case, says which one failed, and cannot be empty."""
+
+import pytest
+from alike import for_each
+from hypothesis import given
+from hypothesis import strategies as st
+
+SEEN = []
+
+
+@for_each("n", [1, 2])
+@for_each(("a", "b"), [(3, 4), (5, 6)])
+def test_all_pairs_are_seen(n, a, b, tmp_path):
+    SEEN.append((n, a, b))
+    assert tmp_path.exists()
+
+
+def test_none_was_left_out():
+    assert SEEN == [(1, 3, 4), (1, 5, 6), (2, 3, 4), (2, 5, 6)]
+
+
+@for_each("n", [1, 2])
+@given(m=st.integers(3, 4))
+def test_examples_are_found_for_each(n, m):
+    assert n < m
+
+
+def test_a_failure_names_its_case():
+    @for_each("n", [1, 0, 2], ids=["one", "nought", "two"])
+    def inverse(n):
+        assert 1 / n
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        inverse()
+    assert caught.value.__notes__ == ["n: nought"]
+
+
+def test_a_skipped_case_does_not_end_the_others():
+    seen = []
+
+    @for_each("n", [1, 2, 3])
+    def but_the_first(n):
+        if n == 1:
+            pytest.skip("one")
+        seen.append(n)
+
+    but_the_first()
+    assert seen == [2, 3]
+
+
+def test_all_skipped_is_skipped_and_none_at_all_fails():
+    @for_each("n", [1, 2])
+    def never(n):
+        pytest.skip(f"not {n}")
+
+    with pytest.raises(pytest.skip.Exception, match="not 1"):
+        never()
+    with pytest.raises(AssertionError, match="no case"):
+        for_each("n", [])(lambda n: None)()
+
+
+def test_an_argument_that_the_test_has_not_is_refused():
+    with pytest.raises(AssertionError):
+        for_each("m", [1])(lambda n: None)
