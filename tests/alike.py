@@ -9,6 +9,8 @@ import inspect
 
 import pytest
 
+PARAM = type(pytest.param())
+
 
 def for_each(names, cases, ids=None):
     """Call a test once for every case, in place of an item for each, as `parametrize` has them.
@@ -18,40 +20,46 @@ def for_each(names, cases, ids=None):
     names : str or tuple of str
         The argument or arguments that a case gives.
     cases, ids : iterable
-        The cases; how a failure names them, or a function that says so. By themselves unless told.
+        The cases, or `pytest.param` of each; how a failure names them, or a function that says so.
 
     A case that skips is passed over, and the test skips if all of them do. The decorator may stand
     above another of its kind (all pairs are called), above Hypothesis' ``given``, and with fixtures
     that cases may share.
     """
-    several = not isinstance(names, str)
-    cases = list(cases)
-    labels = [
-        str(label)
-        for label in (cases if ids is None else map(ids, cases) if callable(ids) else ids)
-    ]
+    names = (names,) if isinstance(names, str) else tuple(names)
+    found = list(called(names, cases, ids))
 
     def decorate(test):
         @functools.wraps(test)
         def all_of_them(**fixtures):
             skipped = []
-            for case, label in zip(cases, labels, strict=True):
-                arguments = dict(zip(names, case, strict=True)) if several else {names: case}
+            for label, values in found:
                 try:
-                    test(**fixtures, **arguments)
+                    test(**fixtures, **dict(zip(names, values, strict=True)))
                 except pytest.skip.Exception as reason:
                     skipped.append(reason)
                 except BaseException as error:
-                    error.add_note(f"{', '.join(names) if several else names}: {label}")
+                    error.add_note(f"{', '.join(names)}: {label}")
                     raise
-            if len(skipped) == len(cases):
+            if len(skipped) == len(found):
                 raise skipped[0] if skipped else AssertionError("no case is looked at")
 
         signature = inspect.signature(test)
-        given = set(names) if several else {names}
-        left = [p for name, p in signature.parameters.items() if name not in given]
-        assert len(left) == len(signature.parameters) - len(given)
+        left = [p for name, p in signature.parameters.items() if name not in names]
+        assert len(left) == len(signature.parameters) - len(names)
         all_of_them.__signature__ = signature.replace(parameters=left)
         return all_of_them
 
     return decorate
+
+
+def called(names, cases, ids):
+    """Every case as what it is called and the values of its arguments."""
+    cases = list(cases)
+    if callable(ids):
+        ids = map(ids, cases)
+    for case, label in zip(cases, cases if ids is None else ids, strict=True):
+        if isinstance(case, PARAM):
+            yield case.id, case.values
+        else:
+            yield str(label), case if len(names) > 1 else (case,)

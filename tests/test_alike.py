@@ -35,6 +35,27 @@ def test_a_failure_names_its_case():
     assert caught.value.__notes__ == ["n: nought"]
 
 
+def test_a_case_may_have_a_name_of_its_own():
+    seen = []
+
+    @for_each(("a", "b"), [pytest.param(1, {"values": 2}, id="first"), (3, {})], ids=str)
+    def unequal(a, b):
+        seen.append((a, b))
+        assert a != 1
+
+    with pytest.raises(AssertionError) as caught:
+        unequal()
+    assert seen == [(1, {"values": 2})]
+    assert caught.value.__notes__ == ["a, b: first"]
+
+    @for_each("n", [{}, {"values": 1}])
+    def one(n):
+        seen.append(n)
+
+    one()
+    assert seen[1:] == [{}, {"values": 1}]
+
+
 def test_a_skipped_case_does_not_end_the_others():
     seen = []
 
