@@ -160,10 +160,11 @@ class Stopwatch:
         samples = [record.samples for record in run.numbers.records]
         self.metrics = times(trace.build(), run.world_size, len(samples), samples)
         self._times, self._network = run.times, played.clock.network
+        self._foresees = run.program.facts.needs_nominal
         self._can_repeat = (
             scenario.collectives.cost.timed
             and scenario.strategy.player == "together"
-            and not run.program.facts.needs_nominal
+            and not run.program.facts.needs_collectives
             and self._heard.is_timed
         )
         if self._can_repeat:
@@ -202,7 +203,7 @@ class Stopwatch:
         if a.collectives.model_copy(update=cost) != b.collectives.model_copy(update=cost):
             return False
         before, after = a.cluster.overheads, b.cluster.overheads
-        if before.hook != after.hook and (a.program.facts.needs_nominal or not before.hook):
+        if before.hook != after.hook and (self._foresees or not before.hook):
             return False
         beside: dict[str, Any] = {**NETWORK, "stragglers": [], "overheads": None}
         if a.cluster.model_copy(update=beside) != b.cluster.model_copy(update=beside):

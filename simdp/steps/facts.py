@@ -80,6 +80,8 @@ class Facts:
         Bytes per element of a gradient.
     needs_nominal : bool
         Whether anything has been asked for that depends on the network, or on devices.
+    needs_collectives : bool
+        Whether anything has been asked for that depends on what collectives take.
     """
 
     def __init__(
@@ -99,7 +101,8 @@ class Facts:
         self.sizes = {parameter.name: parameter.num_elements for parameter in self.parameters}
         self.itemsize = workload.gradient_itemsize
         self._gradient_dtype = workload.precision.gradient_dtype(workload.dtype)
-        self.needs_nominal, self._nominal = False, nominal
+        self.needs_nominal = self.needs_collectives = False
+        self._nominal = nominal
         self._made: dict[Any, Any] = {}
 
     def once(self, key: Any, make: Callable[[], T]) -> T:
@@ -152,7 +155,7 @@ class Facts:
 
     def all_reduce_seconds(self, nbytes: float) -> float:
         """See `Nominal`."""
-        self.needs_nominal = True
+        self.needs_nominal = self.needs_collectives = True
         return nbytes if self._nominal is None else self._nominal.all_reduce_seconds(nbytes)
 
     def ready_times(self, batches: StepBatches, micro: int) -> Sequence[float]:
