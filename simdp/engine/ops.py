@@ -106,9 +106,12 @@ class Launch(NamedTuple):
         return num_ranks == 1 if self.groups is None else self.groups.shape[1] == 1
 
     def latest(self, instants: Floats) -> Floats:
-        """For each rank the latest instant of those that do it together [s]."""
+        """For each rank the latest instant of those that do it together [s].
+
+        Ranks are the last axis; runs of all ranks side by side, before it, have nothing in common.
+        """
         if self.groups is None:
-            return np.full(len(instants), instants.max())
+            return np.broadcast_to(instants.max(axis=-1, keepdims=True), instants.shape)
         found = instants.copy()
         found[self.groups] = instants[self.groups].max(axis=1, keepdims=True)
         return found

@@ -91,7 +91,7 @@ class Run:
         if segment.start != START:
             self.program = scenario.program_with(None, segment.start)
         self.launcher = Launcher(scenario.collectives, planner, self.program.groups)
-        if self.program.facts.needs_nominal:
+        if self.program.facts.foreseen:
             facts = self.program.facts
             nominal = NominalTimes(self.times, self.samples, facts, self.launcher)
             self.program = scenario.program_with(nominal, segment.start)

@@ -113,7 +113,7 @@ def _times_alone(scenario: Scenario, progress: Callable[[int], None] | None) -> 
     None where more than one clock would have to play, or operations depend on the network.
     """
     together = scenario.strategy.player == "together" and not scenario.neighbours
-    if scenario.numerics or not together or scenario.program.facts.needs_nominal:
+    if scenario.numerics or not together or scenario.program.facts.foreseen:
         return None
     if scenario.strategy.one_process or scenario.cluster.world_size > FINE_RANKS:
         return None

@@ -78,8 +78,9 @@ class Facts:
         Elements of each parameter.
     itemsize : int
         Bytes per element of a gradient.
-    needs_nominal : bool
-        Whether anything has been asked for that depends on the network, or on devices.
+    foreseen : set of {"network", "compute", "collectives"}
+        What has been asked for that depends on links or devices: what a node can send, when
+        gradients are ready, and what collectives take.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class Facts:
         self.sizes = {parameter.name: parameter.num_elements for parameter in self.parameters}
         self.itemsize = workload.gradient_itemsize
         self._gradient_dtype = workload.precision.gradient_dtype(workload.dtype)
-        self.needs_nominal, self._nominal = False, nominal
+        self.foreseen, self._nominal = set[str](), nominal
         self._made: dict[Any, Any] = {}
 
     def once(self, key: Any, make: Callable[[], T]) -> T:
@@ -147,17 +148,17 @@ class Facts:
 
     def node_bandwidth(self) -> float:
         """What a node can send to others [bytes/s]; infinite with one node."""
-        self.needs_nominal = True
+        self.foreseen.add("network")
         return self._node_bandwidth()
 
     def all_reduce_seconds(self, nbytes: float) -> float:
         """See `Nominal`."""
-        self.needs_nominal = True
+        self.foreseen.add("collectives")
         return nbytes if self._nominal is None else self._nominal.all_reduce_seconds(nbytes)
 
     def ready_times(self, batches: StepBatches, micro: int) -> Sequence[float]:
         """See `Nominal`."""
-        self.needs_nominal = True
+        self.foreseen.add("compute")
         if self._nominal is None:
             return [0.0] * len(self.ready_order)
         return self._nominal.ready_times(batches, micro)

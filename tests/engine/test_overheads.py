@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import simdp
-from simdp.cluster import Overheads
 from simdp.engine.clocks.streams import Streams
 from simdp.engine.ops import Launch
 from simdp.errors import ScenarioError
@@ -158,10 +157,11 @@ def test_an_optimizer_that_loops_over_tensors_launches_kernels_for_each():
 class Played:
     """Streams of two ranks whose collectives take a second from when the last rank has come."""
 
-    def __init__(self, **overheads):
+    def __init__(self, of_compute=0.0, of_collective=0.0):
         self.spans = []
         self.streams = Streams(
-            Overheads(**overheads),
+            of_compute,
+            of_collective,
             lambda op, begin: np.full(2, begin.max() + 1.0),
             lambda op, ready, enter, end: self.spans.append((op.name, *end.tolist())),
         )
@@ -192,7 +192,7 @@ def test_a_collective_begins_behind_those_of_other_streams_that_it_comes_after()
 
 
 def test_what_comes_after_a_collective_moves_with_it_when_that_is_placed_anew():
-    played = Played(collective_slowdown=1.0)
+    played = Played(of_collective=1.0)
     played.launch(0, [0, 0])
     played.launch(1, [0, 0], stream=1, after=(0,))
     # As above the first one ends at 1.5; the second one has a second then, with nothing beside it.
@@ -202,7 +202,7 @@ def test_what_comes_after_a_collective_moves_with_it_when_that_is_placed_anew():
 
 
 def test_work_is_stretched_only_while_something_is_under_way():
-    played = Played(compute_slowdown=1.0)
+    played = Played(of_compute=1.0)
     played.launch(0, [0, 0.5])  # under way until 1.5
     longer = played.streams.stretched(np.array([0.0, 0.5]), np.array([1.0, 1.0]))
     assert longer == pytest.approx([1.75, 1.5])  # 0.75 of a second in 1.5, the rest at full speed
@@ -210,7 +210,7 @@ def test_work_is_stretched_only_while_something_is_under_way():
 
 
 def test_a_collective_is_placed_anew_once_it_is_known_when_compute_ended():
-    played = Played(collective_slowdown=1.0)
+    played = Played(of_collective=1.0)
     played.launch(0, [0, 0])
     played.launch(1, [0, 0])
     played.launch(2, [0, 0], stream=1)
@@ -222,7 +222,7 @@ def test_a_collective_is_placed_anew_once_it_is_known_when_compute_ended():
 
 
 def test_compute_meets_what_is_left_after_a_wait():
-    played = Played(collective_slowdown=1.0, compute_slowdown=1.0)
+    played = Played(of_collective=1.0, of_compute=1.0)
     played.launch(0, [0, 0])
     played.launch(1, [0, 0])
     clock = played.streams.wait([0], np.zeros(2))

@@ -60,7 +60,7 @@ def spans(trace):
 
 def assert_the_trace_may_wait(chosen):
     found, wanted = simulate(chosen), simulate(chosen, keep_trace=True)
-    assert isinstance(found.trace, TraceToCome) != chosen.program.facts.needs_nominal
+    assert isinstance(found.trace, TraceToCome) != bool(chosen.program.facts.foreseen)
     assert_same_times(found.metrics, wanted.metrics)
     assert spans(found.trace) == spans(wanted.trace)
     assert len(found.trace.memory) == len(wanted.trace.memory)

@@ -70,7 +70,7 @@ def test_a_stopwatch_says_what_simulate_says(start, change, load):
     other = other_than(first, load, start, change)
     stopwatch = Stopwatch(first)
     assert stopwatch.metrics["step_time_s"] == pytest.approx(step_time(first), rel=1e-12, abs=0)
-    assert stopwatch.step_time(other) == pytest.approx(step_time(other), rel=1e-12, abs=0)
+    assert stopwatch.step_times([other])[0] == pytest.approx(step_time(other), rel=1e-12, abs=0)
 
 
 @for_each("strategy", STRATEGIES, ids=str)
@@ -79,8 +79,17 @@ def test_what_is_only_charged_anew_takes_what_simulate_says(change, strategy, lo
     start = {**NCCL, "strategy": strategy}
     first = load(start)
     other = other_than(first, load, start, change)
-    found = Stopwatch(first).step_time(other)
+    found = Stopwatch(first).step_times([other])[0]
     assert found == pytest.approx(step_time(other), rel=1e-12, abs=0)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
+def test_several_at_once_take_what_each_takes_by_itself(strategy, load):
+    start = {**NCCL, "strategy": strategy}
+    first = load(start)
+    others = [other_than(first, load, start, change) for change in CHARGED_ANEW + PLAYED[:2]]
+    found = Stopwatch(first).step_times(others)
+    assert found == pytest.approx([step_time(other) for other in others], rel=1e-12, abs=0)
 
 
 @pytest.mark.parametrize("start", [FEW, NCCL], ids=["links", "nccl"])
@@ -93,8 +102,8 @@ def test_scenarios_with_one_workload_are_told_apart_by_their_devices_and_network
         {"link": cluster.link.model_copy(update={"alpha": 1e-3})},
     ):
         other = first.model_copy(update={"cluster": cluster.model_copy(update=change)})
-        assert stopwatch.step_time(other) == pytest.approx(step_time(other), rel=1e-12, abs=0)
-        assert stopwatch.step_time(other) != pytest.approx(step_time(first), rel=1e-6, abs=0)
+        assert stopwatch.step_times([other])[0] == pytest.approx(step_time(other), rel=1e-12, abs=0)
+        assert stopwatch.step_times([other])[0] != pytest.approx(step_time(first), rel=1e-6, abs=0)
 
 
 @pytest.mark.parametrize("change", CHARGED_ANEW, ids=repr)
@@ -102,7 +111,7 @@ def test_what_is_only_charged_anew_is_not_read_again(change, load, monkeypatch):
     first = load(NCCL)
     stopwatch, other = Stopwatch(first), other_than(first, load, NCCL, change)
     monkeypatch.delattr(module, "play")
-    assert stopwatch.step_time(other) > 0
+    assert stopwatch.step_times([other])[0] > 0
 
 
 def test_a_bandwidth_that_the_strategy_may_read_is_played_again(load, monkeypatch):
@@ -116,7 +125,7 @@ def test_a_bandwidth_that_the_strategy_may_read_is_played_again(load, monkeypatc
     )
     monkeypatch.delattr(module, "play")
     with pytest.raises(NameError):
-        stopwatch.step_time(first.model_copy(update={"cluster": cluster}))
+        stopwatch.step_times([first.model_copy(update={"cluster": cluster})])
 
 
 def test_a_script_that_follows_from_foreseen_times_is_read_again_with_other_ones(load, monkeypatch):
@@ -130,7 +139,7 @@ def test_a_script_that_follows_from_foreseen_times_is_read_again_with_other_ones
         stopwatch, other = Stopwatch(first), other_than(first, load, start, change)
         with monkeypatch.context() as patch, pytest.raises(NameError):
             patch.delattr(module, "play")
-            stopwatch.step_time(other)
+            stopwatch.step_times([other])[0]
 
 
 @pytest.mark.parametrize("change", PLAYED, ids=repr)
@@ -139,4 +148,4 @@ def test_every_other_scenario_is_played(change, load, monkeypatch):
     stopwatch, other = Stopwatch(first), other_than(first, load, NCCL, change)
     monkeypatch.delattr(module, "play")
     with pytest.raises(NameError):
-        stopwatch.step_time(other)
+        stopwatch.step_times([other])[0]

@@ -74,14 +74,14 @@ def test_what_follows_from_the_facts_is_made_once():
 def test_without_nominal_times_nothing_takes_time_and_it_is_noted_that_they_were_asked_for():
     found = facts()
     kinds, _ = found.workload.kinds_of_steps(4, NUM_SAMPLES)
-    assert not found.needs_nominal
+    assert not found.foreseen
     assert found.ready_times(kinds[0], 0) == [0.0, 0.0]
-    assert found.needs_nominal
+    assert found.foreseen
     other, third = facts(), facts()
     assert other.all_reduce_seconds(8.0) < other.all_reduce_seconds(80.0)
-    assert other.needs_nominal
+    assert other.foreseen
     assert third.node_bandwidth() == float("inf")  # the network's too
-    assert third.needs_nominal
+    assert third.foreseen
 
 
 def test_synchronised_layers_exchange_statistics():

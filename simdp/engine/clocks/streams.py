@@ -4,17 +4,20 @@ While a collective is under way, compute takes ``1 + compute_slowdown`` times as
 is, a collective takes ``1 + collective_slowdown`` times as long. When compute will end is not known
 before the ranks wait: until then a collective counts as slowed down to its end, and what a wait
 finds to have run alone is taken off.
+
+Instants have the ranks as their last axis. Before it there may be runs side by side, of one script
+and with times of their own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 
 from simdp.arrays import Floats
-from simdp.cluster import Overheads
 from simdp.engine.ops import Launch
 
 Times = Callable[[Launch, Floats], Floats]
@@ -36,6 +39,8 @@ class Queued:
         When its turn may come on each rank, when it does, and when it is done [s].
     behind : list of Queued
         Those of other streams that must be done before.
+    message : float or ndarray, shape `(num_runs, 1)`
+        How long it keeps its stream before it begins [s].
     """
 
     op: Launch
@@ -43,11 +48,12 @@ class Queued:
     enter: Floats
     end: Floats
     behind: list[Queued]
+    message: float | Floats
 
     @property
     def begin(self) -> Floats:
         """When each rank is ready to take part in it, shape `(world_size,)` [s]."""
-        return self.enter + self.op.message
+        return self.enter + self.message
 
 
 class Streams:
@@ -55,18 +61,27 @@ class Streams:
 
     Parameters
     ----------
-    overheads : Overheads
-        How compute and collectives slow each other down.
+    of_compute, of_collective : float or ndarray, shape `(num_runs, 1)`
+        By how much compute and collectives are slowed down by each other.
     times : callable
         Times a collective.
     record : callable
         Takes every collective once it is known when it is done.
+    message : callable
+        Tells how long a collective keeps its stream before it begins [s]; as it says, if left out.
     """
 
-    def __init__(self, overheads: Overheads, times: Times, record: Record) -> None:
-        self.of_compute = overheads.compute_slowdown
-        self.of_collective = overheads.collective_slowdown
-        self.times, self.record = times, record
+    def __init__(
+        self,
+        of_compute: float | Floats,
+        of_collective: float | Floats,
+        times: Times,
+        record: Record,
+        message: Callable[[Launch], float | Floats] = attrgetter("message"),
+    ) -> None:
+        self.of_compute, self.of_collective = of_compute, of_collective
+        self._slows_compute, self._slows_collectives = np.any(of_compute), np.any(of_collective)
+        self.times, self.record, self.message = times, record, message
         self._free: dict[int, Floats] = {}
         self._queues: dict[int, list[Queued]] = {}
         self._stream: dict[int, int] = {}
@@ -77,16 +92,16 @@ class Streams:
     def launch(self, op: Launch, clock: Floats) -> None:
         """Take a collective that every rank's compute stream asks for at its clock [s]."""
         ready = clock + op.wait if op.wait else clock
-        if self.of_collective:  # its transfers would show it at its full speed
+        if self._slows_collectives:  # its transfers would show it at its full speed
             op = op._replace(record=False)
         queue = self._queues.setdefault(op.stream, [])
         free = queue[-1].end if queue else self._free.get(op.stream)
         # What has been waited for is over on the compute stream that asks for this one.
         behind = [self._calls[call] for call in op.after if call in self._calls]
         queued = self._calls[op.call] = self._placed(op, ready, free, np.inf, behind)
-        if self.of_compute:
+        if self._slows_compute:
             self._under_way.append((queued.begin, queued.end))
-        if self.of_collective:
+        if self._slows_collectives:
             queue.append(queued)
             self._stream[op.call] = op.stream
         else:
@@ -94,7 +109,7 @@ class Streams:
 
     def wait(self, calls: Sequence[int], clock: Floats) -> Floats:
         """When each rank that waits for collectives goes on, shape `(world_size,)` [s]."""
-        stands_still = float(clock.max())
+        stands_still = clock.max(axis=-1, keepdims=True)
         for call in calls:
             if call not in self._done:
                 self._settle(self._stream.pop(call), call, stands_still)
@@ -142,28 +157,29 @@ class Streams:
         op: Launch,
         ready: Floats,
         free: Floats | None,
-        until: float,
+        until: float | Floats,
         behind: list[Queued],
     ) -> Queued:
         """Place a collective behind what is before it; compute goes on until an instant [s]."""
         enter = ready if free is None else np.maximum(ready, free)
         for other in behind:
             enter = np.maximum(enter, other.end)
-        begin = enter + op.message if op.message else enter
+        message = self.message(op)
+        begin = enter + message
         end = self.times(op, begin)
-        if self.of_collective:
+        if self._slows_collectives:
             all_in = op.latest(begin)
             own = np.maximum(end - all_in, 0.0)
             beside = np.clip((until - all_in) / (1 + self.of_collective), 0.0, own)
             end = end + self.of_collective * beside
-        return Queued(op, ready, enter, end, behind)
+        return Queued(op, ready, enter, end, behind, message)
 
     def _leave(self, queued: Queued) -> None:
         op = queued.op
         self._free[op.stream] = self._done[op.call] = queued.end
         self.record(op, queued.ready, queued.enter, queued.end)
 
-    def _settle(self, stream: int, call: int, until: float) -> None:
+    def _settle(self, stream: int, call: int, until: Floats) -> None:
         """Let a stream come to the end of a collective, while compute stands still."""
         queue = self._queues[stream]
         number = next(i for i, queued in enumerate(queue) if queued.op.call == call)
@@ -183,7 +199,7 @@ class Streams:
             placed = self._placed(queued.op, queued.ready, free, np.inf, queued.behind)
             queued.enter, queued.end = placed.enter, placed.end
             left[place], free = queued, queued.end
-        if self.of_compute:
+        if self._slows_compute:
             self._under_way = [
                 (queued.begin, queued.end)
                 for several in self._queues.values()

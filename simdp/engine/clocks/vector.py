@@ -77,7 +77,12 @@ class VectorFabric:
         n = self.slowdown.world_size
         ranks = np.arange(n)
         clock = np.zeros(n)
-        streams = Streams(self.overheads, self._ends, partial(record_collective, self.trace))
+        streams = Streams(
+            self.overheads.compute_slowdown,
+            self.overheads.collective_slowdown,
+            self._ends,
+            partial(record_collective, self.trace),
+        )
         for op in script if n <= FINE_RANKS else merged(script):
             match op:
                 case Stretch() if self.slowdown.has_stops or not streams.are_free(clock):

@@ -134,7 +134,10 @@ def _is_between(low: Any, value: Any, high: Any) -> bool:
 
 
 def interval(
-    time: float, scenario: Scenario, known: Sequence[Known], seconds: Callable[[Scenario], float]
+    time: float,
+    scenario: Scenario,
+    known: Sequence[Known],
+    seconds: Callable[[Sequence[Scenario]], Sequence[float]],
 ) -> Interval:
     """Find the 90 % interval of a time.
 
@@ -147,7 +150,9 @@ def interval(
     known : sequence of Known
         How well its constants are.
     seconds : callable
-        Simulates another one [s].
+        Simulates others [s].
     """
-    ends = [(seconds(one.low), seconds(one.high)) for one in variants(scenario, known)]
+    found = variants(scenario, known)
+    each = seconds([*(one.low for one in found), *(one.high for one in found)])
+    ends = list(zip(each[: len(found)], each[len(found) :], strict=True))
     return spread(time, ends, residual(known))

@@ -48,7 +48,7 @@ def time_step(
     stopwatch = Stopwatch(point)
     metrics = stopwatch.metrics
     time = float(metrics["step_time_s"])
-    low, high = interval(time, point, known, stopwatch.step_time)
+    low, high = interval(time, point, known, stopwatch.step_times)
     n = point.cluster.world_size
     samples = metrics["throughput_samples_per_s"] * time
     return StepComparison(

@@ -130,7 +130,7 @@ def test_an_interval_is_what_its_ends_take(load):
         1.0,
         scenario,
         [known({BANDWIDTH: ["20 GB/s", "50 GB/s"]})],
-        lambda one: 25e9 / one.cluster.link.bandwidth,
+        lambda several: [25e9 / one.cluster.link.bandwidth for one in several],
     )
     assert found == pytest.approx((0.5, 1.25))
 
