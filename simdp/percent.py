@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import PlainSerializer, PlainValidator
+from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
 
 from simdp.errors import UnitError
 from simdp.spec import problem
-from simdp.units import format_percent, parse_percent
+from simdp.units import NUMBER_PATTERN, format_percent, parse_percent
 
 
 def _share(text: object) -> float:
@@ -18,4 +18,11 @@ def _share(text: object) -> float:
         raise problem(str(error)) from None
 
 
-Percent = Annotated[float, PlainValidator(_share), PlainSerializer(format_percent)]
+Percent = Annotated[
+    float,
+    PlainValidator(_share),
+    PlainSerializer(format_percent),
+    WithJsonSchema(
+        {"title": "share", "type": "string", "pattern": rf"^\s*{NUMBER_PATTERN}\s*%\s*$"}
+    ),
+]

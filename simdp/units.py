@@ -168,6 +168,42 @@ def format_quantity(value: float, dimension: str) -> str:
     return min(candidates, key=lambda text: (len(text), text.startswith(("0.", "-0."))))
 
 
+NUMBER_PATTERN = r"\+?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
+"""A number of 0 or more, as a regular expression that JSON Schema knows as well."""
+
+_NOT_ZERO = r"(?!\s*\+?[0.]+([eE]|[^0-9.eE]))"
+
+
+def quantity_pattern(dimension: str, zero: bool = True) -> str:
+    """Say as a regular expression what `parse` takes: a number of 0 or more, and a unit.
+
+    Parameters
+    ----------
+    dimension : str
+        A key of `DIMENSIONS`.
+    zero : bool
+        Whether 0 is allowed.
+    """
+    units = r"\s*/\s*".join(map(_spellings, DIMENSIONS[dimension].unit.split("/")))
+    return rf"^{'' if zero else _NOT_ZERO}\s*{NUMBER_PATTERN}\s*{units}\s*$"
+
+
+def _spellings(unit: str) -> str:
+    """Everything that measures the same as a unit, with and without a prefix."""
+    prefixes, names = list[str](), dict[str, str]()  # each name, and what it is measured in
+    for line in _DEFINITIONS.strip().splitlines():
+        name, value, *others = line.split(" = ")
+        base = next((names[word] for word in value.split() if word in names), name)
+        if name.endswith("-"):
+            prefixes += [spelled.removesuffix("-") for spelled in (name, *others)]
+        else:
+            names |= dict.fromkeys((name, *others), base)
+    wanted = names.get(unit) or names[unit.removesuffix("s")]
+    alike = [name for name, base in names.items() if base == wanted]
+    plural = "|".join(f"{name}s?" for name in alike if len(name) > 1)
+    return rf"({'|'.join(prefixes)})?({'|'.join([plural, *(n for n in alike if len(n) == 1)])})"
+
+
 def parse_percent(text: object) -> float:
     """Read a share: ``"2 %"`` is 0.02.
 

@@ -430,7 +430,8 @@ def test_a_family_has_one_sorted_table(package):
 
 @for_each("path", SCENARIOS, ids=lambda path: path.stem)
 def test_a_scenario_begins_with_the_question_that_it_answers(path):
-    lines = path.read_text().splitlines()
+    header, *lines = path.read_text().splitlines()
+    assert header.startswith("# yaml-language-server: $schema="), "editors look for it here"
     comment = []
     for line in lines:
         if not line.startswith("#"):

@@ -12,7 +12,7 @@ import sys
 
 import typer
 
-from simdp.cli import calibrate, collective, compare, gallery, listing, run, validate
+from simdp.cli import calibrate, collective, compare, gallery, listing, run, schema, validate
 from simdp.cli.common import complain
 from simdp.cli.exec import execute
 
@@ -35,6 +35,7 @@ app.command(name="exec")(execute)
 app.add_typer(calibrate.commands, name="calibrate")
 app.command()(validate.validate)
 app.command()(gallery.gallery)
+app.command()(schema.schema)
 
 
 def run_command_line(arguments: list[str] | None = None) -> int:

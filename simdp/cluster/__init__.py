@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from simdp.arrays import Bools, Floats, Ints
 from simdp.cluster.allocators import AnyAllocator, Exact
@@ -30,16 +30,11 @@ __all__ = ["Cluster", "Device", "InterNode", "Link", "Overheads"]
 class Cluster(Spec):
     """Devices, their links and their stragglers.
 
-    Links are numbered node by node, then those between nodes. Vertices beyond the ranks are
-    switches that can add (see `inside_parents` and `across_parents`): with k of them in each node,
-    reducer i of a node is vertex ``world_size + node * k + i``; reducer i of the network between
-    nodes is ``world_size + num_nodes * k + i``.
-
     Attributes
     ----------
     machine : str or None
-        What brought the keys that the scenario does not give itself; see
-        `simdp.scenario.machines`.
+        A machine of the catalogue, or a file that ``calibrate`` wrote. It brings the keys of
+        ``cluster`` and ``collectives`` that the scenario does not give itself.
     world_size : int
         Number of ranks.
     devices_per_node : int or None
@@ -62,7 +57,25 @@ class Cluster(Spec):
         Their factors multiply.
     overheads : Overheads
         What the software costs that trains together; nothing, unless it is given.
+
+    Notes
+    -----
+    Links are numbered node by node, then those between nodes. Vertices beyond the ranks are
+    switches that can add (see `inside_parents` and `across_parents`): with k of them in each node,
+    reducer i of a node is vertex ``world_size + node * k + i``; reducer i of the network between
+    nodes is ``world_size + num_nodes * k + i``.
     """
+
+    # For editors: a machine may bring all other keys.
+    model_config = ConfigDict(
+        json_schema_extra={
+            "required": [],
+            "anyOf": [
+                {"required": ["machine"], "properties": {"machine": {"type": "string"}}},
+                {"required": ["world_size", "device"]},
+            ],
+        }
+    )
 
     machine: AnyMachine | None = None
     world_size: Int = Field(ge=1, le=2**20)
@@ -89,7 +102,7 @@ class Cluster(Spec):
     @field_validator("link", mode="wrap")
     @classmethod
     def _one_link_or_a_list(cls, value: Any, handler: Any, info: ValidationInfo) -> Any:
-        return one_or_list(AnyLink, value, info)
+        return None if value is None else one_or_list(AnyLink, value, info)
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> Cluster:

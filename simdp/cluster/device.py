@@ -39,6 +39,8 @@ class Device(Spec):
 
     Attributes
     ----------
+    name : str or None
+        What to call it; a catalogue entry's own.
     peak : dict of str to float
         Dense peak rate by dtype [FLOP/s].
     memory : float
@@ -60,7 +62,9 @@ class Device(Spec):
     """
 
     name: str | None = None
-    peak: dict[str, FlopRate]
+    peak: dict[str, FlopRate] = Field(
+        json_schema_extra={"propertyNames": {"enum": list(DTYPES)}, "minProperties": 1}
+    )
     memory: PositiveBytes
     memory_bandwidth: Bandwidth
     efficiency: Fraction | dict[str, Fraction] = 0.5

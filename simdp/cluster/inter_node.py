@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import ConfigDict, Field, ValidationInfo, field_validator
 
 from simdp.cluster.link import AnyLink, Link
 from simdp.cluster.one_or_list import one_or_list
@@ -29,6 +29,8 @@ class InterNode(Spec):
     nics : list of int or None
         The card of each device of a node, in place of ``r % k``.
     """
+
+    model_config = ConfigDict(json_schema_extra={"required": []})  # a machine may bring the link
 
     topology: AnyTopology = SwitchTopology()
     link: AnyLink | list[AnyLink]

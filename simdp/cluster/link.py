@@ -16,6 +16,8 @@ class Link(Spec):
 
     Attributes
     ----------
+    name : str or None
+        What to call it; a catalogue entry's own.
     alpha : float
         Latency of a transfer [s].
     bandwidth : float

@@ -7,6 +7,7 @@ and, where they were calibrated, how well they are known. How a scenario takes i
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -115,7 +116,13 @@ def _known(name: Any) -> Any:
     return name
 
 
-AnyMachine = Annotated[str, BeforeValidator(_known)]
+def _names(schema: dict[str, Any]) -> None:
+    """What editors are told of it."""
+    names = [{"const": name, "description": describe(name)} for name in MACHINES.names()]
+    schema["anyOf"] = [*names, {"pattern": rf"{re.escape(SUFFIX)}$"}]
+
+
+AnyMachine = Annotated[str, BeforeValidator(_known), Field(json_schema_extra=_names)]
 
 
 def describe(name: str) -> str:

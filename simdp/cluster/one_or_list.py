@@ -16,12 +16,10 @@ def one_or_list(member: Any, value: Any, info: ValidationInfo) -> Any:
     member : type
         What one value is.
     value : object
-        As it was written; None stays None.
+        As it was written.
     info : ValidationInfo
         Whose context is handed on.
     """
-    if value is None:
-        return None
     return _adapter(member, isinstance(value, list)).validate_python(value, context=info.context)
 
 

@@ -139,7 +139,13 @@ def _below(layout: Layout, root: int) -> list[Ints]:
 
 
 class _DoubleBinaryTree(Composed):
-    """What the families have in common."""
+    """What the families have in common.
+
+    Attributes
+    ----------
+    chunk_size : float
+        Bytes per chunk; 512 KiB is the step of NCCL's Simple protocol (4 MiB of buffer in 8 steps).
+    """
 
     kind: Literal["double_binary_tree"] = "double_binary_tree"
     chunk_size: PositiveBytes = 512 * 2.0**10
@@ -168,18 +174,12 @@ class _DoubleBinaryTree(Composed):
 
 
 class DoubleBinaryTreeAllReduce(_DoubleBinaryTree, AllReduce):
-    """Up and down two pipelined binary trees, each with half of the buffer.
-
-    Attributes
-    ----------
-    chunk_size : float
-        Bytes per chunk; 512 KiB is the step of NCCL's Simple protocol (4 MiB of buffer in 8 steps).
-    """
+    """Up and down two pipelined binary trees, each with half of the buffer."""
 
 
 class DoubleBinaryTreeBroadcast(_DoubleBinaryTree, Broadcast):
-    """Down two pipelined binary trees; ``chunk_size`` as in `DoubleBinaryTreeAllReduce`."""
+    """Down two pipelined binary trees, each with half of the buffer."""
 
 
 class DoubleBinaryTreeReduce(_DoubleBinaryTree, Reduce):
-    """Up two pipelined binary trees; ``chunk_size`` as in `DoubleBinaryTreeAllReduce`."""
+    """Up two pipelined binary trees, each with half of the buffer."""

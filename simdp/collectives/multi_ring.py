@@ -109,7 +109,13 @@ def ring_orders(layout: Layout, channels: int) -> list[Ints]:
 
 
 class _MultiRing(Composed):
-    """What the three families have in common."""
+    """What the three families have in common.
+
+    Attributes
+    ----------
+    channels : int or None
+        Number of rings; None stands for as many as share no link, 64 at most.
+    """
 
     kind: Literal["multi_ring"] = "multi_ring"
     channels: Int | None = Field(None, ge=1, le=MAX_CHANNELS)
@@ -134,18 +140,12 @@ class _MultiRing(Composed):
 
 
 class MultiRingAllReduce(_MultiRing, AllReduce):
-    """Rings over different links at once: 2 (n - 1) rounds of 1/(n channels) of the buffer.
-
-    Attributes
-    ----------
-    channels : int or None
-        Number of rings; None stands for as many as share no link, 64 at most.
-    """
+    """Rings over different links at once: 2 (n - 1) rounds of 1/(n channels) of the buffer."""
 
 
 class MultiRingReduceScatter(_MultiRing, ReduceScatter):
-    """Rings over different links at once, n - 1 rounds; ``channels`` as in `MultiRingAllReduce`."""
+    """Rings over different links at once: n - 1 rounds of 1/(n channels) of the buffer."""
 
 
 class MultiRingAllGather(_MultiRing, AllGather):
-    """Rings over different links at once, n - 1 rounds; ``channels`` as in `MultiRingAllReduce`."""
+    """Rings over different links at once: n - 1 rounds of 1/(n channels) of the buffer."""

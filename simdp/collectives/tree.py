@@ -81,7 +81,13 @@ class TreeAllReduce(Simple, AllReduce):
 
 
 class TreeBroadcast(Simple, Broadcast):
-    """Down the tree from the root, pipelined; ``chunk_size`` as in `TreeAllReduce`."""
+    """Down the tree from the root, pipelined.
+
+    Attributes
+    ----------
+    chunk_size : float
+        As in `TreeAllReduce` [bytes].
+    """
 
     kind: Literal["tree"] = "tree"
     chunk_size: PositiveBytes = 512 * 2.0**10
@@ -94,7 +100,13 @@ class TreeBroadcast(Simple, Broadcast):
 
 
 class TreeReduce(Simple, Reduce):
-    """Up the tree to the root, pipelined; ``chunk_size`` as in `TreeAllReduce`."""
+    """Up the tree to the root, pipelined.
+
+    Attributes
+    ----------
+    chunk_size : float
+        As in `TreeAllReduce` [bytes].
+    """
 
     kind: Literal["tree"] = "tree"
     chunk_size: PositiveBytes = 512 * 2.0**10

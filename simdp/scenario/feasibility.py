@@ -22,7 +22,7 @@ from simdp.units import format_quantity
 from simdp.workload import Workload
 from simdp.workload.compute.measured import (
     FromMeasurements,
-    MeasuredPoint,
+    MeasuredStep,
     is_contradiction,
 )
 from simdp.workload.step_costs import time_beside_compute
@@ -137,9 +137,7 @@ def measured_problems(cluster: Cluster, workload: Workload) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _too_short(
-    workload: Workload, device: Device, points: Sequence[MeasuredPoint]
-) -> Iterator[str]:
+def _too_short(workload: Workload, device: Device, points: Sequence[MeasuredStep]) -> Iterator[str]:
     """Refuse steps that leave no time for compute, or less than smaller batches take."""
     compute = workload.compute
     assert isinstance(compute, FromMeasurements)

@@ -16,7 +16,7 @@ from simdp.errors import ScenarioError, UnitError, unknown_name
 from simdp.percent import Percent
 from simdp.scenario.machines import may_name, with_machine
 from simdp.scenario.overrides import Raw, override_all, set_key
-from simdp.spec import PositiveSeconds, Spec, Throughput, problem
+from simdp.spec import PositiveBytes, PositiveSeconds, Spec, Throughput, problem
 from simdp.units import format_quantity, parse
 
 S = TypeVar("S")
@@ -89,6 +89,7 @@ class ExcludedPoint(Spec):
 
 
 Times = tuple[tuple[int, float], ...]
+TimesBySize = Annotated[dict[PositiveBytes, PositiveSeconds], Field(min_length=1)]
 
 
 def _times(value: Any) -> Times:
@@ -136,9 +137,9 @@ class MeasuredCollective(Spec):
         As in a point.
     """
 
-    collective: str
+    collective: str = Field(json_schema_extra={"enum": list(COLLECTIVES)})
     set: dict[str, Any] = Field(default_factory=dict)
-    times: Annotated[Times, PlainValidator(_times), PlainSerializer(_written)]
+    times: Annotated[Times, PlainValidator(_times, TimesBySize), PlainSerializer(_written)]
     calibration: Literal["none", "every_second", "all"] = "none"
     note: str | None = None
 

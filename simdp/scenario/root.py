@@ -28,6 +28,8 @@ from simdp.workload.sampling import START, Start
 
 Of = tuple[Cluster, Workload, Strategy]
 
+NAME_PATTERN = r"^[^\x00-/:-@\[-^`{-\x7f][^\x00-*,/:-@\[-^`{-\x7f]*$"
+
 KNOWN_PROGRAM = "program of"
 """Where a scenario keeps its program, with what it was made of."""
 
@@ -44,11 +46,17 @@ class Scenario(Spec):
     Attributes
     ----------
     name : str
-        The file's stem by default.
+        What the run is called, and the folder of its files; the file's stem by default.
     seed : int
         Of every random stream.
-    cluster, workload, strategy, collectives
-        What exists, what is learned, how, and by which collective algorithms.
+    cluster : Cluster
+        What exists: devices, and the links between them.
+    workload : Workload
+        What is learned: model, data, optimizer, and how samples are dealt to ranks.
+    strategy : Strategy
+        How ranks train together.
+    collectives : Collectives
+        By which algorithms they exchange data, and how the time of that is found.
     neighbours : list of Neighbour
         Other jobs on nodes of their own, which share the network between nodes.
     placement : {"packed", "interleaved"}
@@ -62,7 +70,8 @@ class Scenario(Spec):
         What a real machine did.
     """
 
-    name: str = "scenario"
+    # For editors: ASCII but what stands in names, and all beyond ASCII.
+    name: str = Field("scenario", json_schema_extra={"pattern": NAME_PATTERN})
     seed: Int = Field(0, ge=0, lt=2**63)
     cluster: Cluster
     workload: Workload

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from simdp.spec import Bool, Bytes, problem
 from simdp.steps.bucket import Bucket
@@ -34,11 +34,19 @@ JOIN_ITEMSIZE = 4
 """Join's notices are all_reduces of one number."""
 
 
+VERSION = r"[1-9][0-9]?\.[0-9]+(\.[0-9]+)?"
+
+
 def _a_version(value: object) -> object:
-    if isinstance(value, str) and re.fullmatch(r"[1-9]\d?\.\d+(\.\d+)?", value):
+    if isinstance(value, str) and re.fullmatch(VERSION, value):
         return value
     # Without quotes, YAML reads 1.10 as the number 1.1.
     raise problem(f'{value!r} is not a version of torch; write for example "1.4", with quotes.')
+
+
+AnyVersion = Annotated[
+    str, BeforeValidator(_a_version), Field(json_schema_extra={"pattern": f"^{VERSION}$"})
+]
 
 
 class DDP(Strategy):
@@ -89,7 +97,7 @@ class DDP(Strategy):
     kind: Literal["ddp"] = "ddp"
     bucket_cap: Bytes | None = None
     overlap: Bool = True
-    version: Annotated[str, BeforeValidator(_a_version)] | None = None
+    version: AnyVersion | None = None
     bucket_order: Literal["gradient_ready", "reverse_registration", "reverse_buckets"] | None = None
     find_unused_parameters: Bool = False
     gradient_as_bucket_view: Bool = False

@@ -26,9 +26,9 @@ from simdp.workload.precision import PRECISIONS
 from simdp.workload.schedules import SCHEDULES
 
 
-def families() -> dict[str, dict[str, str]]:
-    """Every family: the kinds in it, each with the first line of its documentation."""
-    tables: dict[str, Mapping[str, type[Spec]]] = {
+def tables() -> dict[str, Mapping[str, type[Spec]]]:
+    """The table of every family of Specs."""
+    return {
         "activations": ACTIVATIONS,
         "allocators": ALLOCATORS,
         "comm_hooks": COMM_HOOKS,
@@ -47,9 +47,13 @@ def families() -> dict[str, dict[str, str]]:
         "topologies": TOPOLOGIES,
         **FAMILIES,
     }
+
+
+def families() -> dict[str, dict[str, str]]:
+    """Every family: the kinds in it, each with the first line of its documentation."""
     kinds = {
         family: {kind: _first_line(member) for kind, member in sorted(table.items())}
-        for family, table in tables.items()
+        for family, table in tables().items()
     }
     presets = {name: describe(name) for name in PRESETS}
     kinds["models"] = dict(sorted({**kinds["models"], **presets}.items()))

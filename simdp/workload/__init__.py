@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-from pydantic import Field, TypeAdapter, ValidationError, field_validator, model_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import InitErrorDetails
 
 from simdp.arrays import Array, Ints
@@ -77,11 +84,18 @@ class Workload(Spec):
 
     Attributes
     ----------
+    model : Model
+        What is trained.
+    weights : str or None
+        An npz file with the parameters before the first step, relative to the scenario file; by
+        default they are drawn, as torch draws them.
     dataset : Dataset
         ``none`` by default where the model has times but no numbers, or where compute is measured,
         and else required.
     loss : Loss
         By default mse, or cross_entropy for a data set of classes; ``none`` without numbers.
+    optimizer : Optimizer
+        How gradients change the parameters.
     lr_schedule : Schedule
         The learning rate lr(k) of step k = 1, 2, ...
     lr_scaling : {"none", "linear", "sqrt"}
@@ -92,7 +106,9 @@ class Workload(Spec):
     clip_grad_norm : float or None
         Largest norm of the averaged gradient, as torch.nn.utils.clip_grad_norm_.
     microbatch : int or None
-        Samples per rank and micro-step; or ``global_batch``, samples of all ranks per step.
+        Samples per rank and micro-step; required, unless one of the next two gives them.
+    global_batch : int or None
+        Samples of all ranks per step, in place of ``microbatch``.
     grad_accum : int or list of int
         Micro-steps per step; a list gives their sizes per rank.
     samples_per_rank : list of int or None
@@ -125,6 +141,9 @@ class Workload(Spec):
         the loss tells no more than what the data set's targets look like, and keys that only
         training reads are refused.
     """
+
+    # For editors: the others follow from the model and its data, where they are not written.
+    model_config = ConfigDict(json_schema_extra={"required": ["model"]})
 
     mode: Literal["training", "inference"] = "training"
     model: AnyModel

@@ -19,6 +19,8 @@ class HostLink(Spec):
 
     Attributes
     ----------
+    name : str or None
+        What to call it; a catalogue entry's own.
     alpha : float
         Latency of a copy [s].
     bandwidth : float

@@ -477,3 +477,9 @@ def test_what_fits_this_machine_is_allowed(small_machine, load):
 def test_every_catalogue_device_makes_a_scenario(load):
     for name in DEVICES.names():
         assert load({"cluster.device": name}).cluster.device.name == name
+
+
+@pytest.mark.parametrize("key", ["device", "topology", "inter_node.link"])
+def test_null_is_no_part_of_a_cluster(key, refuse):
+    (line,) = refuse({f"cluster.{key}": None})
+    assert line.startswith(f"cluster.{key}: ")

@@ -22,6 +22,11 @@ class Jitter(Straggler):
     step then shows what many random ones average to, whatever the seed; a rank by itself has no
     jitter. Which rank is the slowest changes from step to step.
 
+    Attributes
+    ----------
+    sigma : float
+        Standard deviation of the factor's logarithm.
+
     References
     ----------
     Blom, "Statistical estimates and transformed beta-variables", 1958.

@@ -13,7 +13,13 @@ from simdp.spec import Float
 
 
 class Lognormal(Straggler):
-    """Factor ``exp(sigma z)`` with a standard normal z per rank and step: median 1."""
+    """Factor ``exp(sigma z)`` with a standard normal z per rank and step: median 1.
+
+    Attributes
+    ----------
+    sigma : float
+        Standard deviation of the factor's logarithm.
+    """
 
     kind: Literal["lognormal"] = "lognormal"
     sigma: Float = Field(ge=0, le=10)

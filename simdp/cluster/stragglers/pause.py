@@ -13,6 +13,7 @@ from simdp.spec import Int, PositiveSeconds, Quantity, problem
 from simdp.units import format_quantity
 
 _time = Quantity("time", exclusive=True)
+Steps = Annotated[Int, Field(ge=1)]
 
 
 def _every(value: Any) -> int | float:
@@ -28,6 +29,8 @@ class Pause(Straggler):
 
     Attributes
     ----------
+    rank : int
+        Which, from 0.
     every : int or float
         A time [s]: the pauses begin at every multiple of it on the simulated clock, whatever the
         rank does then; only compute is delayed. Or a number of steps: the pause comes at the
@@ -40,7 +43,7 @@ class Pause(Straggler):
     rank: Int = Field(ge=0)
     every: Annotated[
         int | float,
-        PlainValidator(_every),
+        PlainValidator(_every, json_schema_input_type=Steps | PositiveSeconds),
         PlainSerializer(lambda v: v if isinstance(v, int) else format_quantity(v, "time")),
     ]
     duration: PositiveSeconds

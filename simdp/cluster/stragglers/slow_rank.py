@@ -13,7 +13,15 @@ from simdp.spec import Float, Int
 
 
 class SlowRank(Straggler):
-    """Rank ``rank`` takes ``factor`` times as long for forward and backward."""
+    """Rank ``rank`` takes ``factor`` times as long for forward and backward.
+
+    Attributes
+    ----------
+    rank : int
+        Which, from 0.
+    factor : float
+        Above 1 it is slower than the others, below 1 faster.
+    """
 
     kind: Literal["slow_rank"] = "slow_rank"
     rank: Int = Field(ge=0)

@@ -21,7 +21,7 @@ class Connection(Spec):
         Bandwidth over that of the given link, for several cables side by side.
     """
 
-    ends: list[Int | str]
+    ends: list[Int | str] = Field(json_schema_extra={"minItems": 2, "maxItems": 2})
     width: Float = Field(1.0, gt=0, le=1e6)
 
     @field_validator("ends")

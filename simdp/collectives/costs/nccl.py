@@ -74,7 +74,13 @@ def _one_for_all(value: Any) -> Any:
 
 
 class Base(Spec):
-    """Time before the first hop, by protocol; NCCL's base latencies of rings."""
+    """Time before the first hop, by protocol; NCCL's base latencies of rings.
+
+    Attributes
+    ----------
+    ll, ll128, simple : float
+        Of this protocol [s].
+    """
 
     ll: Seconds = 6.6e-6
     ll128: Seconds = 14e-6
@@ -82,18 +88,33 @@ class Base(Spec):
 
 
 class HopTimes(Spec):
-    """Time of a hop, by protocol; None: the link's alpha, times NCCL's ratio to Simple."""
+    """Time of a hop, by protocol.
+
+    Attributes
+    ----------
+    ll, ll128, simple : float or None
+        Of this protocol [s]; None: the link's alpha, times NCCL's ratio to Simple.
+    """
 
     ll: Seconds | None = None
     ll128: Seconds | None = None
     simple: Seconds | None = None
 
 
-class Hops(Spec):
-    """Time of a hop inside a node and between nodes; one value serves every protocol."""
+AnyHopTimes = Annotated[HopTimes, BeforeValidator(_one_for_all, Seconds | HopTimes)]
 
-    intra: Annotated[HopTimes, BeforeValidator(_one_for_all)] = HopTimes()
-    inter: Annotated[HopTimes, BeforeValidator(_one_for_all)] = HopTimes()
+
+class Hops(Spec):
+    """Time of a hop; one value serves every protocol.
+
+    Attributes
+    ----------
+    intra, inter : HopTimes
+        Inside a node, and between nodes [s].
+    """
+
+    intra: AnyHopTimes = HopTimes()
+    inter: AnyHopTimes = HopTimes()
 
 
 class IntraEfficiencies(Spec):
@@ -102,6 +123,11 @@ class IntraEfficiencies(Spec):
     NCCL plans with 20 of NVLink's 25 GB/s and 12 of the 15.75 GB/s of PCIe 3: 0.8. LL128 carries
     120 of 128 bytes and gets 0.92 of that. LL carries half, and is held to 39, 87.7 and 141 GB/s
     on V100, A100 and H100, which is 0.29 of their NVLinks.
+
+    Attributes
+    ----------
+    ll, ll128, simple : float
+        With this protocol.
     """
 
     ll: Efficiency = 0.29
@@ -113,6 +139,11 @@ class InterEfficiencies(Spec):
     """Share of a node's network cards that payload gets, by protocol.
 
     NCCL plans with 12 of 12.5 GB/s; 0.92 of that with LL128, a half with LL.
+
+    Attributes
+    ----------
+    ll, ll128, simple : float
+        With this protocol.
     """
 
     ll: Efficiency = 0.48
@@ -121,10 +152,22 @@ class InterEfficiencies(Spec):
 
 
 class Efficiencies(Spec):
-    """Share of the bandwidth that payload gets; one value serves every protocol."""
+    """Share of the bandwidth that payload gets; one value serves every protocol.
 
-    intra: Annotated[IntraEfficiencies, BeforeValidator(_one_for_all)] = IntraEfficiencies()
-    inter: Annotated[InterEfficiencies, BeforeValidator(_one_for_all)] = InterEfficiencies()
+    Attributes
+    ----------
+    intra : IntraEfficiencies
+        Of a device's bandwidth inside its node.
+    inter : InterEfficiencies
+        Of the bandwidth of a node's network cards.
+    """
+
+    intra: Annotated[
+        IntraEfficiencies, BeforeValidator(_one_for_all, Efficiency | IntraEfficiencies)
+    ] = IntraEfficiencies()
+    inter: Annotated[
+        InterEfficiencies, BeforeValidator(_one_for_all, Efficiency | InterEfficiencies)
+    ] = InterEfficiencies()
 
 
 class NcclCost(Cost):
@@ -171,7 +214,7 @@ class NcclCost(Cost):
     kind: Literal["nccl"] = "nccl"
 
     launch: Seconds = 10e-6
-    base: Annotated[Base, BeforeValidator(_one_for_all)] = Base()
+    base: Annotated[Base, BeforeValidator(_one_for_all, Seconds | Base)] = Base()
     hop: Hops = Hops()
     efficiency: Efficiencies = Efficiencies()
     ramp: Seconds = 3e-6

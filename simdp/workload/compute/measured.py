@@ -18,7 +18,7 @@ SCATTER = 0.1
 scatter: up to 8.5 % in the traces of Sia (SOSP 2023; ResNet-50, 163 and 200 samples on one RTX)."""
 
 
-class MeasuredPoint(Spec):
+class MeasuredStep(Spec):
     """What one device needed for one step.
 
     Attributes
@@ -51,7 +51,7 @@ class FromMeasurements(Compute):
 
     Attributes
     ----------
-    points : list of MeasuredPoint
+    points : list of MeasuredStep
         In any order.
     forward_fraction : float
         The forward's part of forward and backward; a third, as backward has two products for each
@@ -59,7 +59,7 @@ class FromMeasurements(Compute):
     """
 
     kind: Literal["measured"] = "measured"
-    points: list[MeasuredPoint] = Field(min_length=1)
+    points: list[MeasuredStep] = Field(min_length=1)
     forward_fraction: Float = Field(1 / 3, gt=0, lt=1)
 
     without_data: ClassVar[bool] = True
@@ -85,7 +85,7 @@ class FromMeasurements(Compute):
                     )
         return self
 
-    def of_device(self, name: str | None) -> list[MeasuredPoint]:
+    def of_device(self, name: str | None) -> list[MeasuredStep]:
         """The points that hold for a device, by rising microbatch; none where all are of others."""
         own = [p for p in self.points if p.device is not None and p.device == name]
         return _sorted(own or (p for p in self.points if p.device is None))
@@ -96,7 +96,7 @@ def is_contradiction(smaller: float, larger: float) -> bool:
     return larger < (1 - SCATTER) * smaller
 
 
-def _sorted(points: Iterable[MeasuredPoint]) -> list[MeasuredPoint]:
+def _sorted(points: Iterable[MeasuredStep]) -> list[MeasuredStep]:
     return sorted(points, key=lambda point: point.microbatch)
 
 

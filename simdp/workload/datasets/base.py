@@ -53,7 +53,13 @@ class Dataset(Spec):
 
 
 class Synthetic(Dataset):
-    """Base of the data sets that are drawn from the scenario's seed, in the model's shapes."""
+    """Base of the data sets that are drawn from the scenario's seed, in the model's shapes.
+
+    Attributes
+    ----------
+    num_samples : int
+        Samples of an epoch.
+    """
 
     num_samples: Int = Field(1024, ge=1, le=10**9)
 

@@ -20,7 +20,13 @@ from simdp.workload.models import Model
 
 
 class Npz(Dataset):
-    """``{kind: npz, path: data.npz}``; the path is relative to the scenario file."""
+    """``{kind: npz, path: data.npz}``; the path is relative to the scenario file.
+
+    Attributes
+    ----------
+    path : str
+        A file with the arrays of the model's inputs and y, whose first axis is the samples.
+    """
 
     kind: Literal["npz"] = "npz"
     path: str

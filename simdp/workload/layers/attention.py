@@ -44,6 +44,8 @@ class Attention(Layer):
 
     Attributes
     ----------
+    num_heads : int
+        Heads, each of which has an equal part of the width.
     causal : bool
         Whether a query looks only at keys up to its own place.
     dropout : float

@@ -46,8 +46,16 @@ class BatchNormSettings(Layer):
 
     Attributes
     ----------
+    num_features : int
+        Channels.
+    eps : float
+        Added to the variance.
     momentum : float or None
         Share of the new batch in the running statistics; None averages over all batches.
+    affine : bool
+        Whether each channel has a weight and a bias.
+    track_running_stats : bool
+        Whether statistics are kept for after training.
     """
 
     sample_axes: ClassVar[tuple[int, ...]] = (1, 2, 3)

@@ -40,12 +40,16 @@ class Conv2d(Layer):
 
     Attributes
     ----------
+    in_channels, out_channels : int
+        Channels, before and after.
     kernel_size, stride, dilation : (int, int)
         Height and width; in YAML one number stands for both.
     padding : (int, int) or {"same", "valid"}
         Zeros at each side; "same" keeps the image's size, "valid" is 0.
     groups : int
         Parts of the channels that do not see each other.
+    bias : bool
+        Whether each channel has one.
     """
 
     kind: Literal["conv2d"] = "conv2d"

@@ -14,7 +14,13 @@ from simdp.workload.layers.base import Kept, Kernel, Layer, Pass, Shape
 
 
 class Dropout(Layer):
-    """As torch.nn.Dropout in training; which elements stay depends on the sample alone."""
+    """As torch.nn.Dropout in training; which elements stay depends on the sample alone.
+
+    Attributes
+    ----------
+    p : float
+        Share of the elements that are dropped.
+    """
 
     kind: Literal["dropout"] = "dropout"
     p: Float = Field(0.5, ge=0, le=1)

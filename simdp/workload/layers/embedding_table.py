@@ -10,7 +10,15 @@ from simdp.workload.layers.parameter import Parameter, normal
 
 
 class EmbeddingTable(Layer):
-    """Rows of a weight of shape ``(num_embeddings, embedding_dim)``."""
+    """Rows of a weight of shape ``(num_embeddings, embedding_dim)``.
+
+    Attributes
+    ----------
+    num_embeddings : int
+        Rows.
+    embedding_dim : int
+        Length of a row.
+    """
 
     num_embeddings: Int = Field(ge=1, le=10**9)
     embedding_dim: Int = Field(ge=1, le=10**8)

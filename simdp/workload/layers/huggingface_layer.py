@@ -30,6 +30,10 @@ class HuggingFaceLayer(Module):
         Width of a token, heads of the attention, width between the two feed-forward maps.
     hidden_dropout, attention_dropout : float
         Behind each sublayer, and of the attention's weights.
+    activation : {"gelu", "gelu_new", "relu"}
+        Between the two feed-forward maps.
+    layer_norm_eps : float
+        Added to the variance by every norm.
     """
 
     hidden_size: Int = Field(ge=1)

@@ -18,7 +18,19 @@ from simdp.workload.layers.shapes import last_axis
 
 
 class LayerNorm(Layer):
-    """``(x - mean) / sqrt(variance + eps)`` of each row, times the weight, plus the bias."""
+    """``(x - mean) / sqrt(variance + eps)`` of each row, times the weight, plus the bias.
+
+    Attributes
+    ----------
+    normalized_shape : int
+        Length of a row.
+    eps : float
+        Added to the variance.
+    elementwise_affine : bool
+        Whether each place of a row has a weight, and a bias.
+    bias : bool
+        Whether there is a bias beside the weight.
+    """
 
     kind: Literal["layer_norm"] = "layer_norm"
     normalized_shape: Int = Field(ge=1, le=10**8)

@@ -20,7 +20,15 @@ FEW_ROWS = 128
 
 
 class Linear(Layer):
-    """Affine map of the last axis; the weight has shape ``(out_features, in_features)``."""
+    """Affine map of the last axis; the weight has shape ``(out_features, in_features)``.
+
+    Attributes
+    ----------
+    in_features, out_features : int
+        Lengths of the last axis, before and after.
+    bias : bool
+        Whether there is one.
+    """
 
     kind: Literal["linear"] = "linear"
     in_features: Int = Field(ge=1, le=10**8)

@@ -26,6 +26,11 @@ class MaxPool2d(WindowPool):
     """Maximum over windows; of equal pixels the first gets the gradient, as in torch.
 
     The padding is minus infinity.
+
+    Attributes
+    ----------
+    dilation : (int, int)
+        Distance between the pixels of a window; in YAML one number stands for both.
     """
 
     kind: Literal["max_pool2d"] = "max_pool2d"

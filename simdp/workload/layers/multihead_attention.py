@@ -22,6 +22,14 @@ class MultiheadAttention(Module):
 
     Attributes
     ----------
+    embed_dim : int
+        Width of a token.
+    num_heads : int
+        Heads, each of which has an equal part of the width.
+    dropout : float
+        Share of the attention's weights that are dropped.
+    bias : bool
+        Whether the projections have one.
     mask : {"none", "causal"}
         Whether a query looks only at keys up to its own place.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import GetCoreSchemaHandler
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import core_schema
 
 from simdp.spec import problem
@@ -26,6 +26,13 @@ class _PairOf:
             self.validate,
             serialization=core_schema.plain_serializer_function_ser_schema(_shortened),
         )
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        one = {"type": "integer", "minimum": self.minimum}
+        pair = {"type": "array", "items": one, "minItems": 2, "maxItems": 2}
+        return {"anyOf": [one, pair, *({"const": word} for word in self.words)]}
 
     def validate(self, value: Any) -> Any:
         """Make it a pair."""

@@ -20,6 +20,11 @@ class PositionalEncoding(Layer):
     """Adds ``sin(t / 10000^(2 i / d))`` to column 2 i and the cosine to column 2 i + 1.
 
     Vaswani et al., "Attention is all you need", NIPS 2017, section 3.5.
+
+    Attributes
+    ----------
+    d_model : int
+        Columns, d.
     """
 
     kind: Literal["positional_encoding"] = "positional_encoding"

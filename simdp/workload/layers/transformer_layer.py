@@ -28,8 +28,22 @@ class TransformerLayer(Module):
 
     Attributes
     ----------
+    d_model : int
+        Width of a token.
+    nhead : int
+        Heads of the attention, each of which has an equal part of the width.
+    dim_feedforward : int
+        Width between the two linear maps.
+    dropout : float
+        Behind each sublayer, between the linear maps, and of the attention's weights.
+    activation : {"relu", "gelu"}
+        Between the linear maps.
+    layer_norm_eps : float
+        Added to the variance by every norm.
     norm_first : bool
         Pre-LN: normalise what goes into a sublayer, instead of the sum that comes out.
+    bias : bool
+        Whether maps, projections and norms have one.
     """
 
     d_model: Int = Field(ge=1, le=10**8)

@@ -83,6 +83,20 @@ class Bert(TextModel):
         What comes out: what the pooler makes of a sample, or the hidden states of a model without
         one; ``num_labels`` numbers per sample; or a number for each word of the vocabulary per
         token.
+    hidden_size, num_hidden_layers, num_attention_heads : int
+        Width of a token, number of encoder layers, heads of each one's attention.
+    intermediate_size : int
+        Width between the two feed-forward maps.
+    max_position_embeddings, type_vocab_size : int
+        Places and types of tokens that the model knows.
+    hidden_act : {"gelu", "gelu_new", "relu"}
+        Activation between the feed-forward maps.
+    hidden_dropout_prob, attention_probs_dropout_prob : float
+        Dropout of the embeddings and behind each sublayer, and of the attention's weights.
+    layer_norm_eps : float
+        Added to the variance by every norm.
+    num_labels : int or None
+        Outputs of the head classification; 2 by default.
 
     References
     ----------

@@ -18,9 +18,20 @@ class EinsumModel(Model):
     """``{kind: einsum, equation: "bd,df->bf", d: 2048, f: 1024}``: a size for every index.
 
     The first index is the sample's and has no size. The parameter is called ``weight``.
+
+    Attributes
+    ----------
+    equation : str
+        The input's indices, the weight's and the output's.
     """
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(
+        extra="allow",
+        json_schema_extra={
+            "patternProperties": {"^.$": {"type": "integer", "minimum": 1, "maximum": 10**8}},
+            "additionalProperties": False,
+        },
+    )
 
     kind: Literal["einsum"] = "einsum"
     equation: str

@@ -36,6 +36,10 @@ class GPT2(TextModel):
         Width between the two feed-forward maps; by default 4 n_embd.
     embd_pdrop, attn_pdrop, resid_pdrop : float
         Dropout of the embeddings, of the attention's weights, and behind each sublayer.
+    activation_function : {"gelu_new", "gelu", "relu"}
+        Between the feed-forward maps.
+    layer_norm_epsilon : float
+        Added to the variance by every norm.
 
     References
     ----------

@@ -19,11 +19,20 @@ class MLP(Model):
     """Linear layers ``widths[0] -> widths[1] -> ...``; no activation after the last.
 
     Parameters are named ``layers.0.weight``, ``layers.0.bias``, ``layers.1.weight``, ...
+
+    Attributes
+    ----------
+    widths : list of int
+        Length of a sample, then the outputs of each layer.
+    activation : str
+        Its kind; between every two layers.
+    bias : bool
+        Whether layers have one.
     """
 
     kind: Literal["mlp"] = "mlp"
     widths: list[Annotated[Int, Field(ge=1, le=10**8)]] = Field(min_length=2)
-    activation: str = "relu"
+    activation: str = Field("relu", json_schema_extra={"enum": sorted(ACTIVATIONS)})
     bias: Bool = True
 
     @field_validator("activation")

@@ -67,6 +67,21 @@ class Transformer(Model):
         What a classifier looks at: the mean over the tokens, padding left out, or the first one.
     sequence_length, tgt_sequence_length : int or None
         Length of a sample; by default that of the data.
+    vocab_size, tgt_vocab_size : int
+        How many different tokens there are in ``x``, and in ``tgt``; by default as many.
+    d_model, nhead, dim_feedforward : int
+        Width of a token, heads of each attention, width between the two linear maps of a layer.
+    dropout : float
+        Behind the embedding and each sublayer, between the linear maps, and of the attention's
+        weights.
+    activation : {"relu", "gelu"}
+        Between the linear maps.
+    layer_norm_eps : float
+        Added to the variance by every norm.
+    norm_first : bool
+        As of `TransformerEncoderLayer`.
+    positional_encoding : {"sinusoidal", "none"}
+        What tells places apart, behind the embedding.
     """
 
     kind: Literal["transformer"] = "transformer"

@@ -16,7 +16,13 @@ Beta = Annotated[Float, Field(ge=0, lt=1)]
 
 
 class Adam(Optimizer):
-    """Adam (Kingma and Ba, arXiv 1412.6980); weight decay is added to the gradient."""
+    """Adam (Kingma and Ba, arXiv 1412.6980); weight decay is added to the gradient.
+
+    Attributes
+    ----------
+    amsgrad : bool
+        Whether an update is divided by the largest average so far instead of the last one.
+    """
 
     kind: Literal["adam"] = "adam"
     betas: tuple[Beta, Beta] = (0.9, 0.999)

@@ -19,7 +19,15 @@ from simdp.workload.optimizers.base import (
 
 
 class AdamW(Optimizer):
-    """Adam with decoupled weight decay (Loshchilov and Hutter, arXiv 1711.05101)."""
+    """Adam with decoupled weight decay (Loshchilov and Hutter, arXiv 1711.05101).
+
+    Attributes
+    ----------
+    weight_decay : float
+        Share of the parameter, times lr, that is taken off it at each step.
+    amsgrad : bool
+        Whether an update is divided by the largest average so far instead of the last one.
+    """
 
     kind: Literal["adamw"] = "adamw"
     betas: tuple[Beta, Beta] = (0.9, 0.999)

@@ -50,6 +50,14 @@ class Optimizer(Spec):
     param_groups : tuple of ParamGroup or None
         Parameters with arguments of their own; the first group that matches a name holds it, and
         parameters that none matches have the optimizer's arguments.
+    betas : tuple of float
+        Of the members that average the gradient and its square: shares that stay at each step.
+    eps : float
+        Keeps what an update is divided by above 0.
+    weight_decay : float
+        So many times the parameter is added to its gradient.
+    maximize : bool
+        Whether the loss is made large instead of small.
     """
 
     kind: str

@@ -12,7 +12,17 @@ from simdp.workload.optimizers.base import Optimizer, State, Temporaries, effect
 
 
 class SGD(Optimizer):
-    """``b = momentum b + (1 - dampening) g``; ``p = p - lr b``, or with nesterov g + momentum b."""
+    """``b = momentum b + (1 - dampening) g``; ``p = p - lr b``, or with nesterov g + momentum b.
+
+    Attributes
+    ----------
+    momentum : float
+        Share of b that stays at each step.
+    dampening : float
+        Share of the gradient that b leaves out, but at the first step.
+    nesterov : bool
+        Whether the update looks ahead by momentum.
+    """
 
     kind: Literal["sgd"] = "sgd"
     momentum: Float = Field(0.0, ge=0)

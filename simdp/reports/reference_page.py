@@ -1,0 +1,260 @@
+"""The reference of a scenario's keys as Markdown pages, from the definitions of its schema."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+Schema = Mapping[str, Any]
+
+WHERE = "#/definitions/"
+
+HEAD = ("key", "type", "unit", "default", "meaning")
+
+WORDS = {
+    "boolean": "true or false",
+    "integer": "whole number",
+    "number": "number",
+    "string": "text",
+}
+
+MADE = "Made from the specs of simdp {version}; [how to read it](index.md)."
+
+
+class Named(NamedTuple):
+    """What pages call the definitions of a schema.
+
+    Attributes
+    ----------
+    families : dict of str to dict
+        By a family's name in ``simdp list``: its kinds, each with the name of its definition.
+    listed : dict of str to dict
+        All that ``simdp list`` shows: by family and kind, a line.
+    pages : dict of str to str
+        By the name of a definition that fields refer to, the family whose page tells of it.
+    quantities : dict of str to tuple of (str, str)
+        By the name of its definition, a quantity's dimension and its units.
+    """
+
+    families: Mapping[str, Mapping[str, str]]
+    listed: Mapping[str, Mapping[str, str]]
+    pages: Mapping[str, str]
+    quantities: Mapping[str, tuple[str, str]]
+
+
+def pages(definitions: Mapping[str, Schema], named: Named, version: str) -> dict[str, str]:
+    """Write the pages.
+
+    Parameters
+    ----------
+    definitions : mapping of str to dict
+        Of the schema; that of the whole is called Scenario.
+    named : Named
+        What they are called.
+    version : str
+        Of simdp.
+
+    Returns
+    -------
+    dict of str to str
+        Markdown by file name: a page for the scenario, for each key of it that holds keys, and for
+        each family.
+    """
+    return _Writer(definitions, named, version).pages()
+
+
+class _Writer:
+    def __init__(self, definitions: Mapping[str, Schema], named: Named, version: str) -> None:
+        self.definitions, self.named = definitions, named
+        self.made = MADE.format(version=version)
+        self.sections: dict[str, list[tuple[str, str]]] = {"scenario": [("", "Scenario")]}
+        """Paths of keys and the definitions that tell of what is inside, by page."""
+        for key, schema in definitions["Scenario"]["properties"].items():
+            for place in self._holders(schema):
+                self.sections[key] = list(self._walk(key, place, {"Scenario"}))
+        self.homes = {
+            place: f"{page}.md#{_slug(path)}" if path else f"{page}.md"
+            for page, sections in reversed(self.sections.items())
+            for path, place in reversed(sections)
+        }
+        for family, kinds in named.families.items():
+            for kind, place in kinds.items():
+                self.homes[place] = f"{family}.md#{_slug(kind)}"
+                inner = self.definitions[place]["properties"].items()
+                for key, schema in inner:
+                    for nested in self._holders(schema):
+                        for path, there in self._walk(f"{kind}.{key}", nested, {*self.homes}):
+                            self.homes[there] = f"{family}.md#{_slug(path)}"
+
+    def pages(self) -> dict[str, str]:
+        """All pages by file name."""
+        found = {f"{page}.md": self._keys_page(page) for page in self.sections}
+        return found | {f"{family}.md": self._family_page(family) for family in self.named.listed}
+
+    def _holders(self, schema: Any) -> list[str]:
+        """Definitions with keys of their own, of no family, that a key refers to."""
+        members = {place for kinds in self.named.families.values() for place in kinds.values()}
+        places = [ref.removeprefix(WHERE) for ref in _references(schema)]
+        return [p for p in places if "properties" in self.definitions[p] and p not in members]
+
+    def _walk(self, path: str, place: str, known: set[str]) -> Iterator[tuple[str, str]]:
+        """Definitions inside one, each where it is met first."""
+        if place in known:
+            return
+        known.add(place)
+        yield path, place
+        for key, schema in self.definitions[place]["properties"].items():
+            for inner in self._holders(schema):
+                yield from self._walk(f"{path}.{key}", inner, known)
+
+    def _keys_page(self, page: str) -> str:
+        title = f"`{page}`" if page != "scenario" else "Scenario"
+        parts = [f"# {title}\n", self.made + "\n"]
+        for path, place in self.sections[page]:
+            if self.homes[place] != (f"{page}.md#{_slug(path)}" if path else f"{page}.md"):
+                parts.append(f"## `{path}`\n\nAs [there]({self.homes[place]}).\n")
+            else:
+                parts += self._section(f"## `{path}`" if path else "", place)
+        return "\n".join(parts)
+
+    def _family_page(self, family: str) -> str:
+        kinds, listed = self.named.families.get(family, {}), self.named.listed[family]
+        rows = [
+            [f"[`{kind}`](#{_slug(kind)})" if kind in kinds else f"`{kind}`", self._said(line)]
+            for kind, line in listed.items()
+        ]
+        parts = [f"# {family.replace('_', ' ').capitalize()}\n", self.made + "\n"]
+        parts.append(_table(("name", "what it is"), rows))
+        for kind, place in kinds.items():
+            parts += self._section(f"## `{kind}`", place)
+            for key, schema in self.definitions[place]["properties"].items():
+                for nested in self._holders(schema):
+                    for path, there in self._walk(f"{kind}.{key}", nested, set()):
+                        if self.homes[there] == f"{family}.md#{_slug(path)}":
+                            parts += self._section(f"### `{path}`", there)
+        return "\n".join(parts)
+
+    def _section(self, head: str, place: str) -> list[str]:
+        """What a definition is, and its keys."""
+        definition = self.definitions[place]
+        parts = [f"{head}\n"] if head else []
+        parts.append(self._said(definition["description"]) + "\n")
+        # Last in anyOf: what is required where nothing else brings it.
+        needs = (definition, definition.get("then", {}), definition.get("anyOf", [{}])[-1])
+        required = [key for each in needs for key in each.get("required", ())]
+        rows = [
+            self._row(key, schema, key in required)
+            for key, schema in definition["properties"].items()
+            if key != "kind"
+        ]
+        names = [form["const"] for form in _forms(definition, "kind") if "const" in form]
+        if len(names) > 1:
+            parts.append(f"Also called {', '.join(f'`{name}`' for name in names[1:])}.\n")
+        return [*parts, _table(HEAD, rows)] if rows else parts
+
+    def _row(self, key: str, schema: Schema, required: bool) -> list[str]:
+        forms = [form for form in schema.get("anyOf", [schema]) if form.get("type") != "null"]
+        types = list(dict.fromkeys(map(self._type, forms)))
+        units = list(dict.fromkeys(unit for ref in _references(forms) if (unit := self._unit(ref))))
+        units += ["%"] if schema.get("title") == "share" else []
+        default = "**required**" if required else _shown(schema.get("default"))
+        said = self._said(schema.get("description", ""))
+        return [f"`{key}`", " or ".join(types), " or ".join(units), default, said]
+
+    def _unit(self, ref: str) -> str:
+        return self.named.quantities.get(ref.removeprefix(WHERE), ("", ""))[1]
+
+    def _type(self, schema: Schema) -> str:
+        """What a value is, in words."""
+        if "$ref" in schema:
+            return self._reference(schema["$ref"].removeprefix(WHERE))
+        if "title" in schema:
+            return str(schema["title"])
+        if "const" in schema or "enum" in schema:
+            words = schema.get("enum", [schema.get("const")])
+            return ", ".join(f"`{_plain(word)}`" for word in words)
+        if "anyOf" in schema and "pattern" in schema["anyOf"][-1]:
+            return "name of [machines](machines.md), or a file"
+        if "anyOf" in schema:
+            return " or ".join(dict.fromkeys(self._type(form) for form in schema["anyOf"]))
+        kind = schema.get("type")
+        if kind == "array":
+            items = schema.get("items", {})
+            several = items if isinstance(items, list) else [items]
+            return f"list of {', '.join(self._type(item) for item in several)}"
+        if kind == "object":
+            inner = schema.get("additionalProperties", {})
+            return f"mapping to {self._type(inner)}" if isinstance(inner, Mapping) else "mapping"
+        return WORDS.get(str(kind), "anything") + _bounds(schema)
+
+    def _reference(self, place: str) -> str:
+        if place in self.named.quantities:
+            dimension, _ = self.named.quantities[place]
+            return dimension
+        if place in self.named.pages:
+            family = self.named.pages[place]
+            return f"[{place.replace('_', ' ')}]({family}.md)"
+        return f"[mapping]({self.homes[place]})"
+
+    def _said(self, text: str) -> str:
+        """A docstring's text, with links where it names what has a place of its own."""
+
+        def linked(found: re.Match[str]) -> str:
+            home = self.homes.get(found[1])
+            return f"[{found[0]}]({home})" if home else found[0]
+
+        return re.sub(r"`(\w+)`", linked, text)
+
+
+def _forms(definition: Schema, key: str) -> Iterable[Schema]:
+    forms: Iterable[Schema] = definition["properties"].get(key, {}).get("anyOf", ())
+    return forms
+
+
+def _references(value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        if "$ref" in value:
+            yield value["$ref"]
+        value = list(value.values())
+    for inner in value if isinstance(value, list) else ():
+        yield from _references(inner)
+
+
+def _bounds(schema: Schema) -> str:
+    """Between which numbers a number lies."""
+    signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+    said = [f"{sign} {_number(schema[key])}" for key, sign in signs.items() if key in schema]
+    return f", {', '.join(said)}" if said else ""
+
+
+def _number(value: float) -> str:
+    """A bound: powers of two and of ten as such, where they are large."""
+    if isinstance(value, int) and value > 4096 and not value & (value - 1):
+        return f"2^{value.bit_length() - 1}"
+    return f"{value:,}" if isinstance(value, int) and value < 10**6 else f"{value:g}"
+
+
+def _plain(value: Any) -> str:
+    """A value as YAML writes it."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _shown(default: Any) -> str:
+    if default is None:
+        return ""
+    text = _plain(default)
+    return f"`{text}`" if text else "empty"
+
+
+def _slug(title: str) -> str:
+    """The anchor that Python-Markdown gives a heading."""
+    return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower())
+
+
+def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    head = list(head)
+    lines = [head, ["---"] * len(head), *rows]
+    cells = [[" ".join(cell.split()).replace("|", "\\|") for cell in line] for line in lines]
+    return "".join(f"| {' | '.join(line)} |\n" for line in cells)
