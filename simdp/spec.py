@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import Annotated, Any, NamedTuple, TypeVar, cast
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     GetCoreSchemaHandler,
@@ -23,7 +24,7 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
 
-from simdp.errors import UnitError, unknown_name
+from simdp.errors import UnitError, shown, unknown_name
 from simdp.units import DIMENSIONS, format_quantity, parse
 
 S = TypeVar("S", bound="Spec")
@@ -198,7 +199,7 @@ class one_of:  # noqa: N801  reads as a word in annotations
             return value
         known = sorted({*self.table, *self.presets})
         if not isinstance(value, Mapping):
-            raise problem(f"{value!r} is not a {self.family}; known: {', '.join(known)}.")
+            raise problem(f"{shown(value)} is not a {self.family}; known: {', '.join(known)}.")
         kind = value.get("kind")
         if kind is None and self.default is None:
             raise problem(f"this {self.family} has no kind; known: {', '.join(known)}.")
@@ -295,7 +296,18 @@ class Quantity:
         return value
 
 
-Int = Annotated[int, Strict()]
+MAX_INT = 2**53
+"""Beyond this, floats do not tell a number from the next, and products of counts grow out of hand."""
+
+
+
+def _not_endless(value: int) -> int:
+    if abs(value) > MAX_INT:
+        raise problem(f"{shown(value)} is out of range; whole numbers end at {MAX_INT}.")
+    return value
+
+
+Int = Annotated[int, Strict(), AfterValidator(_not_endless)]
 Float = Annotated[float, Strict()]  # takes whole numbers too, but no text and no true or false
 Bool = Annotated[bool, Strict()]
 Seconds = Annotated[float, Quantity("time")]
@@ -392,8 +404,7 @@ def _say(found: Any) -> str:
     context = dict(found.get("ctx") or {})
     if "message" in context:
         return str(context["message"])
-    given = repr(found["input"])
-    given = given if len(given) <= 60 else given[:57] + "..."
+    given = shown(found["input"])
     phrase = _PHRASES.get(found["type"])
     if phrase is None:
         return f"{given}: {found['msg']}."

@@ -64,7 +64,7 @@ def test_a_huge_file_is_refused_before_it_is_read(tmp_path):
     path = tmp_path / "huge.yaml"
     with path.open("wb") as stream:
         stream.truncate(16 * 2**20 + 1)
-    wanted = f"{path}: is larger than 16 MiB, so it is no scenario or table."
+    wanted = f"{path}: is larger than 256 KiB, so it is another file; a scenario is YAML."
     assert refusal(read_yaml, path) == wanted
 
 
@@ -361,7 +361,7 @@ def test_a_folder_without_permission_is_refused(tmp_path, monkeypatch):
     def denied(**_):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("simdp.files.tempfile.mkstemp", denied)
+    monkeypatch.setattr("simdp.files.whole.tempfile.mkstemp", denied)
     wanted = f"{tmp_path}: cannot be written to: Permission denied."
     assert refusal(write_whole, tmp_path / "a", put("1")) == wanted
 

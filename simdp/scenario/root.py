@@ -7,19 +7,26 @@ import re
 from collections import deque
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, PrivateAttr, ValidationError, ValidationInfo, field_validator
+from pydantic import (
+    Field,
+    PrivateAttr,
+    Strict,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
 from simdp.cluster import Cluster
 from simdp.collectives import Collectives
-from simdp.errors import ScenarioError
+from simdp.errors import ScenarioError, shown
 from simdp.scenario.machines import may_name
 from simdp.scenario.measured import Measured
 from simdp.scenario.neighbours import Neighbour
 from simdp.scenario.overrides import Raw, grid, move_paths
 from simdp.scenario.wiring import wiring_of
-from simdp.spec import Bool, Int, Spec, problem, problems
+from simdp.spec import Bool, Spec, problem, problems
 from simdp.steps.facts import Nominal
 from simdp.steps.program import Program
 from simdp.strategies import AnyStrategy, Strategy
@@ -63,7 +70,7 @@ class Scenario(Spec):
     """
 
     name: str = "scenario"
-    seed: Int = Field(0, ge=0, lt=2**63)
+    seed: Annotated[int, Strict()] = Field(0, ge=0, lt=2**63)
     cluster: Cluster
     workload: Workload
     strategy: AnyStrategy = Field("ddp", validate_default=True)
@@ -82,7 +89,7 @@ class Scenario(Spec):
     @classmethod
     def _names_a_folder(cls, value: str) -> str:
         if not re.fullmatch(r"\w[\w.+-]*", value):
-            raise problem(f"{value!r} cannot name a folder; use letters, digits, '_', '-' and '.'.")
+            raise problem(f"{shown(value)} cannot name a folder; use letters, digits, '_', '-' and '.'.")
         return value
 
     @field_validator("numerics", mode="before")
