@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from difflib import get_close_matches
 
-
 MAX_LINE = 2_000
 """Characters of a line; the longest of ours lists every layer."""
 

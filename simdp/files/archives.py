@@ -74,15 +74,15 @@ def _array(archive: Any, member: Any) -> np.ndarray[Any, Any]:
     from numpy.lib import format as npy
 
     with archive.open(member) as stream:
-        version = npy.read_magic(stream)  # type: ignore[no-untyped-call]
+        version = npy.read_magic(stream)
         read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-        shape, _, dtype = read_header(stream)  # type: ignore[no-untyped-call]
+        shape, _, dtype = read_header(stream)
         rest = member.file_size - stream.tell()
     fits = len(shape) <= MAX_AXES and all(type(n) is int and 0 <= n < 2**63 for n in shape)
     if not fits or not dtype.itemsize or math.prod(shape) * dtype.itemsize != rest:
         raise ValueError("the header is of another array")
     with archive.open(member) as stream:
-        array: np.ndarray[Any, Any] = npy.read_array(stream, allow_pickle=False)  # type: ignore[no-untyped-call]
+        array: np.ndarray[Any, Any] = npy.read_array(stream, allow_pickle=False)
     return array
 
 

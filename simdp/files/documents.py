@@ -1,4 +1,4 @@
-"""Documents: YAML and JSON as plain data, CSV as rows; and catalogues, which are folders of YAML."""
+"""Documents: YAML and JSON as plain data, CSV as rows; and catalogues, folders of YAML."""
 
 from __future__ import annotations
 
@@ -278,5 +278,3 @@ class Catalogue(Mapping[str, Mapping[str, Any]]):
     def figures(self, name: str) -> dict[str, Any]:
         """Read the entry of one part, without where its figures come from."""
         return {key: value for key, value in self.read(name).items() if key != "source"}
-
-

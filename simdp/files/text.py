@@ -25,7 +25,9 @@ def read_text(path: Path, wanted: str = "a scenario is YAML", limit: int = MAX_T
             content = stream.read(limit + 1)
         if len(content) > limit:
             most = f"{limit // 2**20} MiB" if limit >= 2**20 else f"{limit // 2**10} KiB"
-            raise ScenarioError([f"{path}: is larger than {most}, so it is another file; {wanted}."])
+            raise ScenarioError(
+                [f"{path}: is larger than {most}, so it is another file; {wanted}."]
+            )
         text = content.decode("utf-8-sig")
     except FileNotFoundError:
         raise ScenarioError([f"{path}: there is no such file."]) from None

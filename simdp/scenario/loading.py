@@ -6,7 +6,7 @@ import copy
 import json
 import os
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from simdp.collectives import Collectives
 from simdp.errors import ScenarioError
+from simdp.phrases import problems
 from simdp.scenario.doubts import follows, sure, take_out
 from simdp.scenario.feasibility import (
     algorithm_problems,
@@ -30,7 +31,6 @@ from simdp.scenario.measured import built, contradictions, world_size
 from simdp.scenario.neighbours import neighbour_problems
 from simdp.scenario.overrides import Raw, as_written, grid, move_paths, sweep_problems
 from simdp.scenario.root import Scenario, build, validated
-from simdp.spec import problems
 from simdp.steps.program import ProcessGroups
 from simdp.workload import Workload
 from simdp.workload.checks import workload_problems
@@ -132,7 +132,7 @@ def _with_measured(scenario: Scenario, written: Raw, base: Path) -> Scenario:
     return scenario
 
 
-def _alike(points: list[Scenario], samples: list[float]) -> list[str]:
+def _alike(points: Sequence[Scenario], samples: Sequence[float]) -> list[str]:
     """What each point simulates, written out only where another one may simulate the same."""
     sizes = [(point.cluster.world_size, of) for point, of in zip(points, samples, strict=True)]
     count = Counter(sizes)

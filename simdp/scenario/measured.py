@@ -96,7 +96,9 @@ def _times(value: Any) -> Times:
     if isinstance(value, tuple):
         return value
     if not isinstance(value, dict) or not value:
-        raise problem(f"{shown(value)} is not a mapping of sizes to times, such as {{1 MiB: 50 us}}.")
+        raise problem(
+            f"{shown(value)} is not a mapping of sizes to times, such as {{1 MiB: 50 us}}."
+        )
     found: dict[int, float] = {}
     for size, time in value.items():
         try:

@@ -168,11 +168,15 @@ def sweep_problems(raw: Raw) -> list[str]:
     if not sweep:
         return []
     if not isinstance(sweep, dict):
-        return [f"sweep: {shown(sweep)} is not a mapping; write sweep: {{cluster.world_size: [1, 2]}}."]
+        return [
+            f"sweep: {shown(sweep)} is not a mapping; write sweep: {{cluster.world_size: [1, 2]}}."
+        ]
     found, points = [], 1
     for key, values in sweep.items():
         if not isinstance(values, list) or not values:
-            found.append(f"sweep.{key}: {shown(values)} is not a list of values; write for example [1].")
+            found.append(
+                f"sweep.{key}: {shown(values)} is not a list of values; write for example [1]."
+            )
         elif not isinstance(key, str) or key.split(".")[0] in ("sweep", "name"):
             found.append(f"sweep.{key}: cannot be swept; sweep a key of cluster, workload, ...")
         else:

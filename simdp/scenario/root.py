@@ -21,12 +21,13 @@ from pydantic import (
 from simdp.cluster import Cluster
 from simdp.collectives import Collectives
 from simdp.errors import ScenarioError, shown
+from simdp.phrases import problems
 from simdp.scenario.machines import may_name
 from simdp.scenario.measured import Measured
 from simdp.scenario.neighbours import Neighbour
 from simdp.scenario.overrides import Raw, grid, move_paths
 from simdp.scenario.wiring import wiring_of
-from simdp.spec import Bool, Spec, problem, problems
+from simdp.spec import Bool, Spec, problem
 from simdp.steps.facts import Nominal
 from simdp.steps.program import Program
 from simdp.strategies import AnyStrategy, Strategy
@@ -89,7 +90,9 @@ class Scenario(Spec):
     @classmethod
     def _names_a_folder(cls, value: str) -> str:
         if not re.fullmatch(r"\w[\w.+-]*", value):
-            raise problem(f"{shown(value)} cannot name a folder; use letters, digits, '_', '-' and '.'.")
+            raise problem(
+                f"{shown(value)} cannot name a folder; use letters, digits, '_', '-' and '.'."
+            )
         return value
 
     @field_validator("numerics", mode="before")

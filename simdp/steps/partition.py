@@ -74,9 +74,7 @@ class Partition:
     def pieces(self) -> list[Pieces]:
         """What is kept at each place."""
         if self.owners is not None:
-            return [
-                {name: slice(0, size) for name, size in mine.items()} for mine in self.owned
-            ]
+            return [{name: slice(0, size) for name, size in mine.items()} for mine in self.owned]
         found: list[Pieces] = [{} for _ in range(self.num_places)]
         for unit in range(len(self.units)):
             for place, of_unit in enumerate(self.cut(unit)):

@@ -39,7 +39,9 @@ def _a_version(value: object) -> object:
     if isinstance(value, str) and re.fullmatch(r"[1-9]\d?\.\d+(\.\d+)?", value):
         return value
     # Without quotes, YAML reads 1.10 as the number 1.1.
-    raise problem(f'{shown(value)} is not a version of torch; write for example "1.4", with quotes.')
+    raise problem(
+        f'{shown(value)} is not a version of torch; write for example "1.4", with quotes.'
+    )
 
 
 class DDP(Strategy):

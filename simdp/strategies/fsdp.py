@@ -34,7 +34,9 @@ def _true_false_or_except_root(value: object) -> object:
 def _word_or_names(value: object) -> object:
     if value in ("blocks", "whole") or isinstance(value, list | tuple):
         return value
-    raise problem(f"{shown(value)} is not allowed; write blocks, whole or a list of modules' names.")
+    raise problem(
+        f"{shown(value)} is not allowed; write blocks, whole or a list of modules' names."
+    )
 
 
 Reshard = Annotated[bool | Literal["except_root"], BeforeValidator(_true_false_or_except_root)]

@@ -11,7 +11,7 @@ from networks import EXAMPLES, TOPO, example
 from pydantic import ValidationError
 
 from simdp.cluster import Cluster
-from simdp.spec import problems
+from simdp.phrases import problems
 
 INSIDE = {"alpha": "1 us", "bandwidth": "100 GB/s"}
 BETWEEN = {"alpha": "10 us", "bandwidth": "10 GB/s"}
