@@ -195,8 +195,21 @@ def move_paths(value: Any, base: Path, folder: Path, key: str = "") -> Any:
         }
     if isinstance(value, list):
         return [move_paths(inner, base, folder, key) for inner in value]
-    if key == "machine" and isinstance(value, str) and is_file(value):
-        return os.path.relpath(base / value, folder)
-    if key in ("path", "weights") and isinstance(value, str):
-        return os.path.relpath(base / value, folder)
-    return value
+    return os.path.relpath(base / value, folder) if _names_file(key, value) else value
+
+
+def named_files(value: Any, base: Path, key: str = "") -> list[Path]:
+    """Every file that a scenario as plain data names; relative paths start from ``base``."""
+    if isinstance(value, dict):
+        inner = [(str(name).split(".")[-1], one) for name, one in value.items()]
+    elif isinstance(value, list):
+        inner = [(key, one) for one in value]
+    else:
+        return [base / value] if _names_file(key, value) else []
+    return [path for name, one in inner for path in named_files(one, base, name)]
+
+
+def _names_file(key: str, value: Any) -> bool:
+    if not isinstance(value, str):
+        return False
+    return key in ("path", "weights") or (key == "machine" and is_file(value))
