@@ -135,7 +135,7 @@ run_command_line(["run", "sweep.yaml", "--out", "part", "--quiet"])
     done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path})
     assert done.returncode == -9
     assert len(files("part")) == 1
-    status, out, err = say("run", "sweep.yaml", "--out", "part", "--continue")
+    status, _, err = say("run", "sweep.yaml", "--out", "part", "--continue")
     assert (status, err) == (0, ["1 of 2 points were done already"])
     assert files("part") == files("whole")
     for name in files("whole"):

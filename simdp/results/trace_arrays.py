@@ -29,7 +29,8 @@ def arrays_of(trace: Trace) -> dict[str, Array]:
     -------
     dict of str to ndarray
         Of blocks and holdings: how many ranks each has, and every field, whose values lie end to
-        end: one for a number, one for each rank for an array.
+        end: one for a number, one for each rank for an array; and which of them are arrays, and
+        which are whole numbers.
     """
     names = np.frombuffer(json.dumps(trace.names).encode(), dtype=np.uint8)
     return {
@@ -58,11 +59,11 @@ def _packed(what: str, rows: Sequence[tuple[Any, ...]], fields: Sequence[str]) -
     for i, field in enumerate(fields):
         values = [row[i] for row in rows]
         dtype = np.int64 if field in INTEGERS else np.float64
-        found[f"{what}.{field}.each"] = np.array(
-            [isinstance(value, np.ndarray) for value in values], bool
-        )
         flat = [np.atleast_1d(np.asarray(value, dtype=dtype)) for value in values]
         found[f"{what}.{field}"] = np.concatenate(flat) if flat else np.empty(0, dtype)
+        found[f"{what}.{field}.arrays"] = np.array([np.ndim(value) > 0 for value in values], bool)
+        whole = [np.asarray(value).dtype.kind in "iu" for value in values]
+        found[f"{what}.{field}.whole"] = np.array(whole, bool)
     return found
 
 
@@ -72,15 +73,16 @@ def _unpacked(
     lengths = arrays[f"{what}.lengths"]
     columns: list[list[Any]] = []
     for field in fields:
-        values, each = arrays[f"{what}.{field}"], arrays[f"{what}.{field}.each"]
-        ends = np.cumsum(np.where(each, lengths, 1)).tolist()
-        if len(each) != len(lengths) or len(values) != (ends[-1] if ends else 0):
-            raise ValueError(f"{what}.{field} has another length")
-        begins = [0, *ends[:-1]]
-        column = [
-            values[begin:end] if array else values[begin].item()
-            for array, begin, end in zip(each.tolist(), begins, ends, strict=True)
-        ]
+        name = f"{what}.{field}"
+        values, are_arrays, whole = (arrays[f"{name}{part}"] for part in ("", ".arrays", ".whole"))
+        ends = np.cumsum(np.where(are_arrays, lengths, 1)).tolist()
+        if len(are_arrays) != len(lengths) or len(values) != (ends[-1] if ends else 0):
+            raise ValueError(f"{name} has another length")
+        column: list[Any] = []
+        for begin, end, array, integer in zip([0, *ends], ends, are_arrays, whole, strict=False):
+            part = values[begin:end]
+            part = part.astype(np.int64, copy=False) if integer else part
+            column.append(part if array else part[0].item())
         columns.append(_shared(column) if field == "ranks" else column)
     return list(zip(*columns, strict=True))
 

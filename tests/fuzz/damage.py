@@ -150,7 +150,7 @@ def other_archive(content, chance):
         np.save(stream, values.astype(chance.choice(["f8", "f4", "i8", "u1", "?", "c8", "U3"])))
         members[name] = stream.getvalue()
     elif way < 0.9:
-        members[chance.choice(["x.npy", "new.npy", "../up.npy", "é.npy", ""])] = members[name]
+        members[chance.choice(["x.npy", "new.npy", "../up.npy", "é.npy", "y"])] = members[name]
     else:
         del members[name]
     stream = io.BytesIO()

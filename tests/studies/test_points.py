@@ -92,8 +92,7 @@ def test_several_processes_write_and_take_points_too(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == names
 
 
-def test_a_point_of_something_else_is_not_taken(tmp_path, played):
-    seen, _ = played
+def test_a_point_of_something_else_is_not_taken(tmp_path):
     base = tmp_path / "data"
     base.mkdir()
     npz = {"dataset": {"kind": "npz", "path": "d.npz"}, "model": {"kind": "mlp", "widths": [2, 1]}}
