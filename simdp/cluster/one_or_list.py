@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationInfo
 
 
-def one_or_list(member: Any, value: Any, info: ValidationInfo) -> Any:
+def one_or_list(member: Any, value: Any, info: ValidationInfo, optional: bool = False) -> Any:
     """Validate by the form that was written, so that an error speaks of that form.
 
     Parameters
@@ -16,11 +16,13 @@ def one_or_list(member: Any, value: Any, info: ValidationInfo) -> Any:
     member : type
         What one value is.
     value : object
-        As it was written; None stays None.
+        As it was written.
     info : ValidationInfo
         Whose context is handed on.
+    optional : bool
+        Whether None stays None.
     """
-    if value is None:
+    if value is None and optional:
         return None
     return _adapter(member, isinstance(value, list)).validate_python(value, context=info.context)
 
