@@ -12,10 +12,14 @@ def main() -> None:
     gc.set_threshold(20_000)
     # pydantic would read what every installed package says of itself, to find plug-ins of its own.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    try:
+        from simdp.cli import run_command_line
 
-    from simdp.cli import run_command_line
-
-    raise SystemExit(run_command_line())
+        status = run_command_line()
+    except KeyboardInterrupt:  # while the modules were still being read
+        os.write(2, b"stopped\n")
+        status = 130
+    raise SystemExit(status)
 
 
 if __name__ == "__main__":

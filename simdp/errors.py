@@ -5,6 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from difflib import get_close_matches
 
+MAX_LINE = 2_000
+"""Characters of a line; the longest of ours lists every layer."""
+
+MAX_SHOWN = 60
+"""Characters of a value in a message."""
+
+_ESCAPED = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160), 0x2028, 0x2029)}
+"""What ends a line on some screen, or does worse there."""
+
+
+def one_line(text: str) -> str:
+    """Make a message one line of bounded length, whatever a value in it holds.
+
+    The beginning says where, and the end what to do, so that a long one is cut in the middle.
+    """
+    if len(text) > MAX_LINE:
+        cut = len(text) - MAX_LINE
+        begin = 2 * MAX_LINE // 3
+        text = f"{text[:begin]} ... {text[begin + cut + 5 :]}"
+    return text if text.isprintable() else text.translate(_ESCAPED)
+
 
 class SimdpError(Exception):
     """Base of every error that simdp raises on purpose."""
@@ -24,7 +45,7 @@ class ScenarioError(SimdpError):
     exit_status = 2
 
     def __init__(self, problems: Sequence[str]) -> None:
-        self.problems = list(problems)
+        self.problems = [one_line(line) for line in problems]
         super().__init__(self.problems)  # so that SimPy and pickle can make the error anew
 
     def __str__(self) -> str:
@@ -85,9 +106,16 @@ def unknown_name(what: str, given: object, known: Sequence[str]) -> str:
     str
         One line without the place of the error.
     """
+    said = shown(given)
     if not known:
-        return f"unknown {what} {given!r}; none are known here."
+        return f"unknown {what} {said}; none are known here."
     listed = ", ".join(known)
-    close = get_close_matches(str(given), known, n=1)
+    close = get_close_matches(str(given)[:MAX_SHOWN], known, n=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
-    return f"unknown {what} {given!r}; known: {listed}.{hint}"
+    return f"unknown {what} {said}; known: {listed}.{hint}"
+
+
+def shown(given: object) -> str:
+    """Write a value that was given, as much of it as tells it from others."""
+    text = repr(given)
+    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."

@@ -1,18 +1,18 @@
 """Spec, the frozen base of every value that is written in YAML, and the types of its fields.
 
 What lives here: unknown keys with a hint, families of kinds (`one_of`), catalogue names
-(`from_catalogue`), quantities with units, and the translation of pydantic's errors into one line
-each. What does not: any value of any scenario.
+(`from_catalogue`), and quantities with units. What does not: any value of any scenario.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
-from typing import Annotated, Any, NamedTuple, TypeVar, cast
+from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     GetCoreSchemaHandler,
@@ -23,7 +23,8 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
 
-from simdp.errors import UnitError, unknown_name
+from simdp.errors import UnitError, shown, unknown_name
+from simdp.phrases import say
 from simdp.units import DIMENSIONS, format_quantity, parse
 
 S = TypeVar("S", bound="Spec")
@@ -74,7 +75,7 @@ class Spec(BaseModel):
         except ValidationError as error:
             errors += [
                 InitErrorDetails(
-                    type=_custom(found["type"], _say(found)), loc=found["loc"], input=found["input"]
+                    type=_custom(found["type"], say(found)), loc=found["loc"], input=found["input"]
                 )
                 for found in error.errors()
             ]
@@ -198,7 +199,7 @@ class one_of:  # noqa: N801  reads as a word in annotations
             return value
         known = sorted({*self.table, *self.presets})
         if not isinstance(value, Mapping):
-            raise problem(f"{value!r} is not a {self.family}; known: {', '.join(known)}.")
+            raise problem(f"{shown(value)} is not a {self.family}; known: {', '.join(known)}.")
         kind = value.get("kind")
         if kind is None and self.default is None:
             raise problem(f"this {self.family} has no kind; known: {', '.join(known)}.")
@@ -295,7 +296,17 @@ class Quantity:
         return value
 
 
-Int = Annotated[int, Strict()]
+MAX_INT = 2**53
+"""Beyond this, floats do not tell a whole number from the next one."""
+
+
+def _not_endless(value: int) -> int:
+    if abs(value) > MAX_INT:
+        raise problem(f"{shown(value)} is out of range; whole numbers end at {MAX_INT}.")
+    return value
+
+
+Int = Annotated[int, Strict(), AfterValidator(_not_endless)]
 Float = Annotated[float, Strict()]  # takes whole numbers too, but no text and no true or false
 Bool = Annotated[bool, Strict()]
 Seconds = Annotated[float, Quantity("time")]
@@ -306,95 +317,3 @@ Bandwidth = Annotated[float, Quantity("bandwidth", exclusive=True)]
 Flops = Annotated[float, Quantity("number of operations")]
 FlopRate = Annotated[float, Quantity("compute rate", exclusive=True)]
 Throughput = Annotated[float, Quantity("throughput", exclusive=True)]
-
-
-class Problem(NamedTuple):
-    """One thing that is wrong with a value.
-
-    Attributes
-    ----------
-    place : tuple of str
-        The keys that lead to it.
-    line : str
-        Where, what was given, what is allowed.
-    unknown : str or None
-        The unknown key at that place, if that is what is wrong.
-    """
-
-    place: tuple[str, ...]
-    line: str
-    unknown: str | None = None
-
-
-def problems(error: ValidationError, raw: object) -> list[Problem]:
-    """Say each of pydantic's errors in one line: where, what was given, what is allowed.
-
-    Parameters
-    ----------
-    error : pydantic.ValidationError
-        What validation raised.
-    raw : object
-        The value that was validated; it tells a key from the tag of a union.
-
-    Returns
-    -------
-    list of Problem
-        With lines such as ``"cluster.link.bandwidth: 25 has no unit; write ..."``.
-    """
-    listed = []
-    for found in error.errors():
-        place = _place(found["loc"], raw)
-        line = f"{'.'.join(place)}: {_say(found)}" if place else _say(found)
-        unknown = str(found["input"]) if found["type"] == "unknown_key" else None
-        listed.append(Problem(place, line, unknown))
-    return listed
-
-
-def _place(location: Sequence[int | str], raw: object) -> tuple[str, ...]:
-    """Follow a location, leaving out the tags that a union adds to it."""
-    parts: list[str] = []
-    here = raw
-    for step in location:
-        if isinstance(here, Mapping):
-            here = here.get(step)
-        elif isinstance(here, list) and isinstance(step, int) and step < len(here):
-            here = here[step]
-        elif here == step or not re.fullmatch(r"\w+", str(step)):
-            continue
-        parts.append(str(step))
-    return tuple(parts)
-
-
-_PHRASES = {
-    "missing": "is required but was not given; add it.",
-    **dict.fromkeys(
-        ["int_type", "int_parsing", "int_from_float"], "{given} is not a whole number."
-    ),
-    **dict.fromkeys(["float_type", "float_parsing"], "{given} is not a number."),
-    "finite_number": "{given} is not a finite number.",
-    **dict.fromkeys(["bool_type", "bool_parsing"], "{given} is not true or false."),
-    "string_type": "{given} is not a text.",
-    **dict.fromkeys(["list_type", "tuple_type"], "{given} is not a list."),
-    "dict_type": "{given} is not a mapping of keys to values.",
-    "model_type": "{given} is not a mapping of keys to values.",
-    "model_attributes_type": "{given} is not a mapping of keys to values.",
-    "greater_than": "{given} is out of range; it must be > {gt}.",
-    "greater_than_equal": "{given} is out of range; it must be >= {ge}.",
-    "less_than": "{given} is out of range; it must be < {lt}.",
-    "less_than_equal": "{given} is out of range; it must be <= {le}.",
-    "too_short": "{given} has too few entries; it needs at least {min_length}.",
-    "literal_error": "{given} is not allowed; known: {expected}.",
-}
-
-
-def _say(found: Any) -> str:
-    """Phrase one of pydantic's errors."""
-    context = dict(found.get("ctx") or {})
-    if "message" in context:
-        return str(context["message"])
-    given = repr(found["input"])
-    given = given if len(given) <= 60 else given[:57] + "..."
-    phrase = _PHRASES.get(found["type"])
-    if phrase is None:
-        return f"{given}: {found['msg']}."
-    return phrase.format_map({**context, "given": given})

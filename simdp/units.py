@@ -11,7 +11,7 @@ import re
 from functools import cache
 from typing import Any, NamedTuple
 
-from simdp.errors import UnitError
+from simdp.errors import UnitError, shown
 
 _DEFINITIONS = """
 pico- = 1e-12 = p-
@@ -38,6 +38,9 @@ sample = [sample]
 """
 
 _NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*", re.ASCII)
+MAX_LENGTH = 100
+"""Characters of a quantity."""
+
 _UNIT = re.compile(r"[A-Za-zµμ]{1,12}(\s*/\s*[A-Za-zµμ]{1,12})?")
 
 
@@ -119,12 +122,12 @@ def parse(text: object, dimension: str) -> float:
     wanted = DIMENSIONS[dimension]
     write = f'write for example "{wanted.example}"'
     if isinstance(text, bool) or not isinstance(text, int | float | str):
-        raise UnitError(f"{text!r} is not a {dimension}; {write}.")
+        raise UnitError(f"{shown(text)} is not a {dimension}; {write}.")
     if isinstance(text, int | float):
         raise UnitError(f"{text} has no unit; {write}.")
-    match = _NUMBER.fullmatch(text)
+    match = _NUMBER.fullmatch(text) if len(text) <= MAX_LENGTH else None
     if match is None:
-        raise UnitError(f"{text!r} is not a number with a unit; {write}.")
+        raise UnitError(f"{shown(text)} is not a number with a unit; {write}.")
     number, unit = match.groups()
     if not unit:
         raise UnitError(f"{text} has no unit; {write}.")

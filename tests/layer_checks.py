@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from simdp.spec import problems
+from simdp.phrases import problems
 from simdp.workload.layers import AnyModule, Layer
 from simdp.workload.layers.base import Pass, ShapeError
 

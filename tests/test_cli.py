@@ -2,6 +2,10 @@
 
 import io
 import json
+import os
+import subprocess
+import sys
+import types
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +14,7 @@ import rich.progress  # noqa: F401  binds the clock of its own before a test rep
 from alike import for_each
 
 import simdp
+from simdp.__main__ import main
 from simdp.cli import run_command_line
 from simdp.errors import DeadlockError
 from simdp.studies.families import families
@@ -108,6 +113,41 @@ def test_the_trace_of_a_sweep_is_that_of_its_last_point(say):
     say("run", "sweep.yaml", "--no-plots")
     trace = json.loads(Path("runs/sweep/trace.json").read_text())
     assert {event["pid"] for event in trace["traceEvents"]} == {0, 1}
+
+
+# run: --continue ---------------------------------------------------------------------------------
+
+
+def test_a_sweep_that_is_killed_goes_on_and_writes_the_files_of_one_that_was_not(say):
+    assert say("run", "sweep.yaml", "--out", "whole", "--quiet")[0] == 0
+    code = """
+import os, sys
+from simdp.studies.points import Points
+save = Points.save
+def once(self, *arguments):
+    save(self, *arguments)
+    os.kill(os.getpid(), 9)
+Points.save = once
+from simdp.cli import run_command_line
+run_command_line(["run", "sweep.yaml", "--out", "part", "--quiet"])
+"""
+    path = str(Path(simdp.__file__).parents[1])
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path})
+    assert done.returncode == -9
+    assert len(files("part")) == 1
+    status, _, err = say("run", "sweep.yaml", "--out", "part", "--continue")
+    assert (status, err) == (0, ["1 of 2 points were done already"])
+    assert files("part") == files("whole")
+    for name in files("whole"):
+        assert name.endswith(".npz") or (
+            Path("part", name).read_bytes() == Path("whole", name).read_bytes()
+        )
+
+
+def test_a_run_without_a_sweep_has_nothing_to_go_on_with(say):
+    wanted = "--continue: a run without a sweep has no points; see --save-state and --resume."
+    assert say("run", "tiny.yaml", "--continue") == (2, "", [wanted])
+    assert made() == []
 
 
 # run: what is printed ----------------------------------------------------------------------------
@@ -461,6 +501,85 @@ def test_an_interrupted_run_says_so(say, monkeypatch):
 
     monkeypatch.setattr("simdp.studies.sweep.sweep", interrupted)
     assert say("run", "tiny.yaml") == (130, "", ["stopped"])
+
+
+# The border --------------------------------------------------------------------------------------
+
+
+def python(*arguments, stdout=subprocess.PIPE, **options):
+    """Run the command line in a process of its own."""
+    path = str(Path(simdp.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-m", "simdp", *arguments],
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path, **options},
+    )
+    return done.returncode, done.stderr.splitlines()
+
+
+def test_output_that_finds_no_room_is_one_line(here):
+    full = ["standard output: cannot be written to: No space left on device."]
+    with Path("/dev/full").open("w") as nowhere:
+        assert python("check", "tiny.yaml", stdout=nowhere) == (2, full)
+        assert python("run", "tiny.yaml", "--no-plots", "--json", stdout=nowhere) == (2, full)
+
+
+def test_a_name_that_the_output_cannot_spell_is_escaped(here):
+    Path("é.yaml").write_text(TINY)
+    assert python("check", "é.yaml", PYTHONIOENCODING="ascii") == (0, [])
+
+
+def test_streams_that_are_closed_are_done_without(here, monkeypatch):
+    monkeypatch.setattr("sys.stdout", None)
+    monkeypatch.setattr("sys.stderr", None)
+    assert run_command_line(["check", "tiny.yaml"]) == 0
+    assert run_command_line(["check", "none.yaml"]) == 2
+
+
+def test_an_interrupt_while_modules_are_read_says_so(monkeypatch, capfd):
+    monkeypatch.setitem(sys.modules, "simdp.cli", Interrupting("simdp.cli"))
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 130
+    assert capfd.readouterr().err == "stopped\n"
+
+
+class Interrupting(types.ModuleType):
+    def __getattr__(self, name):
+        raise KeyboardInterrupt
+
+
+def test_too_little_memory_is_one_line(say, monkeypatch):
+    def full(*arguments, **options):
+        raise MemoryError
+
+    monkeypatch.setattr("simdp.studies.sweep.sweep", full)
+    line = "there is not enough memory for this; try fewer ranks, steps or samples."
+    assert say("run", "tiny.yaml") == (2, "", [line])
+
+
+def test_a_fault_of_a_file_of_ours_is_not_taken_for_the_outputs(say, monkeypatch):
+    def broken(*arguments, **options):
+        raise OSError(5, "Input/output error", "a file of ours")
+
+    monkeypatch.setattr("simdp.studies.sweep.sweep", broken)
+    with pytest.raises(OSError, match="a file of ours"):
+        say("run", "tiny.yaml")
+
+
+def test_of_very_many_problems_the_first_are_told(say):
+    stragglers = "[" + "{kind: x}, " * 60 + "{kind: x}]"
+    status, _, err = say("check", "tiny.yaml", "--set", f"cluster.stragglers={stragglers}")
+    assert (status, len(err)) == (2, 51)
+    assert err[-1] == "and 11 more problems"
+
+
+def test_a_key_without_an_end_is_refused(say):
+    status, _, (line,) = say("check", "tiny.yaml", "--set", "a" + ".a" * 33 + "=1")
+    assert status == 2
+    assert line.endswith(": leads through 33 keys; there are 32 at most.")
 
 
 # check, list, help -------------------------------------------------------------------------------

@@ -164,3 +164,27 @@ def test_a_deadlock_has_a_status_of_its_own(say):
 )
 def test_wrong_input_is_one_line(say, arguments, said):
     assert say(*arguments) == (2, "", [said])
+
+
+def test_a_rank_that_closes_its_output_closes_no_other(say):
+    Path("closes.py").write_text(
+        "import sys, simdp.distributed as dist\ndist.init_process_group()\n"
+        "if not dist.get_rank():\n    sys.stdout.close()\n    sys.stderr.close()\n"
+        "dist.barrier()\nprint(dist.get_rank())\n"
+    )
+    status, out, err = say("closes.py", "--world-size", 2, "--quiet", "--no-plots")
+    assert (status, sorted(out.split()), err) == (0, ["0", "1"], [])
+
+
+def test_a_rank_that_leaves_at_once_leaves_alone(say):
+    for call, told in {"_exit(9)": "_exit(9)", "abort()": "abort()"}.items():
+        Path("leaves.py").write_text(f"import os\nos.{call}\n")
+        status, _, err = say("leaves.py", "--world-size", 2)
+        assert (status, err) == (2, [f"rank 0 left with os.{told}."])
+    Path("leaves.py").write_text("import os\nos._exit(0)\n")
+    assert say("leaves.py", "--world-size", 2, "--quiet", "--no-plots")[0] == 0
+    Path("leaves.py").write_text(
+        "import os\npid = os.fork()\nif not pid:\n    os._exit(7)\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))\n"
+    )
+    assert say("leaves.py", "--world-size", 1, "--quiet", "--no-plots")[1].split() == ["7"]

@@ -1,8 +1,10 @@
 """The door to disk: what it reads, what it refuses, and files that appear whole or not at all."""
 
 import gc
+import json
 import warnings
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,16 +15,20 @@ from hypothesis import strategies as st
 from simdp.errors import ScenarioError
 from simdp.files import (
     Catalogue,
+    fingerprint,
     parse_yaml,
     put_npz,
     read_csv,
     read_json,
     read_npz,
+    read_scenario,
     read_text,
     read_yaml,
     whole_files,
     write_whole,
 )
+from simdp.files.elements import parse_xml
+from simdp.files.whole import PART
 
 in_a_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 
@@ -64,7 +70,7 @@ def test_a_huge_file_is_refused_before_it_is_read(tmp_path):
     path = tmp_path / "huge.yaml"
     with path.open("wb") as stream:
         stream.truncate(16 * 2**20 + 1)
-    wanted = f"{path}: is larger than 16 MiB, so it is no scenario or table."
+    wanted = f"{path}: is larger than 256 KiB, so it is another file; a scenario is YAML."
     assert refusal(read_yaml, path) == wanted
 
 
@@ -72,6 +78,15 @@ def test_a_file_inside_a_file_cannot_be_read(tmp_path):
     (tmp_path / "file").write_text("a: 1")
     path = tmp_path / "file" / "inner.yaml"
     assert refusal(read_yaml, path) == f"{path}: cannot be read: Not a directory."
+
+
+def test_a_device_without_an_end_is_read_to_the_limit():
+    wanted = "/dev/zero: is larger than 1 MiB, so it is another file; a log."
+    assert refusal(read_text, Path("/dev/zero"), "a log", 2**20) == wanted
+
+
+def test_a_name_that_no_file_can_have_is_refused():
+    assert refusal(read_text, Path("a\0b")) == "a\\x00b: cannot be read: embedded null byte."
 
 
 # YAML --------------------------------------------------------------------------------------------
@@ -116,6 +131,15 @@ def test_yaml_is_read_as_plain_data(text, value, tmp_path):
         ("a: 2020-13-45", "f.yaml: is not valid YAML: month must be in 1..12."),
         ("a: " + "[" * 1500, None),
         ("a: \x00", None),
+        (
+            "[" * 65 + "]" * 65,
+            "f.yaml: its values are nested more than 64 deep; write it flatter.",
+        ),
+        (
+            "a: 1\nb: " + "1" * 1001,
+            "f.yaml:2: is not valid YAML: a number has more than 1000 digits.",
+        ),
+        ("a: 1" + ":1" * 1001, "f.yaml:1: is not valid YAML: a number has more than 1000 digits."),
     ],
 )
 def test_wrong_yaml_is_refused_with_its_line(text, message):
@@ -175,6 +199,25 @@ def test_json_that_is_nested_too_deeply_is_refused(tmp_path):
     assert refusal(read_json, path).startswith(f"{path}")
 
 
+def test_numbers_without_an_end_are_refused_in_json(tmp_path):
+    path, wanted = tmp_path / "result.json", "has a number of thousands of digits; shorten it."
+    for digits in (1001, 5000):
+        path.write_text('{"scenario": {"seed": ' + "1" * digits + "}}")
+        assert refusal(read_scenario, path) == f"{path}: {wanted}"
+
+
+def test_the_scenario_of_a_result_is_bounded(tmp_path):
+    path = tmp_path / "result.json"
+    path.write_text('{"scenario": ' + "[" * 65 + "]" * 65 + "}")
+    wanted = "its values are nested more than 64 deep; write it flatter."
+    assert refusal(read_scenario, path) == f"{path}: {wanted}"
+    path.write_text(json.dumps({"scenario": [0] * 200_001}))
+    wanted = "its scenario has more than 200000 values."
+    assert refusal(read_scenario, path) == f"{path}: {wanted}"
+    path.write_text(json.dumps({"scenario": {"seed": 1}, "points": [0] * 200_001}))
+    assert read_scenario(path) == {"seed": 1}
+
+
 # npz ---------------------------------------------------------------------------------------------
 
 
@@ -199,6 +242,56 @@ def test_another_kind_of_file_is_no_npz(content, tmp_path):
     path = tmp_path / "data.npz"
     path.write_bytes(content)
     assert refusal(read_npz, path) == f"{path}: is not an npz file of arrays."
+
+
+def with_header(path, text, body=b""):
+    """Write an npz file whose array has this header, and this content."""
+    head = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x.npy", head + body)
+
+
+def test_a_header_of_another_array_is_refused_before_it_is_believed(tmp_path):
+    path, header = tmp_path / "data.npz", "{'descr': %r, 'fortran_order': False, 'shape': %s}\n"
+    with_header(path, header % ("<f8", "(2,)"), np.ones(2).tobytes())
+    np.testing.assert_array_equal(read_npz(path)["x"], [1, 1])
+    shapes = ["(100000000000,)", "(4611686018427387904, 4)", "(-1,)", "(3,)", "(True, 2)", "'x'"]
+    shapes += ["(0, 99999999999999999999)", "(1,)" * 5, "(" + "1, " * 33 + ")"]
+    for dtype, shape in [*(("<f8", shape) for shape in shapes), ("|S0", "(2,)"), ("|O", "(2,)")]:
+        with_header(path, header % (dtype, shape), np.ones(2).tobytes())
+        assert refusal(read_npz, path) == f"{path}: is not an npz file of arrays.", (dtype, shape)
+
+
+def test_an_archive_that_unpacks_to_far_more_is_refused_before_it_does(tmp_path, monkeypatch):
+    path = tmp_path / "bomb.npz"
+    np.savez_compressed(path, x=np.zeros(10**6))
+    monkeypatch.setattr("simdp.files.archives.MAX_UNPACKED", 10**6)
+    line = refusal(read_npz, path)
+    assert line.startswith(f"{path}: unpacks from 0.00")
+    assert line.endswith(" to 8 MB in 1 arrays; store it without compression, by numpy.savez.")
+    np.savez(path, x=np.zeros(10**6))
+    assert len(read_npz(path)["x"]) == 10**6
+
+
+def test_arrays_beyond_the_memory_that_is_left_are_refused(tmp_path, monkeypatch):
+    def full(*_):
+        raise MemoryError
+
+    path = tmp_path / "data.npz"
+    np.savez(path, x=np.zeros(3))
+    monkeypatch.setattr("simdp.files.archives._array", full)
+    assert refusal(read_npz, path) == f"{path}: its arrays are larger than the memory left."
+
+
+def test_a_fingerprint_tells_contents_apart(tmp_path):
+    one, other, text = (tmp_path / name for name in ("a.npz", "b.npz", "c.csv"))
+    np.savez(one, x=np.zeros(3))
+    np.savez(other, x=np.ones(3))
+    text.write_text("a,b")
+    first = fingerprint(text)
+    text.write_text("a,c")
+    assert len({fingerprint(one), fingerprint(other), fingerprint(text), first}) == 4
+    assert fingerprint(tmp_path / "none") == ""
 
 
 def test_a_truncated_npz_is_refused_and_closed(tmp_path):
@@ -348,6 +441,28 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
     assert refusal(write_whole, folder / "a", put("1")) == wanted
 
 
+def test_what_a_killed_process_left_goes_and_what_another_one_writes_stays(tmp_path):
+    left = tmp_path / f".left{PART}"
+    left.write_text("half of it")
+    with whole_files(tmp_path) as add:
+        add("a", put("1"))
+        write_whole(tmp_path / "b", put("2"))  # as another process would meanwhile
+        (part,) = tmp_path.glob(f".*{PART}")
+        assert part != left
+    assert content_of(tmp_path) == {"a": "1", "b": "2"}
+
+
+def test_a_disk_without_locks_is_written_to_and_nothing_is_removed_there(tmp_path, monkeypatch):
+    def no_locks(*_):
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    left = tmp_path / f".left{PART}"
+    left.write_text("perhaps another's")
+    write_whole(tmp_path / "a", put("1"))
+    assert content_of(tmp_path) == {"a": "1", left.name: "perhaps another's"}
+
+
 @pytest.mark.parametrize("fault", [KeyError, OSError])
 def test_folders_that_were_made_for_files_go_with_them(fault, tmp_path):
     (tmp_path / "there").mkdir()
@@ -361,7 +476,7 @@ def test_a_folder_without_permission_is_refused(tmp_path, monkeypatch):
     def denied(**_):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("simdp.files.tempfile.mkstemp", denied)
+    monkeypatch.setattr("simdp.files.whole.tempfile.mkstemp", denied)
     wanted = f"{tmp_path}: cannot be written to: Permission denied."
     assert refusal(write_whole, tmp_path / "a", put("1")) == wanted
 
@@ -430,3 +545,13 @@ def test_a_wrong_table_is_refused_with_its_line(table, tmp_path, text, message):
     with pytest.raises(ScenarioError) as caught:
         table(text)
     assert str(caught.value) == f"{tmp_path}/{message}"
+
+
+# XML ---------------------------------------------------------------------------------------------
+
+
+def test_xml_of_too_many_elements_is_refused(monkeypatch):
+    monkeypatch.setattr("simdp.files.elements.MAX_ELEMENTS", 3)
+    assert len(parse_xml("<a><b/>\n<b/></a>", "f.xml").children) == 2
+    wanted = "f.xml:2: has more than 3 elements."
+    assert refusal(parse_xml, "<a><b/><b/>\n<b/></a>", "f.xml") == wanted

@@ -11,6 +11,7 @@ from alike import for_each
 from pydantic import Field, ValidationError
 
 from simdp.errors import DeadlockError, ScenarioError, UnitError, unknown_name
+from simdp.phrases import problems
 from simdp.spec import (
     Bandwidth,
     Bool,
@@ -21,7 +22,6 @@ from simdp.spec import (
     Spec,
     from_catalogue,
     one_of,
-    problems,
 )
 
 ROOT = Path(__file__).parents[1]

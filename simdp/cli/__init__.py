@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 
 import typer
 
@@ -38,8 +39,29 @@ app.command()(gallery.gallery)
 app.command()(schema.schema)
 
 
+MAX_PROBLEMS = 50
+"""Lines that say what is wrong; who has more of them begins with the first."""
+
+
 def run_command_line(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit status; errors of the input are one line each."""
+    _mend_streams()
+    try:
+        status = _run(arguments)
+        sys.stdout.flush()  # what does not fit on a disk shows when it is written, not before
+        return status
+    except BrokenPipeError:  # whoever read our output has seen enough
+        _silence_output()
+        return 0
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        _silence_output()
+        complain(f"standard output: cannot be written to: {error.strerror or error}.")
+        return 2
+
+
+def _run(arguments: list[str] | None) -> int:
     from simdp.errors import ScenarioError, SimdpError
 
     if not (sys.argv[1:] if arguments is None else arguments):
@@ -47,17 +69,20 @@ def run_command_line(arguments: list[str] | None = None) -> int:
     try:
         status = app(arguments, standalone_mode=False)
     except ScenarioError as error:
-        for line in error.problems:
+        for line in error.problems[:MAX_PROBLEMS]:
             complain(line)
+        if len(error.problems) > MAX_PROBLEMS:
+            complain(f"and {len(error.problems) - MAX_PROBLEMS} more problems")
         return error.exit_status
     except SimdpError as error:
-        complain(str(error))
+        for line in str(error).split("\n"):
+            complain(line)
         return error.exit_status
     except (KeyboardInterrupt, typer.Abort):
         status = STOPPED
-    except BrokenPipeError:  # whoever read our output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except MemoryError:
+        complain("there is not enough memory for this; try fewer ranks, steps or samples.")
+        return 2
     except Exception as error:
         # Typer's errors of usage; their base class is click's, which Typer may bring along itself.
         if not hasattr(error, "format_message"):
@@ -67,3 +92,22 @@ def run_command_line(arguments: list[str] | None = None) -> int:
     if status == STOPPED:
         complain("stopped")
     return status if isinstance(status, int) else 0
+
+
+def _mend_streams() -> None:
+    """Write to nowhere where a stream was closed beforehand, and what a terminal has no sign for.
+
+    The latter as an escape, such as a name of a file in another encoding.
+    """
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None or stream.closed:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115  for good
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _silence_output() -> None:
+    """Let nothing more be written, also of what Python flushes at its end."""
+    with suppress(OSError, ValueError):  # of a stream that is no file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

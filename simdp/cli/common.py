@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,8 +22,11 @@ Overrides = Annotated[
 
 
 def complain(line: str) -> None:
-    """Print a line on standard error."""
-    print(line, file=sys.stderr)
+    """Print a line on standard error, if that takes it."""
+    from simdp.errors import one_line
+
+    with suppress(OSError):
+        print(one_line(line), file=sys.stderr)
 
 
 def say(renderable: Any) -> None:

@@ -55,23 +55,18 @@ def run(
     resume: Annotated[
         Path | None, typer.Option(metavar="FILE.npz", help="Go on from a state.")
     ] = None,
+    go_on: Annotated[
+        bool, typer.Option("--continue", help="Take points of a sweep that are done already.")
+    ] = False,
 ) -> int:
     """Simulate a scenario: a summary here, result.json, trace.json and plots in a folder."""
-    from simdp.errors import ScenarioError
-
     chosen = load(scenario, settings)
-    if save_weights is not None and (chosen.sweep or not chosen.numerics):
-        why = "a sweep trains many models" if chosen.sweep else "numerics: false trains none"
-        raise ScenarioError([f"--save-weights: {why}; leave it out, or --set what it needs."])
     asked = {"--stop-after": stop_after, "--save-state": save_state, "--resume": resume}
     given = [option for option, value in asked.items() if value is not None]
-    if given and chosen.sweep:
-        raise ScenarioError(
-            [f"{given[0]}: a sweep has many runs; leave it out, or --set sweep={{}}."]
-        )
+    _refuse_unsuited(chosen, save_weights is not None, given, go_on)
     part = Part(stop_after, resume, save_state is not None)
-    study = _simulate(chosen, fabric, quiet, part)
     folder = out or Path("runs") / chosen.name
+    study = _simulate(chosen, fabric, quiet, part, folder / "points", go_on)
     study.scenario = chosen.resolved(folder)  # so that it loads again from there
     _write(study, folder, not no_plots, save_weights, save_state)
     if as_json:
@@ -85,6 +80,23 @@ def run(
             _say_batches(chosen)
         say(f"files in {folder}")
     return _check_fit(chosen, study, require_fit)
+
+
+def _refuse_unsuited(scenario: Scenario, weights: bool, part: list[str], go_on: bool) -> None:
+    """Refuse options that only a sweep has, or only a run without one."""
+    from simdp.errors import ScenarioError
+
+    if weights and (scenario.sweep or not scenario.numerics):
+        why = "a sweep trains many models" if scenario.sweep else "numerics: false trains none"
+        raise ScenarioError([f"--save-weights: {why}; leave it out, or --set what it needs."])
+    if part and scenario.sweep:
+        raise ScenarioError(
+            [f"{part[0]}: a sweep has many runs; leave it out, or --set sweep={{}}."]
+        )
+    if go_on and not scenario.sweep:
+        raise ScenarioError(
+            ["--continue: a run without a sweep has no points; see --save-state and --resume."]
+        )
 
 
 def _say_batches(scenario: Scenario) -> None:
@@ -115,7 +127,9 @@ def _check_fit(scenario: Scenario, study: Study, require_fit: bool) -> int:
     return CHECK_FAILED if too_large and require_fit else 0
 
 
-def _simulate(scenario: Scenario, fabric: str, silent: bool, part: Part) -> Study:
+def _simulate(
+    scenario: Scenario, fabric: str, silent: bool, part: Part, points: Path, go_on: bool
+) -> Study:
     from simdp.engine.clocks.clock import FABRICS
     from simdp.errors import ScenarioError, unknown_name
     from simdp.studies.sweep import sweep
@@ -123,8 +137,16 @@ def _simulate(scenario: Scenario, fabric: str, silent: bool, part: Part) -> Stud
     if fabric not in FABRICS:
         raise ScenarioError([f"--fabric: {unknown_name('fabric', fabric, FABRICS)}"])
 
+    options = {"fabric": cast("Fabric", fabric), **_kept(part)}
+    if scenario.sweep:
+        from simdp.studies.points import Points
+
+        options["kept"] = kept = Points(points, go_on)
     with _progress_bar(scenario, silent) as progress:
-        return sweep(scenario, fabric=cast("Fabric", fabric), progress=progress, **_kept(part))
+        study = sweep(scenario, progress=progress, **options)
+    if go_on and not silent:
+        complain(f"{kept.num_found} of {len(study.points)} points were done already")
+    return study
 
 
 def _kept(part: Part) -> dict[str, Any]:

@@ -102,7 +102,7 @@ class Cluster(Spec):
     @field_validator("link", mode="wrap")
     @classmethod
     def _one_link_or_a_list(cls, value: Any, handler: Any, info: ValidationInfo) -> Any:
-        return None if value is None else one_or_list(AnyLink, value, info)
+        return one_or_list(AnyLink, value, info, optional=True)
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> Cluster:

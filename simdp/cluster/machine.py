@@ -16,7 +16,8 @@ from pydantic import BeforeValidator, Field, ValidationError, field_validator
 from simdp.errors import ScenarioError, unknown_name
 from simdp.files import Catalogue, read_yaml
 from simdp.percent import Percent
-from simdp.spec import Spec, problem, problems
+from simdp.phrases import problems
+from simdp.spec import Spec, problem
 
 MACHINES = Catalogue(Path(__file__).parent / "machines")
 

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationInfo
 
 
-def one_or_list(member: Any, value: Any, info: ValidationInfo) -> Any:
+def one_or_list(member: Any, value: Any, info: ValidationInfo, optional: bool = False) -> Any:
     """Validate by the form that was written, so that an error speaks of that form.
 
     Parameters
@@ -19,7 +19,11 @@ def one_or_list(member: Any, value: Any, info: ValidationInfo) -> Any:
         As it was written.
     info : ValidationInfo
         Whose context is handed on.
+    optional : bool
+        Whether None stays None.
     """
+    if value is None and optional:
+        return None
     return _adapter(member, isinstance(value, list)).validate_python(value, context=info.context)
 
 

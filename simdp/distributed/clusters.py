@@ -10,9 +10,9 @@ from pydantic import ValidationError
 from simdp.cluster import Cluster
 from simdp.collectives import Collectives
 from simdp.errors import ScenarioError
+from simdp.phrases import problems
 from simdp.scenario import Scenario
 from simdp.scenario.machines import read_cluster, with_machine
-from simdp.spec import problems
 
 DEFAULT = "dgx-a100"
 """The machine of programs that name none: nodes of 8 A100 behind NVSwitch."""

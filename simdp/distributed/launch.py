@@ -21,6 +21,7 @@ from simdp.cluster import Cluster
 from simdp.distributed.backends import BACKENDS, collectives_of
 from simdp.distributed.clusters import DEFAULT, Where, find
 from simdp.distributed.process import CURRENT, Process
+from simdp.distributed.shelter import Left, sheltered
 from simdp.engine.programs.baton import Ended
 from simdp.engine.programs.runtime import Runtime
 from simdp.errors import ProgramError, ScenarioError, SimdpError
@@ -226,7 +227,8 @@ def _run(name: str, where: Where, seed: int, body: Body, argv: list[str]) -> Pro
     before = os.environ, sys.argv, sys.modules["__main__"]
     folder = Path.cwd()
     try:
-        played = runtime.run(lambda rank: _live(ranks[rank], body))
+        with sheltered():
+            played = runtime.run(lambda rank: _live(ranks[rank], body))
     finally:
         os.chdir(folder)  # where a program went, nobody follows
         os.environ, sys.argv, sys.modules["__main__"] = before
@@ -244,6 +246,10 @@ def _live(me: Process, body: Body) -> Any:
         raise ProgramError(f"rank {me.rank}{_place(error.__traceback__)}: {error}") from None
     except SimdpError:
         raise
+    except Left as error:
+        if not error.status:
+            return None
+        raise ProgramError(f"rank {me.rank} left with {error.call}.") from None
     except SystemExit as error:
         if error.code in (None, 0):
             return None

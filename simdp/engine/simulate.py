@@ -45,6 +45,9 @@ Listen = Callable[[Iterator[Op]], Iterator[Op]]
 MAX_PROVED = 128
 """A proof takes memory that grows as the cube of the ranks; a plan does not change its nature."""
 
+MAX_PROVED_NBYTES = 2.0**26
+"""Of some plans the number of pieces grows with the bytes; of more than this they are the same."""
+
 
 def simulate(
     scenario: Scenario,
@@ -260,7 +263,7 @@ def prove_plans(scenario: Scenario) -> None:
     """
     small = scenario.cluster.world_size <= MAX_PROVED
     planner, workload = Planner(scenario.cluster), scenario.workload
-    nbytes = float(workload.model.num_parameters() * workload.itemsize)
+    nbytes = min(float(workload.model.num_parameters() * workload.itemsize), MAX_PROVED_NBYTES)
     for name, root in scenario.calls() if small else ():
         ledger.prove(planner.plan(getattr(scenario.collectives, name), nbytes, root))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from simdp.spec import Problem
+from simdp.phrases import Problem
 
 
 def follows(place: tuple[str, ...], doubts: list[tuple[str, ...]]) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import os
-from collections.abc import Mapping
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from pydantic import ValidationError
 
 from simdp.collectives import Collectives
 from simdp.errors import ScenarioError
+from simdp.phrases import problems
 from simdp.scenario.doubts import follows, sure, take_out
 from simdp.scenario.feasibility import (
     algorithm_problems,
@@ -29,9 +31,14 @@ from simdp.scenario.measured import built, contradictions, world_size
 from simdp.scenario.neighbours import neighbour_problems
 from simdp.scenario.overrides import Raw, as_written, grid, move_paths, sweep_problems
 from simdp.scenario.root import Scenario, build, validated
-from simdp.spec import problems
+from simdp.steps.program import ProcessGroups
 from simdp.workload import Workload
 from simdp.workload.checks import workload_problems
+
+Calls = tuple[list[str], list[ProcessGroups]]
+
+CALLED: deque[tuple[tuple[Any, ...], Calls]] = deque(maxlen=64)
+"""What the last jobs called, with all that it depends on."""
 
 
 def load_scenario(
@@ -118,11 +125,21 @@ def _with_measured(scenario: Scenario, written: Raw, base: Path) -> Scenario:
     if not lines:
         points = made[: len(measured.points)]
         samples = [p.workload.samples_per_step(p.cluster.world_size) for p in points]
-        lines = contradictions(measured, [json.dumps(p.resolved()) for p in points], samples)
+        lines = contradictions(measured, _alike(points, samples), samples)
     if lines:
         raise ScenarioError(lines)
     scenario._measured = made
     return scenario
+
+
+def _alike(points: Sequence[Scenario], samples: Sequence[float]) -> list[str]:
+    """What each point simulates, written out only where another one may simulate the same."""
+    sizes = [(point.cluster.world_size, of) for point, of in zip(points, samples, strict=True)]
+    count = Counter(sizes)
+    return [
+        json.dumps(point.resolved()) if count[size] > 1 else str(size)
+        for point, size in zip(points, sizes, strict=True)
+    ]
 
 
 # What cannot be right, all of it at once -------------------------------------------------------
@@ -171,13 +188,34 @@ def _look_at(raw: Raw, base: Path, largest: int) -> tuple[list[str], Scenario | 
 
 def _job_problems(scenario: Scenario, among_jobs: bool) -> list[str]:
     """Refuse algorithms that cannot serve a valid job."""
-    called = [name for name, _ in scenario.calls()]
+    called, groups = _called(scenario)
     loners = loner_problems(scenario.collectives, scenario.strategy) if among_jobs else []
     if loners:
         return loners
     cluster, collectives = scenario.cluster, scenario.collectives
     found = algorithm_problems(cluster, collectives, called, among_jobs)
-    return found + group_problems(cluster, collectives, scenario.program.groups)
+    return found + group_problems(cluster, collectives, groups)
+
+
+def _called(scenario: Scenario) -> Calls:
+    """Collectives that a job calls, and groups that have some of their own.
+
+    Points that were measured differ in little else than the size of a batch. Where every step is a
+    full one, that changes what is sent as little as the time does that it takes to compute.
+    """
+    cluster, workload = scenario.cluster, scenario.workload
+    batch = {"microbatch": None, "compute": None}
+    alike = None
+    if workload.dataset.kind == "none" and workload.microbatch is not None:
+        size = cluster.world_size, cluster.local_size, cluster.overheads
+        alike = size, scenario.strategy, workload.model_copy(update=batch)
+        for known, found in CALLED:
+            if known == alike:
+                return found
+    found = [name for name, _ in scenario.calls()], scenario.program.groups
+    if alike is not None:
+        CALLED.append((alike, found))
+    return found
 
 
 def _whole_job_problems(job: Scenario) -> list[str]:

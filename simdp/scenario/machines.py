@@ -14,7 +14,7 @@ from typing import Any
 
 from simdp.cluster.machine import MACHINES, read_machine
 from simdp.errors import ScenarioError, unknown_name
-from simdp.files import read_json, read_yaml
+from simdp.files import read_scenario
 
 Raw = dict[str, Any]
 
@@ -59,9 +59,7 @@ def read_cluster(path: Path, known: Sequence[str]) -> Raw:
                 f"cluster is taken, or one of {', '.join(MACHINES.names())}."
             ]
         )
-    raw: Any = read_json(path) if path.suffix == ".json" else read_yaml(path)
-    if path.suffix == ".json" and isinstance(raw, dict):
-        raw = raw.get("scenario")
+    raw = read_scenario(path)
     if not isinstance(raw, dict) or not isinstance(raw.get("cluster"), dict):
         raise ScenarioError([f"{path}: has no cluster; it must be a mapping with cluster: ..."])
     unknown = [f"{path}: {unknown_name('key', key, known)}" for key in raw if key not in known]

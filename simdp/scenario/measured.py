@@ -12,7 +12,7 @@ from pydantic import Field, PlainSerializer, PlainValidator, field_validator, mo
 
 from simdp.cluster.machine import Calibration
 from simdp.collectives import FAMILIES
-from simdp.errors import ScenarioError, UnitError, unknown_name
+from simdp.errors import ScenarioError, UnitError, shown, unknown_name
 from simdp.percent import Percent
 from simdp.scenario.machines import may_name, with_machine
 from simdp.scenario.overrides import Raw, override_all, set_key
@@ -97,7 +97,9 @@ def _times(value: Any) -> Times:
     if isinstance(value, tuple):
         return value
     if not isinstance(value, dict) or not value:
-        raise problem(f"{value!r} is not a mapping of sizes to times, such as {{1 MiB: 50 us}}.")
+        raise problem(
+            f"{shown(value)} is not a mapping of sizes to times, such as {{1 MiB: 50 us}}."
+        )
     found: dict[int, float] = {}
     for size, time in value.items():
         try:

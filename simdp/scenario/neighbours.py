@@ -6,7 +6,8 @@ from pydantic import Field, ValidationError
 
 from simdp.cluster import Cluster
 from simdp.collectives import Collectives
-from simdp.spec import Int, Spec, problems
+from simdp.phrases import problems
+from simdp.spec import Int, Spec
 from simdp.strategies import AnyStrategy
 from simdp.strategies.ddp import DDP
 from simdp.workload import Workload

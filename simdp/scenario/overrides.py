@@ -13,13 +13,16 @@ from typing import Any
 from simdp.cluster.device import DEVICES
 from simdp.cluster.link import LINKS
 from simdp.cluster.machine import is_file
-from simdp.errors import ScenarioError
-from simdp.files import read_json, read_yaml
+from simdp.errors import ScenarioError, shown
+from simdp.files import read_scenario
 from simdp.scenario.machines import NAMING, may_name, with_machine
 
 Raw = dict[str, Any]
 
 MAX_POINTS = 10_000
+
+MAX_DEPTH = 32
+"""Keys that lead to another one."""
 
 
 def as_written(file: Path, overrides: Mapping[str, Any] | None = None) -> Raw:
@@ -27,9 +30,7 @@ def as_written(file: Path, overrides: Mapping[str, Any] | None = None) -> Raw:
 
     Arguments and errors as for `simdp.load_scenario`.
     """
-    raw = read_json(file) if file.suffix == ".json" else read_yaml(file)
-    if file.suffix == ".json" and isinstance(raw, dict):
-        raw = raw.get("scenario")
+    raw = read_scenario(file)
     if not isinstance(raw, dict):
         raise ScenarioError([f"{file}: is not a scenario; it must be a mapping with cluster: ..."])
     try:
@@ -76,6 +77,10 @@ def set_key(raw: Raw, key: str, value: Any) -> None:
         If the key leads through a value that has nothing inside.
     """
     *parents, last = key.split(".")
+    if len(parents) > MAX_DEPTH:
+        raise ScenarioError(
+            [f"{key}: leads through {len(parents)} keys; there are {MAX_DEPTH} at most."]
+        )
     here: Any = raw
     for depth, part in enumerate(parents):
         here = _enter(here, part, ".".join(parents[: depth + 1]), key)
@@ -106,7 +111,7 @@ def _enter(here: Any, part: str, path: str, key: str) -> Any:
         known = catalogue is not None and inner in catalogue.names()
         inner = catalogue.figures(inner) if catalogue and known else {"kind": inner}
     elif not isinstance(inner, dict | list):
-        raise ScenarioError([f"{key}: {path} is {inner!r}, which has no keys inside."])
+        raise ScenarioError([f"{key}: {path} is {shown(inner)}, which has no keys inside."])
     here[place] = inner
     return inner
 
@@ -163,11 +168,15 @@ def sweep_problems(raw: Raw) -> list[str]:
     if not sweep:
         return []
     if not isinstance(sweep, dict):
-        return [f"sweep: {sweep!r} is not a mapping; write sweep: {{cluster.world_size: [1, 2]}}."]
+        return [
+            f"sweep: {shown(sweep)} is not a mapping; write sweep: {{cluster.world_size: [1, 2]}}."
+        ]
     found, points = [], 1
     for key, values in sweep.items():
         if not isinstance(values, list) or not values:
-            found.append(f"sweep.{key}: {values!r} is not a list of values; write for example [1].")
+            found.append(
+                f"sweep.{key}: {shown(values)} is not a list of values; write for example [1]."
+            )
         elif not isinstance(key, str) or key.split(".")[0] in ("sweep", "name"):
             found.append(f"sweep.{key}: cannot be swept; sweep a key of cluster, workload, ...")
         else:
@@ -186,8 +195,21 @@ def move_paths(value: Any, base: Path, folder: Path, key: str = "") -> Any:
         }
     if isinstance(value, list):
         return [move_paths(inner, base, folder, key) for inner in value]
-    if key == "machine" and isinstance(value, str) and is_file(value):
-        return os.path.relpath(base / value, folder)
-    if key in ("path", "weights") and isinstance(value, str):
-        return os.path.relpath(base / value, folder)
-    return value
+    return os.path.relpath(base / value, folder) if _names_file(key, value) else value
+
+
+def named_files(value: Any, base: Path, key: str = "") -> list[Path]:
+    """Every file that a scenario as plain data names; relative paths start from ``base``."""
+    if isinstance(value, dict):
+        inner = [(str(name).split(".")[-1], one) for name, one in value.items()]
+    elif isinstance(value, list):
+        inner = [(key, one) for one in value]
+    else:
+        return [base / value] if _names_file(key, value) else []
+    return [path for name, one in inner for path in named_files(one, base, name)]
+
+
+def _names_file(key: str, value: Any) -> bool:
+    if not isinstance(value, str):
+        return False
+    return key in ("path", "weights") or (key == "machine" and is_file(value))

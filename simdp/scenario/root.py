@@ -7,19 +7,27 @@ import re
 from collections import deque
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, PrivateAttr, ValidationError, ValidationInfo, field_validator
+from pydantic import (
+    Field,
+    PrivateAttr,
+    Strict,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
 from simdp.cluster import Cluster
 from simdp.collectives import Collectives
-from simdp.errors import ScenarioError
+from simdp.errors import ScenarioError, shown
+from simdp.phrases import problems
 from simdp.scenario.machines import may_name
 from simdp.scenario.measured import Measured
 from simdp.scenario.neighbours import Neighbour
 from simdp.scenario.overrides import Raw, grid, move_paths
 from simdp.scenario.wiring import wiring_of
-from simdp.spec import Bool, Int, Spec, problem, problems
+from simdp.spec import Bool, Spec, problem
 from simdp.steps.facts import Nominal
 from simdp.steps.program import Program
 from simdp.strategies import AnyStrategy, Strategy
@@ -72,7 +80,7 @@ class Scenario(Spec):
 
     # For editors: ASCII but what stands in names, and all beyond ASCII.
     name: str = Field("scenario", json_schema_extra={"pattern": NAME_PATTERN})
-    seed: Int = Field(0, ge=0, lt=2**63)
+    seed: Annotated[int, Strict()] = Field(0, ge=0, lt=2**63)
     cluster: Cluster
     workload: Workload
     strategy: AnyStrategy = Field("ddp", validate_default=True)
@@ -91,7 +99,9 @@ class Scenario(Spec):
     @classmethod
     def _names_a_folder(cls, value: str) -> str:
         if not re.fullmatch(r"\w[\w.+-]*", value):
-            raise problem(f"{value!r} cannot name a folder; use letters, digits, '_', '-' and '.'.")
+            raise problem(
+                f"{shown(value)} cannot name a folder; use letters, digits, '_', '-' and '.'."
+            )
         return value
 
     @field_validator("numerics", mode="before")

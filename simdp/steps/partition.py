@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -72,11 +74,7 @@ class Partition:
     def pieces(self) -> list[Pieces]:
         """What is kept at each place."""
         if self.owners is not None:
-            owners = self.owners
-            return [
-                {name: slice(0, self.sizes[name]) for name in self.sizes if owners[name] == place}
-                for place in range(self.num_places)
-            ]
+            return [{name: slice(0, size) for name, size in mine.items()} for mine in self.owned]
         found: list[Pieces] = [{} for _ in range(self.num_places)]
         for unit in range(len(self.units)):
             for place, of_unit in enumerate(self.cut(unit)):
@@ -100,10 +98,46 @@ class Partition:
 
     @cached_property
     def owned(self) -> list[dict[str, int]]:
-        """Elements of each parameter at each place, padding left out."""
-        return [
-            {name: place.stop - place.start for name, place in mine.items()} for mine in self.pieces
-        ]
+        """Elements of each parameter at each place, padding left out.
+
+        Neighbours that have the same share one mapping, so that who counts something for each of
+        16,384 places may count it once for all that do.
+        """
+        if self.owners is not None:
+            found: list[dict[str, int]] = [{} for _ in range(self.num_places)]
+            for name, size in self.sizes.items():
+                found[self.owners[name]][name] = size
+            return found
+        edges = {0, self.num_places}
+        begins: list[list[int]] = []
+        for unit, names in enumerate(self.units):
+            length, begin = max(self.piece_elements(unit), 1), 0
+            begins.append([0])
+            for name in names:
+                end = begin + self.sizes[name]
+                for place in (begin // length, -(-end // length) - 1):
+                    edges |= {place, place + 1}
+                begin = end
+                begins[-1].append(begin)
+        kept: list[dict[str, int]] = []
+        bounds = sorted(edge for edge in edges if 0 <= edge <= self.num_places)
+        for first, stop in pairwise(bounds):
+            kept += [self._at(first, begins)] * (stop - first)
+        return kept
+
+    def _at(self, place: int, begins: Sequence[Sequence[int]]) -> dict[str, int]:
+        """Elements of each parameter at a place; ``begins`` of all tensors in their units."""
+        found: dict[str, int] = {}
+        for unit, starts in enumerate(begins):
+            length = self.piece_elements(unit)
+            low, high = place * length, (place + 1) * length
+            for i in range(max(bisect_right(starts, low) - 1, 0), len(starts) - 1):
+                if starts[i] >= high:
+                    break
+                size = min(starts[i + 1], high) - max(starts[i], low)
+                if size > 0:
+                    found[self.units[unit][i]] = size
+        return found
 
     def by_rank(self, of_places: Sequence[float]) -> Floats:
         """Give every rank what belongs to its place, shape `(world_size,)`."""

@@ -14,6 +14,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from simdp.errors import shown
 from simdp.spec import Bool, Bytes, problem
 from simdp.steps.bucket import Bucket
 from simdp.steps.buckets import assign, limits, rules
@@ -41,7 +42,9 @@ def _a_version(value: object) -> object:
     if isinstance(value, str) and re.fullmatch(VERSION, value):
         return value
     # Without quotes, YAML reads 1.10 as the number 1.1.
-    raise problem(f'{value!r} is not a version of torch; write for example "1.4", with quotes.')
+    raise problem(
+        f'{shown(value)} is not a version of torch; write for example "1.4", with quotes.'
+    )
 
 
 AnyVersion = Annotated[

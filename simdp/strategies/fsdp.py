@@ -9,6 +9,7 @@ import numpy as np
 from pydantic import BeforeValidator
 
 from simdp.arrays import Ints
+from simdp.errors import shown
 from simdp.spec import Bool, problem
 from simdp.steps.bucket import Group
 from simdp.steps.facts import Facts, Ops, Step
@@ -27,13 +28,15 @@ SHOWN = 8
 def _true_false_or_except_root(value: object) -> object:
     if isinstance(value, bool) or value == "except_root":
         return value
-    raise problem(f"{value!r} is not allowed; known: true, false or except_root.")
+    raise problem(f"{shown(value)} is not allowed; known: true, false or except_root.")
 
 
 def _word_or_names(value: object) -> object:
     if value in ("blocks", "whole") or isinstance(value, list | tuple):
         return value
-    raise problem(f"{value!r} is not allowed; write blocks, whole or a list of modules' names.")
+    raise problem(
+        f"{shown(value)} is not allowed; write blocks, whole or a list of modules' names."
+    )
 
 
 Reshard = Annotated[bool | Literal["except_root"], BeforeValidator(_true_false_or_except_root)]

@@ -117,8 +117,8 @@ class Zero1(Strategy):
     def _broadcast(self, facts: Facts, partition: Partition, tags: Tags) -> Ops:
         """Start every owner's broadcasts, one rank after the other; then wait for all."""
         sent: list[int] = []
-        for root, owned in enumerate(partition.pieces):
-            names = [name for name in partition.sizes if name in owned]
+        for root, owned in enumerate(partition.owned):
+            names = [name for name in partition.sizes if name in owned] if owned else []
             each = [names] if self.parameters_as_bucket_view else [[name] for name in names]
             for number, together in enumerate(each):
                 if together:

@@ -11,9 +11,9 @@ from pydantic import TypeAdapter, ValidationError
 from simdp.cluster import Cluster
 from simdp.collectives.costs import AnyCost, Cost
 from simdp.errors import ScenarioError
+from simdp.phrases import problems
 from simdp.scenario import Scenario
 from simdp.scenario.machines import read_cluster, with_machine
-from simdp.spec import problems
 
 
 def load_clusters(path: Path, world_sizes: Sequence[int] = ()) -> tuple[str, list[Cluster]]:

@@ -16,6 +16,7 @@ from simdp.collectives.base import Algorithm
 from simdp.collectives.costs import Cost
 from simdp.engine.collective import Bench
 from simdp.errors import ScenarioError, unknown_name
+from simdp.phrases import problems
 from simdp.results.bandwidth import ITEMSIZE, ROOTED
 from simdp.results.collective import (
     Bottleneck,
@@ -26,7 +27,7 @@ from simdp.results.collective import (
 from simdp.results.nccl_tests import NcclLog
 from simdp.scenario.placement import split_ranks
 from simdp.scenario.wiring import wiring_of
-from simdp.spec import Spec, problems
+from simdp.spec import Spec
 
 NOT_OURS = {
     "alltoall": "all_to_all",

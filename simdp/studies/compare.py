@@ -22,12 +22,12 @@ from simdp.arrays import Array
 from simdp.cluster import Cluster
 from simdp.engine.simulate import simulate
 from simdp.errors import ScenarioError
+from simdp.phrases import problems
 from simdp.results.comparison import PLAIN_KEYS, ComparedPoint, Comparison
 from simdp.results.metrics import num_warm_up
 from simdp.scenario import Scenario, checked
 from simdp.scenario.measured import world_size
 from simdp.scenario.overrides import Raw, as_written, grid, sweep_problems
-from simdp.spec import problems
 from simdp.strategies import AnyStrategy
 from simdp.strategies.local_sgd import LocalSGD
 from simdp.studies.comparable import STRATEGY, kind_of, make_comparable

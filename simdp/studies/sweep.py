@@ -12,8 +12,12 @@ from simdp.engine.simulate import simulate
 from simdp.results.metrics import scaling_efficiency
 from simdp.results.result import Result, Study
 from simdp.scenario import Scenario
+from simdp.studies.points import Points
 
 Progress = Callable[[int, int], None]
+
+Job = tuple[Scenario, bool, Fabric, Points | None]
+"""A point, whether its trace is kept, the clock that was asked for, and where it is kept."""
 
 
 def sweep(
@@ -22,6 +26,7 @@ def sweep(
     processes: int = 1,
     fabric: Fabric = "auto",
     progress: Progress | None = None,
+    kept: Points | None = None,
     **part: Any,
 ) -> Study:
     """Simulate every point of a scenario's sweep; one point if it has none.
@@ -34,6 +39,8 @@ def sweep(
         How many processes share the points; the results are the same for any number.
     progress : callable, optional
         Called with the number of a point, from 0, and of its finished steps; in one process only.
+    kept : Points, optional
+        Where each point of a sweep is written when it is done, and taken from if it is there.
     fabric, **part
         As for `simulate`; of a part ``stop_after``, ``resume`` and ``keep_state``, not for a sweep.
 
@@ -55,32 +62,46 @@ def sweep(
         raise ValueError(f"processes must be >= 1, got {processes}")
     points = scenario.points()
     last = len(points) - 1
-    jobs = [(point, number == last, fabric) for number, (_, point) in enumerate(points)]
+    jobs = [(point, number == last, fabric, kept) for number, (_, point) in enumerate(points)]
     if len(points) == 1 and not scenario.sweep:
         step = (lambda done: progress(0, done)) if progress else None
         results = [simulate(points[0][1], fabric=fabric, progress=step, keep_trace=True, **part)]
-    elif processes == 1:
-        results = [_play(*job, number, progress) for number, job in enumerate(jobs)]
     else:
-        import multiprocessing
-        from concurrent.futures import ProcessPoolExecutor
-
-        context = multiprocessing.get_context("spawn")  # each process counts its BLAS threads anew
-        share = max(1, threads.available() // processes)
-        with ProcessPoolExecutor(
-            processes, mp_context=context, initializer=threads.limit, initargs=(share,)
-        ) as pool:
-            results = list(pool.map(_play, *zip(*jobs, strict=True)))
+        results = _each(jobs, processes, progress)
     for result, (chosen, _) in zip(results, points, strict=True):
         result.set = chosen
     _compare(scenario, results)
     return Study(simdp.__version__, scenario.resolved(), results)
 
 
+def _each(jobs: list[Job], processes: int, progress: Progress | None) -> list[Result]:
+    """Take every point that is there, and play the others."""
+    if processes == 1:
+        return [_taken(*job) or _play(*job, number, progress) for number, job in enumerate(jobs)]
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+
+    context = multiprocessing.get_context("spawn")  # each process counts its BLAS threads anew
+    share = max(1, threads.available() // processes)
+    there = [_taken(*job) for job in jobs]
+    waiting = [job for job, found in zip(jobs, there, strict=True) if found is None]
+    with ProcessPoolExecutor(
+        processes, mp_context=context, initializer=threads.limit, initargs=(share,)
+    ) as pool:
+        played = pool.map(_play, *zip(*waiting, strict=True)) if waiting else iter(())
+        return [next(played) if found is None else found for found in there]
+
+
+def _taken(point: Scenario, keep_trace: bool, fabric: Fabric, kept: Points | None) -> Result | None:
+    """A point that is done already."""
+    return kept.load(point, fabric, keep_trace) if kept is not None else None
+
+
 def _play(
     point: Scenario,
     keep_trace: bool,
     fabric: Fabric,
+    kept: Points | None,
     number: int = 0,
     progress: Progress | None = None,
 ) -> Result:
@@ -89,6 +110,8 @@ def _play(
     result.replicas = None
     if not keep_trace:
         result.trace = None
+    if kept is not None:
+        kept.save(point, result, fabric)  # here, so that a process that is stopped loses none
     return result
 
 

@@ -9,9 +9,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from simdp.errors import ScenarioError
+from simdp.phrases import problems
 from simdp.scenario import Scenario
 from simdp.scenario.overrides import set_key
-from simdp.spec import Spec, problems
+from simdp.spec import Spec
 
 
 def with_values(

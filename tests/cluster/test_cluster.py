@@ -11,7 +11,7 @@ from networks import EXAMPLES, TOPO, example
 from pydantic import ValidationError
 
 from simdp.cluster import Cluster
-from simdp.spec import problems
+from simdp.phrases import problems
 
 INSIDE = {"alpha": "1 us", "bandwidth": "100 GB/s"}
 BETWEEN = {"alpha": "10 us", "bandwidth": "10 GB/s"}
@@ -662,3 +662,12 @@ def test_16384_ranks_need_arrays_of_that_length_only(between):
     alpha, bandwidth = where.link_figures(links)
     assert alpha.shape == bandwidth.shape == links.shape
     assert (alpha[links >= 0] > 0).all()
+
+
+def test_nothing_is_no_device_topology_or_card():
+    whole = {"world_size": 4, "devices_per_node": 2, "device": "t4-16gb", "link": "pcie3-x16"}
+    inter = {"topology": "switch", "link": "ib-hdr"}
+    Cluster.model_validate({**whole, "inter_node": inter})
+    for wrong in ({"device": None}, {"topology": None}, {"inter_node": {**inter, "link": None}}):
+        with pytest.raises(ValidationError):
+            Cluster.model_validate({**whole, "inter_node": inter, **wrong})

@@ -13,8 +13,8 @@ from simdp.cluster import Cluster
 from simdp.cluster.stragglers import STRAGGLERS, AnyStraggler
 from simdp.cluster.stragglers.pause import Pause
 from simdp.engine.slowdown import Slowdown
+from simdp.phrases import problems
 from simdp.rng import stream
-from simdp.spec import problems
 
 EXAMPLES = {
     "jitter": {"sigma": 0.3},

@@ -20,8 +20,8 @@ from simdp.collectives.levels import aligned_chunks
 from simdp.collectives.plans.ledger import prove
 from simdp.collectives.torus2d import Torus2dAllReduce, most_square
 from simdp.engine import payload
+from simdp.phrases import problems
 from simdp.scenario.placement import layout
-from simdp.spec import problems
 
 INSIDE, ACROSS = (5e-6, 1 / 25e9), (20e-6, 1 / 5e9)
 BY_LEVELS = [

@@ -13,8 +13,8 @@ from simdp.engine.clocks.job import Job
 from simdp.engine.network import Network
 from simdp.engine.ops import Launch, Wait
 from simdp.engine.slowdown import Slowdown
+from simdp.phrases import problems
 from simdp.results.trace import TraceBuilder
-from simdp.spec import problems
 
 NBYTES = 1e6
 

@@ -16,7 +16,7 @@ from simdp.collectives.base import expand
 from simdp.collectives.plans.ledger import prove
 from simdp.collectives.ring import pipeline_chunks
 from simdp.errors import PlanError
-from simdp.spec import problems
+from simdp.phrases import problems
 
 every_world = for_each("n", range(1, 18))
 

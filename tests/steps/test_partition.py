@@ -52,6 +52,8 @@ def test_pieces_of_a_unit_are_equal_and_hold_every_element_once(sizes, num_place
     parameters, numbers = tensors([(size,) for size in flat]), iter(range(len(flat)))
     units = [[str(next(numbers)) for _ in unit] for unit in sizes]
     partition = Partition(parameters, units, np.arange(num_places)[None, :], PIECES)
+    owned = [{name: p.stop - p.start for name, p in mine.items()} for mine in partition.pieces]
+    assert [list(mine.items()) for mine in partition.owned] == [list(m.items()) for m in owned]
     seen = {parameter.name: np.zeros(parameter.num_elements, int) for parameter in parameters}
     for unit in range(len(units)):
         length = partition.piece_elements(unit)

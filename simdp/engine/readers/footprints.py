@@ -140,12 +140,12 @@ class InPieces(Footprint):
         self, count: Callable[[dict[str, int]], float], all_of_it: bool = False
     ) -> Floats:
         """Count for what each place learns, or keeps."""
-        return self._dealt.by_rank(
-            [
-                count({name: n for name, n in mine.items() if all_of_it or name in self._learned})
-                for mine in self._dealt.owned
-            ]
-        )
+        counted: dict[int, float] = {}  # many places share one mapping
+        for mine in self._dealt.owned:
+            if id(mine) not in counted:
+                learned = {n: size for n, size in mine.items() if all_of_it or n in self._learned}
+                counted[id(mine)] = count(learned)
+        return self._dealt.by_rank([counted[id(mine)] for mine in self._dealt.owned])
 
     def _of_pieces(self, itemsize: int) -> float:
         dealt = self._dealt

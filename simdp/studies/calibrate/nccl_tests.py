@@ -15,8 +15,8 @@ from simdp.arrays import Floats
 from simdp.collectives.costs.nccl import NcclCost
 from simdp.errors import ScenarioError
 from simdp.files import format_yaml
+from simdp.phrases import problems
 from simdp.results.calibration import CalibrationStudy, FittedConstant, FittedPoint, NextPoint
-from simdp.spec import problems
 from simdp.studies.calibrate.candidates import Candidates, Point
 from simdp.studies.calibrate.constants import nccl_constants, restraints, typical_values
 from simdp.studies.calibrate.fit import Constant, Fit, fit

@@ -11,7 +11,7 @@ import numpy as np
 
 from simdp.arrays import Array, Ints
 from simdp.errors import ScenarioError
-from simdp.files import npz_checksums, read_npz
+from simdp.files import fingerprint, read_npz
 from simdp.workload.datasets.base import Dataset
 from simdp.workload.datasets.padding import reach
 from simdp.workload.layers.base import Shape
@@ -68,7 +68,7 @@ class Npz(Dataset):
     def _read(self, base: Path, inputs: Sequence[str] = ("x",)) -> dict[str, Array]:
         """The arrays of a model's inputs and y: floats as they are stored, the others as int64."""
         path = base / self.path
-        found = _stored(path, npz_checksums(path))
+        found = _stored(path, fingerprint(path))
         wanted = [*inputs, "y"]
         missing = [name for name in wanted if name not in found]
         if missing:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import core_schema
 
+from simdp.errors import shown
 from simdp.spec import problem
 
 Pair = tuple[int, int]
@@ -42,7 +43,7 @@ class _PairOf:
         if len(pair) != 2 or any(type(n) is not int or n < self.minimum for n in pair):
             words = "".join(f", nor {word!r}" for word in self.words)
             raise problem(
-                f"{value!r} is neither a whole number >= {self.minimum} nor a pair of them, "
+                f"{shown(value)} is neither a whole number >= {self.minimum} nor a pair of them, "
                 f"such as [{self.minimum + 1}, {self.minimum + 2}]{words}."
             )
         return pair

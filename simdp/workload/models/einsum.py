@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, field_validator, model_validator
 
-from simdp.errors import unknown_name
+from simdp.errors import shown, unknown_name
 from simdp.spec import problem
 from simdp.workload.graph import Graph, GraphBuilder
 from simdp.workload.layers.base import Shape
@@ -51,7 +51,7 @@ class EinsumModel(Model):
         try:
             split_equation(value)
         except ValueError as error:
-            raise problem(f"{value!r} cannot be trained on: {error}.") from None
+            raise problem(f"{shown(value)} cannot be trained on: {error}.") from None
         return value
 
     @model_validator(mode="after")

@@ -13,7 +13,8 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_core import InitErrorDetails
 
 from simdp.arrays import Array
-from simdp.spec import Bool, Float, Spec, problem, problems
+from simdp.phrases import problems
+from simdp.spec import Bool, Float, Spec, problem
 from simdp.workload.optimizers.groups import ParamGroup, read_groups
 
 State = dict[str, Array]

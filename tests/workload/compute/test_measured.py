@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from simdp.spec import problems
+from simdp.phrases import problems
 from simdp.workload.compute.measured import FromMeasurements, time_at
 
 

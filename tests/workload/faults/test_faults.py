@@ -5,7 +5,7 @@ import math
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from simdp.spec import problems
+from simdp.phrases import problems
 from simdp.workload.faults import FAULTS, AnyFault
 
 every_fault = pytest.mark.parametrize("kind", FAULTS)

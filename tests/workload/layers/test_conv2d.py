@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from layer_checks import differences, fits, kept_nbytes, other_memory
 from pydantic import ValidationError
 
-from simdp.spec import problems
+from simdp.phrases import problems
 from simdp.workload.layers.arrays import convolution
 from simdp.workload.layers.base import Kernel, Pass, ShapeError
 from simdp.workload.layers.conv2d import Conv2d

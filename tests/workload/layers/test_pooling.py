@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from layer_checks import fits, kept_nbytes
 from pydantic import ValidationError
 
-from simdp.spec import problems
+from simdp.phrases import problems
 from simdp.workload.layers import max_pool2d
 from simdp.workload.layers.adaptive_avg_pool2d import AdaptiveAvgPool2d
 from simdp.workload.layers.avg_pool2d import AvgPool2d

@@ -9,7 +9,7 @@ import pytest
 from layer_checks import finished
 from pydantic import TypeAdapter, ValidationError
 
-from simdp.spec import problems
+from simdp.phrases import problems
 from simdp.workload.execution import Executor, call_dtypes
 from simdp.workload.flops import forward_flops
 from simdp.workload.layers.base import Pass

@@ -3,7 +3,7 @@
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from simdp.spec import problems
+from simdp.phrases import problems
 from simdp.workload.layers.activations import ACTIVATIONS
 from simdp.workload.models import AnyModel
 

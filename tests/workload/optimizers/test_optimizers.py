@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from simdp.spec import problems
+from simdp.phrases import problems
 from simdp.workload.optimizers import OPTIMIZERS, AnyOptimizer, base
 from simdp.workload.optimizers.nadam import mu_product
 from simdp.workload.optimizers.radam import rectification

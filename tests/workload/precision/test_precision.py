@@ -4,7 +4,7 @@ import pytest
 from alike import for_each
 from pydantic import TypeAdapter, ValidationError
 
-from simdp.spec import problems
+from simdp.phrases import problems
 from simdp.workload.precision import PRECISIONS, AnyPrecision
 from simdp.workload.precision.scaler import ScalerSettings
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from simdp.spec import problems
+from simdp.phrases import problems
 from simdp.workload.schedules import SCHEDULES, AnySchedule
 from simdp.workload.schedules.one_cycle_lr import OneCycleLR
 from simdp.workload.schedules.sequential_lr import SequentialLR

@@ -1,0 +1,38 @@
+"""The only door to disk: YAML, npz, CSV, JSON and XML in; whole files or nothing out.
+
+Every reader bounds what it takes in before it takes it: bytes of a text, values and depth of a
+document, what an archive unpacks to. What is beyond that, or damaged, is a `ScenarioError` that
+names the file.
+"""
+
+from simdp.files.archives import fingerprint, put_npz, read_npz
+from simdp.files.documents import (
+    Catalogue,
+    format_yaml,
+    parse_yaml,
+    read_csv,
+    read_json,
+    read_scenario,
+    read_yaml,
+)
+from simdp.files.elements import XmlElement, parse_xml
+from simdp.files.text import read_text
+from simdp.files.whole import whole_files, write_whole
+
+__all__ = [
+    "Catalogue",
+    "XmlElement",
+    "fingerprint",
+    "format_yaml",
+    "parse_xml",
+    "parse_yaml",
+    "put_npz",
+    "read_csv",
+    "read_json",
+    "read_npz",
+    "read_scenario",
+    "read_text",
+    "read_yaml",
+    "whole_files",
+    "write_whole",
+]

@@ -1,0 +1,280 @@
+"""Documents: YAML and JSON as plain data, CSV as rows; and catalogues, folders of YAML."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+from simdp.errors import ScenarioError
+from simdp.files.text import read_text
+from simdp.tables import Row, parse_csv
+
+MAX_YAML_BYTES = 2**18
+"""Ten times the longest scenario that we have; more takes long to read."""
+
+MAX_VALUES = 200_000
+"""Values of a document after its aliases are expanded; more is an alias bomb."""
+
+MAX_DEPTH = 64
+"""How deeply values may be nested; what works on them goes down as deep."""
+
+MAX_DIGITS = 1_000
+"""Characters of a number: what comes of it can still be written."""
+
+_UNSUITED_TAG = (ValueError, LookupError, AttributeError, TypeError)
+"""What PyYAML lets through when a tag stands on a value that it does not suit, as ``!!int ""``."""
+
+
+def read_yaml(path: Path) -> Any:
+    """Read one YAML document safely.
+
+    Plain data; ``1e-4`` is a number; a doubled key, an alias bomb, a second document are errors.
+
+    Raises
+    ------
+    ScenarioError
+        With the file, the line and the reason.
+    """
+    return parse_yaml(read_text(path, limit=MAX_YAML_BYTES), str(path))
+
+
+def parse_yaml(text: str, where: str) -> Any:
+    """Read one YAML document from a text, as `read_yaml` does; ``where`` leads its errors."""
+    return copy.deepcopy(_parsed(text, where))
+
+
+@lru_cache(maxsize=256)  # parsing takes longer than a short run
+def _parsed(text: str, where: str) -> Any:
+    import yaml
+
+    try:
+        loader = _loader()(text)
+        try:
+            node = loader.get_single_node()
+            if node is None:
+                return None
+            _refuse_bomb(node, where)
+            return loader.construct_document(node)
+        finally:
+            loader.dispose()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = f":{mark.line + 1}" if mark else ""
+        raise ScenarioError([f"{where}{line}: is not valid YAML: {error.problem}."]) from None
+    except RecursionError:
+        raise ScenarioError([f"{where}: {_TOO_DEEP}"]) from None
+    except (yaml.YAMLError, *_UNSUITED_TAG) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ScenarioError([f"{where}: is not valid YAML: {reason}."]) from None
+
+
+def format_yaml(value: Any) -> str:
+    """Write plain data as YAML, in the order in which it is; `parse_yaml` reads it again."""
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
+
+    return str(
+        yaml.dump(
+            value,
+            Dumper=Dumper,
+            sort_keys=False,
+            allow_unicode=True,
+            width=100,
+            default_flow_style=None,
+        )
+    )
+
+
+@cache
+def _loader() -> Any:
+    """YAML's safe loader, with 1.2's floats, and without doubled keys and endless numbers."""
+    import re
+
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            seen = set()
+            for key_node, _ in node.value:
+                if key_node.tag == "tag:yaml.org,2002:merge":
+                    continue
+                key = self.construct_object(key_node, deep=True)
+                if not isinstance(key, str | int | float | bool):
+                    raise yaml.constructor.ConstructorError(
+                        None, None, "a key must be a word", key_node.start_mark
+                    )
+                if key in seen:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"the key {key!r} is given twice", key_node.start_mark
+                    )
+                seen.add(key)
+            return super().construct_mapping(node, deep)
+
+        def construct_scalar(self, node: Any) -> Any:
+            if node.tag in _NUMBERS and len(node.value) > MAX_DIGITS:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"a number has more than {MAX_DIGITS} digits", node.start_mark
+                )
+            return super().construct_scalar(node)
+
+    Loader.add_implicit_resolver(
+        "tag:yaml.org,2002:float",
+        re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
+        list("-+0123456789."),
+    )
+    return Loader
+
+
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+
+_TOO_DEEP = f"its values are nested more than {MAX_DEPTH} deep; write it flatter."
+
+
+def _refuse_bomb(root: Any, where: str) -> None:
+    """Refuse an alias bomb, a loop, or a well; every node is counted once, so this stays cheap."""
+    counts: dict[int, tuple[int, int]] = {}
+    open_nodes: set[int] = set()
+    stack = [(root, False)]
+    while stack:
+        node, children_done = stack.pop()
+        key = id(node)
+        if not children_done and key in counts:
+            continue
+        value = node.value if isinstance(node.value, list) else []
+        children = [c for item in value for c in (item if isinstance(item, tuple) else (item,))]
+        if not children_done:
+            if key in open_nodes:
+                raise ScenarioError([f"{where}: an alias contains itself."])
+            open_nodes.add(key)
+            stack.append((node, True))
+            for child in children:
+                if id(child) in open_nodes:
+                    raise ScenarioError([f"{where}: an alias contains itself."])
+                stack.append((child, False))
+        else:
+            open_nodes.discard(key)
+            below = [counts[id(child)] for child in children]
+            depth = 1 + max((deep for _, deep in below), default=0)
+            counts[key] = 1 + sum(count for count, _ in below), depth
+    count, depth = counts[id(root)]
+    if count > MAX_VALUES:
+        raise ScenarioError([f"{where}: its aliases expand to {_TOO_MANY}"])
+    if depth > MAX_DEPTH:
+        raise ScenarioError([f"{where}: {_TOO_DEEP}"])
+
+
+_TOO_MANY = f"more than {MAX_VALUES} values; write them out."
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file.
+
+    Raises
+    ------
+    ScenarioError
+        With the file, the line and the reason.
+    """
+    text = read_text(path, "a result is JSON")
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ScenarioError([f"{path}:{error.lineno}: is not valid JSON: {error.msg}."]) from None
+    except RecursionError:
+        raise ScenarioError([f"{path}: is not valid JSON: it is nested too deeply."]) from None
+    except ValueError:  # of Python's integers, which no JSON forbids
+        raise ScenarioError([f"{path}: has a number of thousands of digits; shorten it."]) from None
+
+
+def read_scenario(path: Path) -> Any:
+    """Read a scenario as plain data from YAML, or from a saved ``result.json``; None: it has none.
+
+    Raises
+    ------
+    ScenarioError
+        As `read_yaml` and `read_json`.
+    """
+    if path.suffix != ".json":
+        return read_yaml(path)
+    content = read_json(path)
+    if not isinstance(content, dict):
+        return content
+    found = content.get("scenario")
+    _refuse_too_much(found, str(path))
+    return found
+
+
+def _refuse_too_much(value: Any, where: str) -> None:
+    """Refuse plain data of too many values, or nested too deeply, or with endless numbers."""
+    level, count = [value], 0
+    for _ in range(MAX_DEPTH):
+        count += len(level)
+        if count > MAX_VALUES:
+            raise ScenarioError([f"{where}: its scenario has more than {MAX_VALUES} values."])
+        if any(isinstance(one, int) and abs(one) >= 10**MAX_DIGITS for one in level):
+            raise ScenarioError([f"{where}: has a number of thousands of digits; shorten it."])
+        level = [
+            inner
+            for one in level
+            if isinstance(one, dict | list)
+            for inner in (one.values() if isinstance(one, dict) else one)
+        ]
+    if level:
+        raise ScenarioError([f"{where}: {_TOO_DEEP}"])
+
+
+def read_csv(path: Path, required: Sequence[str], optional: Sequence[str] = ()) -> list[Row]:
+    """Read a table of names and numbers from a CSV file, as `parse_csv` does.
+
+    Raises
+    ------
+    ScenarioError
+        With the file, the line and the reason.
+    """
+    return parse_csv(read_text(path, "a table is CSV"), str(path), required, optional)
+
+
+class Catalogue(Mapping[str, Mapping[str, Any]]):
+    """A folder of YAML files, one per real part; as a mapping, its parts' figures by name.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the files lie; a file's stem is the part's name.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __getitem__(self, name: str) -> Mapping[str, Any]:
+        if name not in self._names:  # a mapping that raises anything else knows no `in`
+            raise KeyError(name)
+        return self.figures(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    @cached_property
+    def _names(self) -> tuple[str, ...]:
+        return tuple(sorted(path.stem for path in self.folder.glob("*.yaml")))
+
+    def names(self) -> list[str]:
+        """Every part's name, sorted."""
+        return list(self._names)
+
+    def read(self, name: str) -> Mapping[str, Any]:
+        """Read the entry of one part."""
+        return dict(read_yaml(self.folder / f"{name}.yaml"))
+
+    def figures(self, name: str) -> dict[str, Any]:
+        """Read the entry of one part, without where its figures come from."""
+        return {key: value for key, value in self.read(name).items() if key != "source"}
