@@ -21,7 +21,13 @@ Overrides = Annotated[
 
 
 def complain(line: str) -> None:
-    """Print a line on standard error."""
+    """Print a line on standard error, broken between words where somebody reads it there."""
+    if sys.stderr.isatty():
+        from shutil import get_terminal_size
+        from textwrap import fill
+
+        width = get_terminal_size().columns
+        line = fill(line, width, break_long_words=False, break_on_hyphens=False)
     print(line, file=sys.stderr)
 
 

@@ -9,11 +9,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, PrivateAttr, ValidationError, ValidationInfo, field_validator
+from pydantic import (
+    Field,
+    PrivateAttr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from simdp.cluster import Cluster
 from simdp.collectives import Collectives
 from simdp.errors import ScenarioError
+from simdp.scenario.defaults import filled, without_data
 from simdp.scenario.machines import may_name
 from simdp.scenario.measured import Measured
 from simdp.scenario.neighbours import Neighbour
@@ -77,6 +85,11 @@ class Scenario(Spec):
     _base: Path = PrivateAttr(default=Path())
     _written: Raw = PrivateAttr(default={})
     _measured: list[Scenario] = PrivateAttr(default=[])
+
+    @model_validator(mode="before")
+    @classmethod
+    def _times_need_no_data(cls, data: Any) -> Any:
+        return without_data(data)
 
     @field_validator("name")
     @classmethod
@@ -242,7 +255,7 @@ def validated(raw: Raw, base: Path) -> Scenario:
         collectives = scenario.collectives
     scenario = scenario.model_copy(update={"workload": workload, "collectives": collectives})
     scenario._base = base
-    return scenario
+    return filled(scenario, raw, base)
 
 
 def _nulls(spec: Spec) -> Raw:

@@ -12,6 +12,7 @@ from simdp.engine.simulate import simulate
 from simdp.results.metrics import scaling_efficiency
 from simdp.results.result import Result, Study
 from simdp.scenario import Scenario
+from simdp.studies.answers import complete
 
 Progress = Callable[[int, int], None]
 
@@ -41,6 +42,7 @@ def sweep(
     -------
     Study
         The points in the order of the grid; of a sweep without weights, and traces but the last.
+        A single run also has the metrics of `simdp.studies.answers`.
 
     Raises
     ------
@@ -58,7 +60,9 @@ def sweep(
     jobs = [(point, number == last, fabric) for number, (_, point) in enumerate(points)]
     if len(points) == 1 and not scenario.sweep:
         step = (lambda done: progress(0, done)) if progress else None
-        results = [simulate(points[0][1], fabric=fabric, progress=step, keep_trace=True, **part)]
+        results = [simulate(scenario, fabric=fabric, progress=step, keep_trace=True, **part)]
+        if not part:
+            complete(scenario, results[0])
     elif processes == 1:
         results = [_play(*job, number, progress) for number, job in enumerate(jobs)]
     else:
@@ -73,6 +77,8 @@ def sweep(
             results = list(pool.map(_play, *zip(*jobs, strict=True)))
     for result, (chosen, _) in zip(results, points, strict=True):
         result.set = chosen
+        if _is_calibrated(scenario):
+            result.remarks["calibration"] = "by what the scenario itself says was measured"
     _compare(scenario, results)
     return Study(simdp.__version__, scenario.resolved(), results)
 
@@ -90,6 +96,12 @@ def _play(
     if not keep_trace:
         result.trace = None
     return result
+
+
+def _is_calibrated(scenario: Scenario) -> bool:
+    """Whether the scenario's own measurements stand behind its constants."""
+    there = scenario.measured.points if scenario.measured else []
+    return any(point.role == "calibration" for point in there)
 
 
 def _compare(scenario: Scenario, results: list[Result]) -> None:
