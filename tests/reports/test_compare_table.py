@@ -21,9 +21,9 @@ def row(found, label):
 
 def test_the_columns_are_what_tells_strategies_apart():
     lines = printed(comparison())
-    assert lines[0] == "box: strategy compared"
+    assert lines[0] == "box: strategy compared, times in ms"
     assert lines[1].split("  ")[0].strip() == "strategy"
-    for head in ("ranks", "step (ms)", "samples/s", "exposed (ms)", "peak memory", "fits", "sent"):
+    for head in ("ranks", "step", "samples/s", "speed-up", "exposed", "memory", "fits", "sent"):
         assert head in lines[1]
     assert lines[1].endswith("last loss  same weights")
 
@@ -47,7 +47,7 @@ def test_ranks_have_no_column_beside_the_world_size_that_is_compared():
     found = comparison(*points)
     found.over["cluster.world_size"] = [2, 4]
     lines = printed(found)
-    assert lines[0] == "box: strategy x world_size compared"
+    assert lines[0] == "box: strategy x world_size compared, times in ms"
     assert "ranks" not in lines[1]
     assert lines[3].split()[:2] == ["ddp", "2"]
 
