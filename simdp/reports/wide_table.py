@@ -12,6 +12,9 @@ from rich.text import Text
 
 from simdp.reports.figures import WIDTH
 
+BETWEEN = 2
+"""Columns of a terminal from one cell to the next."""
+
 LEAST_KEY = 12
 """Columns of a terminal that a text has at least which is broken over several lines."""
 
@@ -50,16 +53,16 @@ def narrow_tables(
         over several lines.
     """
     widths = [
-        max(map(len, [head, *(row[place] for row in rows)])) + 1
+        max(map(len, [head, *(row[place] for row in rows)])) + BETWEEN
         for place, (head, _) in enumerate(columns)
     ]
     widest = max(widths[num_keys:], default=0)
     room = dict(enumerate(widths[:num_keys]))
-    while room and sum(room.values()) + widest >= WIDTH and max(room.values()) > LEAST_KEY:
+    while room and sum(room.values()) + widest > WIDTH - 1 and max(room.values()) > LEAST_KEY:
         room[max(room, key=lambda key: room[key])] -= 1
     tables, place = list[Table](), num_keys
     while place < len(columns) or not tables:
-        left = WIDTH - 2 - sum(room.values())
+        left = WIDTH - 1 - sum(room.values())
         shown = [*range(num_keys)]
         while place < len(columns) and (len(shown) == num_keys or widths[place] <= left):
             left -= widths[place]
@@ -67,7 +70,7 @@ def narrow_tables(
             place += 1
         cells = [[row[one] for one in shown] for row in rows]
         heads = [columns[one] for one in shown]
-        limits = {key: width - 1 for key, width in room.items()}
+        limits = {key: width - BETWEEN for key, width in room.items()}
         tables.append(_made("" if tables else title, heads, cells, limits))
     return tables
 

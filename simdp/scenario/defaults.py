@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from simdp.cluster import Cluster
 from simdp.cluster.device import DEVICES
 from simdp.collectives import Collectives
 from simdp.errors import ScenarioError
+from simdp.strategies import Strategy
 from simdp.workload import Workload
 from simdp.workload.losses import LOSSES, Loss
-
-if TYPE_CHECKING:
-    from simdp.scenario.root import Scenario
-
-Raw = dict[str, Any]
 
 FEW_STEPS, SOME_STEPS = 2, 8
 """Steps of a run of times alone that does not say how long it is: one to warm up and a steady one;
@@ -34,43 +30,66 @@ def without_data(data: Any) -> Any:
     return {**data, "workload": {**workload, "dataset": "none"}}
 
 
-def filled(scenario: Scenario, written: Raw, base: Path) -> Scenario:
-    """Fill in what follows from several parts together, where nobody says it.
+class Parts(NamedTuple):
+    """What is looked at of a valid scenario.
+
+    Attributes
+    ----------
+    cluster, workload, strategy, numerics
+        As in a scenario.
+    sweep : collection of str
+        Keys that are swept.
+    silent : bool
+        Whether nothing is said of collectives, by the file or its machine, nor of other jobs.
+    """
+
+    cluster: Cluster
+    workload: Workload
+    strategy: Strategy
+    numerics: bool
+    sweep: Collection[str]
+    silent: bool
+
+
+def what_follows(parts: Parts, base: Path) -> dict[str, Any]:
+    """Say what follows from several parts together, where nobody says it.
 
     Parameters
     ----------
-    scenario : Scenario
-        Valid.
-    written : dict
-        The same as plain data, with what its machine brings.
+    parts : Parts
+        Of the scenario.
     base : Path
         Folder that relative paths start from.
+
+    Returns
+    -------
+    dict of str to Spec
+        Sections of the scenario, made anew.
     """
-    workload, found = scenario.workload, dict[str, Any]()
-    if _charges_as_nccl(scenario, written):
+    found: dict[str, Any] = {}
+    if _charges_as_nccl(parts):
         found["collectives"] = Collectives.model_validate({"cost": "nccl"})
     changed: dict[str, Any] = {}
-    loss = _usual_loss(workload)
+    loss = _usual_loss(parts.workload)
     if loss is not None:
         changed["loss"] = loss
-    if _repeats_itself(scenario):
+    if _repeats_itself(parts):
         with suppress(ScenarioError):  # of a file, which its own checks report
-            changed |= _few_steps(scenario, base)
+            changed |= _few_steps(parts, base)
     if changed:
-        found["workload"] = workload.model_copy(update=changed)
-    return scenario.model_copy(update=found) if found else scenario
+        found["workload"] = parts.workload.model_copy(update=changed)
+    return found
 
 
-def _charges_as_nccl(scenario: Scenario, written: Raw) -> bool:
+def _charges_as_nccl(parts: Parts) -> bool:
     """Whether NCCL's own model is to time collectives, of which the file says nothing.
 
     A ring that is played over links goes through one network card of a node; NCCL uses all.
     """
-    inter = scenario.cluster.inter_node
-    silent = not written.get("collectives") and not scenario.neighbours
-    silent = silent and not any(key.split(".")[0] == "collectives" for key in scenario.sweep)
+    inter = parts.cluster.inter_node
+    swept = any(key.split(".")[0] == "collectives" for key in parts.sweep)
     many = inter is not None and inter.links_per_node > 1
-    return silent and many and _is_nvidia(scenario.cluster)
+    return parts.silent and not swept and many and _is_nvidia(parts.cluster)
 
 
 def _is_nvidia(cluster: Cluster) -> bool:
@@ -92,12 +111,12 @@ def _usual_loss(workload: Workload) -> Loss | None:
     return LOSSES["cross_entropy" if classes else "mse"].model_validate({})
 
 
-def _repeats_itself(scenario: Scenario) -> bool:
+def _repeats_itself(parts: Parts) -> bool:
     """Whether an epoch of times alone is more of the same, of which a few steps are enough."""
-    workload, strategy, cluster = scenario.workload, scenario.strategy, scenario.cluster
-    if scenario.numerics or workload.dataset.kind == "none":
+    workload, strategy, cluster = parts.workload, parts.strategy, parts.cluster
+    if parts.numerics or workload.dataset.kind == "none":
         return False
-    swept = {"numerics", "workload.steps", "workload.epochs", "workload"} & set(scenario.sweep)
+    swept = {"numerics", "workload.steps", "workload.epochs", "workload"} & set(parts.sweep)
     if workload.steps is not None or workload.epochs is not None or swept:
         return False
     if workload.input is not None or workload.samples_per_rank or workload.inject:
@@ -108,10 +127,10 @@ def _repeats_itself(scenario: Scenario) -> bool:
     return strategy.player == "together" and not hasattr(strategy, "local_steps") and not late
 
 
-def _few_steps(scenario: Scenario, base: Path) -> dict[str, int]:
+def _few_steps(parts: Parts, base: Path) -> dict[str, int]:
     """How many steps to simulate; nothing where an epoch has no more."""
-    workload, cluster = scenario.workload, scenario.cluster
+    workload, cluster = parts.workload, parts.cluster
     drawn = any(straggler.kind == "lognormal" for straggler in cluster.stragglers)
-    steps = SOME_STEPS if drawn or workload.lengths(scenario.seed, base) else FEW_STEPS
+    steps = SOME_STEPS if drawn or workload.lengths(0, base) else FEW_STEPS
     longer = workload.dataset.length(base) > steps * workload.samples_per_step(cluster.world_size)
     return {"steps": steps} if longer else {}

@@ -21,7 +21,7 @@ from pydantic import (
 from simdp.cluster import Cluster
 from simdp.collectives import Collectives
 from simdp.errors import ScenarioError
-from simdp.scenario.defaults import filled, without_data
+from simdp.scenario.defaults import Parts, what_follows, without_data
 from simdp.scenario.machines import may_name
 from simdp.scenario.measured import Measured
 from simdp.scenario.neighbours import Neighbour
@@ -255,7 +255,16 @@ def validated(raw: Raw, base: Path) -> Scenario:
         collectives = scenario.collectives
     scenario = scenario.model_copy(update={"workload": workload, "collectives": collectives})
     scenario._base = base
-    return filled(scenario, raw, base)
+    parts = Parts(
+        scenario.cluster,
+        workload,
+        scenario.strategy,
+        scenario.numerics,
+        scenario.sweep.keys(),
+        silent=not raw.get("collectives") and not scenario.neighbours,
+    )
+    found = what_follows(parts, base)
+    return scenario.model_copy(update=found) if found else scenario
 
 
 def _nulls(spec: Spec) -> Raw:
