@@ -44,6 +44,7 @@ HOMES = {
         "reports.calibration_table",
         "reports.collective_table",
         "reports.compare_table",
+        "reports.sweep_table",
         "reports.table",
         "reports.validation_table",
         "reports.wide_table",

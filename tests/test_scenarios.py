@@ -305,5 +305,6 @@ def test_small_runs_play_in_simpy_and_the_vectorised_clock_says_the_same(path):
             one = one.model_copy(update={"numerics": False})
         found = simdp.simulate(one, fabric="vector").metrics
         for name, value in points[number].metrics.items():
-            if name.endswith("_s") and value is not None:
+            told_by_others = name in ("interval_s", "without_stragglers_s")  # of a whole study
+            if name.endswith("_s") and value is not None and not told_by_others:
                 assert found[name] == pytest.approx(value, rel=1e-12, abs=1e-18), name

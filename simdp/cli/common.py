@@ -22,11 +22,18 @@ Overrides = Annotated[
 
 
 def complain(line: str) -> None:
-    """Print a line on standard error, if that takes it."""
+    """Print a line on standard error, if that takes it, broken between words on a terminal."""
     from simdp.errors import one_line
 
+    line = one_line(line)
+    if sys.stderr.isatty():
+        from shutil import get_terminal_size
+        from textwrap import fill
+
+        width = get_terminal_size().columns
+        line = fill(line, width, break_long_words=False, break_on_hyphens=False)
     with suppress(OSError):
-        print(one_line(line), file=sys.stderr)
+        print(line, file=sys.stderr)
 
 
 def say(renderable: Any) -> None:

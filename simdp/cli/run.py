@@ -15,7 +15,7 @@ from simdp.cli.common import CHECK_FAILED, Overrides, ScenarioPath, complain, lo
 
 if TYPE_CHECKING:
     from simdp.engine.clocks.clock import Fabric
-    from simdp.results.result import Study
+    from simdp.results.result import Advice, Study
     from simdp.scenario import Scenario
 
 
@@ -25,6 +25,9 @@ class Part(NamedTuple):
     stop_after: int | None
     resume: Path | None
     keeps_state: bool
+
+
+WHOLE = Part(None, None, False)
 
 
 def run(
@@ -74,7 +77,7 @@ def run(
     elif not quiet:
         from simdp.reports import table
 
-        say(table.summary(study))
+        say(table.summary(study, _advice(chosen, study, part)))
         if verbose:
             say(table.ranks(study))
             _say_batches(chosen)
@@ -97,6 +100,15 @@ def _refuse_unsuited(scenario: Scenario, weights: bool, part: list[str], go_on: 
         raise ScenarioError(
             ["--continue: a run without a sweep has no points; see --save-state and --resume."]
         )
+
+
+def _advice(scenario: Scenario, study: Study, part: Part) -> Advice | None:
+    """What would make a single run faster; nothing of a part of one."""
+    if scenario.sweep or part != WHOLE:
+        return None
+    from simdp.studies.advice import would_help
+
+    return would_help(scenario, study.points[0])
 
 
 def _say_batches(scenario: Scenario) -> None:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
-from simdp.arrays import Floats
 from simdp.collectives.plans import ledger
 from simdp.engine.choice import Planner
 from simdp.engine.clocks.clock import (
     FABRICS,
-    FIXED_SHARES,
     Clock,
     Fabric,
     OtherJob,
@@ -22,8 +19,9 @@ from simdp.engine.clocks.clock import (
 from simdp.engine.clocks.vector import FINE_RANKS
 from simdp.engine.common import common_to
 from simdp.engine.compute import Times
-from simdp.engine.network.traffic import Traffic, report
+from simdp.engine.network.traffic import Traffic
 from simdp.engine.ops import Op
+from simdp.engine.outcome import network_of, rates
 from simdp.engine.plans import most_transfers, plans_of
 from simdp.engine.played import Played
 from simdp.engine.readers.ledger import Ledger
@@ -38,6 +36,7 @@ from simdp.results.memory import summed
 from simdp.results.result import Result
 from simdp.results.trace import SETUP, Trace, TraceBuilder, TraceToCome
 from simdp.scenario import Scenario
+from simdp.scenario.remarks import remarks
 from simdp.strategies.memory import fits
 
 Listen = Callable[[Iterator[Op]], Iterator[Op]]
@@ -98,7 +97,7 @@ def simulate(
         raise ValueError(unknown_name("fabric", fabric, FABRICS))
     is_whole = stop_after is None and resume is None and not keep_state
     if is_whole and not keep_trace and fabric == "auto":
-        found = _times_alone(scenario, progress)
+        found = times_alone(scenario, progress)
         if found is not None:
             return found
     with np.errstate(over="ignore", invalid="ignore"):  # a run that diverges has no finite loss
@@ -110,10 +109,11 @@ def simulate(
         return _result(scenario, played, trace, segment, keep_state)
 
 
-def _times_alone(scenario: Scenario, progress: Callable[[int], None] | None) -> Result | None:
+def times_alone(scenario: Scenario, progress: Callable[[int], None] | None = None) -> Result | None:
     """Metrics of a run without numbers, whose trace is made when it is asked for.
 
-    None where more than one clock would have to play, or operations depend on the network.
+    None where there are numbers, or transfers would have to be played one by one, or operations
+    depend on the network. Arguments as for `simulate`.
     """
     together = scenario.strategy.player == "together" and not scenario.neighbours
     if scenario.numerics or not together or scenario.program.facts.foreseen:
@@ -278,8 +278,10 @@ def _result(
     fullest = int(peaks.argmax())
     replicas = numbers.replicas
     alike = identical(replicas) if replicas else None
+    times = metrics.times(trace, n, len(charged), [record.samples for record in charged])
     found = {
-        **metrics.times(trace, n, len(charged), [record.samples for record in charged]),
+        **times,
+        **rates(scenario, times["throughput_samples_per_s"]),
         "bucket_bytes": run.program.bucket_nbytes or None,
         "memory_bytes": summed(ledger.at_peak[:, fullest]),
         "peak_memory_bytes": [int(peak) for peak in peaks],
@@ -294,34 +296,8 @@ def _result(
         trace=trace,
         replicas=state_dicts(replicas) if replicas else None,
         outputs=numbers.outputs or None,
-        network=_network(run, clock, traffic, metrics.step_ends(trace, n, len(charged))),
+        network=network_of(run, clock, traffic, metrics.step_ends(trace, n, len(charged))),
         server=server,
+        remarks=remarks(scenario),
         state=run.state(found["simulated_s"]) if keep_state else None,
     )
-
-
-def _network(run: Run, clock: Clock, traffic: Traffic, ends: Floats) -> dict[str, Any]:
-    """What crossed the links in a steady step, and who decided what.
-
-    A step takes from the first rank that begins it to the last one that ends it. Of neighbours,
-    what they moved in the whole time, as far as it falls on a step. `ends` as from
-    `metrics.step_ends`.
-    """
-    num_steps = ends.shape[1] - 1
-    first = metrics.num_warm_up(num_steps)
-    moved = traffic.per_step(first, num_steps - first)
-    seconds = float(ends[:, -1].max() - ends[:, first].min()) / (num_steps - first)
-    share = seconds / float(ends.max()) if seconds else 0.0
-    others = [
-        (other.network, {plan: nbytes * share for plan, nbytes in other.traffic.done.items()})
-        for other in clock.others
-    ]
-    used = report(clock.network, moved, seconds, others, clock.fabric == FIXED_SHARES)
-    if traffic.timed:
-        used["num_links_used"] = None  # those of the plan need not be those of the collective
-    return {
-        "fabric": clock.fabric,
-        "why": clock.why,
-        **used,
-        "chosen": run.launcher.chosen(),
-    }

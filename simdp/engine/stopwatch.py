@@ -38,6 +38,8 @@ class Stopwatch:
     ----------
     metrics : dict
         Of the first scenario, those of `simdp.results.metrics.times`.
+    repeats : bool
+        Whether others that differ in times alone cost next to nothing.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -48,14 +50,14 @@ class Stopwatch:
         samples = [record.samples for record in run.numbers.records]
         self.metrics = times(trace.build(), run.world_size, len(samples), samples)
         self._times, self._foresees = run.times, bool(run.program.facts.foreseen)
-        self._can_repeat = (
+        self.repeats = (
             scenario.collectives.cost.timed
             and scenario.strategy.player == "together"
             and "collectives" not in run.program.facts.foreseen
             and self._heard.is_timed
             and not Slowdown(scenario.cluster, scenario.seed).has_stops
         )
-        if self._can_repeat:
+        if self.repeats:
             self._heard.forget_setup()
 
     def step_times(self, others: Sequence[Scenario]) -> list[float]:
@@ -84,7 +86,7 @@ class Stopwatch:
     def _differs_in_times(self, other: Scenario) -> bool:
         """Whether the other one says what the first one did, and only charges it otherwise."""
         a, b = self.scenario, other
-        if not self._can_repeat or a.workload is not b.workload or not b.collectives.cost.timed:
+        if not self.repeats or a.workload is not b.workload or not b.collectives.cost.timed:
             return False
         same = {"cluster": None, "collectives": None, "workload": None}
         if a.model_copy(update=same) != b.model_copy(update=same):

@@ -3,21 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import NamedTuple
 
 from rich.console import RenderableType
 
 from simdp.reports.wide_table import wide_table
 from simdp.results.batches import Piece
 
-MAX_ROWS = 128
-"""Rows of the table; of a longer run the first steps are shown, and the last one."""
+MAX_ROWS = 64
+"""Rows of the table; of a longer run the first steps are shown, and the last ones."""
 
 MAX_RANKS = 64
 """Ranks that the table lists."""
 
+Row = tuple[str, ...]
+
+
+class Steps(NamedTuple):
+    """Steps one after the other in which devices compute on the same shapes: a row each of these.
+
+    Attributes
+    ----------
+    first, last : int
+        Their numbers.
+    rows : list of tuple of str
+        Micro-step, devices, input and output sizes.
+    """
+
+    first: int
+    last: int
+    rows: list[Row]
+
 
 def batch_table(steps: Iterable[Sequence[Piece]], world_size: int) -> RenderableType | None:
-    """Write a line per device and micro-step; None where there is nothing to say.
+    """Write a line for all devices, and all steps, with equal pieces; None where there are none.
 
     Parameters
     ----------
@@ -26,38 +46,71 @@ def batch_table(steps: Iterable[Sequence[Piece]], world_size: int) -> Renderable
     world_size : int
         Number of ranks.
     """
-    shown, last, num_left_out = list[Piece](), list[Piece](), 0
+    found: list[Steps] = []
     for step in steps:
-        if not shown or len(shown) + 2 * len(step) <= MAX_ROWS:
-            shown += step
-            continue
-        num_left_out += bool(last)
-        last = list(step)
-    if not shown:
+        rows = _rows(step)
+        if found and found[-1].rows == rows:
+            found[-1] = found[-1]._replace(last=step[0].step)
+        elif step:
+            found.append(Steps(step[0].step, step[0].step, rows))
+    if not found:
         return None
-    several = any(piece.micro_step for piece in (*shown, *last))
-    heads = ["step", *["micro-step"] * several, "device", "input size", "output size"]
-    rows = [_row(piece, several) for piece in shown]
-    if num_left_out:
-        rows.append(["..."] * len(heads))
-    rows += [_row(piece, several) for piece in last]
-    columns = [(head, not head.endswith("size")) for head in heads]
-    table = wide_table("batches, device by device", columns, rows)
-    left_out = [f"{num_left_out} steps"] * bool(num_left_out)
-    if world_size > MAX_RANKS:
-        left_out.append(f"ranks {MAX_RANKS} ... {world_size - 1}")
+    shown = _first(found)
+    left_out = found[len(shown) : -1]
+    rest = [found[-1]] if len(shown) < len(found) else []
+    several = any(row[0] != "0" for one in (*shown, *rest) for row in one.rows)
+    heads = ["steps", *["micro-step"] * several, "devices", "input size", "output size"]
+    lines = [line for one in shown for line in _lines(one, several)]
     if left_out:
-        table.caption = f"{' and '.join(left_out)} are left out"
+        lines.append(["..."] * len(heads))
+    lines += [line for one in rest for line in _lines(one, several)]
+    columns = [(head, not head.endswith("size")) for head in heads]
+    table = wide_table("batches, device by device", columns, lines)
+    num_left_out = sum(one.last - one.first + 1 for one in left_out)
+    missing = [f"{num_left_out} steps"] * bool(num_left_out)
+    if world_size > MAX_RANKS:
+        missing.append(f"ranks {MAX_RANKS} ... {world_size - 1}")
+    if missing:
+        table.caption = f"{' and '.join(missing)} are left out"
     return table
 
 
-def _row(piece: Piece, several: bool) -> list[str]:
-    idle = not piece.inputs
-    inputs = ", ".join(str(list(shape)) for shape in piece.inputs)
-    return [
-        str(piece.step),
-        *[str(piece.micro_step)] * several,
-        str(piece.rank),
-        "nothing" if idle else inputs,
-        "" if idle else str(list(piece.output)),
-    ]
+def _first(found: Sequence[Steps]) -> list[Steps]:
+    """As many of the first ones as there is room for, beside the last; one at least."""
+    room, shown = MAX_ROWS - len(found[-1].rows), list[Steps]()
+    for one in found:
+        room -= len(one.rows)
+        if shown and room < 0:
+            break
+        shown.append(one)
+    return shown
+
+
+def _rows(step: Sequence[Piece]) -> list[Row]:
+    """A row for devices next to each other that get the same of a micro-step."""
+    rows = list[Row]()
+    for (micro_step, inputs, output), group in groupby(step, _what):
+        ranks = [piece.rank for piece in group]
+        shapes = ", ".join(str(list(shape)) for shape in inputs)
+        rows.append(
+            (
+                str(micro_step),
+                _span(ranks[0], ranks[-1]),
+                shapes or "nothing",
+                str(list(output)) if inputs else "",
+            )
+        )
+    return rows
+
+
+def _what(piece: Piece) -> tuple[int, tuple[tuple[int, ...], ...], tuple[int, ...]]:
+    return piece.micro_step, piece.inputs, piece.output if piece.inputs else ()
+
+
+def _span(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def _lines(steps: Steps, several: bool) -> list[list[str]]:
+    number = _span(steps.first, steps.last)
+    return [[number, *row[:1] * several, *row[1:]] for row in steps.rows]

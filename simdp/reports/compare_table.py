@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from textwrap import fill
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from simdp.reports.table import UNITS, nbytes
-from simdp.reports.wide_table import wide_table
-from simdp.results.comparison import ComparedPoint, Comparison, short_key, written
+from simdp.reports.figures import WIDTH, nbytes, speedup, unit_of
+from simdp.reports.wide_table import narrow_tables
+from simdp.results.comparison import ComparedPoint, Comparison, best_of, short_key, written
 
 FOOT = (
-    "a steady step: its time and exposed communication, mean over ranks; the fullest\n"
-    "device's memory; what the rank that sends most sends"
+    "a steady step: its time and exposed communication, mean over ranks; the fullest device's "
+    "memory; what the rank that sends most sends; speed-up: samples/s over the first point's, with "
+    "a star at the most, of what fits"
 )
 """What the columns are."""
 
 WEIGHTS_FOOT = (
-    "same weights: rank 0's beside the first point's, but for rounding; in brackets the\n"
+    "same weights: rank 0's beside the first point's, but for rounding; in brackets the "
     "largest difference over the largest weight of its parameter"
 )
 """What the column of weights is."""
@@ -36,26 +38,36 @@ def table(comparison: Comparison) -> RenderableType:
     comparison : Comparison
         With at least one point that ran.
     """
-    longest = max((point.metrics or {})["step_time_s"] for point in comparison.ran)
-    unit, scale = next((unit for unit in UNITS if longest >= unit[1]), UNITS[-1])
+    unit, scale = unit_of((point.metrics or {})["step_time_s"] for point in comparison.ran)
+    rates = [(p.metrics or {}).get("throughput_samples_per_s") for p in comparison.points]
+    first, best = next(filter(None, rates), None), best_of([p.metrics for p in comparison.points])
     keys, world_sizes = list(comparison.over), {point.world_size for point in comparison.ran}
     columns: list[tuple[str, bool, Callable[[ComparedPoint, dict[str, Any]], str]]] = [
         ("ranks", True, lambda point, m: str(point.world_size)),
-        (f"step ({unit})", True, lambda point, m: f"{m['step_time_s'] / scale:.4g}"),
+        ("step", True, lambda point, m: f"{m['step_time_s'] / scale:.4g}"),
         ("samples/s", True, lambda point, m: _number(m["throughput_samples_per_s"])),
-        (f"exposed ({unit})", True, lambda point, m: f"{m['exposed_comm_s'] / scale:.4g}"),
-        ("peak memory", True, lambda point, m: nbytes(point.device_bytes or 0.0)),
+        (
+            "speed-up",
+            True,
+            lambda point, m: speedup(
+                m["throughput_samples_per_s"],
+                first,
+                best is not None and point is comparison.points[best],
+            ),
+        ),
+        ("exposed", True, lambda point, m: f"{m['exposed_comm_s'] / scale:.4g}"),
+        ("memory", True, lambda point, m: nbytes(point.device_bytes or 0.0)),
         ("fits", False, lambda point, m: "yes" if m["fits_memory"] else "no"),
         ("sent", True, lambda point, m: nbytes(point.nbytes_sent)),
     ]
     if any(point.last_loss is not None for point in comparison.ran):
         columns.append(("last loss", True, lambda point, m: _number(point.last_loss)))
-        first = next((p for p in comparison.ran if p.weights_difference is not None), None)
+        reference = next((p for p in comparison.ran if p.weights_difference is not None), None)
         columns.append(
             (
                 "same weights",
                 False,
-                lambda point, m: _same(point, m, point is first),
+                lambda point, m: _same(point, m, point is reference),
             )
         )
     if len(world_sizes) == 1 or all(
@@ -71,8 +83,14 @@ def table(comparison: Comparison) -> RenderableType:
             cells + ["-" if metrics is None else write(point, metrics) for *_, write in columns]
         )
     name = comparison.scenario["name"]
-    title = f"{name}: {' x '.join(short_key(key) for key in keys)} compared"
-    return Group(wide_table(title, heads, rows), *map(Text, _remarks(comparison)))
+    title = f"{name}: {' x '.join(short_key(key) for key in keys)} compared, times in {unit}"
+    tables = narrow_tables(title, heads, rows, len(keys))
+    return Group(*tables, *(Text(_filled(line)) for line in _remarks(comparison)))
+
+
+def _filled(text: str) -> str:
+    """Break a line between words, at a terminal's width."""
+    return fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def _remarks(comparison: Comparison) -> list[str]:

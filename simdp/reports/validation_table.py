@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from textwrap import fill
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from simdp.reports import validation_words as words
+from simdp.reports.figures import WIDTH
 from simdp.reports.validation_words import Column
-from simdp.reports.wide_table import wide_table
+from simdp.reports.wide_table import narrow_tables
 from simdp.results.validation import Validation
 
 
@@ -20,15 +21,21 @@ def tables(validation: Validation) -> RenderableType:
     for name in validation.clusters:
         points = validation.of(name).points
         if points:
-            parts.append(_table(name, words.STEP_COLUMNS, map(words.step_cells, points)))
+            parts += _tables(name, words.STEP_COLUMNS, map(words.step_cells, points))
     steps = words.summary_rows(validation)
     if steps:
-        parts.append(_table("Step times", words.SUMMARY_COLUMNS, steps))
+        parts += _tables("Step times", words.SUMMARY_COLUMNS, steps)
     collectives = words.table_rows(validation)
     if collectives:
-        parts.append(_table("Collectives", words.TABLE_COLUMNS, collectives))
-    return Group(*parts, Text(words.EXPLAINED))
+        parts += _tables("Collectives", words.TABLE_COLUMNS, collectives)
+    explained = "\n".join(fill(line, WIDTH) for line in words.EXPLAINED.splitlines())
+    return Group(*parts, Text(explained))
 
 
-def _table(title: str, columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> Table:
-    return wide_table(title, [(column.head, column.is_number) for column in columns], rows)
+def _tables(
+    title: str, columns: Sequence[Column], rows: Iterable[Sequence[str]]
+) -> list[RenderableType]:
+    """Write rows, by columns that a terminal has room for; texts lead, and say what a row is."""
+    heads = [(column.head, column.is_number) for column in columns]
+    num_keys = next((place for place, (_, number) in enumerate(heads) if number), len(heads))
+    return [*narrow_tables(title, heads, list(rows), num_keys)]

@@ -1,4 +1,4 @@
-"""Tables for the terminal that are as wide as they are: a number that is cut off helps nobody."""
+"""Tables for the terminal that cut off no number; narrow ones go on below, where they must."""
 
 from __future__ import annotations
 
@@ -10,11 +10,19 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from simdp.reports.figures import WIDTH
+
+BETWEEN = 2
+"""Columns of a terminal from one cell to the next."""
+
+LEAST_KEY = 12
+"""Columns of a terminal that a text has at least which is broken over several lines."""
+
 
 def wide_table(
     title: str, columns: Sequence[tuple[str, bool]], rows: Iterable[Sequence[str]]
 ) -> Table:
-    """Make a table.
+    """Make a table as wide as it takes.
 
     Parameters
     ----------
@@ -25,9 +33,63 @@ def wide_table(
     rows : iterable of sequence of str
         Cells.
     """
-    table = Table(title=Text(title), box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for head, is_number in columns:
-        table.add_column(head, justify="right" if is_number else "left", no_wrap=True)
+    return _made(title, columns, rows, {})
+
+
+def narrow_tables(
+    title: str,
+    columns: Sequence[tuple[str, bool]],
+    rows: Sequence[Sequence[str]],
+    num_keys: int,
+) -> list[Table]:
+    """Make a table as wide as a terminal; the columns without room follow in others below it.
+
+    Parameters
+    ----------
+    title, columns, rows
+        As in `wide_table`.
+    num_keys : int
+        So many first columns say what a row is. Every table has them, and long ones are broken
+        over several lines.
+    """
+    widths = [
+        max(map(len, [head, *(row[place] for row in rows)])) + BETWEEN
+        for place, (head, _) in enumerate(columns)
+    ]
+    widest = max(widths[num_keys:], default=0)
+    room = dict(enumerate(widths[:num_keys]))
+    while room and sum(room.values()) + widest > WIDTH - 1 and max(room.values()) > LEAST_KEY:
+        room[max(room, key=lambda key: room[key])] -= 1
+    tables, place = list[Table](), num_keys
+    while place < len(columns) or not tables:
+        left = WIDTH - 1 - sum(room.values())
+        shown = [*range(num_keys)]
+        while place < len(columns) and (len(shown) == num_keys or widths[place] <= left):
+            left -= widths[place]
+            shown.append(place)
+            place += 1
+        cells = [[row[one] for one in shown] for row in rows]
+        heads = [columns[one] for one in shown]
+        limits = {key: width - BETWEEN for key, width in room.items()}
+        tables.append(_made("" if tables else title, heads, cells, limits))
+    return tables
+
+
+def _made(
+    title: str,
+    columns: Sequence[tuple[str, bool]],
+    rows: Iterable[Sequence[str]],
+    limits: dict[int, int],
+) -> Table:
+    table = Table(title=Text(title) if title else None, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for place, (head, is_number) in enumerate(columns):
+        table.add_column(
+            head,
+            justify="right" if is_number else "left",
+            no_wrap=place not in limits,
+            overflow="fold",
+            max_width=limits.get(place),
+        )
     for row in rows:
         table.add_row(*map(Text, row))
     widen(table)

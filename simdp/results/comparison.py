@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -39,6 +40,8 @@ class ComparedPoint:
         The parameters in which it is more.
     num_parameters : int or None
         How many there are to compare; None where models cannot be compared.
+    cost : str or None
+        How its collectives were timed.
     problems : list of str
         Why it could not run; empty where it did.
     """
@@ -53,6 +56,7 @@ class ComparedPoint:
     same_weights: bool | None = None
     differing: list[str] = field(default_factory=list)
     num_parameters: int | None = None
+    cost: str | None = None
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -133,3 +137,27 @@ def written(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(map(written, value)) + "]"
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def best_of(points: Sequence[Mapping[str, Any] | None]) -> int | None:
+    """Find the point with the most samples per second, of those that fit if there are any.
+
+    Parameters
+    ----------
+    points : sequence of mapping or None
+        Metrics; None of a point that could not run.
+
+    Returns
+    -------
+    int or None
+        Its number; of equals the first. None without a throughput.
+    """
+    rated = [
+        (number, metrics)
+        for number, metrics in enumerate(points)
+        if metrics and metrics["throughput_samples_per_s"]
+    ]
+    fitting = [one for one in rated if one[1]["fits_memory"] is not False] or rated
+    if not fitting:
+        return None
+    return max(fitting, key=lambda one: (one[1]["throughput_samples_per_s"], -one[0]))[0]

@@ -26,7 +26,11 @@ from simdp.results.trace import ACTIVITIES, COMM_LANE, FIRST_STREAM_LANE, SETUP,
 
 ORDER = (
     "step_time_s",
+    "interval_s",
+    "without_stragglers_s",
     "throughput_samples_per_s",
+    "tokens_per_s",
+    "mfu",
     "scaling_efficiency",
     "utilization",
     "compute_s",

@@ -7,12 +7,27 @@ import math
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from simdp.arrays import Array
 from simdp.errors import ScenarioError
 from simdp.files import read_json, write_whole
 from simdp.results.trace import Trace
+
+
+class Advice(NamedTuple):
+    """Single changes that would clearly make a run faster.
+
+    Attributes
+    ----------
+    lines : list of str
+        A change each, the best first.
+    num_tried : int
+        How many were simulated.
+    """
+
+    lines: list[str]
+    num_tried: int
 
 
 @dataclass
@@ -39,13 +54,17 @@ class Result:
         What crossed the links, and which clock played the plans: ``fabric`` and ``why``; the
         number of links that were used; the busiest of them, with the bytes that crossed each per
         steady step and the part of its bandwidth that this takes, the bottleneck first; and what
-        ``auto`` chose for each size. Empty for a result of an older version.
+        ``auto`` chose for each size; and of several network cards of a node how many send
+        anything. Where NCCL's model times collectives, its ``links`` are those of a device inside
+        its node and the cards of a node. Empty for a result of an older version.
     server : dict or None
         What a parameter server did, which lives on ``rank``: its ``updates``, and the part of the
         time that they took (``utilization``); how many gradients were ``applied``, ``dropped``, or
         still ``under_way`` at the end; and the ``staleness`` of those applied, which is how many
         updates came between a worker's pull and its gradient: ``mean``, ``max``, and a
         ``histogram`` that counts the gradients of staleness 0, 1, ... None without a server.
+    remarks : dict of str to str
+        How far the hardware's figures can be relied on; see `simdp.scenario.remarks`.
     state : State or None
         Where the run stopped, if that was asked for; see `simdp.engine.state`.
     """
@@ -58,6 +77,7 @@ class Result:
     outputs: list[list[Array]] | None = None
     network: dict[str, Any] = field(default_factory=dict)
     server: dict[str, Any] | None = None
+    remarks: dict[str, str] = field(default_factory=dict)
     state: Any = None
 
     @property
@@ -108,6 +128,7 @@ class Study:
             {"set": point.set, "metrics": point.metrics}
             | ({"network": point.network} if point.network else {})
             | ({"server": point.server} if point.server else {})
+            | ({"remarks": point.remarks} if point.remarks else {})
             for point in self.points
         ]
         content = {"simdp": self.version, "scenario": self.scenario, "points": points}
@@ -136,6 +157,7 @@ class Study:
                     point["metrics"],
                     network=point.get("network", {}),
                     server=point.get("server"),
+                    remarks=point.get("remarks", {}),
                 )
                 for point in content["points"]
             ]

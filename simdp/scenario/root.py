@@ -16,12 +16,14 @@ from pydantic import (
     ValidationError,
     ValidationInfo,
     field_validator,
+    model_validator,
 )
 
 from simdp.cluster import Cluster
 from simdp.collectives import Collectives
 from simdp.errors import ScenarioError, shown
 from simdp.phrases import problems
+from simdp.scenario.defaults import Parts, what_follows, without_data
 from simdp.scenario.machines import may_name
 from simdp.scenario.measured import Measured
 from simdp.scenario.neighbours import Neighbour
@@ -94,6 +96,11 @@ class Scenario(Spec):
     _base: Path = PrivateAttr(default=Path())
     _written: Raw = PrivateAttr(default={})
     _measured: list[Scenario] = PrivateAttr(default=[])
+
+    @model_validator(mode="before")
+    @classmethod
+    def _times_need_no_data(cls, data: Any) -> Any:
+        return without_data(data)
 
     @field_validator("name")
     @classmethod
@@ -261,7 +268,16 @@ def validated(raw: Raw, base: Path) -> Scenario:
         collectives = scenario.collectives
     scenario = scenario.model_copy(update={"workload": workload, "collectives": collectives})
     scenario._base = base
-    return scenario
+    parts = Parts(
+        scenario.cluster,
+        workload,
+        scenario.strategy,
+        scenario.numerics,
+        scenario.sweep.keys(),
+        silent=not raw.get("collectives") and not scenario.neighbours,
+    )
+    found = what_follows(parts, base)
+    return scenario.model_copy(update=found) if found else scenario
 
 
 def _nulls(spec: Spec) -> Raw:

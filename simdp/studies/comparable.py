@@ -5,11 +5,14 @@ What a scenario gives per rank becomes a batch of all ranks, and `Single` has it
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic_core import PydanticCustomError
 
 from simdp.errors import ScenarioError
+from simdp.results.comparison import written
 from simdp.scenario.measured import world_size
 from simdp.scenario.overrides import Raw, set_key
 from simdp.spec import one_of
@@ -32,6 +35,37 @@ def kind_of(raw: Raw) -> str | None:
         return str(STRATEGY.expand(raw.get("strategy", "ddp"))["kind"])
     except PydanticCustomError:
         return None
+
+
+def keep_options(raw: Raw, points: Sequence[tuple[Raw, Raw]]) -> tuple[list[int], list[str]]:
+    """Give the file's options to points that name its own strategy and nothing else.
+
+    Parameters
+    ----------
+    raw : dict
+        The scenario as plain data.
+    points : sequence of (dict, dict)
+        What each point sets, and its scenario as plain data, which may be changed.
+
+    Returns
+    -------
+    list of int, list of str
+        Which points that are, and a note for the reader.
+    """
+    own, kind = raw.get("strategy"), kind_of(raw)
+    named = [chosen.get("strategy") for chosen, _ in points]
+    if not isinstance(own, dict) or set(own) <= {"kind"} or not any(named):
+        return [], []
+    kept = [place for place, value in enumerate(named) if isinstance(value, str) and value == kind]
+    for place in kept:
+        points[place][1]["strategy"] = copy.deepcopy(own)
+    options = ", ".join(f"{key}: {written(value)}" for key, value in own.items() if key != "kind")
+    if kept:
+        said = f"{kind} has the options that the file gives it, {options}; write {{kind: {kind}}}"
+        return kept, [f"{said} for its defaults. Other strategies have theirs."]
+    return [], [
+        f"the file's options of {kind}, {options}, are left out: every value names its own."
+    ]
 
 
 def make_comparable(raw: Raw, several: bool) -> tuple[Raw, list[str]]:

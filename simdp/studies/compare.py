@@ -30,7 +30,7 @@ from simdp.scenario.measured import world_size
 from simdp.scenario.overrides import Raw, as_written, grid, sweep_problems
 from simdp.strategies import AnyStrategy
 from simdp.strategies.local_sgd import LocalSGD
-from simdp.studies.comparable import STRATEGY, kind_of, make_comparable
+from simdp.studies.comparable import STRATEGY, keep_options, kind_of, make_comparable
 
 Weights = dict[str, Array]
 Progress = Callable[[int, int], None]
@@ -82,10 +82,23 @@ def compare(
     raw = {key: value for key, value in raw.items() if key not in ("sweep", "measured")}
     try:
         points = list(grid({**raw, "sweep": values}, file.parent))
+        kept, said = keep_options(raw, points)
         compared, notes = _played(points, file.parent, progress)
     except ScenarioError as error:
         raise ScenarioError([f"{file}: {line}" for line in error.problems]) from None
+    for number in kept:
+        compared[number].changed["strategy"] = raw["strategy"]
+    notes = said + notes + _different_costs(compared)
     return Comparison(simdp.__version__, raw, values, compared, notes)
+
+
+def _different_costs(compared: Sequence[ComparedPoint]) -> list[str]:
+    """Say where points differ in how collectives are timed, which nobody has asked for."""
+    found = {point.cost: point.label for point in compared if point.metrics is not None}
+    if len(found) < 2 or any(key.startswith("collectives") for key in compared[0].set):
+        return []
+    each = ", ".join(f"{cost} for {label}" for cost, label in found.items())
+    return [f"collectives are timed by {each}; give collectives.cost, for one way."]
 
 
 def _refuse(over: dict[str, list[Any]]) -> None:
@@ -185,6 +198,7 @@ def _play(point: ComparedPoint, scenario: Scenario, first: Weights | None) -> We
     result = simulate(scenario)
     cluster, workload = scenario.cluster, scenario.workload
     point.world_size, point.metrics = cluster.world_size, result.metrics
+    point.cost = scenario.collectives.cost.kind
     point.device_bytes, point.capacity_bytes = _fullest_device(
         cluster, result.metrics["peak_memory_bytes"]
     )

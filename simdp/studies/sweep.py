@@ -12,6 +12,7 @@ from simdp.engine.simulate import simulate
 from simdp.results.metrics import scaling_efficiency
 from simdp.results.result import Result, Study
 from simdp.scenario import Scenario
+from simdp.studies.answers import complete
 from simdp.studies.points import Points
 
 Progress = Callable[[int, int], None]
@@ -48,6 +49,7 @@ def sweep(
     -------
     Study
         The points in the order of the grid; of a sweep without weights, and traces but the last.
+        A single run also has the metrics of `simdp.studies.answers`.
 
     Raises
     ------
@@ -66,10 +68,14 @@ def sweep(
     if len(points) == 1 and not scenario.sweep:
         step = (lambda done: progress(0, done)) if progress else None
         results = [simulate(points[0][1], fabric=fabric, progress=step, keep_trace=True, **part)]
+        if not part:
+            complete(scenario, results[0])
     else:
         results = _each(jobs, processes, progress)
     for result, (chosen, _) in zip(results, points, strict=True):
         result.set = chosen
+        if _is_calibrated(scenario):
+            result.remarks["calibration"] = "by what the scenario itself says was measured"
     _compare(scenario, results)
     return Study(simdp.__version__, scenario.resolved(), results)
 
@@ -113,6 +119,12 @@ def _play(
     if kept is not None:
         kept.save(point, result, fabric)  # here, so that a process that is stopped loses none
     return result
+
+
+def _is_calibrated(scenario: Scenario) -> bool:
+    """Whether the scenario's own measurements stand behind its constants."""
+    there = scenario.measured.points if scenario.measured else []
+    return any(point.role == "calibration" for point in there)
 
 
 def _compare(scenario: Scenario, results: list[Result]) -> None:

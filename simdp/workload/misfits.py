@@ -49,9 +49,7 @@ def _without_times(model: str, no_data: bool, loss: str, compute: Compute) -> di
             f"the model {model} has no times of its own; write roofline, or a model of kind "
             "profile."
         )
-    if no_data and not compute.without_data:
-        found["dataset"] = f"the model {model} needs samples; name a data set, such as regression."
-    elif loss == "none" and not no_data:
+    if loss == "none" and not no_data:
         found["loss"] = f"the model {model} needs one to learn from; write for example mse."
     return found
 

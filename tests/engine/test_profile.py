@@ -348,10 +348,6 @@ def test_a_file_that_is_not_there_is_refused(refusal):
             "shuffle: there is no data set to go through; leave this out, or add a dataset.",
         ),
         (
-            {"model": {"kind": "mlp", "widths": [4, 3]}, "dataset": "none"},
-            "dataset: the model mlp needs samples; name a data set, such as regression.",
-        ),
-        (
             {"model": {"kind": "mlp", "widths": [4, 3]}, "dataset": "regression", "loss": "none"},
             "loss: the model mlp needs one to learn from; write for example mse.",
         ),

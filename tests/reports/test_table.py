@@ -50,6 +50,10 @@ def many():
 def made_up(**metrics):
     """A study of one run with these metrics, all others as dull as can be."""
     dull = dict.fromkeys(ORDER, 0.0) | {
+        "interval_s": None,
+        "without_stragglers_s": None,
+        "tokens_per_s": None,
+        "mfu": None,
         "bytes_sent_per_rank": [0],
         "bucket_bytes": [],
         "memory_bytes": {},
@@ -214,8 +218,9 @@ def test_a_sweep_has_a_row_for_each_point_in_its_order(many):
         m = point.metrics
         assert cells[2] == f"{m['step_time_s'] / scale:.4g}"
         assert cells[3] == f"{m['compute_s'] / scale:.4g}"
-        assert cells[-4:-2] == [f"{m['throughput_samples_per_s'] / 1e3:.4g}", "k"]
-        assert cells[-2:] == [f"{100 * m['scaling_efficiency']:.1f}", "%"]
+        assert cells[-3:-1] == [f"{100 * m['scaling_efficiency']:.1f}", "%"]
+        first = many.points[0].metrics["throughput_samples_per_s"]
+        assert cells[-1].rstrip("*") == f"{m['throughput_samples_per_s'] / first:.3g}x"
 
 
 def test_columns_in_which_nothing_happens_are_left_out(many):
@@ -231,8 +236,8 @@ def test_columns_in_which_nothing_happens_are_left_out(many):
         "update",
         "exposed",
         "wait",
-        "samples/s",
         "eff.",
+        "speed-up",
     ]
 
 
@@ -249,7 +254,7 @@ def test_a_sweep_whose_points_differ_in_memory_shows_it():
     """ZeRO-1 deals Adam's state out; overlap changes nothing."""
     shards = {"sweep": {"strategy.kind": ["ddp", "zero1"]}, "workload.optimizer": "adam"}
     (head,) = rows(table.summary(study("naive_vs_overlap", **shards)), ["kind"])
-    assert head[-1] == "memory"
+    assert "memory" in head
     (head,) = rows(table.summary(study("naive_vs_overlap")), ["overlap"])
     assert "memory" not in head
 
@@ -277,16 +282,16 @@ def test_a_sweep_tells_the_last_loss_and_counts_skipped_steps():
         ([0.1], {"loss": [2.0, 0.5], "skipped_steps": [1]}),
         ([1e9], {"loss": [2.0, None], "skipped_steps": []}),
     )
-    assert heads(study) == ["lr", "step", "samples/s", "last", "loss", "skipped"]
+    assert heads(study) == ["lr", "step", "samples/s", "last", "loss", "skipped", "speed-up"]
     assert rows(table.summary(study), ["0.1", "1e+09"]) == [
-        ["0.1", "1.000", "1", "k", "0.5", "1"],
-        ["1e+09", "1.000", "1", "k", "-", "0"],
+        ["0.1", "1.000", "1", "k", "0.5", "1", "1x*"],
+        ["1e+09", "1.000", "1", "k", "-", "0", "1x"],
     ]
 
 
 def test_what_is_less_than_a_thousandth_of_a_step_has_no_column():
     study = made_up_sweep(["a.n"], ([1], {"update_s": 9e-4, "compute_s": 0.5, "wait_s": 2e-3}))
-    assert heads(study) == ["n", "step", "compute", "wait", "samples/s"]
+    assert heads(study) == ["n", "step", "compute", "wait", "samples/s", "speed-up"]
 
 
 def test_a_wide_sweep_does_without_what_it_can_spare():
@@ -294,7 +299,7 @@ def test_a_wide_sweep_does_without_what_it_can_spare():
     busy |= {"loss": [1.0], "scaling_efficiency": 1.0}
     keys = ["cluster.world_size", "workload.sync_batchnorm"]
     study = made_up_sweep(keys, ([1, False], busy), ([1024, True], busy))
-    wanted = ["step", "compute", "update", "exposed", "wait", "eff.", "last", "loss"]
+    wanted = ["step", "compute", "exposed", "eff.", "last", "loss", "speed-up"]
     assert heads(study) == ["world_size", "sync_batchnorm", *wanted]
     study = made_up_sweep([*keys, "strategy.weight_by_shard"], ([1, False, True], busy))
     assert "wait" not in heads(study)

@@ -283,6 +283,9 @@ def test_what_does_not_apply_is_null_and_never_invented():
     m = simulate(scenario({})).metrics  # time only, no loss scaling, no sweep
     null = {name for name, value in m.items() if value is None}
     assert null == {
+        "interval_s",  # what other runs tell
+        "without_stragglers_s",
+        "tokens_per_s",
         "scaling_efficiency",
         "loss",
         "loss_per_rank",

@@ -8,6 +8,7 @@ from small_scenario import CLUSTER, FAST
 import simdp
 from simdp.errors import ScenarioError
 from simdp.strategies import STRATEGIES
+from simdp.studies.comparable import keep_options
 from simdp.studies.compare import compare
 
 WORKLOAD = {
@@ -338,3 +339,30 @@ def test_progress_counts_the_points(tmp_path):
     heard = []
     compare(path, BOTH, progress=lambda number, count: heard.append((number, count)))
     assert heard == [(0, 2), (1, 2)]
+
+
+# The file's own strategy --------------------------------------------------------------------------
+
+
+def test_a_strategy_named_as_the_files_own_keeps_its_options():
+    own = {"strategy": {"kind": "ddp", "bucket_cap": "2 MiB"}}
+
+    def points(*values):
+        return [({"strategy": value}, {"strategy": value}) for value in values]
+
+    made = points("ddp", {"kind": "ddp"}, "fsdp")
+    kept, (said,) = keep_options(own, made)
+    assert kept == [0]
+    assert [raw["strategy"] for _, raw in made] == [own["strategy"], {"kind": "ddp"}, "fsdp"]
+    assert said == (
+        "ddp has the options that the file gives it, bucket_cap: 2 MiB; write {kind: ddp} for its "
+        "defaults. Other strategies have theirs."
+    )
+    kept, (said,) = keep_options(own, points("fsdp", "zero1"))
+    assert kept == []
+    assert said == (
+        "the file's options of ddp, bucket_cap: 2 MiB, are left out: every value names its own."
+    )
+    for raw in ({"strategy": "ddp"}, {"strategy": {"kind": "ddp"}}, {}):
+        assert keep_options(raw, points("ddp", "fsdp")) == ([], [])
+    assert keep_options(own, [({"cluster.world_size": 2}, {})]) == ([], [])

@@ -282,6 +282,11 @@ class NcclCost(Cost):
                 for protocol in ("simple",) if algorithm == "nvls" else self.protocols:
                     yield algorithm, protocol, way
 
+    def way(self, collective: str, nbytes: float, wiring: Wiring) -> Way:
+        """What the algorithm sends that serves a collective; arguments and errors as `choice`."""
+        chosen = self.choice(collective, nbytes, wiring).algorithm
+        return next(way for name, _, way in self.ways(collective, wiring) if name == chosen)
+
     def hop_time(self, where: str, algorithm: str, protocol: str, alpha: float) -> float:
         """Time of a hop, ``intra`` or ``inter``, over a link of latency ``alpha`` [s]."""
         if algorithm == "nvls" and where == "intra":

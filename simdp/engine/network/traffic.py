@@ -16,6 +16,10 @@ MAX_LISTED = 16
 """Links that a result lists, the busiest first; a large cluster has a hundred thousand."""
 
 
+Call = tuple[str, float]
+"""A collective, and its whole buffer [bytes]."""
+
+
 class LinkUse(NamedTuple):
     """What crossed a link.
 
@@ -49,12 +53,15 @@ class Traffic:
         Bytes of those that the first rank has waited for.
     timed : bool
         Whether any collective was timed; these are in neither.
+    calls : dict of (int, Call) to int, or None
+        How often each step calls each timed collective; None where process groups have their own.
     """
 
     def __init__(self) -> None:
         self.launched: dict[tuple[int, Plan], float] = {}
         self.done: dict[Plan, float] = {}
         self.timed = False
+        self.calls: dict[tuple[int, Call], int] | None = {}
         self._under_way: dict[int, tuple[Plan, float]] = {}
 
     def watch(self, script: Iterator[Op]) -> Iterator[Op]:
@@ -62,6 +69,7 @@ class Traffic:
         for op in script:
             if isinstance(op, Launch) and op.seconds is not None:
                 self.timed = True
+                self._count(op)
             elif isinstance(op, Launch):
                 key = (op.step, op.plan)
                 self.launched[key] = self.launched.get(key, 0.0) + op.nbytes
@@ -71,6 +79,23 @@ class Traffic:
                 plan, nbytes = self._under_way.pop(call, (None, 0.0))
                 if plan is not None:
                     self.done[plan] = self.done.get(plan, 0.0) + nbytes
+
+    def _count(self, op: Launch) -> None:
+        if op.groups is not None:
+            self.calls = None
+        elif self.calls is not None:
+            key = op.step, (op.plan.collective, op.nbytes)
+            self.calls[key] = self.calls.get(key, 0) + 1
+
+    def timed_per_step(self, first: int, num_steps: int) -> dict[Call, float] | None:
+        """Timed collectives of a mean step from ``first`` on; None where they are not known."""
+        if self.calls is None:
+            return None
+        found: dict[Call, float] = {}
+        for (step, call), count in self.calls.items():
+            if step >= first:
+                found[call] = found.get(call, 0.0) + count / num_steps
+        return found
 
     def per_step(self, first: int, num_steps: int) -> dict[Plan, float]:
         """Bytes of each plan in a mean step from ``first`` on, ``num_steps`` of them."""

@@ -1,0 +1,160 @@
+"""Outcome: what a result says beside the clock's times: of links and cards, and of work done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from simdp.arrays import Floats
+from simdp.collectives import Plan
+from simdp.collectives.costs import Cost, Wiring
+from simdp.engine.clocks.clock import FIXED_SHARES, Clock
+from simdp.engine.network import Network
+from simdp.engine.network.traffic import Call, Traffic, report
+from simdp.engine.run import Run
+from simdp.results import metrics
+from simdp.scenario import Scenario
+from simdp.scenario.wiring import wiring_of
+from simdp.workload.flops import forward_flops
+
+PASSES = {"training": 3, "inference": 1}
+"""Forward, and backward of twice its FLOPs; what is computed again for memory's sake is no model's
+FLOP. Chowdhery et al., PaLM, JMLR 24 (2023), appendix B."""
+
+
+def rates(scenario: Scenario, throughput: float | None) -> dict[str, float | None]:
+    """Find the rates that follow from the samples per second of all ranks.
+
+    Returns
+    -------
+    dict
+        ``tokens_per_s``: of the model's first input, where it takes tokens, without padding;
+        ``mfu``: FLOPs of the model's products over what the devices could do at their peak in the
+        dtype in which these run. None where it does not apply.
+    """
+    found: dict[str, float | None] = {"tokens_per_s": None, "mfu": None}
+    workload = scenario.workload
+    model, names = workload.model, workload.model.graph.inputs
+    shapes = model.input_shapes()
+    if not throughput or model.timed or any(shapes[name] is None for name in names):
+        return found
+    cut = {name: tuple(shapes[name] or ()) for name in names}
+    for name, lengths in workload.lengths(scenario.seed, scenario.base).items():
+        cut[name] = (max(round(float(lengths.mean())), 1), *cut[name][1:])
+    first = names[0]
+    if model.num_tokens(first) is not None:
+        found["tokens_per_s"] = throughput * cut[first][0]
+    flops = forward_flops(workload.graph, tuple(cut[name] for name in names)).products
+    peak = _peak(scenario)
+    if flops and peak:
+        found["mfu"] = throughput * PASSES[workload.mode] * flops / peak
+    return found
+
+
+def _peak(scenario: Scenario) -> float | None:
+    """Arithmetic of all devices at their peaks [FLOP/s]; None where one lacks the dtype."""
+    cluster, workload = scenario.cluster, scenario.workload
+    dtype = workload.precision.low or workload.dtype
+    if not isinstance(cluster.device, list):
+        each = cluster.device.peak.get(dtype)
+        return None if each is None else each * float((1 / cluster.sharers()).sum())
+    peaks = [device.peak.get(dtype) for device in cluster.device]
+    shared = zip(peaks, cluster.sharers().tolist(), strict=True)
+    return None if None in peaks else sum((peak or 0.0) / k for peak, k in shared)
+
+
+def network_of(run: Run, clock: Clock, traffic: Traffic, ends: Floats) -> dict[str, Any]:
+    """What crossed the links in a steady step, and who decided what.
+
+    A step takes from the first rank that begins it to the last one that ends it. Of neighbours,
+    what they moved in the whole time, as far as it falls on a step. `ends` as from
+    `metrics.step_ends`.
+    """
+    num_steps = ends.shape[1] - 1
+    first = metrics.num_warm_up(num_steps)
+    moved = traffic.per_step(first, num_steps - first)
+    seconds = float(ends[:, -1].max() - ends[:, first].min()) / (num_steps - first)
+    share = seconds / float(ends.max()) if seconds else 0.0
+    others = [
+        (other.network, {plan: nbytes * share for plan, nbytes in other.traffic.done.items()})
+        for other in clock.others
+    ]
+    used = report(clock.network, moved, seconds, others, clock.fabric == FIXED_SHARES)
+    if traffic.timed:
+        used["num_links_used"] = None  # those of the plan need not be those of the collective
+        calls = traffic.timed_per_step(first, num_steps - first)
+        wires = wires_of(run.scenario.collectives.cost, wiring_of(run.scenario.cluster), calls)
+        used["links"] = [
+            {"link": name, "nbytes": nbytes, "utilization": min(busy / seconds, 1.0)}
+            for name, nbytes, busy in wires
+            if seconds
+        ] or used["links"]
+        used["bottleneck"] = used["links"][0] if used["links"] else None
+    cards = cards_used(clock.network, moved)
+    return {
+        "fabric": clock.fabric,
+        "why": clock.why,
+        **used,
+        **({"cards": {"used": cards[0], "of": cards[1]}} if cards else {}),
+        "chosen": run.launcher.chosen(),
+    }
+
+
+def wires_of(
+    cost: Cost, wiring: Wiring, calls: Mapping[Call, float] | None
+) -> list[tuple[str, float, float]]:
+    """What timed collectives send, as NCCL's model has it.
+
+    Parameters
+    ----------
+    cost, wiring
+        Of the collectives.
+    calls : mapping of (str, float) to float, or None
+        How often a step calls each collective with each size; None where that is not known.
+
+    Returns
+    -------
+    list of (str, float, float)
+        Links inside a node and network cards, the busier first: what they are, what one device or
+        one node sends [bytes], and how long that takes at their whole bandwidth [s]. Nothing for a
+        cost that does not tell what it sends.
+    """
+    way_of = getattr(cost, "way", None)
+    if way_of is None or not calls or wiring.world_size == 1:
+        return []
+    intra = inter = 0.0
+    for (collective, nbytes), count in calls.items():
+        way = way_of(collective, nbytes, wiring)
+        intra += count * nbytes * way.intra_sent
+        inter += count * nbytes * way.inter_sent
+    found = [
+        ("a device's links in its node", intra, intra / wiring.intra_bandwidth),
+        ("a node's network cards", inter, inter / wiring.inter_bandwidth),
+    ]
+    return sorted((one for one in found if one[1]), key=lambda one: -one[2])
+
+
+def cards_used(network: Network, moved: Mapping[Plan, float]) -> tuple[int, int] | None:
+    """Count the network cards of a node that plans send through, and those that it has.
+
+    None where nodes have one card, where nothing is sent between nodes, and where switches of the
+    network add, which are no node's.
+    """
+    cluster = network.cluster
+    n, m, nics = cluster.world_size, cluster.local_size, cluster.numbering.nics
+    there = len(np.unique(nics))
+    if cluster.num_nodes == 1 or there == 1 or network.vertices is not None:
+        return None
+    used = np.zeros((cluster.num_nodes, int(nics.max()) + 1), dtype=bool)
+    for plan, nbytes in moved.items():
+        for part in plan.everything if nbytes else ():
+            c = network.of_part(part)
+            src, dst = c.src.reshape(-1), c.dst.reshape(-1)
+            if max(src.max(initial=0), dst.max(initial=0)) >= n:
+                return None
+            leaves = src[src // m != dst // m]
+            used[leaves // m, nics[leaves % m]] = True
+    most = int(used.sum(axis=1).max())
+    return (most, there) if most else None

@@ -1,0 +1,104 @@
+"""Answers of a single run for the terminal: what things cost, what is known, what would help."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from textwrap import fill, shorten
+from typing import Any
+
+from simdp.results.result import Advice, Result
+
+Row = tuple[str, str]
+Write = Callable[[float | None], str]
+
+LEAST_SHARE = 0.005
+"""Part of a step below which nothing is said of what something costs."""
+
+LEAST_IDLE = 0.5
+"""Part of a node's network cards that may be idle without a word."""
+
+CELL, MOST_LETTERS = 53, 150
+"""Letters of a line beside a row's name; and of a remark, of which the rest is in result.json."""
+
+
+def rates(metrics: dict[str, Any]) -> Row:
+    """What a run gets done in a second."""
+    throughput, tokens = metrics["throughput_samples_per_s"], metrics.get("tokens_per_s")
+    said = "-" if throughput is None else f"{throughput:,.0f} samples/s"
+    return "throughput", said + ("" if tokens is None else f", {tokens:,.0f} tokens/s")
+
+
+def mfu(metrics: dict[str, Any]) -> list[Row]:
+    """How much of the devices' peak the model's FLOPs take."""
+    share = metrics.get("mfu")
+    return [] if share is None else [("MFU", f"{100 * share:.3g} % of the devices' peak")]
+
+
+def costs(metrics: dict[str, Any], seconds: Write) -> list[Row]:
+    """What a step would take if the interval, stragglers or communication were otherwise."""
+    step_time, rows = metrics["step_time_s"], list[Row]()
+    ends, even = metrics.get("interval_s"), metrics.get("without_stragglers_s")
+    if ends is not None:
+        rows.append(("90 % interval of a step", " to ".join(map(seconds, ends))))
+    if even is not None and step_time:
+        rows.append(("without stragglers", _less(even, step_time, seconds)))
+    if step_time and metrics["exposed_comm_s"] > LEAST_SHARE * step_time:
+        hidden = step_time - metrics["exposed_comm_s"]
+        rows.append(("if all comm was hidden", _less(hidden, step_time, seconds)))
+    return rows
+
+
+def _less(value: float, step_time: float, seconds: Write) -> str:
+    share = 1 - value / step_time
+    if share < LEAST_SHARE:
+        return f"{seconds(value)}, about the same"
+    return f"{seconds(value)}, {100 * share:.2g} % less"
+
+
+def cards(result: Result) -> list[Row]:
+    """Say where most network cards of a node carry nothing, and how to use them."""
+    there = result.network.get("cards")
+    if not there or there["used"] > LEAST_IDLE * there["of"]:
+        return []
+    said = (
+        f"{there['used']} of {there['of']} of a node are used: its ring leaves a node by one; "
+        "NCCL uses all (collectives.cost: nccl), as does collectives.all_reduce: hierarchical"
+    )
+    if result.scenario.get("collectives", {}).get("all_reduce", {}).get("kind") != "ring":
+        said = f"{there['used']} of {there['of']} of a node are used; collectives.cost: nccl"
+        said += " tells what NCCL makes of them"
+    return [("network cards", said)]
+
+
+def known(results: Sequence[Result]) -> list[Row]:
+    """Say how far the hardware's figures can be relied on, once for all points of a sweep."""
+    found: dict[Row, None] = {}
+    for result in results:
+        found.update(dict.fromkeys(result.remarks.items()))
+    return [(name, shorten(said, MOST_LETTERS, placeholder=" ...")) for name, said in found]
+
+
+def advice(found: Advice | None) -> list[Row]:
+    """Say what would help, and what was tried."""
+    if found is None or not found.num_tried:
+        return []
+    tried = f"{found.num_tried} change{'s' * (found.num_tried > 1)} simulated, times alone"
+    if not found.lines:
+        return [("would help", f"none of {tried}")]
+    return [*(("would help", line) for line in found.lines), ("", f"({tried})")]
+
+
+def wrapped(rows: Sequence[Row], cell: int = CELL) -> list[Row]:
+    """Break what does not fit beside its name, at spaces."""
+    return [
+        (name, fill(said, cell, break_long_words=False, break_on_hyphens=False))
+        for name, said in rows
+    ]
+
+
+def lines(rows: Sequence[Row], width: int) -> str:
+    """Write rows as lines of text, below a table."""
+    return "\n".join(
+        fill(f"{name}: {said}", width, subsequent_indent="  ", break_on_hyphens=False)
+        for name, said in rows
+    )

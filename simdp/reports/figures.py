@@ -1,0 +1,79 @@
+"""Figures as they are written in tables: times, sizes, shares, and the names of a step's parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+PARTS = {
+    "compute_s": "compute",
+    "update_s": "update",
+    "exposed_comm_s": "exposed comm",
+    "wait_s": "wait",
+    "other_s": "other",
+}
+"""What a step's time is made of."""
+
+SHORT = {"step_time_s": "step", **PARTS, "exposed_comm_s": "exposed"}
+"""Heads of narrow columns."""
+
+UNITS = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
+
+WIDTH = 80
+"""Columns of a terminal."""
+
+
+def seconds(value: float | None) -> str:
+    """Write a time with three digits and the unit that suits it."""
+    if value is None:
+        return "-"
+    unit, scale = unit_of([value])
+    return f"{value / scale:.4g} {unit}" if value else "0"
+
+
+def nbytes(value: float) -> str:
+    """Write a size with three digits and the unit that suits it."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if value >= scale:
+            return f"{value / scale:.3g} {unit}"
+    return f"{value:.0f} B"
+
+
+def number(value: float | None, digits: str = ".4g") -> str:
+    """Write a number; a dash for none."""
+    return "-" if value is None else f"{value:{digits}}"
+
+
+def short(value: float | None) -> str:
+    """Write a large number in thousands or millions."""
+    for letter, scale in (("M", 1e6), ("k", 1e3)):
+        if value is not None and value >= scale:
+            return f"{value / scale:.4g} {letter}"
+    return number(value)
+
+
+def percent(value: float | None) -> str:
+    """Write a part of a whole."""
+    return "-" if value is None else f"{100 * value:.1f} %"
+
+
+def share(value: float, step_time: float) -> str:
+    """Write the part of a step that something takes."""
+    return percent(value / step_time) if step_time else "-"
+
+
+def unit_of(values: Iterable[float]) -> tuple[str, float]:
+    """Choose one unit for all times of a table, by the largest."""
+    largest = max(values, default=0.0)
+    return next((unit for unit in UNITS if largest >= unit[1]), UNITS[-1])
+
+
+def digits_of(largest: float) -> str:
+    """As many decimals for all numbers as give the largest four digits."""
+    return f".{max(3 - len(str(int(largest))) + 1, 0)}f"
+
+
+def speedup(value: float | None, first: float | None, is_best: bool = False) -> str:
+    """Write how many times as many samples per second there are; a star at the best point."""
+    if not value or not first:
+        return "- "
+    return f"{value / first:.3g}x{'*' if is_best else ' '}"

@@ -1,0 +1,136 @@
+"""Table of a sweep for the terminal: a row per point, within the width of a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from simdp.reports import answers, figures
+from simdp.reports.figures import SHORT, WIDTH
+from simdp.reports.wide_table import widen
+from simdp.results.comparison import best_of, written
+from simdp.results.result import Result, Study
+
+LEAST_SHARE = 1e-3
+"""Part of a step below which a column is left out."""
+
+LEAST_DIFFERENCE = 0.01
+"""Part by which peaks of memory differ in a table that shows them."""
+
+SPARE = ("samples/s", "update", "wait", "other", "compute", "eff.", "skipped", "memory")
+"""Columns that a wide table can do without, in the order in which they go."""
+
+LEAST_KEY = 10
+"""Columns of a terminal that the values of a key have at least, however many others there are."""
+
+FOOT = "speed-up: samples/s over the first point's; * the fastest point"
+
+
+def sweep_table(study: Study) -> RenderableType:
+    """Write a row per point; columns in which next to nothing happens are left out."""
+    points, keys = study.points, list(study.scenario["sweep"])
+    unit, _ = figures.unit_of(p.metrics["step_time_s"] for p in points)
+    columns = _columns(study)
+    short = [key.rpartition(".")[2] for key in keys]
+    heads = short if len({*short, *columns}) == len(short) + len(columns) else keys
+    cells = {
+        head: [written(p.set[key]) for p in points] for head, key in zip(heads, keys, strict=True)
+    }
+    cells |= {name: [write(p.metrics) for p in points] for name, write in columns.items()}
+    best = best_of([p.metrics for p in points])
+    if best is not None:
+        rates = [p.metrics["throughput_samples_per_s"] for p in points]
+        cells["speed-up"] = [
+            figures.speedup(rate, rates[0], number == best) for number, rate in enumerate(rates)
+        ]
+    for name in SPARE:
+        if _width(cells) >= WIDTH:
+            cells.pop(name, None)
+    title = f"{study.scenario['name']}: a step's time in {unit}, mean over ranks"
+    table = Table(title=Text(title), box=box.SIMPLE_HEAD, padding=0)
+    room = _room_for_keys(cells, len(keys))
+    for place, head in enumerate(cells):
+        is_key = place < len(keys)
+        table.add_column(
+            Text(head),
+            justify="left" if is_key else "right",
+            no_wrap=not is_key,
+            overflow="fold",
+            max_width=room.get(head),
+        )
+    for row in zip(*cells.values(), strict=True):
+        table.add_row(*map(Text, row))
+    widen(table)
+    rows = [*_idle_cards(points), *answers.known(points)]
+    feet = [FOOT + _among(points)] * (best is not None) + [answers.lines(rows, WIDTH)] * bool(rows)
+    return Group(table, *map(Text, feet))
+
+
+def _idle_cards(points: Sequence[Result]) -> list[answers.Row]:
+    """Say of the first point that leaves most cards of a node idle that it does."""
+    for point in points:
+        for name, said in answers.cards(point):
+            values = ", ".join(map(written, point.set.values()))
+            return [(f"{name} at {values}", said)]
+    return []
+
+
+def _among(points: Sequence[Result]) -> str:
+    """What the best point is the best of."""
+    return "" if all(p.metrics["fits_memory"] for p in points) else " that fits"
+
+
+def _columns(study: Study) -> dict[str, Callable[[dict[str, Any]], str]]:
+    points = study.points
+    longest = max(p.metrics["step_time_s"] for p in points)
+    _, scale = figures.unit_of([longest])
+    digits = figures.digits_of(longest / scale)
+    columns: dict[str, Callable[[dict[str, Any]], str]] = {
+        name: partial(_scaled, key, scale, digits)
+        for key, name in SHORT.items()
+        if any(p.metrics[key] > LEAST_SHARE * p.metrics["step_time_s"] for p in points)
+    }
+    columns["samples/s"] = lambda m: figures.short(m["throughput_samples_per_s"])
+    peaks = [max(p.metrics["peak_memory_bytes"]) for p in points]
+    if max(peaks) > (1 + LEAST_DIFFERENCE) * min(peaks):
+        columns["memory"] = lambda m: figures.nbytes(max(m["peak_memory_bytes"]))
+    if not all(p.metrics["fits_memory"] for p in points):
+        columns["fits"] = lambda m: "yes" if m["fits_memory"] else "no"
+    if any(p.metrics["scaling_efficiency"] is not None for p in points):
+        columns["eff."] = lambda m: figures.percent(m["scaling_efficiency"])
+    if any(p.metrics["loss"] for p in points):
+        columns["last loss"] = lambda m: figures.number(m["loss"][-1] if m["loss"] else None)
+    if any(p.metrics["skipped_steps"] for p in points):
+        columns["skipped"] = lambda m: str(len(m["skipped_steps"] or []))
+    return columns
+
+
+def _scaled(key: str, scale: float, digits: str, metrics: dict[str, Any]) -> str:
+    return f"{metrics[key] / scale:{digits}}" if metrics[key] else "0"
+
+
+def _longest(head: str, cells: Sequence[str]) -> int:
+    return max(map(len, [head, *cells]))
+
+
+def _width(cells: dict[str, list[str]]) -> int:
+    return sum(1 + _longest(head, column) for head, column in cells.items())
+
+
+def _room_for_keys(cells: dict[str, list[str]], num_keys: int) -> dict[str, int]:
+    """How wide the values of keys may be, the longest cut first, so that all fits; else nothing."""
+    room = {head: _longest(head, cells[head]) for head in list(cells)[:num_keys]}
+    excess = _width(cells) - (WIDTH - 1)
+    while excess > 0:
+        head = max(room, key=lambda name: room[name])
+        if room[head] <= LEAST_KEY:
+            break
+        room[head] -= 1
+        excess -= 1
+    return room

@@ -1,0 +1,136 @@
+"""Defaults that need several parts of a scenario, or depend on what its file does not say."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from simdp.cluster import Cluster
+from simdp.cluster.device import DEVICES
+from simdp.collectives import Collectives
+from simdp.errors import ScenarioError
+from simdp.strategies import Strategy
+from simdp.workload import Workload
+from simdp.workload.losses import LOSSES, Loss
+
+FEW_STEPS, SOME_STEPS = 2, 8
+"""Steps of a run of times alone that does not say how long it is: one to warm up and a steady one;
+and more where steps differ by chance."""
+
+
+def without_data(data: Any) -> Any:
+    """Let a job of times alone do without a data set; anything else comes back as it is."""
+    if not isinstance(data, Mapping) or data.get("numerics") is not False:
+        return data
+    workload = data.get("workload")
+    if not isinstance(workload, Mapping) or workload.get("dataset") is not None:
+        return data
+    return {**data, "workload": {**workload, "dataset": "none"}}
+
+
+class Parts(NamedTuple):
+    """What is looked at of a valid scenario.
+
+    Attributes
+    ----------
+    cluster, workload, strategy, numerics
+        As in a scenario.
+    sweep : collection of str
+        Keys that are swept.
+    silent : bool
+        Whether nothing is said of collectives, by the file or its machine, nor of other jobs.
+    """
+
+    cluster: Cluster
+    workload: Workload
+    strategy: Strategy
+    numerics: bool
+    sweep: Collection[str]
+    silent: bool
+
+
+def what_follows(parts: Parts, base: Path) -> dict[str, Any]:
+    """Say what follows from several parts together, where nobody says it.
+
+    Parameters
+    ----------
+    parts : Parts
+        Of the scenario.
+    base : Path
+        Folder that relative paths start from.
+
+    Returns
+    -------
+    dict of str to Spec
+        Sections of the scenario, made anew.
+    """
+    found: dict[str, Any] = {}
+    if _charges_as_nccl(parts):
+        found["collectives"] = Collectives.model_validate({"cost": "nccl"})
+    changed: dict[str, Any] = {}
+    loss = _usual_loss(parts.workload)
+    if loss is not None:
+        changed["loss"] = loss
+    if _repeats_itself(parts):
+        with suppress(ScenarioError):  # of a file, which its own checks report
+            changed |= _few_steps(parts, base)
+    if changed:
+        found["workload"] = parts.workload.model_copy(update=changed)
+    return found
+
+
+def _charges_as_nccl(parts: Parts) -> bool:
+    """Whether NCCL's own model is to time collectives, of which the file says nothing.
+
+    A ring that is played over links goes through one network card of a node; NCCL uses all.
+    """
+    inter = parts.cluster.inter_node
+    swept = any(key.split(".")[0] == "collectives" for key in parts.sweep)
+    many = inter is not None and inter.links_per_node > 1
+    return parts.silent and not swept and many and _is_nvidia(parts.cluster)
+
+
+def _is_nvidia(cluster: Cluster) -> bool:
+    """Whether all devices are of the catalogue, which has NVIDIA's."""
+    devices = cluster.device if isinstance(cluster.device, list) else [cluster.device]
+    return all(device.name in DEVICES.names() for device in devices)
+
+
+def _usual_loss(workload: Workload) -> Loss | None:
+    """What a model without data learns from, as its usual data set would have it."""
+    model = workload.model
+    if workload.loss.kind != "none" or workload.dataset.kind != "none" or model.timed:
+        return None
+    if workload.compute.without_data:
+        return None
+    shapes = model.input_shapes()
+    images = any(shape is not None and len(shape) == 3 for shape in shapes.values())
+    classes = images or any(model.num_tokens(name) is not None for name in shapes)
+    return LOSSES["cross_entropy" if classes else "mse"].model_validate({})
+
+
+def _repeats_itself(parts: Parts) -> bool:
+    """Whether an epoch of times alone is more of the same, of which a few steps are enough."""
+    workload, strategy, cluster = parts.workload, parts.strategy, parts.cluster
+    if parts.numerics or workload.dataset.kind == "none":
+        return False
+    swept = {"numerics", "workload.steps", "workload.epochs", "workload"} & set(parts.sweep)
+    if workload.steps is not None or workload.epochs is not None or swept:
+        return False
+    if workload.input is not None or workload.samples_per_rank or workload.inject:
+        return False
+    if any(straggler.kind == "pause" for straggler in cluster.stragglers):
+        return False
+    late = getattr(getattr(strategy, "comm_hook", None), "start_step", 0)
+    return strategy.player == "together" and not hasattr(strategy, "local_steps") and not late
+
+
+def _few_steps(parts: Parts, base: Path) -> dict[str, int]:
+    """How many steps to simulate; nothing where an epoch has no more."""
+    workload, cluster = parts.workload, parts.cluster
+    drawn = any(straggler.kind == "lognormal" for straggler in cluster.stragglers)
+    steps = SOME_STEPS if drawn or workload.lengths(0, base) else FEW_STEPS
+    longer = workload.dataset.length(base) > steps * workload.samples_per_step(cluster.world_size)
+    return {"steps": steps} if longer else {}

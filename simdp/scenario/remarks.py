@@ -1,0 +1,61 @@
+"""Remarks: what whoever reads a result should know of its hardware, and of how it was timed."""
+
+from __future__ import annotations
+
+from simdp.cluster.machine import Calibration, read_machine
+from simdp.errors import ScenarioError
+from simdp.scenario.root import Scenario
+
+UNDETERMINED = "undetermined"
+
+
+def remarks(scenario: Scenario) -> dict[str, str]:
+    """Say how far the figures of a point's hardware can be relied on.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        One point.
+
+    Returns
+    -------
+    dict of str to str
+        A line each, by what it is about: ``calibration``, always; ``undetermined``, what the
+        measurements leave open; ``collectives``, where NCCL's published constants time them.
+    """
+    found: dict[str, str] = {}
+    known = calibration_of(scenario)
+    timed = scenario.collectives.cost.kind == "nccl" and scenario.cluster.world_size > 1
+    if known is None:
+        found["calibration"] = "none: nobody has measured this hardware"
+        if timed:
+            found["collectives"] = "NCCL's own model, with the constants that NVIDIA publishes"
+        return found
+    of_devices = any(key.startswith("cluster.device") for key in known.intervals)
+    by_peak = scenario.workload.compute.kind == "roofline" and not of_devices
+    what = "network calibrated, compute by its data sheet" if by_peak else "calibrated"
+    found["calibration"] = f"{scenario.cluster.machine}: {what}"
+    left_open = [note for note in known.notes if _leaves_open(note)]
+    if left_open and scenario.cluster.world_size > 1:
+        found[UNDETERMINED] = "; ".join(_without_lead(note) for note in left_open)
+    return found
+
+
+def calibration_of(scenario: Scenario) -> Calibration | None:
+    """What is known of the constants of a scenario's machine; None where nothing was fitted."""
+    name = scenario.cluster.machine
+    if name is None:
+        return None
+    try:
+        return read_machine(name, scenario.base).calibration
+    except ScenarioError:  # a file that was there when the scenario was read
+        return None
+
+
+def _leaves_open(note: str) -> bool:
+    return note.startswith("not determined") or "fits as well" in note or "fit as well" in note
+
+
+def _without_lead(note: str) -> str:
+    lead, colon, rest = note.partition(": ")
+    return rest if colon and lead.startswith("not determined") else note

@@ -1,0 +1,151 @@
+"""Advice: single changes of a run that would clearly make it faster, each simulated.
+
+Every variant has a few steps of times alone, and is played where the vectorised clock is exact;
+those that would take longer are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from simdp.engine.simulate import times_alone
+from simdp.errors import ScenarioError
+from simdp.results.comparison import written
+from simdp.results.result import Advice, Result
+from simdp.scenario import Scenario, checked
+from simdp.scenario.overrides import override_all
+
+STEPS = 3
+"""A step to warm up, and two that count."""
+
+LEAST_EXPOSED = 0.05
+"""Part of a step that communication must take before anything is tried."""
+
+LEAST_GAIN = 0.05
+"""Part by which the samples per second must rise."""
+
+MOST = 3
+"""Lines of advice; the best ones."""
+
+MAX_RANKS = 256
+"""Larger runs get none: every variant would take a second."""
+
+MAX_PLANNED_RANKS = 64
+"""Ranks for which other algorithms are planned."""
+
+TIMES = 4
+"""By which a number of micro-steps, or a bucket, is tried larger or smaller."""
+
+DEFAULT_CAP = 25 * 2**20
+"""Torch's cap of a bucket [bytes]."""
+
+ALGORITHMS = ("ring", "tree", "hierarchical", "bidirectional_ring", "direct")
+"""Of all_reduce, as long as links are not shared."""
+
+
+class Change(NamedTuple):
+    """What is tried: a key, its value, and what else it does; ``family`` shows one of its kind."""
+
+    family: str
+    key: str
+    value: Any
+    but: str = ""
+
+
+def would_help(scenario: Scenario, result: Result) -> Advice | None:
+    """Look for single changes that would make a run faster.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        One point.
+    result : Result
+        Of it.
+
+    Returns
+    -------
+    Advice or None
+        None where communication costs too little, or the run is too large or of a kind that is
+        not repeated by times alone.
+    """
+    m, n = result.metrics, scenario.cluster.world_size
+    step_time = m["step_time_s"]
+    if not 1 < n <= MAX_RANKS or not step_time or scenario.workload.mode != "training":
+        return None
+    if m["exposed_comm_s"] < LEAST_EXPOSED * step_time:
+        return None
+    now = _samples_per_second(scenario, {})
+    if now is None:
+        return None
+    best: dict[str, tuple[float, str]] = {}
+    tried = 0
+    for change in _changes(scenario, m):
+        found = _samples_per_second(scenario, {change.key: change.value})
+        if found is None:
+            continue
+        tried += 1
+        gain = found / now - 1
+        if gain >= LEAST_GAIN and gain > best.get(change.family, (0.0, ""))[0]:
+            but = f" ({change.but})" if change.but else ""
+            said = f"{1 + gain:.3g}x samples/s: {change.key}: {written(change.value)}{but}"
+            best[change.family] = gain, said
+    lines = [said for _, said in sorted(best.values(), reverse=True)]
+    return Advice(lines[:MOST], tried)
+
+
+def _samples_per_second(scenario: Scenario, settings: dict[str, Any]) -> float | None:
+    """Samples per second with these settings; None where they cannot be, or take too long."""
+    raw = scenario.resolved()
+    for key in ("sweep", "measured"):
+        raw.pop(key, None)
+    for key in ("epochs", "inject"):
+        raw["workload"].pop(key, None)
+    settings = {**settings, "workload.steps": STEPS, "numerics": False}
+    try:
+        changed = checked(override_all(raw, settings, scenario.base), scenario.base)
+    except ScenarioError:
+        return None
+    found = times_alone(changed)
+    return None if found is None else found.metrics["throughput_samples_per_s"]
+
+
+def _changes(scenario: Scenario, metrics: dict[str, Any]) -> Iterator[Change]:
+    """What may be worth a try."""
+    workload, strategy = scenario.workload, scenario.strategy
+    if workload.microbatch is not None and isinstance(workload.grad_accum, int):
+        more = workload.grad_accum * TIMES
+        but = f"a step of {TIMES} x the samples"
+        yield Change("accumulate", "workload.grad_accum", more, but)
+    if strategy.kind == "ddp":
+        yield from _of_ddp(scenario, metrics["bucket_bytes"] or [])
+    if not scenario.collectives.cost.timed and scenario.cluster.world_size <= MAX_PLANNED_RANKS:
+        for kind in ALGORITHMS:
+            if kind != scenario.collectives.all_reduce.kind:
+                yield Change("algorithm", "collectives.all_reduce", kind)
+
+
+def _of_ddp(scenario: Scenario, buckets: list[float]) -> Iterator[Change]:
+    workload, strategy = scenario.workload, scenario.strategy
+    if not getattr(strategy, "overlap", True):
+        yield Change("overlap", "strategy.overlap", True)
+    hook = getattr(strategy, "comm_hook", None)
+    if getattr(hook, "kind", None) == "none" and workload.gradient_itemsize > 2:
+        devices = scenario.cluster.devices()
+        low = "bf16" if all("bfloat16" in device.peak for device in devices) else "fp16"
+        yield Change("hook", "strategy.comm_hook", low, "gradients are rounded")
+    cap = getattr(strategy, "bucket_cap", None)
+    cap = DEFAULT_CAP if cap is None else cap
+    if len(buckets) > 1:
+        larger = cap * TIMES if cap else DEFAULT_CAP
+        yield Change("bucket", "strategy.bucket_cap", _mebibytes(larger))
+    if len(buckets) <= TIMES and cap:
+        smaller = max(min(cap, sum(buckets)) / (2 * TIMES), 2**16)
+        yield Change("bucket", "strategy.bucket_cap", _mebibytes(smaller))
+
+
+def _mebibytes(nbytes: float) -> str:
+    """A size that reads well, about as large."""
+    if nbytes >= 2**20:
+        return f"{round(nbytes / 2**20)} MiB"
+    return f"{max(round(nbytes / 2**10), 1)} KiB"

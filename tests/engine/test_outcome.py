@@ -1,0 +1,115 @@
+"""Outcome: rates of work from a model's FLOPs, and what crosses wires and cards."""
+
+import pytest
+
+import simdp
+from simdp.collectives.costs import Wiring
+from simdp.collectives.costs.links import LinksCost
+from simdp.collectives.costs.nccl import NcclCost
+from simdp.engine.outcome import wires_of
+from simdp.scenario import checked
+
+PEAK = {
+    "peak": {"float32": "10 TFLOP/s", "float16": "40 TFLOP/s"},
+    "memory": "10 GB",
+    "memory_bandwidth": "1 TB/s",
+}
+
+
+def metrics(tmp_path, workload, cluster=None, **other):
+    cluster = {"world_size": 2, "device": PEAK, "link": "nvlink3", **(cluster or {})}
+    raw = {"cluster": cluster, "workload": workload, "numerics": False, **other}
+    return simdp.simulate(checked(raw, tmp_path)).metrics
+
+
+def test_mfu_is_three_forwards_of_products_over_the_peak_of_all_devices(tmp_path):
+    mlp = {"model": {"kind": "mlp", "widths": [256, 512, 128]}, "microbatch": 64}
+    per_sample = 3 * 2 * (256 * 512 + 512 * 128)
+    for extra, cluster, peak in (
+        ({}, {}, 2 * 10e12),
+        ({"precision": "amp"}, {}, 2 * 40e12),
+        ({}, {"ranks_per_device": 2}, 10e12),
+        ({}, {"device": [PEAK, {**PEAK, "peak": {"float32": "30 TFLOP/s"}}]}, 40e12),
+    ):
+        m = metrics(tmp_path, mlp | extra, cluster)
+        assert m["mfu"] == pytest.approx(m["throughput_samples_per_s"] * per_sample / peak)
+        assert m["tokens_per_s"] is None
+    inference = metrics(tmp_path, {**mlp, "mode": "inference"})
+    per_forward = inference["throughput_samples_per_s"] * per_sample / 3 / 20e12
+    assert inference["mfu"] == pytest.approx(per_forward)
+
+
+def test_tokens_are_those_of_the_samples_without_their_padding(tmp_path):
+    model = {"kind": "bert-base", "hidden_size": 16, "num_hidden_layers": 1} | {
+        "num_attention_heads": 2,
+        "intermediate_size": 32,
+        "vocab_size": 50,
+        "pad_id": 0,
+    }
+    data = {"kind": "tokens", "num_samples": 64, "sequence_length": 24}
+    work = {"model": model, "dataset": data, "microbatch": 4, "loss": "cross_entropy"}
+    full = metrics(tmp_path, work)
+    assert full["tokens_per_s"] == pytest.approx(24 * full["throughput_samples_per_s"])
+    padded = metrics(tmp_path, {**work, "dataset": {**data, "min_length": 2}})
+    assert 2 < padded["tokens_per_s"] / padded["throughput_samples_per_s"] < 24
+
+
+def test_a_model_that_only_has_times_has_no_rates(tmp_path):
+    (tmp_path / "layers.csv").write_text(
+        "name,forward_us,backward_us,gradient_bytes\na,10,20,4000\n"
+    )
+    m = metrics(tmp_path, {"model": {"kind": "profile", "path": "layers.csv"}, "microbatch": 4})
+    assert m["mfu"] is None is m["tokens_per_s"]
+
+
+WIRING = Wiring(16, 2, 8, 1e-6, 400e9, 5e-6, 200e9, 4)
+
+
+def test_nccls_ring_keeps_both_kinds_of_wires_busy_for_its_bytes():
+    ring = NcclCost.model_validate({"algorithms": ["ring"]})
+    nbytes, sent = 1e9, 2 * 15 / 16
+    (first, n1, s1), (second, n2, s2) = wires_of(ring, WIRING, {("all_reduce", nbytes): 3.0})
+    assert (first, second) == ("a node's network cards", "a device's links in its node")
+    assert n1 == n2 == pytest.approx(3 * nbytes * sent)
+    assert s1 == pytest.approx(n1 / 200e9)
+    assert s2 == pytest.approx(n2 / 400e9)
+    assert s1 <= 3 * ring.seconds("all_reduce", nbytes, WIRING)
+
+
+def test_nobody_knows_the_wires_of_other_costs_and_one_rank_uses_none():
+    calls = {("all_reduce", 1e9): 1.0}
+    assert wires_of(LinksCost(), WIRING, calls) == []
+    assert wires_of(NcclCost(), WIRING, None) == []
+    assert wires_of(NcclCost(), WIRING._replace(world_size=1), calls) == []
+
+
+NODES = {
+    "world_size": 16,
+    "devices_per_node": 8,
+    "device": "h100-sxm5-80gb",
+    "link": "nvlink4",
+    "inter_node": {"link": "ib-ndr", "links_per_node": 4},
+}
+
+
+def network(tmp_path, cluster, **collectives):
+    work = {"model": {"kind": "mlp", "widths": [256, 256]}, "microbatch": 4}
+    raw = {"cluster": cluster, "workload": work, "numerics": False, "collectives": collectives}
+    return simdp.simulate(checked(raw, tmp_path)).network
+
+
+def test_a_ring_uses_one_card_of_a_node_and_a_hierarchy_all(tmp_path):
+    assert network(tmp_path, NODES, all_reduce="ring")["cards"] == {"used": 1, "of": 4}
+    assert network(tmp_path, NODES, all_reduce="hierarchical")["cards"] == {"used": 4, "of": 4}
+    one = {**NODES, "inter_node": {"link": "ib-ndr"}}
+    assert "cards" not in network(tmp_path, one, all_reduce="ring")
+    assert "cards" not in network(tmp_path, {**NODES, "world_size": 8}, all_reduce="ring")
+
+
+def test_a_timed_run_names_the_busier_wires(tmp_path):
+    found = network(tmp_path, NODES, cost="nccl")
+    assert found["num_links_used"] is None
+    assert found["bottleneck"] == found["links"][0]
+    assert 0 < found["links"][1]["utilization"] <= found["bottleneck"]["utilization"] <= 1
+    alone = network(tmp_path, {**NODES, "world_size": 8}, cost="nccl")
+    assert [link["link"] for link in alone["links"]] == ["a device's links in its node"]

@@ -1,0 +1,73 @@
+"""Answers in words: what things cost, what is known of the hardware, and what would help."""
+
+from simdp.reports import answers
+from simdp.reports.figures import seconds
+from simdp.results.result import Advice, Result
+
+DULL = {"step_time_s": 1e-3, "exposed_comm_s": 0.0, "throughput_samples_per_s": 2000.0}
+
+
+def result(network=None, remarks=None, all_reduce="ring"):
+    scenario = {"cluster": {"world_size": 8}, "collectives": {"all_reduce": {"kind": all_reduce}}}
+    return Result(scenario, {}, DULL, network=network or {}, remarks=remarks or {})
+
+
+def test_rates_are_written_where_they_apply():
+    assert answers.rates(DULL) == ("throughput", "2,000 samples/s")
+    assert answers.rates(DULL | {"tokens_per_s": 1e6})[1] == "2,000 samples/s, 1,000,000 tokens/s"
+    assert answers.rates(DULL | {"throughput_samples_per_s": None})[1] == "-"
+    assert answers.mfu(DULL) == []
+    assert answers.mfu(DULL | {"mfu": 0.4567}) == [("MFU", "45.7 % of the devices' peak")]
+
+
+def test_costs_are_written_as_the_step_without_them():
+    assert answers.costs(DULL, seconds) == []
+    full = {"exposed_comm_s": 0.25e-3, "interval_s": [0.9e-3, 1.2e-3], "without_stragglers_s": 8e-4}
+    assert answers.costs(DULL | full, seconds) == [
+        ("90 % interval of a step", "900 us to 1.2 ms"),
+        ("without stragglers", "800 us, 20 % less"),
+        ("if all comm was hidden", "750 us, 25 % less"),
+    ]
+    same = answers.costs(DULL | {"without_stragglers_s": 0.9999e-3}, seconds)
+    assert same == [("without stragglers", "999.9 us, about the same")]
+    assert answers.costs(full | {"step_time_s": 0.0, "interval_s": None}, seconds) == []
+
+
+def test_cards_that_carry_nothing_are_named_with_what_would_use_them():
+    assert answers.cards(result()) == []
+    assert answers.cards(result({"cards": {"used": 8, "of": 8}})) == []
+    ((name, said),) = answers.cards(result({"cards": {"used": 1, "of": 8}}))
+    assert name == "network cards"
+    assert said.startswith("1 of 8 of a node are used")
+    assert "collectives.cost: nccl" in said
+    ((_, other),) = answers.cards(result({"cards": {"used": 2, "of": 8}}, all_reduce="tree"))
+    assert "ring" not in other
+    assert "collectives.cost: nccl" in other
+
+
+def test_remarks_of_many_points_are_made_once_and_kept_short():
+    remarks = {"calibration": "none", "undetermined": "a constant, " * 50}
+    rows = answers.known([result(remarks=remarks)] * 3)
+    assert [name for name, _ in rows] == ["calibration", "undetermined"]
+    assert len(rows[1][1]) <= answers.MOST_LETTERS
+    assert rows[1][1].endswith("...")
+
+
+def test_advice_says_how_much_was_tried():
+    assert answers.advice(None) == answers.advice(Advice([], 0)) == []
+    assert answers.advice(Advice([], 1)) == [
+        ("would help", "none of 1 change simulated, times alone")
+    ]
+    assert answers.advice(Advice(["this", "that"], 5)) == [
+        ("would help", "this"),
+        ("would help", "that"),
+        ("", "(5 changes simulated, times alone)"),
+    ]
+
+
+def test_rows_break_at_spaces():
+    ((_, said),) = answers.wrapped([("a", "collectives.all_reduce: " * 4)], cell=30)
+    assert max(map(len, said.splitlines())) <= 30
+    text = answers.lines([("a", "word " * 40), ("b", "short")], 60)
+    assert max(map(len, text.splitlines())) <= 60
+    assert text.splitlines()[-1] == "b: short"

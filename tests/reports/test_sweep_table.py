@@ -1,0 +1,90 @@
+"""The table of a sweep: speed-ups, the best point, what fits, and 80 columns."""
+
+import io
+
+from rich.console import Console
+
+from simdp.reports import table
+from simdp.reports.figures import speedup
+from simdp.results.comparison import best_of
+from simdp.results.metrics import ORDER
+from simdp.results.result import Result, Study
+
+
+def study(points, sweep=("cluster.world_size",)):
+    """Points of (values, metrics), all other metrics as dull as can be."""
+    dull = dict.fromkeys(ORDER, 0.0) | {
+        "step_time_s": 1e-3,
+        "throughput_samples_per_s": 1000.0,
+        "peak_memory_bytes": [1000],
+        "fits_memory": True,
+        "loss": None,
+        "skipped_steps": None,
+        "scaling_efficiency": None,
+    }
+    scenario = {"name": "dull", "cluster": {"world_size": 1}, "sweep": dict.fromkeys(sweep)}
+    results = [
+        Result(scenario, dict(zip(sweep, values, strict=True)), dull | metrics)
+        for values, metrics in points
+    ]
+    return Study("0.1.0", scenario, results)
+
+
+def lines(of):
+    stream = io.StringIO()
+    Console(file=stream, width=80, highlight=False).print(table.summary(of), soft_wrap=True)
+    return stream.getvalue().splitlines()
+
+
+def test_speed_ups_are_over_the_first_point_and_the_fastest_that_fits_has_a_star():
+    found = lines(
+        study(
+            [
+                ((1,), {}),
+                ((2,), {"throughput_samples_per_s": 1900.0}),
+                ((4,), {"throughput_samples_per_s": 3000.0, "fits_memory": False}),
+            ]
+        )
+    )
+    rows = [line.split() for line in found]
+    assert ["1", "1.000", "1", "k", "yes", "1x"] in rows
+    assert ["2", "1.000", "1.9", "k", "yes", "1.9x*"] in rows
+    assert ["4", "1.000", "3", "k", "no", "3x"] in rows
+    assert any("* the fastest point that fits" in line for line in found)
+
+
+def test_where_everything_fits_there_is_no_column_for_it():
+    found = lines(study([((1,), {}), ((2,), {})]))
+    assert not any("fits" in line for line in found)
+
+
+def test_nothing_is_wider_than_a_terminal():
+    long = {"kind": "hierarchical", "inner": "bidirectional_ring", "outer": "halving_doubling"}
+    busy = dict.fromkeys(("compute_s", "update_s", "exposed_comm_s", "wait_s", "other_s"), 2e-4)
+    busy |= {"loss": [0.5], "scaling_efficiency": 0.5, "mfu": 0.5}
+    points = [((number, [long] * 2), busy) for number in range(4)]
+    found = lines(study(points, ("cluster.world_size", "collectives.all_reduce")))
+    assert max(map(len, found)) <= 80
+    assert "".join("".join(found).split()).count("halving_doubling") or any(
+        "halving" in line for line in found
+    )
+    assert any("speed-up" in line for line in found)
+
+
+def test_idle_cards_are_said_of_the_first_point_that_has_them():
+    made = study([((1,), {}), ((2,), {}), ((4,), {})])
+    for point in made.points[1:]:
+        point.network = {"cards": {"used": 1, "of": 8}}
+    (said,) = [line for line in lines(made) if "network cards" in line]
+    assert said.startswith("network cards at 2: 1 of 8")
+
+
+def test_the_best_has_the_most_samples_of_those_that_fit():
+    def point(rate, fits=True):
+        return {"throughput_samples_per_s": rate, "fits_memory": fits}
+
+    assert best_of([]) is None
+    assert best_of([point(None), None]) is None
+    assert best_of([point(1.0), None, point(3.0, False), point(2.0), point(2.0)]) == 3
+    assert best_of([point(1.0, False), point(2.0, False)]) == 1
+    assert speedup(None, 1.0) == speedup(1.0, None) == "- "

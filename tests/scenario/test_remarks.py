@@ -1,0 +1,64 @@
+"""Remarks: whether anybody has measured the hardware, and what measurements leave open."""
+
+import pytest
+
+import simdp
+from simdp.cluster.machine import read_machine
+from simdp.scenario import checked
+from simdp.scenario.remarks import calibration_of, remarks
+from tests.small_scenario import MINIMAL
+
+WORKLOAD = {"model": {"kind": "mlp", "widths": [8, 4]}, "microbatch": 2}
+
+
+def on(tmp_path, cluster, **other):
+    raw = {"cluster": {"world_size": 8, **cluster}, "workload": WORKLOAD, "numerics": False}
+    return remarks(checked({**raw, **other}, tmp_path))
+
+
+def test_hardware_that_nobody_has_measured_says_so_in_one_line(tmp_path):
+    found = on(tmp_path, {"device": "h100-sxm5-80gb", "link": "nvlink4"})
+    assert found == {"calibration": "none: nobody has measured this hardware"}
+    timed = on(
+        tmp_path, {"device": "h100-sxm5-80gb", "link": "nvlink4"}, collectives={"cost": "nccl"}
+    )
+    assert timed["collectives"] == "NCCL's own model, with the constants that NVIDIA publishes"
+
+
+def test_a_machines_constants_that_measurements_leave_open_are_named(tmp_path):
+    found = on(tmp_path, {"machine": "lambda-a100-sxm4"})
+    assert found["calibration"] == "lambda-a100-sxm4: network calibrated, compute by its data sheet"
+    assert found["undetermined"].startswith("compute_slowdown of 0.4 to 10 fits as well")
+    found = on(tmp_path, {"machine": "dgx-h100"})
+    assert found["undetermined"].startswith("hop.inter.simple, hop.inter.ll")
+    assert "undetermined" not in on(tmp_path, {"machine": "dgx-h100", "world_size": 1})
+
+
+def test_a_machine_that_is_gone_is_as_one_that_nobody_measured(tmp_path):
+    entry = read_machine("dgx-h100", tmp_path)
+    own = tmp_path / "own.yaml"
+    own.write_text("cluster: {device: h100-sxm5-80gb}\nsource: mine\n")
+    scenario = checked({**MINIMAL, "cluster": {"machine": "own.yaml", "world_size": 1}}, tmp_path)
+    assert calibration_of(scenario) is None is not entry.calibration
+    own.unlink()
+    assert calibration_of(scenario) is None
+
+
+def test_remarks_are_in_every_result_and_come_back_with_it(tmp_path):
+    study = simdp.sweep(checked(MINIMAL, tmp_path))
+    study.save(tmp_path / "result.json")
+    (point,) = simdp.Study.load(tmp_path / "result.json").points
+    assert (
+        point.remarks
+        == study.points[0].remarks
+        == {"calibration": "none: nobody has measured this hardware"}
+    )
+
+
+def test_a_scenario_with_measurements_of_its_own_is_calibrated_by_these(tmp_path):
+    measured = {"source": "me", "points": [{"step_time": "1 ms", "role": "calibration"}]}
+    study = simdp.sweep(checked({**MINIMAL, "measured": measured}, tmp_path))
+    said = study.points[0].remarks["calibration"]
+    assert said == "by what the scenario itself says was measured"
+    with pytest.raises(KeyError):
+        study.points[0].remarks["undetermined"]

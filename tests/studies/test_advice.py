@@ -1,0 +1,73 @@
+"""Advice: a change is named where it clearly helps, and only where somebody has simulated it."""
+
+import copy
+import re
+
+import pytest
+
+import simdp
+from simdp.scenario import checked
+from simdp.scenario.overrides import override_all
+from simdp.studies import advice
+from simdp.studies.advice import would_help
+
+SLOW_LINK = {
+    "cluster": {
+        "world_size": 4,
+        "device": "a100-sxm4-80gb",
+        "topology": "ring",
+        "link": {"alpha": "5 us", "bandwidth": "1 GB/s"},
+    },
+    "workload": {"model": {"kind": "mlp", "widths": [1024, 1024, 1024, 8]}, "microbatch": 64},
+    "numerics": False,
+}
+
+
+def found(tmp_path, **settings):
+    scenario = checked(override_all(copy.deepcopy(SLOW_LINK), settings, tmp_path), tmp_path)
+    return scenario, would_help(scenario, simdp.simulate(scenario))
+
+
+def test_each_line_is_true(tmp_path):
+    scenario, said = found(tmp_path)
+    assert said.num_tried >= len(said.lines) >= 2
+    base = simdp.simulate(scenario).metrics["throughput_samples_per_s"]
+    for line in said.lines:
+        factor, key, value = re.match(
+            r"([\d.]+)x samples/s: (\S+): (.+?)(?: \(.*\))?$", line
+        ).groups()
+        value = int(value) if value.isdecimal() else value
+        changed = checked(override_all(copy.deepcopy(SLOW_LINK), {key: value}, tmp_path), tmp_path)
+        rate = simdp.simulate(changed).metrics["throughput_samples_per_s"]
+        assert rate / base == pytest.approx(float(factor), rel=0.01), line
+        assert rate > 1.05 * base
+    assert [line for line in said.lines if "16" in line or "grad_accum: 4" in line]
+
+
+def test_what_changes_more_than_time_is_said(tmp_path):
+    _, said = found(tmp_path)
+    for line in said.lines:
+        assert ("comm_hook" in line) == ("gradients are rounded" in line)
+        assert ("grad_accum" in line) == ("4 x the samples" in line)
+
+
+def test_one_waiting_pass_would_overlap_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(advice, "MOST", 10)
+    _, said = found(
+        tmp_path,
+        **{
+            "strategy": {"kind": "ddp", "overlap": False, "bucket_cap": "1 MiB"},
+            "workload.microbatch": 2048,
+        },
+    )
+    assert any("strategy.overlap: true" in line for line in said.lines)
+
+
+def test_nothing_is_tried_where_nothing_is_to_be_gained_or_it_would_take_long(
+    tmp_path, monkeypatch
+):
+    assert found(tmp_path, **{"cluster.link": "nvlink3", "workload.microbatch": 65536})[1] is None
+    assert found(tmp_path, **{"cluster.world_size": 1})[1] is None
+    assert found(tmp_path, **{"workload.mode": "inference"})[1] is None
+    monkeypatch.setattr(advice, "MAX_RANKS", 3)
+    assert found(tmp_path)[1] is None
