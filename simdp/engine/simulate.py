@@ -275,6 +275,7 @@ def _result(
     fullest = int(peaks.argmax())
     replicas = numbers.replicas
     alike = identical(replicas) if replicas else None
+    ends = metrics.step_ends(trace, n, len(charged))
     found = {
         **metrics.times(trace, n, len(charged), [record.samples for record in charged]),
         "bucket_bytes": run.program.bucket_nbytes or None,
@@ -291,9 +292,10 @@ def _result(
         trace=trace,
         replicas=state_dicts(replicas) if replicas else None,
         outputs=numbers.outputs or None,
-        network=_network(run, clock, traffic, metrics.step_ends(trace, n, len(charged))),
+        network=_network(run, clock, traffic, ends),
         server=server,
         state=run.state(found["simulated_s"]) if keep_state else None,
+        step_ends=ends,
     )
 
 

@@ -6,12 +6,13 @@ global settings. Pyplot is not used. What a plot shows is not here: see `simdp.r
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, BinaryIO, NamedTuple
 
 import matplotlib.style
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -32,11 +33,29 @@ COPY, WAIT, STRAGGLER = "#F0E442", "#999999", "#D55E00"
 INPUT, HOST = "#56B4E9", "#CC79A7"
 INK, MUTED, FAINT = "#222222", "#6B6B6B", "#E4E4E4"
 
-SERIES = ("#000000", "#CC79A7", "#56B4E9")
-"""Colours of the palette that mean no activity, for lines; together with `MARKERS`."""
+SERIES = (
+    "#000000",
+    "#CC79A7",
+    "#56B4E9",
+    "#332288",
+    "#999933",
+    "#882255",
+    "#44AA99",
+    "#8C564B",
+)
+"""Colours for lines, none of which means an activity: the palette's, then of P. Tol, "Colour
+schemes", 2021, and a brown."""
 
-MARKERS = ("o", "s", "^", "D", "v", "<", ">")
+MARKERS = ("o", "s", "^", "D", "v", "<", ">", "P", "h")
 """Shapes that tell lines apart without colour; filled, since open circles are measurements."""
+
+
+def look(number: int) -> tuple[str, str]:
+    """Colour and marker of one of several series; both change from one to the next.
+
+    As there are 8 colours and 9 markers, no two of 72 series share both.
+    """
+    return SERIES[number % len(SERIES)], MARKERS[number % len(MARKERS)]
 
 
 class Fill(NamedTuple):
@@ -86,7 +105,8 @@ PART_FILLS = {
 
 # Sizes [inches; points] ---------------------------------------------------------------------------
 
-WIDTH, PANEL_HEIGHT, ROW_HEIGHT, MARGIN_HEIGHT, DPI = 9.0, 3.2, 0.42, 1.25, 150
+WIDTH, PANEL_HEIGHT, ROW_HEIGHT, MARGIN_HEIGHT, DPI = 9.0, 3.2, 0.42, 1.6, 150
+MIN_ROWS = 3
 TITLE_SIZE, TEXT_SIZE, SMALL_SIZE, TINY_SIZE = 12.0, 9.0, 8.0, 6.5
 LINE_WIDTH, THIN_WIDTH, MARKER_SIZE = 1.6, 0.6, 5.5
 
@@ -151,12 +171,61 @@ def new_figure(
     Figure, list of Axes
         The figure and its empty panels, from the top, or from the left.
     """
-    body = max(num_rows, 4) * ROW_HEIGHT if num_rows else num_axes * PANEL_HEIGHT
+    body = max(num_rows, MIN_ROWS) * ROW_HEIGHT if num_rows else num_axes * PANEL_HEIGHT
     figure = Figure((WIDTH, MARGIN_HEIGHT + body), DPI, layout="constrained")
     if widths:
         return figure, list(figure.subplots(1, num_axes, sharey=True, width_ratios=widths))
     grid = figure.subplots(num_axes, 1, sharex=True, squeeze=False)
     return figure, list(grid[:, 0])
+
+
+def entitle(ax: Axes, title: str, about: str = "", rows: int = 0) -> None:
+    """Write a title, and below it, smaller, what the picture is of.
+
+    Parameters
+    ----------
+    ax : Axes
+        Whose title it is.
+    title, about : str
+        What is shown; of which model, cluster and point. The latter is cut where it has no room.
+    rows : int
+        Rows of a legend that stand between these and the panel.
+    """
+    above = 5.0 + 1.9 * SMALL_SIZE * rows
+    ax.set_title(title, pad=above + (1.6 * SMALL_SIZE if about else 3.0))
+    if not about:
+        return
+    room = 72 * WIDTH - 80
+    while len(about) > 1 and text_width(about, SMALL_SIZE) > room:
+        about = about.rstrip("…")[:-1].rstrip(" ·,") + "…"
+    ax.annotate(
+        about,
+        (0.0, 1.0),
+        (0.0, above),
+        xycoords="axes fraction",
+        textcoords="offset points",
+        va="bottom",
+        fontsize=SMALL_SIZE,
+        color=MUTED,
+        in_layout=False,
+    )
+
+
+def legend_above(ax: Axes, handles: Sequence[Artist], rows: int = 1) -> None:
+    """Say what colours mean, in rows between the title and the panel."""
+    if not handles:
+        return
+    ax.legend(
+        handles=handles,
+        loc="lower left",
+        bbox_to_anchor=(0.0, 1.0),
+        ncols=-(-len(handles) // rows),
+        borderaxespad=0.2,
+        borderpad=0.2,
+        handlelength=1.4,
+        handletextpad=0.5,
+        columnspacing=1.1,
+    )
 
 
 def line_style(number: int, covered: int) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from simdp.arrays import Array
+from simdp.arrays import Array, Floats
 from simdp.errors import ScenarioError
 from simdp.files import read_json, write_whole
 from simdp.results.trace import Trace
@@ -48,6 +48,8 @@ class Result:
         ``histogram`` that counts the gradients of staleness 0, 1, ... None without a server.
     state : State or None
         Where the run stopped, if that was asked for; see `simdp.engine.state`.
+    step_ends : ndarray, shape `(world_size, num_steps + 1)`, or None
+        When each rank is done with the setup, and with each step [s]; None when loaded.
     """
 
     scenario: dict[str, Any]
@@ -59,6 +61,7 @@ class Result:
     network: dict[str, Any] = field(default_factory=dict)
     server: dict[str, Any] | None = None
     state: Any = None
+    step_ends: Floats | None = None
 
     @property
     def world_size(self) -> int:

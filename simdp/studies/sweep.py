@@ -8,12 +8,17 @@ from typing import Any
 import simdp
 from simdp.engine import threads
 from simdp.engine.clocks.clock import Fabric
+from simdp.engine.clocks.vector import FINE_RANKS
 from simdp.engine.simulate import simulate
 from simdp.results.metrics import scaling_efficiency
 from simdp.results.result import Result, Study
 from simdp.scenario import Scenario
 
 Progress = Callable[[int, int], None]
+
+MAX_TRACES = 4
+"""Points whose traces a sweep keeps, all of them or the last one's: so many a picture lays side by
+side. Those of other world sizes it does not."""
 
 
 def sweep(
@@ -40,7 +45,8 @@ def sweep(
     Returns
     -------
     Study
-        The points in the order of the grid; of a sweep without weights, and traces but the last.
+        The points in the order of the grid; of a sweep without weights, and without traces but
+        the last one's, or those of up to `MAX_TRACES` points of one world size.
 
     Raises
     ------
@@ -55,7 +61,11 @@ def sweep(
         raise ValueError(f"processes must be >= 1, got {processes}")
     points = scenario.points()
     last = len(points) - 1
-    jobs = [(point, number == last, fabric) for number, (_, point) in enumerate(points)]
+    sizes = {point.cluster.world_size for _, point in points}
+    few = last < MAX_TRACES and len(sizes) == 1 and max(sizes) <= FINE_RANKS
+    # Others than the last one's are made when they are looked at, where there are no numbers.
+    kept = [True if number == last else None if few else False for number in range(len(points))]
+    jobs = [(point, keep, fabric) for (_, point), keep in zip(points, kept, strict=True)]
     if len(points) == 1 and not scenario.sweep:
         step = (lambda done: progress(0, done)) if progress else None
         results = [simulate(points[0][1], fabric=fabric, progress=step, keep_trace=True, **part)]
@@ -79,7 +89,7 @@ def sweep(
 
 def _play(
     point: Scenario,
-    keep_trace: bool,
+    keep_trace: bool | None,
     fabric: Fabric,
     number: int = 0,
     progress: Progress | None = None,
@@ -87,7 +97,7 @@ def _play(
     step = (lambda done: progress(number, done)) if progress else None
     result = simulate(point, fabric=fabric, progress=step, keep_trace=keep_trace)
     result.replicas = None
-    if not keep_trace:
+    if keep_trace is False:
         result.trace = None
     return result
 

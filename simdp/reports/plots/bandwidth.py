@@ -42,7 +42,7 @@ class Bandwidth(Plot[CollectiveStudy]):
         if auto is not None:
             lines = [line._replace(name="auto") for line in lines]
             title += "; thin: what auto chose from"
-        ax.set_title(title)
+        theme.entitle(ax, title, f"on {study.cluster}")
         ends = draw_lines(ax, lines)
         values = [value for line in lines for value in line.y]
         if auto is not None:

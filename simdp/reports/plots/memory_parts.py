@@ -71,13 +71,4 @@ def name_parts(ax: Axes, parts: Sequence[int]) -> None:
         )
         for name, fill in fills
     ]
-    ax.legend(
-        handles=handles,
-        loc="lower right",
-        bbox_to_anchor=(1.0, 1.0),
-        ncols=min(len(handles), 5),
-        borderaxespad=0.2,
-        handlelength=1.4,
-        handletextpad=0.5,
-        columnspacing=1.2,
-    )
+    theme.legend_above(ax, handles)

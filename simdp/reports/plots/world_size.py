@@ -36,7 +36,8 @@ class WorldSize(Plot[CollectiveStudy]):
         shown, every = len(_sizes(study)), len(study.curves[0].points)
         said = f"; {shown} of {every} sizes" if shown < every else ""
         of = f" of {short_size(_sizes(study)[0])}" if _is_in_the_title(study) else ""
-        ax.set_title(f"Time of {study.collective}{of} by the number of GPUs{said}")
+        title = f"Time of {study.collective}{of} by the number of GPUs{said}"
+        theme.entitle(ax, title, f"on {study.cluster}")
         ends = draw_lines(ax, lines)
         ax.set_xscale("log", base=2)
         margin = (sizes[-1] / sizes[0]) ** 0.03
