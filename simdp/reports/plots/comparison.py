@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 
-from simdp.reports import theme
 from simdp.reports.captions import about_scenario
 from simdp.reports.plots.base import Plot
+from simdp.reports.plots.headings import entitle
 from simdp.reports.plots.labels import cut
 from simdp.reports.plots.step_parts import MAX_ROWS, draw_points, shown_points
 from simdp.results.comparison import ComparedPoint, Comparison, short_key, written
@@ -42,7 +42,7 @@ class ComparisonBars(Plot[Comparison]):
         keys = ", ".join(dict.fromkeys(short_key(key) for key in study.over))
         left.set_ylabel(f"Compared [{keys}]")
         of = about_scenario(study.scenario, study.over)
-        theme.entitle(left, "What a step is made of", of, rows=1)
+        entitle(left, "What a step is made of", of, rows=1)
 
 
 def _names(points: Sequence[ComparedPoint]) -> list[str]:

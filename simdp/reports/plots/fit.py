@@ -8,6 +8,7 @@ from matplotlib.ticker import FuncFormatter
 from simdp.reports import theme
 from simdp.reports.plots.base import Plot
 from simdp.reports.plots.collective_curves import Line, draw_lines, log_axis, size_axis
+from simdp.reports.plots.headings import entitle
 from simdp.reports.plots.labels import label_ends
 from simdp.results.bandwidth import bus_bandwidth_factor
 from simdp.results.calibration import CalibrationStudy, FittedPoint
@@ -60,7 +61,7 @@ class FitPlot(Plot[CalibrationStudy]):
         log_axis(ax, values)
         ax.set_ylabel("Bus bandwidth [GB/s]")
         said = f"fitted with {study.residual:.1%} RMS error; open circles: measured"
-        theme.entitle(ax, f"Collectives of {study.name}", said.replace("%", " %"))
+        entitle(ax, f"Collectives of {study.name}", said.replace("%", " %"))
         label_ends(ax, ends)
         _errors_axis(bottom, every)
 

@@ -13,6 +13,7 @@ from simdp.arrays import Floats
 from simdp.reports import theme
 from simdp.reports.captions import about, about_point
 from simdp.reports.plots.base import Plot
+from simdp.reports.plots.headings import entitle
 from simdp.reports.plots.labels import End, evenly, label_ends, point_names
 from simdp.results.result import Result, Study
 
@@ -53,7 +54,7 @@ class LossCurve(Plot[Study]):
             title += f": {MAX_LINES} of {len(points)} points"
         if any(point.metrics.get("skipped_steps") for point in points):
             title += f"; {SKIPPED_GLYPH} marks skipped ones"
-        theme.entitle(ax, title, about_point(points[0]) if len(points) == 1 else about(study))
+        entitle(ax, title, about_point(points[0]) if len(points) == 1 else about(study))
         ax.set_xlabel("Step [number, from 1]")
         ax.set_ylabel(loss_label(study))
         ends = _draw_one(ax, points[0]) if len(points) == 1 else _draw_sweep(ax, points)

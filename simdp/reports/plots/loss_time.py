@@ -10,6 +10,7 @@ from simdp.arrays import Floats
 from simdp.reports import theme
 from simdp.reports.captions import about, about_point
 from simdp.reports.plots.base import Plot
+from simdp.reports.plots.headings import entitle
 from simdp.reports.plots.labels import End, evenly, label_ends, point_names
 from simdp.reports.plots.loss import MAX_MARKERS, MAX_RANKS, choose_scale, floats, loss_label
 from simdp.results.result import Result, Study
@@ -47,7 +48,7 @@ class LossTime(Plot[Study]):
         unit, per_second = theme.time_unit(longest)
         left_out = f"; {len(points)} of {len(every)} points" if len(points) < len(every) else ""
         of = about_point(points[0]) if len(every) == 1 else about(study)
-        theme.entitle(ax, f"Loss by the time that it took{left_out}", of)
+        entitle(ax, f"Loss by the time that it took{left_out}", of)
         ax.set_xlabel(f"Simulated time [{unit}]")
         ax.set_ylabel(loss_label(study))
         ends = []

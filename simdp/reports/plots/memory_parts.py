@@ -11,6 +11,7 @@ from matplotlib.patches import Patch
 from simdp.arrays import Floats
 from simdp.cluster import Cluster
 from simdp.reports import theme
+from simdp.reports.plots.headings import legend_above
 from simdp.results.memory import PARTS
 from simdp.results.result import Result
 
@@ -71,4 +72,4 @@ def name_parts(ax: Axes, parts: Sequence[int]) -> None:
         )
         for name, fill in fills
     ]
-    theme.legend_above(ax, handles)
+    legend_above(ax, handles)

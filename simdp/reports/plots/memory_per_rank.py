@@ -11,6 +11,7 @@ from simdp.reports import theme
 from simdp.reports.captions import about_point
 from simdp.reports.plots.alike import choose, listed
 from simdp.reports.plots.base import Plot
+from simdp.reports.plots.headings import entitle
 from simdp.reports.plots.memory_parts import FAR, capacity, name_parts, rest, shown_parts
 from simdp.results.memory import PARTS, usage
 from simdp.results.result import Result, Study
@@ -81,7 +82,7 @@ class MemoryPerRank(Plot[Study]):
             + _left_out(len(_groups(result)), len(shown))
         )
         ax.set_ylabel("Rank [number]")
-        theme.entitle(ax, "Memory of every rank at its peak", about_point(result), rows=1)
+        entitle(ax, "Memory of every rank at its peak", about_point(result), rows=1)
 
 
 def _peaks(result: Result) -> tuple[list[list[int]], Floats]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from matplotlib.axes import Axes
 
-from simdp.reports import theme
 from simdp.reports.captions import about
 from simdp.reports.plots.base import Plot
+from simdp.reports.plots.headings import entitle
 from simdp.reports.plots.labels import cut, point_names
 from simdp.reports.plots.memory_parts import capacity, device_ranks
 from simdp.reports.plots.scaling import ScalingCurve
@@ -49,7 +49,7 @@ class PointBars(Plot[Study]):
         said = f"{len(points)} of {len(every)} points are shown" if hidden else ""
         draw_points(left, right, points, chosen, said)
         left.set_ylabel(f"Swept [{', '.join(dict.fromkeys(map(short_key, keys)))}]")
-        theme.entitle(left, "What a step is made of", about(study), rows=1)
+        entitle(left, "What a step is made of", about(study), rows=1)
 
 
 def _compared(point: Result) -> ComparedPoint:

@@ -14,6 +14,7 @@ from simdp.arrays import Floats
 from simdp.reports import theme
 from simdp.reports.captions import about
 from simdp.reports.plots.base import Plot
+from simdp.reports.plots.headings import entitle
 from simdp.reports.plots.labels import End, evenly, label_ends, point_names
 from simdp.results.result import Result, Study
 
@@ -78,7 +79,7 @@ class ScalingCurve(Plot[Study]):
         sizes = sorted({int(n) for curve in curves for n in curve.world_size})
         left_out = f"; {len(curves)} of {len(every)} lines" if len(curves) < len(every) else ""
         title = f"Scaling from {sizes[0]} to {sizes[-1]} GPUs{left_out}"
-        theme.entitle(top, title, about(study))
+        entitle(top, title, about(study))
         for ax in axes:
             _size_axis(ax, sizes)
         longest = max(float(curve.step_time.max()) for curve in curves)

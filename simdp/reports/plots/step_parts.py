@@ -13,6 +13,7 @@ from matplotlib.ticker import FixedLocator, MaxNLocator
 
 from simdp.arrays import Floats, Ints
 from simdp.reports import theme
+from simdp.reports.plots.headings import entitle, legend_above
 from simdp.reports.plots.labels import evenly
 from simdp.results.comparison import ComparedPoint
 
@@ -116,7 +117,7 @@ def _draw_steps(ax: Axes, rows: Ints, points: Sequence[ComparedPoint]) -> None:
     _write_values(ax, rows, start, texts)
     ax.set_xlim(0, float(start.max()) * ROOM or 1.0)
     ax.set_xlabel(f"Step time [{unit}], mean over ranks")
-    theme.legend_above(ax, handles)
+    legend_above(ax, handles)
 
 
 def _draw_memory(ax: Axes, every: Ints, points: Sequence[ComparedPoint]) -> None:
@@ -143,9 +144,9 @@ def _draw_memory(ax: Axes, every: Ints, points: Sequence[ComparedPoint]) -> None
         line.set_label("device")
         handles.append(line)
     ax.set_xlabel(f"Peak memory [{unit}]{_said_of(room[~near])}")
-    theme.entitle(ax, "Fullest device", " ", rows=1)
+    entitle(ax, "Fullest device", " ", rows=1)
     ax.xaxis.set_major_locator(MaxNLocator(5))
-    theme.legend_above(ax, handles)
+    legend_above(ax, handles)
 
 
 def _said_of(room: Floats) -> str:

@@ -15,6 +15,7 @@ from simdp.reports import theme
 from simdp.reports.captions import about
 from simdp.reports.plots.base import Plot
 from simdp.reports.plots.collective_curves import Line, draw_lines
+from simdp.reports.plots.headings import entitle
 from simdp.reports.plots.labels import evenly, label_ends, point_names
 from simdp.results.comparison import short_key, written
 from simdp.results.result import Result, Study
@@ -74,7 +75,7 @@ class SweepCurve(Plot[Study]):
         names = [*curves]
         shown = [names[i] for i in evenly(len(names), MAX_LINES)]
         left_out = f"; {len(shown)} of {len(names)} lines" if len(shown) < len(names) else ""
-        theme.entitle(top, f"Step time by {short_key(key)}{left_out}", about(study))
+        entitle(top, f"Step time by {short_key(key)}{left_out}", about(study))
         longest = max(point.metrics["step_time_s"] for point in points)
         unit, per_second = theme.time_unit(longest)
         second = _second(points)

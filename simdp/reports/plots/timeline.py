@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -18,58 +18,24 @@ from matplotlib.ticker import FixedLocator, MaxNLocator
 from simdp.arrays import Floats
 from simdp.reports import theme
 from simdp.reports.captions import about, about_point
-from simdp.reports.plots.alike import choose, groups, listed
+from simdp.reports.plots.alike import listed
 from simdp.reports.plots.bar_names import fits, shorter
 from simdp.reports.plots.bars import PIXEL, THIN, Band, Bars, bars_of
 from simdp.reports.plots.base import Plot
-from simdp.reports.plots.labels import cut, point_names
-from simdp.reports.plots.window import NUM_STEPS, Window, window_of
-from simdp.results.result import Result, Study
-from simdp.results.trace import ACTIVITIES, COMM_LANE, COMPUTE_LANE, Trace
+from simdp.reports.plots.headings import entitle, legend_above
+from simdp.reports.plots.labels import cut
+from simdp.reports.plots.timeline_rows import Rows, read_rows
+from simdp.results.result import Study
+from simdp.results.trace import ACTIVITIES, COMM_LANE, COMPUTE_LANE
 
-MAX_ROWS, MAX_LABELS = 16, 600
-"""Rows; names written into bars. The whole run is in trace.json."""
+MAX_LABELS = 600
+"""Names written into bars."""
 
 HEADING = 0.85
 """Height of the line above the rows of one of several runs, in rows."""
 
-MAX_HEADING = 90
-"""Letters of it."""
-
 LANE_HEIGHT, LANE_OFFSET = 0.38, {COMPUTE_LANE: -0.4, COMM_LANE: 0.02}
 """A lane's height, and its upper edge from the middle of its row; rows are 1 high."""
-
-SLOWER, NUM_SLOWEST = 1.02, 3
-"""A rank that computes so many times as long as most is marked; so many of them are."""
-
-BUSY = ("forward", "backward", "compute")
-
-
-class Rows(NamedTuple):
-    """One run: a row for each group of ranks that do the same.
-
-    Attributes
-    ----------
-    heading : str
-        What the run is called where there are several.
-    window : Window
-        The time that is shown.
-    trace : Trace
-        What the rows' first ranks do in it.
-    ranks : list of list of int
-        The ranks of each row.
-    slow : dict of int to str
-        Ranks that are marked, with what is said of them.
-    num_groups : int
-        How many rows there would be for all ranks.
-    """
-
-    heading: str
-    window: Window
-    trace: Trace
-    ranks: list[list[int]]
-    slow: dict[int, str]
-    num_groups: int
 
 
 class Timeline(Plot[Study]):
@@ -126,79 +92,13 @@ class Timeline(Plot[Study]):
         said = about(study) if len(runs) > 1 else about_point(result)
         handles = _handles(present, any(run.slow for run in runs))
         title = f"Timeline of {program}" if program else _title(study, runs)
-        theme.entitle(ax, title, said, rows=1)
-        theme.legend_above(ax, handles)
+        entitle(ax, title, said, rows=1)
+        legend_above(ax, handles)
 
     def _runs(self, study: Study) -> list[Rows]:
         if self._read is None or self._read[0] is not study:
-            self._read = study, _read(study)
+            self._read = study, read_rows(study)
         return self._read[1]
-
-
-# What is shown -----------------------------------------------------------------------------------
-
-
-def _read(study: Study) -> list[Rows]:
-    """Read the last point; or every point, where the sweep kept all traces."""
-    points = study.points
-    if len(points) < 2 or any(point.trace is None for point in points):
-        return [_rows(points[-1], "", NUM_STEPS, MAX_ROWS)]
-    limit = max(MAX_ROWS // len(points), 2)
-    names = point_names(points, limit=MAX_HEADING)
-    return [
-        _rows(point, _heading(point, name), 1, limit)
-        for point, name in zip(points, names, strict=True)
-    ]
-
-
-def _heading(point: Result, name: str) -> str:
-    seconds = point.metrics.get("step_time_s") or 0.0
-    unit, per_second = theme.time_unit(seconds)
-    return f"{name} · {seconds * per_second:.4g} {unit} per step"
-
-
-def _rows(result: Result, heading: str, num_steps: int, limit: int) -> Rows:
-    trace, n = result.trace, result.world_size
-    assert trace is not None, "draw only studies that fit"
-    window = window_of(trace, num_steps)
-    inside = window.cut(trace)
-    found = groups(inside, n, PIXEL * window.length)
-    slow = _stragglers(result) or _slowest(inside, n)
-    chosen = choose(found, list(slow), limit)
-    ranks = [found[number] for number in chosen]
-    shown = inside.of_ranks([group[0] for group in ranks])
-    return Rows(heading, window, shown, ranks, slow, len(found))
-
-
-def _stragglers(result: Result) -> dict[int, str]:
-    """Say for each rank that the scenario slows down by how much, the slowest first."""
-    listed: list[dict[str, Any]] = result.scenario["cluster"].get("stragglers") or []
-    found = [
-        (straggler["rank"], straggler.get("factor"))
-        for straggler in listed
-        if isinstance(straggler.get("rank"), int)
-        and straggler["rank"] < result.world_size
-        and straggler.get("factor") != 1
-    ]
-    found.sort(key=lambda pair: (-(pair[1] or 0.0), pair[0]))
-    return {rank: f" · {factor:g}×" if factor else "" for rank, factor in found}
-
-
-def _slowest(trace: Trace, world_size: int) -> dict[int, str]:
-    """Find the ranks that compute longest, if that is longer than most do."""
-    codes, busy = [ACTIVITIES.index(name) for name in BUSY], np.zeros(world_size)
-    for block in trace.blocks:
-        if block.activity in codes:
-            busy += np.bincount(block.ranks, block.end - block.start, minlength=world_size)
-    usual = float(np.median(busy))
-    first = np.argsort(-busy, kind="stable")[:NUM_SLOWEST].tolist()
-    if not usual:
-        return {}
-    return {
-        rank: f" · +{busy[rank] / usual - 1:.0%}".replace("%", " %")
-        for rank in first
-        if busy[rank] > SLOWER * usual
-    }
 
 
 # Drawing -----------------------------------------------------------------------------------------
