@@ -9,6 +9,9 @@ from matplotlib.axes import Axes
 
 from simdp.reports import theme
 
+ABOUT = "about"
+"""What the line below a title is called among the texts of a panel."""
+
 
 def entitle(ax: Axes, title: str, about: str = "", rows: int = 0) -> None:
     """Write a title, and below it, smaller, what the picture is of.
@@ -39,6 +42,7 @@ def entitle(ax: Axes, title: str, about: str = "", rows: int = 0) -> None:
         fontsize=theme.SMALL_SIZE,
         color=theme.MUTED,
         in_layout=False,
+        gid=ABOUT,
     )
 
 
