@@ -112,5 +112,5 @@ def choose(found: Sequence[Sequence[int]], named: Sequence[int], limit: int) -> 
     chosen = [*kept][:limit]
     rest = [number for number in range(len(found)) if number not in kept]
     room = limit - len(chosen)
-    chosen += [rest[i * len(rest) // room] for i in range(room)]
+    chosen += [rest[(2 * i + 1) * len(rest) // (2 * room)] for i in range(room)]
     return sorted(chosen)
