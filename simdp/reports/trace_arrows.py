@@ -33,6 +33,8 @@ def arrows(trace: Trace, entered: Floats) -> Iterator[tuple[int, int, float]]:
         behind the kernel that ended when its rank came to it; a kernel behind the collective that
         it had to wait for; what waited for the rank that came last.
     """
+    if not len(trace):
+        return
     found = [*_of_ranks(trace, entered), *_between_ranks(trace, entered)]
     yield from found[:MAX_ARROWS]
 
@@ -70,6 +72,8 @@ def _ending_at(ends: Floats, instants: Floats) -> list[int]:
 def _between_ranks(trace: Trace, entered: Floats) -> Iterator[tuple[int, int, float]]:
     calls = np.flatnonzero(trace.select("comm") & (trace.nbytes >= 0))
     waited = trace.start > entered
+    if not len(calls):
+        return
     keys = np.stack([trace.step[calls], trace.lane[calls], trace.name[calls]])
     order = np.lexsort([trace.start[calls], *keys[::-1]])
     calls, keys = calls[order], keys[:, order]

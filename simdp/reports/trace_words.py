@@ -70,7 +70,7 @@ class Words:
     def _made(self, step: int, activity: str, name: str, call: Call | None) -> tuple[str, str]:
         category = CATEGORIES.get(activity, "kernel")
         args: dict[str, Any] = {"step": step + 1, "activity": activity}
-        said = f"{activity} {name}".strip()
+        said = f"{activity} {name}" if name else activity
         if activity == "comm":
             said = f"ncclDevKernel_{_kernel(name, call)}"
             args |= self._of_call(call) if call is not None else {}

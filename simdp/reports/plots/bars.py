@@ -88,6 +88,9 @@ def bars_of(trace: Trace, window: Window, length: float, room: float) -> tuple[B
         Of the panel, in time [s] and on paper [points].
     """
     pixel = PIXEL * length
+    if not len(trace):
+        none, never = np.zeros(0, dtype=np.int64), np.zeros(0)
+        return Bars(none, none, none, never.astype(object), never, never, never), []
     rank, lane, step, activity = trace.rank, trace.lane, trace.step, trace.activity
     start = np.maximum(trace.start, window.begin) - window.begin
     end = np.minimum(trace.end, window.end) - window.begin
@@ -100,8 +103,6 @@ def bars_of(trace: Trace, window: Window, length: float, room: float) -> tuple[B
     # Collectives one behind the other are counted, so that only wide ones are joined by name.
     new[1:] |= (lane[1:] != COMPUTE_LANE) & (trace.name[1:] != trace.name[:-1])
     heads = np.flatnonzero(new)
-    if not len(heads):
-        return Bars(rank, lane, activity, name, start, end, np.ones(0)), []
     end = np.maximum.reduceat(end, heads)
     bars = Bars(
         rank[heads],
@@ -195,7 +196,7 @@ def _said(activity: Ints, names: list[str]) -> str:
 def _binned(bars: Bars, run: Ints, pixel: float) -> Bars:
     """Sum the time of each activity in bins of a run; neighbours of one shade become one bar."""
     width = BIN * pixel
-    low = (bars.start / width).astype(np.int64)
+    low = (bars.start / width + 1e-9).astype(np.int64)
     edge = (low + 1) * width
     # A bar is narrower than a bin, so that it lies in one or in two.
     first = np.minimum(bars.end, edge) - bars.start
