@@ -9,6 +9,7 @@ import pytest
 from simdp.cli import run_command_line
 from simdp.cli.exec import execute
 from simdp.distributed.clusters import DEFAULT
+from simdp.reports.trace_words import STREAM
 
 PROGRAMS = Path(__file__).parents[1] / "scenarios"
 
@@ -59,8 +60,8 @@ def test_overlap_is_faster_and_stands_in_the_trace(say):
     assert times[1] < times[0]
     events = json.loads(Path("runs/overlap/trace.json").read_text())["traceEvents"]
     spans = [e for e in events if e["ph"] == "X" and e["pid"] == 0]
-    compute = [e for e in spans if e["tid"] == 0 and e["name"].startswith("layer")]
-    comm = [e for e in spans if e["cat"] == "comm"]
+    compute = [e for e in spans if e["tid"] == STREAM and " layer" in e["name"]]
+    comm = [e for e in spans if e["name"].startswith("nccl")]
     assert len(compute) == 6
     beside = [
         c["name"]

@@ -278,6 +278,7 @@ def _result(
     fullest = int(peaks.argmax())
     replicas = numbers.replicas
     alike = identical(replicas) if replicas else None
+    ends = metrics.step_ends(trace, n, len(charged))
     times = metrics.times(trace, n, len(charged), [record.samples for record in charged])
     found = {
         **times,
@@ -296,8 +297,9 @@ def _result(
         trace=trace,
         replicas=state_dicts(replicas) if replicas else None,
         outputs=numbers.outputs or None,
-        network=network_of(run, clock, traffic, metrics.step_ends(trace, n, len(charged))),
+        network=network_of(run, clock, traffic, ends),
         server=server,
         remarks=remarks(scenario),
         state=run.state(found["simulated_s"]) if keep_state else None,
+        step_ends=ends,
     )

@@ -32,11 +32,29 @@ COPY, WAIT, STRAGGLER = "#F0E442", "#999999", "#D55E00"
 INPUT, HOST = "#56B4E9", "#CC79A7"
 INK, MUTED, FAINT = "#222222", "#6B6B6B", "#E4E4E4"
 
-SERIES = ("#000000", "#CC79A7", "#56B4E9")
-"""Colours of the palette that mean no activity, for lines; together with `MARKERS`."""
+SERIES = (
+    "#000000",
+    "#CC79A7",
+    "#56B4E9",
+    "#332288",
+    "#999933",
+    "#882255",
+    "#44AA99",
+    "#8C564B",
+)
+"""Colours for lines, none of which means an activity: the palette's, then of P. Tol, "Colour
+schemes", 2021, and a brown."""
 
-MARKERS = ("o", "s", "^", "D", "v", "<", ">")
+MARKERS = ("o", "s", "^", "D", "v", "<", ">", "P", "h")
 """Shapes that tell lines apart without colour; filled, since open circles are measurements."""
+
+
+def look(number: int) -> tuple[str, str]:
+    """Colour and marker of one of several series; both change from one to the next.
+
+    As there are 8 colours and 9 markers, no two of 72 series share both.
+    """
+    return SERIES[number % len(SERIES)], MARKERS[number % len(MARKERS)]
 
 
 class Fill(NamedTuple):
@@ -86,7 +104,8 @@ PART_FILLS = {
 
 # Sizes [inches; points] ---------------------------------------------------------------------------
 
-WIDTH, PANEL_HEIGHT, ROW_HEIGHT, MARGIN_HEIGHT, DPI = 9.0, 3.2, 0.42, 1.25, 150
+WIDTH, PANEL_HEIGHT, ROW_HEIGHT, MARGIN_HEIGHT, DPI = 9.0, 3.2, 0.42, 1.6, 150
+MIN_ROWS = 3
 TITLE_SIZE, TEXT_SIZE, SMALL_SIZE, TINY_SIZE = 12.0, 9.0, 8.0, 6.5
 LINE_WIDTH, THIN_WIDTH, MARKER_SIZE = 1.6, 0.6, 5.5
 
@@ -151,7 +170,7 @@ def new_figure(
     Figure, list of Axes
         The figure and its empty panels, from the top, or from the left.
     """
-    body = max(num_rows, 4) * ROW_HEIGHT if num_rows else num_axes * PANEL_HEIGHT
+    body = max(num_rows, MIN_ROWS) * ROW_HEIGHT if num_rows else num_axes * PANEL_HEIGHT
     figure = Figure((WIDTH, MARGIN_HEIGHT + body), DPI, layout="constrained")
     if widths:
         return figure, list(figure.subplots(1, num_axes, sharey=True, width_ratios=widths))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,6 +13,24 @@ Columns = dict[str, Array]
 
 COLUMNS = ("rank", "step", "lane", "activity", "name", "start", "end", "nbytes")
 """What there is to say about a span, in the order of `Block`."""
+
+
+class Call(NamedTuple):
+    """What a collective is asked for.
+
+    Attributes
+    ----------
+    collective : str
+        Such as ``"all_reduce"``.
+    nbytes : float
+        The whole buffer [bytes].
+    group_size : int
+        Ranks that do it together.
+    """
+
+    collective: str
+    nbytes: float
+    group_size: int
 
 
 class Block(NamedTuple):
@@ -32,6 +50,8 @@ class Block(NamedTuple):
         Instants [s]. Not copies: a start is often the array that ended what came before.
     nbytes : float or ndarray, float64
         As in `simdp.results.trace.Span`.
+    call : Call or None
+        What a span of a collective takes part in.
     """
 
     ranks: Ints
@@ -42,6 +62,7 @@ class Block(NamedTuple):
     start: Floats
     end: Floats
     nbytes: float | Floats
+    call: Call | None = None
 
 
 def part(block: Block, places: Ints) -> Block:
@@ -75,7 +96,7 @@ def columns_of(blocks: Sequence[Block]) -> Columns:
     columns: Columns = {}
     for i, key in enumerate(COLUMNS):
         dtype = np.float64 if key in ("start", "end", "nbytes") else np.int64
-        values = [block[i] for block in blocks]
+        values: list[Any] = [block[i] for block in blocks]
         if any(isinstance(value, np.ndarray) for value in values):
             parts = [np.broadcast_to(value, n) for value, n in zip(values, lengths, strict=True)]
             columns[key] = np.concatenate(parts).astype(dtype, copy=False)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from simdp.arrays import Array
+from simdp.arrays import Array, Floats
 from simdp.errors import ScenarioError
 from simdp.files import read_json, write_whole
 from simdp.results.trace import Trace
@@ -67,6 +67,8 @@ class Result:
         How far the hardware's figures can be relied on; see `simdp.scenario.remarks`.
     state : State or None
         Where the run stopped, if that was asked for; see `simdp.engine.state`.
+    step_ends : ndarray, shape `(world_size, num_steps + 1)`, or None
+        When each rank is done with the setup, and with each step [s]; None when loaded.
     """
 
     scenario: dict[str, Any]
@@ -79,6 +81,7 @@ class Result:
     server: dict[str, Any] | None = None
     remarks: dict[str, str] = field(default_factory=dict)
     state: Any = None
+    step_ends: Floats | None = None
 
     @property
     def world_size(self) -> int:

@@ -14,7 +14,16 @@ from typing import NamedTuple, overload
 import numpy as np
 
 from simdp.arrays import Bools, Floats, Ints
-from simdp.results.blocks import COLUMNS, Block, Columns, blocks_by_turn, columns_of, in_order, part
+from simdp.results.blocks import (
+    COLUMNS,
+    Block,
+    Call,
+    Columns,
+    blocks_by_turn,
+    columns_of,
+    in_order,
+    part,
+)
 from simdp.results.memory import PARTS, Holding
 
 ACTIVITIES = (
@@ -322,6 +331,7 @@ class TraceBuilder:
         start: Floats,
         end: Floats,
         nbytes: float | Floats = 0.0,
+        call: Call | None = None,
     ) -> None:
         """Add a span for each of some ranks; every array is shaped as ``ranks``.
 
@@ -335,7 +345,7 @@ class TraceBuilder:
         if isinstance(nbytes, np.ndarray) and (nbytes == nbytes[0]).all():
             nbytes = float(nbytes[0])  # a number takes less room than an array of equal ones
         ranks = self._shared(ranks)
-        self._blocks.append(Block(ranks, step, lane, code, number, start, end, nbytes))
+        self._blocks.append(Block(ranks, step, lane, code, number, start, end, nbytes, call))
 
     def add_one(
         self,

@@ -19,6 +19,7 @@ from simdp.studies.validate import validate
 PICTURES = (
     ("8gpu_ring", "timeline"),
     ("8gpu_ring", "loss"),
+    ("async_staleness", "loss_time"),
     ("compression", "loss"),
     ("fsdp_prefetch", "timeline"),
     ("gpu0_memory", "memory"),
@@ -28,6 +29,7 @@ PICTURES = (
     ("resnet_small", "timeline"),
     ("ring_vs_tree", "scaling"),
     ("scaling", "scaling"),
+    ("straggler", "sweep"),
     ("strong_scaling", "scaling"),
     ("sync_batchnorm", "loss"),
 )

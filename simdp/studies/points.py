@@ -60,6 +60,8 @@ class Points:
             for field in fields(result)
             if field.name not in NOT_KEPT
         }
+        if result.step_ends is not None:
+            kept["step_ends"] = result.step_ends.tolist()
         with whole_files(self.folder) as add:
             if result.trace is not None:  # first, since the other file says that all is there
                 arrays = arrays_of(result.trace)
@@ -75,6 +77,7 @@ class Points:
         try:
             trace = trace_of(read_npz(path.with_suffix(".npz"))) if with_trace else None
             found = Result(scenario=point.resolved(), set={}, trace=trace, **read_json(path))
+            found.step_ends = None if found.step_ends is None else np.array(found.step_ends)
             if not isinstance(found.metrics, dict) or not isinstance(found.network, dict):
                 return None
         except (ScenarioError, KeyError, ValueError, TypeError):

@@ -8,6 +8,7 @@ from typing import Any
 import simdp
 from simdp.engine import threads
 from simdp.engine.clocks.clock import Fabric
+from simdp.engine.clocks.vector import FINE_RANKS
 from simdp.engine.simulate import simulate
 from simdp.results.metrics import scaling_efficiency
 from simdp.results.result import Result, Study
@@ -17,8 +18,12 @@ from simdp.studies.points import Points
 
 Progress = Callable[[int, int], None]
 
-Job = tuple[Scenario, bool, Fabric, Points | None]
+Job = tuple[Scenario, bool | None, Fabric, Points | None]
 """A point, whether its trace is kept, the clock that was asked for, and where it is kept."""
+
+MAX_TRACES = 4
+"""Points whose traces a sweep keeps, all of them or the last one's: so many a picture lays side by
+side. Those of other world sizes it does not."""
 
 
 def sweep(
@@ -48,8 +53,9 @@ def sweep(
     Returns
     -------
     Study
-        The points in the order of the grid; of a sweep without weights, and traces but the last.
-        A single run also has the metrics of `simdp.studies.answers`.
+        The points in the order of the grid; of a sweep without weights, and without traces but
+        the last one's, or those of up to `MAX_TRACES` points of one world size. A single run also
+        has the metrics of `simdp.studies.answers`.
 
     Raises
     ------
@@ -64,7 +70,11 @@ def sweep(
         raise ValueError(f"processes must be >= 1, got {processes}")
     points = scenario.points()
     last = len(points) - 1
-    jobs = [(point, number == last, fabric, kept) for number, (_, point) in enumerate(points)]
+    sizes = {point.cluster.world_size for _, point in points}
+    few = last < MAX_TRACES and len(sizes) == 1 and max(sizes) <= FINE_RANKS
+    # Others than the last one's are made when they are looked at, where there are no numbers.
+    traces = [True if number == last else None if few else False for number in range(len(points))]
+    jobs = [(point, keep, fabric, kept) for (_, point), keep in zip(points, traces, strict=True)]
     if len(points) == 1 and not scenario.sweep:
         step = (lambda done: progress(0, done)) if progress else None
         results = [simulate(points[0][1], fabric=fabric, progress=step, keep_trace=True, **part)]
@@ -98,14 +108,16 @@ def _each(jobs: list[Job], processes: int, progress: Progress | None) -> list[Re
         return [next(played) if found is None else found for found in there]
 
 
-def _taken(point: Scenario, keep_trace: bool, fabric: Fabric, kept: Points | None) -> Result | None:
+def _taken(
+    point: Scenario, keep_trace: bool | None, fabric: Fabric, kept: Points | None
+) -> Result | None:
     """A point that is done already."""
-    return kept.load(point, fabric, keep_trace) if kept is not None else None
+    return kept.load(point, fabric, keep_trace is not False) if kept is not None else None
 
 
 def _play(
     point: Scenario,
-    keep_trace: bool,
+    keep_trace: bool | None,
     fabric: Fabric,
     kept: Points | None,
     number: int = 0,
@@ -114,7 +126,7 @@ def _play(
     step = (lambda done: progress(number, done)) if progress else None
     result = simulate(point, fabric=fabric, progress=step, keep_trace=keep_trace)
     result.replicas = None
-    if not keep_trace:
+    if keep_trace is False:
         result.trace = None
     if kept is not None:
         kept.save(point, result, fabric)  # here, so that a process that is stopped loses none

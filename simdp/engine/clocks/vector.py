@@ -21,6 +21,7 @@ from simdp.engine.network import Connections, Network
 from simdp.engine.network.lockstep import REPEATING, Lockstep
 from simdp.engine.ops import Feed, Hold, Launch, Meet, Op, Stretch, Wait, Work
 from simdp.engine.slowdown import Slowdown
+from simdp.results.blocks import Call
 from simdp.results.trace import (
     COMM_LANE,
     COMPUTE_LANE,
@@ -324,7 +325,9 @@ def record_collective(
     if waits.any():
         trace.add(ranks[waits], op.step, lane, "wait", name, enter[waits], begin[waits])
     sent = op.plan.sends_per_rank * op.nbytes / op.plan.num_chunks
+    together = len(ranks) if op.groups is None else op.groups.shape[1]
     if op.groups is not None and op.groups.size < len(ranks):
         ranks = np.sort(op.groups, axis=None)
         begin, end, sent = begin[ranks], end[ranks], sent[ranks]
-    trace.add(ranks, op.step, lane, "comm", name, begin, end, sent)
+    call = Call(op.plan.collective, op.nbytes, together)
+    trace.add(ranks, op.step, lane, "comm", name, begin, end, sent, call)

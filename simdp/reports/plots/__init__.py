@@ -10,11 +10,14 @@ from simdp.reports.plots.base import Plot
 from simdp.reports.plots.comparison import ComparisonBars
 from simdp.reports.plots.fit import FitPlot
 from simdp.reports.plots.loss import LossCurve
+from simdp.reports.plots.loss_time import LossTime
 from simdp.reports.plots.memory import Memory
 from simdp.reports.plots.memory_per_rank import MemoryPerRank
+from simdp.reports.plots.points import PointBars
 from simdp.reports.plots.scaling import ScalingCurve
 from simdp.reports.plots.simulated_against_measured import SimulatedAgainstMeasured
 from simdp.reports.plots.step_fit import StepFit
+from simdp.reports.plots.sweep import SweepCurve
 from simdp.reports.plots.throughput_curves import ThroughputCurves
 from simdp.reports.plots.timeline import Timeline
 from simdp.reports.plots.world_size import WorldSize
@@ -30,11 +33,14 @@ PLOTS: dict[str, type[Plot[Any]]] = {
     "comparison": ComparisonBars,
     "fit": FitPlot,
     "loss": LossCurve,
+    "loss_time": LossTime,
     "memory": Memory,
     "memory_per_rank": MemoryPerRank,
+    "points": PointBars,
     "scaling": ScalingCurve,
     "simulated_against_measured": SimulatedAgainstMeasured,
     "step_fit": StepFit,
+    "sweep": SweepCurve,
     "throughput_curves": ThroughputCurves,
     "timeline": Timeline,
     "world_size": WorldSize,

@@ -11,6 +11,7 @@ from matplotlib.patheffects import withStroke
 from simdp.reports import theme
 from simdp.reports.plots.base import Plot
 from simdp.reports.plots.collective_curves import Line, draw_lines, log_axis, size_axis
+from simdp.reports.plots.headings import entitle
 from simdp.reports.plots.labels import End, evenly, label_ends
 from simdp.results.collective import CollectiveCurve, CollectivePoint, CollectiveStudy
 
@@ -42,7 +43,7 @@ class Bandwidth(Plot[CollectiveStudy]):
         if auto is not None:
             lines = [line._replace(name="auto") for line in lines]
             title += "; thin: what auto chose from"
-        ax.set_title(title)
+        entitle(ax, title, f"on {study.cluster}")
         ends = draw_lines(ax, lines)
         values = [value for line in lines for value in line.y]
         if auto is not None:

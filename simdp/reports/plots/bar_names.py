@@ -34,10 +34,13 @@ def shorter(name: str) -> list[str]:
         return [name, words[-1]]
     if len(words) < 3:  # as in "used parameters", which says it all
         return [name]
+    if words[1] == "bucket":  # and, behind its number, which part of it
+        rest = "".join(f" {word}" for word in words[3:] if len(word) == 1)
+        return [name, " ".join(words[1:3]) + rest, f"b{words[2]}{rest}"]
     _, what, last = words[0], words[-2], words[-1]
     tail = f"{what} {last}"
-    if what == "bucket":
-        return [name, tail, f"b{last}"]
+    if what == "unit":
+        return [name, tail, f"u{last}"]
     return [name, tail, what, what.rpartition(".")[2]]
 
 

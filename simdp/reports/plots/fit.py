@@ -8,6 +8,7 @@ from matplotlib.ticker import FuncFormatter
 from simdp.reports import theme
 from simdp.reports.plots.base import Plot
 from simdp.reports.plots.collective_curves import Line, draw_lines, log_axis, size_axis
+from simdp.reports.plots.headings import entitle
 from simdp.reports.plots.labels import label_ends
 from simdp.results.bandwidth import bus_bandwidth_factor
 from simdp.results.calibration import CalibrationStudy, FittedPoint
@@ -48,8 +49,7 @@ class FitPlot(Plot[CalibrationStudy]):
         ends = draw_lines(ax, lines)
         values = [value for line in lines for value in line.y]
         for number, points in enumerate(curves.values()):
-            color = theme.SERIES[number % len(theme.SERIES)]
-            marker = theme.MARKERS[number % len(theme.MARKERS)]
+            color, marker = theme.look(number)
             sizes = [point.nbytes for point in points]
             measured = [_busbw(point, point.measured) for point in points]
             values += measured
@@ -60,10 +60,8 @@ class FitPlot(Plot[CalibrationStudy]):
         size_axis(ax, every)
         log_axis(ax, values)
         ax.set_ylabel("Bus bandwidth [GB/s]")
-        ax.set_title(
-            f"Collectives of {study.name}, fitted with {study.residual:.1%} RMS error; "
-            "open circles: measured".replace("%", " %")
-        )
+        said = f"fitted with {study.residual:.1%} RMS error; open circles: measured"
+        entitle(ax, f"Collectives of {study.name}", said.replace("%", " %"))
         label_ends(ax, ends)
         _errors_axis(bottom, every)
 

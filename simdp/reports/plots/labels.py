@@ -54,7 +54,7 @@ def evenly(count: int, limit: int) -> list[int]:
     return [i * (count - 1) // (limit - 1) for i in range(limit)]
 
 
-def point_names(points: Sequence[Result], leave_out: str = "") -> list[str]:
+def point_names(points: Sequence[Result], leave_out: str = "", limit: int = MAX_NAME) -> list[str]:
     """Name each point by what it sets, without what all points have in common.
 
     Parameters
@@ -63,6 +63,8 @@ def point_names(points: Sequence[Result], leave_out: str = "") -> list[str]:
         Of one sweep.
     leave_out : str
         A key that an axis shows already.
+    limit : int
+        Letters of the longest name.
 
     Returns
     -------
@@ -74,10 +76,13 @@ def point_names(points: Sequence[Result], leave_out: str = "") -> list[str]:
         for key in (points[0].set if points else {})
         if key != leave_out and len({repr(point.set.get(key)) for point in points}) > 1
     ]
-    return [_name([(short_key(key), written(point.set[key])) for key in keys]) for point in points]
+    return [
+        _name([(short_key(key), written(point.set[key])) for key in keys], limit)
+        for point in points
+    ]
 
 
-def _name(pairs: list[tuple[str, str]]) -> str:
+def _name(pairs: list[tuple[str, str]], limit: int) -> str:
     """Join keys and values; values tell points apart, so that the longest key is cut first.
 
     A key that stands alone goes altogether, where its value would be cut otherwise.
@@ -86,14 +91,14 @@ def _name(pairs: list[tuple[str, str]]) -> str:
     while True:
         text = ", ".join(f"{key}: {value}" for key, value in zip(keys, values, strict=True))
         longest = max(range(len(keys)), key=lambda i: len(keys[i]), default=0)
-        if len(text) <= MAX_NAME or len(keys[longest]) <= MIN_KEY:
-            return cut(text if len(text) <= MAX_NAME or len(values) > 1 else values[0])
+        if len(text) <= limit or len(keys[longest]) <= MIN_KEY:
+            return cut(text if len(text) <= limit or len(values) > 1 else values[0], limit)
         keys[longest] = keys[longest].rstrip("…")[:-1] + "…"
 
 
-def cut(text: str) -> str:
+def cut(text: str, limit: int = MAX_NAME) -> str:
     """Keep as many letters of a name as there is room for."""
-    return text if len(text) <= MAX_NAME else text[: MAX_NAME - 1] + "…"
+    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def spread(wanted: Sequence[float], gap: float) -> list[float]:

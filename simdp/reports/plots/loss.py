@@ -11,11 +11,13 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocat
 
 from simdp.arrays import Floats
 from simdp.reports import theme
+from simdp.reports.captions import about, about_point
 from simdp.reports.plots.base import Plot
+from simdp.reports.plots.headings import entitle
 from simdp.reports.plots.labels import End, evenly, label_ends, point_names
 from simdp.results.result import Result, Study
 
-MAX_LINES, MAX_RANKS, MAX_MARKERS = len(theme.MARKERS), 64, 12
+MAX_LINES, MAX_RANKS, MAX_MARKERS = len(theme.SERIES), 64, 12
 """Lines of a sweep; thin lines of ranks; markers on a line. Beyond them some are left out."""
 
 SKIPPED, SKIPPED_GLYPH = "X", "✖"
@@ -46,14 +48,17 @@ class LossCurve(Plot[Study]):
         (ax,) = axes
         points = [point for point in study.points if point.metrics.get("loss")]
         num_steps = max(len(point.metrics["loss"]) for point in points)
-        finite = any(np.isfinite(_floats(point.metrics["loss"])).any() for point in points)
-        ax.set_title(f"Loss over {num_steps} step{'s' * (num_steps != 1)}{NEVER * (not finite)}")
-        ax.set_xlabel("Step [number, from 1]")
-        ax.set_ylabel(_loss_label(study))
-        ends = _draw_one(ax, points[0]) if len(points) == 1 else _draw_sweep(ax, points)
+        finite = any(np.isfinite(floats(point.metrics["loss"])).any() for point in points)
+        title = f"Loss over {num_steps} step{'s' * (num_steps != 1)}{NEVER * (not finite)}"
+        if len(points) > MAX_LINES:
+            title += f": {MAX_LINES} of {len(points)} points"
         if any(point.metrics.get("skipped_steps") for point in points):
-            ax.set_title(f"{ax.get_title(loc='left')}; {SKIPPED_GLYPH} marks skipped ones")
-        _choose_scale(ax, [_floats(point.metrics["loss"]) for point in points])
+            title += f"; {SKIPPED_GLYPH} marks skipped ones"
+        entitle(ax, title, about_point(points[0]) if len(points) == 1 else about(study))
+        ax.set_xlabel("Step [number, from 1]")
+        ax.set_ylabel(loss_label(study))
+        ends = _draw_one(ax, points[0]) if len(points) == 1 else _draw_sweep(ax, points)
+        choose_scale(ax, [floats(point.metrics["loss"]) for point in points])
         _step_axis(ax, num_steps)
         label_ends(ax, [end for end in ends if end.text])
 
@@ -68,8 +73,8 @@ def _step_axis(ax: Axes, num_steps: int) -> None:
 
 def _draw_one(ax: Axes, point: Result) -> list[End]:
     """Draw the mean over thin lines of the ranks."""
-    mean, ends = _floats(point.metrics["loss"]), []
-    per_rank = _floats(point.metrics.get("loss_per_rank") or [])
+    mean, ends = floats(point.metrics["loss"]), []
+    per_rank = floats(point.metrics.get("loss_per_rank") or [])
     if per_rank.ndim == 2 and per_rank.shape[1] > 1:
         n = per_rank.shape[1]
         shown = per_rank[:, evenly(n, MAX_RANKS)]
@@ -83,63 +88,26 @@ def _draw_one(ax: Axes, point: Result) -> list[End]:
         last = shown[-1][np.isfinite(shown[-1])]
         if len(last):
             ends.append(End(many, len(shown), float(last.max()), color))
-    ends.append(_draw_line(ax, mean, "mean over ranks" if ends else "", theme.SERIES[0]))
+    ends.append(_draw_line(ax, mean, "mean over ranks" if ends else ""))
     _mark_skipped(ax, point, mean, theme.SERIES[0])
     ax.autoscale_view()
     return [end for end in ends if np.isfinite(end.y)]
 
 
 def _draw_sweep(ax: Axes, points: list[Result]) -> list[End]:
-    """Draw a line per point; lines that coincide share a colour and alternate their markers."""
+    """Draw a line per point; the markers of lines that coincide alternate."""
     chosen, names = evenly(len(points), MAX_LINES), point_names(points)
-    if len(chosen) < len(points):
-        ax.set_title(f"{ax.get_title(loc='left')}: {len(chosen)} of {len(points)} points")
-    losses = [_floats(points[i].metrics["loss"]) for i in chosen]
-    distinct: list[Floats] = []
-    colors: list[str] = []
+    losses = [floats(points[i].metrics["loss"]) for i in chosen]
     ends = []
     for number, loss in enumerate(losses):
-        same = [i for i, other in enumerate(distinct) if _coincide(loss, other)]
-        if not same:
-            same = [len(distinct)]
-            colors.append(_color(loss, distinct, colors))
-            distinct.append(loss)
-        color = colors[same[0]]
-        name = names[chosen[number]]
-        ends.append(_draw_line(ax, loss, name, color, number, len(losses)))
-        _mark_skipped(ax, points[chosen[number]], loss, color)
+        ends.append(_draw_line(ax, loss, names[chosen[number]], number, len(losses)))
+        _mark_skipped(ax, points[chosen[number]], loss, theme.look(number)[0])
     return [end for end in ends if np.isfinite(end.y)]
 
 
-def _color(loss: Floats, others: list[Floats], colors: list[str]) -> str:
-    """Choose a colour that no other line has, or else that of the line furthest away."""
-    free = [color for color in theme.SERIES if color not in colors]
-    if free:
-        return free[0]
-    nearest = dict.fromkeys(theme.SERIES, np.inf)
-    for other, color in zip(others, colors, strict=True):
-        nearest[color] = min(nearest[color], _apart(loss, other))
-    return max(nearest, key=nearest.__getitem__)
-
-
-def _apart(a: Floats, b: Floats) -> float:
-    """Mean difference of two lines, as a share of the larger loss, where both have one."""
-    steps = min(len(a), len(b))
-    difference = np.abs(a[:steps] - b[:steps])
-    larger = np.maximum(np.abs(a[:steps]), np.abs(b[:steps]))
-    both = larger > 0  # which no gap is
-    return float((difference[both] / larger[both]).mean()) if both.any() else np.inf
-
-
-def _coincide(a: Floats, b: Floats) -> bool:
-    return len(a) == len(b) and np.allclose(a, b, rtol=1e-4, atol=0, equal_nan=True)
-
-
-def _draw_line(
-    ax: Axes, loss: Floats, name: str, color: str, number: int = 0, num_lines: int = 1
-) -> End:
+def _draw_line(ax: Axes, loss: Floats, name: str, number: int = 0, num_lines: int = 1) -> End:
     """Draw one line; its markers stand between those of the other lines."""
-    marker = theme.MARKERS[number % len(theme.MARKERS)]
+    color, marker = theme.look(number)
     every = max(-(-len(loss) // MAX_MARKERS), min(num_lines, len(loss)))
     ax.plot(
         np.arange(1, len(loss) + 1),
@@ -177,7 +145,8 @@ def _mark_skipped(ax: Axes, point: Result, loss: Floats, color: str) -> None:
     )
 
 
-def _choose_scale(ax: Axes, losses: list[Floats]) -> None:
+def choose_scale(ax: Axes, losses: list[Floats]) -> None:
+    """Make the axis of a loss that falls far logarithmic."""
     values = np.concatenate(losses)
     values = values[np.isfinite(values)]
     if not len(values) or values.min() <= 0 or values.max() / values.min() < LOG_RATIO:
@@ -189,13 +158,14 @@ def _choose_scale(ax: Axes, losses: list[Floats]) -> None:
     ax.yaxis.set_minor_locator(NullLocator())
 
 
-def _loss_label(study: Study) -> str:
+def loss_label(study: Study) -> str:
+    """Write the label of an axis of losses, with the unit that follows from the kind."""
     loss = study.scenario.get("workload", {}).get("loss")
     kind = loss.get("kind") if isinstance(loss, dict) else loss
     return f"Loss ({kind}) [{_UNITS[kind]}]" if kind in _UNITS else "Loss [the loss's own unit]"
 
 
-def _floats(values: Any) -> Floats:
+def floats(values: Any) -> Floats:
     """Make an array in which None, a loss that there is not, is a gap in the line."""
     array = np.array(values, dtype=object)
     array[array == None] = np.nan  # noqa: E711

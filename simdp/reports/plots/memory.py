@@ -10,7 +10,9 @@ from matplotlib.ticker import MaxNLocator
 
 from simdp.arrays import Floats
 from simdp.reports import theme
+from simdp.reports.captions import about_point
 from simdp.reports.plots.base import Plot
+from simdp.reports.plots.headings import entitle
 from simdp.reports.plots.memory_parts import (
     FAR,
     capacity,
@@ -95,7 +97,7 @@ class Memory(Plot[Study]):
         who = "rank" + "s" * (len(shown.ranks) > 1)
         listed = str(shown.ranks[0])
         listed += f"–{shown.ranks[-1]}" if len(shown.ranks) > 1 else ""
-        ax.set_title(f"Memory of {who} {listed}")
+        entitle(ax, f"Memory of {who} {listed}, the fullest", about_point(result), rows=1)
 
 
 def _shown(result: Result) -> Shown:

@@ -11,6 +11,7 @@ from matplotlib.patches import Patch
 from simdp.arrays import Floats
 from simdp.cluster import Cluster
 from simdp.reports import theme
+from simdp.reports.plots.headings import legend_above
 from simdp.results.memory import PARTS
 from simdp.results.result import Result
 
@@ -71,13 +72,4 @@ def name_parts(ax: Axes, parts: Sequence[int]) -> None:
         )
         for name, fill in fills
     ]
-    ax.legend(
-        handles=handles,
-        loc="lower right",
-        bbox_to_anchor=(1.0, 1.0),
-        ncols=min(len(handles), 5),
-        borderaxespad=0.2,
-        handlelength=1.4,
-        handletextpad=0.5,
-        columnspacing=1.2,
-    )
+    legend_above(ax, handles)

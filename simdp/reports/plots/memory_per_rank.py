@@ -8,11 +8,16 @@ from matplotlib.ticker import FixedLocator, MaxNLocator
 
 from simdp.arrays import Floats
 from simdp.reports import theme
+from simdp.reports.captions import about_point
+from simdp.reports.plots.alike import choose, listed
 from simdp.reports.plots.base import Plot
+from simdp.reports.plots.headings import entitle
 from simdp.reports.plots.memory_parts import FAR, capacity, name_parts, rest, shown_parts
-from simdp.reports.plots.timeline import MAX_RANKS, choose_ranks
 from simdp.results.memory import PARTS, usage
 from simdp.results.result import Result, Study
+
+MAX_ROWS = 16
+"""Bars; of more groups of ranks some are left out."""
 
 BAR_HEIGHT = 0.62
 """Of a row."""
@@ -22,7 +27,7 @@ LEAST_DIFFERENCE = 0.01
 
 
 class MemoryPerRank(Plot[Study]):
-    """A bar per rank: its peak, and what that is made of."""
+    """A bar for ranks with the same peak, and what that is made of."""
 
     kind = "memory_per_rank"
     reads = Study
@@ -37,16 +42,16 @@ class MemoryPerRank(Plot[Study]):
         return bool(min(peaks) < (1 - LEAST_DIFFERENCE) * max(peaks))
 
     def num_rows(self, study: Study) -> int:
-        """Count the ranks that are shown."""
-        return min(study.points[-1].world_size, MAX_RANKS)
+        """Count the bars that are shown."""
+        return min(len(_groups(study.points[-1])), MAX_ROWS)
 
     def draw(self, study: Study, *axes: Axes) -> None:
         """Draw on one panel; see `Plot.draw`."""
         (ax,) = axes
         result = study.points[-1]
-        ranks, kept = _peaks(result)
+        shown, kept = _peaks(result)
         total = kept.sum(axis=1)
-        room = max(capacity(result, rank) for rank in ranks)
+        room = max(capacity(result, rank) for rank, *_ in shown)
         is_near = room <= FAR * total.max()
         unit, scale = theme.nbytes_unit(max(total.max(), room if is_near else 0.0))
         _draw_bars(ax, kept / scale)
@@ -63,9 +68,10 @@ class MemoryPerRank(Plot[Study]):
         if is_near:
             ax.axvline(room / scale, color=theme.STRAGGLER, linestyle="--")
         ax.set_xlim(0, 1.1 * right)
-        ax.set_ylim(len(ranks) - 0.45, -0.55)
-        ax.yaxis.set_major_locator(FixedLocator(list(range(len(ranks)))))
-        ax.set_yticklabels([str(rank) for rank in ranks])
+        ax.set_ylim(len(shown) - 0.45, -0.55)
+        ax.yaxis.set_major_locator(FixedLocator(list(range(len(shown)))))
+        alike = [f"\n{len(ranks)} alike" if len(ranks) > 2 else "" for ranks in shown]
+        ax.set_yticklabels([listed(ranks) + said for ranks, said in zip(shown, alike, strict=True)])
         ax.tick_params(axis="y", length=0)
         ax.grid(visible=False, axis="y")
         ax.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 2.5, 5, 10]))
@@ -73,23 +79,31 @@ class MemoryPerRank(Plot[Study]):
         drawn = "dashed line: " if is_near else ""
         ax.set_xlabel(
             f"Memory at the peak [{unit}], {drawn}capacity {room / of:.4g} {size_unit}"
-            + _left_out(result.world_size, len(ranks))
+            + _left_out(len(_groups(result)), len(shown))
         )
         ax.set_ylabel("Rank [number]")
-        ax.set_title("Memory per rank")
+        entitle(ax, "Memory of every rank at its peak", about_point(result), rows=1)
 
 
-def _peaks(result: Result) -> tuple[list[int], Floats]:
-    """The ranks that are shown, and what each keeps at its peak, part by part [bytes]."""
+def _peaks(result: Result) -> tuple[list[list[int]], Floats]:
+    """The groups of ranks that are shown, and what each keeps at its peak, part by part [bytes]."""
     assert result.trace is not None, "draw only studies that fit"
     peaks = np.array(result.metrics["peak_memory_bytes"])
-    named = sorted({int(peaks.argmax()), int(peaks.argmin())})
-    ranks = choose_ranks(result.world_size, named)
-    kept = np.zeros((len(ranks), len(PARTS)))
-    for row, rank in enumerate(ranks):
+    every = _groups(result)
+    shown = [every[i] for i in choose(every, [int(peaks.argmax()), int(peaks.argmin())], MAX_ROWS)]
+    kept = np.zeros((len(shown), len(PARTS)))
+    for row, (rank, *_) in enumerate(shown):
         found = usage(result.trace.memory, [rank])
         kept[row] = found.kept[found.peak()]
-    return ranks, kept
+    return shown, kept
+
+
+def _groups(result: Result) -> list[list[int]]:
+    """Ranks with equal peaks, the groups by their first ranks."""
+    found: dict[int, list[int]] = {}
+    for rank, peak in enumerate(result.metrics["peak_memory_bytes"]):
+        found.setdefault(peak, []).append(rank)
+    return list(found.values())
 
 
 def _draw_bars(ax: Axes, kept: Floats) -> None:
@@ -112,7 +126,7 @@ def _draw_bars(ax: Axes, kept: Floats) -> None:
     name_parts(ax, parts)
 
 
-def _left_out(world_size: int, num_shown: int) -> str:
-    if num_shown == world_size:
+def _left_out(num_groups: int, num_shown: int) -> str:
+    if num_shown == num_groups:
         return ""
-    return f"\n{num_shown} of {world_size} ranks are shown"
+    return f"\n{num_shown} of {num_groups} groups of ranks are shown, the fullest among them"

@@ -12,7 +12,9 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocat
 
 from simdp.arrays import Floats
 from simdp.reports import theme
+from simdp.reports.captions import about
 from simdp.reports.plots.base import Plot
+from simdp.reports.plots.headings import entitle
 from simdp.reports.plots.labels import End, evenly, label_ends, point_names
 from simdp.results.result import Result, Study
 
@@ -21,7 +23,7 @@ MAX_LINES = 6
 """Lines; of more some are left out."""
 
 _LINE = 1.3 * theme.SMALL_SIZE
-_GLYPHS = dict(zip(theme.MARKERS, "●■▲◆▼◀▶", strict=True))
+_GLYPHS = dict(zip(theme.MARKERS[:MAX_LINES], "●■▲◆▼◀", strict=True))
 
 
 class Curve(NamedTuple):
@@ -76,7 +78,8 @@ class ScalingCurve(Plot[Study]):
         curves = [every[i] for i in evenly(len(every), MAX_LINES)]
         sizes = sorted({int(n) for curve in curves for n in curve.world_size})
         left_out = f"; {len(curves)} of {len(every)} lines" if len(curves) < len(every) else ""
-        top.set_title(f"Scaling from {sizes[0]} to {sizes[-1]} GPUs{left_out}")
+        title = f"Scaling from {sizes[0]} to {sizes[-1]} GPUs{left_out}"
+        entitle(top, title, about(study))
         for ax in axes:
             _size_axis(ax, sizes)
         longest = max(float(curve.step_time.max()) for curve in curves)
@@ -157,14 +160,13 @@ def _draw_curves(
     for number, (curve, line) in enumerate(zip(curves, ideal, strict=True)):
         if one_ideal and number:
             break
-        color = theme.MUTED if one_ideal else theme.SERIES[number % len(theme.SERIES)]
+        color = theme.MUTED if one_ideal else theme.look(number)[0]
         ax.plot(curve.world_size, line, "--", color=color, linewidth=1.2, zorder=2)
         drawn.append(End("linear scaling", curve.world_size[-1], line[-1], color, dashed=True))
     # Ideals that differ have their line's colour; one label at the best of them names them all.
     ends.append(best(drawn, key=lambda end: end.y))
     for number, (curve, line) in enumerate(zip(curves, simulated, strict=True)):
-        color = theme.SERIES[number % len(theme.SERIES)]
-        marker = theme.MARKERS[number % len(theme.MARKERS)]
+        color, marker = theme.look(number)
         covered = sum(_coincide(line, later) for later in simulated[number + 1 :])
         ax.plot(
             curve.world_size,
@@ -235,7 +237,7 @@ def _label_efficiency(ax: Axes, curves: list[Curve], sizes: list[int]) -> None:
         lowest = min(throughput for throughput, _, _ in here)
         here.sort(key=lambda item: (-item[0], item[2]))
         for place, (_, efficiency, number) in enumerate(here):
-            marker = theme.MARKERS[number % len(theme.MARKERS)]
+            color, marker = theme.look(number)
             down = -_LINE * (place + 1) - 2
             text = f"{efficiency:.0%}".replace("%", " %")
             ax.annotate(
@@ -258,7 +260,7 @@ def _label_efficiency(ax: Axes, curves: list[Curve], sizes: list[int]) -> None:
                     ha="center",
                     va="center",
                     fontsize=theme.SMALL_SIZE - 1,
-                    color=theme.SERIES[number % len(theme.SERIES)],
+                    color=color,
                     path_effects=halo,
                     zorder=5,
                 )

@@ -77,7 +77,7 @@ class SimulatedAgainstMeasured(Plot[Validation]):
 
 def _look(number: int) -> tuple[str, str]:
     """Colour and marker of a cluster; both change from one to the next."""
-    return theme.SERIES[number % len(theme.SERIES)], theme.MARKERS[number % len(theme.MARKERS)]
+    return theme.look(number)
 
 
 def _draw_band(ax: Axes, low: float, high: float) -> None:

@@ -7,6 +7,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from simdp.reports import theme
 from simdp.reports.plots.base import Plot
+from simdp.reports.plots.headings import entitle
 from simdp.results.step_calibration import StepCalibration
 
 BAND = 0.05
@@ -47,8 +48,8 @@ class StepFit(Plot[StepCalibration]):
         ax.set_ylim(low, high)
         ax.set_xlabel(f"Measured step time [{unit}]")
         ax.set_ylabel(f"Fitted step time [{unit}]")
-        said = f"{study.residual * 100:.1f} % RMS error; band: {BAND * 100:.0f} %"
-        ax.set_title(f"Steps of {study.name}, fitted with {said}")
+        said = f"fitted with {study.residual * 100:.1f} % RMS error; band: {BAND * 100:.0f} %"
+        entitle(ax, f"Steps of {study.name}", said)
         bottom.axhspan(-100 * BAND, 100 * BAND, color=theme.FAINT, linewidth=0)
         bottom.axhline(0.0, color=theme.MUTED, linewidth=theme.THIN_WIDTH)
         errors = [100 * point.error for point in study.points]

@@ -65,7 +65,7 @@ class ThroughputCurves(Plot[Validation]):
         values = [y for line in lines for y in line.y]
         sizes = sorted({x for line in lines for x in line.x})
         for i, curve in enumerate(curves):
-            values += _draw_measured(ax, curve, theme.SERIES[i % len(theme.SERIES)])
+            values += _draw_measured(ax, curve, theme.look(i)[0])
             _draw_errors(bottom, curve, i, len(curves), sizes[-1] / sizes[0])
         ends = draw_lines(ax, lines)
         for panel in axes:
@@ -136,7 +136,7 @@ def _draw_errors(ax: Axes, curve: Curve, number: int, num_curves: int, span: flo
     The largest world size is ``span`` times the smallest.
     """
     aside = span ** (ASIDE * (number - (num_curves - 1) / 2))
-    color = theme.SERIES[number % len(theme.SERIES)]
+    color, marker = theme.look(number)
     x = [size * aside for size in curve.sizes]
     low = [100 * (point.low / point.measured - 1) for point in curve.points]
     high = [100 * (point.high / point.measured - 1) for point in curve.points]
@@ -144,7 +144,7 @@ def _draw_errors(ax: Axes, curve: Curve, number: int, num_curves: int, span: flo
     ax.plot(
         x,
         [100 * point.error for point in curve.points],
-        theme.MARKERS[number % len(theme.MARKERS)],
+        marker,
         color=color,
         markersize=theme.MARKER_SIZE - 0.5,
         markeredgecolor="white",

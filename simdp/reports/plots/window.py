@@ -6,14 +6,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simdp.arrays import Bools
-from simdp.results.trace import COMM_LANE, COMPUTE_LANE, FIRST_STREAM_LANE, Trace
+from simdp.arrays import Floats
+from simdp.results.blocks import Block, part
+from simdp.results.metrics import num_warm_up
+from simdp.results.trace import ACTIVITIES, COMPUTE_LANE, Trace
 
 NUM_STEPS = 2
-"""Steps that are shown."""
+"""Steps that are shown of one run."""
 
 SPARSE = 2.0
 """Last steps that take so many times as long as any rank's own are apart: most would be empty."""
+
+_TRANSFER = ACTIVITIES.index("transfer")
 
 
 class Window(NamedTuple):
@@ -35,37 +39,58 @@ class Window(NamedTuple):
     steps: range
     apart: bool
 
-    def holds(self, trace: Trace) -> Bools:
-        """Tell which spans get bars."""
-        if self.apart:
-            return _drawn(trace) & (trace.end > self.begin) & (trace.start < self.end)
-        return _drawn(trace) & (trace.step >= self.steps[0])
+    @property
+    def length(self) -> float:
+        """How long it is [s]."""
+        return self.end - self.begin
+
+    def cut(self, trace: Trace) -> Trace:
+        """Keep the spans that get bars: not single transfers, and not what lies outside."""
+        blocks = []
+        for block in trace.blocks:
+            if block.activity == _TRANSFER or (not self.apart and block.step < self.steps[0]):
+                continue
+            inside = (block.end > self.begin) & (block.start < self.end)
+            if not self.apart:
+                inside |= block.start == block.end  # which ends a step, or begins it
+            if inside.any():
+                blocks.append(part(block, np.flatnonzero(inside)))
+        return Trace(blocks, trace.names)
 
 
-def window_of(trace: Trace) -> Window:
-    """Choose what to show of a run of at least one step: the last two.
+def window_of(trace: Trace, num_steps: int = NUM_STEPS) -> Window:
+    """Choose what to show of a run of at least one step: the last ones that are steady.
 
-    Where ranks do not wait for each other, these lie far apart on the clock. Then it is the time
-    before the first rank is done, as long as the slowest one's last two steps.
+    The first of several steps is warm-up, as for the metrics. Where ranks do not wait for each
+    other, the last steps lie far apart on the clock. Then it is the time before the first rank is
+    done, as long as the slowest one's last steps.
     """
-    last = int(trace.step.max())
-    steps = range(max(0, last - NUM_STEPS + 1), last + 1)
-    shown = (trace.step >= steps[0]) & _drawn(trace)
-    begin, end = float(trace.start[shown].min()), float(trace.end[shown].max())
-    mine, size = trace.rank[shown], int(trace.rank.max()) + 1
-    starts, ends = np.full(size, np.inf), np.full(size, -np.inf)
-    np.minimum.at(starts, mine, trace.start[shown])
-    np.maximum.at(ends, mine, trace.end[shown])
+    drawn = [block for block in trace.blocks if block.activity != _TRANSFER]
+    last = max(block.step for block in drawn)
+    first = max(num_warm_up(last + 1), last - num_steps + 1)
+    steps = range(first, last + 1)
+    shown = [block for block in drawn if block.step >= first]
+    size = max(int(block.ranks.max()) for block in drawn) + 1
+    starts, ends = _extremes(shown, size)
+    begin, end = float(starts.min()), float(ends.max())
     own = float((ends - starts).max())
-    if not steps[0] or end - begin <= SPARSE * own:
+    if not first or end - begin <= SPARSE * own:
         return Window(begin, end if end > begin else begin + 1e-9, steps, False)
-    learns = (trace.step >= 0) & (trace.lane == COMPUTE_LANE)
-    at_work = np.unique(trace.rank[learns])  # others may be done at once
-    end = float(ends[at_work].min())
-    begin = max(float(trace.start[learns].min()), end - own)
+    learns = [block for block in drawn if block.step >= 0 and _is_compute(block)]
+    starts, ends = _extremes(learns, size)
+    end = float(ends[ends > -np.inf].min())  # ranks without samples are done at once
+    begin = max(float(starts.min()), end - own)
     return Window(begin, end, steps, True)
 
 
-def _drawn(trace: Trace) -> Bools:
-    """Spans that get bars: not single transfers. All streams share a row of bars."""
-    return (trace.lane <= COMM_LANE) | (trace.lane >= FIRST_STREAM_LANE)
+def _is_compute(block: Block) -> bool:
+    return not isinstance(block.lane, np.ndarray) and block.lane == COMPUTE_LANE
+
+
+def _extremes(blocks: list[Block], size: int) -> tuple[Floats, Floats]:
+    """First start and last end of each rank [s]; infinite of ranks without a span."""
+    starts, ends = np.full(size, np.inf), np.full(size, -np.inf)
+    for block in blocks:
+        np.minimum.at(starts, block.ranks, block.start)
+        np.maximum.at(ends, block.ranks, block.end)
+    return starts, ends

@@ -8,6 +8,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from simdp.reports import theme
 from simdp.reports.plots.base import Plot
 from simdp.reports.plots.collective_curves import Line, draw_lines, log_axis, short_size
+from simdp.reports.plots.headings import entitle
 from simdp.reports.plots.labels import evenly, label_ends
 from simdp.results.collective import CollectiveStudy
 
@@ -36,7 +37,8 @@ class WorldSize(Plot[CollectiveStudy]):
         shown, every = len(_sizes(study)), len(study.curves[0].points)
         said = f"; {shown} of {every} sizes" if shown < every else ""
         of = f" of {short_size(_sizes(study)[0])}" if _is_in_the_title(study) else ""
-        ax.set_title(f"Time of {study.collective}{of} by the number of GPUs{said}")
+        title = f"Time of {study.collective}{of} by the number of GPUs{said}"
+        entitle(ax, title, f"on {study.cluster}")
         ends = draw_lines(ax, lines)
         ax.set_xscale("log", base=2)
         margin = (sizes[-1] / sizes[0]) ** 0.03

@@ -6,7 +6,9 @@ from compared import cannot, comparison, ran
 from matplotlib.colors import to_hex
 
 from simdp.reports import theme
-from simdp.reports.plots.comparison import MAX_ROWS, ComparisonBars
+from simdp.reports.plots.comparison import ComparisonBars
+from simdp.reports.plots.headings import ABOUT
+from simdp.reports.plots.step_parts import MAX_ROWS
 
 
 def bars(ax, color):
@@ -18,6 +20,10 @@ def bars(ax, color):
         for p in found
         if p.get_width()
     }
+
+
+def said(ax):
+    return [text.get_text() for text in ax.texts if text.get_gid() != ABOUT]
 
 
 def named(ax):
@@ -40,7 +46,7 @@ def test_the_parts_of_a_step_are_stacked_and_add_up(drawn):
     }
     assert comm == {1: pytest.approx((70, 20)), 2: pytest.approx((61, 50))}
     assert named(left) == ["compute", "update", "exposed comm", "wait", "other"]
-    assert [t.get_text() for t in left.texts] == ["470 ms", "100 ms", "125 ms"]
+    assert said(left)[:3] == ["470 ms", "100 ms", "125 ms"]
 
 
 def test_a_part_that_no_point_has_is_not_in_the_legend(drawn):
@@ -76,7 +82,7 @@ def test_far_larger_devices_that_differ_are_said_by_the_smallest(drawn):
 def test_rows_are_named_from_the_top_with_their_ranks_where_they_differ(drawn):
     left, _ = drawn(ComparisonBars(), comparison())
     names = [label.get_text() for label in left.get_yticklabels()]
-    assert names == ["single · 1 GPU", "ddp · 8 GPUs", "fsdp(units=whole) · 8 GPUs"]
+    assert names == ["single · 1 GPU", "ddp · 8 GPUs", "fsdp(units=whole) · 8 GPUs", "horovod"]
     assert left.get_ylim()[0] > left.get_ylim()[1]
     assert left.get_ylabel() == "Compared [strategy]"
     left, _ = drawn(ComparisonBars(), comparison(ran("ddp"), ran("apex")))
@@ -94,9 +100,19 @@ def test_a_key_alone_stands_at_the_axis_and_not_in_every_row(drawn):
     assert [label.get_text() for label in left.get_yticklabels()] == ["2 · 2 GPUs", "4 · 4 GPUs"]
 
 
-def test_points_that_could_not_run_are_named_below(drawn):
+def test_a_point_that_cannot_run_says_why_in_its_row(drawn):
     left, _ = drawn(ComparisonBars(), comparison())
-    assert left.get_xlabel().endswith("\ncannot run: horovod")
+    assert said(left)[3:] == ["cannot run: strategy.join: has no such thing."]
+    assert ComparisonBars().num_rows(comparison()) == 4
+    assert left.get_xlabel() == "Step time [ms], mean over ranks"
+
+
+def test_a_long_reason_is_cut_to_the_panel(drawn):
+    study = comparison(ran("ddp"), cannot("horovod", "no " * 400))
+    left, right = drawn(ComparisonBars(), study)
+    (reason,) = [text for text in left.texts if text.get_text().startswith("cannot run")]
+    assert reason.get_text().endswith("…")
+    assert reason.get_window_extent().x1 < right.get_window_extent().x0
 
 
 def test_of_many_points_some_are_shown(drawn):

@@ -8,6 +8,7 @@ from calibrated import calibration
 from simdp.reports import theme
 from simdp.reports.plots import fitting
 from simdp.reports.plots.fit import FitPlot
+from simdp.reports.plots.headings import ABOUT
 
 
 def test_two_sizes_are_needed():
@@ -24,7 +25,9 @@ def test_open_circles_are_measured_and_lines_fitted(drawn):
     solid = [line for line in top.lines if line.get_linestyle() == "-"]
     assert any(np.allclose(line.get_ydata(), [1.792e-2 / 1.1, 9.175 / 0.3]) for line in solid)
     assert top.get_ylabel() == "Bus bandwidth [GB/s]"
-    assert "box, fitted with 5.0 % RMS error" in top.get_title("left")
+    assert top.get_title("left") == "Collectives of box"
+    (about,) = [text.get_text() for text in top.texts if text.get_gid() == ABOUT]
+    assert about == "fitted with 5.0 % RMS error; open circles: measured"
 
 
 def test_errors_stand_below_and_large_ones_at_the_edge(drawn):

@@ -1,8 +1,12 @@
 """Memory over a step, and rank by rank: what is drawn is what the metrics say."""
 
+import copy
+
+import numpy as np
 import pytest
 
 import simdp
+from simdp.reports.plots.headings import ABOUT
 from simdp.reports.plots.memory import Memory
 from simdp.reports.plots.memory_parts import capacity, device_ranks, rest, shown_parts
 from simdp.reports.plots.memory_per_rank import MemoryPerRank
@@ -10,7 +14,7 @@ from simdp.results.memory import PARTS, usage
 
 
 def texts(ax):
-    return [text.get_text() for text in ax.texts]
+    return [text.get_text() for text in ax.texts if text.get_gid() != ABOUT]
 
 
 def legend(ax):
@@ -71,7 +75,7 @@ def test_ranks_on_one_device_are_drawn_together(play, drawn):
     assert device_ranks(result, 3) == [2, 3]
     assert device_ranks(alone, 3) == [3]
     (ax,) = drawn(Memory(), pair)
-    assert ax.get_title(loc="left") == "Memory of ranks 0–1"
+    assert ax.get_title(loc="left") == "Memory of ranks 0–1, the fullest"
     assert max(top(ax)) * 1e3 <= 2 * max(result.metrics["peak_memory_bytes"]) + 1e-6
 
 
@@ -84,16 +88,17 @@ def test_every_rank_has_its_own_capacity(play):
 def test_bars_are_the_peaks_of_the_ranks(uneven, drawn):
     (ax,) = drawn(MemoryPerRank(), uneven)
     peaks = uneven.points[-1].metrics["peak_memory_bytes"]
-    assert texts(ax) == [f"{peak / 1e3:.4g}" for peak in peaks]
-    ends = [0.0] * len(peaks)
+    alike = list(dict.fromkeys(peaks))  # in the order of their first ranks
+    assert texts(ax) == [f"{peak / 1e3:.4g}" for peak in alike]
+    ends = [0.0] * len(alike)
     for bar in ax.patches:
         row = round(bar.get_y() + bar.get_height() / 2)
         ends[row] = max(ends[row], bar.get_x() + bar.get_width())
-    assert [1e3 * end for end in ends] == pytest.approx(peaks)
+    assert [1e3 * end for end in ends] == pytest.approx(alike)
     assert "capacity 80 GB" in ax.get_xlabel()
 
 
-def test_of_many_ranks_some_are_left_out_and_the_axis_says_so(play, drawn):
+def test_ranks_that_keep_the_same_share_a_bar(play, drawn):
     many = play(
         set={
             "cluster.world_size": 40,
@@ -104,8 +109,23 @@ def test_of_many_ranks_some_are_left_out_and_the_axis_says_so(play, drawn):
         }
     )
     (ax,) = drawn(MemoryPerRank(), many)
-    assert "16 of 40 ranks are shown" in ax.get_xlabel()
-    assert "39" in [label.get_text() for label in ax.get_yticklabels()]
+    peaks = many.points[0].metrics["peak_memory_bytes"]
+    labels = [label.get_text() for label in ax.get_yticklabels()]
+    assert len(labels) == len(set(peaks)) < 16
+    assert any(label.endswith(" alike") for label in labels)
+
+
+def test_of_many_groups_some_are_left_out_and_the_axis_says_so(uneven, drawn):
+    many = copy.deepcopy(uneven)
+    (point,) = many.points
+    point.scenario["cluster"]["world_size"] = 40
+    held = point.trace.memory[0]
+    point.metrics["peak_memory_bytes"] = [1000 + rank for rank in range(40)]
+    ranks = np.arange(40)
+    point.trace.memory = [held._replace(ranks=ranks, at=ranks * 0.0, nbytes=1000.0 + ranks)]
+    (ax,) = drawn(MemoryPerRank(), many)
+    assert "\n16 of 40 groups of ranks are shown, the fullest among them" in ax.get_xlabel()
+    assert {"0", "39"} <= {label.get_text() for label in ax.get_yticklabels()}
 
 
 def test_equal_ranks_have_no_bars_and_a_saved_study_no_areas(single, tmp_path):

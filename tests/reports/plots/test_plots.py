@@ -35,7 +35,8 @@ def test_a_plot_is_registered_under_its_kind():
 
 def test_a_study_gets_the_plots_that_its_data_allow(single, sizes, grid, large, uneven):
     assert fitting(single) == ["loss", "memory", "timeline"]
-    assert fitting(sizes) == fitting(grid) == ["loss", "memory", "scaling", "timeline"]
+    swept = ["loss", "loss_time", "memory", "scaling", "timeline"]
+    assert fitting(sizes) == fitting(grid) == swept
     assert fitting(large) == ["memory", "timeline"]
     assert fitting(uneven) == ["loss", "memory", "memory_per_rank", "timeline"]
 

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
-from alike import for_each
 from matplotlib.colors import to_rgba
 
 from simdp.reports import theme
-from simdp.reports.plots.timeline import MAX_RANKS, Timeline, choose_ranks
+from simdp.reports.plots.headings import ABOUT
+from simdp.reports.plots.timeline import Timeline
+from simdp.reports.plots.timeline_rows import MAX_ROWS
 from simdp.reports.plots.window import window_of
 from simdp.results.trace import COMM_LANE
 
@@ -20,7 +23,7 @@ def test_rank_0_is_on_top_and_compute_above_communication(single, drawn):
     (ax,) = drawn(Timeline(), single)
     bottom, top = ax.get_ylim()
     assert bottom > top
-    assert ax.get_yticklabels()[0].get_text() == "0"
+    assert ax.get_yticklabels()[0].get_text().startswith("0, 2, 3\n")
     highest_comm = min(corners[:, 1].min() for corners in bars(ax, "comm"))
     assert min(corners[:, 1].min() for corners in bars(ax, "forward")) < highest_comm
 
@@ -45,7 +48,7 @@ def test_bars_are_as_long_as_the_spans_that_they_stand_for(single, drawn):
     trace = single.points[0].trace
     pixel = ax.get_xlim()[1] / 1000
     for activity in ("forward", "backward", "comm", "wait"):
-        mine = trace.select(activity) & (trace.step >= 3)
+        mine = trace.select(activity) & (trace.step >= 3) & (trace.rank < 2)  # one of each row
         length = (trace.end[mine] - trace.start[mine]).sum() * 1e6
         drawn_bars = bars(ax, activity)
         found = sum(np.ptp(corners[:, 0]) for corners in drawn_bars)
@@ -97,7 +100,7 @@ def test_layers_are_gathered_into_blocks_where_there_is_room(resnet, drawn):
 def test_blocks_cover_what_one_bar_would(resnet, drawn, monkeypatch):
     (ax,) = drawn(Timeline(), resnet)
     gathered = bars(ax, "backward")
-    monkeypatch.setattr("simdp.reports.plots.timeline.blocks", lambda *_: {})
+    monkeypatch.setattr("simdp.reports.plots.bars.blocks", lambda *_: {})
     (ax,) = drawn(Timeline(), resnet)
     plain = bars(ax, "backward")
     assert len(gathered) > len(plain) == 2
@@ -110,27 +113,72 @@ def test_blocks_cover_what_one_bar_would(resnet, drawn, monkeypatch):
 def test_a_straggler_is_marked_by_colour_by_marker_and_by_its_factor(single, drawn):
     (ax,) = drawn(Timeline(), single)
     labels = ax.get_yticklabels()
-    assert [label.get_text() for label in labels] == ["0", "▲ 1 · 1.5×", "2", "3"]
-    assert [label.get_color() == theme.STRAGGLER for label in labels] == [False, True, False, False]
-    assert "straggler" in [text.get_text() for text in ax.get_legend().get_texts()]
+    assert [label.get_text() for label in labels] == ["0, 2, 3\n3 alike", "▲ 1 · 1.5×"]
+    assert [label.get_color() == theme.STRAGGLER for label in labels] == [False, True]
+    assert "slow rank" in [text.get_text() for text in ax.get_legend().get_texts()]
 
 
-def test_the_ranks_that_are_left_out_are_named(large, drawn):
+def test_ranks_that_do_the_same_share_a_row(large, drawn):
     (ax,) = drawn(Timeline(), large)
     labels = [label.get_text() for label in ax.get_yticklabels()]
-    assert len(labels) == MAX_RANKS
-    assert "▲ 21 · 1.5×" in labels
-    assert "16 of 40 ranks are shown; left out: " in ax.get_xlabel()
+    assert labels == ["0–20, 22–39\n39 alike", "▲ 21 · 1.5×"]
+    assert ax.get_xlabel() == "Time since the start of step 4 [ms]"  # none is left out
 
 
-@for_each("world_size", [1, 16, 17, 18, 40, 1024])
-@for_each("named", [[], [0], [7, 8, 9], list(range(14))])
-def test_the_first_the_last_and_the_named_ranks_are_chosen(world_size, named):
-    named = [rank for rank in named if rank < world_size]
-    chosen = choose_ranks(world_size, named)
-    assert chosen == sorted(set(chosen))
-    assert len(chosen) == min(world_size, MAX_RANKS)
-    assert {0, world_size - 1, *named} <= set(chosen)
+@pytest.fixture(scope="module")
+def jittery(play):
+    jitter = {"kind": "lognormal", "sigma": 0.2}
+    return play(set={"cluster.world_size": 40, "cluster.stragglers": [jitter], "numerics": False})
+
+
+def test_of_many_different_ranks_the_slowest_are_shown_and_marked(jittery, drawn):
+    (ax,) = drawn(Timeline(), jittery)
+    labels = [label.get_text() for label in ax.get_yticklabels()]
+    assert len(labels) == MAX_ROWS
+    left_out = r"\n16 of (39|40) groups of ranks are shown, the slowest among them$"
+    assert re.search(left_out, ax.get_xlabel())
+    trace = jittery.points[0].trace
+    busy = [
+        (trace.end - trace.start)[
+            (trace.rank == rank) & (trace.step >= 3) & trace.select("forward", "backward")
+        ].sum()
+        for rank in range(40)
+    ]
+    slowest = np.argsort(busy)[::-1][:3].tolist()
+    marked = [int(label.split()[1]) for label in labels if label.startswith("▲")]
+    assert sorted(marked) == sorted(slowest)
+
+
+@pytest.fixture(scope="module")
+def two_ways(play):
+    return play(set={"sweep": {"strategy.overlap": [False, True]}, "numerics": False})
+
+
+def test_points_of_a_short_sweep_lie_below_each_other_with_their_names(two_ways, drawn):
+    (ax,) = drawn(Timeline(), two_ways)
+    headings = [text.get_text() for text in ax.texts if text.get_fontweight() == "bold"]
+    times = [point.metrics["step_time_s"] * 1e6 for point in two_ways.points]
+    assert headings == [
+        f"overlap: {name} · {us:.4g} us per step"
+        for name, us in zip(("false", "true"), times, strict=True)
+    ]
+    assert ax.get_title(loc="left") == "Timeline of step 5 by overlap"
+    assert len(ax.get_yticklabels()) == 4  # a straggler, and the others, of both
+    assert ax.get_xlim()[1] == pytest.approx(max(times), rel=1e-6)
+
+
+def test_what_a_picture_is_of_stands_below_its_title(two_ways, single, drawn):
+    for study, said in (
+        (single, "mlp 64-64-10 · 4 × a100-sxm4-80gb, ring · ddp"),
+        (two_ways, "mlp 64-64-10 · 4 × a100-sxm4-80gb, ring · ddp"),
+    ):
+        (ax,) = drawn(Timeline(), study)
+        assert [t.get_text() for t in ax.texts if t.get_gid() == ABOUT] == [said]
+
+
+def test_the_warm_up_is_not_shown(play, drawn):
+    (ax,) = drawn(Timeline(), play(set={"workload.steps": 2}))
+    assert ax.get_title(loc="left") == "Timeline of step 2"
 
 
 # Ranks that do not wait for each other -----------------------------------------------------------
@@ -162,13 +210,17 @@ def shares_at_work(ax, num_ranks):
     return found / ax.get_xlim()[1]
 
 
+def num_rows(ax):
+    return len(ax.get_yticklabels())
+
+
 @pytest.mark.parametrize("factor", [4.0, 30.0])
 def test_steps_that_lie_apart_give_way_to_what_all_ranks_do_at_a_time(play, drawn, factor):
     study = apart(play, factor=factor)
     (ax,) = drawn(Timeline(), study)
     assert ax.get_title(loc="left") == "Timeline, each rank in its own step"
     assert "of the run" in ax.get_xlabel()
-    assert shares_at_work(ax, 4).min() > 0.5
+    assert shares_at_work(ax, num_rows(ax)).min() > 0.5
     trace = study.points[0].trace
     done = min(trace.end[(trace.rank == rank) & (trace.step >= 0)].max() for rank in range(4))
     window = window_of(trace)
@@ -197,4 +249,4 @@ def test_ranks_without_samples_are_not_who_is_done_first(play):
 
 def test_asynchronous_ranks_of_a_short_run_are_shown_from_their_start(play, drawn):
     (ax,) = drawn(Timeline(), apart(play, steps=2))
-    assert ax.get_title(loc="left") == "Timeline of steps 1–2"
+    assert ax.get_title(loc="left") == "Timeline of step 2"

@@ -1,0 +1,124 @@
+"""Captions: which model, cluster, method and point a picture is of, in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from simdp.results.comparison import short_key, written
+from simdp.results.result import Result, Study
+
+MAX_WIDTHS = 6
+"""Widths of an mlp that are listed."""
+
+FREE = ("sequence_length", "vocab_size", "classes", "labels", "image_size", "drop", "head")
+"""Endings and beginnings of options that make no other model of a preset."""
+
+
+def about(study: Study) -> str:
+    """Say what all points of a study have in common, for a picture of all of them.
+
+    Returns
+    -------
+    str
+        Such as ``"bert-base · 4 × v100-sxm2-32gb, ring · ddp"``, without what its sweep sets.
+    """
+    return _line(study.points[-1].scenario, study.points[0].set)
+
+
+def about_point(result: Result) -> str:
+    """Say what one point is of, what it sets included."""
+    chosen = [f"{short_key(key)}: {written(value)}" for key, value in result.set.items()]
+    return " · ".join(filter(None, [_line(result.scenario, result.set), ", ".join(chosen)]))
+
+
+def about_scenario(scenario: Mapping[str, Any], varied: Iterable[str]) -> str:
+    """Say what a scenario is of, as it stands in a file, without the keys that vary."""
+    return _line(scenario, varied)
+
+
+def _line(scenario: Mapping[str, Any], varied: Iterable[str]) -> str:
+    keys = [*varied]
+    cluster = scenario.get("cluster") or {}
+    parts = [
+        "" if _sets(keys, "workload.model") else model_name(scenario.get("workload") or {}),
+        cluster_name(cluster, keys),
+        "" if _sets(keys, "strategy", exactly=True) else _kind(scenario.get("strategy")),
+    ]
+    return " · ".join(filter(None, parts))
+
+
+def _sets(keys: Iterable[str], key: str, exactly: bool = False) -> bool:
+    """Whether one of some keys sets a part of a scenario; or, exactly, which kind it is of."""
+    if exactly:
+        return any(one in (key, f"{key}.kind") for one in keys)
+    return any(one == key or one.startswith(f"{key}.") for one in keys)
+
+
+def model_name(workload: Mapping[str, Any]) -> str:
+    """Name a scenario's model: a preset's name, or its kind, with an mlp's widths.
+
+    Parameters
+    ----------
+    workload : mapping
+        As it stands in a file, or as resolved, which no longer says which preset it was.
+    """
+    model = workload.get("model")
+    if not isinstance(model, Mapping):
+        return str(model or "")
+    kind = str(model.get("kind", ""))
+    if kind == "mlp" and len(model.get("widths") or []) <= MAX_WIDTHS:
+        return f"mlp {'-'.join(map(str, model.get('widths') or []))}"
+    if kind == "parameters":
+        return f"{int(model.get('num_params') or 0):,} parameters"
+    if kind == "profile":
+        return f"layers of {str(model.get('path', '')).rpartition('/')[2]}"
+    return _preset_of(kind, model) or kind
+
+
+def _preset_of(kind: str, model: Mapping[str, Any]) -> str:
+    """Find the preset that a resolved model is, but for what suits it to its data."""
+    from pydantic import TypeAdapter
+
+    from simdp.workload.models import PRESETS, AnyModel, Model
+
+    for name in PRESETS.names():
+        if PRESETS[name].get("kind") != kind:
+            continue
+        made: Model = TypeAdapter(AnyModel).validate_python(name)
+        of_preset = made.model_dump(mode="json")
+        known = {key: value for key, value in of_preset.items() if not _is_free(key)}
+        if all(model.get(key, value) == value for key, value in known.items()):
+            return name
+    return ""
+
+
+def _is_free(key: str) -> bool:
+    return any(key.startswith(part) or key.endswith(part) or part in key for part in FREE)
+
+
+def cluster_name(cluster: Mapping[str, Any], varied: Iterable[str] = ()) -> str:
+    """Name a cluster: ``"16 × h100-sxm5-80gb in 4 nodes, switch"``, without the keys that vary."""
+    keys = [*varied]
+    n, per_node = cluster.get("world_size") or 0, cluster.get("devices_per_node") or 0
+    counted = bool(n) and not _sets(keys, "cluster.world_size")
+    device = "" if _sets(keys, "cluster.device") else _device(cluster.get("device"))
+    name = device or str(cluster.get("machine") or "")
+    said = [f"{n} × {name}" if name else f"{n} ranks"] if counted else [name] * bool(name)
+    in_nodes = counted and 0 < per_node < n and not _sets(keys, "cluster.devices_per_node")
+    if said and in_nodes:
+        said[0] += f" in {n // per_node} nodes"
+    if not _sets(keys, "cluster.topology"):
+        said += filter(None, [_kind(cluster.get("topology"))])
+    return ", ".join(said)
+
+
+def _device(device: Any) -> str:
+    if isinstance(device, list):
+        return " and ".join(dict.fromkeys(filter(None, map(_device, device))))
+    return str(device.get("name") or "") if isinstance(device, Mapping) else str(device or "")
+
+
+def _kind(value: Any) -> str:
+    """Name what is written as a kind alone, or with options."""
+    return str(value.get("kind", "")) if isinstance(value, Mapping) else str(value or "")

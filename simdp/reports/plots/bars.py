@@ -1,0 +1,231 @@
+"""Bars of a timeline: spans that touch are joined; what is too narrow becomes a band of density."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simdp.arrays import Bools, Floats, Ints
+from simdp.reports.plots.bar_names import blocks
+from simdp.reports.plots.window import Window
+from simdp.results.trace import ACTIVITIES, COMPUTE_LANE, Trace
+
+Names = NDArray[np.object_]
+
+PIXEL = 1 / 1200
+"""Part of the panel that a pixel shows."""
+
+THIN, BIN = 3.0, 4.0
+"""Bars side by side that are narrower, with gaps that are narrower, are shown together, by the part
+of the time that they take in bins as wide as this [pixels]."""
+
+WIDE = 2.0
+"""A collective that is wider may have a name of its own [points]."""
+
+LEVELS = 8
+"""Shades of a band."""
+
+MIN_IN_BAND = 3
+"""Bars that make a band; fewer are drawn as they are."""
+
+
+class Bars(NamedTuple):
+    """What is drawn, in columns of equal length.
+
+    Attributes
+    ----------
+    rank, lane, activity : ndarray, int64
+        As in `Trace`.
+    name : ndarray of str
+        What is written into the bar, if there is room.
+    start, end : ndarray, float64
+        Since the begin of the window [s].
+    fill : ndarray, float64
+        Part of the bar's time that it stands for: 1, or less in a band.
+    """
+
+    rank: Ints
+    lane: Ints
+    activity: Ints
+    name: Names
+    start: Floats
+    end: Floats
+    fill: Floats
+
+
+class Band(NamedTuple):
+    """Many narrow bars of a lane, which are counted.
+
+    Attributes
+    ----------
+    rank, lane : int
+        As in `Trace`.
+    start, end : float
+        Since the begin of the window [s].
+    text : str
+        How many, and of what: ``"145 × all_reduce"``.
+    """
+
+    rank: int
+    lane: int
+    start: float
+    end: float
+    text: str
+
+
+def bars_of(trace: Trace, window: Window, length: float, room: float) -> tuple[Bars, list[Band]]:
+    """Make bars of spans.
+
+    Parameters
+    ----------
+    trace : Trace
+        What the window holds, of the ranks that are shown.
+    window : Window
+        What leaves it is cut off.
+    length, room : float
+        Of the panel, in time [s] and on paper [points].
+    """
+    pixel = PIXEL * length
+    if not len(trace):
+        none, never = np.zeros(0, dtype=np.int64), np.zeros(0)
+        return Bars(none, none, none, never.astype(object), never, never, never), []
+    rank, lane, step, activity = trace.rank, trace.lane, trace.step, trace.activity
+    start = np.maximum(trace.start, window.begin) - window.begin
+    end = np.minimum(trace.end, window.end) - window.begin
+    name = _names(trace, start, end, room / length, window.apart)
+    # Ordered by rank, lane and start, so that a bar is a run of equal keys without a gap.
+    keys = np.stack([rank, lane, step, activity])
+    new = np.ones(len(rank), dtype=bool)
+    new[1:] = (keys[:, 1:] != keys[:, :-1]).any(axis=0) | (name[1:] != name[:-1])
+    new[1:] |= start[1:] - end[:-1] > pixel / 2
+    # Collectives one behind the other are counted, so that only wide ones are joined by name.
+    new[1:] |= (lane[1:] != COMPUTE_LANE) & (trace.name[1:] != trace.name[:-1])
+    heads = np.flatnonzero(new)
+    end = np.maximum.reduceat(end, heads)
+    bars = Bars(
+        rank[heads],
+        lane[heads],
+        activity[heads],
+        name[heads],
+        start[heads],
+        end,
+        np.ones(len(heads)),
+    )
+    return _with_bands(bars, trace.name[heads], trace.names, pixel)
+
+
+def _names(trace: Trace, start: Floats, end: Floats, per_second: float, apart: bool) -> Names:
+    """Name spans: collectives that are wide enough, blocks of layers, all others by activity.
+
+    Where ranks are in different steps, forward says which one begins. ``per_second`` is how long a
+    second is [points].
+    """
+    rank, step, activity = trace.rank, trace.step, trace.activity
+    own = np.array([*trace.names, ""], dtype=object)[trace.name]
+    wide = (trace.lane != COMPUTE_LANE) & ((end - start) * per_second > WIDE)
+    name = np.where(wide, own, np.array(ACTIVITIES, dtype=object)[activity])
+    if apart:
+        mine = activity == ACTIVITIES.index("forward")
+        name[mine] = [f"step {number + 1}" for number in step[mine].tolist()]
+        return name
+    for code in (ACTIVITIES.index("forward"), ACTIVITIES.index("backward")):
+        mine = activity == code
+        one = mine & (rank == rank[0]) & (step == step.max())  # its blocks are everyone's
+        found = blocks(own[one].tolist(), start[one] * per_second, end[one] * per_second)
+        if found:
+            name[mine] = [found.get(layer, "") for layer in own[mine]]
+    return name
+
+
+# Bands -------------------------------------------------------------------------------------------
+
+
+def _with_bands(bars: Bars, code: Ints, names: list[str], pixel: float) -> tuple[Bars, list[Band]]:
+    """Replace runs of narrow bars by bands; a narrow bar that stands alone is as wide as a pixel.
+
+    ``code`` are the places of the bars' names in ``names``.
+    """
+    run = _runs(bars, pixel)
+    size = np.bincount(run)
+    banded = size[run] >= MIN_IN_BAND
+    alone = ~banded & (bars.end > bars.start)
+    width = bars.end - bars.start
+    wide = bars._replace(
+        end=np.where(width < pixel, bars.start + pixel, bars.end),
+        fill=np.minimum(1.0, np.maximum(width / pixel, 1 / LEVELS)),
+    )
+    kept = _part(wide, alone)
+    if not banded.any():
+        return kept, []
+    parts, found = [kept], []
+    inside = _part(bars, banded)
+    parts.append(_binned(inside, run[banded], pixel))
+    for number in np.unique(run[banded]):
+        mine = np.flatnonzero(run == number)
+        said = _said(bars.activity[mine], [names[i] for i in code[mine]])
+        if bars.lane[mine[0]] != COMPUTE_LANE:
+            first, last = float(bars.start[mine[0]]), float(bars.end[mine].max())
+            found.append(Band(int(bars.rank[mine[0]]), int(bars.lane[mine[0]]), first, last, said))
+    columns = zip(*parts, strict=True)
+    return Bars(*(np.concatenate(column) for column in columns)), found
+
+
+def _part(bars: Bars, which: Bools) -> Bars:
+    return Bars._make(column[which] for column in bars)
+
+
+def _runs(bars: Bars, pixel: float) -> Ints:
+    """Number runs of narrow bars with narrow gaps; every wide bar is a run of its own."""
+    thin: Bools = bars.end - bars.start < THIN * pixel
+    new = np.ones(len(thin), dtype=bool)
+    new[1:] = (bars.rank[1:] != bars.rank[:-1]) | (bars.lane[1:] != bars.lane[:-1])
+    new[1:] |= ~thin[1:] | ~thin[:-1] | (bars.start[1:] - bars.end[:-1] > THIN * pixel)
+    return np.cumsum(new) - 1
+
+
+def _said(activity: Ints, names: list[str]) -> str:
+    """Count what is in a band; waiting belongs to what is waited for."""
+    comm = ACTIVITIES.index("comm")
+    named = [name for name, code in zip(names, activity, strict=True) if code == comm] or names
+    kinds = list(dict.fromkeys(name.partition(" ")[0] for name in named))
+    return f"{len(named)} × {kinds[0] if len(kinds) == 1 and kinds[0] else 'comm'}"
+
+
+def _binned(bars: Bars, run: Ints, pixel: float) -> Bars:
+    """Sum the time of each activity in bins of a run; neighbours of one shade become one bar."""
+    width = BIN * pixel
+    low = (bars.start / width + 1e-9).astype(np.int64)
+    edge = (low + 1) * width
+    # A bar is narrower than a bin, so that it lies in one or in two.
+    first = np.minimum(bars.end, edge) - bars.start
+    second = np.maximum(bars.end - edge, 0.0)
+    places = np.concatenate([np.stack([run, bars.activity, low]), [run, bars.activity, low + 1]], 1)
+    taken = np.concatenate([first, second])
+    places, taken = places[:, taken > 0], taken[taken > 0]
+    cells, number = np.unique(places, axis=1, return_inverse=True)
+    total = np.bincount(number.reshape(-1), taken, minlength=cells.shape[1])
+    known, heads = np.unique(run, return_index=True)
+    begin, finish = bars.start[heads], np.maximum.reduceat(bars.end, heads)
+    place = np.searchsorted(known, cells[0])
+    start = np.maximum(cells[2] * width, begin[place])
+    end = np.minimum((cells[2] + 1) * width, finish[place])
+    share = total / np.maximum(end - start, 1e-300)
+    fill = np.clip(np.ceil(share * LEVELS - 1e-6), 1, LEVELS) / LEVELS
+    # Ordered by run, activity and bin: a bar is a run of one shade without a gap.
+    new = np.ones(len(fill), dtype=bool)
+    new[1:] = (cells[:2, 1:] != cells[:2, :-1]).any(axis=0) | (fill[1:] != fill[:-1])
+    new[1:] |= cells[2, 1:] != cells[2, :-1] + 1
+    firsts = np.flatnonzero(new)
+    lasts = np.append(firsts[1:], len(fill)) - 1
+    mine = heads[place[firsts]]
+    return Bars(
+        bars.rank[mine],
+        bars.lane[mine],
+        cells[1, firsts],
+        np.full(len(firsts), "", dtype=object),
+        start[firsts],
+        end[lasts],
+        fill[firsts],
+    )

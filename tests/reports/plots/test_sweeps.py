@@ -1,0 +1,106 @@
+"""Plots of sweeps over any key: curves over numbers, bars of points, loss by time."""
+
+import copy
+
+import numpy as np
+import pytest
+
+from simdp.reports.plots import fitting
+from simdp.reports.plots.loss_time import LossTime
+from simdp.reports.plots.points import PointBars
+from simdp.reports.plots.sweep import SweepCurve, _places
+from simdp.results.result import Study
+
+
+def swept(study, key, values, **metrics):
+    """The study at points that set a key; each metric has a value for every point."""
+    points = []
+    for number, value in enumerate(values):
+        point = copy.copy(study.points[0])
+        point.set, point.trace = {key: value}, None
+        point.metrics = {**point.metrics, **{name: of[number] for name, of in metrics.items()}}
+        points.append(point)
+    return Study(study.version, {**study.scenario, "sweep": {key: values}}, points)
+
+
+CAPS = ["64 KiB", "1 MiB", "25 MiB"]
+
+
+def test_every_sweep_has_one_picture_of_its_points(single, sizes):
+    kinds = {"scaling", "sweep", "points"}
+    for study, kind in (
+        (sizes, "scaling"),
+        (swept(single, "strategy.bucket_cap", CAPS), "sweep"),
+        (swept(single, "workload.microbatch", [1, 2, 4]), "sweep"),
+        (swept(single, "workload.microbatch", [1, 2]), "points"),
+        (swept(single, "strategy.overlap", [False, True]), "points"),
+        (swept(single, "strategy", ["ddp", "fsdp", {"kind": "zero1"}]), "points"),
+    ):
+        assert kinds & set(fitting(study)) == {kind}
+    assert not kinds & set(fitting(single))
+
+
+def test_a_curve_stands_where_the_values_are(single, drawn):
+    times = [0.003, 0.002, 0.001]
+    study = swept(single, "strategy.bucket_cap", CAPS, step_time_s=times)
+    top, _ = drawn(SweepCurve(), study)
+    (line,) = [line for line in top.lines if line.get_transform() == top.transData]
+    assert line.get_xdata().tolist() == [2**16, 2**20, 25 * 2**20]
+    assert line.get_ydata().tolist() == pytest.approx([3.0, 2.0, 1.0])
+    assert top.get_xscale() == "log"
+    assert [label.get_text() for label in top.get_xticklabels()] == CAPS
+    assert top.get_title(loc="left") == "Step time by bucket_cap"
+    assert top.get_ylabel() == "Step time [ms]"
+
+
+@pytest.mark.parametrize(
+    ("metrics", "label"),
+    [
+        ({"loss": [[1.0], [2.0], [3.0]]}, "Last loss [the loss's own unit]"),
+        ({"loss": [None] * 3, "peak_memory_bytes": [[1e9], [2e9], [3e9]]}, "Memory [GB]"),
+        ({"loss": [[1.0]] * 3, "exposed_comm_s": [0.0, 0.1, 0.2]}, "Lost [ms]"),
+    ],
+)
+def test_the_lower_panel_shows_what_changes_besides(single, drawn, metrics, label):
+    same = {"loss": [[1.0]] * 3, "peak_memory_bytes": [[1e9]] * 3, "wait_s": [0.0] * 3}
+    metrics = {**same, "exposed_comm_s": [0.0] * 3, **metrics}
+    study = swept(single, "workload.microbatch", [1, 2, 4], **metrics)
+    _, bottom = drawn(SweepCurve(), study)
+    assert bottom.get_ylabel() == label
+
+
+def test_values_without_a_number_have_no_axis():
+    assert _places(["ring", "tree"]) is None
+    assert _places([True, False]) is None
+    assert _places([{"kind": "x"}, 3]) is None
+    assert _places([1, 2.5]) == {"1": 1.0, "2.5": 2.5}
+    assert _places(["1 us", "2 ms"]) == {"1 us": pytest.approx(1e-6), "2 ms": pytest.approx(2e-3)}
+    assert _places(["1 us", "2 MiB"]) is None
+
+
+def test_a_bar_per_point_is_named_by_its_value(single, drawn):
+    left, right = drawn(PointBars(), swept(single, "strategy.overlap", [False, True]))
+    assert [label.get_text() for label in left.get_yticklabels()] == ["false", "true"]
+    assert left.get_ylabel() == "Swept [overlap]"
+    assert right.get_xlabel().startswith("Peak memory [")
+
+
+def test_loss_stands_where_the_ranks_were_done_with_the_step(single, drawn):
+    losses = [[3.0, 2.0, 1.0, 0.5, 0.4], [3.0, 2.5, 2.0, 1.5, 1.2]]
+    study = swept(single, "strategy.local_steps", [1, 2], loss=losses)
+    ends = single.points[0].step_ends
+    study.points[1].step_ends = 0.5 * ends
+    assert LossTime().fits(study)
+    (ax,) = drawn(LossTime(), study)
+    lines = [line for line in ax.lines if line.get_transform() == ax.transData]
+    scale = lines[0].get_xdata()[-1] / ends[:, 1:].mean(axis=0)[-1]
+    assert np.allclose(lines[0].get_xdata(), ends[:, 1:].mean(axis=0) * scale)
+    assert np.allclose(lines[1].get_xdata(), lines[0].get_xdata() / 2)
+    assert lines[1].get_ydata().tolist() == losses[1]
+
+
+def test_loss_by_time_says_nothing_new_where_ranks_wait_or_times_are_equal(single, tmp_path):
+    assert not LossTime().fits(single)
+    assert not LossTime().fits(swept(single, "strategy.overlap", [False, True]))
+    single.save(tmp_path / "result.json")
+    assert not LossTime().fits(Study.load(tmp_path / "result.json"))
