@@ -77,8 +77,7 @@ def sweep(
             results = list(pool.map(_play, *zip(*jobs, strict=True)))
     for result, (chosen, _) in zip(results, points, strict=True):
         result.set = chosen
-        if _is_calibrated(scenario):
-            result.remarks["calibration"] = "by what the scenario itself says was measured"
+    _remark(scenario, results)
     _compare(scenario, results)
     return Study(simdp.__version__, scenario.resolved(), results)
 
@@ -98,10 +97,12 @@ def _play(
     return result
 
 
-def _is_calibrated(scenario: Scenario) -> bool:
-    """Whether the scenario's own measurements stand behind its constants."""
+def _remark(scenario: Scenario, results: list[Result]) -> None:
+    """Say of every point where the scenario's own measurements stand behind its constants."""
     there = scenario.measured.points if scenario.measured else []
-    return any(point.role == "calibration" for point in there)
+    if any(point.role == "calibration" for point in there):
+        for result in results:
+            result.remarks["calibration"] = "by what the scenario itself says was measured"
 
 
 def _compare(scenario: Scenario, results: list[Result]) -> None:
