@@ -58,11 +58,8 @@ def sweep(
     points = scenario.points()
     last = len(points) - 1
     jobs = [(point, number == last, fabric) for number, (_, point) in enumerate(points)]
-    if len(points) == 1 and not scenario.sweep:
-        step = (lambda done: progress(0, done)) if progress else None
-        results = [simulate(scenario, fabric=fabric, progress=step, keep_trace=True, **part)]
-        if not part:
-            complete(scenario, results[0])
+    if not scenario.sweep:
+        results = [_alone(scenario, fabric, progress, part)]
     elif processes == 1:
         results = [_play(*job, number, progress) for number, job in enumerate(jobs)]
     else:
@@ -94,6 +91,16 @@ def _play(
     result.replicas = None
     if not keep_trace:
         result.trace = None
+    return result
+
+
+def _alone(
+    scenario: Scenario, fabric: Fabric, progress: Progress | None, part: dict[str, Any]
+) -> Result:
+    step = (lambda done: progress(0, done)) if progress else None
+    result = simulate(scenario, fabric=fabric, progress=step, keep_trace=True, **part)
+    if not part:
+        complete(scenario, result)
     return result
 
 
