@@ -75,17 +75,13 @@ def sweep(
     # Others than the last one's are made when they are looked at, where there are no numbers.
     traces = [True if number == last else None if few else False for number in range(len(points))]
     jobs = [(point, keep, fabric, kept) for (_, point), keep in zip(points, traces, strict=True)]
-    if len(points) == 1 and not scenario.sweep:
-        step = (lambda done: progress(0, done)) if progress else None
-        results = [simulate(points[0][1], fabric=fabric, progress=step, keep_trace=True, **part)]
-        if not part:
-            complete(scenario, results[0])
+    if not scenario.sweep:
+        results = [_alone(scenario, fabric, progress, part)]
     else:
         results = _each(jobs, processes, progress)
     for result, (chosen, _) in zip(results, points, strict=True):
         result.set = chosen
-        if _is_calibrated(scenario):
-            result.remarks["calibration"] = "by what the scenario itself says was measured"
+    _remark(scenario, results)
     _compare(scenario, results)
     return Study(simdp.__version__, scenario.resolved(), results)
 
@@ -133,10 +129,22 @@ def _play(
     return result
 
 
-def _is_calibrated(scenario: Scenario) -> bool:
-    """Whether the scenario's own measurements stand behind its constants."""
+def _alone(
+    scenario: Scenario, fabric: Fabric, progress: Progress | None, part: dict[str, Any]
+) -> Result:
+    step = (lambda done: progress(0, done)) if progress else None
+    result = simulate(scenario, fabric=fabric, progress=step, keep_trace=True, **part)
+    if not part:
+        complete(scenario, result)
+    return result
+
+
+def _remark(scenario: Scenario, results: list[Result]) -> None:
+    """Say of every point where the scenario's own measurements stand behind its constants."""
     there = scenario.measured.points if scenario.measured else []
-    return any(point.role == "calibration" for point in there)
+    if any(point.role == "calibration" for point in there):
+        for result in results:
+            result.remarks["calibration"] = "by what the scenario itself says was measured"
 
 
 def _compare(scenario: Scenario, results: list[Result]) -> None:

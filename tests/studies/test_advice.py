@@ -57,7 +57,7 @@ def test_one_waiting_pass_would_overlap_again(tmp_path, monkeypatch):
         tmp_path,
         **{
             "strategy": {"kind": "ddp", "overlap": False, "bucket_cap": "1 MiB"},
-            "workload.microbatch": 2048,
+            "workload.microbatch": 8192,
         },
     )
     assert any("strategy.overlap: true" in line for line in said.lines)
