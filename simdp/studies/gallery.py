@@ -1,4 +1,4 @@
-"""The gallery: which scenarios the README shows, and how."""
+"""The gallery: which scenarios README and docs/ show, and how."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ PICTURES = (
     ("8gpu_ring", "loss"),
     ("async_staleness", "loss_time"),
     ("compression", "loss"),
+    ("four_nodes", "scaling"),
     ("fsdp_prefetch", "timeline"),
     ("gpu0_memory", "memory"),
     ("hierarchical", "bandwidth"),
