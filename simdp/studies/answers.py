@@ -82,7 +82,7 @@ def _interval(scenario: Scenario, step_time: float) -> list[float] | None:
     if not stopwatch.repeats and not _is_small(scenario.cluster):
         return None
     time = float(stopwatch.metrics["step_time_s"])
-    found = interval(time, short, known, stopwatch.step_time)
+    found = interval(time, short, known, stopwatch.step_times)
     return [end / time * step_time for end in found]
 
 

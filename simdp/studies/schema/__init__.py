@@ -72,7 +72,8 @@ def _generated() -> Described:
     known: dict[str, Marker] = {}
     while True:
         families = [marker for marker in known.values() if isinstance(marker, one_of)]
-        specs = [Scenario, *(member for each in families for member in each.table.values())]
+        members = (member for each in families for member in each.table.values())
+        specs: list[type[Spec]] = [Scenario, *members]
         generator = Generator()
         references, definitions = generator.generate_definitions(
             [(spec, "validation", core(spec)) for spec in specs]
@@ -81,7 +82,7 @@ def _generated() -> Described:
             places = {
                 spec: ref["$ref"].removeprefix(WHERE) for (spec, _), ref in references.items()
             }
-            return Described(dict(definitions), places, known)
+            return Described({str(name): d for name, d in definitions.items()}, places, known)
         known = generator.markers
 
 

@@ -32,7 +32,7 @@ class MLP(Model):
 
     kind: Literal["mlp"] = "mlp"
     widths: list[Annotated[Int, Field(ge=1, le=10**8)]] = Field(min_length=2)
-    activation: str = Field("relu", json_schema_extra={"enum": sorted(ACTIVATIONS)})
+    activation: str = Field("relu", json_schema_extra={"enum": [*sorted(ACTIVATIONS)]})
     bias: Bool = True
 
     @field_validator("activation")
