@@ -15,7 +15,12 @@ settings.load_profile("simdp")
 
 def pytest_addoption(parser):
     parser.addoption(
-        "--update-golden", action="store_true", help="write golden/scenarios anew, then compare"
+        "--update-golden",
+        action="store_true",
+        help="write golden/scenarios anew, then compare; and what README and docs/ print",
+    )
+    parser.addoption(
+        "--long", action="store_true", help="run the long commands of README and docs/ as well"
     )
 
 

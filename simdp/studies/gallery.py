@@ -20,6 +20,7 @@ PICTURES = (
     ("8gpu_ring", "timeline"),
     ("8gpu_ring", "loss"),
     ("compression", "loss"),
+    ("four_nodes", "scaling"),
     ("fsdp_prefetch", "timeline"),
     ("gpu0_memory", "memory"),
     ("hierarchical", "bandwidth"),

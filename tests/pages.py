@@ -1,0 +1,143 @@
+"""Pages in Markdown: their files, their commands, and what they say that these print.
+
+A block of ``sh`` holds commands; where a block of ``text`` follows it directly, that is what they
+print. A block with a ``title`` is a file of that name, which the commands after it may use. A line
+of simdp's own is run in this process, what stands behind a ``|`` in a shell.
+"""
+
+import math
+import re
+import shlex
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from simdp.cli import run_command_line
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+README = ROOT / "README.md"
+
+FENCE = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.DOTALL | re.MULTILINE)
+COMMAND = re.compile(r"^python -m simdp (.*)")
+
+FIRST = (".venv/bin/python -m simdp run scenarios/8gpu_ring.yaml", ".venv/bin/python -m pytest")
+"""Ends of the README's two commands, which make an environment: `.ci/run` runs them."""
+
+LONG = {
+    "gallery": "it redraws all pictures: minutes",
+    "validate scenarios/validation": "it plays a thousand measured points: a minute or two",
+}
+"""Beginnings of the commands that run under ``--long`` alone, and why; `.ci/run` does so."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its language, its file's name, its lines, and where they stand."""
+
+    language: str
+    title: str | None
+    text: str
+    start: int
+    end: int
+    whole_start: int
+    whole_end: int
+
+
+def blocks(page, language=None):
+    """The fenced blocks of a page, or those in one language."""
+    text = page.read_text()
+    found = [
+        Block(m[1], m[2], m[3], m.start(3), m.end(3), m.start(), m.end())
+        for m in FENCE.finditer(text)
+    ]
+    return [block for block in found if language in (None, block.language)]
+
+
+def section(page, title):
+    """What stands under a heading of a page."""
+    (text,) = re.findall(
+        rf"^#+ {re.escape(title)}\n(.*?)(?=^#|\Z)", page.read_text(), re.DOTALL | re.MULTILINE
+    )
+    return text
+
+
+def commands(block):
+    """The commands of a block of ``sh``, without comments; a line may go on behind a backslash."""
+    lines = block.text.replace("\\\n", " ").splitlines()
+    return [line.split("  #")[0].strip() for line in lines if line.strip()]
+
+
+def is_long(command):
+    match = COMMAND.match(command)
+    return match is not None and match[1].startswith(tuple(LONG))
+
+
+def printed_by(command, capsys):
+    """What a command prints; it must end well."""
+    own, *rest = command.split(" | ")
+    match = COMMAND.match(own)
+    assert match is not None, f"{command}: simdp's own commands alone are tried"
+    assert run_command_line(shlex.split(match[1])) == 0, command
+    printed = capsys.readouterr().out
+    if rest:
+        shell = ["sh", "-c", " | ".join(rest)]
+        printed = subprocess.run(shell, input=printed, capture_output=True, text=True).stdout
+    return printed
+
+
+def play(page, capsys, long=False):
+    """Run a page's commands in this folder, from its first to its last.
+
+    Returns
+    -------
+    list of tuple of Block and str
+        Each block of output, and what was printed in its place. One whose commands are long is
+        left out unless ``long``.
+    """
+    text = page.read_text()
+    found = blocks(page)
+    outputs = []
+    for block, after in zip(found, [*found[1:], None], strict=True):
+        if block.title:
+            Path(block.title).write_text(block.text)
+        if block.language != "sh":
+            continue
+        own = [line for line in commands(block) if not line.endswith(FIRST)]
+        if any(map(is_long, own)) and not long:
+            continue
+        printed = "".join(printed_by(command, capsys) for command in own)
+        between = after and text[block.whole_end : after.whole_start]
+        if after is not None and after.language == "text" and not between.strip():
+            assert own, f"{page.name}: {after.text!r} is printed by no command of simdp"
+            outputs.append((after, tidy(printed)))
+    return outputs
+
+
+def tidy(printed):
+    """Without blanks at the ends of lines, and without empty lines at both ends."""
+    lines = [line.rstrip() for line in printed.splitlines()]
+    return "\n".join(lines).strip("\n") + "\n"
+
+
+def rewrite(page, outputs):
+    """Put into a page what its commands printed."""
+    text = page.read_text()
+    for block, printed in reversed(outputs):
+        text = text[: block.start] + printed + text[block.end :]
+    page.write_text(text)
+
+
+def same(shown, printed):
+    """Whether both are the same words, and numbers within what libraries round differently."""
+    ours, theirs = shown.split(), printed.split()
+    return len(ours) == len(theirs) and all(map(alike, ours, theirs))
+
+
+def alike(shown, printed):
+    if shown == printed:
+        return True
+    try:
+        return math.isclose(float(shown), float(printed), rel_tol=0.02)
+    except ValueError:
+        return False

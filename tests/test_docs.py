@@ -1,0 +1,166 @@
+"""The promises of docs/: its commands, what they print, its reference and its pictures."""
+
+import re
+from itertools import pairwise
+
+import pytest
+from pages import DOCS, ROOT, blocks, commands, is_long, play, rewrite, same, section
+
+from simdp.files import parse_yaml
+from simdp.results.metrics import ORDER
+from simdp.scenario import checked
+
+PAGES = sorted(DOCS.rglob("*.md"))
+WITH_COMMANDS = [page for page in PAGES if blocks(page, "sh")]
+TUTORIALS = sorted((DOCS / "tutorials").glob("*.md"))
+GUIDES = DOCS / "guides"
+
+FIGURE = re.compile(r"(?<![\w.])(\d[\d,.]*\d|\d) ?(%|us|ms|s|[kMG]B|GiB|MiB|samples/s)(?!\w)")
+"""A number with a unit."""
+
+
+def name(page):
+    return str(page.relative_to(DOCS))
+
+
+@pytest.mark.parametrize("page", WITH_COMMANDS, ids=name)
+def test_what_a_page_runs_works_and_prints_what_it_says(
+    page, tmp_path, monkeypatch, capsys, request
+):
+    for shared in ("scenarios", "tests", "records"):
+        (tmp_path / shared).symlink_to(ROOT / shared)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    outputs = play(page, capsys, request.config.getoption("--long"))
+    if request.config.getoption("--update-golden"):
+        rewrite(page, outputs)
+    else:
+        for block, printed in outputs:
+            assert same(block.text, printed), f"{page.name} shows another output than:\n{printed}"
+
+
+def test_outputs_of_long_commands_are_the_only_ones_that_are_not_tried():
+    tried = [
+        line for page in WITH_COMMANDS for block in blocks(page, "sh") for line in commands(block)
+    ]
+    long = [line for line in tried if is_long(line)]
+    assert 0 < len(long) < len(tried) / 10
+
+
+@pytest.mark.parametrize("page", TUTORIALS, ids=name)
+def test_a_tutorial_says_no_figure_that_its_blocks_do_not_show(page):
+    text = page.read_text()
+    shown = " ".join(block.text for block in blocks(page))
+    prose = re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
+    for number, unit in FIGURE.findall(prose):
+        assert re.search(rf"(?<![\d.]){re.escape(number)}(?!\d)", shown), (
+            f"{page.name}: {number} {unit} stands in no block"
+        )
+
+
+def test_there_is_a_tutorial_for_each_question():
+    assert len(TUTORIALS) == 5
+    for page in TUTORIALS:
+        assert page.read_text().splitlines()[0].endswith("?")
+
+
+def test_the_annotated_scenario_is_a_valid_one(tmp_path):
+    import numpy as np
+
+    (block,) = blocks(GUIDES / "scenario-file.md", "yaml")
+    raw = parse_yaml(block.text, "scenario-file.md")
+    widths = raw["workload"]["model"]["widths"]
+    weights = {}
+    for i, (before, after) in enumerate(pairwise(widths)):
+        weights[f"layers.{i}.weight"] = np.zeros((after, before))
+        weights[f"layers.{i}.bias"] = np.zeros(after)
+    np.savez(tmp_path / "weights.npz", **weights)
+    assert len(checked(raw, tmp_path).points()) == 5
+
+
+def test_every_key_of_the_specs_stands_in_the_annotated_scenario():
+    from simdp.cluster import Cluster, InterNode
+    from simdp.scenario import Scenario
+    from simdp.scenario.neighbours import Neighbour
+    from simdp.strategies.ddp import DDP
+    from simdp.workload import Workload
+
+    text = (GUIDES / "scenario-file.md").read_text()
+    for spec in (Scenario, Cluster, InterNode, Neighbour, Workload, DDP):
+        for key in spec.model_fields:
+            assert re.search(rf"\b{key}\b", text), f"{spec.__name__}.{key} is not there"
+
+
+def test_the_rank_program_of_the_example_runs():
+    (example,) = blocks(GUIDES / "rank-programs.md", "python")
+    names = {}
+    exec(example.text.replace("dist.launch(", "values = dist.launch("), names)
+    assert [(tensor.tolist(), clock >= 1e-3) for tensor, clock in names["values"]] == [
+        ([16, 20], True)
+    ] * 4
+
+
+def test_the_python_example_runs(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    (example,) = (b for b in blocks(GUIDES / "python-api.md", "python") if "import simdp" in b.text)
+    names = {}
+    exec(example.text, names)
+    assert names["result"].metrics["step_time_s"] > 0
+    assert len(names["study"].points) == 7
+
+
+def test_every_scenario_is_listed_with_its_question():
+    listed = re.findall(r"^\| `(\w+)` \|", (DOCS / "scenarios.md").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(path.stem for path in (ROOT / "scenarios").glob("*.yaml"))
+
+
+def test_every_picture_is_there_shown_and_drawn_by_the_gallery():
+    from simdp.studies.gallery import pictures
+
+    shown = {
+        picture
+        for page in PAGES
+        for picture in re.findall(r"!\[[^]]+\]\((?:\.\./)*plots/(\w+)\.png\)", page.read_text())
+    }
+    drawn = set(pictures())
+    assert shown <= drawn
+    assert {path.stem for path in (ROOT / "plots").glob("*.png")} == drawn
+    assert sorted(path.name for path in (DOCS / "plots").glob("*.png"))
+
+
+def test_the_table_of_algorithms_is_that_of_the_families():
+    from simdp.collectives import FAMILIES
+
+    text = section(GUIDES / "collectives.md", "Algorithms")
+    head, _, *rows = re.findall(r"^\| .* \|$|^\|--.*$", text, re.MULTILINE)
+    names = [cell.strip() for cell in head.split("|")[2:-2]]
+    listed = {name: set() for name in FAMILIES}
+    for row in rows:
+        kind, *cells, others = (cell.strip(" `") for cell in row.split("|")[1:-1])
+        for family in [name for name, cell in zip(names, cells, strict=True) if cell]:
+            listed[family].add(kind)
+        for family in filter(None, others.split(", ")):
+            listed[family].add(kind)
+    assert listed == {name: set(table) for name, table in FAMILIES.items()}
+
+
+def test_every_option_of_algorithms_and_topologies_stands_in_its_guide():
+    from simdp.cluster.topologies import TOPOLOGIES
+    from simdp.collectives import FAMILIES
+
+    for page, tables in (
+        (GUIDES / "networks.md", [TOPOLOGIES]),
+        (GUIDES / "collectives.md", FAMILIES.values()),
+    ):
+        text = page.read_text()
+        for table in tables:
+            for kind in table:
+                for word in {kind, *table[kind].model_fields} - {"kind"}:
+                    assert re.search(rf"\b{word}\b", text), f"{kind}.{word} is not in {page.name}"
+
+
+def test_the_metrics_named_in_the_guide_exist():
+    text = (GUIDES / "results.md").read_text()
+    for metric in ("step_time", "compute", "update", "exposed_comm", "wait", "other"):
+        assert f"{metric}_s" in ORDER
+        assert re.search(rf"\b{metric}\b", text)
