@@ -12,7 +12,7 @@ def gallery(
     scenarios: Annotated[Path, typer.Option(help="Where the scenarios lie.")] = Path("scenarios"),
     out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("plots"),
 ) -> int:
-    """Redraw the pictures of the README."""
+    """Redraw the pictures of the README and docs/."""
     from simdp.studies.gallery import draw_gallery
 
     for path in draw_gallery(scenarios, out):

@@ -1,4 +1,4 @@
-"""The gallery: which scenarios the README shows, and how."""
+"""The gallery: which scenarios README and docs/ show, and how."""
 
 from __future__ import annotations
 
