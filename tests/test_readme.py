@@ -23,7 +23,7 @@ def test_it_opens_with_two_single_line_commands():
     assert first[0].startswith("python3 -m venv .venv && .venv/bin/pip install -q . && ")
     assert first[0].endswith(".venv/bin/python -m simdp run scenarios/8gpu_ring.yaml")
     assert first[1].startswith(".venv/bin/pip install -q '.[test]' && ")
-    assert first[1].endswith(".venv/bin/python -m pytest")
+    assert first[1].endswith(".venv/bin/python -m pytest -n auto")
 
 
 def test_its_other_commands_work_and_print_what_it_says(tmp_path, monkeypatch, capsys, request):
