@@ -21,7 +21,10 @@ README = ROOT / "README.md"
 FENCE = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.DOTALL | re.MULTILINE)
 COMMAND = re.compile(r"^python -m simdp (.*)")
 
-FIRST = (".venv/bin/python -m simdp run scenarios/8gpu_ring.yaml", ".venv/bin/python -m pytest")
+FIRST = (
+    ".venv/bin/python -m simdp run scenarios/8gpu_ring.yaml",
+    ".venv/bin/python -m pytest -n auto",
+)
 """Ends of the README's two commands, which make an environment: `.ci/run` runs them."""
 
 LONG = {
