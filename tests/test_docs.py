@@ -27,6 +27,8 @@ def name(page):
 def test_what_a_page_runs_works_and_prints_what_it_says(
     page, tmp_path, monkeypatch, capsys, request
 ):
+    if not (request.config.getoption("--long") or request.config.getoption("--update-golden")):
+        pytest.skip("minutes; .ci/run tries the pages with --long")
     for shared in ("scenarios", "tests", "records"):
         (tmp_path / shared).symlink_to(ROOT / shared)
     monkeypatch.chdir(tmp_path)

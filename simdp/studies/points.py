@@ -80,7 +80,7 @@ class Points:
             found.step_ends = None if found.step_ends is None else np.array(found.step_ends)
             if not isinstance(found.metrics, dict) or not isinstance(found.network, dict):
                 return None
-        except (ScenarioError, KeyError, ValueError, TypeError):
+        except (ScenarioError, LookupError, ValueError, TypeError):
             return None
         self.num_found += 1
         return found

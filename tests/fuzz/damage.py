@@ -74,11 +74,13 @@ def mutated(scenario, chance, others):
         elif way < 0.9 and isinstance(holder, dict):
             holder[str(key)[:-1] or "k"] = holder.pop(key)
         elif isinstance(holder[key], int | float) and not isinstance(holder[key], bool):
-            holder[key] = holder[key] * chance.choice([-1, 0, 2, 1000, 10**9, 0.3])
+            factor = chance.choice([-1, 0, 2, 1000, 10**9, 0.3])
+            holder[key] *= factor if abs(holder[key]) < 1e300 else -1  # as a float may overflow
         else:
             scenario.setdefault("sweep", {})
             if isinstance(scenario["sweep"], dict):
-                values = [odd_value(chance, others), at(scenario, above)[key]]
+                # A copy, as the sweep itself may be what is swept, which then holds itself.
+                values = [odd_value(chance, others), copy.deepcopy(holder[key])]
                 scenario["sweep"][".".join(map(str, (*above, key)))] = values
     return scenario
 

@@ -37,7 +37,8 @@ def test_arrays_of_something_else_are_refused(load):
     for wrong in (
         {},
         {**arrays, "blocks.start": np.zeros(1)},
-        {**arrays, "names": np.ones(2, "u1")},
+        {**arrays, "texts": np.ones(2, "u1")},
+        {**arrays, "blocks.call": arrays["blocks.call"] + 1000},
     ):
-        with pytest.raises((KeyError, ValueError, TypeError)):
+        with pytest.raises((KeyError, IndexError, ValueError, TypeError)):
             trace_of(wrong)

@@ -108,7 +108,10 @@ def test_times_alone_need_no_data_set(tmp_path):
         del raw["workload"]["dataset"]
         found = simdp.simulate(checked(raw, tmp_path)).metrics
         for name in ("step_time_s", "comm_s", "tokens_per_s", "mfu", "peak_memory_bytes"):
-            assert found[name] == pytest.approx(known[name], rel=0.01), (model, name)
+            if known[name] is None:
+                assert found[name] is None
+            else:
+                assert found[name] == pytest.approx(known[name], rel=0.01), (model, name)
 
 
 def test_numbers_need_one(tmp_path):

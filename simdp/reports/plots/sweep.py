@@ -224,7 +224,7 @@ def _value_axis(ax: Axes, ticks: dict[float, str], key: str) -> None:
     for i in reversed(range(len(values) - 1)):
         if spot[kept[-1]] - spot[i] >= least * 0.999:
             kept.append(i)
-    ax.xaxis.set_major_locator(FixedLocator([values[i] for i in kept]))
+    ax.xaxis.set_major_locator(FixedLocator([values[i] for i in reversed(kept)]))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _tick(ticks, value)))
     ax.xaxis.set_minor_locator(NullLocator())
     ax.set_xlabel(f"{key} [{'as written' if _has_units(ticks) else 'number'}]")

@@ -63,6 +63,18 @@ def grid(play):
 
 
 @pytest.fixture(scope="session")
+def microbatches(play):
+    """A sweep over numbers that are no world sizes."""
+    return play(set={"sweep": {"workload.microbatch": [4, 8, 16]}})
+
+
+@pytest.fixture(scope="session")
+def overlaps(play):
+    """A sweep over what is no number."""
+    return play(set={"sweep": {"strategy.overlap": [False, True]}})
+
+
+@pytest.fixture(scope="session")
 def large(play):
     return play(
         set={
@@ -111,9 +123,10 @@ def auto(time_collective):
 
 
 @pytest.fixture(scope="session")
-def fit(grid, uneven, collectives):
+def fit(grid, microbatches, overlaps, uneven, collectives):
     """Give a study that a kind of plot can draw."""
     of_one = {"throughput_curves": two_clusters().of("box"), "memory_per_rank": uneven}
+    of_one |= {"points": overlaps, "sweep": microbatches}
     drawn = {CollectiveStudy: collectives, Validation: two_clusters()}
     drawn |= {CalibrationStudy: calibration(), StepCalibration: step_calibration()}
     drawn |= {Comparison: comparison()}

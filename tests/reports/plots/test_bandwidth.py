@@ -10,6 +10,7 @@ import pytest
 
 from simdp.reports import theme
 from simdp.reports.plots.bandwidth import MAX_LINES, Bandwidth
+from simdp.reports.plots.headings import ABOUT
 from simdp.results.nccl_tests import NcclLog, NcclRow
 
 
@@ -28,7 +29,12 @@ def thin(ax):
 
 
 def texts(ax):
-    return [text.get_text() for text in ax.texts]
+    """What is written beside lines, without what the picture is of."""
+    return [text.get_text() for text in ax.texts if text.get_gid() != ABOUT]
+
+
+def about(ax):
+    return [text.get_text() for text in ax.texts if text.get_gid() == ABOUT]
 
 
 def title(ax):
@@ -46,6 +52,7 @@ def test_a_line_shows_the_bus_bandwidth_of_each_size(time_collective, drawn):
     assert line.get_linestyle() == "-"
     assert texts(ax) == ["ring"]
     assert title(ax) == "Bus bandwidth of all_reduce, 8 GPUs"
+    assert about(ax) == ["on box"]
 
 
 def test_sizes_have_their_units_below_a_log2_axis(time_collective, drawn):

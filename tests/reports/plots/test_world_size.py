@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from simdp.reports.plots.headings import ABOUT
 from simdp.reports.plots.world_size import MAX_LINES, WorldSize
 
 
@@ -14,7 +15,12 @@ def curves(ax):
 
 
 def texts(ax):
-    return [text.get_text() for text in ax.texts]
+    """What is written beside lines, without what the picture is of."""
+    return [text.get_text() for text in ax.texts if text.get_gid() != ABOUT]
+
+
+def about(ax):
+    return [text.get_text() for text in ax.texts if text.get_gid() == ABOUT]
 
 
 def test_a_line_shows_the_time_of_a_size_at_each_world_size(time_collective, drawn):
@@ -26,6 +32,7 @@ def test_a_line_shows_the_time_of_a_size_at_each_world_size(time_collective, dra
     seconds = [curve.points[0].seconds for curve in study.curves]
     assert line.get_ydata() == pytest.approx(np.array(seconds) * 1e6)
     assert texts(ax) == ["1 MiB"]
+    assert about(ax) == ["on box"]
 
 
 def test_a_rank_alone_is_left_out(time_collective, drawn):

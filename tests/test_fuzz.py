@@ -6,6 +6,7 @@ A few of each at every run of the tests; `tests/fuzz/many.py` plays thousands.
 import json
 import sys
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -77,6 +78,13 @@ def test_a_change_leaves_the_original_alone_and_a_damage_can_be_had_again(chance
     assert json.dumps(raw) == text
     assert list(places({"a": [1]})) == [("a",), ("a", 0)]
     damaged(b"a 1 2\nb 3", chance)
+
+
+def test_a_changed_scenario_never_holds_itself():
+    """Its own sweep may be what is swept."""
+    raw = {"sweep": {"x": [1]}}
+    for number in range(600):
+        json.dumps(mutated(raw, Random(number), [raw]))
 
 
 def test_limits_hold(here, monkeypatch):
