@@ -8,11 +8,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+from simdp.family import Family
 from simdp.files import Catalogue
-from simdp.spec import Family, one_of
+from simdp.spec import one_of
 from simdp.workload.models.base import Model
 
 MODELS: Family[Model] = Family(
+    "models",
+    Model,
     __name__,
     {
         "bert": "Bert",

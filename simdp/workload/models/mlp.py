@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from simdp.errors import unknown_name
+from simdp.errors import KindError, unknown_name
 from simdp.spec import Bool, Int, problem
 from simdp.workload.graph import Graph, GraphBuilder
 from simdp.workload.layers.activations import ACTIVATIONS, activation
@@ -29,8 +29,13 @@ class MLP(Model):
     @field_validator("activation")
     @classmethod
     def _known(cls, value: str) -> str:
-        if value not in ACTIVATIONS:
-            raise problem(unknown_name("activation", value, sorted(ACTIVATIONS)))
+        try:
+            found = ACTIVATIONS.find(value)
+        except KindError as error:
+            raise problem(f"the activation {error}") from None
+        if found is None:
+            known = sorted({*ACTIVATIONS, *ACTIVATIONS.offered()})
+            raise problem(unknown_name("activation", value, known))
         return value
 
     def build(self) -> Graph:
