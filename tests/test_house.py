@@ -19,7 +19,7 @@ FILES = sorted((ROOT / "simdp").rglob("*.py"))
 SCENARIOS = sorted((ROOT / "scenarios").rglob("*.yaml"))
 
 FLOORS = [
-    {"arrays", "spec", "units", "percent", "errors", "rng", "files", "tables"},
+    {"arrays", "family", "spec", "units", "percent", "errors", "rng", "files", "tables"},
     {"results"},
     {"cluster", "workload", "collectives"},
     {"steps"},
@@ -44,6 +44,7 @@ HOMES = {
         "reports.calibration_table",
         "reports.collective_table",
         "reports.compare_table",
+        "reports.shown",
         "reports.table",
         "reports.validation_table",
         "reports.wide_table",
