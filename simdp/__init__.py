@@ -25,6 +25,8 @@ if "numpy" not in sys.modules:
 if TYPE_CHECKING:
     from simdp.engine.simulate import simulate
     from simdp.errors import DeadlockError, ScenarioError, SimdpError
+    from simdp.reports.shown import as_html as as_html
+    from simdp.reports.shown import as_text as as_text
     from simdp.results.result import Result, Study
     from simdp.scenario import Scenario, load_scenario
     from simdp.studies.sweep import sweep
@@ -36,6 +38,8 @@ _HOMES = {
     "ScenarioError": "simdp.errors",
     "SimdpError": "simdp.errors",
     "Study": "simdp.results.result",
+    "as_html": "simdp.reports.shown",  # these two for results, which lie below reports
+    "as_text": "simdp.reports.shown",
     "load_scenario": "simdp.scenario",
     "simulate": "simdp.engine.simulate",
     "sweep": "simdp.studies.sweep",

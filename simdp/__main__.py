@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 
 
 def main() -> None:
@@ -12,6 +13,9 @@ def main() -> None:
     gc.set_threshold(20_000)
     # pydantic would read what every installed package says of itself, to find plug-ins of its own.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    if not sys.flags.safe_path and "" not in sys.path:
+        # The script `simdp` finds what lies in the current folder, as `python -m simdp` does.
+        sys.path.append("")
     try:
         from simdp.cli import run_command_line
 

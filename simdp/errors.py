@@ -58,6 +58,12 @@ class UnitError(SimdpError, ValueError):
     exit_status = 2
 
 
+class KindError(SimdpError, ValueError):
+    """What comes from outside by this kind cannot be loaded, or is no member of the family."""
+
+    exit_status = 2
+
+
 class PlanError(SimdpError):
     """A collective's plan loses, doubles or misplaces a contribution."""
 

@@ -7,9 +7,9 @@ What lives here: unknown keys with a hint, families of kinds (`one_of`), catalog
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from importlib import import_module
-from typing import Annotated, Any, TypeVar, cast
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Annotated, Any, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -18,17 +18,18 @@ from pydantic import (
     GetCoreSchemaHandler,
     ModelWrapValidatorHandler,
     Strict,
+    TypeAdapter,
     ValidationError,
     model_validator,
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
 
-from simdp.errors import UnitError, shown, unknown_name
+from simdp.errors import KindError, UnitError, shown, unknown_name
+from simdp.family import Family
 from simdp.phrases import say
 from simdp.units import DIMENSIONS, format_quantity, parse
 
 S = TypeVar("S", bound="Spec")
-M = TypeVar("M", bound="Spec", covariant=True)
 MAX_SHARED = 64  # members that are kept for equal values to come
 
 
@@ -82,41 +83,6 @@ class Spec(BaseModel):
         raise ValidationError.from_exception_data(cls.__name__, errors)
 
 
-class Family(Mapping[str, type[M]]):
-    """A family's table: its kinds, and the class of each.
-
-    A class is imported when it is first asked for, since a run needs few of all families.
-
-    Parameters
-    ----------
-    package : str
-        The family's folder, in which a file is called as the kind whose class stands in it.
-    classes : mapping of str to str
-        The classes' names by kind.
-    others : Family
-        A family whose members belong to this one too; they come first.
-    """
-
-    def __init__(self, package: str, classes: Mapping[str, str], *others: Family[M]) -> None:
-        self._homes: dict[str, tuple[str, str]] = {}
-        for other in others:
-            self._homes |= other._homes
-        self._homes |= {kind: (f"{package}.{kind}", name) for kind, name in classes.items()}
-
-    def __getitem__(self, kind: str) -> type[M]:
-        module, name = self._homes[kind]
-        return cast("type[M]", getattr(import_module(module), name))
-
-    def __contains__(self, kind: object) -> bool:
-        return kind in self._homes
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._homes)
-
-    def __len__(self) -> int:
-        return len(self._homes)
-
-
 def _plain(kind: str) -> str:
     """A kind without what people spell differently: BatchNorm2d, batch_norm2d, batch-norm2d."""
     return re.sub(r"[-_ ]", "", kind).casefold()
@@ -138,7 +104,8 @@ class one_of:  # noqa: N801  reads as a word in annotations
     shared : bool
         Make one member of equal values, so that what it works out of itself is worked out once.
 
-    A kind may be spelled as torch spells its classes: case, ``-`` and ``_`` do not matter.
+    A kind may be spelled as torch spells its classes: case, ``-`` and ``_`` do not matter. One that
+    is none of these may come from outside; see `simdp.family`.
     """
 
     def __init__(
@@ -168,24 +135,42 @@ class one_of:  # noqa: N801  reads as a word in annotations
         """Make the member that a value names; the validators of the others are never built."""
         value = self.expand(value)
         kind = value.kind if isinstance(value, Spec) else value["kind"]  # type: ignore[attr-defined]
-        if kind not in self.table:
-            raise problem(unknown_name(self.family, kind, sorted({*self.table, *self.presets})))
+        member = self._find(str(kind))
+        if member is None:
+            raise problem(unknown_name(self.family, kind, self.known()))
         if not self.shared or isinstance(value, Spec):
-            return self.table[kind].model_validate(value, context=info.context)
+            return member.model_validate(value, context=info.context)
         key = repr(value)
         if key not in self._made:
             if len(self._made) >= MAX_SHARED:
                 self._made.clear()
-            self._made[key] = self.table[kind].model_validate(value, context=info.context)
+            self._made[key] = member.model_validate(value, context=info.context)
         return self._made[key]
+
+    def _find(self, kind: str) -> type[Spec] | None:
+        """The class of a kind, perhaps from outside; None where nobody has it."""
+        if not isinstance(self.table, Family):
+            return self.table.get(kind)
+        try:
+            found: type[Spec] | None = self.table.find(kind)
+        except KindError as error:
+            raise problem(f"the {self.family} {error}") from None
+        return found
+
+    def known(self) -> list[str]:
+        """Every name that is allowed, those from outside too, sorted."""
+        outside = self.table.offered() if isinstance(self.table, Family) else []
+        return sorted({*self.table, *self.presets, *outside})
 
     def member(self, value: Any) -> type[Spec] | None:
         """The class that a value names, as in a file or made; None where it names none."""
+        if value is None and "none" not in self.table:  # no reason to look through packages
+            return None
         try:
             value = self.expand(value)
         except PydanticCustomError:
             return None
-        return type(value) if isinstance(value, Spec) else self.table.get(value["kind"])
+        return type(value) if isinstance(value, Spec) else self._find(str(value["kind"]))
 
     def expand(self, value: Any) -> Any:
         """Turn the short form ``ring`` into ``{kind: ring}`` and check the kind."""
@@ -197,17 +182,20 @@ class one_of:  # noqa: N801  reads as a word in annotations
             value = {"kind": value}
         if isinstance(value, Mapping) and str(value.get("kind")) in self.table:
             return value
-        known = sorted({*self.table, *self.presets})
         if not isinstance(value, Mapping):
-            raise problem(f"{shown(value)} is not a {self.family}; known: {', '.join(known)}.")
+            listed = ", ".join(self.known())
+            raise problem(f"{shown(value)} is not a {self.family}; known: {listed}.")
         kind = value.get("kind")
         if kind is None and self.default is None:
-            raise problem(f"this {self.family} has no kind; known: {', '.join(known)}.")
+            raise problem(f"this {self.family} has no kind; known: {', '.join(self.known())}.")
         if kind is None:
             return {"kind": self.default, **value}
-        spelled = {_plain(name): name for name in known}.get(_plain(str(kind)))
+        ours = {*self.table, *self.presets}
+        spelled = {_plain(name): name for name in ours}.get(_plain(str(kind)))
+        if spelled is None and self._find(str(kind)) is not None:
+            return value
         if spelled is None:
-            raise problem(unknown_name(self.family, kind, known))
+            raise problem(unknown_name(self.family, kind, self.known()))
         if spelled not in self.table:
             preset = self.presets[spelled]
             return {**preset, **value, "kind": preset["kind"]}
@@ -245,6 +233,12 @@ class from_catalogue:  # noqa: N801
         if value not in self.names():
             raise problem(unknown_name(self.family, value, self.names()))
         return {"name": value, **self.read(value)}
+
+
+@cache
+def form_of(form: Any) -> TypeAdapter[Any]:
+    """What validates one of several forms of a value."""
+    return TypeAdapter(form)
 
 
 SMALLEST, LARGEST = 1e-30, 1e30

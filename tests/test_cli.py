@@ -177,8 +177,7 @@ def test_verbose_adds_a_row_for_every_rank(say):
 def test_verbose_prints_the_shapes_of_each_devices_batches(say):
     _, out, _ = say("run", "tiny.yaml", "--no-plots", "--verbose")
     rows = [row.split() for row in out[out.index("batches, device") :].splitlines()]
-    assert ["1", "0", "[4,", "4]", "[4,", "3]"] in rows
-    assert ["1", "1", "[4,", "4]", "[4,", "3]"] in rows
+    assert ["1-3", "0-1", "[4,", "4]", "[4,", "3]"] in rows
 
 
 def test_a_sweep_prints_a_row_for_each_point(say):
@@ -536,6 +535,8 @@ def test_streams_that_are_closed_are_done_without(here, monkeypatch):
     monkeypatch.setattr("sys.stderr", None)
     assert run_command_line(["check", "tiny.yaml"]) == 0
     assert run_command_line(["check", "none.yaml"]) == 2
+    for stream in (sys.stdout, sys.stderr):  # of which nobody else knows
+        stream.close()
 
 
 def test_an_interrupt_while_modules_are_read_says_so(monkeypatch, capfd):
@@ -604,10 +605,10 @@ def test_check_takes_settings(say):
     assert say("check", "tiny.yaml", "--set", "workload.steps=0")[0] == 2
 
 
-def test_list_gives_every_kind_of_every_family_one_line(say):
+def test_list_gives_every_kind_of_every_family_an_entry(say):
     status, out, err = say("list")
     assert (status, err) == (0, [])
-    assert [line.split()[:2] for line in out.splitlines()] == [
+    assert [line.split()[:2] for line in out.splitlines() if not line.startswith(" ")] == [
         [family, kind] for family, members in families().items() for kind in members
     ]
 
@@ -616,8 +617,8 @@ def test_list_gives_every_kind_of_every_family_one_line(say):
 def test_list_of_one_family_says_what_its_kinds_are(say, family):
     status, out, _ = say("list", family)
     assert status == 0
-    for line, (kind, about) in zip(out.splitlines(), families()[family].items(), strict=True):
-        assert line.split() == [family, kind, *about.replace("`", "").split()]
+    words = (f"{family} {kind} {about}" for kind, about in families()[family].items())
+    assert out.split() == " ".join(words).replace("`", "").split()
 
 
 def test_help_is_for_reading(say):

@@ -15,7 +15,6 @@ from simdp.phrases import problems
 from simdp.spec import (
     Bandwidth,
     Bool,
-    Family,
     Int,
     PositiveSeconds,
     Seconds,
@@ -174,19 +173,6 @@ def test_a_family_imports_a_member_when_it_is_asked_for():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert (done.stdout, done.stderr) == ("Noam\n", "")
-
-
-def test_a_family_is_a_table():
-    package = "simdp.workload.layers.activations"
-    few = Family(package, {"relu": "ReLU", "tanh": "Tanh"})
-    more = Family(package, {"gelu": "GELU"}, few)
-    assert list(more) == ["relu", "tanh", "gelu"]
-    assert len(more) == 3
-    assert "relu" in more
-    assert "silu" not in more
-    assert [member.__name__ for member in more.values()] == ["ReLU", "Tanh", "GELU"]
-    with pytest.raises(KeyError):
-        more["silu"]
 
 
 # Spellings and presets ---------------------------------------------------------------------------

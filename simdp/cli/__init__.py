@@ -1,8 +1,7 @@
 """The command line: parses, prints, exits. No physics; whatever is heavy is imported when needed.
 
 Exit status: 0 done; 1 our fault; 2 the input is wrong; 3 a check that the user asked for did not
-hold; 4 deadlock. Commands live in the files beside this one, and are
-registered here.
+hold; 4 deadlock. Commands live in the files beside this one; the table of them in `commands`.
 """
 
 from __future__ import annotations
@@ -10,37 +9,90 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from simdp.cli import calibrate, collective, compare, gallery, listing, run, schema, validate
+import simdp
+from simdp.cli.commands import COMMANDS, epilog
 from simdp.cli.common import complain
-from simdp.cli.exec import execute
 
 STOPPED = 130
 
-app = typer.Typer(
-    name="python -m simdp",
-    help="Simulate data-parallel training: the numbers and the times.",
-    add_completion=False,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
-app.command()(run.run)
-app.command()(run.check)
-app.command(name="list")(listing.list_kinds)
-app.command()(compare.compare)
-app.command()(collective.collective)
-app.command(name="exec")(execute)
-app.add_typer(calibrate.commands, name="calibrate")
-app.command()(validate.validate)
-app.command()(gallery.gallery)
-app.command()(schema.schema)
-
-
 MAX_PROBLEMS = 50
 """Lines that say what is wrong; who has more of them begins with the first."""
+
+SETTINGS: dict[str, Any] = {
+    "context_settings": {"help_option_names": ["-h", "--help"]},
+    "rich_markup_mode": None,
+    "pretty_exceptions_enable": False,
+}
+
+
+class Commands(TyperGroup):
+    """The commands of the table, each of which is loaded when it is asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Their names."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Load one of them."""
+        if cmd_name not in COMMANDS:
+            return None
+        command = COMMANDS[cmd_name]
+        module, _, name = command.home.partition(":")
+        found = getattr(import_module(f"simdp.cli.{module}"), name)
+        if not isinstance(found, typer.Typer):
+            app = typer.Typer(add_completion=False, **SETTINGS)
+            app.command(name=cmd_name, epilog=command.epilog)(found)
+            found = app
+        return typer.main.get_command(found)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find what was typed, or say what was probably meant."""
+        close = get_close_matches(args[0], COMMANDS, n=1) if args else []
+        if close and args[0] not in COMMANDS:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {close[0]!r}?")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """List them without loading them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.says) for name, command in COMMANDS.items()])
+
+
+app = typer.Typer(
+    name="python -m simdp",
+    cls=Commands,
+    help="Simulate data-parallel training: the numbers and the times.",
+    epilog=epilog(
+        "init                  a scenario of your model on your cluster",
+        "run scenario.yaml     a table here, files and plots in runs/",
+        "run 8gpu_ring         one that simdp brings: list scenarios",
+    ),
+    no_args_is_help=True,
+    **SETTINGS,
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"simdp {simdp.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def common_options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version.", callback=_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Simulate data-parallel training: the numbers and the times."""
 
 
 def run_command_line(arguments: list[str] | None = None) -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from simdp.cli.commands import COMMANDS, epilog
 from simdp.cli.common import put, say
 
 if TYPE_CHECKING:
@@ -15,8 +16,10 @@ if TYPE_CHECKING:
     from simdp.results.step_calibration import StepCalibration
 
 commands = typer.Typer(
-    help="Fit constants to measured times: a machine's entry, with its fit error.",
+    help=COMMANDS["calibrate"].says,
+    epilog=COMMANDS["calibrate"].epilog,
     no_args_is_help=True,
+    add_completion=False,
     rich_markup_mode=None,
 )
 
@@ -29,7 +32,12 @@ NoPlots = Annotated[bool, typer.Option("--no-plots", help="Draw no pictures.")]
 FOLDER = Path("runs/calibration")
 
 
-@commands.command(name="nccl-tests")
+@commands.command(
+    name="nccl-tests",
+    epilog=epilog(
+        "calibrate nccl-tests one_node.log two_nodes.log --nodes 1,2 --link nvlink4",
+    ),
+)
 def nccl_tests(
     files: Annotated[
         list[Path], typer.Argument(metavar="FILE", help="Logs of nccl-tests, or CSV.")
@@ -76,7 +84,12 @@ def nccl_tests(
     return _show(found, out, as_json, quiet, not no_plots)
 
 
-@commands.command()
+@commands.command(
+    epilog=epilog(
+        "calibrate ddp measured.yaml",
+        "calibrate ddp measured.yaml --fit collectives.cost.hop.inter=1us:1ms",
+    )
+)
 def ddp(
     files: Annotated[
         list[Path],

@@ -10,11 +10,17 @@ from typing import Annotated
 import typer
 
 from simdp.cli.common import put, say
+from simdp.cli.completion import clusters
 
 
 def collective(
     name: Annotated[str, typer.Argument(metavar="COLLECTIVE", help="For example all_reduce.")],
-    cluster: Annotated[Path, typer.Option(help="A scenario, whose cluster is taken.")],
+    cluster: Annotated[
+        Path,
+        typer.Option(
+            help="A scenario, whose cluster is taken, or a machine.", autocompletion=clusters
+        ),
+    ],
     algorithm: Annotated[
         list[str] | None,
         typer.Option(help="ring, or {kind: ring, slices: 4}; may be repeated [auto]."),

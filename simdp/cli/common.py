@@ -9,12 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from simdp.cli.completion import SCENARIOS
+
 if TYPE_CHECKING:
     from simdp.scenario import Scenario
 
 CHECK_FAILED = 3
 
-ScenarioPath = Annotated[Path, typer.Argument(help="A YAML file, or a saved result.json.")]
+ScenarioPath = Annotated[
+    Path,
+    typer.Argument(
+        help="A YAML file, a saved result.json, or a name of `list scenarios`.",
+        autocompletion=SCENARIOS,
+    ),
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Set a dotted key before validation."),

@@ -32,12 +32,14 @@ def compare(
     """Lay strategies, or any values, side by side: a table here, and a picture in a folder."""
     from simdp.files import whole_files
     from simdp.scenario.overrides import move_paths
+    from simdp.scenario.shipped import find
     from simdp.studies import compare as study
 
+    file = find(scenario)
     with _spinner(quiet) as progress:
-        found = study.compare(scenario, _values(over), overrides_of(settings), progress=progress)
+        found = study.compare(file, _values(over), overrides_of(settings), progress=progress)
     folder = out or Path("runs") / f"{found.scenario['name']}-compare"
-    found.scenario = move_paths(found.scenario, scenario.parent.resolve(), folder.resolve())
+    found.scenario = move_paths(found.scenario, file.parent.resolve(), folder.resolve())
     with whole_files(folder) as add:
         add("comparison.json", lambda stream: put(stream, found.to_json()))
         if not no_plots:

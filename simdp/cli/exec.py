@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from simdp.cli.common import put, say
+from simdp.cli.completion import clusters
 
 if TYPE_CHECKING:
     from simdp.distributed.launch import ProgramResult
@@ -30,7 +31,10 @@ def execute(
         int | None, typer.Option(help="As torchrun's: ranks per node [1].")
     ] = None,
     cluster: Annotated[
-        Path, typer.Option(help="A scenario, whose cluster is taken, or a machine.")
+        Path,
+        typer.Option(
+            help="A scenario, whose cluster is taken, or a machine.", autocompletion=clusters
+        ),
     ] = Path("dgx-a100"),
     seed: Annotated[int, typer.Option(help="Of what stragglers draw.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Folder for files [runs/PROGRAM].")] = None,
@@ -45,7 +49,9 @@ def execute(
     """Run a program of simdp.distributed on every rank of a virtual cluster, as torchrun does."""
     from simdp.distributed.clusters import find
     from simdp.distributed.launch import run_script
+    from simdp.scenario import shipped
 
+    program = shipped.find(program, shipped.PROGRAM)
     ranks, per_node = _sizes(world_size, nnodes, nproc_per_node)
     where = find(cluster, ranks, per_node)
     if as_json:

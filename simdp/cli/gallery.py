@@ -9,12 +9,15 @@ import typer
 
 
 def gallery(
-    scenarios: Annotated[Path, typer.Option(help="Where the scenarios lie.")] = Path("scenarios"),
+    scenarios: Annotated[
+        Path | None, typer.Option(help="Where the scenarios lie [those that simdp brings].")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("plots"),
 ) -> int:
     """Redraw the pictures of the README and docs/."""
+    from simdp.scenario.shipped import folder
     from simdp.studies.gallery import draw_gallery
 
-    for path in draw_gallery(scenarios, out):
+    for path in draw_gallery(scenarios or folder(), out):
         print(path)
     return 0

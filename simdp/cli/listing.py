@@ -7,10 +7,13 @@ from typing import Annotated
 import typer
 
 from simdp.cli.common import say
+from simdp.cli.completion import FAMILIES
 
 
 def list_kinds(
-    family: Annotated[str | None, typer.Argument(help="One family; all if left out.")] = None,
+    family: Annotated[
+        str | None, typer.Argument(help="One family; all if left out.", autocompletion=FAMILIES)
+    ] = None,
 ) -> int:
     """List every kind of a family, and the catalogue."""
     from simdp.errors import ScenarioError, unknown_name

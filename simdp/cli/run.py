@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 import typer
 
 from simdp.cli.common import CHECK_FAILED, Overrides, ScenarioPath, complain, load, put, say
+from simdp.cli.completion import SCENARIOS
 
 if TYPE_CHECKING:
     from simdp.engine.clocks.clock import Fabric
@@ -233,7 +234,10 @@ def _write(
 
 
 def check(
-    scenarios: Annotated[list[Path], typer.Argument(help="YAML files.")],
+    scenarios: Annotated[
+        list[Path],
+        typer.Argument(help="YAML files, or names of `list scenarios`.", autocompletion=SCENARIOS),
+    ],
     settings: Overrides = None,
 ) -> int:
     """Validate scenarios, and prove their collectives, without running them."""

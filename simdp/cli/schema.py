@@ -17,6 +17,7 @@ def schema(
 ) -> int:
     """Print the JSON Schema of scenarios, by which editors complete and check them."""
     from simdp.files import whole_files
+    from simdp.scenario.shipped import FOR_EDITORS
     from simdp.studies.schema import text
 
     if out is None:
@@ -24,5 +25,5 @@ def schema(
         return 0
     with whole_files(out.parent) as add:
         add(out.name, partial(put, text=text()))
-    print(f"# yaml-language-server: $schema={out}")
+    print(f"{FOR_EDITORS}{out}")
     return 0

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from simdp.cli.common import CHECK_FAILED, complain, put, say
+from simdp.cli.completion import SCENARIOS
 
 if TYPE_CHECKING:
     from simdp.results.validation import Validation
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
 
 def validate(
     paths: Annotated[
-        list[Path], typer.Argument(metavar="PATH", help="Scenarios with measured:, or folders.")
+        list[Path],
+        typer.Argument(
+            metavar="PATH", help="Scenarios with measured:, or folders.", autocompletion=SCENARIOS
+        ),
     ],
     max_error: Annotated[
         str | None,

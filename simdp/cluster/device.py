@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, TypeAdapter, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from simdp.files import Catalogue
 from simdp.spec import (
@@ -17,6 +16,7 @@ from simdp.spec import (
     PositiveBytes,
     Seconds,
     Spec,
+    form_of,
     from_catalogue,
     problem,
 )
@@ -26,12 +26,6 @@ DEVICES = Catalogue(Path(__file__).parent / "devices")
 DTYPES = ("float64", "float32", "tfloat32", "float16", "bfloat16")
 
 Fraction = Annotated[Float, Field(gt=0, le=1)]
-
-
-@cache
-def _form(form: Any) -> TypeAdapter[Any]:
-    """What validates one of several forms of a value."""
-    return TypeAdapter(form)
 
 
 class Device(Spec):
@@ -85,7 +79,7 @@ class Device(Spec):
     def _one_or_by_dtype(cls, value: Any, handler: Any) -> Any:
         """Choose the form by the value, so that an error speaks of the form that was written."""
         by_dtype = isinstance(value, dict)
-        return _form(dict[str, Fraction] if by_dtype else Fraction).validate_python(value)
+        return form_of(dict[str, Fraction] if by_dtype else Fraction).validate_python(value)
 
     @model_validator(mode="after")
     def _each_peak_has_an_efficiency(self) -> Device:

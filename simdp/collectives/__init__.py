@@ -37,9 +37,12 @@ from simdp.collectives.ring import (
     RingReduceScatter,
 )
 from simdp.errors import ScenarioError
-from simdp.spec import Family, Spec, one_of
+from simdp.family import Family
+from simdp.spec import Spec, one_of
 
 ALL_GATHER: Family[AllGather] = Family(
+    "all_gather",
+    AllGather,
     __name__,
     {
         "auto": "AutoAllGather",
@@ -55,6 +58,8 @@ ALL_GATHER: Family[AllGather] = Family(
     },
 )
 ALL_REDUCE: Family[AllReduce] = Family(
+    "all_reduce",
+    AllReduce,
     __name__,
     {
         "auto": "AutoAllReduce",
@@ -75,6 +80,8 @@ ALL_REDUCE: Family[AllReduce] = Family(
     },
 )
 ALL_TO_ALL: Family[AllToAll] = Family(
+    "all_to_all",
+    AllToAll,
     __name__,
     {
         "auto": "AutoAllToAll",
@@ -85,6 +92,8 @@ ALL_TO_ALL: Family[AllToAll] = Family(
     },
 )
 BARRIER: Family[Barrier] = Family(
+    "barrier",
+    Barrier,
     __name__,
     {
         "recursive_doubling": "RecursiveDoublingBarrier",
@@ -92,6 +101,8 @@ BARRIER: Family[Barrier] = Family(
     },
 )
 BROADCAST: Family[Broadcast] = Family(
+    "broadcast",
+    Broadcast,
     __name__,
     {
         "auto": "AutoBroadcast",
@@ -109,6 +120,8 @@ BROADCAST: Family[Broadcast] = Family(
     },
 )
 GATHER: Family[Gather] = Family(
+    "gather",
+    Gather,
     __name__,
     {
         "msccl": "MscclGather",
@@ -116,6 +129,8 @@ GATHER: Family[Gather] = Family(
     },
 )
 REDUCE: Family[Reduce] = Family(
+    "reduce",
+    Reduce,
     __name__,
     {
         "auto": "AutoReduce",
@@ -132,6 +147,8 @@ REDUCE: Family[Reduce] = Family(
     },
 )
 REDUCE_SCATTER: Family[ReduceScatter] = Family(
+    "reduce_scatter",
+    ReduceScatter,
     __name__,
     {
         "auto": "AutoReduceScatter",
@@ -148,6 +165,8 @@ REDUCE_SCATTER: Family[ReduceScatter] = Family(
     },
 )
 SCATTER: Family[Scatter] = Family(
+    "scatter",
+    Scatter,
     __name__,
     {
         "msccl": "MscclScatter",

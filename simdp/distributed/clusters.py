@@ -12,7 +12,7 @@ from simdp.collectives import Collectives
 from simdp.errors import ScenarioError
 from simdp.phrases import problems
 from simdp.scenario import Scenario
-from simdp.scenario.machines import read_cluster, with_machine
+from simdp.scenario.machines import cluster_file, read_cluster, with_machine
 
 DEFAULT = "dgx-a100"
 """The machine of programs that name none: nodes of 8 A100 behind NVSwitch."""
@@ -50,7 +50,7 @@ def find(
     ----------
     cluster : Cluster, Path or str
         A cluster; or a scenario or a saved ``result.json``, whose other sections may be missing;
-        or the name of a machine.
+        or the name of a machine, or of a scenario that simdp brings.
     world_size, devices_per_node : int, optional
         In place of the cluster's own.
 
@@ -64,7 +64,7 @@ def find(
     if isinstance(cluster, Cluster):
         found = _cluster("cluster", {**cluster.model_dump(), **changes}, Path())
         return Where("cluster", found, Collectives())
-    path = Path(cluster)
+    path = cluster_file(Path(cluster))
     raw = read_cluster(path, list(Scenario.model_fields))
     stragglers = raw["cluster"].get("stragglers", [])
     filled = with_machine(raw, path.parent)

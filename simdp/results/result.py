@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import simdp
 from simdp.arrays import Array, Floats
 from simdp.errors import ScenarioError
 from simdp.files import read_json, write_whole
@@ -30,7 +31,7 @@ class Advice(NamedTuple):
     num_tried: int
 
 
-@dataclass
+@dataclass(repr=False)
 class Result:
     """What one simulation gave.
 
@@ -88,6 +89,25 @@ class Result:
         """Number of ranks."""
         return int(self.scenario["cluster"]["world_size"])
 
+    def __repr__(self) -> str:
+        n, metrics = self.world_size, self.metrics
+        step, rate = metrics.get("step_time_s"), metrics.get("throughput_samples_per_s")
+        said = [f"{n} rank{'s' if n > 1 else ''}"]
+        said += [f"{1e3 * step:.4g} ms per step"] if step is not None else []
+        said += [f"{rate:,.0f} samples/s"] if rate is not None else []
+        return f"<Result {self.scenario.get('name', 'scenario')}: {', '.join(said)}>"
+
+    def summary(self) -> str:
+        """What ``python -m simdp run`` prints of it, in 80 columns."""
+        return self._alone().summary()
+
+    def _repr_html_(self) -> str:
+        return self._alone()._repr_html_()
+
+    def _alone(self) -> Study:
+        """It as the only point of its scenario."""
+        return Study(simdp.__version__, {**self.scenario, "sweep": {}}, [self])
+
     def weights(self) -> dict[str, Array]:
         """What ``--save-weights`` stores: rank 0's parameters, and those that differ elsewhere.
 
@@ -107,7 +127,7 @@ class Result:
         return kept
 
 
-@dataclass
+@dataclass(repr=False)
 class Study:
     """The results of all points of a scenario.
 
@@ -124,6 +144,19 @@ class Study:
     version: str
     scenario: dict[str, Any]
     points: list[Result] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        count = f"{len(self.points)} point{'s' if len(self.points) != 1 else ''}"
+        over = ", ".join(self.scenario.get("sweep") or ())
+        name = self.scenario.get("name", "scenario")
+        return f"<Study {name}: {count}{f' over {over}' if over else ''}>"
+
+    def summary(self) -> str:
+        """What ``python -m simdp run`` prints of it, in 80 columns."""
+        return simdp.as_text(self)
+
+    def _repr_html_(self) -> str:
+        return simdp.as_html(self)
 
     def to_json(self) -> str:
         """Write result.json, one value per line; what is not finite becomes null."""

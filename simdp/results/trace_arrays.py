@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from simdp.arrays import Array
-from simdp.results.blocks import Block
+from simdp.results.blocks import Block, Call
 from simdp.results.memory import Holding
 from simdp.results.trace import Trace
 
-INTEGERS = ("ranks", "step", "lane", "activity", "name", "part")
+INTEGERS = ("ranks", "step", "lane", "activity", "name", "part", "call")
 """Fields that are whole numbers; the others are floats."""
 
 
@@ -30,12 +30,14 @@ def arrays_of(trace: Trace) -> dict[str, Array]:
     dict of str to ndarray
         Of blocks and holdings: how many ranks each has, and every field, whose values lie end to
         end: one for a number, one for each rank for an array; and which of them are arrays, and
-        which are whole numbers.
+        which are whole numbers. Names, and calls, are listed once, as JSON.
     """
-    names = np.frombuffer(json.dumps(trace.names).encode(), dtype=np.uint8)
+    calls = {call: i for i, call in enumerate(dict.fromkeys(b.call for b in trace.blocks))}
+    blocks = [(*block[:-1], calls[block.call]) for block in trace.blocks]
     return {
-        "names": names,
-        **_packed("blocks", trace.blocks, Block._fields),
+        "names": _text(trace.names),
+        "calls": _text(list(calls)),
+        **_packed("blocks", blocks, Block._fields),
         **_packed("memory", trace.memory, Holding._fields),
     }
 
@@ -48,10 +50,17 @@ def trace_of(arrays: Mapping[str, Array]) -> Trace:
     KeyError, ValueError, TypeError
         If an array is missing, or another one.
     """
-    names = json.loads(arrays["names"].tobytes())
-    blocks = [Block(*row) for row in _unpacked("blocks", arrays, Block._fields)]
+    names, written = (json.loads(arrays[key].tobytes()) for key in ("names", "calls"))
+    calls = dict(enumerate(call and Call(*call) for call in written))
+    rows = _unpacked("blocks", arrays, Block._fields)
+    blocks = [Block(*row)._replace(call=calls[row[-1]]) for row in rows]
     memory = [Holding(*row) for row in _unpacked("memory", arrays, Holding._fields)]
     return Trace(blocks, names, memory)
+
+
+def _text(value: Any) -> Array:
+    """Plain data as the bytes of JSON."""
+    return np.frombuffer(json.dumps(value).encode(), dtype=np.uint8)
 
 
 def _packed(what: str, rows: Sequence[tuple[Any, ...]], fields: Sequence[str]) -> dict[str, Array]:

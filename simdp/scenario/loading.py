@@ -31,6 +31,7 @@ from simdp.scenario.measured import built, contradictions, world_size
 from simdp.scenario.neighbours import neighbour_problems
 from simdp.scenario.overrides import Raw, as_written, grid, move_paths, sweep_problems
 from simdp.scenario.root import Scenario, build, validated
+from simdp.scenario.shipped import find
 from simdp.steps.program import ProcessGroups
 from simdp.workload import Workload
 from simdp.workload.checks import workload_problems
@@ -49,7 +50,8 @@ def load_scenario(
     Parameters
     ----------
     path : path-like
-        A YAML file, or a saved ``result.json``, whose scenario is taken.
+        A YAML file, or a saved ``result.json``, whose scenario is taken; or the name of a
+        scenario that simdp brings, such as ``8gpu_ring``, where there is no such file.
     overrides : mapping of str to value, optional
         Dotted keys, for example ``{"cluster.world_size": 4}``, set before validation. Setting a
         ``kind`` drops the options of the old kind. What was measured is of the scenario as it
@@ -65,7 +67,7 @@ def load_scenario(
     ScenarioError
         With every problem that was found, one line each.
     """
-    file = Path(path)
+    file = find(Path(path))
     raw = as_written(file, overrides)
     try:
         return checked(raw, file.parent)

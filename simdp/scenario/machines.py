@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from simdp.cluster.machine import MACHINES, read_machine
 from simdp.errors import ScenarioError, unknown_name
 from simdp.files import read_scenario
+from simdp.scenario.shipped import find, names
 
 Raw = dict[str, Any]
 
@@ -33,13 +35,23 @@ def may_name(keys: Iterable[str]) -> bool:
     return any(key in NAMING for key in keys)
 
 
+def cluster_file(path: Path) -> Path:
+    """The file that ``--cluster`` names; the name of a machine, or of nothing, comes back."""
+    if str(path) in MACHINES.names():
+        return path
+    try:
+        return find(path)
+    except ScenarioError:  # which does not know of machines
+        return path
+
+
 def read_cluster(path: Path, known: Sequence[str]) -> Raw:
     """Read what ``--cluster`` names: a scenario as plain data, or one node of a machine as one.
 
     Parameters
     ----------
     path : Path
-        A YAML file, a saved ``result.json``, or the name of a machine.
+        What `cluster_file` found: a YAML file, a saved ``result.json``, or the name of a machine.
     known : sequence of str
         Keys of a scenario; all but ``cluster`` may be missing.
 
@@ -53,10 +65,12 @@ def read_cluster(path: Path, known: Sequence[str]) -> Raw:
         node = read_machine(name, Path()).cluster.get("devices_per_node", 1)
         return {"name": name, "cluster": {"machine": name, "world_size": node}}
     if not path.suffix and not path.exists():
+        close = get_close_matches(name, [*MACHINES.names(), *names()], n=1)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
         raise ScenarioError(
             [
                 f"--cluster {path}: there is no such file or machine; give a scenario, whose "
-                f"cluster is taken, or one of {', '.join(MACHINES.names())}."
+                f"cluster is taken, or one of {', '.join(MACHINES.names())}.{hint}"
             ]
         )
     raw = read_scenario(path)

@@ -13,7 +13,7 @@ from simdp.collectives.costs import AnyCost, Cost
 from simdp.errors import ScenarioError
 from simdp.phrases import problems
 from simdp.scenario import Scenario
-from simdp.scenario.machines import read_cluster, with_machine
+from simdp.scenario.machines import cluster_file, read_cluster, with_machine
 
 
 def load_clusters(path: Path, world_sizes: Sequence[int] = ()) -> tuple[str, list[Cluster]]:
@@ -25,7 +25,8 @@ def load_clusters(path: Path, world_sizes: Sequence[int] = ()) -> tuple[str, lis
     Parameters
     ----------
     path : Path
-        A YAML file, a saved ``result.json``, or the name of a machine.
+        A YAML file, a saved ``result.json``, or the name of a machine or of a scenario that simdp
+        brings.
     world_sizes : sequence of int
         In place of the file's own; none for that.
 
@@ -39,6 +40,7 @@ def load_clusters(path: Path, world_sizes: Sequence[int] = ()) -> tuple[str, lis
     ScenarioError
         With every problem that was found.
     """
+    path = cluster_file(path)
     raw = _raw(path)
     settings = [{"world_size": n} for n in world_sizes] or [{}]
     name = raw.get("name", path.stem)
@@ -53,6 +55,7 @@ def load_cost(path: Path) -> Cost:
     ScenarioError
         With every problem that was found.
     """
+    path = cluster_file(path)
     collectives = _raw(path).get("collectives")
     written = collectives.get("cost", "links") if isinstance(collectives, dict) else "links"
     try:

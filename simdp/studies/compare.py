@@ -28,6 +28,7 @@ from simdp.results.metrics import num_warm_up
 from simdp.scenario import Scenario, checked
 from simdp.scenario.measured import world_size
 from simdp.scenario.overrides import Raw, as_written, grid, sweep_problems
+from simdp.scenario.shipped import find
 from simdp.strategies import AnyStrategy
 from simdp.strategies.local_sgd import LocalSGD
 from simdp.studies.comparable import STRATEGY, keep_options, kind_of, make_comparable
@@ -52,7 +53,7 @@ def compare(
     Parameters
     ----------
     path : path-like
-        A YAML file, or a saved result.json.
+        A YAML file, a saved result.json, or the name of a scenario that simdp brings.
     over : mapping of str to sequence
         Dotted keys and their values, for example ``{"strategy": ["single", "ddp"]}``; several keys
         make a grid whose last key runs fastest.
@@ -72,7 +73,7 @@ def compare(
         If there is nothing to compare, a value is no strategy, the scenario has a sweep, or no
         point can run.
     """
-    file, values = Path(path), {key: list(given) for key, given in over.items()}
+    file, values = find(Path(path)), {key: list(given) for key, given in over.items()}
     _refuse(values)
     raw = as_written(file, overrides)
     if raw.get("sweep"):

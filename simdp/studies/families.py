@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from simdp.cluster import device, link, machine
 from simdp.cluster.allocators import ALLOCATORS
 from simdp.cluster.stragglers import STRAGGLERS
 from simdp.cluster.topologies import TOPOLOGIES
 from simdp.collectives import FAMILIES
 from simdp.collectives.costs import COSTS
+from simdp.errors import KindError
+from simdp.family import Family
+from simdp.scenario import shipped
 from simdp.spec import Spec
 from simdp.strategies import STRATEGIES
 from simdp.strategies.comm_hooks import COMM_HOOKS
@@ -26,42 +27,53 @@ from simdp.workload.precision import PRECISIONS
 from simdp.workload.schedules import SCHEDULES
 
 
-def tables() -> dict[str, Mapping[str, type[Spec]]]:
-    """The table of every family of Specs."""
-    return {
-        "activations": ACTIVATIONS,
-        "allocators": ALLOCATORS,
-        "comm_hooks": COMM_HOOKS,
-        "costs": COSTS,
-        "computes": COMPUTES,
-        "datasets": DATASETS,
-        "faults": FAULTS,
-        "layers": LAYERS,
-        "losses": LOSSES,
-        "models": MODELS,
-        "optimizers": OPTIMIZERS,
-        "precisions": PRECISIONS,
-        "schedules": SCHEDULES,
-        "strategies": STRATEGIES,
-        "stragglers": STRAGGLERS,
-        "topologies": TOPOLOGIES,
-        **FAMILIES,
-    }
+def tables() -> tuple[Family[Spec], ...]:
+    """Every family's table."""
+    return (
+        ACTIVATIONS,
+        ALLOCATORS,
+        COMM_HOOKS,
+        COSTS,
+        COMPUTES,
+        DATASETS,
+        FAULTS,
+        LAYERS,
+        LOSSES,
+        MODELS,
+        OPTIMIZERS,
+        PRECISIONS,
+        SCHEDULES,
+        STRATEGIES,
+        STRAGGLERS,
+        TOPOLOGIES,
+        *FAMILIES.values(),
+    )
 
 
 def families() -> dict[str, dict[str, str]]:
     """Every family: the kinds in it, each with the first line of its documentation."""
-    kinds = {
-        family: {kind: _first_line(member) for kind, member in sorted(table.items())}
-        for family, table in tables().items()
-    }
+    kinds = {table.name: _members(table) for table in tables()}
     presets = {name: describe(name) for name in PRESETS}
     kinds["models"] = dict(sorted({**kinds["models"], **presets}.items()))
     kinds["devices"] = {name: device.describe(name) for name in device.DEVICES.names()}
     kinds["links"] = {name: link.describe(name) for name in link.LINKS.names()}
     kinds["machines"] = {name: machine.describe(name) for name in machine.MACHINES.names()}
+    kinds["scenarios"] = {name: shipped.question(name) for name in shipped.names()}
     return dict(sorted(kinds.items()))
 
 
+def _members(table: Family[Spec]) -> dict[str, str]:
+    """A family's kinds, those of other packages with the package."""
+    found = {kind: _first_line(member) for kind, member in table.items()}
+    for kind in table.offered():
+        try:
+            member = table.find(kind)
+            said = "" if member is None else _first_line(member)
+        except KindError as error:
+            said = f"cannot be used: {error}"
+        found[kind] = f"{said} (from {table.offered_by(kind)})".strip()
+    return dict(sorted(found.items()))
+
+
 def _first_line(member: type[Spec]) -> str:
-    return (member.__doc__ or "").strip().splitlines()[0]
+    return next(iter((member.__doc__ or "").strip().splitlines()), "")

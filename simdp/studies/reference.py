@@ -20,14 +20,13 @@ def reference() -> dict[str, str]:
     """
     known = described()
     members = {
-        family: {kind: known.places[member] for kind, member in sorted(table.items())}
-        for family, table in tables().items()
+        table.name: {kind: known.places[member] for kind, member in sorted(table.items())}
+        for table in tables()
     }
     named, quantities = dict[str, str](), dict[str, tuple[str, str]]()
     for name, marker in known.markers.items():
         if isinstance(marker, one_of):
-            table = marker.table
-            named[name] = next(family for family, its in tables().items() if its is table)
+            named[name] = next(table.name for table in tables() if table is marker.table)
         elif isinstance(marker, from_catalogue):
             named[name] = f"{marker.family}s"
         elif isinstance(marker, Quantity):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import islice
 from math import sqrt
 from pathlib import Path
@@ -14,7 +14,6 @@ import numpy as np
 from pydantic import (
     ConfigDict,
     Field,
-    TypeAdapter,
     ValidationError,
     field_validator,
     model_validator,
@@ -22,7 +21,7 @@ from pydantic import (
 from pydantic_core import InitErrorDetails
 
 from simdp.arrays import Array, Ints
-from simdp.spec import Bool, Float, Int, Spec, problem
+from simdp.spec import Bool, Float, Int, Spec, form_of, problem
 from simdp.workload import weights
 from simdp.workload.compute import COMPUTE, AnyCompute
 from simdp.workload.datasets import DATASET, AnyDataset, Dataset
@@ -33,7 +32,7 @@ from simdp.workload.inference import for_training_only
 from simdp.workload.input import Input
 from simdp.workload.losses import AnyLoss
 from simdp.workload.misfits import misfits
-from simdp.workload.models import MODEL, AnyModel
+from simdp.workload.models import MODEL, AnyModel, in_layers
 from simdp.workload.optimizers import AnyOptimizer
 from simdp.workload.order import Permutation, epoch_order, grouped_by_length
 from simdp.workload.precision import AnyPrecision
@@ -57,26 +56,7 @@ Sizes = Annotated[list[Annotated[Int, Field(ge=1, le=10**9)]], Field(min_length=
 STEPS_WITHOUT_DATA = 2
 """How long a run is that says nothing of it and has no epoch: a step to warm up, a steady one."""
 
-USUAL_LAYERS = 50
-"""Layers of a model of which only the number of parameters and a step's time are known: about as
-many as ResNet-50 and BERT have with weights of any size."""
-
 __all__ = ["Workload"]
-
-
-@cache
-def _form(form: Any) -> TypeAdapter[Any]:
-    """What validates one of several forms of a value."""
-    return TypeAdapter(form)
-
-
-def _in_layers(model: Any) -> Any:
-    """Cut parameters of which only the number is known into layers, if nothing says how many."""
-    bare = getattr(MODEL.member(model), "brings_times", True) is False
-    if not bare or not isinstance(model, dict) or "num_layers" in model:
-        return model
-    there = model.get("num_params")
-    return {**model, "num_layers": min(there, USUAL_LAYERS) if isinstance(there, int) else 1}
 
 
 class Workload(Spec):
@@ -185,7 +165,7 @@ class Workload(Spec):
         if getattr(COMPUTE.member(data.get("compute")), "without_data", False):
             data = {"dataset": "none", **data}
             if "model" in data:
-                data = {**data, "model": _in_layers(data["model"])}
+                data = {**data, "model": in_layers(data["model"])}
         if "loss" not in data:
             dataset = DATASET.member(data["dataset"]) if "dataset" in data else None
             data = {**data, "loss": getattr(dataset, "usual_loss", Dataset.usual_loss)}
@@ -196,14 +176,14 @@ class Workload(Spec):
     def _yes_no_or_a_file(cls, value: Any, handler: Any) -> Any:
         """Choose the form by the value, so that an error speaks of the form that was written."""
         mapping = isinstance(value, dict | Permutation)
-        return _form(Permutation if mapping else Bool).validate_python(value)
+        return form_of(Permutation if mapping else Bool).validate_python(value)
 
     @field_validator("grad_accum", mode="wrap")
     @classmethod
     def _number_or_sizes(cls, value: Any, handler: Any) -> Any:
         """As for ``shuffle``."""
         form: Any = Sizes if isinstance(value, list) else MicroSteps
-        return _form(form).validate_python(value)
+        return form_of(form).validate_python(value)
 
     @model_validator(mode="after")
     def _parts_suit_each_other(self) -> Workload:

@@ -16,7 +16,8 @@ from simdp.results.trace import COMM_LANE, COMPUTE_LANE, TraceBuilder
 from simdp.scenario import checked
 
 CONTRACT = [
-    *("step_time_s", "throughput_samples_per_s", "scaling_efficiency", "utilization"),
+    *("step_time_s", "interval_s", "without_stragglers_s"),
+    *("throughput_samples_per_s", "tokens_per_s", "mfu", "scaling_efficiency", "utilization"),
     *("compute_s", "update_s", "comm_s", "exposed_comm_s", "wait_s", "other_s", "simulated_s"),
     *("bytes_sent_per_rank", "bucket_bytes", "memory_bytes", "peak_memory_bytes", "fits_memory"),
     *("loss", "loss_per_rank", "lr", "grad_norm", "loss_scale", "skipped_steps"),

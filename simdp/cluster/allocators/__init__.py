@@ -6,9 +6,12 @@ from typing import Annotated
 
 from simdp.cluster.allocators.base import Allocator
 from simdp.cluster.allocators.exact import Exact
-from simdp.spec import Family, one_of
+from simdp.family import Family
+from simdp.spec import one_of
 
 ALLOCATORS: Family[Allocator] = Family(
+    "allocators",
+    Allocator,
     __name__,
     {
         "cuda": "Cuda",

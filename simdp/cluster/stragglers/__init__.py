@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Annotated
 
 from simdp.cluster.stragglers.base import Straggler
-from simdp.spec import Family, one_of
+from simdp.family import Family
+from simdp.spec import one_of
 
 STRAGGLERS: Family[Straggler] = Family(
+    "stragglers",
+    Straggler,
     __name__,
     {
         "jitter": "Jitter",

@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Annotated
 
 from simdp.cluster.topologies.base import Topology
-from simdp.spec import Family, one_of
+from simdp.family import Family
+from simdp.spec import one_of
 
 TOPOLOGIES: Family[Topology] = Family(
+    "topologies",
+    Topology,
     __name__,
     {
         "cube_mesh": "CubeMeshTopology",

@@ -9,9 +9,12 @@ from typing import Annotated
 
 from simdp.collectives.costs.base import Cost
 from simdp.collectives.costs.wiring import Wiring
-from simdp.spec import Family, one_of
+from simdp.family import Family
+from simdp.spec import one_of
 
 COSTS: Family[Cost] = Family(
+    "costs",
+    Cost,
     __name__,
     {
         "links": "LinksCost",

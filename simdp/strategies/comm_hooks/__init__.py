@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from simdp.spec import Family, one_of
+from simdp.family import Family
+from simdp.spec import one_of
 from simdp.strategies.comm_hooks.base import CommHook, Sent
 from simdp.strategies.comm_hooks.none import NoHook
 
 COMM_HOOKS: Family[CommHook] = Family(
+    "comm_hooks",
+    CommHook,
     __name__,
     {
         "bf16": "Bf16",

@@ -3,7 +3,8 @@
 pydantic makes it of the Specs (`generator`), with what their docstrings say (`docstrings`); to that
 come families by kind (`families`), and what dotted keys may set (`dotted`). It takes all that
 ``check`` takes and refuses what a schema can; what follows from several keys, or from files, it
-leaves to ``check``. It keeps to draft 7, which editors know.
+leaves to ``check``. Of what comes from outside it knows ``module:Class``, but no name that an
+installed package offers. It keeps to draft 7, which editors know.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from typing import NamedTuple
 from simdp.cluster import device, link
 from simdp.scenario import Scenario
 from simdp.spec import Quantity, Spec, from_catalogue, one_of
-from simdp.studies.schema.dotted import OUTSIDE, PART, parts, settings
-from simdp.studies.schema.families import add_family, names_schema
+from simdp.studies.schema.dotted import PART, UNDOTTED, parts, settings
+from simdp.studies.schema.families import OUTSIDE, add_family, names_schema, outside_schema
 from simdp.studies.schema.generator import (
     WHERE,
     Definitions,
@@ -56,6 +57,7 @@ class Described(NamedTuple):
 def described() -> Described:
     """Describe every key of a scenario; nobody may change what it returns."""
     definitions, places, markers = _generated()
+    definitions[OUTSIDE] = outside_schema()
     for name, marker in markers.items():
         if isinstance(marker, Quantity):
             definitions[name] = quantity_schema(marker)
@@ -124,7 +126,7 @@ def text() -> str:
 def _add_settings(definitions: Definitions) -> None:
     """Say what points may set, and sweeps list, by dotted key."""
     keys = settings(definitions)
-    inside = "|".join(key for key in Scenario.model_fields if key not in OUTSIDE)
+    inside = "|".join(key for key in Scenario.model_fields if key not in UNDOTTED)
     dotted = {"type": "object", "propertyNames": {"pattern": rf"^({inside})(\.|$)"}}
     definitions["settings"] = {**dotted, "properties": keys}
     lists = {key: {"items": {"$ref": f"{WHERE}settings/properties/{key}"}} for key in keys}

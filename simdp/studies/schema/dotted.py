@@ -2,7 +2,7 @@
 
 A key that only the sweep gives is missing in the file itself, so that a scenario with a sweep is
 held to definitions in which nothing is required: each that requires something has another one,
-called ``..._part``.
+called ``..._part``. Members from outside are known by nothing but their kind, which they keep.
 """
 
 from __future__ import annotations
@@ -10,17 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from simdp.studies.schema.families import OUTSIDE
 from simdp.studies.schema.generator import WHERE, Definitions, Schema
 
 PART = "_part"
 
-OUTSIDE = ("name", "sweep", "measured")
+UNDOTTED = ("name", "sweep", "measured")
 """Keys of a scenario whose inside has no dotted keys."""
 
 
 def parts(definitions: Definitions) -> Definitions:
     """Copies in which nothing is required, of definitions in which something is."""
-    needy = {name for name, definition in definitions.items() if _requires(definition)}
+    needy = {name for name, definition in definitions.items() if _requires(definition)} - {OUTSIDE}
     while more := {n for n, d in definitions.items() if needy & {*references(d)}} - needy:
         needy |= more
     return {name + PART: _copied(name, definitions[name], needy) for name in sorted(needy)}
@@ -66,7 +67,7 @@ def settings(definitions: Definitions) -> dict[str, Schema]:
     found: dict[str, list[Schema]] = {}
     for key, schema in _keys(definitions, "Scenario" + PART):
         known = [_resolved(definitions, other) for other in found.setdefault(key, [])]
-        if key.split(".")[0] not in OUTSIDE and _resolved(definitions, schema) not in known:
+        if key.split(".")[0] not in UNDOTTED and _resolved(definitions, schema) not in known:
             found[key].append(schema)
     forms = {key: same for key, same in found.items() if same}
     return {key: same[0] if len(same) == 1 else {"anyOf": same} for key, same in forms.items()}

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from simdp.family import WRITTEN_OUT
 from simdp.files import Catalogue
 from simdp.scenario.machines import MERGED
 from simdp.spec import Spec, one_of
@@ -15,6 +16,15 @@ from simdp.studies.schema.generator import WHERE, Definitions, Schema
 
 BETWEEN = "[-_ ]*"
 """What may stand between the letters of a kind, which may be spelled freely: see `one_of`."""
+
+OUTSIDE = "outside_member"
+"""Definition of a member from outside, of any family, whose keys nobody knows here."""
+
+_CLASS: Schema = {
+    "type": "string",
+    "pattern": f"^{WRITTEN_OUT}$",
+    "description": "A class of your own: module:Class.",
+}
 
 
 def first_line(spec: type[Spec]) -> str:
@@ -65,8 +75,13 @@ def add_family(
         )
     bare = {kind: line for kind, line in kinds.items() if not needs.get(kind)}
     members = [{"$ref": WHERE + places[member]} for _, member in sorted(marker.table.items())]
-    definitions[f"{name}_kind"] = {"anyOf": _words(kinds)}
-    definitions[name] = {"anyOf": [*_words(bare), *members]}
+    definitions[f"{name}_kind"] = {"anyOf": [*_words(kinds), _CLASS]}
+    definitions[name] = {"anyOf": [*_words(bare), *members, _CLASS, {"$ref": WHERE + OUTSIDE}]}
+
+
+def outside_schema() -> Schema:
+    """A member from outside, written out."""
+    return {"type": "object", "properties": {"kind": _CLASS}, "required": ["kind"]}
 
 
 def _add_kinds(lines: Mapping[str, str], member: Schema, usual: bool) -> list[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from simdp.errors import ScenarioError
 from simdp.files import read_text
 from simdp.scenario import Scenario, load_scenario
+from simdp.scenario.shipped import find
 
 _MEASURED = re.compile(r"^measured\s*:", re.MULTILINE)
 
@@ -20,6 +21,7 @@ def load_measured(paths: Sequence[Path]) -> dict[Path, Scenario]:
     ----------
     paths : sequence of Path
         Files, each of which must have it; and folders, of which those that have it are taken.
+        Either may be of those that simdp brings: ``validation/nvidia``.
 
     Returns
     -------
@@ -56,7 +58,7 @@ def load_measured(paths: Sequence[Path]) -> dict[Path, Scenario]:
 
 
 def _files(paths: Sequence[Path]) -> Iterator[Path]:
-    for path in paths:
+    for path in (find(path, folders=True) for path in paths):
         if not path.is_dir():
             yield path
             continue

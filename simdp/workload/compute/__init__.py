@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from simdp.spec import Family, one_of
+from simdp.family import Family
+from simdp.spec import one_of
 from simdp.workload.compute.base import Compute
 
 COMPUTES: Family[Compute] = Family(
+    "computes",
+    Compute,
     __name__,
     {
         "measured": "FromMeasurements",

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from simdp.spec import Family, one_of
+from simdp.family import Family
+from simdp.spec import one_of
 from simdp.workload.datasets.base import Dataset
 
 DATASETS: Family[Dataset] = Family(
+    "datasets",
+    Dataset,
     __name__,
     {
         "blobs": "Blobs",

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from simdp.spec import Family, one_of
+from simdp.family import Family
+from simdp.spec import one_of
 from simdp.workload.layers.activations import ACTIVATIONS
 from simdp.workload.layers.base import Kernel, Layer, Module
 from simdp.workload.layers.parameter import Buffer, Parameter
 
 LAYERS: Family[Module] = Family(
+    "layers",
+    Module,
     __name__,
     {
         "adaptive_avg_pool2d": "AdaptiveAvgPool2d",

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from simdp.spec import Family, one_of
+from simdp.family import Family
+from simdp.spec import one_of
 from simdp.workload.losses.base import Loss
 
 LOSSES: Family[Loss] = Family(
+    "losses",
+    Loss,
     __name__,
     {
         "cross_entropy": "CrossEntropy",

@@ -6,13 +6,16 @@ A file in ``presets/`` gives a real model its name: a kind of the table, its key
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+from simdp.family import Family
 from simdp.files import Catalogue
-from simdp.spec import Family, one_of
+from simdp.spec import one_of
 from simdp.workload.models.base import Model
 
 MODELS: Family[Model] = Family(
+    "models",
+    Model,
     __name__,
     {
         "bert": "Bert",
@@ -33,4 +36,18 @@ PRESETS = Catalogue(Path(__file__).parent / "presets")
 MODEL = one_of("model", MODELS, presets=PRESETS, shared=True)
 AnyModel = Annotated[Model, MODEL]
 
-__all__ = ["MODEL", "MODELS", "PRESETS", "AnyModel", "Model"]
+USUAL_LAYERS = 50
+"""Layers of a model of which only the number of parameters and a step's time are known: about as
+many as ResNet-50 and BERT have with weights of any size."""
+
+
+def in_layers(model: Any) -> Any:
+    """Cut parameters of which only the number is known into layers, if nothing says how many."""
+    bare = getattr(MODEL.member(model), "brings_times", True) is False
+    if not bare or not isinstance(model, dict) or "num_layers" in model:
+        return model
+    there = model.get("num_params")
+    return {**model, "num_layers": min(there, USUAL_LAYERS) if isinstance(there, int) else 1}
+
+
+__all__ = ["MODEL", "MODELS", "PRESETS", "AnyModel", "Model", "in_layers"]

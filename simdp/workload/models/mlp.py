@@ -5,14 +5,24 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
+from pydantic.config import JsonDict
 
-from simdp.errors import unknown_name
+from simdp.errors import KindError, unknown_name
+from simdp.family import WRITTEN_OUT
 from simdp.spec import Bool, Int, problem
 from simdp.workload.graph import Graph, GraphBuilder
 from simdp.workload.layers.activations import ACTIVATIONS, activation
 from simdp.workload.layers.base import Shape
 from simdp.workload.layers.linear import Linear
 from simdp.workload.models.base import Model
+
+KINDS: JsonDict = {
+    "anyOf": [
+        {"enum": [*sorted(ACTIVATIONS)]},
+        {"pattern": f"^{WRITTEN_OUT}$", "title": "`module:Class`"},
+    ]
+}
+"""What an activation may be called, in JSON Schema."""
 
 
 class MLP(Model):
@@ -32,14 +42,19 @@ class MLP(Model):
 
     kind: Literal["mlp"] = "mlp"
     widths: list[Annotated[Int, Field(ge=1, le=10**8)]] = Field(min_length=2)
-    activation: str = Field("relu", json_schema_extra={"enum": [*sorted(ACTIVATIONS)]})
+    activation: str = Field("relu", json_schema_extra=KINDS)
     bias: Bool = True
 
     @field_validator("activation")
     @classmethod
     def _known(cls, value: str) -> str:
-        if value not in ACTIVATIONS:
-            raise problem(unknown_name("activation", value, sorted(ACTIVATIONS)))
+        try:
+            found = ACTIVATIONS.find(value)
+        except KindError as error:
+            raise problem(f"the activation {error}") from None
+        if found is None:
+            known = sorted({*ACTIVATIONS, *ACTIVATIONS.offered()})
+            raise problem(unknown_name("activation", value, known))
         return value
 
     def build(self) -> Graph:

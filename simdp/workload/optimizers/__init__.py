@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from simdp.spec import Family, one_of
+from simdp.family import Family
+from simdp.spec import one_of
 from simdp.workload.optimizers.base import Optimizer
 from simdp.workload.optimizers.groups import ParamGroup
 
 OPTIMIZERS: Family[Optimizer] = Family(
+    "optimizers",
+    Optimizer,
     __name__,
     {
         "adadelta": "Adadelta",

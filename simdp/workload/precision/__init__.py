@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from simdp.spec import Family, one_of
+from simdp.family import Family
+from simdp.spec import one_of
 from simdp.workload.precision.base import Precision
 from simdp.workload.precision.full import Full
 
 PRECISIONS: Family[Precision] = Family(
+    "precisions",
+    Precision,
     __name__,
     {
         "amp": "Amp",

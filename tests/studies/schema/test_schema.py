@@ -143,6 +143,30 @@ def test_every_form_of_a_value_is_taken(valid):
     assert valid(RICH)
 
 
+def test_classes_of_ones_own_are_taken_by_their_path(valid):
+    """Whether there is such a class, and which keys it has, is left to `check`."""
+    mine = {"kind": "my_package.mine:Mine", "messages": 4}
+    layers = [{"kind": "linear", "in_features": 4, "out_features": 3}, "mine:Mine", mine]
+    for key, value in {
+        "strategy": mine,
+        "strategy.kind": "mine:Mine",
+        "cluster.topology": "mine:Mine",
+        "collectives.all_reduce": {"kind": "auto", "candidates": ["ring", mine]},
+        "workload.model": {"kind": "sequential", "layers": layers},
+        "workload.model.activation": "mine:Mine",
+        "sweep": {"strategy": ["ddp", mine], "workload.model.activation": ["relu", "mine:Mine"]},
+    }.items():
+        raw = put(MINIMAL, "workload.model", {"kind": "mlp", "widths": [4, 3]})
+        assert valid(put(raw, key, value)), (key, value)
+        swept = {"sweep": {"seed": [0, 1]}} if key != "sweep" else {}
+        assert valid({**put(raw, key, value), **swept}), (key, value)
+    for path in ("mine:", ":Mine", "mine:Mine:Mine", "my mine:Mine", "my-mine:Mine", "a.:B"):
+        for value in (path, {"kind": path}):
+            assert not valid(put(MINIMAL, "strategy", value)), path
+            assert not passes(put(MINIMAL, "strategy", value)), path
+    assert not valid({**put(MINIMAL, "strategy", {"messages": 4}), "sweep": {"seed": [0, 1]}})
+
+
 def test_what_only_a_sweep_gives_may_be_missing(valid):
     raw = {"cluster": dict(CLUSTER), "workload": WORKLOAD}
     del raw["cluster"]["world_size"]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from simdp.spec import Family
+from simdp.family import Family
 from simdp.workload.layers.activations.base import Activation
 
 ACTIVATIONS: Family[Activation] = Family(
+    "activations",
+    Activation,
     __name__,
     {
         "gelu": "GELU",
@@ -23,8 +25,8 @@ ACTIVATIONS: Family[Activation] = Family(
 
 def activation(kind: str, name: str) -> Activation:
     """Make an activation by its kind, with its usual options and a path in a model."""
-    member: Any = ACTIVATIONS[kind]
-    made: Activation = member(name=name)
+    member: Any = ACTIVATIONS.find(kind)
+    made: Activation = member(kind=kind, name=name)
     return made
 
 

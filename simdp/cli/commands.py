@@ -1,0 +1,111 @@
+"""The commands: where each is, what it is for, and how it is typed.
+
+A command is imported when it is asked for, and typer looks through its options then: to do that for
+all of them takes longer than a short run.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Command(NamedTuple):
+    """One command.
+
+    Attributes
+    ----------
+    home : str
+        Its module in this room and its function there, or its group of commands.
+    says : str
+        The first line of its documentation.
+    examples : tuple of str
+        Commands, without ``python -m simdp``.
+    """
+
+    home: str
+    says: str
+    examples: tuple[str, ...]
+
+    @property
+    def epilog(self) -> str:
+        """What stands below its options."""
+        return epilog(*self.examples)
+
+
+def epilog(*examples: str) -> str:
+    """Commands, one a line; the first letter keeps typer from filling paragraphs."""
+    return "\n".join(["\b", "Examples:", *(f"  python -m simdp {line}" for line in examples)])
+
+
+COMMANDS = {
+    "run": Command(
+        "run:run",
+        "Simulate a scenario: a summary here, result.json, trace.json and plots in a folder.",
+        (
+            "run 8gpu_ring",
+            "run scenario.yaml --set cluster.world_size=16 --set strategy=fsdp",
+            "run scenario.yaml --json --no-plots > result.json",
+        ),
+    ),
+    "init": Command(
+        "init:init",
+        "Write a commented scenario of your model on your cluster; asks for what is not given.",
+        (
+            "init",
+            "init --machine dgx-h100 --model bert-large --gpus 32",
+            "init --machine dgx-a100 --model gpt2 --gpus 16 --strategy fsdp --out gpt2.yaml",
+        ),
+    ),
+    "check": Command(
+        "run:check",
+        "Validate scenarios, and prove their collectives, without running them.",
+        ("check scenario.yaml 8gpu_ring",),
+    ),
+    "list": Command(
+        "listing:list_kinds",
+        "List every kind of a family, and the catalogue.",
+        ("list", "list strategies", "list machines", "list scenarios"),
+    ),
+    "compare": Command(
+        "compare:compare",
+        "Lay strategies, or any values, side by side: a table here, and a picture in a folder.",
+        (
+            "compare methods --over strategy=ddp,zero1,zero2,fsdp",
+            "compare scenario.yaml --set sweep=null --over cluster.world_size=8,16",
+        ),
+    ),
+    "collective": Command(
+        "collective:collective",
+        "Time a collective by itself: a table as nccl-tests prints it, and plots in a folder.",
+        (
+            "collective all_reduce --cluster dgx-h100 --world-size 32",
+            "collective all_reduce --cluster two_nodes --algorithm ring --algorithm tree",
+        ),
+    ),
+    "exec": Command(
+        "exec:execute",
+        "Run a program of simdp.distributed on every rank of a virtual cluster, as torchrun does.",
+        ("exec all_reduce --world-size 4", "exec program.py --cluster dgx-h100 -- --its-own 1"),
+    ),
+    "validate": Command(
+        "validate:validate",
+        "Hold simulated times against measured ones: every point, and the errors of each cluster.",
+        ("validate validation/nvidia", "validate measured.yaml --max-error 10%"),
+    ),
+    "calibrate": Command(
+        "calibrate:commands",
+        "Fit constants to measured times: a machine's entry, with its fit error.",
+        ("calibrate nccl-tests all_reduce.log --nodes 2", "calibrate ddp measured.yaml"),
+    ),
+    "gallery": Command(
+        "gallery:gallery",
+        "Redraw the pictures of the README and docs/.",
+        ("gallery --out plots",),
+    ),
+    "schema": Command(
+        "schema:schema",
+        "Print the JSON Schema of scenarios, by which editors complete and check them.",
+        ("schema > schema.json", "schema --out schema.json"),
+    ),
+}
+"""In the order in which ``--help`` lists them."""

@@ -1,0 +1,64 @@
+"""What a shell completes beside commands and options: names, not what they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1]
+
+Complete = Callable[[str], list[str]]
+
+
+def _from(known: Callable[[], Iterable[str]]) -> Complete:
+    """Complete names that are looked up when a shell asks."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [name for name in sorted(known()) if name.startswith(incomplete)]
+
+    return complete
+
+
+def _stems(folder: str) -> Callable[[], list[str]]:
+    """Names of a catalogue, whose files are called by them."""
+    return lambda: [path.stem for path in (PACKAGE / folder).glob("*.yaml")]
+
+
+def _scenarios(incomplete: str) -> list[str]:
+    """Scenarios that simdp brings, and files of the current folder, as a shell would have them."""
+    from simdp.scenario.shipped import names
+
+    lead, _, _ = incomplete.rpartition("/")
+    here = [path for path in Path(lead or ".").glob("*") if not path.name.startswith(".")]
+    files = [f"{path}/" if path.is_dir() else str(path) for path in here]
+    files = [name for name in files if name.endswith((".yaml", ".json", "/"))]
+    return [name for name in (*names(), *sorted(files)) if name.startswith(incomplete)]
+
+
+def _strategies() -> Iterable[str]:
+    from simdp.strategies import STRATEGIES
+
+    return STRATEGIES
+
+
+def _precisions() -> Iterable[str]:
+    from simdp.workload.precision import PRECISIONS
+
+    return PRECISIONS
+
+
+def _families() -> Iterable[str]:
+    from simdp.studies.families import families
+
+    return families()
+
+
+SCENARIOS: Complete = _scenarios
+MACHINES = _from(_stems("cluster/machines"))
+MODELS = _from(_stems("workload/models/presets"))
+STRATEGIES, PRECISIONS, FAMILIES = map(_from, (_strategies, _precisions, _families))
+
+
+def clusters(incomplete: str) -> list[str]:
+    """What ``--cluster`` takes: machines and scenarios."""
+    return [*MACHINES(incomplete), *SCENARIOS(incomplete)]

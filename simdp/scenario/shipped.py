@@ -1,0 +1,108 @@
+"""Scenarios that simdp brings, by name: those of the folder ``scenarios`` of its repository.
+
+An installed package holds a copy of that folder beside this room; in a checkout, and where it was
+installed with ``pip install -e``, the folder lies beside the package. A name is the path in it
+without its suffix: ``8gpu_ring``, ``validation/nvidia/dgx-1_resnet50``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+
+from simdp.errors import ScenarioError
+
+PACKAGE = Path(__file__).parents[1]
+PLACES = (PACKAGE / "scenarios", PACKAGE.parent / "scenarios")
+"""Of an installed package, and of a checkout."""
+
+FOR_EDITORS = "# yaml-language-server: $schema="
+"""Begins a file's first line, which names the schema to editors."""
+
+SCENARIO, PROGRAM = ".yaml", ".py"
+
+
+@cache
+def folder() -> Path:
+    """Where the scenarios lie."""
+    return next((place for place in PLACES if place.is_dir()), PLACES[0])
+
+
+@cache
+def names(suffix: str = SCENARIO) -> tuple[str, ...]:
+    """Names of the scenarios that teach, sorted, or of the rank programs beside them."""
+    return tuple(sorted(path.stem for path in folder().glob(f"*{suffix}")))
+
+
+def question(name: str) -> str:
+    """What a scenario answers: the first comment of its file, behind the line for editors."""
+    with (folder() / f"{name}{SCENARIO}").open(encoding="utf-8") as lines:
+        comment = []
+        for line in lines:
+            if not line.startswith("#"):
+                break
+            if not line.startswith(FOR_EDITORS):
+                comment.append(line.strip("# \n"))
+    return " ".join(comment)
+
+
+def find(path: Path, suffix: str = SCENARIO, folders: bool = False) -> Path:
+    """Find the file that a path, or the name of a scenario, stands for.
+
+    What lies in the current folder wins: the path itself, then the path with the suffix added;
+    then comes what simdp brings by this name.
+
+    Parameters
+    ----------
+    path : Path
+        As it was typed.
+    suffix : str
+        Of scenarios, or of rank programs.
+    folders : bool
+        Whether folders are found as well: ``validation``, ``validation/nvidia``.
+
+    Returns
+    -------
+    Path
+        Of a file or folder that is there; or the path as it was typed, if that looks like a file's:
+        who opens it says what is wrong.
+
+    Raises
+    ------
+    ScenarioError
+        If there is no such file or scenario, with the names that there are.
+    """
+    for candidate in (path, Path(f"{path}{suffix}"), *_brought(path, suffix, folders)):
+        if _is(candidate.is_file) or (folders and _is(candidate.is_dir)):
+            return candidate
+    if _is(path.exists):
+        return path
+    if path.suffix == suffix and path.stem in names(suffix):
+        line = f"{path}: there is no such file; simdp brings one by the name of {path.stem}."
+        raise ScenarioError([line])
+    stem = path.stem if path.suffix == suffix else path.name
+    close = get_close_matches(stem, names(suffix), n=1)
+    if len(path.parts) != 1 or (path.suffix and not close):
+        return path
+    what = "scenario" if suffix == SCENARIO else "program"
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    listed = ", ".join(names(suffix))
+    raise ScenarioError([f"{path}: there is no such file or {what}; simdp brings {listed}.{hint}"])
+
+
+def _brought(path: Path, suffix: str, folders: bool) -> Iterator[Path]:
+    """Where it would lie if simdp brought it."""
+    if path.name and not path.is_absolute() and ".." not in path.parts:
+        yield folder() / f"{path}{suffix}"
+        if folders:
+            yield folder() / path
+
+
+def _is(asked: Callable[[], bool]) -> bool:
+    """Ask the disk; what it cannot look up, such as too long a name, is not there."""
+    try:
+        return asked()
+    except (OSError, ValueError):
+        return False

@@ -1,0 +1,201 @@
+"""``init``: from an empty folder to a scaling plot of one's own model on one's own cluster."""
+
+import re
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from simdp.cli import run_command_line
+from simdp.cluster.machine import MACHINES, read_machine
+from simdp.files import parse_yaml
+from simdp.scenario import checked, load_scenario
+from simdp.studies.first_scenario import Answers, first_scenario, usual_size
+from simdp.workload.models import PRESETS
+
+FLAGS = ["--machine", "dgx-h100", "--model", "bert-large", "--gpus", "32"]
+
+
+@pytest.fixture
+def say(tmp_path, monkeypatch, capsys):
+    """Run one command in an empty folder, where nobody can be asked."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
+
+    def say(*arguments):
+        status = run_command_line([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        return status, out, err.splitlines()
+
+    return say
+
+
+def answered(monkeypatch, *answers):
+    """Be a terminal at which somebody types."""
+    left, asked = list(answers), []
+
+    def prompt(question, default):
+        asked.append((question, default))
+        return left.pop(0) or default
+
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("typer.prompt", prompt)
+    return asked
+
+
+def test_three_commands_lead_to_a_scaling_plot(say):
+    small = [*FLAGS[:-1], "16", "--microbatch", "8"]
+    assert say("init", *small) == (
+        0,
+        "wrote scenario.yaml; next: python -m simdp run scenario.yaml\n",
+        [],
+    )
+    assert say("check", "scenario.yaml")[0] == 0
+    status, out, err = say("run", "scenario")
+    assert (status, err) == (0, [])
+    assert "eff." in out
+    assert Path("runs/bert-large_dgx-h100_16/scaling.png").stat().st_size > 10_000
+
+
+def test_every_key_has_a_comment_and_the_file_asks_a_question(say):
+    say("init", *FLAGS, "--microbatch", "16", "--out", "mine/bert.yaml")
+    lines = Path("mine/bert.yaml").read_text().splitlines()
+    assert lines[0] == "# How does bert-large scale on dgx-h100, from 1 to 32 GPUs?"
+    assert max(map(len, lines)) <= 100
+    for above, line in pairwise(lines):
+        if re.match(r" *[a-z_.]+:", line) and line.split(":")[0] not in ("cluster", "workload"):
+            assert above.strip().startswith("#") or above == "sweep:", line
+    scenario = load_scenario("mine/bert.yaml")
+    assert scenario.sweep == {"cluster.world_size": [1, 2, 4, 8, 16, 32]}
+    assert scenario.workload.precision.kind == "amp"
+    assert scenario.workload.precision.dtype == "bfloat16"
+    assert not scenario.numerics
+
+
+def test_every_machine_and_every_model_makes_a_scenario_that_is_valid():
+    file = Path("scenario.yaml")
+    pairs = [(machine, "resnet18") for machine in MACHINES] + [("dgx-a100", p) for p in PRESETS]
+    for machine, model in pairs:
+        text = first_scenario(Answers(machine, model, usual_size(machine), microbatch=2), file)
+        raw = parse_yaml(text, machine)
+        scenario = checked(raw, Path())
+        assert scenario.cluster.machine == machine
+        assert scenario.sweep["cluster.world_size"][-1] == usual_size(machine)
+
+
+def test_the_nodes_in_the_comment_can_stand_in_place_of_the_machine():
+    for machine in ("dgx-h100", "horovod-25g-rdma", "cpu-gloo-2core", "aws-g4dn"):
+        text = first_scenario(
+            Answers(machine, "resnet18", usual_size(machine), microbatch=2), Path("x.yaml")
+        )
+        head, _, rest = text.partition("  # Not yours?")
+        own, _, rest = rest.partition("\n\n")
+        own = "\n".join(line.replace("  # ", "  ", 1) for line in own.splitlines()[1:])
+        head = head.replace(f"  machine: {machine}\n", "")
+        cluster = checked(parse_yaml(f"{head}{own}\n\n{rest}", "own"), Path()).cluster
+        assert cluster.machine is None
+        assert cluster.devices_per_node == read_machine(machine, Path()).cluster["devices_per_node"]
+
+
+def test_the_batch_is_the_largest_that_fits():
+    def batch(model, **told):
+        answers = Answers("rtx2080ti-pcie3", model, 2, **told)
+        return parse_yaml(first_scenario(answers, Path("x.yaml")), "x")["workload"]
+
+    assert batch("resnet18")["microbatch"] == 64
+    fitted = batch("bert-large")["microbatch"]
+    assert 1 <= fitted < 64
+    assert batch("bert-large", microbatch=5)["microbatch"] == 5
+    assert batch("resnet18", strategy="data_parallel", microbatch=4)["global_batch"] == 8
+
+
+def test_a_mapping_and_a_machine_of_ones_own_are_taken(say):
+    say("init", *FLAGS, "--microbatch", "1", "--out", "first.yaml")
+    Path("sub").mkdir()
+    Path("sub/own.yaml").write_text(
+        "cluster: {devices_per_node: 2, device: a100-sxm4-80gb, topology: switch, link: nvlink3}\n"
+        "source: a bench\n"
+    )
+    flags = ["--machine", "sub/own.yaml", "--model", "{kind: bert-base, sequence_length: 64}"]
+    options = ["--gpus", 2, "--strategy", "{kind: ddp, bucket_cap: 5 MiB}", "--precision", "full"]
+    assert say("init", *flags, *options, "--out", "other/s.yaml")[0] == 0
+    scenario = load_scenario("other/s.yaml")
+    assert scenario.cluster.machine == "../sub/own.yaml"
+    assert scenario.name == "bert-base_own_2"
+    assert scenario.strategy.bucket_cap == 5 * 2**20
+    assert scenario.workload.precision.kind == "full"
+
+
+def test_what_is_needed_is_said_where_nobody_can_be_asked(say):
+    assert say("init") == (
+        2,
+        "",
+        [
+            "--machine, --model, --gpus: must be given where nobody can be asked; add --machine "
+            "dgx-h100 --model bert-large --gpus 32."
+        ],
+    )
+    assert say("init", "--model", "gpt2", "--machine", "dgx-1")[2] == [
+        "--gpus: must be given where nobody can be asked; add --gpus 32."
+    ]
+    assert not list(Path().iterdir())
+
+
+def test_nothing_is_written_over_unless_that_is_said(say):
+    Path("scenario.yaml").write_text("mine")
+    assert say("init", *FLAGS) == (
+        2,
+        "",
+        ["scenario.yaml: is there already; add --force, or --out another file."],
+    )
+    assert Path("scenario.yaml").read_text() == "mine"
+    assert say("init", *FLAGS, "--microbatch", "1", "--force")[0] == 0
+    assert "bert-large" in Path("scenario.yaml").read_text()
+
+
+def test_a_wrong_answer_is_one_line_and_nothing_is_written(say):
+    for flags, said in (
+        (["--machine", "dgx-h10"], "--machine: unknown machine 'dgx-h10'; known: aws-g4dn, "),
+        (["--machine", "no.yaml"], "--machine: no.yaml: there is no such file."),
+        (["--model", "{kind: mlp, widths: [4, x]}"], "--model.widths.1: 'x' is not a whole"),
+        (["--gpus", "12"], "--gpus 12: dgx-h100 has nodes of 8; give 1 to 8, or whole nodes."),
+        (["--gpus", "0"], "--gpus 0: dgx-h100 has nodes of 8; give 1 to 8, or whole nodes."),
+        (
+            ["--machine", "sia-quad", "--gpus", "8"],
+            "--gpus 8: sia-quad is one node of 4, without a network; give 1 to 4.",
+        ),
+        (["--strategy", "dpp"], "--strategy: unknown strategy 'dpp'; known: apex, "),
+        (["--strategy", "single"], "strategy.kind: single trains on one device, but cluster."),
+        (["--precision", "amp, full"], "--precision: unknown precision 'amp, full'; known: amp"),
+    ):
+        status, out, (line, *_) = say("init", *FLAGS, *flags)
+        assert (status, out) == (2, "")
+        assert line.startswith(said), line
+    assert not list(Path().iterdir())
+
+
+def test_a_terminal_is_asked_until_the_answer_is_one(say, monkeypatch, capsys):
+    asked = answered(monkeypatch, "dgx-a10", "dgx-a100", "", "many", "12", "8", "fsdp")
+    status, _, err = say("init", "--microbatch", "1")
+    assert status == 0
+    assert [question for question, _ in asked] == [
+        *["Machine (list machines)"] * 2,
+        "Model (list models)",
+        *["GPUs"] * 3,
+        "Strategy (list strategies)",
+    ]
+    assert asked[3] == ("GPUs", "32")
+    assert err[0].startswith("--machine: unknown machine 'dgx-a10'; ")
+    assert err[1:] == [
+        "--gpus many: is not a whole number; write for example 32.",
+        "--gpus 12: dgx-a100 has nodes of 8; give 1 to 8, or whole nodes.",
+    ]
+    scenario = load_scenario("scenario.yaml")
+    assert scenario.name == "bert-large_dgx-a100_8"
+    assert scenario.strategy.kind == "fsdp"
+
+
+def test_a_terminal_is_asked_only_for_what_is_missing(say, monkeypatch):
+    asked = answered(monkeypatch, "resnet18")
+    assert say("init", "--machine", "dgx-1", "--gpus", "4", "--microbatch", "1")[0] == 0
+    assert [question for question, _ in asked] == ["Model (list models)"]
