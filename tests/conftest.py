@@ -9,7 +9,9 @@ from simdp.errors import ScenarioError
 from simdp.scenario import load_scenario
 
 # How long an example takes depends on what else the machine does, and is nobody's fault here.
-settings.register_profile("simdp", deadline=None)
+# `pytest --hypothesis-profile=thorough` looks at ten times as many.
+settings.register_profile("simdp", deadline=None, max_examples=30)
+settings.register_profile("thorough", deadline=None, max_examples=300)
 settings.load_profile("simdp")
 
 
