@@ -38,7 +38,7 @@ def example(tmp_path, monkeypatch):
 
 
 def test_the_strategy_of_the_guide_runs_and_compares(example, capsys):
-    for line in blocks(PLUGINS, "sh")[0].splitlines():
+    for line in blocks(PLUGINS, "bash")[0].splitlines():
         program, *arguments = shlex.split(line)
         assert program == "simdp"
         assert run_command_line([*arguments, "--no-plots"]) == 0
@@ -85,7 +85,7 @@ def test_every_family_has_its_group_in_the_guide():
 
 
 def test_the_commands_of_the_guide_exist():
-    for line in "".join(blocks(COMMAND_LINE, "sh")).splitlines():
+    for line in "".join(blocks(COMMAND_LINE, "bash")).splitlines():
         program, command, *_ = shlex.split(line, comments=True)
         assert program == "simdp"
         assert command in COMMANDS
