@@ -1,7 +1,7 @@
 """Every algorithm of every family, and the layouts of ranks that it can serve."""
 
 import pytest
-from alike import for_each
+from for_each import for_each
 
 from simdp.collectives import FAMILIES, Layout
 

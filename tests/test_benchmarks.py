@@ -6,7 +6,7 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from alike import for_each
+from for_each import for_each
 
 from benchmarks import (
     answers,

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import rich.progress  # noqa: F401  binds the clock of its own before a test replaces ours
-from alike import for_each
+from for_each import for_each
 
 import simdp
 from simdp.__main__ import main

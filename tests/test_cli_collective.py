@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from alike import for_each
+from for_each import for_each
 
 from simdp.cli import run_command_line
 

@@ -1,7 +1,7 @@
-"""The helper `alike`: a test sees every case, says which one failed, and cannot be empty."""
+"""The helper `for_each`: a test sees every case, says which one failed, and cannot be empty."""
 
 import pytest
-from alike import for_each
+from for_each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from alike import for_each
+from for_each import for_each
 
 import simdp
 from simdp.files import Catalogue

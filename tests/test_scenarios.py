@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from alike import for_each
+from for_each import for_each
 
 import simdp
 

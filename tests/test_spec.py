@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import pytest
-from alike import for_each
+from for_each import for_each
 from pydantic import Field, ValidationError
 
 from simdp.errors import DeadlockError, ScenarioError, UnitError, unknown_name

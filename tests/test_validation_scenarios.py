@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from alike import for_each
+from for_each import for_each
 
 from simdp.cluster.machine import MACHINES, read_machine
 from simdp.engine.simulate import simulate

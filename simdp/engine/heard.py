@@ -10,13 +10,10 @@ import numpy as np
 from simdp.arrays import Floats
 from simdp.engine.clocks.streams import Streams
 from simdp.engine.ops import Feed, Hold, Launch, Meet, Op, Stretch, Wait, Work
-from simdp.engine.slowdown import Slowdown
+from simdp.engine.slowdown import SLOWED, Slowdown
 from simdp.results.trace import SETUP
 from simdp.scenario import Scenario
 from simdp.scenario.wiring import wiring_of
-
-SLOWED = ("forward", "backward", "tail", "host")
-"""Work that stragglers slow down; of the other activities they slow none."""
 
 
 @dataclass

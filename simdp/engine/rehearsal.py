@@ -15,13 +15,11 @@ import numpy as np
 
 from simdp.arrays import Bools, Floats
 from simdp.engine.ops import Stretch, Work
+from simdp.engine.slowdown import SLOWED
 from simdp.steps import ops
 from simdp.steps.ops import Op
 
 T = TypeVar("T")
-
-SLOWED = frozenset({"forward", "backward", "host"})
-"""Work that stragglers slow down; of the other activities they slow none."""
 
 MAX_REHEARSED = 64
 """Steps that are kept; padded batches have ever new shapes."""

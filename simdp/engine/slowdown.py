@@ -9,6 +9,9 @@ from simdp.cluster import Cluster
 from simdp.cluster.stragglers.pause import Pause
 from simdp.rng import stream
 
+SLOWED = frozenset({"forward", "backward", "host"})
+"""Activities that stragglers slow down; of the others they slow none."""
+
 
 class Slowdown:
     """What the stragglers of a cluster do to the compute time of its ranks.

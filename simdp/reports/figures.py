@@ -77,3 +77,14 @@ def speedup(value: float | None, first: float | None, is_best: bool = False) -> 
     if not value or not first:
         return "- "
     return f"{value / first:.3g}x{'*' if is_best else ' '}"
+
+
+def consecutive(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Put numbers that follow each other together: the first and the last of each run."""
+    runs: list[tuple[int, int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1] = runs[-1][0], number
+        else:
+            runs.append((number, number))
+    return runs

@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from simdp.reports import answers, figures
+from simdp.reports import answer_rows, figures
 from simdp.reports.figures import SHORT, WIDTH
 from simdp.reports.wide_table import widen
 from simdp.results.comparison import best_of, written
@@ -67,15 +67,17 @@ def sweep_table(study: Study) -> RenderableType:
     for row in zip(*cells.values(), strict=True):
         table.add_row(*map(Text, row))
     widen(table)
-    rows = [*_idle_cards(points), *answers.known(points)]
-    feet = [FOOT + _among(points)] * (best is not None) + [answers.lines(rows, WIDTH)] * bool(rows)
+    rows = [*_idle_cards(points), *answer_rows.known(points)]
+    feet = [FOOT + _among(points)] * (best is not None) + [answer_rows.lines(rows, WIDTH)] * bool(
+        rows
+    )
     return Group(table, *map(Text, feet))
 
 
-def _idle_cards(points: Sequence[Result]) -> list[answers.Row]:
+def _idle_cards(points: Sequence[Result]) -> list[answer_rows.Row]:
     """Say of the first point that leaves most cards of a node idle that it does."""
     for point in points:
-        for name, said in answers.cards(point):
+        for name, said in answer_rows.cards(point):
             values = ", ".join(map(written, point.set.values()))
             return [(f"{name} at {values}", said)]
     return []

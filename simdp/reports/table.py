@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from simdp.reports import answers
+from simdp.reports import answer_rows
 from simdp.reports.figures import (
     PARTS,
     SHORT,
@@ -73,7 +73,7 @@ def _one(result: Result, advice: Advice | None) -> RenderableType:
     said = f"{share(hidden, m['comm_s'])} hidden" if m["comm_s"] else ""
     times.add_row("communication in all", seconds(m["comm_s"]), said)
     rows = [
-        answers.rates(m),
+        answer_rows.rates(m),
         ("buckets", _buckets(m["bucket_bytes"])),
         ("sent per rank and step", nbytes(max(m["bytes_sent_per_rank"]))),
         *_memory_rows(m),
@@ -91,10 +91,10 @@ def _one(result: Result, advice: Advice | None) -> RenderableType:
         rows[place:place] = [("skipped steps", _listed(map(str, m["skipped_steps"])) or "none")]
         if m["loss_scale"]:
             rows.insert(place + 1, ("loss scale", _listed(_changes(m["loss_scale"]), "; ")))
-    rows[1:1] = [*answers.mfu(m), *answers.costs(m, seconds)]
-    rows += [*answers.cards(result), *answers.known([result]), *answers.advice(advice)]
+    rows[1:1] = [*answer_rows.mfu(m), *answer_rows.costs(m, seconds)]
+    rows += [*answer_rows.cards(result), *answer_rows.known([result]), *answer_rows.advice(advice)]
     facts = Table(show_header=False, box=None, pad_edge=False)
-    for name, value in answers.wrapped(rows):
+    for name, value in answer_rows.wrapped(rows):
         facts.add_row(f"{name}:" if name else "", value)
     return Group(times, facts)
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from simdp.arrays import Ints
+from simdp.reports.figures import consecutive
 from simdp.reports.slow_ranks import slow_ranks
 from simdp.results.blocks import Block
 from simdp.results.result import Result
@@ -71,13 +72,7 @@ def choose(result: Result, limit: int) -> Choice:
 
 def _listed(ranks: list[int], world_size: int) -> str:
     """Write which ranks are shown: ``"0 ... 6, 21 of 64"``."""
-    runs: list[list[int]] = []
-    for rank in ranks:
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-    said = [f"{low} ... {high}" if low < high else str(low) for low, high in runs]
+    said = [f"{low} ... {high}" if low < high else str(low) for low, high in consecutive(ranks)]
     return f"{', '.join(said)} of {world_size}"
 
 

@@ -10,11 +10,10 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from simdp.engine.simulate import times_alone
-from simdp.errors import ScenarioError
 from simdp.results.comparison import written
 from simdp.results.result import Advice, Result
-from simdp.scenario import Scenario, checked
-from simdp.scenario.overrides import override_all
+from simdp.scenario import Scenario
+from simdp.studies.variant import variant
 
 STEPS = 3
 """A step to warm up, and two that count."""
@@ -96,17 +95,8 @@ def would_help(scenario: Scenario, result: Result) -> Advice | None:
 
 def _samples_per_second(scenario: Scenario, settings: dict[str, Any]) -> float | None:
     """Samples per second with these settings; None where they cannot be, or take too long."""
-    raw = scenario.resolved()
-    for key in ("sweep", "measured"):
-        raw.pop(key, None)
-    for key in ("epochs", "inject"):
-        raw["workload"].pop(key, None)
-    settings = {**settings, "workload.steps": STEPS, "numerics": False}
-    try:
-        changed = checked(override_all(raw, settings, scenario.base), scenario.base)
-    except ScenarioError:
-        return None
-    found = times_alone(changed)
+    changed = variant(scenario, settings, STEPS)
+    found = times_alone(changed) if changed else None
     return None if found is None else found.metrics["throughput_samples_per_s"]
 
 

@@ -6,12 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from simdp.engine.simulate import memory_needed
-from simdp.errors import ScenarioError
 from simdp.reports.table import nbytes
-from simdp.scenario import Scenario, checked
-from simdp.scenario.overrides import override_all
+from simdp.scenario import Scenario
 from simdp.strategies import STRATEGIES
 from simdp.strategies.memory import fits
+from simdp.studies.variant import variant
 
 SHARDED = ("zero1", "zero2", "fsdp")
 """Strategies that divide among the ranks what replicas keep whole, the most thorough last."""
@@ -131,15 +130,8 @@ def _smaller(scenario: Scenario) -> Need | None:
 
 def _need(scenario: Scenario, words: str, settings: dict[str, Any]) -> Need | None:
     """What a scenario needs with these settings; None where it cannot have them."""
-    raw = scenario.resolved()
-    for key in ("epochs", "inject"):
-        raw["workload"].pop(key, None)
-    raw.pop("sweep", None)
-    raw.pop("measured", None)
-    settings = {**settings, "workload.steps": STEPS, "numerics": False}
-    try:
-        changed = checked(override_all(raw, settings, scenario.base), scenario.base)
-    except ScenarioError:
+    changed = variant(scenario, settings, STEPS)
+    if changed is None:
         return None
     ledger = memory_needed(changed)
     peaks = ledger.peak.tolist()

@@ -1,7 +1,7 @@
 """How much memory a tensor takes."""
 
 import pytest
-from alike import for_each
+from for_each import for_each
 
 from simdp.cluster import Cluster
 from simdp.cluster.allocators import ALLOCATORS

@@ -1,7 +1,7 @@
 """The catalogue: every real part loads, is named as the README says, and gives its sources."""
 
 import pytest
-from alike import for_each
+from for_each import for_each
 from pydantic import TypeAdapter
 
 from simdp.cluster import device, link

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from alike import for_each
+from for_each import for_each
 from networks import EXAMPLES, TOPO, example
 from pydantic import ValidationError
 

@@ -4,7 +4,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from alike import for_each
+from for_each import for_each
 from networks import EXAMPLES, LINK, bisection, example, pairs, route
 from pydantic import TypeAdapter, ValidationError
 

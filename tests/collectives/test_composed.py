@@ -3,7 +3,7 @@
 import closed_forms
 import numpy as np
 import pytest
-from alike import for_each
+from for_each import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError

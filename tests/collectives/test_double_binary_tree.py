@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from alike import for_each
+from for_each import for_each
 
 from simdp.collectives import FAMILIES, Layout
 from simdp.collectives.double_binary_tree import complement, parents_in_order

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from alike import for_each
+from for_each import for_each
 
 from simdp.collectives import ALSO_CALLED, FAMILIES, Layout
 from simdp.collectives.base import expand

@@ -5,8 +5,8 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from alike import for_each
 from closed_forms import ring_all_reduce_time
+from for_each import for_each
 from msccl_examples import (
     EXAMPLES,
     algorithm,

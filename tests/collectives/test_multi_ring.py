@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from alike import for_each
+from for_each import for_each
 from pydantic import ValidationError
 
 from simdp.cluster import Cluster

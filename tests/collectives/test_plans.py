@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from alike import for_each
 from every_plan import ALGORITHMS, ROOTED, MiB, every_algorithm, layouts, some_plan
+from for_each import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError

@@ -1,8 +1,8 @@
 """Every algorithm moves real numbers as its collective promises, on any layout, in any slices."""
 
 import numpy as np
-from alike import for_each
 from every_plan import ALGORITHMS, ROOTED, every_algorithm, layouts
+from for_each import for_each
 
 from simdp.collectives import FAMILIES
 from simdp.engine import payload

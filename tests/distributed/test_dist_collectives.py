@@ -3,7 +3,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from alike import for_each
+from for_each import for_each
 
 import simdp.distributed as dist
 from simdp.collectives import ALL_REDUCE

@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import pytest
-from alike import for_each
+from for_each import for_each
 from small_networks import between, cluster
 from small_scenario import CLUSTER
 

@@ -5,7 +5,7 @@ from collections import defaultdict
 import closed_forms
 import numpy as np
 import pytest
-from alike import for_each
+from for_each import for_each
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 

@@ -5,7 +5,7 @@ import sys
 import tracemalloc
 
 import pytest
-from alike import for_each
+from for_each import for_each
 
 from benchmarks import memory
 from simdp.engine import threads

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from alike import for_each
+from for_each import for_each
 from max_min import collective_ends
 from msccl_examples import ring_all_reduce
 from small_networks import between, calls, cluster

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from alike import for_each
+from for_each import for_each
 
 from simdp.collectives import ALL_REDUCE, FAMILIES, Layout
 from simdp.collectives.ring import RingAllReduce

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from alike import for_each
 from every_strategy import ON_RANKS, scenario
+from for_each import for_each
 
 from simdp import load_scenario, simulate
 from simdp.engine import common

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from alike import for_each
 from every_strategy import EVERY, scenario
+from for_each import for_each
 from small_scenario import CLUSTER
 
 from simdp import simulate

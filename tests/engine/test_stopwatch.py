@@ -1,7 +1,7 @@
 """Step times of scenarios that differ little are those of `simulate`."""
 
 import pytest
-from alike import for_each
+from for_each import for_each
 
 from simdp.engine import stopwatch as module
 from simdp.engine.simulate import simulate

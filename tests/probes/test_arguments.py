@@ -1,7 +1,7 @@
 """Arguments of the probes: what is read, and what is refused in one line."""
 
 import pytest
-from alike import for_each
+from for_each import for_each
 
 from simdp.probes import arguments, collectives, ddp, errors, layers, zoo
 from simdp.probes.errors import ProbeError

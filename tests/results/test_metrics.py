@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from alike import for_each
+from for_each import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from alike import for_each
+from for_each import for_each
 from small_scenario import CLUSTER, MINIMAL, RICH, WEIGHTS, WORKLOAD
 
 import simdp.scenario

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from alike import for_each
+from for_each import for_each
 
 import simdp
 from simdp.cluster.machine import MACHINES, describe, read_machine

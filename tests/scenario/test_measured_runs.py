@@ -1,7 +1,7 @@
 """``measured:`` in scenarios: what it may say, and what is refused."""
 
 import pytest
-from alike import for_each
+from for_each import for_each
 from small_scenario import CLUSTER
 
 from simdp.scenario import checked

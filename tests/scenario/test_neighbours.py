@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from alike import for_each
+from for_each import for_each
 from small_networks import between, cluster
 from small_scenario import FAST, WORKLOAD
 

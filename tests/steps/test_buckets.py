@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from alike import for_each
+from for_each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError

@@ -3,8 +3,8 @@
 from typing import NamedTuple, get_args
 
 import pytest
-from alike import for_each
 from every_strategy import EVERY, scenario
+from for_each import for_each
 
 from simdp.steps import one_process, ops
 from simdp.steps.partition import Partition

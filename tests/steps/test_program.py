@@ -4,8 +4,8 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from alike import for_each
 from every_strategy import EVERY, ON_RANKS, PIECES, WARM, WIDTHS, launches, run_of, scenario
+from for_each import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_workload import NUM_SAMPLES, ops_of, program, workload

@@ -4,8 +4,8 @@ from itertools import count
 from typing import Literal
 
 import pytest
-from alike import for_each
 from every_strategy import run_of, scenario
+from for_each import for_each
 
 import simdp
 from simdp.steps.ops import AllReduce, Fill, Scale, Take, Update, Wait

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from alike import for_each
+from for_each import for_each
 from small_scenario import FAST
 
 import simdp

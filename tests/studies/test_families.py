@@ -4,7 +4,7 @@ import importlib
 import pkgutil
 from collections.abc import Mapping
 
-from alike import for_each
+from for_each import for_each
 
 import simdp
 from simdp.cluster.device import DEVICES

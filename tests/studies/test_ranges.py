@@ -1,7 +1,7 @@
 """Sizes and world sizes as they are typed."""
 
 import pytest
-from alike import for_each
+from for_each import for_each
 
 from simdp.errors import ScenarioError
 from simdp.studies.ranges import MAX_NBYTES, parse_sizes, parse_world_sizes

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from alike import for_each
+from for_each import for_each
 
 from simdp.workload import Workload
 from simdp.workload.lifetimes import lifetimes, recomputed

@@ -1,6 +1,6 @@
 """The vectorised fabric: max-plus recurrences over whole rounds in NumPy.
 
-All ranks run as one cohort whose clocks are arrays. Exact where no link is used by two transfers at
+All ranks run together, their clocks as arrays. Exact where no link is used by two transfers at
 a time: then a transfer's time does not depend on any other transfer's.
 """
 

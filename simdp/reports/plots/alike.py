@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from simdp.arrays import Floats, Ints
+from simdp.reports.figures import consecutive
 from simdp.results.trace import Trace
 
 MAX_SAID = 22
@@ -71,13 +72,9 @@ def _split(label: Ints, other: Ints) -> Ints:
 
 def listed(ranks: Iterable[int], dash: str = "–") -> str:
     """Write ranks in short: ``"0–6, 8–31"``; of many the middle is left out."""
-    runs: list[list[int]] = []
-    for rank in ranks:
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-    said = [str(a) if a == b else f"{a}{', ' if b == a + 1 else dash}{b}" for a, b in runs]
+    said = [
+        str(a) if a == b else f"{a}{', ' if b == a + 1 else dash}{b}" for a, b in consecutive(ranks)
+    ]
     text = ", ".join(said)
     if len(text) <= MAX_SAID:
         return text

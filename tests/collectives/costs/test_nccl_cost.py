@@ -4,7 +4,7 @@ from itertools import pairwise
 from math import hypot, inf, sqrt
 
 import pytest
-from alike import for_each
+from for_each import for_each
 from pydantic import TypeAdapter, ValidationError
 
 from simdp.collectives import FAMILIES

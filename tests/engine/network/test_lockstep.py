@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from alike import for_each
+from for_each import for_each
 from small_networks import FAT_TREE, between, cluster, durations
 
 from simdp.collectives import FAMILIES

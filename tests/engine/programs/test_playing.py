@@ -4,7 +4,7 @@ from functools import lru_cache
 
 import numpy as np
 import pytest
-from alike import for_each
+from for_each import for_each
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from alike import for_each
 from every_strategy import EARLY, EVERY, ON_RANKS, run_of, scenario
+from for_each import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

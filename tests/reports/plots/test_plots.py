@@ -8,7 +8,7 @@ import sys
 
 import matplotlib
 import pytest
-from alike import for_each
+from for_each import for_each
 from measured_times import two_clusters
 
 from simdp.reports import theme

@@ -4,7 +4,7 @@ from math import inf
 
 import numpy as np
 import pytest
-from alike import for_each
+from for_each import for_each
 
 from simdp.collectives.costs import Wiring
 from simdp.collectives.costs.nccl import NcclCost

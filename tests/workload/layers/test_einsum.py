@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from alike import for_each
+from for_each import for_each
 from layer_checks import kept_nbytes
 
 from simdp.workload.layers.base import Kernel, ShapeError

@@ -4,7 +4,7 @@ from math import isfinite
 from typing import NamedTuple
 
 import numpy as np
-from alike import for_each
+from for_each import for_each
 from layer_checks import buffers_of, differences, kept_nbytes, new_pass, weights_of
 from pydantic import TypeAdapter
 from small_layers import Scale as Factor

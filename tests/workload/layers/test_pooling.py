@@ -5,7 +5,7 @@ from math import ceil, floor, prod
 
 import numpy as np
 import pytest
-from alike import for_each
+from for_each import for_each
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from layer_checks import fits, kept_nbytes

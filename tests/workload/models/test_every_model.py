@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from alike import for_each
+from for_each import for_each
 from layer_checks import buffers_of, finished, weights_of
 from pydantic import TypeAdapter
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from alike import for_each
+from for_each import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError

@@ -1,6 +1,6 @@
 """What an update makes beside its state, as torch does."""
 
-from alike import for_each
+from for_each import for_each
 
 from simdp.workload.optimizers import OPTIMIZERS
 

@@ -1,7 +1,7 @@
 """Who stores, sends and computes what in which dtype, and which loss scale goes with it."""
 
 import pytest
-from alike import for_each
+from for_each import for_each
 from pydantic import TypeAdapter, ValidationError
 
 from simdp.phrases import problems

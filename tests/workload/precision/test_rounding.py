@@ -5,7 +5,7 @@ import warnings
 import ml_dtypes
 import numpy as np
 import pytest
-from alike import for_each
+from for_each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,6 +1,6 @@
 """Answers in words: what things cost, what is known of the hardware, and what would help."""
 
-from simdp.reports import answers
+from simdp.reports import answer_rows as answers
 from simdp.reports.figures import seconds
 from simdp.results.result import Advice, Result
 
