@@ -11,6 +11,18 @@ from simdp.workload.layers import Parameter
 
 LINEAR = {"kind": "linear", "in_features": 4, "out_features": 3}
 NUM_SAMPLES = 640
+CLASSIFIER = {
+    "kind": "transformer",
+    "task": "classifier",
+    "num_labels": 3,
+    "vocab_size": 11,
+    "d_model": 4,
+    "nhead": 2,
+    "num_layers": 1,
+    "dim_feedforward": 6,
+    "pad_id": 0,
+}
+"""A model of sequences, which may be padded."""
 
 
 def workload(**options):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from every_strategy import ON_RANKS, scenario
 from for_each import for_each
+from small_workload import CLASSIFIER
 
 from simdp import load_scenario, simulate
 from simdp.engine import common
@@ -28,17 +29,7 @@ LATE = {
 OVERHEADS = {"hook": "3 us", "launch": "5 us", "message": "7 us", "message_per_rank": "1 us"}
 SLOWDOWNS = {"compute_slowdown": 0.5, "collective_slowdown": 0.3}
 SEQUENCES = {
-    "model": {
-        "kind": "transformer",
-        "task": "classifier",
-        "num_labels": 3,
-        "vocab_size": 11,
-        "d_model": 4,
-        "nhead": 2,
-        "num_layers": 1,
-        "dim_feedforward": 6,
-        "pad_id": 0,
-    },
+    "model": CLASSIFIER,
     "dataset": {"kind": "tokens", "num_samples": 64, "sequence_length": 32, "min_length": 1},
 }
 

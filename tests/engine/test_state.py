@@ -10,6 +10,7 @@ import pytest
 from every_strategy import EVERY, scenario
 from for_each import for_each
 from small_scenario import CLUSTER
+from small_workload import CLASSIFIER
 
 from simdp import simulate
 from simdp.engine.state import State
@@ -41,18 +42,7 @@ NOISY = {
         {"kind": "linear", "in_features": 8, "out_features": 3},
     ],
 }
-PADDED = {
-    "kind": "transformer",
-    "task": "classifier",
-    "num_labels": 3,
-    "vocab_size": 11,
-    "d_model": 4,
-    "nhead": 2,
-    "num_layers": 1,
-    "dim_feedforward": 6,
-    "dropout": 0.2,
-    "pad_id": 0,
-}
+PADDED = {**CLASSIFIER, "dropout": 0.2}
 SENTENCES = {"kind": "tokens", "num_samples": 16, "sequence_length": 8, "min_length": 2}
 SERVER = {"kind": "parameter_server"}
 
