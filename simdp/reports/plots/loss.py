@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from simdp.arrays import Floats
+from simdp.arrays import Floats, Ints
 from simdp.reports import theme
 from simdp.reports.captions import about, about_point
 from simdp.reports.plots.base import Plot
@@ -88,7 +88,7 @@ def _draw_one(ax: Axes, point: Result) -> list[End]:
         last = shown[-1][np.isfinite(shown[-1])]
         if len(last):
             ends.append(End(many, len(shown), float(last.max()), color))
-    ends.append(_draw_line(ax, mean, "mean over ranks" if ends else ""))
+    ends.append(draw_line(ax, _steps(mean), mean, "mean over ranks" if ends else ""))
     _mark_skipped(ax, point, mean, theme.SERIES[0])
     ax.autoscale_view()
     return [end for end in ends if np.isfinite(end.y)]
@@ -100,17 +100,23 @@ def _draw_sweep(ax: Axes, points: list[Result]) -> list[End]:
     losses = [floats(points[i].metrics["loss"]) for i in chosen]
     ends = []
     for number, loss in enumerate(losses):
-        ends.append(_draw_line(ax, loss, names[chosen[number]], number, len(losses)))
+        ends.append(draw_line(ax, _steps(loss), loss, names[chosen[number]], number, len(losses)))
         _mark_skipped(ax, points[chosen[number]], loss, theme.look(number)[0])
     return [end for end in ends if np.isfinite(end.y)]
 
 
-def _draw_line(ax: Axes, loss: Floats, name: str, number: int = 0, num_lines: int = 1) -> End:
-    """Draw one line; its markers stand between those of the other lines."""
+def _steps(loss: Floats) -> Ints:
+    return np.arange(1, len(loss) + 1)
+
+
+def draw_line(
+    ax: Axes, x: Floats | Ints, loss: Floats, name: str, number: int = 0, num_lines: int = 1
+) -> End:
+    """Draw one line of losses; its markers stand between those of the other lines."""
     color, marker = theme.look(number)
     every = max(-(-len(loss) // MAX_MARKERS), min(num_lines, len(loss)))
     ax.plot(
-        np.arange(1, len(loss) + 1),
+        x,
         loss,
         color=color,
         marker=marker,
@@ -123,7 +129,7 @@ def _draw_line(ax: Axes, loss: Floats, name: str, number: int = 0, num_lines: in
     last = int(finite[-1]) if len(finite) else 0
     if last + 1 < len(loss):
         name = f"{name + ', ' * bool(name)}not finite after step {last + 1}"
-    return End(name, last + 1, float(loss[last]), color, marker)
+    return End(name, float(x[last]), float(loss[last]), color, marker)
 
 
 def _mark_skipped(ax: Axes, point: Result, loss: Floats, color: str) -> None:

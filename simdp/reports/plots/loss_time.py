@@ -12,7 +12,7 @@ from simdp.reports.captions import about, about_point
 from simdp.reports.plots.base import Plot
 from simdp.reports.plots.headings import entitle
 from simdp.reports.plots.labels import End, evenly, label_ends, point_names
-from simdp.reports.plots.loss import MAX_MARKERS, MAX_RANKS, choose_scale, floats, loss_label
+from simdp.reports.plots.loss import MAX_RANKS, choose_scale, draw_line, floats, loss_label
 from simdp.results.result import Result, Study
 
 MAX_LINES = len(theme.SERIES)
@@ -56,7 +56,9 @@ class LossTime(Plot[Study]):
             ends += _draw_ranks(ax, points[0], per_second)
         for number, point in enumerate(points):
             name = names[chosen[number]] or "mean over ranks"
-            ends.append(_draw_line(ax, point, name, number, per_second))
+            loss = floats(point.metrics["loss"])
+            instants = _ends(point).mean(axis=0)[: len(loss)] * per_second
+            ends.append(draw_line(ax, instants, loss, name, number, len(points)))
         ax.set_xlim(0, longest * per_second * 1.03)
         choose_scale(ax, [floats(point.metrics["loss"]) for point in points])
         label_ends(ax, [end for end in ends if np.isfinite(end.y)])
@@ -88,29 +90,6 @@ def _differ(values: list[float]) -> bool:
     if not np.isfinite(array).all():
         return True
     return bool(np.ptp(array) > LEAST_DIFFERENCE * np.abs(array).max())
-
-
-def _draw_line(ax: Axes, point: Result, name: str, number: int, per_second: float) -> End:
-    """Draw the mean over ranks of each step, at the mean of their times."""
-    color, marker = theme.look(number)
-    loss = floats(point.metrics["loss"])
-    times = _ends(point).mean(axis=0)[: len(loss)] * per_second
-    every = max(-(-len(loss) // MAX_MARKERS), 1)
-    ax.plot(
-        times,
-        loss,
-        color=color,
-        marker=marker,
-        markevery=(number % every, every),
-        markeredgecolor="white",
-        markeredgewidth=0.6,
-        zorder=3 + 0.01 * number,
-    )
-    finite = np.flatnonzero(np.isfinite(loss))
-    last = int(finite[-1]) if len(finite) else 0
-    if last + 1 < len(loss):
-        name = f"{name}, not finite after step {last + 1}"
-    return End(name, float(times[last]), float(loss[last]), color, marker)
 
 
 def _draw_ranks(ax: Axes, point: Result, per_second: float) -> list[End]:
