@@ -90,6 +90,13 @@ _PHRASES = {
 }
 
 
+_MISSING = {
+    "dataset": "is required but was not given; add one, or write numerics: false at the top of "
+    "the file, for times alone."
+}
+"""Keys that another one makes superfluous."""
+
+
 def say(found: Any) -> str:
     """Phrase one of pydantic's errors."""
     context = dict(found.get("ctx") or {})
@@ -97,6 +104,8 @@ def say(found: Any) -> str:
         return str(context["message"])
     given = shown(found["input"])
     phrase = _PHRASES.get(found["type"])
+    if found["type"] == "missing":
+        phrase = _MISSING.get(found["loc"][-1], phrase)
     if phrase is None:
         return f"{given}: {found['msg']}."
     return phrase.format_map({**context, "given": given})

@@ -669,6 +669,22 @@ def test_gallery_shows_scenarios_that_are_there():
         assert kind in plots.PLOTS
 
 
+# Lines on standard error -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tty", [False, True])
+def test_a_problem_is_one_line_that_a_terminal_gets_broken_between_words(here, monkeypatch, tty):
+    stream = Terminal() if tty else io.StringIO()
+    monkeypatch.setattr("sys.stderr", stream)
+    monkeypatch.setenv("COLUMNS", "40")
+    assert run_command_line(["check", "tiny.yaml", "--set", "strategy=dpp"]) == 2
+    said = stream.getvalue().splitlines()
+    assert (len(said) > 1) == tty
+    assert " ".join(said).startswith("tiny.yaml: strategy: unknown strategy 'dpp'; known: ")
+    if tty:
+        assert all(len(line) <= 40 for line in said)
+
+
 # The progress bar --------------------------------------------------------------------------------
 
 

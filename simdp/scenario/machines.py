@@ -48,6 +48,8 @@ def cluster_file(path: Path) -> Path:
 def read_cluster(path: Path, known: Sequence[str]) -> Raw:
     """Read what ``--cluster`` names: a scenario as plain data, or one node of a machine as one.
 
+    A file that says where its figures come from is a machine's, as ``calibrate`` writes it.
+
     Parameters
     ----------
     path : Path
@@ -62,8 +64,7 @@ def read_cluster(path: Path, known: Sequence[str]) -> Raw:
     """
     name = str(path)
     if name in MACHINES.names():
-        node = read_machine(name, Path()).cluster.get("devices_per_node", 1)
-        return {"name": name, "cluster": {"machine": name, "world_size": node}}
+        return _one_node(name, name, Path())
     if not path.suffix and not path.exists():
         close = get_close_matches(name, [*MACHINES.names(), *names()], n=1)
         hint = f" Did you mean {close[0]!r}?" if close else ""
@@ -76,10 +77,18 @@ def read_cluster(path: Path, known: Sequence[str]) -> Raw:
     raw = read_scenario(path)
     if not isinstance(raw, dict) or not isinstance(raw.get("cluster"), dict):
         raise ScenarioError([f"{path}: has no cluster; it must be a mapping with cluster: ..."])
+    if "source" in raw or "calibration" in raw:
+        return _one_node(path.stem, path.name, path.parent)
     unknown = [f"{path}: {unknown_name('key', key, known)}" for key in raw if key not in known]
     if unknown:
         raise ScenarioError(unknown)
     return raw
+
+
+def _one_node(name: str, machine: str, base: Path) -> Raw:
+    """A scenario of one node of a machine."""
+    node = read_machine(machine, base).cluster.get("devices_per_node", 1)
+    return {"name": name, "cluster": {"machine": machine, "world_size": node}}
 
 
 def with_machine(raw: Raw, base: Path) -> Raw:

@@ -6,7 +6,7 @@ import copy
 import itertools
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +25,19 @@ MAX_DEPTH = 32
 """Keys that lead to another one."""
 
 
-def as_written(file: Path, overrides: Mapping[str, Any] | None = None) -> Raw:
+def as_written(
+    file: Path, overrides: Mapping[str, Any] | None = None, swept: Collection[str] = ()
+) -> Raw:
     """Read a scenario as plain data, with keys set; nothing of it is checked yet.
 
-    Arguments and errors as for `simdp.load_scenario`.
+    Arguments and errors as for `simdp.load_scenario`; ``swept`` are keys that get their values
+    later, as in `override_all`.
     """
     raw = read_scenario(file)
     if not isinstance(raw, dict):
         raise ScenarioError([f"{file}: is not a scenario; it must be a mapping with cluster: ..."])
     try:
-        raw = override_all(copy.deepcopy(raw), overrides or {}, file.parent)
+        raw = override_all(copy.deepcopy(raw), overrides or {}, file.parent, swept)
     except ScenarioError as error:
         raise ScenarioError([f"{file}: {line}" for line in error.problems]) from None
     if overrides and not any(key.startswith("measured") for key in overrides):
@@ -116,8 +119,13 @@ def _enter(here: Any, part: str, path: str, key: str) -> Any:
     return inner
 
 
-def override_all(raw: Raw, settings: Mapping[str, Any], base: Path) -> Raw:
+def override_all(
+    raw: Raw, settings: Mapping[str, Any], base: Path, swept: Collection[str] = ()
+) -> Raw:
     """Set keys for good, inside what the scenario's machine brings too.
+
+    What a machine brings is not taken in where points differ in their machine: the first would
+    hide the others.
 
     Parameters
     ----------
@@ -127,13 +135,15 @@ def override_all(raw: Raw, settings: Mapping[str, Any], base: Path) -> Raw:
         Dotted keys; those that may name a machine are set first, whatever their place.
     base : Path
         Folder that relative paths start from.
+    swept : collection of str, optional
+        Keys that points set later, beside those of the scenario's own sweep.
     """
     settings = dict(settings)
     for key in NAMING:
         if key in settings:
             override(raw, key, settings.pop(key))
     sweeps = settings.get("sweep") or raw.get("sweep")
-    swept = [key.removeprefix("sweep.") for key in settings if key.startswith("sweep.")]
+    swept = [*swept, *(k.removeprefix("sweep.") for k in settings if k.startswith("sweep."))]
     swept += sweeps if isinstance(sweeps, dict) else []
     if settings and not may_name(swept):
         raw = with_machine(raw, base)

@@ -75,7 +75,7 @@ def compare(
     """
     file, values = find(Path(path)), {key: list(given) for key, given in over.items()}
     _refuse(values)
-    raw = as_written(file, overrides)
+    raw = as_written(file, overrides, values)
     if raw.get("sweep"):
         raise ScenarioError(
             [f"{file}: sweep: compare has points of its own; leave it out, or --set sweep=null."]

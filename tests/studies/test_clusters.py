@@ -114,6 +114,20 @@ def test_a_machine_is_one_node_of_it_unless_more_is_asked_for(tmp_path):
     assert (two.world_size, two.num_nodes) == (32, 2)
 
 
+def test_a_machines_file_is_one_node_of_it_as_its_name_is(tmp_path):
+    from pathlib import Path
+
+    from simdp.cluster.machine import MACHINES
+
+    path = tmp_path / "ours.yaml"
+    path.write_text((MACHINES.folder / "hkbu-10gbe.yaml").read_text())
+    for world_sizes in ([], [8]):
+        name, (ours,) = load_clusters(path, world_sizes)
+        _, (known,) = load_clusters(Path("hkbu-10gbe"), world_sizes)
+        assert (name, ours) == ("ours", known.model_copy(update={"machine": "ours.yaml"}))
+    assert load_cost(path) == load_cost(Path("hkbu-10gbe"))
+
+
 def test_the_cost_is_that_of_the_scenario_or_the_machine(tmp_path):
     from pathlib import Path
 

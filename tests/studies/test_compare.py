@@ -196,6 +196,15 @@ def test_a_key_that_names_a_machine_brings_each_points_own(lay):
     assert old.capacity_bytes < new.capacity_bytes
 
 
+def test_what_is_set_for_all_lets_each_machine_bring_the_rest(lay):
+    cluster, small = {"machine": "dgx-1", "world_size": 4}, {**WORKLOAD, "dtype": "float32"}
+    over, twice = {"cluster.machine": ["dgx-1", "dgx-a100"]}, {"workload.grad_accum": 2}
+    found = lay(over, twice, cluster=cluster, workload=small)
+    written = lay(over, cluster=cluster, workload={**small, "grad_accum": 2})
+    assert [p.metrics for p in found.points] == [p.metrics for p in written.points]
+    assert found.points[0].capacity_bytes < found.points[1].capacity_bytes
+
+
 def test_without_numerics_there_are_no_weights_to_compare(lay):
     found = lay(overrides={"numerics": False})
     assert [point.same_weights for point in found.points] == [None, None]
