@@ -127,6 +127,10 @@ def short_key(key: str) -> str:
     return ".".join(parts[-2:]) if parts[-1].isdecimal() else parts[-1]
 
 
+MAX_WRITTEN = 16
+"""Entries of a list that a label shows."""
+
+
 def written(value: Any) -> str:
     """Write a value in short: ``{kind: fsdp, units: whole}`` is ``fsdp(units=whole)``."""
     if isinstance(value, bool) or value is None:
@@ -135,7 +139,10 @@ def written(value: Any) -> str:
         rest = [f"{key}={written(inner)}" for key, inner in value.items() if key != "kind"]
         return str(value.get("kind", "")) + (f"({', '.join(rest)})" if rest else "")
     if isinstance(value, list):
-        return "[" + ", ".join(map(written, value)) + "]"
+        some = [written(inner) for inner in value[:MAX_WRITTEN]]
+        if len(value) > MAX_WRITTEN:
+            some.append(f"... ({len(value):,})")
+        return "[" + ", ".join(some) + "]"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from simdp.collectives import Collectives
 from simdp.errors import ScenarioError
 from simdp.phrases import problems
+from simdp.results.comparison import written
 from simdp.scenario.doubts import follows, sure, take_out
 from simdp.scenario.feasibility import (
     algorithm_problems,
@@ -89,7 +90,7 @@ def checked(raw: Raw, base: Path, largest: int = 1) -> Scenario:
     found = sweep_problems(raw)
     if found:
         raise ScenarioError(found)
-    written = raw
+    in_file = raw
     if not may_name(raw.get("sweep") or ()):
         raw = with_machine(raw, base)
     points = list(grid(raw, base)) if raw.get("sweep") else [({}, raw)]
@@ -98,12 +99,12 @@ def checked(raw: Raw, base: Path, largest: int = 1) -> Scenario:
     each = [found for found, _ in looked_at]
     lines = [line for line in each[0] if all(line in other for other in each)]
     for (chosen, _), found in zip(points, each, strict=True):
-        said = ", ".join(f"{key}={value}" for key, value in chosen.items())
+        said = ", ".join(f"{key}={written(value)}" for key, value in chosen.items())
         lines += [f"with {said}: {line}" for line in found if line not in lines]
     if not raw.get("sweep") and not lines:  # the only point is the scenario itself
         (_, scenario), *_ = looked_at
         if scenario is not None:
-            return _with_measured(scenario, written, base)
+            return _with_measured(scenario, in_file, base)
     try:
         scenario = build(raw, base)
     except ScenarioError as error:
@@ -114,16 +115,16 @@ def checked(raw: Raw, base: Path, largest: int = 1) -> Scenario:
     if lines:
         raise ScenarioError(lines)
     if may_name(scenario.sweep):
-        scenario._written = written
-    return _with_measured(scenario, written, base)
+        scenario._written = in_file
+    return _with_measured(scenario, in_file, base)
 
 
-def _with_measured(scenario: Scenario, written: Raw, base: Path) -> Scenario:
-    """Make the scenarios of what was measured; ``written`` is what stands in the file."""
+def _with_measured(scenario: Scenario, in_file: Raw, base: Path) -> Scenario:
+    """Make the scenarios of what was measured; ``in_file`` is what stands in the file."""
     measured = scenario.measured
     if measured is None:
         return scenario
-    lines, made = built(measured, written, base, lambda raw, n: _look_at(raw, base, n))
+    lines, made = built(measured, in_file, base, lambda raw, n: _look_at(raw, base, n))
     if not lines:
         points = made[: len(measured.points)]
         samples = [p.workload.samples_per_step(p.cluster.world_size) for p in points]

@@ -181,7 +181,8 @@ def _wrong_with_all(compared: Sequence[ComparedPoint]) -> list[str]:
     """Say once what all points share, and then what is wrong with each."""
     lines = [line for line in compared[0].problems if all(line in p.problems for p in compared)]
     for point in compared:
-        lines += [f"with {point.label}: {line}" for line in point.problems if line not in lines]
+        lead = f"with {point.label}: "
+        lines += [lead + line for line in point.problems if line not in lines]
     return lines
 
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simdp.errors import ScenarioError
+from simdp.results.comparison import written
 from simdp.results.result import Result, Study
 
 SCENARIO = {"name": "tiny", "seed": 0, "cluster": {"world_size": 2}}
@@ -146,3 +147,8 @@ def test_weights_of_any_shape_are_compared(array):
 
 def test_a_run_without_numerics_has_no_weights():
     assert result().weights() == {}
+
+
+def test_a_label_shows_the_head_of_a_long_list():
+    assert written([1, [2.5, True]]) == "[1, [2.5, true]]"
+    assert written(list(range(3000))).endswith("14, 15, ... (3,000)]")
