@@ -22,8 +22,19 @@ def pytest_addoption(parser):
         help="write golden/scenarios anew, then compare; and what README and docs/ print",
     )
     parser.addoption(
-        "--long", action="store_true", help="run the long commands of README and docs/ as well"
+        "--long",
+        action="store_true",
+        help="run what is marked `long` as well, and the long commands of README and docs/",
     )
+
+
+def pytest_collection_modifyitems(config, items):
+    """Pass over what is marked `long`, unless ``--long`` or ``--update-golden`` asks for it."""
+    if not (config.getoption("--long") or config.getoption("--update-golden")):
+        minutes = pytest.mark.skip(reason="long; .ci/run tries it with --long")
+        for item in items:
+            if item.get_closest_marker("long"):
+                item.add_marker(minutes)
 
 
 @pytest.fixture

@@ -43,6 +43,7 @@ def answered(monkeypatch, *answers):
     return asked
 
 
+@pytest.mark.long
 def test_three_commands_lead_to_a_scaling_plot(say):
     small = [*FLAGS[:-1], "16", "--microbatch", "8"]
     assert say("init", *small) == (

@@ -23,12 +23,11 @@ def name(page):
     return str(page.relative_to(DOCS))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("page", WITH_COMMANDS, ids=name)
 def test_what_a_page_runs_works_and_prints_what_it_says(
     page, tmp_path, monkeypatch, capsys, request
 ):
-    if not (request.config.getoption("--long") or request.config.getoption("--update-golden")):
-        pytest.skip("minutes; .ci/run tries the pages with --long")
     for shared in ("scenarios", "tests", "records"):
         (tmp_path / shared).symlink_to(ROOT / shared)
     monkeypatch.chdir(tmp_path)
@@ -102,6 +101,7 @@ def test_the_rank_program_of_the_example_runs():
     ] * 4
 
 
+@pytest.mark.long
 def test_the_python_example_runs(monkeypatch):
     monkeypatch.chdir(ROOT)
     (example,) = (b for b in blocks(GUIDES / "python-api.md", "python") if "import simdp" in b.text)

@@ -5,6 +5,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -67,14 +68,25 @@ def module_name(path):
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-TREES = {module_name(path): ast.parse(path.read_text()) for path in FILES}
+MODULES = {module_name(path): path for path in FILES}
+
+
+@cache
+def tree(module):
+    """What is written in a module."""
+    return ast.parse(MODULES[module].read_text())
+
+
+@cache
+def nodes(module):
+    return list(ast.walk(tree(module)))
 
 
 def ours(name):
     """The module of simdp that a dotted name stands for, or None."""
     for end in range(name.count(".") + 1, 0, -1):
         module = ".".join(name.split(".")[1:end])
-        if name.split(".")[0] == "simdp" and module in TREES:
+        if name.split(".")[0] == "simdp" and module in MODULES:
             return module
     return None
 
@@ -89,54 +101,53 @@ def imported(node, module):
     return []
 
 
-def for_types_only(tree):
+@cache
+def for_types_only(module):
     """Nodes under ``if TYPE_CHECKING:``, which never run."""
-    blocks = [
-        n for n in ast.walk(tree) if isinstance(n, ast.If) and "TYPE_CHECKING" in ast.dump(n.test)
-    ]
+    choices = [node for node in nodes(module) if isinstance(node, ast.If)]
+    blocks = [node for node in choices if "TYPE_CHECKING" in ast.dump(node.test)]
     return {inner for block in blocks for line in block.body for inner in ast.walk(line)}
 
 
+@cache
 def imports(module, types_too=True):
     """Every name that a module imports, wherever the statement stands."""
-    left_out = set() if types_too else for_types_only(TREES[module])
+    left_out = set() if types_too else for_types_only(module)
     return [
-        name
-        for node in ast.walk(TREES[module])
-        if node not in left_out
-        for name in imported(node, module)
+        name for node in nodes(module) if node not in left_out for name in imported(node, module)
     ]
 
 
 def calls(name):
     """Modules that call a function by this very name, ``exit`` or ``sys.exit``."""
-    found = set()
-    for module, tree in TREES.items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == name:
-                found.add(module)
-    return found
+    return {module for module in MODULES if name in names_called(module)}
+
+
+@cache
+def names_called(module):
+    """What a module calls, by the names by which it does."""
+    return {ast.unparse(node.func) for node in nodes(module) if isinstance(node, ast.Call)}
 
 
 def top(module):
     return module.split(".")[0]
 
 
-def definitions(tree, *kinds):
-    return [node for node in ast.walk(tree) if isinstance(node, kinds)]
+def definitions(module, *kinds):
+    return [node for node in nodes(module) if isinstance(node, kinds)]
 
 
 # Imports -----------------------------------------------------------------------------------------
 
 
 def test_every_module_lives_on_a_floor():
-    assert {top(module) for module in TREES} - OFF_THE_FLOORS <= set(FLOOR)
+    assert {top(module) for module in MODULES} - OFF_THE_FLOORS <= set(FLOOR)
 
 
 def test_imports_lead_downwards_and_never_to_a_sibling():
     """The modules of the ground floor are small and may lean on each other, but not in a circle."""
     wrong = []
-    for module in TREES:
+    for module in MODULES:
         here = top(module)
         if here in OFF_THE_FLOORS:
             continue
@@ -152,7 +163,7 @@ def test_imports_lead_downwards_and_never_to_a_sibling():
 def test_reports_and_results_know_no_engine():
     wrong = [
         f"{module} imports {name}"
-        for module in TREES
+        for module in MODULES
         for name in imports(module)
         if top(module) in ("reports", "results") and name.startswith("simdp.engine")
     ]
@@ -160,14 +171,16 @@ def test_reports_and_results_know_no_engine():
 
 
 def test_only_the_root_and_its_door_import_the_command_line():
-    users = {module for module in TREES for name in imports(module) if name.startswith("simdp.cli")}
+    users = {
+        module for module in MODULES for name in imports(module) if name.startswith("simdp.cli")
+    }
     assert {user for user in users if top(user) != "cli"} <= {"", "__main__"}
 
 
 def test_no_imports_go_in_circles():
     waiting = {
         module: {ours(name) for name in imports(module, types_too=False)} - {None, "", module}
-        for module in TREES
+        for module in MODULES
         if module
     }
     while free := [module for module, needs in waiting.items() if not needs & set(waiting)]:
@@ -180,7 +193,7 @@ def test_no_imports_go_in_circles():
 def test_a_library_is_imported_only_at_home(library):
     users = {
         module
-        for module in TREES
+        for module in MODULES
         for name in imports(module, types_too=False)
         if name.split(".")[0] == library
     }
@@ -195,8 +208,8 @@ def test_a_library_is_imported_only_at_home(library):
 def test_scipy_is_imported_only_where_it_is_used():
     at_the_top = [
         module
-        for module, tree in TREES.items()
-        for node in tree.body
+        for module in MODULES
+        for node in tree(module).body
         for name in imported(node, module)
         if name.split(".")[0] == "scipy"
     ]
@@ -211,8 +224,8 @@ def test_imports_for_types_only_are_rare():
     """
     found = {
         (module, name)
-        for module, tree in TREES.items()
-        for node in for_types_only(tree)
+        for module in MODULES
+        for node in for_types_only(module)
         for name in imported(node, module)
     }
     names = {
@@ -240,8 +253,8 @@ def test_only_the_command_line_exits():
     leaving = set.union(*(calls(name) for name in ("exit", "quit", "sys.exit", "os._exit")))
     leaving |= {
         module
-        for module, tree in TREES.items()
-        for node in definitions(tree, ast.Raise)
+        for module in MODULES
+        for node in definitions(module, ast.Raise)
         if "SystemExit" in ast.unparse(node)
     }
     assert {m for m in leaving if top(m) != "probes"} <= {"__main__", "cli"}
@@ -250,8 +263,8 @@ def test_only_the_command_line_exits():
 def test_no_bare_exception_is_raised():
     wrong = [
         f"{module}:{node.lineno}"
-        for module, tree in TREES.items()
-        for node in definitions(tree, ast.Raise)
+        for module in MODULES
+        for node in definitions(module, ast.Raise)
         if node.exc and re.match(r"(Base)?Exception\b", ast.unparse(node.exc))
     ]
     assert wrong == []
@@ -261,13 +274,13 @@ def test_no_global_random_numbers_and_no_wall_clock():
     modern = "np.random.Generator", "np.random.PCG64", "np.random.SeedSequence"
     old = [
         f"{module}:{node.lineno}: {ast.unparse(node)}"
-        for module, tree in TREES.items()
-        for node in definitions(tree, ast.Attribute)
+        for module in MODULES
+        for node in definitions(module, ast.Attribute)
         if ast.unparse(node).startswith("np.random.") and ast.unparse(node) not in modern
     ]
     assert old == []
     unruly = {"datetime", "random", "secrets", "time"}
-    users = {m for m in TREES for name in imports(m) if name.split(".")[0] in unruly}
+    users = {m for m in MODULES for name in imports(m) if name.split(".")[0] in unruly}
     assert {m for m in users if top(m) != "probes"} <= {"cli.run"}  # its progress bar
 
 
@@ -276,20 +289,20 @@ def test_no_global_random_numbers_and_no_wall_clock():
 
 @for_each("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_file_is_short_and_documented(path):
-    tree = TREES[module_name(path)]
+    module = module_name(path)
     assert len(path.read_text().splitlines()) <= 400
-    assert ast.get_docstring(tree), "a module says what lives in it"
-    functions = definitions(tree, ast.FunctionDef, ast.AsyncFunctionDef)
+    assert ast.get_docstring(tree(module)), "a module says what lives in it"
+    functions = definitions(module, ast.FunctionDef, ast.AsyncFunctionDef)
     assert [f.name for f in functions if f.end_lineno - f.lineno >= 60] == []
     public = [
         node
-        for node in tree.body
+        for node in tree(module).body
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_")
     ]
     assert [node.name for node in public if not ast.get_docstring(node)] == []
 
 
-@for_each("module", [m for m in TREES if top(m) not in OFF_THE_FLOORS])
+@for_each("module", [m for m in MODULES if top(m) not in OFF_THE_FLOORS])
 def test_public_methods_are_documented_where_they_are_first_declared(module):
     loaded = importlib.import_module(f"simdp.{module}")
     missing = [
@@ -325,17 +338,18 @@ MAX_MEMBERS = 25
 
 def attributes_set(kind):
     """Public names that a class's own methods give to ``self``."""
-    tree = TREES[kind.__module__.removeprefix("simdp.")]
-    (body,) = (node for node in definitions(tree, ast.ClassDef) if node.name == kind.__name__)
+    module = kind.__module__.removeprefix("simdp.")
+    (body,) = (node for node in definitions(module, ast.ClassDef) if node.name == kind.__name__)
     return {
         node.attr
-        for node in definitions(body, ast.Attribute)
-        if isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self"
+        for node in ast.walk(body)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+        if ast.unparse(node.value) == "self"
     }
 
 
 def runtime_classes():
-    for module in TREES:
+    for module in MODULES:
         if top(module) in ("engine", "steps", "distributed"):
             loaded = importlib.import_module(f"simdp.{module}")
             for _, kind in inspect.getmembers(loaded, inspect.isclass):
@@ -389,7 +403,7 @@ def members():
     return [
         pytest.param(package, kind, member, id=f"{package}.{name}.{kind}")
         for package in (*ONE_FILE_PER_MEMBER, "collectives", "workload.layers")
-        if package in TREES
+        if package in MODULES
         for name, table in tables(package).items()
         for kind, member in table.items()
     ]
@@ -420,7 +434,7 @@ def test_layers_are_the_activations_and_then_the_others_each_sorted():
     assert len(set(layers.values())) == len(layers)
 
 
-@for_each("package", [p for p in ONE_FILE_PER_MEMBER if p in TREES])
+@for_each("package", [p for p in ONE_FILE_PER_MEMBER if p in MODULES])
 def test_a_family_has_one_sorted_table(package):
     (table,) = tables(package).values()
     assert list(table) == sorted(table)

@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 from pages import DOCS, README, ROOT, blocks, play, rewrite, same
 
 import simdp
@@ -26,6 +27,7 @@ def test_it_opens_with_two_single_line_commands():
     assert first[1].endswith(".venv/bin/python -m pytest -n auto")
 
 
+@pytest.mark.long
 def test_its_other_commands_work_and_print_what_it_says(tmp_path, monkeypatch, capsys, request):
     (tmp_path / "scenarios").symlink_to(ROOT / "scenarios")
     monkeypatch.chdir(tmp_path)

@@ -4,11 +4,11 @@ After a change that is meant to change them: ``pytest tests/test_scenarios.py --
 """
 
 import json
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import pytest
-from for_each import for_each
 
 import simdp
 
@@ -16,19 +16,49 @@ ROOT = Path(__file__).parents[1]
 SCENARIOS = sorted((ROOT / "scenarios").glob("*.yaml"))
 GOLDEN = Path(__file__).parent / "golden" / "scenarios"
 
+LONG = {
+    "async_staleness",
+    "bert_mnli_small",
+    "compression",
+    "four_nodes",
+    "horovod_fusion",
+    "resnet_small",
+    "two_nodes",
+}
+"""Those that take most of the time of all of them; they are played under ``--long``."""
+
+LENGTHY = [path for path in SCENARIOS if path.stem in LONG]
+BRIEF = [path for path in SCENARIOS if path.stem not in LONG]
+SOME, OTHERS = (
+    pytest.param(BRIEF, id="some"),
+    pytest.param(LENGTHY, id="long", marks=pytest.mark.long),
+)
+
+long = pytest.mark.long
+
 EXACT = ("bucket_bytes", "fits_memory", "memory_bytes", "replicas_identical", "skipped_steps")
+
+
+@dataclass
+class Played:
+    """What is looked at of a point; its arrays and its trace would fill the memory."""
+
+    set: dict
+    metrics: dict
+    network: dict
 
 
 @cache
 def played(path):
     """Simulate a scenario once for all tests, which leave it as it is."""
-    return simdp.sweep(simdp.load_scenario(path))
+    study = simdp.sweep(simdp.load_scenario(path))
+    return [Played(point.set, point.metrics, point.network) for point in study.points]
 
 
-def summary(study):
+def summary(played_points):
     """What of a study is kept: every metric, long lists by their first and last entry."""
     points = []
-    for point in study.points:
+    for point in played_points:
         kept = {}
         for name, value in point.metrics.items():
             kept[name] = value
@@ -58,13 +88,16 @@ def assert_close(found, golden, place):
         assert found == golden, place
 
 
-def busiest(study):
+def busiest(played_points):
     """How busy the busiest link of each point was."""
-    used = [point.network["links"] for point in study.points if point.network]
+    used = [point.network["links"] for point in played_points if point.network]
     return [link["utilization"] for links in used for link in links[:1]]
 
 
-@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, id=path.stem, marks=[long] * (path.stem in LONG)) for path in SCENARIOS],
+)
 def test_scenario_answers_as_it_did(path, request):
     found = json.loads(json.dumps(summary(played(path))))
     kept = GOLDEN / f"{path.stem}.json"
@@ -73,13 +106,14 @@ def test_scenario_answers_as_it_did(path, request):
     assert_close(found, json.loads(kept.read_text()), path.stem)
 
 
-@for_each("path", SCENARIOS, ids=lambda path: path.stem)
-def test_no_link_is_busy_for_more_than_all_the_time(path):
-    assert max(busiest(played(path)), default=0.0) <= 1 + 1e-9
+@pytest.mark.parametrize("paths", [SOME, OTHERS])
+def test_no_link_is_busy_for_more_than_all_the_time(paths):
+    for path in paths:
+        assert max(busiest(played(path)), default=0.0) <= 1 + 1e-9, path.stem
 
 
 def point_metrics(name):
-    return [point.metrics for point in played(ROOT / f"scenarios/{name}.yaml").points]
+    return [point.metrics for point in played(ROOT / f"scenarios/{name}.yaml")]
 
 
 def test_the_main_job_has_what_its_comment_promises():
@@ -121,6 +155,7 @@ def test_everyone_waits_for_the_straggler():
     assert worst["wait_s"] > 0.5 * lost
 
 
+@long
 def test_cards_help_the_tree_and_not_the_ring():
     metrics = [m["step_time_s"] for m in point_metrics("two_nodes")]
     ring, tree = metrics[:4], metrics[4:]
@@ -155,6 +190,7 @@ def test_backward_hides_nearly_all_of_berts_buckets_but_the_last():
     assert m["exposed_comm_s"] / m["comm_s"] == pytest.approx(last, rel=0.3)
 
 
+@long
 def test_four_ranks_learn_what_one_does_and_similar_lengths_save_waiting():
     one, four, alone, grouped = point_metrics("bert_mnli_small")
     assert four["loss"] == pytest.approx(one["loss"], rel=1e-2)
@@ -170,6 +206,7 @@ def test_no_sync_saves_three_of_four_all_reduces():
     assert once["step_time_s"] < 0.3 * every["step_time_s"]
 
 
+@long
 def test_a_small_resnet_hides_most_of_its_communication():
     (m,) = point_metrics("resnet_small")
     assert m["exposed_comm_s"] < 0.2 * m["comm_s"]
@@ -215,8 +252,7 @@ def test_two_jobs_meet_where_a_leaf_holds_nodes_of_both_and_can_send_on_half():
 
 
 def test_algorithms_that_use_more_links_of_a_dgx_1_are_faster():
-    study = played(ROOT / "scenarios/dgx1_rings.yaml")
-    ring, both_ways, several, direct = study.points
+    ring, both_ways, several, direct = played(ROOT / "scenarios/dgx1_rings.yaml")
     assert ring.network["num_links_used"] == 10
     assert direct.network["num_links_used"] == 32
     exposed = [point.metrics["exposed_comm_s"] for point in (direct, both_ways, several, ring)]
@@ -264,6 +300,7 @@ def test_one_all_reduce_per_layer_hides_better_than_buckets():
     assert per_layer["exposed_comm_s"] < 0.2 * buckets["exposed_comm_s"]
 
 
+@long
 def test_merging_gradients_saves_messages_and_still_hides_them():
     none, threshold, mg_wfbp, everything = point_metrics("horovod_fusion")
     assert none["step_time_s"] > 1.9 * everything["step_time_s"]
@@ -285,13 +322,18 @@ LARGE = {"16384_gpus", "horovod_fusion", "zero_memory"}
 """Those whose largest points would keep the event fabric busy for many seconds."""
 
 
-@for_each("path", SCENARIOS, ids=lambda path: path.stem)
-def test_small_runs_play_in_simpy_and_the_vectorised_clock_says_the_same(path):
+@pytest.mark.parametrize("paths", [SOME, OTHERS])
+def test_small_runs_play_in_simpy_and_the_vectorised_clock_says_the_same(paths):
+    for path in paths:
+        assert_both_clocks_say_the_same(path)
+
+
+def assert_both_clocks_say_the_same(path):
     """At the first point and at the last one; where a link is shared there is one clock only.
 
     Points of a sweep before the last one are asked for times alone, where they have no numbers.
     """
-    points = played(path).points
+    points = played(path)
     clocks = [(point.network["fabric"], point.network["why"]) for point in points]
     assert path.stem in LARGE or clocks[-1][0] == "event"
     asked = [clock for clock in clocks if "times alone" not in clock[1]]

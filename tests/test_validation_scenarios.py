@@ -54,8 +54,22 @@ def test_a_point_on_one_device_is_what_compute_was_measured_at(path):
             assert point.role == "calibration" or one.workload.grad_accum != 1 or wrapped
 
 
-@every_file
+ONE_OF_EACH = list({path.parent: path for path in FILES}.values())
+"""One file of each folder; the others are looked at under ``--long``."""
+
+
+@for_each("path", ONE_OF_EACH, ids=lambda path: path.stem)
 def test_predictions_stay_as_they_are(path, request):
+    assert_predictions_stay(path, request)
+
+
+@pytest.mark.long
+@for_each("path", [path for path in FILES if path not in ONE_OF_EACH], ids=lambda path: path.stem)
+def test_predictions_of_all_other_files_stay_as_they_are(path, request):
+    assert_predictions_stay(path, request)
+
+
+def assert_predictions_stay(path, request):
     scenario = loaded(path)
     points, tables = scenario.measured_scenarios()
     several = [one for one in points if one.cluster.world_size > 1][-1:]

@@ -251,6 +251,20 @@ def text_width(text: str, size: float) -> float:
     return float(width)
 
 
+def fitted(text: str, size: float, room: float) -> str:
+    """Cut a line of text, where need be, to the letters that fit into a width [points]."""
+    if text_width(text, size) <= room:
+        return text
+    kept, too_many = 0, len(text)
+    while too_many - kept > 1:
+        middle = (kept + too_many) // 2
+        if text_width(f"{text[:middle]}…", size) <= room:
+            kept = middle
+        else:
+            too_many = middle
+    return text[:kept].rstrip(" ·,") + "…"
+
+
 # Numbers on axes ----------------------------------------------------------------------------------
 
 

@@ -26,8 +26,22 @@ def one_core(monkeypatch):
     monkeypatch.setattr(threads, "_limit", 1)
 
 
-@for_each("name", [name for name in memory.CASES if name != "resnet18"])
+BRIEF = ["mlp, single", "mlp, two micro-steps", "mlp, autocast", "mlp, parameter_server"]
+BRIEF += ["mlp, zero2", "mlp, hsdp, Adam", "transformer, fsdp"]
+
+
+@for_each("name", BRIEF)
 def test_the_model_is_right_within_15_percent(name, one_core):
+    assert_the_model_is_right(name)
+
+
+@pytest.mark.long
+@for_each("name", [name for name in memory.CASES if name not in (*BRIEF, "resnet18")])
+def test_the_model_is_right_in_all_other_cases_of_the_benchmark(name, one_core):
+    assert_the_model_is_right(name)
+
+
+def assert_the_model_is_right(name):
     kind, _, _ = name.partition(",")
     chosen = memory.scenario(name, **SMALLER.get(kind, {}))
     simulate(memory.scenario(name, steps=1, **SMALLER.get(kind, {})))  # modules come and stay
@@ -36,6 +50,7 @@ def test_the_model_is_right_within_15_percent(name, one_core):
     assert memory.needed(chosen) == pytest.approx(taken, rel=memory.LIMITS["traced"])
 
 
+@pytest.mark.long
 def test_convolutions_are_counted_too(one_core):
     chosen = memory.scenario("resnet18", steps=1)
     simulate(chosen)

@@ -65,21 +65,21 @@ def fresh(chosen):
     return simulate(chosen()).metrics
 
 
-def teaching():
-    """The first point of each teaching scenario that a clock without spans can play."""
-    for path in SCENARIOS:
-        for _, point in load_scenario(path).points():
-            small = 1 < point.cluster.world_size <= MAX_RANKS and not point.neighbours
-            if small and point.strategy.player == "together":
-                yield pytest.param(point, id=path.stem)
-                break
+def first_point(path):
+    """The first point of a scenario that a clock without spans can play."""
+    for _, point in load_scenario(path).points():
+        small = 1 < point.cluster.world_size <= MAX_RANKS and not point.neighbours
+        if small and point.strategy.player == "together":
+            return point
+    pytest.skip("it has none")
 
 
 # The same run ------------------------------------------------------------------------------------
 
 
-@for_each("point", list(teaching()))
-def test_a_teaching_scenario_takes_as_long_without_its_trace(point):
+@for_each("path", SCENARIOS, ids=lambda path: path.stem)
+def test_a_teaching_scenario_takes_as_long_without_its_trace(path):
+    point = first_point(path)
     workload = point.workload.model_copy(update={"steps": 2, "epochs": None})
     short = point.model_copy(update={"numerics": False, "workload": workload})
     found = simulate(short)

@@ -195,7 +195,7 @@ def test_the_host_takes_no_more_memory_than_it_is_asked_for(options, monkeypatch
     monkeypatch.setattr("os.cpu_count", lambda: 1)  # cores that draw weights at the same time
     model = {"kind": "mlp", "widths": [256, 512, 256, 8]}
     scenario = checked(raw(model=model, steps=3, **options), Path())
-    simdp.simulate(checked(raw(steps=1, **options), Path()))  # what comes with modules stays
+    simdp.simulate(scenario)  # what comes with modules stays, and what is kept for the next run
     tracemalloc.start()
     simdp.simulate(scenario)
     _, taken = tracemalloc.get_traced_memory()

@@ -29,11 +29,8 @@ def entitle(ax: Axes, title: str, about: str = "", rows: int = 0) -> None:
     ax.set_title(title, pad=above + (1.6 * theme.SMALL_SIZE if about else 3.0))
     if not about:
         return
-    room = 72 * theme.WIDTH - 80
-    while len(about) > 1 and theme.text_width(about, theme.SMALL_SIZE) > room:
-        about = about.rstrip("…")[:-1].rstrip(" ·,") + "…"
     ax.annotate(
-        about,
+        theme.fitted(about, theme.SMALL_SIZE, 72 * theme.WIDTH - 80),
         (0.0, 1.0),
         (0.0, above),
         xycoords="axes fraction",

@@ -85,10 +85,8 @@ def _write_reason(ax: Axes, row: int, point: ComparedPoint) -> None:
     """Say why a point cannot run, cut to the room that its row has."""
     reason = point.problems[0] if point.problems else "it gave no result"
     text = f"cannot run: {' '.join(reason.split())}"
-    while theme.text_width(text, theme.SMALL_SIZE) > REASON_WIDTH:
-        text = text.rstrip("…")[:-1].rstrip() + "…"
     ax.annotate(
-        text,
+        theme.fitted(text, theme.SMALL_SIZE, REASON_WIDTH),
         (0.0, row),
         (4, 0),
         xycoords=ax.get_yaxis_transform(),

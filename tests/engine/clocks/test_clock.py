@@ -324,16 +324,20 @@ print(result.network["fabric"], int(status["VmHWM"].split()[0]) // 1024, sep=":"
 """
 
 
+def long(*values):
+    return pytest.param(*values, marks=pytest.mark.long)
+
+
 @pytest.mark.parametrize(
     ("kind", "topology", "fabric"),
     [
         ("ring", "switch", "vector"),
-        ("halving_doubling", "switch", "vector"),
-        ("hierarchical", "switch", "vector"),
-        ("auto", "switch", "vector"),
-        ("tree", "full_mesh", "vector"),
         ("tree", "switch", "fixed-share vector"),
-        ("double_binary_tree", "full_mesh", "fixed-share vector"),
+        long("halving_doubling", "switch", "vector"),
+        long("hierarchical", "switch", "vector"),
+        long("auto", "switch", "vector"),
+        long("tree", "full_mesh", "vector"),
+        long("double_binary_tree", "full_mesh", "fixed-share vector"),
     ],
 )
 def test_a_step_of_four_thousand_ranks_needs_little_memory(kind, topology, fabric):

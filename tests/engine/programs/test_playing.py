@@ -245,7 +245,10 @@ def by_itself(on, algorithm, nbytes, begin=0.0):
     return max(played(on, [call])[0].values()) - begin
 
 
-@pytest.mark.parametrize("topology", [*TOPOLOGIES, "two_nodes"])
+@pytest.mark.parametrize(
+    "topology",
+    ["switch", "two_nodes", *(pytest.param(t, marks=pytest.mark.long) for t in [*TOPOLOGIES][1:])],
+)
 def test_a_collective_by_itself_takes_what_simdp_collective_prints(topology):
     on = cluster(N, "ring", **TWO_NODES) if topology == "two_nodes" else where(topology)
     algorithms = serving(layout(on))

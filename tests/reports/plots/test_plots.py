@@ -5,6 +5,7 @@ import io
 import re
 import subprocess
 import sys
+from functools import cache
 
 import matplotlib
 import pytest
@@ -22,6 +23,12 @@ def png(study, kind):
     stream = io.BytesIO()
     render(study, kind, stream)
     return stream.getvalue()
+
+
+@pytest.fixture(scope="module")
+def drawn_png(fit):
+    """What `png` gives of the study that fits a kind; each is drawn once for tests that read it."""
+    return cache(lambda kind: png(fit(kind), kind))
 
 
 def spans_of(study):
@@ -84,33 +91,27 @@ def test_nothing_written_leaves_the_figure(kind, fit, drawn):
 
 
 @for_each("kind", PLOTS)
-def test_equal_studies_give_equal_bytes(kind, fit):
-    first = png(fit(kind), kind)
+def test_equal_studies_give_equal_bytes(kind, fit, drawn_png):
+    first = drawn_png(kind)
     assert first.startswith(PNG)
     assert png(copy.deepcopy(fit(kind)), kind) == first
 
 
 @for_each("kind", PLOTS)
-def test_a_file_holds_no_time_and_no_version_of_matplotlib(kind, fit):
-    content = png(fit(kind), kind)
+def test_a_file_holds_no_time_and_no_version_of_matplotlib(kind, drawn_png):
+    content = drawn_png(kind)
     assert b"tIME" not in content
     assert matplotlib.__version__.encode() not in content
 
 
 @for_each("kind", PLOTS)
-def test_drawing_leaves_the_study_as_it_was(kind, fit):
-    study = fit(kind)
+def test_drawing_leaves_the_study_and_matplotlib_as_they_were(kind, fit):
+    study, settings = fit(kind), dict(matplotlib.rcParams)
     json, spans = study.to_json(), spans_of(study)
     png(study, kind)
     assert study.to_json() == json
     assert spans_of(study) == spans
-
-
-@for_each("kind", PLOTS)
-def test_drawing_leaves_matplotlib_as_it_was(kind, fit):
-    before = dict(matplotlib.rcParams)
-    png(fit(kind), kind)
-    assert dict(matplotlib.rcParams) == before
+    assert dict(matplotlib.rcParams) == settings
 
 
 def test_a_users_own_settings_change_no_byte(single):
