@@ -89,7 +89,7 @@ def test_a_sweep_neither_stops_nor_goes_on(say, part):
         [f"{part[0]}: a sweep has many runs; leave it out, or --set sweep={{}}."],
     )
     assert made() == []
-    assert say("run", "sweep.yaml", "--quiet", "--set", "sweep={}", "--stop-after", 1)[0] == 0
+    assert say("run", "sweep.yaml", "--no-plots", "--set", "sweep={}", "--stop-after", 1)[0] == 0
 
 
 @pytest.mark.parametrize(

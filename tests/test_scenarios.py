@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from for_each import for_each
 
 import simdp
 
@@ -22,7 +23,9 @@ LONG = {
     "compression",
     "four_nodes",
     "horovod_fusion",
+    "local_sgd",
     "resnet_small",
+    "seq2seq_noam",
     "two_nodes",
 }
 """Those that take most of the time of all of them; they are played under ``--long``."""
@@ -213,6 +216,7 @@ def test_a_small_resnet_hides_most_of_its_communication():
     assert m["loss"][-1] < m["loss"][0]
 
 
+@long
 def test_numbers_become_words_in_16_bit():
     (m,) = point_metrics("seq2seq_noam")
     assert m["loss"][-1] < 0.05 * m["loss"][0]
@@ -322,13 +326,9 @@ LARGE = {"16384_gpus", "horovod_fusion", "zero_memory"}
 """Those whose largest points would keep the event fabric busy for many seconds."""
 
 
-@pytest.mark.parametrize("paths", [SOME, OTHERS])
-def test_small_runs_play_in_simpy_and_the_vectorised_clock_says_the_same(paths):
-    for path in paths:
-        assert_both_clocks_say_the_same(path)
-
-
-def assert_both_clocks_say_the_same(path):
+@long
+@for_each("path", SCENARIOS, ids=lambda path: path.stem)
+def test_small_runs_play_in_simpy_and_the_vectorised_clock_says_the_same(path):
     """At the first point and at the last one; where a link is shared there is one clock only.
 
     Points of a sweep before the last one are asked for times alone, where they have no numbers.

@@ -77,6 +77,7 @@ def first_point(path):
 # The same run ------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @for_each("path", SCENARIOS, ids=lambda path: path.stem)
 def test_a_teaching_scenario_takes_as_long_without_its_trace(path):
     point = first_point(path)
