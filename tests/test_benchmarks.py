@@ -75,6 +75,7 @@ def test_a_table_that_cannot_be_read_is_an_error_of_one_line(tmp_path, monkeypat
     assert said.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_whole_process_is_measured_and_its_answer_checked(tmp_path):
     (tmp_path / "job.csv").write_text(TABLE)
     listed = processes.jobs(layers.read_layers(tmp_path / "job.csv"), tmp_path)
@@ -89,6 +90,7 @@ def test_a_whole_process_is_measured_and_its_answer_checked(tmp_path):
     assert not processes.row(job._replace(seconds=0.0), [cost])[-1]
 
 
+@pytest.mark.slow
 def test_a_scenario_that_fails_says_why(tmp_path):
     (tmp_path / "job.yaml").write_text("{cluster: 1}")
     with pytest.raises(RuntimeError, match=r"job\.yaml failed: .*cluster"):
@@ -166,5 +168,6 @@ def test_tables_count_between_fitted_sizes_or_beyond_fitted_nodes():
 MOST_FILES = 175
 
 
+@pytest.mark.slow
 def test_the_main_job_enters_few_files_with_those_that_it_imports():
     assert 0 < printed(STARTUP_ROOT, FILES) <= MOST_FILES

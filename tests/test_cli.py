@@ -19,6 +19,8 @@ from simdp.cli import run_command_line
 from simdp.errors import DeadlockError
 from simdp.studies.families import families
 
+pytestmark = pytest.mark.slow
+
 TINY = """\
 # How small can a scenario be?
 cluster: {world_size: 2, device: a100-sxm4-80gb, topology: ring, link: nvlink3}

@@ -8,6 +8,8 @@ from for_each import for_each
 
 from simdp.cli import run_command_line
 
+pytestmark = pytest.mark.slow
+
 GOLDEN = Path(__file__).parent / "golden"
 BOX = """\
 # Which algorithm for which size?

@@ -10,6 +10,8 @@ from small_scenario import MINIMAL
 from simdp.cli import run_command_line
 from simdp.scenario import load_scenario
 
+pytestmark = pytest.mark.slow
+
 STRATEGIES = "strategy=single,ddp"
 
 

@@ -11,6 +11,8 @@ from simdp.cli.exec import execute
 from simdp.distributed.clusters import DEFAULT
 from simdp.reports.trace_words import STREAM
 
+pytestmark = pytest.mark.slow
+
 PROGRAMS = Path(__file__).parents[1] / "scenarios"
 
 HELLO = """\

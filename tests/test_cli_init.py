@@ -13,6 +13,8 @@ from simdp.scenario import checked, load_scenario
 from simdp.studies.first_scenario import Answers, first_scenario, usual_size
 from simdp.workload.models import PRESETS
 
+pytestmark = pytest.mark.slow
+
 FLAGS = ["--machine", "dgx-h100", "--model", "bert-large", "--gpus", "32"]
 
 

@@ -45,6 +45,7 @@ def run(say, *arguments):
     assert say("run", "small.yaml", "--no-plots", "--quiet", *arguments) == (0, [])
 
 
+@pytest.mark.slow
 def test_a_run_that_is_resumed_writes_the_files_of_one_that_never_stopped(say):
     run(say, "--out", "whole", "--save-weights", "whole/weights.npz")
     run(say, "--out", "part", "--stop-after", 7, "--save-state", "state.npz")
@@ -67,6 +68,7 @@ def test_the_same_run_writes_the_same_state(say):
     assert Path("one.npz").read_bytes() == Path("other.npz").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_on_another_number_of_ranks(say):
     run(say, "--out", "whole")
     run(say, "--stop-after", 3, "--save-state", "first.npz")
@@ -78,6 +80,7 @@ def test_a_run_goes_on_on_another_number_of_ranks(say):
     np.testing.assert_allclose(*losses, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "part",
     [("--stop-after", 1), ("--save-state", "s.npz"), ("--resume", "s.npz")],

@@ -35,6 +35,7 @@ def files(folder="runs/validation"):
     return sorted(path.name for path in Path(folder).iterdir())
 
 
+@pytest.mark.slow
 def test_it_prints_points_and_clusters_and_writes_a_page_with_pictures(say):
     status, out, err = say()
     assert (status, err) == (0, [])

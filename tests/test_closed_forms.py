@@ -61,6 +61,7 @@ def test_no_rank_is_refused(name, world_size):
         time(name, 1.0, world_size)
 
 
+@pytest.mark.slow
 @every_form
 @given(world_size=st.integers(2, 1024), nbytes=st.floats(0, 1e12))
 def test_time_is_linear_in_alpha_and_beta(name, world_size, nbytes):
@@ -161,6 +162,7 @@ def other_arguments(name, plan, n):
     return ()
 
 
+@pytest.mark.slow
 @for_each("fabric", ["event", "vector"])
 @every_algorithm
 def test_both_clocks_take_the_closed_form_on_a_full_mesh(fabric, name, family, kind):
@@ -182,6 +184,7 @@ def test_two_trees_that_meet_on_a_link_take_up_to_twice_as_long():
     assert alone < clock("event", plan, nbytes) < 2 * alone
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ring", "bidirectional_ring", "multi_ring"])
 @pytest.mark.parametrize("family", ["all_reduce", "reduce_scatter", "all_gather"])
 def test_slices_of_a_ring_pay_the_latency_once_each(family, kind):

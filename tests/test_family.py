@@ -214,6 +214,7 @@ def test_nothing_outside_is_looked_at_for_kinds_of_our_own(monkeypatch):
         load_scenario("8gpu_ring", {"strategy": "nobody"})
 
 
+@pytest.mark.slow
 def test_the_command_line_finds_a_module_in_the_current_folder(plugin, capsys):
     chosen = ["--set", f"strategy={plugin}:Mine", "--set", "numerics=false"]
     assert run_command_line(["run", "8gpu_ring", *chosen, "--no-plots", "--quiet"]) == 0

@@ -30,6 +30,8 @@ from simdp.files import (
 from simdp.files.elements import parse_xml
 from simdp.files.whole import PART
 
+pytestmark = pytest.mark.slow
+
 in_a_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 
 

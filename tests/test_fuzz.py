@@ -33,12 +33,14 @@ def here(tmp_path, monkeypatch):
     prepare(tmp_path)
 
 
+@pytest.mark.slow
 @few
 @given(chance=chances)
 def test_a_changed_scenario_is_refused_in_one_line_or_runs(here, chance):
     assert fault_of(scenario_case(chance)) is None
 
 
+@pytest.mark.slow
 @few
 @given(chance=chances)
 def test_a_damaged_file_is_refused_in_one_line_or_read(here, chance):
@@ -80,6 +82,7 @@ def test_a_change_leaves_the_original_alone_and_a_damage_can_be_had_again(chance
     damaged(b"a 1 2\nb 3", chance)
 
 
+@pytest.mark.slow
 def test_a_changed_scenario_never_holds_itself():
     """Its own sweep may be what is swept."""
     raw = {"sweep": {"x": [1]}}

@@ -51,6 +51,7 @@ def test_the_strategy_of_the_guide_learns_what_training_alone_does(example):
     exec(compile(example, "plugins.md", "exec"), {})
 
 
+@pytest.mark.slow
 def test_it_passes_what_our_own_strategies_pass(example, monkeypatch):
     """Equal weights as DDP on models of every sort; equal instants on both clocks."""
     monkeypatch.syspath_prepend(str(ROOT / "tests" / "engine"))

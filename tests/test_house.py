@@ -15,6 +15,8 @@ import simdp
 from simdp.files import Catalogue
 from simdp.spec import Spec
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "simdp").rglob("*.py"))
 SCENARIOS = sorted((ROOT / "scenarios").rglob("*.yaml"))

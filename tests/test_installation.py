@@ -39,6 +39,7 @@ def build():
         os.chdir(before)
 
 
+@pytest.mark.slow
 def test_the_scenarios_are_in_the_package_with_their_data(build):
     found = {name for name in build if name.startswith("simdp/scenarios/")}
     there = [path for path in (ROOT / "scenarios").rglob("*.*") if path.suffix != ".pyc"]

@@ -12,6 +12,8 @@ import pytest
 import simdp
 from simdp.reports import chrome_trace
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 RING = ROOT / "scenarios" / "8gpu_ring.yaml"
 SMALL = {

@@ -13,6 +13,8 @@ from for_each import for_each
 
 import simdp
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 SCENARIOS = sorted((ROOT / "scenarios").glob("*.yaml"))
 GOLDEN = Path(__file__).parent / "golden" / "scenarios"

@@ -12,6 +12,8 @@ from simdp import units
 from simdp.errors import SimdpError, UnitError
 from simdp.units import DIMENSIONS, format_quantity, parse
 
+pytestmark = pytest.mark.slow
+
 every_dimension = for_each("dimension", DIMENSIONS)
 
 

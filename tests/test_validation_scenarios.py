@@ -18,6 +18,8 @@ from simdp.scenario import load_scenario
 from simdp.studies.validate.files import cluster_name
 from simdp.studies.validate.steps import shortened
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "scenarios" / "validation"
 FILES = sorted(FOLDER.rglob("*.yaml"))

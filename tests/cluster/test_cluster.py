@@ -13,6 +13,8 @@ from pydantic import ValidationError
 from simdp.cluster import Cluster
 from simdp.phrases import problems
 
+pytestmark = pytest.mark.slow
+
 INSIDE = {"alpha": "1 us", "bandwidth": "100 GB/s"}
 BETWEEN = {"alpha": "10 us", "bandwidth": "10 GB/s"}
 DEVICE = "t4-16gb"

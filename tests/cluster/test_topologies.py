@@ -13,6 +13,8 @@ from simdp.cluster.topologies import ALSO_CALLED, TOPOLOGIES, AnyTopology
 from simdp.cluster.topologies.ring import RingTopology
 from simdp.cluster.topologies.switch import SwitchTopology
 
+pytestmark = pytest.mark.slow
+
 SIZES = [2, 3, 4, 5, 8, 9, 16]
 
 CASES = [

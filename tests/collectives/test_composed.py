@@ -23,6 +23,8 @@ from simdp.engine import payload
 from simdp.phrases import problems
 from simdp.scenario.placement import layout
 
+pytestmark = pytest.mark.slow
+
 INSIDE, ACROSS = (5e-6, 1 / 25e9), (20e-6, 1 / 5e9)
 BY_LEVELS = [
     pytest.param(family, kind, id=f"{family}-{kind}")

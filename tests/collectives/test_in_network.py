@@ -60,6 +60,7 @@ def sent_up_and_down(plan, nbytes):
 # What they do ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @for_each(("family", "kind"), IN_NETWORK)
 @for_each("slices", [1, 2, 3])
 def test_every_contribution_is_counted_once(family, kind, slices):

@@ -29,6 +29,8 @@ from simdp.engine import payload
 from simdp.engine.network import Network
 from simdp.engine.network.sharing import shared_link
 
+pytestmark = pytest.mark.slow
+
 ALPHA, BETA = 5e-6, 1 / 25e9
 every_example = for_each(("collective", "text"), EXAMPLES.values(), ids=list(EXAMPLES))
 

@@ -225,6 +225,7 @@ def test_what_cannot_work_is_refused(tmp_path, collective, text, said):
     assert refused(tmp_path, text, collective) == said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(EXAMPLES))
 def test_no_contribution_can_be_dropped(tmp_path, name):
     """Where a sum is replaced by one of its parts, the other part is missing."""

@@ -18,6 +18,8 @@ from simdp.collectives.ring import pipeline_chunks
 from simdp.errors import PlanError
 from simdp.phrases import problems
 
+pytestmark = pytest.mark.slow
+
 every_world = for_each("n", range(1, 18))
 
 

@@ -1,6 +1,7 @@
 """Every algorithm moves real numbers as its collective promises, on any layout, in any slices."""
 
 import numpy as np
+import pytest
 from every_plan import ALGORITHMS, ROOTED, every_algorithm, layouts
 from for_each import for_each
 
@@ -30,6 +31,7 @@ def check(plan, before, after):
                 np.testing.assert_array_equal(after[rank][piece], wanted[piece])
 
 
+@pytest.mark.slow
 @every_algorithm
 def test_numbers_end_where_they_should(algorithm):
     for n in range(1, 11):
@@ -49,6 +51,7 @@ def test_numbers_end_where_they_should(algorithm):
                 check(plan, before, after)
 
 
+@pytest.mark.slow
 @for_each("kind", [a.kind for a in ALGORITHMS.values() if a.collective == "all_reduce"])
 @for_each("slices", [1, 3])
 def test_all_ranks_hold_the_same_bits(kind, slices):

@@ -54,6 +54,7 @@ def program(rank, backend):
     return left
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", dist.BACKENDS)
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 def test_every_collective_leaves_what_torch_leaves(world_size, backend):
@@ -70,6 +71,7 @@ def test_every_collective_leaves_what_torch_leaves(world_size, backend):
                 np.testing.assert_array_equal(values, expected[name], err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world_size", [2, 3, 4, 5])
 def test_reductions_on_gloo_have_the_bits_of_real_gloo(world_size):
     def program(rank):

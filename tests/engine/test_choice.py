@@ -15,6 +15,8 @@ from simdp.engine import choice
 from simdp.engine.choice import Planner
 from simdp.engine.collective import Bench
 
+pytestmark = pytest.mark.slow
+
 ADDING = {"kind": "switch", "in_network": True}
 KiB, MiB, GiB = 2**10, 2**20, 2**30
 SIZES = [1 * KiB, 64 * KiB, 4 * MiB, 128 * MiB, 1 * GiB]

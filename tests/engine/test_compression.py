@@ -17,6 +17,8 @@ from simdp.steps.bucket import Bucket, Factor, Factoring
 from simdp.strategies.comm_hooks import COMM_HOOKS
 from simdp.workload.precision.rounding import numpy_dtype
 
+pytestmark = pytest.mark.slow
+
 EARLY = {"kind": "power_sgd", "rank": 2, "start_step": 0, "min_compression_rate": 1}
 HOOKS = {kind: {"kind": kind} for kind in COMM_HOOKS} | {
     "power_sgd": EARLY,

@@ -13,6 +13,8 @@ from simdp.results.memory import PARTS
 from simdp.scenario import checked
 from simdp.strategies.comm_hooks.top_k import LONG_PLACE_ITEMSIZE
 
+pytestmark = pytest.mark.slow
+
 ALPHA, BANDWIDTH, WORLD_SIZE = 2e-6, 10e9, 4
 FLOPS, MEMORY, LAUNCH = 5e12, 1e12, 3e-6
 DEVICE = {

@@ -55,6 +55,7 @@ def assert_same_weights(one, other, atol=1e-12):
 # Scatter -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", sorted(map(int, GOLDEN["sizes"]))[::7])
 def test_pieces_are_those_of_torch(batch):
     for world_size, sizes in GOLDEN["sizes"][str(batch)].items():
@@ -68,6 +69,7 @@ def test_pieces_are_those_of_torch(batch):
 # Numbers -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @few
 @given(
     st.sampled_from(MODELS),
@@ -89,6 +91,7 @@ def test_it_learns_what_one_device_does(model, world_size, batch, options, accum
     assert_same_weights(alone, together)
 
 
+@pytest.mark.slow
 @few
 @given(
     st.sampled_from(MODELS[:5]), st.integers(1, 5), st.integers(1, 4), st.sampled_from([None, 2])

@@ -11,6 +11,8 @@ from one_batch import play, scenario
 import simdp
 from simdp.scenario import checked
 
+pytestmark = pytest.mark.slow
+
 ALPHA, BANDWIDTH, LAUNCH = 5e-6, 25e9, 5e-6
 LINK = {"link": {"alpha": "5 us", "bandwidth": "25 GB/s"}}
 METRICS = ("step_time_s", "compute_s", "wait_s", "exposed_comm_s", "peak_memory_bytes")

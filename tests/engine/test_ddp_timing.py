@@ -10,6 +10,8 @@ import simdp
 from simdp.errors import ScenarioError
 from simdp.scenario import checked
 
+pytestmark = pytest.mark.slow
+
 ALPHA, BANDWIDTH = 2e-6, 10e9
 DEVICE = {
     "peak": {"float32": "10 TFLOP/s"},

@@ -11,6 +11,8 @@ from simdp.results.memory import PARTS, usage
 from simdp.scenario import checked
 from simdp.strategies import STRATEGIES
 
+pytestmark = pytest.mark.slow
+
 FLOAT, ADAM = 4, 2
 WIDTHS = [8, 16, 4]
 ELEMENTS = 8 * 16 + 16 + 16 * 4 + 4

@@ -32,6 +32,8 @@ from simdp.errors import DeadlockError, ScenarioError
 from simdp.results.trace import TraceBuilder
 from simdp.scenario.placement import layout
 
+pytestmark = pytest.mark.slow
+
 ALPHA, BANDWIDTH = 5e-6, 25e9
 DEVICE = {
     "peak": {"float32": "10 TFLOP/s"},

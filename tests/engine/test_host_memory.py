@@ -30,6 +30,7 @@ BRIEF = ["mlp, single", "mlp, two micro-steps", "mlp, autocast", "mlp, parameter
 BRIEF += ["mlp, zero2", "mlp, hsdp, Adam", "transformer, fsdp"]
 
 
+@pytest.mark.slow
 @for_each("name", BRIEF)
 def test_the_model_is_right_within_15_percent(name, one_core):
     assert_the_model_is_right(name)
@@ -64,6 +65,7 @@ def test_a_row_says_by_how_much_the_model_is_off():
     assert not memory.row("mlp", 116e6, 100e6, "traced")[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not memory.CLEAR.exists(), reason="only Linux can forget a peak")
 def test_a_resident_set_grows_by_what_the_model_says():
     command = [sys.executable, "-m", "benchmarks.memory", "mlp, fsdp", "resident"]

@@ -3,12 +3,15 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_scenario import FAST
 
 import simdp
 from simdp.scenario import checked
+
+pytestmark = pytest.mark.slow
 
 MLP = {"model": {"kind": "mlp", "widths": [5, 7, 3], "activation": "tanh"}}
 GELU = {"model": {"kind": "mlp", "widths": [4, 6, 6, 2], "activation": "gelu"}}

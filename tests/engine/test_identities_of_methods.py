@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 from for_each import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -128,6 +129,7 @@ def test_every_strategy_that_trains_several_ranks_is_here():
     assert sorted(HOOKS) == sorted(set(COMM_HOOKS) - {"none"})
 
 
+@pytest.mark.slow
 @for_each("strategy", EXACT, ids=written)
 @few
 @given(models, world_sizes, st.integers(1, 3), st.integers(1, 2), seeds, st.data())
@@ -150,6 +152,7 @@ def test_it_learns_what_ddp_does(strategy, model, world_size, each, accumulate, 
     np.testing.assert_allclose(found.metrics["loss"], wanted.metrics["loss"], rtol=1e-11)
 
 
+@pytest.mark.slow
 @for_each("strategy", SYNCHRONOUS, ids=written)
 @few
 @given(models, world_sizes, seeds, st.data())

@@ -17,6 +17,8 @@ from simdp.scenario import checked
 from simdp.workload import Workload
 from simdp.workload.evaluation import evaluated
 
+pytestmark = pytest.mark.slow
+
 NORMED = {**BATCH_NORM, "dataset": {"kind": "regression", "num_samples": 24}}
 INCEPTION = {"kind": "inception_v3", "num_classes": 10}
 FLOAT64 = 8

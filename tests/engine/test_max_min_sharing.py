@@ -54,6 +54,7 @@ def event_ends(where, plan, nbytes, enter):
     return [job.calls[0].end[rank] for rank in range(where.world_size)]
 
 
+@pytest.mark.slow
 @for_each("kind", KINDS)
 @for_each("name", KEYS)
 @for_each("seed", range(3))
@@ -76,6 +77,7 @@ def test_channels_share_max_min_fairly(channels, seed, tmp_path):
     assert event_ends(where, plan, 3e6, enter) == pytest.approx(expected, rel=EXACT)
 
 
+@pytest.mark.slow
 @for_each("kind", ["ring", "tree", "halving_doubling", "direct"])
 @for_each("name", ["switch", "ring", "torus2d", "fat_tree", "dragonfly"])
 def test_a_steps_all_reduce_among_stragglers_shares_max_min_fairly(load, kind, name):

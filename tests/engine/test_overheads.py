@@ -125,6 +125,7 @@ def test_slowdowns_are_charged_where_transfers_share_links_as_where_they_do_not(
     assert longer == pytest.approx(beside / 2, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_numbers_do_not_depend_on_overheads():
     """Timing changes when, never what."""
     costly = {"hook": "1 ms", "message": "1 ms", "compute_slowdown": 1, "collective_slowdown": 1}

@@ -50,6 +50,7 @@ def step_time(*args, **more):
     return run(*args, **more).metrics["step_time_s"]
 
 
+@pytest.mark.slow
 @for_each("fabric", ["vector", "event"])
 @for_each("per_sample", [0.1, 2, 5, 20])
 @for_each("workers", [1, 2, 4])

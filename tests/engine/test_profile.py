@@ -229,6 +229,7 @@ def test_one_column_of_times_stands_for_all_ranks(scenario):
     np.testing.assert_array_equal(found.of(1), np.full(4096, 75 / 1e6))
 
 
+@pytest.mark.slow
 def test_a_run_loads_nothing_that_it_does_not_need(scenario, tmp_path):
     scenario(LAYERS)  # writes the table
     raw = {

@@ -13,6 +13,8 @@ from simdp.collectives.ring import RingAllReduce
 from simdp.engine import payload
 from simdp.scenario import checked
 
+pytestmark = pytest.mark.slow
+
 GOLDEN = Path(__file__).parents[1] / "golden"
 
 RING_OF_GLOO = {"all_reduce": {"kind": "ring", "chunking": "gloo"}}

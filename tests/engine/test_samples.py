@@ -112,6 +112,7 @@ def learned(chosen, part, inputs, target):
     return value, run.gradients
 
 
+@pytest.mark.slow
 @every_model
 def test_cutting_changes_no_loss_and_no_gradient(model):
     chosen = scenario(model)
@@ -206,6 +207,7 @@ def times(result):
     }
 
 
+@pytest.mark.slow
 @every_model
 def test_lengths_alone_give_the_times_of_a_run_with_numbers(model):
     with_arrays, without = (
@@ -229,6 +231,7 @@ def timed(dataset=None, **options):
     return chosen, simdp.simulate(chosen)
 
 
+@pytest.mark.slow
 def test_a_rank_that_draws_longer_samples_computes_longer():
     chosen, result = timed(epochs=1)
     lengths = chosen.workload.lengths(chosen.seed, chosen.base)["x"]

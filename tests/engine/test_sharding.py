@@ -17,6 +17,8 @@ from simdp.engine.slowdown import Slowdown
 from simdp.scenario import checked
 from simdp.steps.ops import AllGather, Free, Update
 
+pytestmark = pytest.mark.slow
+
 GOLDEN = Path(__file__).parents[1] / "golden"
 MLP = {
     "model": {"kind": "mlp", "widths": [5, 7, 6, 3], "activation": "tanh"},

@@ -17,6 +17,8 @@ from simdp.results.blocks import COLUMNS
 from simdp.results.trace import TraceToCome
 from simdp.scenario import root
 
+pytestmark = pytest.mark.slow
+
 SCENARIOS = sorted((Path(__file__).parents[2] / "scenarios").glob("*.yaml"))
 MAX_RANKS = 8
 LATE = {

@@ -22,6 +22,8 @@ from simdp.studies.sweep import sweep
 from simdp.workload.order import epoch_order
 from simdp.workload.sampling import START
 
+pytestmark = pytest.mark.slow
+
 LATE = [
     {"kind": "slow_rank", "rank": 1, "factor": 1.5},
     {"kind": "lognormal", "sigma": 0.2},

@@ -63,6 +63,7 @@ def other_than(first, load, start, change):
     return made.model_copy(update={"workload": first.workload}) if alike else made
 
 
+@pytest.mark.slow
 @for_each("start", [FEW, NCCL], ids=["links", "nccl"])
 @for_each("change", CHARGED_ANEW[:3] + PLAYED, ids=repr)
 def test_a_stopwatch_says_what_simulate_says(start, change, load):
@@ -73,6 +74,7 @@ def test_a_stopwatch_says_what_simulate_says(start, change, load):
     assert stopwatch.step_times([other])[0] == pytest.approx(step_time(other), rel=1e-12, abs=0)
 
 
+@pytest.mark.slow
 @for_each("strategy", STRATEGIES, ids=str)
 @for_each("change", CHARGED_ANEW, ids=repr)
 def test_what_is_only_charged_anew_takes_what_simulate_says(change, strategy, load):
@@ -83,6 +85,7 @@ def test_what_is_only_charged_anew_takes_what_simulate_says(change, strategy, lo
     assert found == pytest.approx(step_time(other), rel=1e-12, abs=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
 def test_several_at_once_take_what_each_takes_by_itself(strategy, load):
     start = {**NCCL, "strategy": strategy}

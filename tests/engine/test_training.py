@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 import simdp
 from simdp.scenario import checked
 
+pytestmark = pytest.mark.slow
+
 GOLDEN = Path(__file__).parents[1] / "golden"
 
 DEVICE = {

@@ -64,6 +64,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("case", "world_size", "strategy"), CASES)
 def test_five_steps_of_adam_noam_and_clipping_equal_torchs(golden, case, world_size, strategy):
     arrays, first, train = golden
@@ -80,6 +81,7 @@ def test_five_steps_of_adam_noam_and_clipping_equal_torchs(golden, case, world_s
             np.testing.assert_allclose(own[name], wanted, rtol=0, atol=1e-9, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("case", "world_size", "strategy"), CASES)
 def test_the_averaged_gradients_equal_torchs(golden, case, world_size, strategy):
     arrays, first, train = golden
@@ -111,6 +113,7 @@ VARIANTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_an_encoder_decoder_trains_as_torchs(tmp_path, variant, world_size):

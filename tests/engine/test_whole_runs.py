@@ -11,6 +11,8 @@ from simdp.cli import run_command_line
 from simdp.scenario import checked
 from simdp.strategies.memory import host_memory_needed, largest_microbatches
 
+pytestmark = pytest.mark.slow
+
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 
 

@@ -307,6 +307,7 @@ def test_a_setup_alone_is_cut_by_ranks(monkeypatch):
     assert (num_ranks, first, shown) == (4, 0, 4)
 
 
+@pytest.mark.slow
 def test_a_run_of_many_ranks_makes_a_file_of_its_limit():
     """And asks for no order of all spans on the way, which would take seconds."""
     builder, ranks = TraceBuilder(), np.arange(10_000)

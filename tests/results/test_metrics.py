@@ -164,6 +164,7 @@ def traces(draw):
     return builder.build(), world_size, num_steps
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(traces())
 def test_every_instant_of_a_step_is_counted_once_and_rightly(made):
@@ -172,6 +173,7 @@ def test_every_instant_of_a_step_is_counted_once_and_rightly(made):
     assert_agrees(found, trace, world_size, num_steps)
 
 
+@pytest.mark.slow
 @real
 def test_the_parts_of_a_real_step_are_what_its_spans_say(overrides):
     chosen = scenario(overrides)
@@ -180,6 +182,7 @@ def test_the_parts_of_a_real_step_are_what_its_spans_say(overrides):
     assert_agrees(result.metrics, result.trace, chosen.cluster.world_size, num_steps)
 
 
+@pytest.mark.slow
 @real
 def test_the_parts_add_up_on_every_rank(overrides):
     chosen = scenario(overrides)
@@ -251,6 +254,7 @@ def test_a_ring_sends_its_share_of_the_buckets(world_size):
     assert m["bytes_sent_per_rank"] == pytest.approx([share] * world_size, rel=1e-12)
 
 
+@pytest.mark.slow
 @real
 def test_what_a_rank_sends_is_the_sum_of_its_transfers(overrides):
     trace = simulate(scenario(overrides)).trace

@@ -124,6 +124,7 @@ def played(draw):
     return builder.build(), world_size, num_steps
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(played())
 def test_blocks_of_all_or_some_ranks_give_what_their_spans_give(made):

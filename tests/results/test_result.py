@@ -50,6 +50,7 @@ def trees(leaves):
     return st.recursive(leaves, lambda tree: st.lists(tree) | st.dictionaries(st.text(), tree))
 
 
+@pytest.mark.slow
 @given(trees(PLAIN.filter(lambda value: value not in (np.inf, -np.inf))))
 def test_a_file_has_the_form_that_json_gives_it_with_an_indent(tree):
     content = {"simdp": "0.1.0", "scenario": {}, "points": [{"set": {}, "metrics": {"x": tree}}]}
@@ -59,6 +60,7 @@ def test_a_file_has_the_form_that_json_gives_it_with_an_indent(tree):
     )
 
 
+@pytest.mark.slow
 @given(trees(PLAIN | st.floats()))
 def test_every_number_of_a_file_is_finite_and_in_its_place(tree):
     def expected(value):

@@ -156,6 +156,7 @@ def in_order(span):
     return (span.rank, lane, span.start, span.end, *facts)
 
 
+@pytest.mark.slow
 @given(recorded())
 def test_whatever_is_recorded_comes_out_once_and_in_order(made):
     builder, rows = made
@@ -166,6 +167,7 @@ def test_whatever_is_recorded_comes_out_once_and_in_order(made):
     assert [in_order(span) for span in spans] == sorted(map(in_order, rows))
 
 
+@pytest.mark.slow
 @given(recorded(), st.lists(st.integers(0, 5), max_size=4))
 def test_the_spans_of_some_ranks_are_those_of_the_whole_trace(made, ranks):
     trace = made[0].build()
@@ -239,6 +241,7 @@ def played(request):
     return simulate(scenario, keep_trace=True)
 
 
+@pytest.mark.slow
 def test_spans_of_a_lane_never_overlap(played):
     """Beyond rounding: an instant is shared by the end of one span and the start of the next."""
     for one, next_one in pairwise(played.trace.spans):

@@ -52,6 +52,7 @@ def test_large_collectives_are_those_from_64_mib_on():
 # Kendall's tau -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(st.integers(1, 50), st.integers(1, 50)),

@@ -19,6 +19,8 @@ from simdp.units import parse
 from simdp.workload.checks import workload_problems
 from simdp.workload.layers.activations import ACTIVATIONS
 
+pytestmark = pytest.mark.slow
+
 # Loading -----------------------------------------------------------------------------------------
 
 

@@ -22,6 +22,8 @@ from simdp.engine.slowdown import Slowdown
 from simdp.errors import ScenarioError
 from simdp.results.trace import TraceBuilder
 
+pytestmark = pytest.mark.slow
+
 PARAMETERS = {
     "model": {"kind": "parameters", "num_params": 1_000_000},
     "microbatch": 8,

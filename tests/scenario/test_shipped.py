@@ -97,6 +97,7 @@ def test_python_knows_the_names_as_well():
     assert simdp.load_scenario("8gpu_ring").name == "8gpu_ring"
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_every_command_that_takes_a_scenario_takes_a_name(capsys):
     small = ["--no-plots", "--quiet"]

@@ -110,6 +110,7 @@ def test_a_step_that_says_the_same_for_other_reasons_is_the_same_object():
     assert found.plan(0, batches) is found.plan(4, batches)
 
 
+@pytest.mark.slow
 def test_where_every_step_differs_the_oldest_is_forgotten():
     asked = []
 
@@ -185,6 +186,7 @@ def drawn(strategy, world_size, grad_accum, length, num_samples, model, clips, s
     return scenario(strategy, world_size, **options)
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(several)
 def test_a_run_calls_what_its_program_says_and_nothing_else(given):
@@ -213,6 +215,7 @@ def test_a_run_calls_what_its_program_says_and_nothing_else(given):
         assert {c.collective for c in found if c.group == of.name} == set(of.collectives)
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(several)
 def test_every_step_of_a_run_is_among_the_plans(given):

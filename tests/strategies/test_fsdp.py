@@ -29,6 +29,7 @@ def seconds(cluster=None, **options):
     return step(cluster, **options).metrics["step_time_s"]
 
 
+@pytest.mark.slow
 @settings(max_examples=10)
 @given(st.lists(st.integers(1, 9), min_size=2, max_size=5), st.integers(1, 5), st.integers(1, 2))
 def test_three_parameters_pass_in_every_micro_step(widths, world_size, accumulate):
@@ -197,6 +198,7 @@ def test_ranks_with_different_numbers_of_samples_are_refused():
     assert "ranks have different numbers of samples" in wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["none", "backward_pre", "backward_post"])
 def test_what_the_root_ends_after_is_not_gathered_again(when):
     """The embedding is the root's, and its backward is the last: all blocks are through."""

@@ -14,6 +14,8 @@ from simdp.errors import ScenarioError
 from simdp.scenario import checked
 from simdp.strategies.hsdp import HSDP
 
+pytestmark = pytest.mark.slow
+
 NODES = {
     "devices_per_node": 2,
     "inter_node": {"topology": "switch", "link": {"alpha": "10 us", "bandwidth": "5 GB/s"}},

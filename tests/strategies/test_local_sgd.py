@@ -55,6 +55,7 @@ def assert_close(result, wanted, within=1e-12):
 # What is learned ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(max_examples=10)
 @given(
     world_size=st.integers(1, 4),

@@ -11,6 +11,8 @@ import simdp
 from simdp.scenario import checked
 from simdp.strategies import STRATEGIES
 
+pytestmark = pytest.mark.slow
+
 WORLD_SIZE = 3
 WORKLOAD = {
     "model": {"kind": "mlp", "widths": [5, 8, 6, 2]},

@@ -51,6 +51,7 @@ def test_large_runs_and_points_of_a_sweep_are_not_repeated(tmp_path, monkeypatch
     assert metrics(tmp_path)["without_stragglers_s"] is None
 
 
+@pytest.mark.slow
 def test_a_calibrated_machine_gives_the_interval_of_a_step(tmp_path):
     for machine, wide in (("dgx-a100", False), ("lambda-a100-sxm4", True)):
         on = {"machine": machine, "world_size": 8}

@@ -58,6 +58,7 @@ def test_every_collective_has_a_usual_algorithm_that_runs(collective):
     assert point.algorithm.partition("(")[0] in FAMILIES[collective]
 
 
+@pytest.mark.slow
 def test_auto_takes_the_fastest_candidate_of_each_size():
     auto = make_algorithm("all_reduce", {"kind": "auto", "candidates": ["ring", "tree"]})
     study = sweep_collective("all_reduce", [auto], [ring_of(16, "switch")], [1024, 2**30])

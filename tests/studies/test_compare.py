@@ -11,6 +11,8 @@ from simdp.strategies import STRATEGIES
 from simdp.studies.comparable import keep_options
 from simdp.studies.compare import compare
 
+pytestmark = pytest.mark.slow
+
 WORKLOAD = {
     "model": {"kind": "mlp", "widths": [6, 5, 3]},
     "dataset": {"kind": "blobs", "num_samples": 64},

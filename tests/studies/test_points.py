@@ -11,6 +11,8 @@ from simdp.studies import sweep as module
 from simdp.studies.points import Points
 from simdp.studies.sweep import sweep
 
+pytestmark = pytest.mark.slow
+
 SIZES = {"cluster.world_size": [1, 2, 3], "strategy": ["ddp", "zero1"]}
 RAW = {
     "cluster": {"world_size": 2, "device": "t4-16gb", "topology": "ring", "link": "pcie3-x16"},

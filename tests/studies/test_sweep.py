@@ -39,6 +39,7 @@ def test_without_a_sweep_there_is_one_point_with_everything():
     assert study.scenario == scenario().resolved()
 
 
+@pytest.mark.slow
 def test_the_last_key_of_a_grid_runs_fastest():
     grid = {"workload.microbatch": [4, 8], SIZES: [2, 1, 4]}
     study = sweep(scenario(grid))
@@ -76,6 +77,7 @@ def test_a_sweep_over_one_value_is_still_a_sweep():
     assert point.metrics["scaling_efficiency"] == 1.0
 
 
+@pytest.mark.slow
 def test_two_processes_give_the_same_bytes_as_one():
     whole = scenario({SIZES: [1, 2, 3], "workload.optimizer": [{"kind": "sgd", "lr": 0.1}, "adam"]})
     one, two = sweep(whole), sweep(whole, processes=2)

@@ -51,6 +51,7 @@ def words(chosen):
     return [need.words for need in what_fits(chosen)]
 
 
+@pytest.mark.slow
 @needs_shards
 def test_a_model_of_80_gb_on_40_gb_devices_fits_in_shards():
     layers = {"n_embd": 4096, "n_layer": 20, "n_head": 32}
@@ -75,6 +76,7 @@ def test_more_replicas_are_no_help_and_the_warning_says_so(n):
     assert said == "a rank needs 80.8 GB of 40 GB, however many ranks there are"
 
 
+@pytest.mark.slow
 def test_activations_that_are_too_many_need_no_shards():
     kept = simdp.simulate(scenario(2, "1 GB", **LEARNED)).metrics
     room = f"{max(kept['peak_memory_bytes']) * 0.6:.0f} B"
@@ -85,6 +87,7 @@ def test_activations_that_are_too_many_need_no_shards():
     assert found[-1] == "microbatch: 2048"
 
 
+@pytest.mark.slow
 def test_the_largest_micro_batch_that_halving_finds_is_named():
     peaks = {
         size: max(
@@ -99,6 +102,7 @@ def test_the_largest_micro_batch_that_halving_finds_is_named():
     assert (need.words, need.nbytes, need.fits) == ("microbatch: 1024", peaks[1024], True)
 
 
+@pytest.mark.slow
 def test_where_nothing_fits_all_that_was_tried_is_listed():
     chosen = scenario(2, "1 kB", **LEARNED)
     found = what_fits(chosen)

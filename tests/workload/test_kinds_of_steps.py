@@ -4,6 +4,7 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -56,11 +57,13 @@ def assert_all_are_known(workload, world_size, num_samples, start=START):
         assert played[0][0] == known[0][0]
 
 
+@pytest.mark.slow
 @given(run=runs())
 def test_every_step_of_a_run_is_of_a_kind_that_is_known_before(run):
     assert_all_are_known(*run)
 
 
+@pytest.mark.slow
 @given(run=runs(), epoch=st.integers(0, 3), done=st.integers(0, 30), dealt=st.integers(0, 69))
 def test_so_is_every_step_of_a_run_that_goes_on(run, epoch, done, dealt):
     workload, world_size, num_samples = run

@@ -48,6 +48,7 @@ def test_samples_are_grouped_as_hugging_face_does(samples_per_step):
     assert grouped.tolist() == TRANSFORMERS[samples_per_step]
 
 
+@pytest.mark.slow
 @given(orders, st.integers(1, 50))
 def test_every_sample_stays_in_its_megabatch(drawn, samples_per_step):
     order, lengths = drawn
@@ -58,6 +59,7 @@ def test_every_sample_stays_in_its_megabatch(drawn, samples_per_step):
         assert sorted(grouped[piece]) == sorted(order[piece])
 
 
+@pytest.mark.slow
 @given(orders, st.integers(1, 50))
 def test_a_megabatch_falls_from_long_to_short_and_keeps_the_order_of_equals(
     drawn, samples_per_step
@@ -72,6 +74,7 @@ def test_a_megabatch_falls_from_long_to_short_and_keeps_the_order_of_equals(
         assert keys == sorted(keys)
 
 
+@pytest.mark.slow
 @given(orders, st.integers(1, 50))
 def test_grouping_again_changes_nothing(drawn, samples_per_step):
     order, lengths = drawn

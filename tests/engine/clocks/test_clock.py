@@ -156,6 +156,7 @@ print("simpy" in sys.modules)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("most", "imported"), [(0, "False"), (10**6, "True")])
 def test_simpy_is_imported_only_where_it_plays(most, imported):
     done = subprocess.run(
@@ -290,6 +291,7 @@ def test_routes_that_would_fill_the_memory_are_refused_in_one_line(monkeypatch):
     assert chosen(where, [RingAllReduce().plan(16, 1e6)]).fabric == "vector"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["halving_doubling", "recursive_doubling", "tree"])
 def test_a_ring_of_sixteen_thousand_ranks_is_too_long_for_those_who_send_far(load, kind):
     where = {**CLUSTER, "world_size": 16_384}
@@ -328,6 +330,7 @@ def long(*values):
     return pytest.param(*values, marks=pytest.mark.long)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "topology", "fabric"),
     [

@@ -51,6 +51,7 @@ def chunked(rounds, num_chunks, order="chunk", world_size=4):
     return Plan("broadcast", world_size, num_chunks, 0, lambda: iter(made), offsets, order)
 
 
+@pytest.mark.slow
 @for_each("kind", EXACT)
 @for_each("place", PLACES)
 def test_one_round_after_the_other_is_played_exactly(kind, place):
@@ -67,6 +68,7 @@ def test_partners_at_any_distance_are_played_exactly(topology):
     assert fixed(PLACES[topology], plan, 64e6) == pytest.approx(exact, rel=1e-9)
 
 
+@pytest.mark.slow
 @for_each("kind", ["tree", "double_binary_tree", "multi_ring"])
 @for_each("place", PLACES)
 @for_each("nbytes", [1e6, 16e6])

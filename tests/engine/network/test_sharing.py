@@ -44,6 +44,7 @@ def hold_against_the_event_fabric(where, launched, random):
         np.testing.assert_allclose(found, expected, rtol=1e-11, atol=0)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(where=clusters(), seed=st.integers(0, 10**6))
 def test_random_plans_that_share_no_link_never_meet_on_one(where, seed):
@@ -53,6 +54,7 @@ def test_random_plans_that_share_no_link_never_meet_on_one(where, seed):
     hold_against_the_event_fabric(where, launched, random)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(where=clusters(), seed=st.integers(0, 10**6))
 def test_algorithms_that_share_no_link_never_meet_on_one(where, seed):
@@ -68,6 +70,7 @@ def test_algorithms_that_share_no_link_never_meet_on_one(where, seed):
     hold_against_the_event_fabric(where, launched, random)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["chunk", "rank"])
 def test_brute_force_sees_a_meeting_wherever_a_random_plan_is_said_to_share(order):
     """Of plans of one round, in which all transfers start at once: none is called shared in vain.
@@ -280,6 +283,7 @@ def test_a_late_flow_takes_its_share_from_when_it_comes():
 # Bytes --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(where=clusters(), seed=st.integers(0, 10**6))
 def test_what_crosses_each_link_is_the_sum_over_transfers_of_their_routes(where, seed):

@@ -184,6 +184,7 @@ METHODS = [
 ]
 
 
+@pytest.mark.slow
 @for_each("method", METHODS, ids=str)
 @for_each("steps", [1, 2, 3])
 @for_each("collectives", [{}, {"all_reduce": "double_binary_tree"}], ids=str)
@@ -200,6 +201,7 @@ def test_no_link_is_busy_for_more_than_all_the_time(load, method, steps, collect
     assert all(0 <= link["utilization"] <= 1 + 1e-9 for link in result.network["links"])
 
 
+@pytest.mark.slow
 def test_ranks_that_end_at_different_times_make_no_link_busier_than_it_was():
     """One step over slow cards: the mean rank is done before the last byte has crossed them."""
     changes = {"strategy.no_sync": False, "workload.grad_accum": 1, "workload.steps": 1}
@@ -211,6 +213,7 @@ def test_ranks_that_end_at_different_times_make_no_link_busier_than_it_was():
     assert 0.9 < busiest["utilization"] < 1
 
 
+@pytest.mark.slow
 def test_timed_collectives_name_what_nccl_keeps_busiest_and_no_single_link():
     """What NCCL takes from a formula need not cross the links of our plan."""
     scenario = simdp.load_scenario("scenarios/two_nodes.yaml", {"cluster.machine": "dgx-h100"})

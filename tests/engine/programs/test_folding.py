@@ -28,6 +28,7 @@ def played(plan, buffers, op=np.add):
     return copies[plan.root if plan.collective == "reduce" else 0]
 
 
+@pytest.mark.slow
 @for_each(("family", "kind"), SUMS)
 @given(
     n=st.integers(2, 9),
@@ -64,6 +65,7 @@ def test_every_algorithm_multiplies_as_well_as_it_adds(family, kind, layout):
     np.testing.assert_array_equal(folding.fold(plan, buffers, np.multiply), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "kind"), SUMS)
 def test_large_buffers_are_played_and_give_the_same(family, kind, monkeypatch):
     layout = Layout(8, 4)

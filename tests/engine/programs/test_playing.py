@@ -19,6 +19,8 @@ from simdp.studies.collective import sweep_collective
 from tests import max_min
 from tests.small_networks import FAT_TREE, between, cluster, serving
 
+pytestmark = pytest.mark.slow
+
 N = 8
 DRAGONFLY = {"kind": "dragonfly", "ports_per_router": 2, "routers_per_group": 2}
 TOPOLOGIES = {

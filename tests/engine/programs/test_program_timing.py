@@ -66,6 +66,7 @@ def test_every_collective_is_tried():
     assert set(CALLS) == set(FAMILIES)
 
 
+@pytest.mark.slow
 @for_each("backend", dist.BACKENDS)
 @for_each("name", CALLS)
 def test_a_call_takes_what_its_collective_takes_by_itself(name, backend):

@@ -21,6 +21,8 @@ from simdp.results.memory import PARTS
 from simdp.steps import ops
 from simdp.steps.program import flat
 
+pytestmark = pytest.mark.slow
+
 SAMPLES = {"dataset": {"kind": "regression", "num_samples": 30}, "steps": 4}
 """Of so few that ranks differ in the last step of an epoch."""
 

@@ -14,6 +14,8 @@ from simdp.engine.samples import Samples
 from simdp.errors import ScenarioError
 from simdp.scenario import checked
 
+pytestmark = pytest.mark.slow
+
 MLP = {"kind": "mlp", "widths": [5, 7, 3], "activation": "tanh"}
 EINSUM = {"kind": "einsum", "equation": "bd,df->bf", "d": 6, "f": 4}
 LINEAR = {"kind": "mlp", "widths": [4, 3]}

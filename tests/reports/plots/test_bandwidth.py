@@ -13,6 +13,8 @@ from simdp.reports.plots.bandwidth import MAX_LINES, Bandwidth
 from simdp.reports.plots.headings import ABOUT
 from simdp.results.nccl_tests import NcclLog, NcclRow
 
+pytestmark = pytest.mark.slow
+
 
 def curves(ax):
     """Lines of data with markers."""

@@ -10,6 +10,8 @@ from simdp.reports.plots.comparison import ComparisonBars
 from simdp.reports.plots.headings import ABOUT
 from simdp.reports.plots.step_parts import MAX_ROWS
 
+pytestmark = pytest.mark.slow
+
 
 def bars(ax, color):
     """Left end, length and middle of the bars of a colour, by row."""

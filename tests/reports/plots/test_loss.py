@@ -9,6 +9,8 @@ from simdp.reports.plots.headings import ABOUT
 from simdp.reports.plots.loss import MAX_LINES, SKIPPED, SKIPPED_GLYPH, LossCurve
 from simdp.results.result import Study
 
+pytestmark = pytest.mark.slow
+
 
 def data_lines(ax):
     return [line for line in ax.lines if line.get_transform() == ax.transData]

@@ -12,6 +12,8 @@ from simdp.reports.plots.memory_parts import capacity, device_ranks, rest, shown
 from simdp.reports.plots.memory_per_rank import MemoryPerRank
 from simdp.results.memory import PARTS, usage
 
+pytestmark = pytest.mark.slow
+
 
 def texts(ax):
     return [text.get_text() for text in ax.texts if text.get_gid() != ABOUT]

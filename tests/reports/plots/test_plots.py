@@ -16,6 +16,8 @@ from simdp.reports import theme
 from simdp.reports.plots import PLOTS, fitting, render
 from simdp.results.result import Study
 
+pytestmark = pytest.mark.slow
+
 PNG = b"\x89PNG\r\n\x1a\n"
 
 

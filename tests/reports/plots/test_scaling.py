@@ -5,6 +5,8 @@ import pytest
 
 from simdp.reports.plots.scaling import ScalingCurve
 
+pytestmark = pytest.mark.slow
+
 
 def lines(ax, style):
     return [

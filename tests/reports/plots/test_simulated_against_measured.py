@@ -34,6 +34,7 @@ def test_predicted_points_are_filled_and_calibrated_ones_hollow(drawn):
     assert labels == ["box: 10.0 %", "calibration", "within 10 %"]
 
 
+@pytest.mark.slow
 def test_clusters_differ_in_colour_and_marker(drawn):
     points = [step(cluster=f"cluster{i}") for i in range(21)]
     top, _ = drawn(SimulatedAgainstMeasured(), validation(points))
@@ -56,6 +57,7 @@ def test_an_error_that_would_hide_the_others_stands_at_the_edge(drawn):
     assert bottom.get_ylim()[1] < 60
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("study", "title"),
     [

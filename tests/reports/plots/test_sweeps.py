@@ -53,6 +53,7 @@ def test_a_curve_stands_where_the_values_are(single, drawn):
     assert top.get_ylabel() == "Step time [ms]"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("metrics", "label"),
     [

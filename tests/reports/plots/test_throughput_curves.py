@@ -8,6 +8,8 @@ from measured_times import step, two_clusters, validation
 
 from simdp.reports.plots.throughput_curves import ThroughputCurves
 
+pytestmark = pytest.mark.slow
+
 
 def curve(name="resnet", sizes=(1, 4), batch=32, **more):
     return [

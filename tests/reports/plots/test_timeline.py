@@ -13,6 +13,8 @@ from simdp.reports.plots.timeline_rows import MAX_ROWS
 from simdp.reports.plots.window import window_of
 from simdp.results.trace import COMM_LANE
 
+pytestmark = pytest.mark.slow
+
 
 def bars(ax, activity):
     (found,) = [c for c in ax.collections if c.get_label() == activity]

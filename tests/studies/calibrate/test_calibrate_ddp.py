@@ -12,6 +12,8 @@ from simdp.studies.calibrate.ddp import calibrate_ddp
 from simdp.studies.calibrate.steps import fit_steps
 from simdp.studies.variants import value_at, with_values
 
+pytestmark = pytest.mark.slow
+
 HOP, EFFICIENCY = "collectives.cost.hop.inter.simple", "collectives.cost.efficiency.inter.simple"
 TRUTH = {HOP: "400 us", EFFICIENCY: 0.5, "cluster.overheads.message": "1 ms"}
 FREE = [f"{HOP}=10us:10ms", f"{EFFICIENCY}=0.05:1.5", "cluster.overheads.message=10us:100ms"]

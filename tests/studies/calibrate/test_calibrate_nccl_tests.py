@@ -12,6 +12,8 @@ from simdp.studies.calibrate.logs import read_measurements
 from simdp.studies.calibrate.nccl_tests import calibrate_nccl_tests
 from simdp.units import parse
 
+pytestmark = pytest.mark.slow
+
 GOLDEN = Path(__file__).parents[2] / "golden"
 TABLES = GOLDEN / "nccl"
 NODES = {

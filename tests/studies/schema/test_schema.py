@@ -15,6 +15,8 @@ from simdp.scenario import checked
 from simdp.studies.schema import json_schema, text
 from simdp.units import DIMENSIONS, parse, quantity_pattern
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 SHIPPED = ROOT / "scenarios" / "schema.json"
 SCENARIOS = sorted((ROOT / "scenarios").rglob("*.yaml"))

@@ -57,6 +57,7 @@ def test_batch_norm_is_its_formula_in_any_order_of_memory(shape, order, eps):
     assert buffers["b.num_batches_tracked"] == 1
 
 
+@pytest.mark.slow
 @given(images, st.booleans())
 @example((2, 1, 1, 1), True)
 def test_gradients_equal_differences(shape, affine):

@@ -71,6 +71,7 @@ def jobs(draw):
     return layer, (draw(st.integers(0, 3)), layer.in_channels, *size)
 
 
+@pytest.mark.slow
 @given(jobs(), st.sampled_from([(0, 1, 2, 3), (0, 2, 3, 1), (1, 0, 3, 2)]))
 @example(
     (Conv2d(name="c", in_channels=4, out_channels=4, kernel_size=3, groups=4), (2, 4, 5, 5)),
@@ -104,6 +105,7 @@ def test_a_convolution_and_its_gradients_are_those_written_out(job, order):
         np.testing.assert_allclose(gradients["c.bias"], dy.sum(axis=(0, 2, 3)), atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -4,6 +4,7 @@ from math import isfinite
 from typing import NamedTuple
 
 import numpy as np
+import pytest
 from for_each import for_each
 from layer_checks import buffers_of, differences, kept_nbytes, new_pass, weights_of
 from pydantic import TypeAdapter
@@ -186,6 +187,7 @@ def test_every_kind_of_layer_has_an_example_here():
     assert list(EXAMPLES) == sorted(LAYERS)
 
 
+@pytest.mark.slow
 @every_layer
 def test_gradients_equal_differences(layer, given):
     weights, inputs, needs = weights_of(layer), inputs_of(given), needs_of(given)
@@ -213,6 +215,7 @@ def held_back(layer, name, gradient):
     return gradient
 
 
+@pytest.mark.slow
 @every_module
 def test_gradients_in_a_graph_equal_differences(module, given):
     """Also of blocks, which are several layers; a number before each input stands for below."""

@@ -103,6 +103,7 @@ def test_a_block_is_the_sum_of_both_ways():
     np.testing.assert_allclose(y, np.maximum(ways[0] + ways[1], 0), rtol=1e-13)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("activation", ["relu", "none"])
 @pytest.mark.parametrize(
     ("layers", "shortcut"), [([CONV, NORM, "relu", CONV], []), ([CONV, WIDER], [WIDER])]

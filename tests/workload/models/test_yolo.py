@@ -62,6 +62,7 @@ def test_a_small_one_agrees_with_torch():
     assert_agrees_with_torch(model("yolo", **SMALL), 23.798990015768897, 3541.727805897122)
 
 
+@pytest.mark.slow
 def test_gradients_are_differences():
     assert_gradients_are_differences(model("yolo", **TINY))
 

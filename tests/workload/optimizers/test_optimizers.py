@@ -265,6 +265,7 @@ OPTIONS = {
 """Options with which an optimizer keeps all the state that it can."""
 
 
+@pytest.mark.slow
 @every_optimizer
 @settings(max_examples=25)
 @given(size=st.integers(0, 40), block=st.integers(1, 50), seed=st.integers(0, 2**32))

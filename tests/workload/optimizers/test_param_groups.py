@@ -95,6 +95,7 @@ def test_without_groups_every_parameter_has_the_optimizer_itself(kind, none):
     assert chosen.for_parameter("fc.weight") is chosen
 
 
+@pytest.mark.slow
 @every_optimizer
 @settings(max_examples=25)
 @given(
