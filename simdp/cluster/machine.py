@@ -38,6 +38,8 @@ class Calibration(Spec):
         By dotted key, the two ends of the 90 % interval of a constant, as they are written.
     errors : dict of str to str
         Fitted over measured time, less one, by point.
+    tables : dict of str to list of int
+        Of which collectives there were tables of nccl-tests, and on how many nodes each.
     notes : list of str
         What else the fit found, such as constants that the data do not determine.
     """
@@ -48,6 +50,7 @@ class Calibration(Spec):
         default_factory=dict
     )
     errors: dict[str, str] = Field(default_factory=dict)
+    tables: dict[str, list[int]] = Field(default_factory=dict)
     notes: list[str] = Field(default_factory=list)
 
 

@@ -27,6 +27,10 @@ MEASURED_HEADS = {"measured": "(us)", "busbw ": "(GB/s)", "error": "(time)"}
 """Beside them: what a log says, and the simulated time's error; no two heads are alike."""
 
 
+INTERVAL_HEADS = {"90 %": "(us)"}
+"""Where the constants behind a time are known: between which times it lies nine times in ten."""
+
+
 def tables(study: CollectiveStudy) -> RenderableType:
     """Write a table per curve, each with what explains it below."""
     parts: list[RenderableType] = []
@@ -58,6 +62,8 @@ def _table(study: CollectiveStudy, curve: CollectiveCurve) -> Table:
     heads = dict(HEADS)
     if curve.algorithm.startswith("auto"):
         heads["algorithm"] = ""
+    if any(point.low is not None for point in curve.points):
+        heads |= INTERVAL_HEADS
     if study.against is not None:
         heads |= MEASURED_HEADS
     for head, unit in heads.items():
@@ -81,8 +87,11 @@ def _cells(study: CollectiveStudy, point: CollectivePoint, world_size: int) -> d
         "algbw": _gigabytes(study.algbw(nbytes, point.seconds)),
         "busbw": _gigabytes(study.busbw(nbytes, point.seconds, world_size)),
         "algorithm": point.algorithm,
+        "90 %": "-",
         **dict.fromkeys(MEASURED_HEADS, "-"),
     }
+    if point.low is not None and point.high is not None:
+        cells["90 %"] = f"{microseconds(point.low)}-{microseconds(point.high)}"
     if point.measured is not None and point.error is not None:
         cells["measured"] = microseconds(point.measured)
         cells["busbw "] = _gigabytes(study.busbw(nbytes, point.measured, world_size))
@@ -104,6 +113,9 @@ def _remarks(study: CollectiveStudy, curve: CollectiveCurve) -> list[str]:
             f"time against {study.against}: mean error {mean:.1%}, ".replace("%", " %")
             + f"largest {errors[worst]:+.1%} at {size(worst)}".replace("%", " %")
         )
+    held = curve.held()
+    if held:
+        lines.append(f"inside the 90 % interval: {sum(held)} of {len(held)}")
     last = curve.points[-1]
     if last.bottleneck is not None:
         name, busy = last.bottleneck

@@ -61,6 +61,8 @@ class CollectivePoint:
         What each candidate of ``auto`` is predicted to take [s].
     measured : float or None
         What a real machine took [s].
+    low, high : float or None
+        Ends of the 90 % interval [s]; None where nothing is known of the constants behind it.
     """
 
     nbytes: int
@@ -70,6 +72,8 @@ class CollectivePoint:
     bottleneck: Bottleneck | None
     candidates: dict[str, float]
     measured: float | None = None
+    low: float | None = None
+    high: float | None = None
 
     @property
     def error(self) -> float | None:
@@ -101,6 +105,14 @@ class CollectiveCurve:
             Crossover(after.nbytes, after.algorithm, before.algorithm)
             for before, after in pairwise(self.points)
             if after.algorithm != before.algorithm
+        ]
+
+    def held(self) -> list[bool]:
+        """Whether the interval holds what was measured, wherever there is both."""
+        return [
+            p.low <= p.measured <= p.high
+            for p in self.points
+            if p.low is not None and p.high is not None and p.measured is not None
         ]
 
     def errors(self) -> dict[int, float]:
@@ -191,6 +203,8 @@ class CollectiveStudy:
             "fabric": point.fabric,
             "bottleneck": None if link is None else link._asdict(),
             "candidates_s": point.candidates or None,
+            "low_s": point.low,
+            "high_s": point.high,
             "measured_time_s": point.measured,
             "error": point.error,
         }

@@ -103,11 +103,14 @@ class CollectiveComparison(Comparison):
         Number of its table in the scenario, from 0.
     nbytes : int
         As nccl-tests counts it [bytes].
+    new : tuple of str
+        What no table had to which the machine was fitted: ``collective``, ``nodes``, ``network``.
     """
 
     collective: str
     table: int
     nbytes: int
+    new: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,8 @@ from simdp.results.nccl_tests import NcclLog
 from simdp.scenario.placement import split_ranks
 from simdp.scenario.wiring import wiring_of
 from simdp.spec import Spec
+from simdp.studies.validate.intervals import Known, cost_variants, residual, spread
+from simdp.studies.validate.novelty import further, tables_of, what_is_new, widened
 
 NOT_OURS = {
     "alltoall": "all_to_all",
@@ -123,6 +125,7 @@ def sweep_collective(
     name: str = "cluster",
     measured: NcclLog | None = None,
     split: Split | None = None,
+    known: Sequence[Known] = (),
 ) -> CollectiveStudy:
     """Time one collective by itself: every rank enters at once, nothing else is under way.
 
@@ -146,6 +149,8 @@ def sweep_collective(
         What a real machine took.
     split : Split, optional
         How ranks are split into process groups, which all run the collective at the same time.
+    known : sequence of Known
+        How well the machine's constants are known, for the intervals of what costs tell.
 
     Returns
     -------
@@ -168,7 +173,7 @@ def sweep_collective(
         else:
             _check_serves(served_by, bench, root)
     times = {row.nbytes: row.seconds for row in measured.rows} if measured else {}
-    curves = tuple(_served(collective, *pair, sizes, root, times) for pair in pairs)
+    curves = tuple(_served(collective, *pair, sizes, root, times, known) for pair in pairs)
     against = None if measured is None else Path(measured.path).name
     return CollectiveStudy(simdp.__version__, collective, name, dtype, root, curves, against)
 
@@ -241,30 +246,37 @@ def _served(
     sizes: Sequence[int],
     root: int,
     times: Mapping[int, float],
+    known: Sequence[Known],
 ) -> CollectiveCurve:
     if isinstance(served_by, Cost):
-        return _timed(collective, served_by, bench.planner.cluster, sizes, times)
+        return _timed(collective, served_by, bench.planner.cluster, sizes, times, known)
     return _curve(served_by, bench, sizes, root, times)
 
 
 def _timed(
-    collective: str, cost: Cost, cluster: Cluster, sizes: Sequence[int], times: Mapping[int, float]
+    collective: str,
+    cost: Cost,
+    cluster: Cluster,
+    sizes: Sequence[int],
+    times: Mapping[int, float],
+    known: Sequence[Known],
 ) -> CollectiveCurve:
-    """The curve of a cost that brings times."""
+    """The curve of a cost that brings times, with intervals where its constants are a machine's."""
     wiring, why = wiring_of(cluster), f"collectives.cost: {cost.kind}"
-    points = tuple(
-        CollectivePoint(
-            size,
-            cost.seconds(collective, size, wiring),
-            cost.served_by(collective, size, wiring),
-            why,
-            None,
-            {},
-            times.get(size),
-        )
-        for size in sizes
-    )
-    return CollectiveCurve(cost.kind, cluster.world_size, points)
+    others = cost_variants(cost, known) if wiring.world_size > 1 else []
+    new = what_is_new(tables_of(known), collective, wiring.num_nodes)
+    points = []
+    for size in sizes:
+        time = cost.seconds(collective, size, wiring)
+        ends = [
+            (low.seconds(collective, size, wiring), high.seconds(collective, size, wiring))
+            for low, high in others
+        ]
+        found = widened(time, spread(time, ends, residual(known)), further(new, size))
+        low, high = found if ends else (None, None)
+        by = cost.served_by(collective, size, wiring)
+        points.append(CollectivePoint(size, time, by, why, None, {}, times.get(size), low, high))
+    return CollectiveCurve(cost.kind, cluster.world_size, tuple(points))
 
 
 def _curve(

@@ -12,6 +12,7 @@ from simdp.collectives.costs import COSTS, Cost
 from simdp.errors import ScenarioError
 from simdp.results.collective import CollectiveStudy
 from simdp.results.nccl_tests import NcclLog, read_nccl_tests
+from simdp.scenario.machines import cluster_file
 from simdp.studies.clusters import load_clusters, load_cost, make_cost
 from simdp.studies.collective import (
     Split,
@@ -22,6 +23,7 @@ from simdp.studies.collective import (
     usual_kind,
 )
 from simdp.studies.ranges import parse_sizes, parse_world_sizes
+from simdp.studies.validate.intervals import machine_calibration
 
 DEFAULT_SIZES, DEFAULT_DTYPE = "1KiB:1GiB", "float"
 
@@ -83,6 +85,7 @@ def answer(request: Request) -> CollectiveStudy:
     log = read_nccl_tests(request.against, collective) if request.against else None
     world_sizes = _world_sizes(request, log)
     name, clusters = load_clusters(request.cluster, world_sizes)
+    known = machine_calibration(clusters[0].machine, cluster_file(request.cluster).parent)
     split = None if request.split is None else Split.parse(request.split)
     if split is not None:
         name = f"{name} split {split.rule} {split.value}"
@@ -96,6 +99,7 @@ def answer(request: Request) -> CollectiveStudy:
         name=name,
         measured=log,
         split=split,
+        known=known,
     )
 
 

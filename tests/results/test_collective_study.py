@@ -63,6 +63,8 @@ def test_the_json_has_units_in_its_names_and_the_errors_of_a_curve():
         "fabric": "vector fabric",
         "bottleneck": {"name": "the link from rank 0 to rank 1", "utilization": 0.5},
         "candidates_s": None,
+        "low_s": None,
+        "high_s": None,
         "measured_time_s": 1.0,
         "error": pytest.approx(0.1),
     }

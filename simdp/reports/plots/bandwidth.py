@@ -46,6 +46,8 @@ class Bandwidth(Plot[CollectiveStudy]):
         entitle(ax, title, f"on {study.cluster}")
         ends = draw_lines(ax, lines)
         values = [value for line in lines for value in line.y]
+        if len(lines) == 1:
+            values += _draw_interval(ax, study, curve)
         if auto is not None:
             thin = _candidates(study, auto)
             ends += _draw_thin(ax, thin)
@@ -126,6 +128,28 @@ def _draw_thin(ax: Axes, lines: list[Line]) -> list[End]:
     for line in lines:
         ax.plot(line.x, line.y, color=theme.WAIT, linewidth=theme.THIN_WIDTH * 1.5, zorder=2)
     return [End(line.name, line.x[-1], line.y[-1], theme.WAIT) for line in lines]
+
+
+def _draw_interval(ax: Axes, study: CollectiveStudy, curve: CollectiveCurve) -> list[float]:
+    """Shade the 90 % interval of the only line, and return its edges."""
+    ends = [(p.nbytes, p.low, p.high) for p in curve.points if p.low and p.high]
+    most, least = (
+        _line(study, "", [(end[0], end[side]) for end in ends], curve.world_size) for side in (1, 2)
+    )
+    if not ends:
+        return []
+    ax.fill_between(least.x, least.y, most.y, color=theme.COMM, alpha=0.15, linewidth=0, zorder=1)
+    ax.annotate(
+        "90 % interval",
+        (least.x[len(least.x) // 2], least.y[len(least.x) // 2]),
+        (0, -4),
+        textcoords="offset points",
+        ha="left",
+        va="top",
+        fontsize=theme.SMALL_SIZE,
+        color=theme.MUTED,
+    )
+    return least.y + most.y
 
 
 def _measured(study: CollectiveStudy, curve: CollectiveCurve) -> Line | None:

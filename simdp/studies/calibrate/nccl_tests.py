@@ -266,11 +266,20 @@ def _entry(
             "data": f"{len(measured.points)} sizes of {files}",
             "residual": format_percent(float(f"{found.residual:.3g}")),
             "intervals": intervals,
+            "tables": _tables(measured),
             "errors": _errors(measured, found),
             "notes": _notes(found, following),
         },
     }
     return f"# {name}: collectives calibrated by nccl-tests\n{format_yaml(entry)}"
+
+
+def _tables(measured: Measurements) -> dict[str, list[int]]:
+    """Of which collectives there were tables, on how many nodes."""
+    found: dict[str, set[int]] = {}
+    for point in measured.points:
+        found.setdefault(point.collective, set()).add(point.wiring.num_nodes)
+    return {collective: sorted(nodes) for collective, nodes in sorted(found.items())}
 
 
 def _errors(measured: Measurements, found: Fit) -> dict[str, str]:

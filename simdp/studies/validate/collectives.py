@@ -13,6 +13,7 @@ from simdp.scenario.measured import MeasuredCollective
 from simdp.scenario.wiring import wiring_of
 from simdp.studies.validate.files import cluster_name
 from simdp.studies.validate.intervals import Known, residual, spread, variants
+from simdp.studies.validate.novelty import further, tables_of, what_is_new, widened
 
 Clock = Callable[[int], float]
 
@@ -74,11 +75,13 @@ def time_table(
         (clock_of(one.low, collective), clock_of(one.high, collective))
         for one in variants(scenario, known)
     ]
-    rest = residual(known)
+    rest, num_nodes = residual(known), scenario.cluster.num_nodes
+    new = what_is_new(tables_of(known), collective, num_nodes)
     rows = []
     for (nbytes, seconds), role in zip(measured.times, measured.roles(), strict=True):
         time = clock(nbytes)
-        low, high = spread(time, [(a(nbytes), b(nbytes)) for a, b in ends], rest)
+        found = spread(time, [(a(nbytes), b(nbytes)) for a, b in ends], rest)
+        low, high = widened(time, found, further(new, nbytes))
         rows.append(
             CollectiveComparison(
                 scenario=name,
@@ -94,6 +97,7 @@ def time_table(
                 collective=collective,
                 table=number,
                 nbytes=nbytes,
+                new=new,
             )
         )
     return rows

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from math import sqrt
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pydantic import ValidationError
+
 from simdp.cluster.machine import Calibration, read_machine
+from simdp.collectives.costs import Cost
 from simdp.errors import ScenarioError
+from simdp.phrases import problems
 from simdp.scenario import Scenario
+from simdp.scenario.overrides import set_key
 from simdp.studies.variants import value_at, with_values
 
 NORMAL_90 = 1.645
@@ -48,6 +54,8 @@ class Known(NamedTuple):
 
 
 OWN = "measured.calibration"
+
+COST = "collectives.cost."
 
 
 def machine_calibration(name: str | None, base: Path) -> list[Known]:
@@ -94,6 +102,37 @@ def variants(scenario: Scenario, known: Sequence[Known]) -> list[Variant]:
                     ]
                 )
     return list(found.values())
+
+
+def cost_variants(cost: Cost, known: Sequence[Known]) -> list[tuple[Cost, Cost]]:
+    """Make the costs with the ends of every interval of a machine that bears on one.
+
+    Parameters
+    ----------
+    cost : Cost
+        A constant for which it has another value than the machine is passed over.
+    known : sequence of Known
+        What is known of the machine's constants.
+    """
+    raw, found = cost.model_dump(mode="json"), []
+    for place, calibration in known:
+        for key, ends in calibration.intervals.items():
+            inside = key.removeprefix(COST)
+            if inside == key or value_at(cost, inside) is None:
+                continue
+            low, high = (_with_constant(cost, raw, inside, end, f"{place}: {key}") for end in ends)
+            if _is_between(*(value_at(one, inside) for one in (low, cost, high))):
+                found.append((low, high))
+    return found
+
+
+def _with_constant(cost: Cost, raw: dict[str, Any], key: str, value: Any, where: str) -> Cost:
+    changed = copy.deepcopy(raw)
+    set_key(changed, key, value)
+    try:
+        return type(cost).model_validate(changed)
+    except ValidationError as error:
+        raise ScenarioError([f"{where}: {p.line}" for p in problems(error, changed)]) from None
 
 
 def residual(known: Sequence[Known]) -> float:

@@ -123,6 +123,10 @@ def test_the_entry_is_a_machine_with_sources_and_intervals(made):
     assert entry["collectives"]["cost"]["kind"] == "nccl"
     assert "made.csv" in entry["source"]["collectives.cost"]
     assert entry["calibration"]["residual"].endswith(" %")
+    assert entry["calibration"]["tables"] == {
+        collective: sorted({p.num_nodes for p in study.points if p.collective == collective})
+        for collective in {p.collective for p in study.points}
+    }
     assert len(entry["calibration"]["errors"]) == len(study.points)
     intervals = entry["calibration"]["intervals"]
     low, high = intervals["collectives.cost.efficiency.intra.simple"]
