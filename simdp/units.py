@@ -73,6 +73,10 @@ COMMON = {("Gbit/s", "B/s"): 1.25e8} | {
 """What Pint answers for the units that are printed, and for network cards': factors to SI units."""
 
 
+_PER_SECOND = re.compile(r"([kMGT]?)([bB])ps")
+"""How network cards are often sold: bits, or bytes, per second."""
+
+
 @cache
 def _registry() -> Any:
     import pint
@@ -136,6 +140,10 @@ def parse(text: object, dimension: str) -> float:
             raise LookupError(unit)
         scale = _scale(unit, wanted.unit)
     except LookupError:
+        per_second = _PER_SECOND.fullmatch(unit) if dimension == "bandwidth" else None
+        if per_second is not None:
+            prefix, of = per_second.groups()
+            write = f'write "{number} {prefix}{"bit" if of == "b" else "B"}/s"'
         raise UnitError(f"{text!r} has an unknown unit {unit!r}; {write}.") from None
     if scale is None:
         raise UnitError(f"{text!r} is not a {dimension}; {write}.")

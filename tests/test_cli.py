@@ -687,6 +687,18 @@ def test_a_problem_is_one_line_that_a_terminal_gets_broken_between_words(here, m
         assert all(len(line) <= 40 for line in said)
 
 
+class ClosedPipe(io.StringIO):
+    def write(self, text):
+        raise BrokenPipeError
+
+
+def test_who_reads_no_further_is_no_fault_of_ours(here, monkeypatch):
+    monkeypatch.setattr("simdp.cli._silence_output", lambda: None)
+    for command in (["list", "devices"], ["run", "tiny.yaml", "--no-plots"]):
+        monkeypatch.setattr("sys.stdout", ClosedPipe())
+        assert run_command_line(command) == 0
+
+
 # The progress bar --------------------------------------------------------------------------------
 
 

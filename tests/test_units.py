@@ -121,6 +121,12 @@ def test_a_quantity_is_written_as_people_write_it(text, dimension):
         ("", "time", "'' is not a number with a unit; write for example \"5 us\"."),
         ("nan s", "time", "'nan s' is not a number with a unit; write for example \"5 us\"."),
         ("5 x", "time", "'5 x' has an unknown unit 'x'; write for example \"5 us\"."),
+        (
+            "100Gbps",
+            "bandwidth",
+            "'100Gbps' has an unknown unit 'Gbps'; write \"100 Gbit/s\".",
+        ),
+        ("25 GBps", "bandwidth", "'25 GBps' has an unknown unit 'GBps'; write \"25 GB/s\"."),
         ("5 k", "time", "'5 k' has an unknown unit 'k'; write for example \"5 us\"."),
         (
             "5 B/s/s",

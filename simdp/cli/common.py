@@ -48,7 +48,11 @@ def say(renderable: Any) -> None:
     """Print what Rich can render."""
     from rich.console import Console
 
-    Console(highlight=False).print(renderable, soft_wrap=True)
+    class Output(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # rich would leave with status 1, which says that we failed
+
+    Output(highlight=False).print(renderable, soft_wrap=True)
 
 
 def load(path: Path, settings: list[str] | None) -> Scenario:

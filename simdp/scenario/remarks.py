@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from pydantic import ValidationError
+
+from simdp.cluster import Cluster
 from simdp.cluster.machine import Calibration, read_machine
+from simdp.cluster.stragglers.slow_rank import SlowRank
 from simdp.errors import ScenarioError
 from simdp.scenario.root import Scenario
 
 UNDETERMINED = "undetermined"
+
+HARDWARE = ("device", "topology", "link", "inter_node")
+"""Keys of a cluster that say what it is made of."""
 
 
 def remarks(scenario: Scenario) -> dict[str, str]:
@@ -24,6 +31,13 @@ def remarks(scenario: Scenario) -> dict[str, str]:
         measurements leave open; ``collectives``, where NCCL's published constants time them.
     """
     found: dict[str, str] = {}
+    for straggler in scenario.cluster.stragglers:
+        if isinstance(straggler, SlowRank) and straggler.factor < 1:
+            factor = straggler.factor
+            found["straggler"] = (
+                f"rank {straggler.rank} is the fastest: a factor below 1 takes less time; for "
+                f"{factor:.0%} of the speed write factor: {1 / factor:.3g}"
+            ).replace("%", " %")
     known = calibration_of(scenario)
     timed = scenario.collectives.cost.kind == "nccl" and scenario.cluster.world_size > 1
     if known is None:
@@ -35,10 +49,26 @@ def remarks(scenario: Scenario) -> dict[str, str]:
     by_peak = scenario.workload.compute.kind == "roofline" and not of_devices
     what = "network calibrated, compute by its data sheet" if by_peak else "calibrated"
     found["calibration"] = f"{scenario.cluster.machine}: {what}"
+    if own := keys_of_its_own(scenario):
+        found["calibration"] += f", but {' and '.join(own)} are the scenario's own"
     left_open = [note for note in known.notes if _leaves_open(note)]
     if left_open and scenario.cluster.world_size > 1:
         found[UNDETERMINED] = "; ".join(_without_lead(note) for note in left_open)
     return found
+
+
+def keys_of_its_own(scenario: Scenario) -> list[str]:
+    """Parts of the hardware that a scenario has in another form than its machine brings them."""
+    cluster = scenario.cluster
+    assert cluster.machine is not None
+    brought = read_machine(cluster.machine, scenario.base).cluster
+    keys = [key for key in HARDWARE if key in brought]
+    size = {"world_size": cluster.world_size, "devices_per_node": cluster.devices_per_node}
+    try:
+        pure = Cluster.model_validate({**brought, **size}, context={"base": scenario.base})
+    except ValidationError:  # other sizes need other keys
+        return []
+    return [key for key in keys if getattr(pure, key) != getattr(cluster, key)]
 
 
 def calibration_of(scenario: Scenario) -> Calibration | None:

@@ -168,10 +168,7 @@ def sweep_collective(
     _check_root(collective, root, min(bench.planner.layout.world_size for bench in benches))
     pairs = [(served_by, bench) for served_by in algorithms for bench in benches]
     for served_by, bench in pairs:
-        if isinstance(served_by, Cost):
-            _check_knows(served_by, collective, bench.planner.cluster, split)
-        else:
-            _check_serves(served_by, bench, root)
+        _check(served_by, collective, bench, root, split)
     times = {row.nbytes: row.seconds for row in measured.rows} if measured else {}
     curves = tuple(_served(collective, *pair, sizes, root, times, known) for pair in pairs)
     against = None if measured is None else Path(measured.path).name
@@ -209,6 +206,15 @@ def _bench(cluster: Cluster, split: Split | None) -> Bench:
         return Bench(cluster, split_ranks(cluster.world_size, *split))
     except ValueError as error:
         raise ScenarioError([f"--split {split.rule} {split.value}: {error}."]) from None
+
+
+def _check(
+    served_by: Algorithm | Cost, collective: str, bench: Bench, root: int, split: Split | None
+) -> None:
+    if isinstance(served_by, Cost):
+        _check_knows(served_by, collective, bench.planner.cluster, split)
+    else:
+        _check_serves(served_by, bench, root)
 
 
 def _check_root(collective: str, root: int, world_size: int) -> None:

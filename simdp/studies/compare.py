@@ -26,8 +26,10 @@ from simdp.phrases import problems
 from simdp.results.comparison import PLAIN_KEYS, ComparedPoint, Comparison
 from simdp.results.metrics import num_warm_up
 from simdp.scenario import Scenario, checked
+from simdp.scenario.machines import MACHINE
 from simdp.scenario.measured import world_size
 from simdp.scenario.overrides import Raw, as_written, grid, sweep_problems
+from simdp.scenario.remarks import HARDWARE
 from simdp.scenario.shipped import find
 from simdp.strategies import AnyStrategy
 from simdp.strategies.local_sgd import LocalSGD
@@ -89,13 +91,31 @@ def compare(
         raise ScenarioError([f"{file}: {line}" for line in error.problems]) from None
     for number in kept:
         compared[number].changed["strategy"] = raw["strategy"]
-    notes = said + notes + _different_costs(compared)
+    notes = said + notes + _different_costs(compared) + _hidden_by_the_file(raw, values)
     return Comparison(simdp.__version__, raw, values, compared, notes)
+
+
+def _hidden_by_the_file(raw: Raw, over: Mapping[str, Any]) -> list[str]:
+    """Say which keys of the file win over those of the machines that are compared."""
+    cluster = raw.get("cluster")
+    if MACHINE not in over or not isinstance(cluster, dict):
+        return []
+    own = [key for key in HARDWARE if key in cluster]
+    if not own:
+        return []
+    return [
+        f"cluster.{', cluster.'.join(own)}: the file's own at every point; leave them out of it, "
+        "to compare what the machines have."
+    ]
 
 
 def _different_costs(compared: Sequence[ComparedPoint]) -> list[str]:
     """Say where points differ in how collectives are timed, which nobody has asked for."""
-    found = {point.cost: point.label for point in compared if point.metrics is not None}
+    found: dict[str | None, str] = {}
+    for point in compared:
+        if point.metrics is not None:
+            several = point.cost in found
+            found[point.cost] = f"{found[point.cost]}; {point.label}" if several else point.label
     if len(found) < 2 or any(key.startswith("collectives") for key in compared[0].set):
         return []
     each = ", ".join(f"{cost} for {label}" for cost, label in found.items())

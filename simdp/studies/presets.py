@@ -33,8 +33,17 @@ def describe(name: str) -> str:
     buckets = [ITEMSIZE * sum(sizes[name] for name in names) for names in layout]
     return (
         f"{elements:,} parameters, {elements * ITEMSIZE / 1e6:,.1f} MB, "
-        f"{flops.products / 1e9:.2f} GFLOP per sample forward, {_listed(buckets)}"
+        f"{flops.products / 1e9:.2f} GFLOP per sample ({_sample(model)}) forward, "
+        f"{_listed(buckets)}"
     )
+
+
+def _sample(model: Model) -> str:
+    """What a sample is: ``128 tokens``, or the shape of an image."""
+    name, shape = model.graph.inputs[0], model.known_shapes()[0]
+    if model.num_tokens(name) is not None:
+        return f"{shape[0]} tokens"
+    return "x".join(map(str, shape))
 
 
 def _listed(buckets: list[int]) -> str:

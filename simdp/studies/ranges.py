@@ -29,7 +29,7 @@ def parse_sizes(text: str) -> list[int]:
         If a size has no unit or is none, or the range is reversed.
     """
     parts = text.split(":")
-    if len(parts) > 3:
+    if len(parts) > 3 or "," in text:
         raise _wrong_size(text, "is not FIRST:LAST:FACTOR; write for example 1KiB:1GiB:2.")
     first, last = _size(text, parts[0]), _size(text, parts[min(1, len(parts) - 1)])
     if last < first:

@@ -34,6 +34,23 @@ def test_a_machines_constants_that_measurements_leave_open_are_named(tmp_path):
     assert "undetermined" not in on(tmp_path, {"machine": "dgx-h100", "world_size": 1})
 
 
+def test_hardware_that_is_not_the_machines_is_named(tmp_path):
+    own = {"device": "a100-sxm4-80gb", "inter_node": {"links_per_node": 1}}
+    said = on(tmp_path, {"machine": "dgx-h100", **own})["calibration"]
+    assert said.endswith("sheet, but device and inter_node are the scenario's own")
+    same = {"device": "h100-sxm5-80gb", "link": "nvlink4"}
+    assert "own" not in on(tmp_path, {"machine": "dgx-h100", **same})["calibration"]
+
+
+def test_a_slow_rank_that_is_faster_than_the_others_is_remarked(tmp_path):
+    slow = {"kind": "slow_rank", "rank": 1, "factor": 0.7}
+    said = on(tmp_path, {"machine": "dgx-h100", "stragglers": [slow]})["straggler"]
+    assert said.startswith("rank 1 is the fastest: a factor below 1 takes less time; for 70 % of")
+    assert said.endswith("factor: 1.43")
+    fair = on(tmp_path, {"machine": "dgx-h100", "stragglers": [{**slow, "factor": 1.0}]})
+    assert "straggler" not in fair
+
+
 def test_a_machine_that_is_gone_is_as_one_that_nobody_measured(tmp_path):
     entry = read_machine("dgx-h100", tmp_path)
     own = tmp_path / "own.yaml"

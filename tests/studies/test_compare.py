@@ -207,6 +207,14 @@ def test_what_is_set_for_all_lets_each_machine_bring_the_rest(lay):
     assert found.points[0].capacity_bytes < found.points[1].capacity_bytes
 
 
+def test_what_the_file_says_of_its_hardware_is_noted_where_machines_are_compared(lay):
+    cluster, small = {"world_size": 4, "link": "nvlink3"}, {**WORKLOAD, "dtype": "float32"}
+    over = {"cluster.machine": ["dgx-1", "dgx-a100"]}
+    (note,) = lay(over, cluster=cluster, workload=small).notes
+    assert note.startswith("cluster.link: the file's own at every point; leave them out of it")
+    assert lay(over, cluster={"world_size": 4}, workload=small).notes == []
+
+
 def test_without_numerics_there_are_no_weights_to_compare(lay):
     found = lay(overrides={"numerics": False})
     assert [point.same_weights for point in found.points] == [None, None]

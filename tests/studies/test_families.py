@@ -79,3 +79,9 @@ def test_a_line_is_the_first_of_the_documentation_and_a_whole_sentence(family):
         line = KNOWN[family][kind]
         assert line.endswith("."), f"{kind}: {line}"
         assert member.__doc__.strip().startswith(line)
+
+
+def test_a_real_model_says_what_a_sample_of_it_is():
+    found = families()["models"]
+    assert "per sample (128 tokens)" in found["bert-large"]
+    assert "per sample (3x224x224)" in found["resnet50"]
