@@ -20,24 +20,20 @@ SCENARIOS = sorted((ROOT / "scenarios").glob("*.yaml"))
 GOLDEN = Path(__file__).parent / "golden" / "scenarios"
 
 LONG = {
+    "apex_ddp",
     "async_staleness",
     "bert_mnli_small",
     "compression",
     "four_nodes",
     "horovod_fusion",
     "local_sgd",
+    "no_sync",
     "resnet_small",
     "seq2seq_noam",
+    "sync_batchnorm",
     "two_nodes",
 }
 """Those that take most of the time of all of them; they are played under ``--long``."""
-
-LENGTHY = [path for path in SCENARIOS if path.stem in LONG]
-BRIEF = [path for path in SCENARIOS if path.stem not in LONG]
-SOME, OTHERS = (
-    pytest.param(BRIEF, id="some"),
-    pytest.param(LENGTHY, id="long", marks=pytest.mark.long),
-)
 
 long = pytest.mark.long
 
@@ -103,18 +99,13 @@ def busiest(played_points):
     "path",
     [pytest.param(path, id=path.stem, marks=[long] * (path.stem in LONG)) for path in SCENARIOS],
 )
-def test_scenario_answers_as_it_did(path, request):
+def test_scenario_answers_as_it_did_and_no_link_is_busy_for_more_than_all_the_time(path, request):
     found = json.loads(json.dumps(summary(played(path))))
+    assert max(busiest(played(path)), default=0.0) <= 1 + 1e-9
     kept = GOLDEN / f"{path.stem}.json"
     if request.config.getoption("--update-golden"):
         kept.write_text(json.dumps(found, indent=1) + "\n")
     assert_close(found, json.loads(kept.read_text()), path.stem)
-
-
-@pytest.mark.parametrize("paths", [SOME, OTHERS])
-def test_no_link_is_busy_for_more_than_all_the_time(paths):
-    for path in paths:
-        assert max(busiest(played(path)), default=0.0) <= 1 + 1e-9, path.stem
 
 
 def point_metrics(name):
@@ -205,6 +196,7 @@ def test_four_ranks_learn_what_one_does_and_similar_lengths_save_waiting():
     assert grouped["compute_s"] < 0.6 * four["compute_s"]
 
 
+@long
 def test_no_sync_saves_three_of_four_all_reduces():
     every, once = point_metrics("no_sync")
     assert once["comm_s"] == pytest.approx(every["comm_s"] / 4, rel=0.01)
@@ -231,6 +223,7 @@ def test_a_fixed_batch_wastes_more_than_half_of_32_gpus():
     assert metrics[-1]["compute_s"] > 0.8 * metrics[-1]["step_time_s"]
 
 
+@long
 def test_synchronised_batch_norm_learns_what_one_rank_does():
     one, same, noisy, synchronised = point_metrics("sync_batchnorm")
     assert one["loss"] == same["loss"]
@@ -315,6 +308,7 @@ def test_merging_gradients_saves_messages_and_still_hides_them():
     assert len(everything["bucket_bytes"]) == 1 < len(mg_wfbp["bucket_bytes"]) < 10
 
 
+@long
 def test_apexs_default_messages_beat_a_single_one_and_small_ones():
     single, default, small = point_metrics("apex_ddp")
     assert len(single["bucket_bytes"]) == 1

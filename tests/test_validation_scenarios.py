@@ -38,6 +38,7 @@ def golden():
     return json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}
 
 
+@pytest.mark.long
 @every_file
 def test_points_have_a_source_and_misses_a_reason(path):
     measured = loaded(path).measured
@@ -45,6 +46,7 @@ def test_points_have_a_source_and_misses_a_reason(path):
     assert all(point.reason.strip() for point in measured.excluded)
 
 
+@pytest.mark.long
 @every_file
 def test_a_point_on_one_device_is_what_compute_was_measured_at(path):
     """No prediction is counted where the scenario was told the answer."""
@@ -95,6 +97,7 @@ def assert_predictions_stay(path, request):
             assert found[name] == pytest.approx(value, rel=1e-9), name
 
 
+@pytest.mark.long
 def test_every_calibrated_machine_is_validated():
     clusters = set()
     for path in FILES:

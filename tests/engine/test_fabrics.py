@@ -164,7 +164,7 @@ def agree(where, plan, nbytes, delays):
 
 
 @for_each(("family", "kind"), WITHOUT_SWITCHES)
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(
     nodes=st.integers(1, 4),
     local_size=st.integers(1, 5),

@@ -65,7 +65,7 @@ ADAGRAD = {"kind": "adagrad", "lr": 0.1, "eps": 1e-3}
 models = st.sampled_from([MLP, EINSUM, CONVOLUTIONS, BATCH_NORM, TRANSFORMER])
 world_sizes = st.integers(1, 6)
 seeds = st.integers(0, 2**16)
-few = settings(max_examples=6)
+few = settings(max_examples=4)
 
 
 @st.composite
