@@ -28,8 +28,8 @@ from simdp.results.nccl_tests import NcclLog
 from simdp.scenario.placement import split_ranks
 from simdp.scenario.wiring import wiring_of
 from simdp.spec import Spec
-from simdp.studies.validate.intervals import Known, cost_variants, residual, spread
-from simdp.studies.validate.novelty import further, tables_of, what_is_new, widened
+from simdp.studies.validate.intervals import Known, cost_variants
+from simdp.studies.validate.novelty import tables_of, told, what_is_new
 
 NOT_OURS = {
     "alltoall": "all_to_all",
@@ -278,8 +278,7 @@ def _timed(
             (low.seconds(collective, size, wiring), high.seconds(collective, size, wiring))
             for low, high in others
         ]
-        found = widened(time, spread(time, ends, residual(known)), further(new, size))
-        low, high = found if ends else (None, None)
+        low, high = told(time, ends, known, new, size) if ends else (None, None)
         by = cost.served_by(collective, size, wiring)
         points.append(CollectivePoint(size, time, by, why, None, {}, times.get(size), low, high))
     return CollectiveCurve(cost.kind, cluster.world_size, tuple(points))

@@ -12,8 +12,8 @@ from simdp.scenario import Scenario
 from simdp.scenario.measured import MeasuredCollective
 from simdp.scenario.wiring import wiring_of
 from simdp.studies.validate.files import cluster_name
-from simdp.studies.validate.intervals import Known, residual, spread, variants
-from simdp.studies.validate.novelty import further, tables_of, what_is_new, widened
+from simdp.studies.validate.intervals import Known, variants
+from simdp.studies.validate.novelty import tables_of, told, what_is_new
 
 Clock = Callable[[int], float]
 
@@ -75,13 +75,12 @@ def time_table(
         (clock_of(one.low, collective), clock_of(one.high, collective))
         for one in variants(scenario, known)
     ]
-    rest, num_nodes = residual(known), scenario.cluster.num_nodes
-    new = what_is_new(tables_of(known), collective, num_nodes)
+    new = what_is_new(tables_of(known), collective, scenario.cluster.num_nodes)
     rows = []
     for (nbytes, seconds), role in zip(measured.times, measured.roles(), strict=True):
         time = clock(nbytes)
-        found = spread(time, [(a(nbytes), b(nbytes)) for a, b in ends], rest)
-        low, high = widened(time, found, further(new, nbytes))
+        both = [(a(nbytes), b(nbytes)) for a, b in ends]
+        low, high = told(time, both, known, new, nbytes)
         rows.append(
             CollectiveComparison(
                 scenario=name,

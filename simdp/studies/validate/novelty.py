@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import exp, hypot, log
 
-from simdp.studies.validate.intervals import NORMAL_90, Interval, Known
+from simdp.studies.validate.intervals import NORMAL_90, Interval, Known, residual, spread
 
 LARGE, MIDDLE = 1 << 20, 1 << 16
 """Sizes from which wires rule, and from which the choice of a protocol does [bytes]."""
@@ -66,6 +66,29 @@ def further(new: Sequence[str], nbytes: float) -> float:
     """Standard deviation of the logarithm that new things add to a time of some size [bytes]."""
     size = "large" if nbytes >= LARGE else "middle" if nbytes >= MIDDLE else "small"
     return hypot(*(SPREAD[each][size] for each in new))
+
+
+def told(
+    time: float,
+    ends: Sequence[tuple[float, float]],
+    known: Sequence[Known],
+    new: Sequence[str],
+    nbytes: float,
+) -> Interval:
+    """The 90 % interval of a collective's time [s].
+
+    Parameters
+    ----------
+    time, ends
+        As `simdp.studies.validate.intervals.spread` has them.
+    known : sequence of Known
+        How well the machine's constants are.
+    new : sequence of str
+        As from `what_is_new`.
+    nbytes : float
+        Size of the buffer [bytes].
+    """
+    return widened(time, spread(time, ends, residual(known)), further(new, nbytes))
 
 
 def widened(time: float, interval: Interval, deviation: float) -> Interval:
