@@ -9,7 +9,7 @@ fitted to (``python -m benchmarks.novelty`` finds them again).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import exp, hypot, log
+from math import exp, hypot, inf, log
 
 from simdp.studies.validate.intervals import NORMAL_90, Interval, Known, residual, spread
 
@@ -101,8 +101,8 @@ def widened(time: float, interval: Interval, deviation: float) -> Interval:
     deviation : float
         Standard deviation of the logarithm of the time.
     """
-    if not deviation or not 0 < interval.low <= time <= interval.high:
+    if not deviation or not time:
         return interval
     reach = NORMAL_90 * deviation
-    down, up = hypot(log(time / interval.low), reach), hypot(log(interval.high / time), reach)
-    return Interval(time * exp(-down), time * exp(up))
+    down = hypot(log(time / interval.low), reach) if interval.low else inf
+    return Interval(time * exp(-down), time * exp(hypot(log(interval.high / time), reach)))

@@ -73,8 +73,14 @@ def test_an_interval_is_widened_by_a_factor_to_both_sides():
     assert 0 < low < 0.5
 
 
-def test_an_interval_that_reaches_zero_stays():
-    assert widened(1.0, Interval(0.0, 2.0), 0.3) == (0.0, 2.0)
+def test_an_interval_that_reaches_zero_is_widened_to_the_other_side():
+    low, high = widened(1.0, Interval(0.0, 2.0), 0.3)
+    assert low == 0
+    assert log(high) ** 2 == pytest.approx(log(2) ** 2 + (0.3 * NORMAL_90) ** 2)
+
+
+def test_what_takes_no_time_takes_none_for_sure():
+    assert widened(0.0, Interval(0.0, 0.0), 0.3) == (0.0, 0.0)
 
 
 def test_entries_declare_the_tables_that_they_were_fitted_to():
