@@ -46,6 +46,9 @@ def nccl_tests(
         str | None,
         typer.Option(help="2, or 1,2,8: nodes of the files [what the logs say of their ranks]."),
     ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="A catalogue name, so that the entry stands alone.")
+    ] = None,
     link: Annotated[
         str | None, typer.Option(help="Inside a node: a catalogue name, or a bandwidth.")
     ] = None,
@@ -75,6 +78,7 @@ def nccl_tests(
         files,
         nodes=parse_counts("--nodes", nodes) if nodes else (),
         name=name or files[0].stem,
+        device=device,
         link=link,
         inter_link=inter_link,
         links_per_node=links_per_node,

@@ -12,8 +12,9 @@ from pydantic import ValidationError
 
 import simdp
 from simdp.arrays import Floats
+from simdp.cluster.device import DEVICES
 from simdp.collectives.costs.nccl import NcclCost
-from simdp.errors import ScenarioError
+from simdp.errors import ScenarioError, unknown_name
 from simdp.files import format_yaml
 from simdp.phrases import problems
 from simdp.results.calibration import CalibrationStudy, FittedConstant, FittedPoint, NextPoint
@@ -41,6 +42,7 @@ def calibrate_nccl_tests(
     *,
     nodes: Sequence[int] = (),
     name: str = "calibrated",
+    device: str | None = None,
     link: str | None = None,
     inter_link: str | None = None,
     links_per_node: int = 1,
@@ -58,6 +60,8 @@ def calibrate_nccl_tests(
         Nodes of each file, or one for all; without it what the log's list of ranks says, else 1.
     name : str
         What to call the machine.
+    device : str, optional
+        Of the catalogue; without it whoever uses the entry must say which device.
     link, inter_link : str, optional
         Of a device, and of a network card: a catalogue name, or a bandwidth; by default what the
         fastest measured point reached.
@@ -73,8 +77,11 @@ def calibrate_nccl_tests(
     Raises
     ------
     ScenarioError
-        If a file is no log, points contradict each other, or are fewer than the constants.
+        If a file is no log, points contradict each other, or are fewer than the constants; if
+        there is no such device.
     """
+    if device is not None and device not in DEVICES.names():
+        raise ScenarioError([f"--device: {unknown_name('device', device, DEVICES.names())}"])
     template = _template(cost or {})
     measured = _served(template, read_measurements(files, nodes, link, inter_link, links_per_node))
     slowest = measured.inter_link or measured.link
@@ -93,7 +100,7 @@ def calibrate_nccl_tests(
         constants=tuple(_constants(found)),
         residual=found.residual,
         next_point=following,
-        entry=_entry(name, measured, fitted, found, following),
+        entry=_entry(name, device, measured, fitted, found, following),
         version=simdp.__version__,
     )
 
@@ -232,21 +239,15 @@ def _following(
 
 
 def _entry(
-    name: str, measured: Measurements, fitted: NcclCost, found: Fit, following: NextPoint
+    name: str,
+    device: str | None,
+    measured: Measurements,
+    fitted: NcclCost,
+    found: Fit,
+    following: NextPoint,
 ) -> str:
     """The machine in YAML."""
-    cluster: dict[str, Any] = {"devices_per_node": measured.devices_per_node}
-    source: dict[str, str] = {}
-    if measured.link is not None:
-        cluster |= {"topology": "switch", "link": _link(measured.link)}
-        source["cluster.link"] = measured.link.source
-    if measured.inter_link is not None:
-        cluster["inter_node"] = {
-            "topology": "switch",
-            "link": _link(measured.inter_link),
-            "links_per_node": measured.links_per_node,
-        }
-        source["cluster.inter_node.link"] = measured.inter_link.source
+    cluster, source = _cluster(device, measured)
     files = ", ".join(dict.fromkeys(measured.sources))
     source["collectives.cost"] = (
         f"fitted to {files} by calibrate nccl-tests of simdp {simdp.__version__}; "
@@ -272,6 +273,26 @@ def _entry(
         },
     }
     return f"# {name}: collectives calibrated by nccl-tests\n{format_yaml(entry)}"
+
+
+def _cluster(device: str | None, measured: Measurements) -> tuple[dict[str, Any], dict[str, str]]:
+    """The machine's keys of a cluster, and their sources."""
+    cluster: dict[str, Any] = {"devices_per_node": measured.devices_per_node}
+    source: dict[str, str] = {}
+    if device is not None:
+        cluster["device"] = device
+        source["cluster.device"] = f"catalogue device {device}"
+    if measured.link is not None:
+        cluster |= {"topology": "switch", "link": _link(measured.link)}
+        source["cluster.link"] = measured.link.source
+    if measured.inter_link is not None:
+        cluster["inter_node"] = {
+            "topology": "switch",
+            "link": _link(measured.inter_link),
+            "links_per_node": measured.links_per_node,
+        }
+        source["cluster.inter_node.link"] = measured.inter_link.source
+    return cluster, source
 
 
 def _tables(measured: Measurements) -> dict[str, list[int]]:

@@ -7,9 +7,10 @@ import pytest
 
 from simdp.collectives.costs.nccl import NcclCost
 from simdp.errors import ScenarioError
-from simdp.files import parse_yaml
+from simdp.files import format_yaml, parse_yaml
 from simdp.studies.calibrate.logs import read_measurements
 from simdp.studies.calibrate.nccl_tests import calibrate_nccl_tests
+from simdp.studies.validate import validate
 from simdp.units import parse
 
 pytestmark = pytest.mark.slow
@@ -136,6 +137,27 @@ def test_the_entry_is_a_machine_with_sources_and_intervals(made):
     }
 
 
+def test_with_a_device_the_entry_stands_alone_and_can_be_validated(made, tmp_path):
+    study = calibrate_nccl_tests([made], device="a100-sxm4-80gb", link="nvlink3", name="box")
+    assert parse_yaml(study.entry, "entry")["cluster"]["device"] == "a100-sxm4-80gb"
+    (tmp_path / "box.yaml").write_text(study.entry)
+    times = {f"{p.nbytes:.0f} B": f"{p.measured * 1e6} us" for p in study.points}
+    table = {"collective": "all_reduce", "times": times, "calibration": "all"}
+    scenario = {
+        "cluster": {"machine": "box.yaml", "world_size": 8},
+        "workload": {
+            "model": {"kind": "parameters", "num_params": 1000},
+            "microbatch": 1,
+            "steps": 1,
+        },
+        "numerics": False,
+        "measured": {"source": "made", "collectives": [table]},
+    }
+    (tmp_path / "measured.yaml").write_text(format_yaml(scenario))
+    rows = validate([tmp_path / "measured.yaml"]).rows
+    assert [row.error for row in rows] == pytest.approx([p.error for p in study.points])
+
+
 def test_a_cluster_without_datasheets_gets_the_bandwidth_that_it_reached():
     study = calibrate_nccl_tests([file("h100-sxm-400g_2x1_all_reduce")], nodes=[2])
     cluster = parse_yaml(study.entry, "entry")["cluster"]
@@ -228,6 +250,7 @@ def test_points_that_contradict_each_other_are_refused(tmp_path):
     [
         ({"nodes": [3]}, "8 ranks cannot lie on 3 nodes"),
         ({"nodes": [1, 2]}, "--nodes has 2 numbers for 1 files; give one, or one each."),
+        ({"device": "a100"}, "--device: unknown device 'a100'; known: "),
         ({"link": "nvlink9"}, "--link: unknown link 'nvlink9'"),
         ({"link": "3 us"}, "--link: '3 us' is not a bandwidth"),
         ({"only": ["hop.inter.ll"]}, "--only: hop.inter.ll is no constant that these points"),
