@@ -22,6 +22,10 @@ PROMISED_DEVICES = [
     "rtx4090-24gb",
     "a10g-24gb",
     "l4-24gb",
+    "l40s-48gb",
+    "b200-180gb",
+    "gb200-186gb",
+    "mi300x-192gb",
 ]
 PROMISED_LINKS = [
     "pcie3-x16",
@@ -30,6 +34,8 @@ PROMISED_LINKS = [
     "nvlink2",
     "nvlink3",
     "nvlink4",
+    "nvlink5",
+    "xgmi-mi300x",
     "10gbe",
     "25gbe",
     "50gbe",
@@ -37,6 +43,9 @@ PROMISED_LINKS = [
     "ib-edr",
     "ib-hdr",
     "ib-ndr",
+    "roce-100g",
+    "efa-100g",
+    "slingshot-11",
 ]
 
 every_device = for_each("name", DEVICES.names())
