@@ -80,18 +80,10 @@ def calibrate_nccl_tests(
         If a file is no log, points contradict each other, or are fewer than the constants; if
         there is no such device.
     """
-    if device is not None and device not in DEVICES.names():
-        raise ScenarioError([f"--device: {unknown_name('device', device, DEVICES.names())}"])
+    _check_device(device)
     template = _template(cost or {})
     measured = _served(template, read_measurements(files, nodes, link, inter_link, links_per_node))
-    slowest = measured.inter_link or measured.link
-    assert slowest is not None
-    constants = nccl_constants(template, measured.points, slowest.is_given)
-    chosen = _chosen(constants, only, len(measured.points))
-    base = typical_values(template, measured.points)
-    predictor = partial(_predictor, template, base, [constant.key for constant in chosen])
-    known = restraints(chosen, base)
-    found = fit(predictor(measured.points), np.array(measured.seconds), chosen, restraints=known)
+    predictor, found = _fit(template, measured, only)
     fitted = _with_constants(template, found)
     following = _following(measured, found, predictor, target)
     return CalibrationStudy(
@@ -103,6 +95,27 @@ def calibrate_nccl_tests(
         entry=_entry(name, device, measured, fitted, found, following),
         version=simdp.__version__,
     )
+
+
+def _check_device(name: str | None) -> None:
+    if name is not None and name not in DEVICES.names():
+        raise ScenarioError([f"--device: {unknown_name('device', name, DEVICES.names())}"])
+
+
+Predictor = Callable[[Sequence[Point]], Callable[[Floats], Floats]]
+"""From points to the function that gives their times by the fitted constants' values."""
+
+
+def _fit(template: NcclCost, measured: Measurements, only: Sequence[str]) -> tuple[Predictor, Fit]:
+    """Fit what the points bear on."""
+    slowest = measured.inter_link or measured.link
+    assert slowest is not None
+    constants = nccl_constants(template, measured.points, slowest.is_given)
+    chosen = _chosen(constants, only, len(measured.points))
+    base = typical_values(template, measured.points)
+    predictor = partial(_predictor, template, base, [constant.key for constant in chosen])
+    known, seconds = restraints(chosen, base), np.array(measured.seconds)
+    return predictor, fit(predictor(measured.points), seconds, chosen, restraints=known)
 
 
 def _predictor(
@@ -209,10 +222,7 @@ def _points(measured: Measurements, fitted: NcclCost) -> tuple[FittedPoint, ...]
 
 
 def _following(
-    measured: Measurements,
-    found: Fit,
-    predictor: Callable[[Sequence[Point]], Callable[[Floats], Floats]],
-    target: float,
+    measured: Measurements, found: Fit, predictor: Predictor, target: float
 ) -> NextPoint:
     """Propose a size on what was measured, or on up to four times its nodes."""
     most = max((point.wiring for point in measured.points), key=lambda w: w.world_size)
