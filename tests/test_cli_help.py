@@ -91,13 +91,13 @@ def test_names_are_completed(tmp_path, monkeypatch):
     Path("scales/one.yaml").write_text("")
     assert SCENARIOS("scal") == ["scaling", "scale_mine.yaml", "scales/"]
     assert SCENARIOS("scales/") == ["scales/one.yaml"]
-    assert MACHINES("dgx-") == ["dgx-1", "dgx-2", "dgx-a100", "dgx-h100"]
+    assert MACHINES("dgx-h") == ["dgx-h100", "dgx-h200"]
     assert MODELS("bert") == ["bert-base", "bert-large"]
     assert STRATEGIES("zero") == ["zero1", "zero2"]
     assert PRECISIONS("f") == ["full"]
     assert "strategies" in FAMILIES("stra")
     assert clusters("two_") == ["two_jobs", "two_nodes"]
-    assert clusters("dgx-h") == ["dgx-h100"]
+    assert clusters("dgx-h1") == ["dgx-h100"]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
