@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from simdp.files import Catalogue
 from simdp.spec import (
     Bandwidth,
+    Bool,
     Float,
     FlopRate,
     Flops,
@@ -49,6 +50,9 @@ class Device(Spec):
         given: products of any size reach all.
     launch : float
         Time to launch one kernel [s]; charged once per kernel.
+    peer_to_peer : bool
+        Whether such devices reach each other over PCIe. GeForce cards do not: what collectives get
+        of PCIe where nobody measured is less (``python -m simdp list constants``).
 
     References
     ----------
@@ -64,6 +68,7 @@ class Device(Spec):
     efficiency: Fraction | dict[str, Fraction] = 0.5
     half_work: Flops = 0.0
     launch: Seconds = 5e-6
+    peer_to_peer: Bool = True
 
     @field_validator("peak")
     @classmethod

@@ -9,6 +9,7 @@ from simdp.cluster.machine import Calibration, read_machine
 from simdp.cluster.stragglers.slow_rank import SlowRank
 from simdp.errors import ScenarioError
 from simdp.scenario.root import Scenario
+from simdp.scenario.wiring import wiring_of
 
 UNDETERMINED = "undetermined"
 
@@ -28,7 +29,7 @@ def remarks(scenario: Scenario) -> dict[str, str]:
     -------
     dict of str to str
         A line each, by what it is about: ``calibration``, always; ``undetermined``, what the
-        measurements leave open; ``collectives``, where NCCL's published constants time them.
+        measurements leave open; ``collectives``, where NCCL's model times them by their class.
     """
     found: dict[str, str] = {}
     for straggler in scenario.cluster.stragglers:
@@ -43,7 +44,7 @@ def remarks(scenario: Scenario) -> dict[str, str]:
     if known is None:
         found["calibration"] = "none: nobody has measured this hardware"
         if timed:
-            found["collectives"] = "NCCL's own model, with the constants that NVIDIA publishes"
+            found["collectives"] = _by_class(scenario)
         return found
     of_devices = any(key.startswith("cluster.device") for key in known.intervals)
     by_peak = scenario.workload.compute.kind == "roofline" and not of_devices
@@ -55,6 +56,20 @@ def remarks(scenario: Scenario) -> dict[str, str]:
     if left_open and scenario.cluster.world_size > 1:
         found[UNDETERMINED] = "; ".join(_without_lead(note) for note in left_open)
     return found
+
+
+def _by_class(scenario: Scenario) -> str:
+    """Say whose constants time the collectives of hardware that nobody has measured."""
+    wiring, cost = wiring_of(scenario.cluster), scenario.collectives.cost
+    classes = []
+    if wiring.local_size > 1:
+        classes.append(getattr(cost, "peer", None) or wiring.peer)
+    if wiring.num_nodes > 1:
+        classes.append(getattr(cost, "network", None) or wiring.network)
+    return (
+        f"NCCL's own model, with what clusters of this class reach ({', '.join(classes)}: "
+        "simdp list constants)"
+    )
 
 
 def keys_of_its_own(scenario: Scenario) -> list[str]:

@@ -27,6 +27,7 @@ def wiring_of(cluster: Cluster) -> Wiring:
     """
     nodes, local = cluster.num_nodes, cluster.local_size
     intra_alpha, intra_bandwidth = _inside(cluster)
+    peer, network = _classes(cluster)
     inter_alpha, inter_bandwidth, cards = 0.0, inf, 0
     if nodes > 1:
         assert cluster.inter_node is not None
@@ -43,7 +44,32 @@ def wiring_of(cluster: Cluster) -> Wiring:
         inter_alpha=inter_alpha,
         inter_bandwidth=inter_bandwidth,
         cards=cards,
+        peer=peer,
+        network=network,
     )
+
+
+def _classes(cluster: Cluster) -> tuple[str, str]:
+    """Classes of what joins the devices of a node, and the nodes: the slowest of each."""
+    kinds = cluster.numbering.inside
+    found = {kind.link.carries(between_nodes=False) for kind in kinds}
+    peer = "pcie" if found - {"nvlink"} else "nvlink"
+    devices = cluster.device if isinstance(cluster.device, list) else [cluster.device]
+    if peer == "pcie" and not all(device.peer_to_peer for device in devices):
+        peer = "pcie" if _is_staged(cluster) else "host"
+    if cluster.inter_node is None:
+        return peer, "rdma"
+    links = cluster.inter_node.links(cluster.num_nodes)
+    carried = {link.carries(between_nodes=True) for link in links}
+    network = next((name for name in ("tcp", "libfabric") if name in carried), "rdma")
+    if network == "rdma" and any(kind.link.transport == "pcie" for kind in kinds):
+        network = "roce"  # the cards share PCIe with the devices
+    return peer, network
+
+
+def _is_staged(cluster: Cluster) -> bool:
+    """Whether the topology itself leads through the memory of the host."""
+    return any(hasattr(kind.topology, "p2p_level") for kind in cluster.numbering.inside)
 
 
 def wiring_of_groups(cluster: Cluster, groups: Ints, side_by_side: int) -> Wiring:

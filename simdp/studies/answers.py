@@ -16,6 +16,7 @@ from simdp.results.result import Result
 from simdp.results.trace import StepEnds, TraceBuilder
 from simdp.scenario import Scenario
 from simdp.studies.validate.intervals import interval, machine_calibration
+from simdp.studies.validate.unmeasured import with_pool
 
 MAX_RANKS = 1024
 """Larger runs are not repeated: their metrics stay None."""
@@ -36,7 +37,7 @@ def complete(scenario: Scenario, result: Result) -> None:
         One point.
     result : Result
         Gets ``without_stragglers_s`` where it has some, and ``interval_s`` where its machine was
-        calibrated; both seconds, of a steady step.
+        calibrated, or its collectives are NCCL's by the pool; both seconds, of a steady step.
     """
     if scenario.cluster.world_size > MAX_RANKS or scenario.strategy.player != "together":
         return
@@ -70,7 +71,7 @@ def _without_stragglers(scenario: Scenario) -> float | None:
 
 def _interval(scenario: Scenario, step_time: float) -> list[float] | None:
     """The 90 % interval of a step, by how well the machine's constants are known [s]."""
-    known = machine_calibration(scenario.cluster.machine, scenario.base)
+    known = with_pool(machine_calibration(scenario.cluster.machine, scenario.base), scenario)
     if not known or not step_time:
         return None
     workload, n = scenario.workload, scenario.cluster.world_size

@@ -29,7 +29,8 @@ from simdp.scenario.placement import split_ranks
 from simdp.scenario.wiring import wiring_of
 from simdp.spec import Spec
 from simdp.studies.validate.intervals import Known, cost_variants
-from simdp.studies.validate.novelty import tables_of, told, what_is_new
+from simdp.studies.validate.novelty import news, told
+from simdp.studies.validate.unmeasured import known_of_cost
 
 NOT_OURS = {
     "alltoall": "all_to_all",
@@ -269,8 +270,9 @@ def _timed(
 ) -> CollectiveCurve:
     """The curve of a cost that brings times, with intervals where its constants are a machine's."""
     wiring, why = wiring_of(cluster), f"collectives.cost: {cost.kind}"
+    known = [*known, *known_of_cost(cost, wiring)]
     others = cost_variants(cost, known) if wiring.world_size > 1 else []
-    new = what_is_new(tables_of(known), collective, wiring.num_nodes)
+    new = news(known, collective, wiring.num_nodes)
     points = []
     for size in sizes:
         time = cost.seconds(collective, size, wiring)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from math import exp
+
 from simdp.cluster import device, link, machine
 from simdp.cluster.allocators import ALLOCATORS
 from simdp.cluster.stragglers import STRAGGLERS
 from simdp.cluster.topologies import TOPOLOGIES
 from simdp.collectives import FAMILIES
 from simdp.collectives.costs import COSTS
+from simdp.collectives.costs.pool import NETWORKS, PEERS, Pooled, pooled
 from simdp.errors import KindError
 from simdp.family import Family
 from simdp.scenario import shipped
@@ -15,6 +18,8 @@ from simdp.spec import Spec
 from simdp.strategies import STRATEGIES
 from simdp.strategies.comm_hooks import COMM_HOOKS
 from simdp.studies.presets import describe
+from simdp.studies.validate.intervals import NORMAL_90
+from simdp.units import format_quantity
 from simdp.workload.compute import COMPUTES
 from simdp.workload.datasets import DATASETS
 from simdp.workload.faults import FAULTS
@@ -55,11 +60,41 @@ def families() -> dict[str, dict[str, str]]:
     kinds = {table.name: _members(table) for table in tables()}
     presets = {name: describe(name) for name in PRESETS}
     kinds["models"] = dict(sorted({**kinds["models"], **presets}.items()))
+    kinds["constants"] = dict(sorted(constants().items()))
     kinds["devices"] = {name: device.describe(name) for name in device.DEVICES.names()}
     kinds["links"] = {name: link.describe(name) for name in link.LINKS.names()}
     kinds["machines"] = {name: machine.describe(name) for name in machine.MACHINES.names()}
     kinds["scenarios"] = {name: shipped.question(name) for name in shipped.names()}
     return dict(sorted(kinds.items()))
+
+
+def constants() -> dict[str, str]:
+    """What NCCL's model takes for a cluster that nobody has measured, class by class."""
+    found = {}
+    for place, names in (("peer", PEERS), ("network", NETWORKS)):
+        for name in names:
+            said = [_said(pooled(place, name, "share"), "of the bandwidth")]
+            if name == "tcp":
+                said.append(_said(pooled(place, name, "flow"), "a node at most"))
+            about = pooled(place, name, "share").about
+            found[f"{place}: {name}"] = f"{about}. {'; '.join(said)}"
+    return found
+
+
+def _said(constant: Pooled, what: str) -> str:
+    """A constant with its spread and its sources."""
+    low, high = (constant.value * exp(way * NORMAL_90 * constant.spread) for way in (-1, 1))
+    rates = what == "a node at most"
+    value, least, most = (
+        format_quantity(float(f"{each:.3g}"), "bandwidth") if rates else f"{each:.2f}"
+        for each in (constant.value, low, high)
+    )
+    sites = ", ".join(
+        f"{site} {format_quantity(float(f'{v:.3g}'), 'bandwidth') if rates else f'{v:.2f}'}"
+        for site, v in constant.sites.items()
+    )
+    whose = "published by NVIDIA" if constant.is_published else "mean of sites"
+    return f"{value} {what} ({whose}; 90 % of sites {least} to {most}: {sites})"
 
 
 def _members(table: Family[Spec]) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
@@ -12,6 +12,11 @@ from simdp.spec import Bandwidth, Bool, Bytes, Int, Seconds, Spec, from_catalogu
 
 LINKS = Catalogue(Path(__file__).parents[1] / "cluster" / "links")
 """The catalogue of links as data: a workload knows nothing of clusters."""
+
+
+def _figures(name: str) -> dict[str, Any]:
+    """Figures of a link of the catalogue; what collectives make of it is no matter here."""
+    return {key: value for key, value in LINKS.figures(name).items() if key != "transport"}
 
 
 class HostLink(Spec):
@@ -63,7 +68,7 @@ class Input(Spec):
     prefetch: Int = Field(2, ge=1, le=4096)
     per_sample: Seconds = 0.0
     sample_size: Bytes = 0.0
-    link: Annotated[HostLink, from_catalogue("link", LINKS.names, LINKS.figures)] | None = None
+    link: Annotated[HostLink, from_catalogue("link", LINKS.names, _figures)] | None = None
     pinned: Bool = True
     shared_link: Int = Field(1, ge=1, le=2**20)
 

@@ -174,7 +174,7 @@ def test_all_problems_are_reported_together(refuse):
         "unknown key 'strategie'; known: name, seed, ",
         "seed: -1 is out of range; it must be >= 0.",
         "cluster.topology: unknown topology 'rign'; known: cube_mesh, custom, dragonfly, ",
-        "cluster.link: unknown key 'bandwith'; known: name, alpha, bandwidth. Did you mean ",
+        "cluster.link: unknown key 'bandwith'; known: name, alpha, bandwidth, transport. Did ",
         "cluster.link.alpha: 5 has no unit; ",
         "cluster.link.bandwidth: is required ",
         "workload: unknown key 'optimiser'; known: ",

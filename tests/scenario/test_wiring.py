@@ -17,7 +17,7 @@ def wiring(**keys):
 
 
 def test_a_lone_rank_has_no_links():
-    assert wiring(world_size=1) == (1, 1, 1, 0.0, inf, 0.0, inf, 0)
+    assert wiring(world_size=1)[:8] == (1, 1, 1, 0.0, inf, 0.0, inf, 0)
 
 
 @pytest.mark.parametrize(
@@ -76,3 +76,40 @@ def test_ranks_that_are_strewn_unevenly_count_as_alone_on_their_nodes():
     where = Cluster.model_validate({"world_size": 6, **keys})
     found = wiring_of_groups(where, np.arange(6).reshape(2, 3), 0)
     assert (found.num_nodes, found.local_size) == (3, 1)
+
+
+def classes(**keys):
+    found = wiring(**keys)
+    return found.peer, found.network
+
+
+def between(link):
+    return {"world_size": 4, "devices_per_node": 2, "inter_node": {"link": link}}
+
+
+def test_catalogue_links_and_devices_tell_their_classes():
+    assert classes(world_size=2, link="nvlink2") == ("nvlink", "rdma")
+    assert classes(**between("ib-edr"), link="nvlink2") == ("nvlink", "rdma")
+    assert classes(**between("100gbe"), link="nvlink2") == ("nvlink", "tcp")
+    assert classes(**between("ib-edr"), link="pcie3-x16") == ("pcie", "roce")
+    assert classes(**between("50gbe"), link="pcie3-x16", device="rtx3090-24gb") == ("host", "tcp")
+    assert classes(world_size=2, link="nvlink3", device="rtx3090-24gb")[0] == "nvlink"
+
+
+def test_links_by_figures_are_what_these_suggest():
+    fast, slow = ({"alpha": "3 us", "bandwidth": f"{rate} GB/s"} for rate in (100, 25))
+    sockets = {"alpha": "30 us", "bandwidth": "100 Gbit/s"}
+    assert classes(**between(slow), link=fast) == ("nvlink", "rdma")
+    assert classes(**between(sockets), link=slow) == ("pcie", "tcp")
+    assert classes(**between(slow), link=slow) == ("pcie", "rdma")
+
+
+def test_the_slowest_class_of_nodes_that_differ_counts():
+    assert classes(**between(["ib-edr", "100gbe"]), link=["nvlink2", "pcie3-x16"])[0] == "pcie"
+    assert classes(**between(["ib-edr", "100gbe"]), link="nvlink2")[1] == "tcp"
+
+
+def test_a_topology_that_leads_through_the_host_has_no_class_for_it_too():
+    keys = {"world_size": 2, "device": "rtx3090-24gb", "link": "pcie4-x16"}
+    assert classes(**keys)[0] == "host"
+    assert classes(**keys, topology={"kind": "pcie_tree", "p2p_level": "loc"})[0] == "pcie"

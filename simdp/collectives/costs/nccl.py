@@ -12,7 +12,8 @@ middle sizes, which fill neither all channels nor their pipelines. With ``stages
 thread copies for every stage in turn, so that wires and latencies add up.
 
 The constants are NVIDIA's, as NCCL 2.30.7 has them (github.com/NVIDIA/nccl, src/graph/tuning.cc);
-two that it does not have say where they come from. A calibration replaces what it can.
+those that it does not have say where they come from, and shares of a bandwidth are those of the
+pool (`simdp.collectives.costs.pool`). A calibration replaces what it can.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BeforeValidator, Field
 
 from simdp.collectives.costs.base import Cost
+from simdp.collectives.costs.pool import PAYLOAD, share_of
 from simdp.collectives.costs.ways import WAYS, Way
 from simdp.collectives.costs.wiring import Wiring
 from simdp.spec import Bandwidth, Float, Int, Seconds, Spec
@@ -117,38 +119,22 @@ class Hops(Spec):
     inter: AnyHopTimes = HopTimes()
 
 
-class IntraEfficiencies(Spec):
-    """Share of a device's bandwidth that payload gets, by protocol.
-
-    NCCL plans with 20 of NVLink's 25 GB/s and 12 of the 15.75 GB/s of PCIe 3: 0.8. LL128 carries
-    120 of 128 bytes and gets 0.92 of that. LL carries half, and is held to 39, 87.7 and 141 GB/s
-    on V100, A100 and H100, which is 0.29 of their NVLinks.
+class Shares(Spec):
+    """Share of a bandwidth that payload gets, by protocol.
 
     Attributes
     ----------
-    ll, ll128, simple : float
-        With this protocol.
+    ll, ll128, simple : float or None
+        With this protocol. None: what clusters of the same class reach, ``simdp list constants``;
+        where NVIDIA's own figure errs less, 0.8 of a device's bandwidth and 0.96 of a card's.
     """
 
-    ll: Efficiency = 0.29
-    ll128: Efficiency = 0.74
-    simple: Efficiency = 0.8
+    ll: Efficiency | None = None
+    ll128: Efficiency | None = None
+    simple: Efficiency | None = None
 
 
-class InterEfficiencies(Spec):
-    """Share of a node's network cards that payload gets, by protocol.
-
-    NCCL plans with 12 of 12.5 GB/s; 0.92 of that with LL128, a half with LL.
-
-    Attributes
-    ----------
-    ll, ll128, simple : float
-        With this protocol.
-    """
-
-    ll: Efficiency = 0.48
-    ll128: Efficiency = 0.88
-    simple: Efficiency = 0.96
+AnyShares = Annotated[Shares, BeforeValidator(_one_for_all, Efficiency | Shares)]
 
 
 class Efficiencies(Spec):
@@ -156,18 +142,14 @@ class Efficiencies(Spec):
 
     Attributes
     ----------
-    intra : IntraEfficiencies
+    intra : Shares
         Of a device's bandwidth inside its node.
-    inter : InterEfficiencies
+    inter : Shares
         Of the bandwidth of a node's network cards.
     """
 
-    intra: Annotated[
-        IntraEfficiencies, BeforeValidator(_one_for_all, Efficiency | IntraEfficiencies)
-    ] = IntraEfficiencies()
-    inter: Annotated[
-        InterEfficiencies, BeforeValidator(_one_for_all, Efficiency | InterEfficiencies)
-    ] = InterEfficiencies()
+    intra: AnyShares = Shares()
+    inter: AnyShares = Shares()
 
 
 class NcclCost(Cost):
@@ -175,9 +157,16 @@ class NcclCost(Cost):
 
     Attributes
     ----------
+    peer, network : str or None
+        Classes of what joins the devices of a node, and the nodes; they tell the shares that
+        ``efficiency`` does not give. None: as the links are (`Wiring`).
     launch : float
         Before everything else [s]. NCCL's constants lack 5 to 15 us against nccl-tests with one
         process per GPU: 10 us.
+    devices_per_process : int
+        Devices that one process launches for, one after the other: nccl-tests' ``-g``.
+    launch_per_device : float
+        For each of them but the first [s]; 13 tables of nccl-tests with 2 to 8 have 2.8 us.
     base : Base
         Before the first hop, by protocol [s].
     hop : Hops
@@ -213,7 +202,11 @@ class NcclCost(Cost):
 
     kind: Literal["nccl"] = "nccl"
 
+    peer: Literal["nvlink", "pcie", "host"] | None = None
+    network: Literal["rdma", "roce", "libfabric", "staged", "tcp"] | None = None
     launch: Seconds = 10e-6
+    devices_per_process: Int = Field(1, ge=1, le=1024)
+    launch_per_device: Seconds = 2.8e-6
     base: Annotated[Base, BeforeValidator(_one_for_all, Seconds | Base)] = Base()
     hop: Hops = Hops()
     efficiency: Efficiencies = Efficiencies()
@@ -295,16 +288,29 @@ class NcclCost(Cost):
         hop = alpha * HOP_OVER_ALPHA[where][protocol] if given is None else given
         return float(hop * TREE_OVER_RING[where][protocol] if algorithm == "tree" else hop)
 
+    def share(self, place: str, protocol: str, w: Wiring) -> float:
+        """Share of the bandwidth, ``intra`` or ``inter``, that rings get for payload."""
+        given = getattr(getattr(self.efficiency, place), protocol)
+        if given is not None:
+            return float(given)
+        if place == "intra":
+            return share_of("peer", self.peer or w.peer, protocol, w.intra_bandwidth)
+        return share_of("network", self.network or w.network, protocol, w.inter_bandwidth)
+
+    def before(self) -> float:
+        """Time before everything else [s]: of all launches of a process."""
+        return self.launch + (self.devices_per_process - 1) * self.launch_per_device
+
     def host_share(self, wiring: Wiring) -> float:
         """What the host lets each device of a node send [bytes/s]; infinite without a limit."""
         return inf if self.host_bandwidth is None else self.host_bandwidth / wiring.local_size
 
-    def flow_share(self, wiring: Wiring) -> float:
-        """What its flows let a node send [bytes/s]; infinite without a limit."""
+    def flow_share(self, wiring: Wiring, protocol: str = "simple") -> float:
+        """What its flows let a node send of payload [bytes/s]; infinite without a limit."""
         if self.flow_bandwidth is None:
             return inf
         shared = self.two_nodes if wiring.num_nodes == 2 else 1.0
-        return self.flow_bandwidth * self.flows_per_pair * shared
+        return self.flow_bandwidth * self.flows_per_pair * shared * PAYLOAD[protocol]
 
     def _time(self, algorithm: str, protocol: str, way: Way, nbytes: float, w: Wiring) -> float:
         latency = way.intra_hops * self.hop_time("intra", algorithm, protocol, w.intra_alpha)
@@ -318,14 +324,17 @@ class NcclCost(Cost):
             wire = max(intra, inter)
             both = hypot(latency, wire)
         base = float(getattr(self.base, protocol))
-        return self.launch + base + both + 2 * sqrt(self.ramp * wire)
+        return self.before() + base + both + 2 * sqrt(self.ramp * wire)
 
     def _intra(self, algorithm: str, protocol: str, w: Wiring) -> float:
+        if w.local_size == 1:
+            return inf
         if algorithm == "nvls":
             return self.nvls_efficiency * w.intra_bandwidth
-        bandwidth = float(getattr(self.efficiency.intra, protocol)) * w.intra_bandwidth
-        return min(bandwidth, self.host_share(w))
+        return min(self.share("intra", protocol, w) * w.intra_bandwidth, self.host_share(w))
 
     def _inter(self, protocol: str, w: Wiring) -> float:
-        bandwidth = float(getattr(self.efficiency.inter, protocol)) * w.inter_bandwidth
-        return min(bandwidth, self.flow_share(w))
+        if w.num_nodes == 1:
+            return inf
+        share = self.share("inter", protocol, w)
+        return min(share * w.inter_bandwidth, self.flow_share(w, protocol))

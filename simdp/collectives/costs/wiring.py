@@ -24,6 +24,9 @@ class Wiring(NamedTuple):
         infinite with one node.
     cards : int
         Network cards that the ranks of a node use; 0 with one node.
+    peer, network : str
+        Classes of what joins the devices of a node, and the nodes; of
+        `simdp.collectives.costs.pool`.
     """
 
     world_size: int
@@ -34,3 +37,5 @@ class Wiring(NamedTuple):
     inter_alpha: float
     inter_bandwidth: float
     cards: int
+    peer: str = "nvlink"
+    network: str = "rdma"

@@ -63,7 +63,9 @@ class Candidates:
                         point.nbytes * way.intra_sent / w.intra_bandwidth,
                         point.nbytes * way.inter_sent / w.inter_bandwidth,
                         cost.host_share(w) / w.intra_bandwidth if w.local_size > 1 else inf,
-                        cost.flow_share(w) / w.inter_bandwidth if w.num_nodes > 1 else inf,
+                        cost.flow_share(w, protocol) / w.inter_bandwidth
+                        if w.num_nodes > 1
+                        else inf,
                     )
                 )
         self.starts = np.array(starts)
@@ -75,7 +77,7 @@ class Candidates:
     def seconds(self, constants: Mapping[str, float]) -> Floats:
         """Times of the points; keys that are not given are those of the cost, `(num_points,)`."""
         cost, protocol = self.cost, self.protocol
-        launch = constants.get("launch", cost.launch)
+        launch = constants.get("launch", cost.launch) + cost.before() - cost.launch
         base = np.array([getattr(cost.base, name) for name in PROTOCOLS])[protocol]
         latency = np.zeros(len(protocol))
         share = np.where(self.tree, constants.get("tree_efficiency", cost.tree_efficiency), 1.0)

@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import log
+from math import inf, log
 
 import numpy as np
 
 from simdp.arrays import Floats
 from simdp.collectives.costs.nccl import PROTOCOLS, NcclCost
+from simdp.collectives.costs.pool import PAYLOAD, pooled
+from simdp.collectives.costs.wiring import Wiring
 from simdp.studies.calibrate.candidates import Point
 from simdp.studies.calibrate.fit import Constant
 
-REACHED, GIVEN = 0.15, 0.3
-"""Spread of the share of the slowest stage that Simple gets: of a bandwidth that was reached, and
-of a datasheet's, of which 100 Gb/s fabrics reach 0.95 and 200 Gb/s ones 0.72."""
+REACHED = 0.15
+"""Spread of the share that Simple gets of a bandwidth that was reached; of a datasheet's, it is
+that of the sites of its class (`simdp.collectives.costs.pool`)."""
 
 TREES = 0.3
 """Spread of the bandwidth of trees over that of rings."""
-
-PAYLOAD = {"ll": 0.5, "ll128": 120 / 128}
-"""What these protocols can carry at most: the rest are flags."""
 
 FIRM = 0.02
 """Standard error of what is known for certain: a fit has no use for more."""
 
 TIMES = "launch", "ramp", "nvls_hop"
+
+ALONE = Wiring(1, 1, 1, 0.0, inf, 0.0, inf, 0)
+"""Stands for a place at which no point is."""
 
 
 def nccl_constants(
@@ -59,9 +61,30 @@ def nccl_constants(
     keys += ["nvls_efficiency", "nvls_hop"] * (inside and "nvls" in cost.algorithms)
     for place in places[1:]:
         keys += [f"{what}.{place}.{name}" for name in protocols for what in ("efficiency", "hop")]
-    spread = GIVEN if is_given else REACHED
+    spreads = {keys[0]: REACHED}
+    if is_given:
+        spreads = {f"efficiency.{place}.simple": _spread(cost, points, place) for place in places}
+        spreads.setdefault(keys[0], spreads[f"efficiency.{places[0]}.simple"])
     free = [key for key in keys if typical[key]]
-    return [_constant(key, typical[key], spread if key == keys[0] else 1.0) for key in free]
+    return [_constant(key, typical[key], spreads.get(key, 1.0)) for key in free]
+
+
+def _spread(cost: NcclCost, points: Sequence[Point], place: str) -> float:
+    """How far sites of a class are apart in what they get of a bandwidth."""
+    wiring = _wiring(points, place)
+    if place == "intra":
+        return pooled("peer", cost.peer or wiring.peer, "share").spread
+    network = cost.network or wiring.network
+    return pooled("network", network, "flow" if network == "tcp" else "share").spread
+
+
+def _wiring(points: Sequence[Point], place: str) -> Wiring:
+    """How the ranks of a point are joined that uses a place."""
+    across = place == "inter"
+    found = (
+        p.wiring for p in points if (p.wiring.num_nodes if across else p.wiring.local_size) > 1
+    )
+    return next(found, ALONE)
 
 
 def restraints(
@@ -89,6 +112,7 @@ def restraints(
             log(now[f"efficiency.{place}.{name}"] / now[f"efficiency.{place}.simple"] / share)
             for place in ("intra", "inter")
             for name, share in PAYLOAD.items()
+            if name != "simple"
         ]
         return np.maximum(excess, 0.0) / FIRM
 
@@ -108,7 +132,7 @@ def typical_values(cost: NcclCost, points: Sequence[Point]) -> dict[str, float]:
     for where, alpha in alphas.items():
         for name in PROTOCOLS:
             values[f"hop.{where}.{name}"] = cost.hop_time(where, "ring", name, alpha)
-            values[f"efficiency.{where}.{name}"] = getattr(getattr(cost.efficiency, where), name)
+            values[f"efficiency.{where}.{name}"] = cost.share(where, name, _wiring(points, where))
     return values
 
 
@@ -118,5 +142,5 @@ def _constant(key: str, typical: float, spread: float) -> Constant:
         return Constant(key, "time", typical, typical / 1000, typical * 1000)
     if key == "tree_efficiency":
         return Constant(key, None, typical, 0.1, 1.5, TREES)
-    most = next((share for name, share in PAYLOAD.items() if key.endswith(f".{name}")), 2.0)
+    most = next((PAYLOAD[name] for name in ("ll", "ll128") if key.endswith(f".{name}")), 2.0)
     return Constant(key, None, min(typical, most), 1e-3, most, spread)

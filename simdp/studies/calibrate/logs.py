@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 
-from simdp.cluster.link import LINKS
+from simdp.cluster.link import FASTEST_PCIE, LINKS, Link
 from simdp.collectives.costs.ways import WAYS
 from simdp.collectives.costs.wiring import Wiring
 from simdp.errors import ScenarioError, UnitError, unknown_name
@@ -18,9 +18,6 @@ from simdp.units import parse
 
 NVLINK_ALPHA, PCIE_ALPHA, NET_ALPHA = 3.4e-6, 5.7e-6, 14e-6
 """Hops of Simple in NCCL 2.30.7, src/graph/tuning.cc [s]: what catalogue links have as alpha."""
-
-FASTEST_PCIE = 64e9
-"""A faster link inside a node is no PCIe [bytes/s]."""
 
 ROOM = 4.0
 """How many times the network a node's inside is taken to carry where nothing tells."""
@@ -216,7 +213,18 @@ def wiring_between(
         inter_alpha=across.alpha if across else 0.0,
         inter_bandwidth=across.bandwidth * cards if across else inf,
         cards=cards,
+        peer=_carries(inside, False) if inside else "nvlink",
+        network=_carries(across, True) if across else "rdma",
     )
+
+
+def _carries(figures: LinkFigures, between_nodes: bool) -> str:
+    """How collectives use a link: as the catalogue has it, or as its figures suggest."""
+    transport = LINKS.figures(figures.name).get("transport") if figures.name else None
+    link = Link.model_construct(
+        alpha=figures.alpha, bandwidth=figures.bandwidth, transport=transport
+    )
+    return link.carries(between_nodes)
 
 
 def _inter_figures(tables: Sequence[_Table], given: str | None, links_per_node: int) -> LinkFigures:

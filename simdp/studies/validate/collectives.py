@@ -13,7 +13,8 @@ from simdp.scenario.measured import MeasuredCollective
 from simdp.scenario.wiring import wiring_of
 from simdp.studies.validate.files import cluster_name
 from simdp.studies.validate.intervals import Known, variants
-from simdp.studies.validate.novelty import tables_of, told, what_is_new
+from simdp.studies.validate.novelty import news, told
+from simdp.studies.validate.unmeasured import with_pool
 
 Clock = Callable[[int], float]
 
@@ -70,12 +71,12 @@ def time_table(
         If it cannot be simulated.
     """
     collective = measured.collective
-    clock = clock_of(scenario, collective)
+    clock, known = clock_of(scenario, collective), with_pool(known, scenario)
     ends = [
         (clock_of(one.low, collective), clock_of(one.high, collective))
         for one in variants(scenario, known)
     ]
-    new = what_is_new(tables_of(known), collective, scenario.cluster.num_nodes)
+    new = news(known, collective, scenario.cluster.num_nodes)
     rows = []
     for (nbytes, seconds), role in zip(measured.times, measured.roles(), strict=True):
         time = clock(nbytes)

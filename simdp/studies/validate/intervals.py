@@ -55,6 +55,9 @@ class Known(NamedTuple):
 
 OWN = "measured.calibration"
 
+POOL = "list constants"
+"""Place of what is known of every cluster of a class."""
+
 COST = "collectives.cost."
 
 
@@ -92,7 +95,8 @@ def variants(scenario: Scenario, known: Sequence[Known]) -> list[Variant]:
                 continue
             where = f"{place}.intervals.{key}"
             low, high = (with_values(scenario, raw, {key: end}, where) for end in ends)
-            if _is_between(*(value_at(one, key) for one in (low, scenario, high))):
+            ends_hold = _is_between(*(value_at(one, key) for one in (low, scenario, high)))
+            if place == POOL or ends_hold:
                 found[key] = Variant(key, low, high)
             elif own:
                 raise ScenarioError(
@@ -118,10 +122,11 @@ def cost_variants(cost: Cost, known: Sequence[Known]) -> list[tuple[Cost, Cost]]
     for place, calibration in known:
         for key, ends in calibration.intervals.items():
             inside = key.removeprefix(COST)
-            if inside == key or value_at(cost, inside) is None:
+            if inside == key or (place != POOL and value_at(cost, inside) is None):
                 continue
             low, high = (_with_constant(cost, raw, inside, end, f"{place}: {key}") for end in ends)
-            if _is_between(*(value_at(one, inside) for one in (low, cost, high))):
+            ends_hold = _is_between(*(value_at(one, inside) for one in (low, cost, high)))
+            if place == POOL or ends_hold:
                 found.append((low, high))
     return found
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from math import exp, hypot, inf, log
 
 from simdp.studies.validate.intervals import NORMAL_90, Interval, Known, residual, spread
+from simdp.studies.validate.unmeasured import is_unmeasured
 
 LARGE, MIDDLE = 1 << 20, 1 << 16
 """Sizes from which wires rule, and from which the choice of a protocol does [bytes]."""
@@ -20,12 +21,23 @@ SPREAD = {
     "collective": {"large": 0.42, "middle": 0.47, "small": 0.90},
     "nodes": {"large": 0.16, "middle": 0.62, "small": 0.25},
     "network": {"large": 0.35, "middle": 0.62, "small": 0.62},
+    "cluster": {"large": 0.25, "middle": 0.80, "small": 0.65},
 }
 """Standard deviations of logarithms, by what is new: the 90 % quantile of the errors, over
 `NORMAL_90`. ``nodes``: 12 tables of 4 clusters. ``collective``: 9 tables of 2 clusters, the mean of
 those on the fitted numbers of nodes and, less what nodes explain, of those on others. ``network``:
 between nodes, where all tables are of one; no table of ours tells. Large sizes have the spread that
 shares of network cards have over clusters (0.35), smaller ones that of new nodes at its largest."""
+
+
+def news(known: Sequence[Known], collective: str, num_nodes: int) -> tuple[str, ...]:
+    """Tell what a prediction has that is new to what its constants were fitted to.
+
+    Arguments as for `what_is_new`; the whole cluster is new where none was fitted on it.
+    """
+    if is_unmeasured(known):
+        return ("cluster",)
+    return what_is_new(tables_of(known), collective, num_nodes)
 
 
 def what_is_new(

@@ -11,6 +11,7 @@ from simdp.scenario.measured import MeasuredPoint
 from simdp.studies.validate.files import cluster_name
 from simdp.studies.validate.intervals import Known, interval
 from simdp.studies.validate.naive import ring_step_time
+from simdp.studies.validate.unmeasured import with_pool
 
 STEPS = 2
 """A step to warm up and one to measure, where the scenario does not say how many."""
@@ -48,7 +49,7 @@ def time_step(
     stopwatch = Stopwatch(point)
     metrics = stopwatch.metrics
     time = float(metrics["step_time_s"])
-    low, high = interval(time, point, known, stopwatch.step_times)
+    low, high = interval(time, point, with_pool(known, point), stopwatch.step_times)
     n = point.cluster.world_size
     samples = metrics["throughput_samples_per_s"] * time
     return StepComparison(

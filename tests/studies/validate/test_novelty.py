@@ -115,10 +115,16 @@ def test_a_collective_by_itself_is_less_sure_on_more_nodes_and_least_of_another_
 
 def test_only_times_of_a_machines_own_constants_have_an_interval():
     assert widths("all_reduce", 8, "dgx-1", ["ring"])[0][0] is None
-    assert widths("all_reduce", 8, "8gpu_ring", ["nccl"])[0][0] is None  # nobody has measured it
     none = {"intra": 0.01, "inter": 0.01}
     own = {"kind": "nccl", "efficiency": none, "launch": "1 s", "ramp": "1 s"}
     assert widths("all_reduce", 8, "dgx-1", [own])[0][0] is None
+
+
+def test_a_cluster_that_nobody_has_measured_is_least_sure():
+    known, pool = (
+        widths("all_reduce", 8, name, ["nccl"])[-1][0] for name in ("dgx-1", "8gpu_ring")
+    )
+    assert known < pool
 
 
 def test_json_has_the_interval_and_a_log_is_held_against_it(tmp_path):
@@ -137,4 +143,4 @@ def test_the_benchmark_counts_what_is_inside(capsys):
     said = capsys.readouterr().out
     assert "collective and nodes" in said
     for new in SPREAD:
-        assert new in said or new == "network"
+        assert new in said or new in ("network", "cluster")
