@@ -9,8 +9,12 @@ from for_each import for_each
 import simdp
 from simdp.cluster.machine import MACHINES, describe, read_machine
 from simdp.errors import ScenarioError
+from simdp.files import read_yaml
 from simdp.scenario import load_scenario
 from simdp.scenario.machines import with_machine
+from simdp.scenario.wiring import wiring_of
+
+POOL = read_yaml(Path(simdp.__file__).parent / "collectives/costs/pool.yaml")
 
 WORKLOAD = {"model": {"kind": "parameters", "num_params": 1_000_000}, "microbatch": 8}
 
@@ -47,6 +51,19 @@ def test_every_figure_of_a_machine_has_a_source_and_every_interval_holds_its_con
         for part in key.split("."):
             here = here[int(part) if isinstance(here, list) else part]  # the constant is there
     assert "device" in describe(name) or " x " in describe(name)
+
+
+@for_each("place", ["peer", "network"])
+def test_a_site_lies_in_the_class_of_its_machines(place, tmp_path):
+    for name, constants in POOL[place].items():
+        for site in [*constants["share"].values(), *constants.get("flow", {}).values()]:
+            for machine in site:
+                per_node = read_machine(machine, Path()).cluster["devices_per_node"]
+                nodes = 2 if place == "network" else 1
+                size = {"machine": machine, "world_size": per_node * nodes}
+                one = scenario(tmp_path, cluster=size)
+                said = getattr(one.collectives.cost, place, None)
+                assert (said or getattr(wiring_of(one.cluster), place)) == name, machine
 
 
 def test_a_machine_brings_what_the_scenario_does_not_say(tmp_path):
