@@ -123,6 +123,7 @@ def fit(
     constants: Sequence[Constant],
     num_starts: int = NUM_STARTS,
     restraints: Callable[[Floats], Floats] | None = None,
+    start: Floats | None = None,
 ) -> Fit:
     """Find the constants that explain measured times best.
 
@@ -138,6 +139,8 @@ def fit(
         Searches, of which the best counts; the first starts from the typical values.
     restraints : callable, optional
         What the constants' values break of what must hold between them, in standard errors.
+    start : ndarray, shape `(num_constants,)`, optional
+        Values from which the first search starts; without it the typical ones.
     """
     typical = np.array([log(constant.typical) for constant in constants])
     spread = np.array([constant.spread for constant in constants])
@@ -148,7 +151,8 @@ def fit(
         known = [misses, (x - typical) / spread]
         return np.concatenate(known if restraints is None else [*known, restraints(np.exp(x))])
 
-    x = _search(residuals, constants, typical, spread, num_starts)
+    first = typical if start is None else np.log(start)
+    x = _search(residuals, constants, typical, first, num_starts)
     predicted = predict(np.exp(x))
     misses = np.log(predicted) - target
     freedom = max(len(measured) - len(constants), 1)
@@ -186,20 +190,22 @@ def _search(
     residuals: Callable[[Floats], Floats],
     constants: Sequence[Constant],
     typical: Floats,
-    spread: Floats,
+    first: Floats,
     num_starts: int,
 ) -> Floats:
-    """The best of several searches; the first starts from the typical values."""
+    """The best of several searches; one from ``first``, others from around what is typical."""
     from scipy.optimize import least_squares
 
     low = np.array([log(constant.low) for constant in constants])
     high = np.array([log(constant.high) for constant in constants])
     draws = stream(0, "calibrate").normal(size=(num_starts, len(constants)))
-    draws[0] = 0.0
+    spread = np.array([constant.spread for constant in constants])
+    starts = typical + 0.7 * spread * draws
+    starts[0] = first
     best: Any = None
-    for draw in draws:
+    for start in starts:
         inside = low + 1e-6 * (high - low), high - 1e-6 * (high - low)
-        start = np.clip(typical + 0.7 * spread * draw, *inside)
+        start = np.clip(start, *inside)
         # Absolute values beyond the noise: a table has rows that another job disturbed.
         found = least_squares(residuals, start, bounds=(low, high), loss="soft_l1", max_nfev=200)
         if best is None or found.cost < best.cost:

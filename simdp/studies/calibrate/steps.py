@@ -159,11 +159,15 @@ def reach(
 
 
 def fit_watched(
-    points: Sequence[Watched], constants: Sequence[Constant], change: Change = Watched.with_values
+    points: Sequence[Watched],
+    constants: Sequence[Constant],
+    change: Change = Watched.with_values,
+    start: Floats | None = None,
 ) -> Fit:
-    """Fit constants to some points, all of which count."""
+    """Fit constants to some points, all of which count; arguments as for `fit`."""
     seconds = np.array([point.step.seconds for point in points])
-    return fit(predictor(points, constants, change), seconds, constants, num_starts=1)
+    predict = predictor(points, constants, change)
+    return fit(predict, seconds, constants, num_starts=1, start=start)
 
 
 def measured_steps(paths: Sequence[Path]) -> list[MeasuredStep]:

@@ -25,7 +25,11 @@ def shortened(point: Scenario) -> Scenario:
 
 
 def time_step(
-    name: str, measured: MeasuredPoint, point: Scenario, known: Sequence[Known]
+    name: str,
+    measured: MeasuredPoint,
+    point: Scenario,
+    known: Sequence[Known],
+    stopwatch: Stopwatch | None = None,
 ) -> StepComparison:
     """Simulate a point, and hold it against what was measured.
 
@@ -39,13 +43,15 @@ def time_step(
         The point; `shortened`.
     known : sequence of Known
         How well its constants are.
+    stopwatch : Stopwatch, optional
+        Of the point, where there is one already.
 
     Raises
     ------
     ScenarioError
         If it cannot be simulated.
     """
-    stopwatch = Stopwatch(point)
+    stopwatch = stopwatch or Stopwatch(point)
     metrics = stopwatch.metrics
     time = float(metrics["step_time_s"])
     low, high = interval(time, point, known, stopwatch.step_times)
