@@ -45,20 +45,29 @@ def with_values(
     return scenario.model_copy(update=made)
 
 
+COST = "collectives.cost"
+"""A part that is made anew by itself: nothing else of its section depends on it."""
+
+
 def _made(scenario: Scenario, raw: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Make the sections anew that hold the keys."""
+    inside = [key for key in values if key.startswith(f"{COST}.") and key != f"{COST}.kind"]
+    made = _made_cost(scenario, raw, {key: values[key] for key in inside}) if inside else {}
     sections: dict[str, Any] = {}
     for key, value in values.items():
+        if key in inside:
+            continue
         section = key.split(".")[0]
         part = sections.setdefault(section, {section: copy.deepcopy(raw.get(section))})
         set_key(part, key, value)
-    made: dict[str, Any] = {}
     for section, part in sections.items():
         old = getattr(scenario, section, None)
         if old is None or not hasattr(old, "model_validate"):
             raise ScenarioError(
                 [f"{section}: is no constant; give a key of cluster, workload, ..."]
             )
+        if section in made:  # its cost changes as well
+            part[section]["cost"] = made[section].cost.model_dump(mode="json", exclude_none=True)
         try:
             new = type(old).model_validate(part[section], context={"base": scenario.base})
         except ValidationError as error:
@@ -66,6 +75,23 @@ def _made(scenario: Scenario, raw: Mapping[str, Any], values: Mapping[str, Any])
             raise ScenarioError(lines) from None
         made[section] = new.settled(scenario.base) if hasattr(new, "settled") else new
     return made
+
+
+def _made_cost(
+    scenario: Scenario, raw: Mapping[str, Any], values: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Make the section of collectives anew that has another cost."""
+    part = {"collectives": {"cost": copy.deepcopy(raw["collectives"]["cost"])}}
+    for key, value in values.items():
+        set_key(part, key, value)
+    written, old = part["collectives"]["cost"], scenario.collectives
+    try:
+        cost = type(old.cost).model_validate(written, context={"base": scenario.base})
+    except ValidationError as error:
+        lines = [f"{COST}.{found.line}" for found in problems(error, written)]
+        raise ScenarioError(lines) from None
+    cost = cost.settled(scenario.base) if hasattr(cost, "settled") else cost
+    return {"collectives": old.model_copy(update={"cost": cost})}
 
 
 def value_at(here: Any, key: str) -> Any:

@@ -25,6 +25,7 @@ from simdp.studies.validate.intervals import (
 )
 from simdp.studies.validate.refit import Refitted, bare_cost, refitted
 from simdp.studies.variants import value_at, with_values
+from simdp.units import parse
 
 WIDE: dict[str | None, tuple[float, float]] = {
     "time": (1e-6, 1e-2),
@@ -106,14 +107,22 @@ class Intake:
     def take(self, values: Mapping[str, Any]) -> Scenario:
         """The point with constants, as they stand in YAML; those that it has otherwise stay."""
         taken = {key: value for key, value in values.items() if key in self.keys}
-        found = with_values(self.base, self._raw, taken) if taken else self.base
-        if not self._ties:
-            return found
-        shares = {
-            key: ratio * _simple_share(found, key.split(".")[3])
-            for key, ratio in self._ties.items()
-        }
-        return with_values(found, found.resolved(), shares)
+        for key, ratio in self._ties.items():
+            taken[key] = ratio * self._simple_share(key.split(".")[3], taken)
+        return with_values(self.base, self._raw, taken) if taken else self.base
+
+    def _simple_share(self, place: str, values: Mapping[str, Any]) -> float:
+        """Share of a bandwidth that Simple gets with some values."""
+        cost = self.base.collectives.cost
+        assert isinstance(cost, NcclCost)
+        share = values.get(f"{COST}efficiency.{place}.simple")
+        flow = values.get(f"{COST}flow_bandwidth")
+        return _simple_share(
+            self.base,
+            place,
+            getattr(cost.efficiency, place).simple if share is None else share,
+            cost.flow_bandwidth if flow is None else parse(flow, "bandwidth"),
+        )
 
 
 def _held(scenario: Scenario, calibrated: Sequence[Known]) -> list[str]:
@@ -140,19 +149,18 @@ def _ties(scenario: Scenario, keys: Sequence[str]) -> dict[str, float]:
         for name in ("ll", "ll128"):
             key = f"{COST}efficiency.{place}.{name}"
             if key not in keys and getattr(given, name) != getattr(usual, name):
-                found[key] = getattr(given, name) / _simple_share(scenario, place)
+                simple = _simple_share(scenario, place, given.simple, entry.flow_bandwidth)
+                found[key] = getattr(given, name) / simple
     return {key: ratio for key, ratio in found.items() if ratio <= 1}
 
 
-def _simple_share(scenario: Scenario, place: str) -> float:
+def _simple_share(scenario: Scenario, place: str, share: float, flow: float | None) -> float:
     """Share of a bandwidth that Simple gets, flows that limit it included."""
     cost = scenario.collectives.cost
     assert isinstance(cost, NcclCost)
-    share = float(getattr(cost.efficiency, place).simple)
-    if place == "intra" or cost.flow_bandwidth is None:
+    if place == "intra" or flow is None:
         return share
-    flows = cost.flow_bandwidth * cost.flows_per_pair
-    return min(share, flows / wiring_of(scenario.cluster).inter_bandwidth)
+    return min(share, flow * cost.flows_per_pair / wiring_of(scenario.cluster).inter_bandwidth)
 
 
 # The fit -----------------------------------------------------------------------------------------
