@@ -175,7 +175,8 @@ class LeftOut:
         points = [point for point, _ in group]
         noise = max(self.whole.noise[point.cluster] for point in points)
         found = summary(name, points, noise)
-        assert found.mean_error is not None and found.worst_error is not None
+        assert found.mean_error is not None
+        assert found.worst_error is not None
         assert found.inside is not None
         fitted = [abs(place.fitted / point.measured - 1) for point, place in group]
         return Fold(

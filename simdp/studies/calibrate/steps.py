@@ -106,7 +106,7 @@ def fit_steps(paths: Sequence[Path], asked: Sequence[str] = ()) -> StepsFit:
         twice = next(key for key in keys if keys.count(key) > 1)
         raise ScenarioError([f"--fit {twice}: is asked for twice; keep one."])
     watched = [Watched(point) for point in points]
-    reached = reach(watched, constants).any(axis=1)
+    reached = np.atleast_1d(reach(watched, constants).any(axis=1))
     used = [point for point, does in zip(watched, reached, strict=True) if does]
     if len(used) < len(constants):
         raise ScenarioError(

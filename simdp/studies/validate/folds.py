@@ -18,6 +18,8 @@ from simdp.workload.models import PRESETS
 
 By = Literal["model", "nodes", "collective", "cluster"]
 
+BY: tuple[By, ...] = get_args(By)
+
 
 class Item(NamedTuple):
     """A point, or a table, of a scenario.
@@ -155,12 +157,12 @@ def _nothing(groups: Mapping[str, list[Item]], by: By) -> str:
     more = f" and {len(said) - 3} more" if len(said) > 3 else ""
     others = [
         other
-        for other in get_args(By)
+        for other in BY
         if other == "cluster" or any(_folds(name, group, other) for name, group in groups.items())
     ]
     return (
-        f"--leave-out {by}: nothing can be left out: {', '.join(said[:3])}{more}; give scenarios of "
-        f"one cluster with several, or leave out {' or '.join(others)}."
+        f"--leave-out {by}: nothing can be left out: {', '.join(said[:3])}{more}; give scenarios "
+        f"of one cluster with several, or leave out {' or '.join(others)}."
     )
 
 

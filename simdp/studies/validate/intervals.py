@@ -182,9 +182,7 @@ Seconds = Callable[[Sequence[Scenario]], Sequence[float]]
 """Simulates scenarios [s]."""
 
 
-def interval(
-    time: float, scenario: Scenario, known: Sequence[Known], seconds: Seconds
-) -> Interval:
+def interval(time: float, scenario: Scenario, known: Sequence[Known], seconds: Seconds) -> Interval:
     """Find the 90 % interval of a time.
 
     Parameters

@@ -233,7 +233,7 @@ class _Without:
             made, known = bare_cost(item, self.site)
             if self.tables is not None:
                 raw = made.resolved()
-                own = [key for key in item.table.set]
+                own = list(item.table.set)
 
                 def take(values: dict[str, Any]) -> Scenario:
                     free = {k: v for k, v in values.items() if not _is_set(k, own)}

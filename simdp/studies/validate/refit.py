@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import exp, log, sqrt
+from math import sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -172,5 +172,3 @@ class _Rows:
 
     def seconds(self, constants: Mapping[str, float]) -> Floats:
         return self._candidates.seconds({**constants, **self.own})
-
-

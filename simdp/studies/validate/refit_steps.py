@@ -13,7 +13,7 @@ from simdp.collectives.costs.nccl import NcclCost
 from simdp.scenario import Scenario
 from simdp.scenario.wiring import wiring_of
 from simdp.studies.calibrate.fit import NOISE, Constant
-from simdp.studies.calibrate.steps import REACH, MeasuredStep, Watched, fit_watched, predictor, read
+from simdp.studies.calibrate.steps import REACH, Watched, fit_watched, predictor, read
 from simdp.studies.validate.folds import Item
 from simdp.studies.validate.intervals import (
     COST,
@@ -196,8 +196,9 @@ def refit_steps(
 
     watched = [one for one, _ in points]
     moved = _moved(watched, constants, take)
-    constants = [one for one, does in zip(constants, moved.any(axis=0), strict=True) if does]
-    used = [one for one, does in zip(watched, moved.any(axis=1), strict=True) if does]
+    by_constant, by_point = np.atleast_1d(moved.any(axis=0)), np.atleast_1d(moved.any(axis=1))
+    constants = [one for one, does in zip(constants, by_constant, strict=True) if does]
+    used = [one for one, does in zip(watched, by_point, strict=True) if does]
     if not constants:
         return Refitted((), np.zeros(0), np.zeros((0, 0)), noise, {})
     start = _start(used, constants, take)
