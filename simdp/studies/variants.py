@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from simdp.cluster import Cluster
 from simdp.errors import ScenarioError
 from simdp.phrases import problems
 from simdp.scenario import Scenario
 from simdp.scenario.overrides import set_key
 from simdp.spec import Spec
+
+S = TypeVar("S", bound=Spec)
 
 
 def with_values(
@@ -118,3 +121,48 @@ def _inside(value: Any) -> Mapping[str, Any]:
     if isinstance(value, Spec):
         return dict(value)
     return value if isinstance(value, Mapping) else {}
+
+
+def with_numbers(spec: S, values: Mapping[str, float]) -> S:
+    """Set numbers of a valid spec, or of specs inside it, that are known to suit it.
+
+    Parameters
+    ----------
+    spec : Spec
+        A scenario, for example.
+    values : mapping of str to float
+        Dotted keys, and what stands there now, in SI units. Where there are keys inside, as those
+        of all protocols, each gets it.
+    """
+    inside: dict[str, dict[str, float]] = {}
+    for key, value in values.items():
+        first, _, rest = key.partition(".")
+        inside.setdefault(first, {})[rest] = value
+    update = {key: _numbers(getattr(spec, key), below) for key, below in inside.items()}
+    if isinstance(spec, Scenario | Cluster):
+        return spec.model_copy(update=update)  # what they worked out holds, or is dropped by them
+    # Without what it worked out of its old values.
+    return type(spec).model_construct(spec.model_fields_set, **{**dict(spec), **update})
+
+
+def _numbers(old: Any, values: Mapping[str, float]) -> Any:
+    if isinstance(old, list | tuple):
+        made = [
+            _numbers(one, below) if (below := _below(values, str(index))) else one
+            for index, one in enumerate(old)
+        ]
+        return type(old)(made)
+    if not isinstance(old, Spec):
+        return values[""]
+    whole = values.get("")
+    return with_numbers(old, dict(values) if whole is None else dict.fromkeys(dict(old), whole))
+
+
+def _below(values: Mapping[str, float], part: str) -> dict[str, float]:
+    """Values of the keys that begin with a part, without it."""
+    return {
+        rest: value
+        for key, value in values.items()
+        for first, _, rest in [key.partition(".")]
+        if first == part
+    }

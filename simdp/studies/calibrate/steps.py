@@ -145,12 +145,17 @@ class Watched:
         return with_values(self.step.scenario, self.step.raw, values)
 
 
-Change = Callable[[Watched, Mapping[str, Any]], Scenario]
-"""How a point takes in values."""
+Change = Callable[[Watched, Sequence[Constant], Floats], Scenario]
+"""How a point takes in values of constants."""
+
+
+def in_yaml(point: Watched, constants: Sequence[Constant], values: Floats) -> Scenario:
+    """Take in values as they would be written."""
+    return point.with_values(written(constants, values))
 
 
 def reach(
-    points: Sequence[Watched], constants: Sequence[Constant], change: Change = Watched.with_values
+    points: Sequence[Watched], constants: Sequence[Constant], change: Change = in_yaml
 ) -> Bools:
     """Tell which constants bear on which points, `(num_points, num_constants)`."""
     typical = np.array([constant.typical for constant in constants])
@@ -161,13 +166,13 @@ def reach(
 def fit_watched(
     points: Sequence[Watched],
     constants: Sequence[Constant],
-    change: Change = Watched.with_values,
+    change: Change = in_yaml,
     start: Floats | None = None,
 ) -> Fit:
     """Fit constants to some points, all of which count; arguments as for `fit`."""
     seconds = np.array([point.step.seconds for point in points])
     predict = predictor(points, constants, change)
-    return fit(predict, seconds, constants, num_starts=1, start=start)
+    return fit(predict, seconds, constants, num_starts=1, start=start, batched=True)
 
 
 def measured_steps(paths: Sequence[Path]) -> list[MeasuredStep]:
@@ -188,15 +193,22 @@ def measured_steps(paths: Sequence[Path]) -> list[MeasuredStep]:
 
 
 def predictor(
-    points: Sequence[Watched], constants: Sequence[Constant], change: Change = Watched.with_values
+    points: Sequence[Watched], constants: Sequence[Constant], change: Change = in_yaml
 ) -> Callable[[Floats], Floats]:
-    """Make the function from the values of constants to the step times of points."""
+    """Make the function from the values of constants to the step times of points.
+
+    Of several sets of values, one in each row, it makes as many rows of times.
+    """
 
     def predict(values: Floats) -> Floats:
-        texts = written(constants, values)
-        return np.array(
-            [time for one in points for time in one.stopwatch.step_times([change(one, texts)])]
+        sets = np.atleast_2d(values)
+        times = np.array(
+            [
+                one.stopwatch.step_times([change(one, constants, each) for each in sets])
+                for one in points
+            ]
         )
+        return times[:, 0] if values.ndim == 1 else times.T
 
     return predict
 

@@ -27,11 +27,17 @@ from simdp.studies.validate.intervals import (
 )
 from simdp.studies.validate.jobs import MAX_POINTS
 from simdp.studies.validate.naive import add_linear, same_work
-from simdp.studies.validate.refit import Refitted, bare_cost, fitting_tables, refit_tables
+from simdp.studies.validate.refit import (
+    Numbers,
+    Refitted,
+    bare_cost,
+    fitting_tables,
+    refit_tables,
+)
 from simdp.studies.validate.refit_steps import Intake, refit_steps
 from simdp.studies.validate.steps import time_step
 from simdp.studies.validate.work import at_work
-from simdp.studies.variants import with_values
+from simdp.studies.variants import with_numbers
 
 MAX_WATCHED = 192
 """Points that a process keeps, since several folds of a cluster are fitted to them."""
@@ -232,16 +238,14 @@ class _Without:
         if isinstance(made.collectives.cost, NcclCost):
             made, known = bare_cost(item, self.site)
             if self.tables is not None:
-                raw = made.resolved()
-                own = list(item.table.set)
+                bare, own = made, list(item.table.set)
 
-                def take(values: dict[str, Any]) -> Scenario:
+                def take(values: Numbers) -> Scenario:
                     free = {k: v for k, v in values.items() if not _is_set(k, own)}
-                    return with_values(made, raw, free)
+                    return with_numbers(bare, free)
 
-                made_with = take(self.tables.told())
+                made, known = take(self.tables.told()), [self.tables.known()]
                 pairs = [(take(low), take(high)) for low, high in self.tables.ends()]
-                made, known = made_with, [self.tables.known()]
         rows = time_table(*args, made, known, item.number, pairs)
         return [
             (_named(item, replace(row, role="predicted")), Place(self.name, True, one.simulated))

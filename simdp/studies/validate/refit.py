@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import sqrt
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from simdp.scenario.wiring import wiring_of
 from simdp.studies.calibrate.candidates import Candidates, Point
 from simdp.studies.calibrate.constants import nccl_constants, restraints, typical_values
 from simdp.studies.calibrate.fit import Constant, Fit, fit
-from simdp.studies.calibrate.steps import written
 from simdp.studies.validate.folds import Item
 from simdp.studies.validate.intervals import COST, NORMAL_90, Known
 from simdp.studies.validate.unmeasured import as_unmeasured
@@ -24,6 +23,15 @@ from simdp.studies.variants import with_values
 
 LEAST_SHARE = 1e-3
 """Of a covariance's trace: a direction that is known better moves no interval."""
+
+
+Numbers = dict[str, float]
+"""Constants by key [SI]."""
+
+
+def by_key(constants: Sequence[Constant], values: Floats) -> Numbers:
+    """Values of constants, by key."""
+    return {one.key: float(value) for one, value in zip(constants, values, strict=True)}
 
 
 class Refitted(NamedTuple):
@@ -49,11 +57,11 @@ class Refitted(NamedTuple):
     residual: float
     tables: dict[str, list[int]]
 
-    def told(self) -> dict[str, Any]:
-        """The values as they stand in YAML, by key."""
-        return written(self.constants, self.values)
+    def told(self) -> Numbers:
+        """The values, by key [SI]."""
+        return by_key(self.constants, self.values)
 
-    def ends(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    def ends(self) -> list[tuple[Numbers, Numbers]]:
         """Values at both ends of the 90 % interval of each independent direction.
 
         Constants are known together: of a bandwidth and a latency a table may tell the sum. The
@@ -68,7 +76,7 @@ class Refitted(NamedTuple):
             if np.abs(shift).max() < LEAST_SHARE:
                 continue
             both = (np.clip(self.values * np.exp(s * shift), low, high) for s in (-1, 1))
-            down, up = (written(self.constants, each) for each in both)
+            down, up = (by_key(self.constants, each) for each in both)
             found.append((down, up))
         return found
 

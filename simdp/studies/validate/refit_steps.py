@@ -23,9 +23,8 @@ from simdp.studies.validate.intervals import (
     is_between,
     machine_calibration,
 )
-from simdp.studies.validate.refit import Refitted, bare_cost, refitted
-from simdp.studies.variants import value_at, with_values
-from simdp.units import parse
+from simdp.studies.validate.refit import Refitted, bare_cost, by_key, refitted
+from simdp.studies.variants import value_at, with_numbers, with_values
 
 WIDE: dict[str | None, tuple[float, float]] = {
     "time": (1e-6, 1e-2),
@@ -36,6 +35,12 @@ WIDE: dict[str | None, tuple[float, float]] = {
 
 MOST = 4.0
 """What a share may be at most."""
+
+LATENCY = 1000.0
+"""So many times smaller or larger than published a time may be: TCP's are hundreds of times."""
+
+SHARE = 1.5
+"""Spread of a share of a bandwidth around what is published."""
 
 GRID = 9
 """Values of each constant among which the search looks for its start: a limit that nothing reaches
@@ -91,10 +96,8 @@ class Intake:
             scenario = scenario.model_copy(update={"collectives": collectives})
             self._ties = {}
         start = {key: self._published(key) for key in self.keys}
-        if tables is not None:
-            start |= tables.told()
-        self.base = with_values(scenario, scenario.resolved(), start, item.place)
-        self._raw = self.base.resolved()
+        scenario = with_values(scenario, self._entry, start, item.place) if start else scenario
+        self.base = scenario if tables is None else with_numbers(scenario, tables.told())
 
     def _published(self, key: str) -> Any:
         value = value_at(self.bare, key)
@@ -104,25 +107,21 @@ class Intake:
         """Of a constant; None for a plain number."""
         return read(key, value_at(self._entry, key))[1]
 
-    def take(self, values: Mapping[str, Any]) -> Scenario:
-        """The point with constants, as they stand in YAML; those that it has otherwise stay."""
+    def take(self, values: Mapping[str, float]) -> Scenario:
+        """The point with constants [SI]; those that it has otherwise stay."""
         taken = {key: value for key, value in values.items() if key in self.keys}
         for key, ratio in self._ties.items():
             taken[key] = ratio * self._simple_share(key.split(".")[3], taken)
-        return with_values(self.base, self._raw, taken) if taken else self.base
+        return with_numbers(self.base, taken) if taken else self.base
 
-    def _simple_share(self, place: str, values: Mapping[str, Any]) -> float:
+    def _simple_share(self, place: str, values: Mapping[str, float]) -> float:
         """Share of a bandwidth that Simple gets with some values."""
         cost = self.base.collectives.cost
         assert isinstance(cost, NcclCost)
-        share = values.get(f"{COST}efficiency.{place}.simple")
-        flow = values.get(f"{COST}flow_bandwidth")
-        return _simple_share(
-            self.base,
-            place,
-            getattr(cost.efficiency, place).simple if share is None else share,
-            cost.flow_bandwidth if flow is None else parse(flow, "bandwidth"),
-        )
+        usual = getattr(cost.efficiency, place).simple
+        share = values.get(f"{COST}efficiency.{place}.simple", usual)
+        flow = values.get(f"{COST}flow_bandwidth", cost.flow_bandwidth)
+        return _simple_share(self.base, place, share, flow)
 
 
 def _held(scenario: Scenario, calibrated: Sequence[Known]) -> list[str]:
@@ -191,8 +190,8 @@ def refit_steps(
     ]
     intakes = {id(watched): intake for watched, intake in points}
 
-    def take(one: Watched, values: Mapping[str, Any]) -> Scenario:
-        return intakes[id(one)].take(values)
+    def take(one: Watched, constants: Sequence[Constant], values: Floats) -> Scenario:
+        return intakes[id(one)].take(by_key(constants, values))
 
     watched = [one for one, _ in points]
     moved = _moved(watched, constants, take)
@@ -219,13 +218,16 @@ def _moved(points: Sequence[Watched], constants: Sequence[Constant], take: Any) 
     predict = predictor(points, constants, take)
     typical = np.array([constant.typical for constant in constants])
     for index, constant in enumerate(constants):
-        times = []
-        for value in _grid(constant)[:: GRID // 2]:
-            now = typical.copy()
-            now[index] = value
-            times.append(np.log(predict(now)))
+        times = np.log(predict(_varied(typical, index, _grid(constant)[:: GRID // 2])))
         found[:, index] = np.ptp(times, axis=0) > MOVES
     return found
+
+
+def _varied(values: Floats, index: int, each: Floats) -> Floats:
+    """Sets of values of which one differs, `(num_sets, num_constants)`."""
+    sets: Floats = np.tile(values, (len(each), 1))
+    sets[:, index] = each
+    return sets
 
 
 def _start(points: Sequence[Watched], constants: Sequence[Constant], take: Any) -> Floats:
@@ -234,20 +236,14 @@ def _start(points: Sequence[Watched], constants: Sequence[Constant], take: Any) 
     target = np.log([point.step.seconds for point in points])
     best = np.array([constant.typical for constant in constants])
 
-    def cost(values: Floats) -> float:
-        misses = np.log(predict(values)) - target
-        far = [log(v / c.typical) / c.spread for v, c in zip(values, constants, strict=True)]
-        return float(np.sum(np.hypot(1, misses / NOISE) - 1)) + float(np.sum(np.square(far))) / 2
-
-    least = cost(best)
+    typical, spread = best, np.array([constant.spread for constant in constants])
     for _ in range(2):
         for index, constant in enumerate(constants):
-            for value in _grid(constant):
-                now = best.copy()
-                now[index] = value
-                found = cost(now)
-                if found < least:
-                    best, least = now, found
+            sets = np.vstack([best, _varied(best, index, _grid(constant))])
+            misses = (np.log(predict(sets)) - target) / NOISE
+            far = np.log(sets / typical) / spread
+            costs = np.sum(np.hypot(1, misses) - 1, axis=1) + np.sum(far**2, axis=1) / 2
+            best = sets[int(np.argmin(costs))]
     return best
 
 
@@ -264,7 +260,8 @@ def _constant(key: str, intake: Intake, tables: Refitted | None) -> Constant:
     if value <= 0 or not key.startswith(COST):
         low, high = WIDE[dimension]
         return Constant(key, dimension, sqrt(low * high), low, high, log(high / low) / 2)
-    low, high, spread = value / REACH, value * REACH, 1.5
+    reach, spread = (LATENCY, log(REACH)) if dimension == "time" else (REACH, SHARE)
+    low, high = value / reach, value * reach
     for _, calibration in intake.prior:
         if key in calibration.intervals:
             ends = [read(key, end)[0] for end in calibration.intervals[key]]
