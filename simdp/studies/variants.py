@@ -139,10 +139,12 @@ def with_numbers(spec: S, values: Mapping[str, float]) -> S:
         first, _, rest = key.partition(".")
         inside.setdefault(first, {})[rest] = value
     update = {key: _numbers(getattr(spec, key), below) for key, below in inside.items()}
-    if isinstance(spec, Scenario | Cluster):
-        return spec.model_copy(update=update)  # what they worked out holds, or is dropped by them
-    # Without what it worked out of its old values.
-    return type(spec).model_construct(spec.model_fields_set, **{**dict(spec), **update})
+    forgets = isinstance(spec, Scenario | Cluster)
+    if forgets:  # what they worked out of their old values
+        return spec.model_copy(update=update)
+    made: Any = type(spec).model_construct(spec.model_fields_set, **{**dict(spec), **update})
+    found: S = made
+    return found
 
 
 def _numbers(old: Any, values: Mapping[str, float]) -> Any:
