@@ -115,3 +115,53 @@ def test_a_limit_needs_something_that_is_predicted(say):
     assert (status, out) == (2, "")
     assert line.startswith("--max-error: nothing is predicted; give points role: predicted")
     assert not Path("runs").exists()
+
+
+def nodes(count, seconds):
+    """A point between so many nodes."""
+    return {"set": {"cluster.world_size": 2 * count}, "step_time": seconds}
+
+
+@pytest.fixture
+def rack():
+    """Write a scenario of two numbers of nodes beside the small one."""
+    inter = {"topology": "switch", "link": {"alpha": "5 us", "bandwidth": "10 GB/s"}}
+    cluster = {**MINIMAL["cluster"], "devices_per_node": 2, "inter_node": inter}
+    measured = {"source": "a bench", "points": [nodes(1, "60 us"), nodes(2, "90 us")]}
+    raw = {**MINIMAL, "cluster": cluster, "measured": measured}
+    Path("rack.yaml").write_text(yaml.safe_dump(raw))
+    return "rack.yaml"
+
+
+@pytest.mark.slow
+def test_what_is_left_out_gets_a_line_and_stands_in_the_files(say, rack):
+    status, out, err = say("--leave-out", "nodes", "--no-plots", path=rack)
+    assert (status, err) == (0, [])
+    for words in ("Step times without their nodes", "1 node on rack", "mean over 2 folds"):
+        assert words in out
+    plain = json.loads(Path("runs/validation/validation.json").read_text())
+    assert plain["leave_out"] == "nodes"
+    assert [point["fold"] for point in plain["points"]] == ["1 node on rack", "2 nodes on rack"]
+    fields = {"name", "kind", "num_points", "mean_error", "worst_error", "tau", "inside", "width"}
+    assert all(fields < fold.keys() for fold in plain["folds"])
+    assert "## Step times without their nodes" in Path("runs/validation/report.md").read_text()
+
+
+@pytest.mark.slow
+def test_max_error_is_of_what_was_left_out(say, rack):
+    assert say("--leave-out", "nodes", "--no-plots", "--max-error", "0%", path=rack)[0] == 3
+    assert say("--leave-out", "nodes", "--no-plots", "--max-error", "1000%", path=rack)[0] == 0
+
+
+def test_what_cannot_be_left_out_is_refused(say):
+    status, _, err = say("--leave-out", "batch")
+    assert status == 2
+    assert err == [
+        "--leave-out: unknown thing to leave out 'batch'; known: model, nodes, collective, cluster."
+    ]
+    status, _, err = say("--leave-out", "collective")
+    assert status == 2
+    assert err == [
+        "--leave-out collective: nothing can be left out: box has only all_reduce; give scenarios "
+        "of one cluster with several, or leave out cluster."
+    ]

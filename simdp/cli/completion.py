@@ -53,10 +53,18 @@ def _families() -> Iterable[str]:
     return families()
 
 
+def _left_out() -> Iterable[str]:
+    from simdp.studies.validate.folds import BY
+
+    return BY
+
+
 SCENARIOS: Complete = _scenarios
 MACHINES = _from(_stems("cluster/machines"))
 MODELS = _from(_stems("workload/models/presets"))
-STRATEGIES, PRECISIONS, FAMILIES = map(_from, (_strategies, _precisions, _families))
+STRATEGIES, PRECISIONS, FAMILIES, LEFT_OUT = map(
+    _from, (_strategies, _precisions, _families, _left_out)
+)
 
 
 def clusters(incomplete: str) -> list[str]:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from simdp.cli.common import CHECK_FAILED, complain, put, say
-from simdp.cli.completion import SCENARIOS
+from simdp.cli.completion import LEFT_OUT, SCENARIOS
 
 if TYPE_CHECKING:
+    from simdp.results.left_out import LeftOut
     from simdp.results.validation import Validation
 
 
@@ -29,6 +30,15 @@ def validate(
         str | None,
         typer.Option(metavar="SHARE", help="10%: exit with 3 if a cluster's mean error is larger."),
     ] = None,
+    without: Annotated[
+        str | None,
+        typer.Option(
+            "--leave-out",
+            metavar="WHAT",
+            help="model, nodes, collective, cluster: predict each by what the others tell.",
+            autocompletion=LEFT_OUT,
+        ),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder for files.")] = Path("runs/validation"),
     as_json: Annotated[bool, typer.Option("--json", help="Print validation.json, only.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing.")] = False,
@@ -38,15 +48,15 @@ def validate(
     from simdp.files import whole_files
     from simdp.reports.validation_page import page
     from simdp.reports.validation_words import NO_TARGET
-    from simdp.studies.validate import validate
 
     limit = None if max_error is None else _share("--max-error", max_error)
     with _bar_of_points(quiet) as progress:
-        found = validate(paths, progress=progress)
+        found, left_out = _found(paths, without, progress)
     if limit is not None:
         _need_predictions(found)
+    told = found if left_out is None else left_out
     with whole_files(out) as add:
-        add("validation.json", lambda stream: put(stream, found.to_json()))
+        add("validation.json", lambda stream: put(stream, told.to_json()))
         shown = {}
         if not no_plots:
             from simdp.reports.plots import render
@@ -55,16 +65,35 @@ def validate(
             for picture in pictures(found):
                 shown[picture.file] = picture.shows
                 add(picture.file, partial(render, picture.part, picture.kind))
-        text = page(found, shown, NO_TARGET if limit is None else limit)
+        text = page(found, shown, NO_TARGET if limit is None else limit, left_out)
         add("report.md", lambda stream: put(stream, text))
     if as_json:
-        sys.stdout.write(found.to_json())
+        sys.stdout.write(told.to_json())
     elif not quiet:
-        from simdp.reports import validation_table
+        from simdp.reports import validation_table as tables
 
-        say(validation_table.tables(found))
+        say(tables.tables(found) if left_out is None else tables.fold_tables(left_out))
         say(f"files in {out}")
     return _check_errors(found, limit)
+
+
+def _found(
+    paths: list[Path], without: str | None, progress: Callable[[int, int], None] | None
+) -> tuple[Validation, LeftOut | None]:
+    """Validate; with something left out, what that says comes beside it."""
+    if without is None:
+        from simdp.studies.validate import validate
+
+        return validate(paths, progress=progress), None
+    from simdp.errors import ScenarioError, unknown_name
+    from simdp.studies.validate.folds import BY
+    from simdp.studies.validate.leave_out import leave_out
+
+    by = next((one for one in BY if one == without), None)
+    if by is None:
+        raise ScenarioError([f"--leave-out: {unknown_name('thing to leave out', without, BY)}"])
+    found = leave_out(paths, by, progress=progress)
+    return found.validation, found
 
 
 def _share(option: str, text: str) -> float:

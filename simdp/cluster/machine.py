@@ -65,12 +65,16 @@ class Machine(Spec):
         Where the figures come from.
     calibration : Calibration or None
         Of constants that were fitted.
+    site : str or None
+        Where it stands, if entries of several machines are of the same nodes or the same lab: what
+        was measured on one tells of the others.
     """
 
     cluster: dict[str, Any]
     collectives: dict[str, Any] = Field(default_factory=dict)
     source: dict[str, Any] | str
     calibration: Calibration | None = None
+    site: str | None = None
 
     @field_validator("cluster")
     @classmethod

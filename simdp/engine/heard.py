@@ -160,7 +160,9 @@ class _Charged:
         self._hook = _column(each.hook - old.hook for each in overheads)
         before = old.before_collective(n)
         self._message = _column(each.before_collective(n) - before for each in overheads)
-        self._costs = [(other.collectives.cost, wiring_of(other.cluster)) for other in others]
+        wirings = {id(other.cluster): other.cluster for other in others}
+        wired = {key: wiring_of(cluster) for key, cluster in wirings.items()}
+        self._costs = [(other.collectives.cost, wired[id(other.cluster)]) for other in others]
         self._seconds: dict[tuple[str, float], Floats] = {}
         self._before, stragglers = Slowdown(first.cluster, first.seed), first.cluster.stragglers
         self._slowdowns = [

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from simdp.reports import left_out_words
 from simdp.reports import validation_words as words
 from simdp.reports.validation_words import Column
+from simdp.results.left_out import LeftOut
 from simdp.results.validation import Comparison, Validation, summary
 
 
-def page(validation: Validation, pictures: Mapping[str, str], target: float) -> str:
+def page(
+    validation: Validation,
+    pictures: Mapping[str, str],
+    target: float,
+    left_out: LeftOut | None = None,
+) -> str:
     """Write the page.
 
     Parameters
@@ -20,9 +27,12 @@ def page(validation: Validation, pictures: Mapping[str, str], target: float) -> 
         Files of pictures, beside the page, with what they show.
     target : float
         Error beyond which a predicted point is missed.
+    left_out : LeftOut, optional
+        Where the validation is that of what was left out.
     """
     parts = [
         "# Measured and simulated times\n",
+        *(() if left_out is None else _folds(left_out)),
         *_summaries(validation),
         *(f"![{shows}]({file})\n" for file, shows in pictures.items()),
         *_misses(validation, target),
@@ -44,6 +54,13 @@ def _summaries(validation: Validation) -> Iterator[str]:
         yield "## Collectives\n"
         yield _table(words.TABLE_COLUMNS, words.table_rows(validation))
     yield words.EXPLAINED + "\n"
+
+
+def _folds(left_out: LeftOut) -> Iterator[str]:
+    for title, rows in left_out_words.titles(left_out):
+        yield f"## {title}\n"
+        yield _table(left_out_words.FOLD_COLUMNS, rows)
+    yield left_out_words.EXPLAINED + "\n"
 
 
 def _misses(validation: Validation, target: float) -> Iterator[str]:

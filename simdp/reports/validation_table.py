@@ -8,10 +8,12 @@ from textwrap import fill
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from simdp.reports import left_out_words
 from simdp.reports import validation_words as words
 from simdp.reports.figures import WIDTH
 from simdp.reports.validation_words import Column
 from simdp.reports.wide_table import narrow_tables
+from simdp.results.left_out import LeftOut
 from simdp.results.validation import Validation
 
 
@@ -30,6 +32,14 @@ def tables(validation: Validation) -> RenderableType:
         parts += _tables("Collectives", words.TABLE_COLUMNS, collectives)
     explained = "\n".join(fill(line, WIDTH) for line in words.EXPLAINED.splitlines())
     return Group(*parts, Text(explained))
+
+
+def fold_tables(found: LeftOut) -> RenderableType:
+    """Write a table of the folds of steps, and one of those of collectives."""
+    parts: list[RenderableType] = []
+    for title, rows in left_out_words.titles(found):
+        parts += _tables(title, left_out_words.FOLD_COLUMNS, rows)
+    return Group(*parts, Text(fill(left_out_words.EXPLAINED, WIDTH)))
 
 
 def _tables(

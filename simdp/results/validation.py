@@ -262,8 +262,12 @@ class Validation:
 
     def to_json(self) -> str:
         """Write validation.json."""
+        return json.dumps(self.plain(), indent=1, allow_nan=False) + "\n"
+
+    def plain(self) -> dict[str, Any]:
+        """What validation.json holds."""
         overall = self.overall()
-        whole = {
+        return {
             "simdp": self.version,
             "overall": None if overall is None else asdict(overall),
             "clusters": [asdict(one) for one in self.step_summaries()],
@@ -278,7 +282,6 @@ class Validation:
             "excluded": [asdict(one) for one in self.excluded],
             "sources": self.sources,
         }
-        return json.dumps(whole, indent=1, allow_nan=False) + "\n"
 
 
 def summary(name: str, points: Sequence[Comparison], noise: float) -> Summary:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from simdp.cluster import Cluster
 from simdp.errors import ScenarioError
 from simdp.phrases import problems
 from simdp.scenario import Scenario
 from simdp.scenario.overrides import set_key
 from simdp.spec import Spec
+
+S = TypeVar("S", bound=Spec)
 
 
 def with_values(
@@ -45,20 +48,29 @@ def with_values(
     return scenario.model_copy(update=made)
 
 
+COST = "collectives.cost"
+"""A part that is made anew by itself: nothing else of its section depends on it."""
+
+
 def _made(scenario: Scenario, raw: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Make the sections anew that hold the keys."""
+    inside = [key for key in values if key.startswith(f"{COST}.") and key != f"{COST}.kind"]
+    made = _made_cost(scenario, raw, {key: values[key] for key in inside}) if inside else {}
     sections: dict[str, Any] = {}
     for key, value in values.items():
+        if key in inside:
+            continue
         section = key.split(".")[0]
         part = sections.setdefault(section, {section: copy.deepcopy(raw.get(section))})
         set_key(part, key, value)
-    made: dict[str, Any] = {}
     for section, part in sections.items():
         old = getattr(scenario, section, None)
         if old is None or not hasattr(old, "model_validate"):
             raise ScenarioError(
                 [f"{section}: is no constant; give a key of cluster, workload, ..."]
             )
+        if section in made:  # its cost changes as well
+            part[section]["cost"] = made[section].cost.model_dump(mode="json", exclude_none=True)
         try:
             new = type(old).model_validate(part[section], context={"base": scenario.base})
         except ValidationError as error:
@@ -66,6 +78,23 @@ def _made(scenario: Scenario, raw: Mapping[str, Any], values: Mapping[str, Any])
             raise ScenarioError(lines) from None
         made[section] = new.settled(scenario.base) if hasattr(new, "settled") else new
     return made
+
+
+def _made_cost(
+    scenario: Scenario, raw: Mapping[str, Any], values: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Make the section of collectives anew that has another cost."""
+    part = {"collectives": {"cost": copy.deepcopy(raw["collectives"]["cost"])}}
+    for key, value in values.items():
+        set_key(part, key, value)
+    written, old = part["collectives"]["cost"], scenario.collectives
+    try:
+        cost = type(old.cost).model_validate(written, context={"base": scenario.base})
+    except ValidationError as error:
+        lines = [f"{COST}.{found.line}" for found in problems(error, written)]
+        raise ScenarioError(lines) from None
+    cost = cost.settled(scenario.base) if hasattr(cost, "settled") else cost
+    return {"collectives": old.model_copy(update={"cost": cost})}
 
 
 def value_at(here: Any, key: str) -> Any:
@@ -92,3 +121,50 @@ def _inside(value: Any) -> Mapping[str, Any]:
     if isinstance(value, Spec):
         return dict(value)
     return value if isinstance(value, Mapping) else {}
+
+
+def with_numbers(spec: S, values: Mapping[str, float]) -> S:
+    """Set numbers of a valid spec, or of specs inside it, that are known to suit it.
+
+    Parameters
+    ----------
+    spec : Spec
+        A scenario, for example.
+    values : mapping of str to float
+        Dotted keys, and what stands there now, in SI units. Where there are keys inside, as those
+        of all protocols, each gets it.
+    """
+    inside: dict[str, dict[str, float]] = {}
+    for key, value in values.items():
+        first, _, rest = key.partition(".")
+        inside.setdefault(first, {})[rest] = value
+    update = {key: _numbers(getattr(spec, key), below) for key, below in inside.items()}
+    forgets = isinstance(spec, Scenario | Cluster)
+    if forgets:  # what they worked out of their old values
+        return spec.model_copy(update=update)
+    made: Any = type(spec).model_construct(spec.model_fields_set, **{**dict(spec), **update})
+    found: S = made
+    return found
+
+
+def _numbers(old: Any, values: Mapping[str, float]) -> Any:
+    if isinstance(old, list | tuple):
+        made = [
+            _numbers(one, below) if (below := _below(values, str(index))) else one
+            for index, one in enumerate(old)
+        ]
+        return type(old)(made)
+    if not isinstance(old, Spec):
+        return values[""]
+    whole = values.get("")
+    return with_numbers(old, dict(values) if whole is None else dict.fromkeys(dict(old), whole))
+
+
+def _below(values: Mapping[str, float], part: str) -> dict[str, float]:
+    """Values of the keys that begin with a part, without it."""
+    return {
+        rest: value
+        for key, value in values.items()
+        for first, _, rest in [key.partition(".")]
+        if first == part
+    }

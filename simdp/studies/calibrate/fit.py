@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import exp, log
 from typing import Any
 
@@ -123,6 +124,8 @@ def fit(
     constants: Sequence[Constant],
     num_starts: int = NUM_STARTS,
     restraints: Callable[[Floats], Floats] | None = None,
+    start: Floats | None = None,
+    batched: bool = False,
 ) -> Fit:
     """Find the constants that explain measured times best.
 
@@ -138,6 +141,10 @@ def fit(
         Searches, of which the best counts; the first starts from the typical values.
     restraints : callable, optional
         What the constants' values break of what must hold between them, in standard errors.
+    start : ndarray, shape `(num_constants,)`, optional
+        Values from which the first search starts; without it the typical ones.
+    batched : bool
+        Whether ``predict`` takes several sets of values at once, one in each row.
     """
     typical = np.array([log(constant.typical) for constant in constants])
     spread = np.array([constant.spread for constant in constants])
@@ -146,9 +153,12 @@ def fit(
     def residuals(x: Floats) -> Floats:
         misses = (np.log(predict(np.exp(x))) - target) / NOISE
         known = [misses, (x - typical) / spread]
-        return np.concatenate(known if restraints is None else [*known, restraints(np.exp(x))])
+        known += [] if restraints is None else [restraints(np.exp(x))]
+        return np.concatenate(known, axis=-1)
 
-    x = _search(residuals, constants, typical, spread, num_starts)
+    first = typical if start is None else np.log(start)
+    slopes_at = partial(_slopes, residuals) if batched and restraints is None else None
+    x = _search(residuals, constants, typical, first, num_starts, slopes_at)
     predicted = predict(np.exp(x))
     misses = np.log(predicted) - target
     freedom = max(len(measured) - len(constants), 1)
@@ -182,26 +192,44 @@ def jacobian(predict: Callable[[Floats], Floats], values: Floats, step: float = 
     return np.stack(columns, axis=1)
 
 
+def _slopes(residuals: Callable[[Floats], Floats], x: Floats) -> Floats:
+    """Slopes of residuals, all at once: `(num_residuals, num_constants)`."""
+    step = 1e-6
+    each = residuals(x + step * np.vstack([np.zeros(len(x)), np.eye(len(x))]))
+    found: Floats = (each[1:] - each[0]).T / step
+    return found
+
+
 def _search(
     residuals: Callable[[Floats], Floats],
     constants: Sequence[Constant],
     typical: Floats,
-    spread: Floats,
+    first: Floats,
     num_starts: int,
+    slopes_at: Callable[[Floats], Floats] | None,
 ) -> Floats:
-    """The best of several searches; the first starts from the typical values."""
+    """The best of several searches; one from ``first``, others from around what is typical."""
     from scipy.optimize import least_squares
 
     low = np.array([log(constant.low) for constant in constants])
     high = np.array([log(constant.high) for constant in constants])
     draws = stream(0, "calibrate").normal(size=(num_starts, len(constants)))
-    draws[0] = 0.0
+    spread = np.array([constant.spread for constant in constants])
+    starts = typical + 0.7 * spread * draws
+    starts[0] = first
     best: Any = None
-    for draw in draws:
+    for start in starts:
         inside = low + 1e-6 * (high - low), high - 1e-6 * (high - low)
-        start = np.clip(typical + 0.7 * spread * draw, *inside)
+        start = np.clip(start, *inside)
         # Absolute values beyond the noise: a table has rows that another job disturbed.
-        found = least_squares(residuals, start, bounds=(low, high), loss="soft_l1", max_nfev=200)
+        found = least_squares(
+            residuals,
+            start,
+            bounds=(low, high),
+            loss="soft_l1",
+            max_nfev=200,
+            jac=slopes_at or "2-point",
+        )
         if best is None or found.cost < best.cost:
             best = found
     return np.asarray(best.x)

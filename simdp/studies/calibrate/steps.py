@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import sqrt
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from simdp.arrays import Floats
-from simdp.engine.simulate import simulate
+from simdp.arrays import Bools, Floats
+from simdp.engine.stopwatch import Stopwatch
 from simdp.errors import ScenarioError, UnitError
 from simdp.scenario import Scenario
 from simdp.studies.calibrate.fit import Constant, Fit, fit, jacobian
@@ -105,9 +105,9 @@ def fit_steps(paths: Sequence[Path], asked: Sequence[str] = ()) -> StepsFit:
     if len({*keys}) < len(keys):
         twice = next(key for key in keys if keys.count(key) > 1)
         raise ScenarioError([f"--fit {twice}: is asked for twice; keep one."])
-    typical = np.array([constant.typical for constant in constants])
-    reached = np.abs(jacobian(_predictor(points, constants), typical, 0.1)).max(axis=1) > 1e-9
-    used = [point for point, does in zip(points, reached, strict=True) if does]
+    watched = [Watched(point) for point in points]
+    reached = np.atleast_1d(reach(watched, constants).any(axis=1))
+    used = [point for point, does in zip(watched, reached, strict=True) if does]
     if len(used) < len(constants):
         raise ScenarioError(
             [
@@ -115,13 +115,64 @@ def fit_steps(paths: Sequence[Path], asked: Sequence[str] = ()) -> StepsFit:
                 "constants that are to be fitted; fit fewer, or measure more."
             ]
         )
-    predict = _predictor(used, constants)
-    found = fit(predict, np.array([point.seconds for point in used]), constants, num_starts=1)
+    found = fit_watched(used, constants)
     others = [step for step in steps if not step.is_calibration]
     slopes = np.zeros((0, len(constants)))
     if others:
-        slopes = jacobian(_predictor(others, constants), found.values, 0.01)
-    return StepsFit(found, used, slopes, others)
+        predict = predictor([Watched(step) for step in others], constants)
+        slopes = jacobian(predict, found.values, 0.01)
+    return StepsFit(found, [one.step for one in used], slopes, others)
+
+
+class Watched:
+    """A measured step whose time other constants are told of cheaply.
+
+    Parameters
+    ----------
+    step : MeasuredStep
+
+    Attributes
+    ----------
+    stopwatch : Stopwatch
+        Of its scenario.
+    """
+
+    def __init__(self, step: MeasuredStep) -> None:
+        self.step, self.stopwatch = step, Stopwatch(step.scenario)
+
+    def with_values(self, values: Mapping[str, Any]) -> Scenario:
+        """Its scenario with other values at some keys, as they stand in YAML."""
+        return with_values(self.step.scenario, self.step.raw, values)
+
+
+Change = Callable[[Watched, Sequence[Constant], Floats], Scenario]
+"""How a point takes in values of constants."""
+
+
+def in_yaml(point: Watched, constants: Sequence[Constant], values: Floats) -> Scenario:
+    """Take in values as they would be written."""
+    return point.with_values(written(constants, values))
+
+
+def reach(
+    points: Sequence[Watched], constants: Sequence[Constant], change: Change = in_yaml
+) -> Bools:
+    """Tell which constants bear on which points, `(num_points, num_constants)`."""
+    typical = np.array([constant.typical for constant in constants])
+    found: Bools = np.abs(jacobian(predictor(points, constants, change), typical, 0.1)) > 1e-9
+    return found
+
+
+def fit_watched(
+    points: Sequence[Watched],
+    constants: Sequence[Constant],
+    change: Change = in_yaml,
+    start: Floats | None = None,
+) -> Fit:
+    """Fit constants to some points, all of which count; arguments as for `fit`."""
+    seconds = np.array([point.step.seconds for point in points])
+    predict = predictor(points, constants, change)
+    return fit(predict, seconds, constants, num_starts=1, start=start, batched=True)
 
 
 def measured_steps(paths: Sequence[Path]) -> list[MeasuredStep]:
@@ -141,17 +192,23 @@ def measured_steps(paths: Sequence[Path]) -> list[MeasuredStep]:
     return found
 
 
-def _predictor(points: Sequence[MeasuredStep], constants: Sequence[Constant]) -> Any:
-    """Step times of points by the values of constants."""
+def predictor(
+    points: Sequence[Watched], constants: Sequence[Constant], change: Change = in_yaml
+) -> Callable[[Floats], Floats]:
+    """Make the function from the values of constants to the step times of points.
+
+    Of several sets of values, one in each row, it makes as many rows of times.
+    """
 
     def predict(values: Floats) -> Floats:
-        texts = written(constants, values)
-        return np.array(
+        sets = np.atleast_2d(values)
+        times = np.array(
             [
-                simulate(with_values(point.scenario, point.raw, texts)).metrics["step_time_s"]
-                for point in points
+                one.stopwatch.step_times([change(one, constants, each) for each in sets])
+                for one in points
             ]
         )
+        return times[:, 0] if values.ndim == 1 else times.T
 
     return predict
 
@@ -173,7 +230,7 @@ def _constant(text: str, raw: Mapping[str, Any]) -> Constant:
         low, colon, high = bounds.partition(":")
         if not colon:
             raise ScenarioError([f"--fit {text}: has no bounds; write {key}=LOW:HIGH."])
-        (least, dimension), (most, other) = (_read(text, end) for end in (low, high))
+        (least, dimension), (most, other) = (read(text, end) for end in (low, high))
         if dimension != other or not 0 < least < most:
             raise ScenarioError(
                 [f"--fit {text}: {low} and {high} are no bounds; give two, 0 < LOW < HIGH."]
@@ -184,13 +241,13 @@ def _constant(text: str, raw: Mapping[str, Any]) -> Constant:
         raise ScenarioError(
             [f"--fit {key}: has no value to start from; give its bounds, {key}=LOW:HIGH."]
         )
-    start, dimension = _read(text, value)
+    start, dimension = read(text, value)
     if start <= 0:
         raise ScenarioError([f"--fit {key}: starts from 0; give its bounds, {key}=LOW:HIGH."])
     return Constant(key, dimension, start, start / REACH, start * REACH, 1.5)
 
 
-def _read(where: str, text: Any) -> tuple[float, str | None]:
+def read(where: str, text: Any) -> tuple[float, str | None]:
     """A value, and its dimension; None for a plain number."""
     for dimension in DIMENSIONS:
         try:

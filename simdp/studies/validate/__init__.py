@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
 import simdp
-from simdp.engine import threads
 from simdp.errors import ScenarioError
 from simdp.results.validation import CollectiveComparison, Excluded, StepComparison, Validation
 from simdp.scenario import Scenario
@@ -18,14 +16,12 @@ from simdp.studies.validate.files import cluster_name, load_measured
 from simdp.studies.validate.jobs import Job, jobs_of
 from simdp.studies.validate.naive import add_linear, same_work
 from simdp.studies.validate.steps import time_step
+from simdp.studies.validate.work import at_work
 
 Progress = Callable[[int, int], None]
 Comparisons = tuple[list[StepComparison], list[CollectiveComparison]]
 
-WORTH_A_PROCESS = 150
-"""Runs that take about as long as to start a process."""
-
-__all__ = ["Progress", "compare", "validate"]
+__all__ = ["Progress", "compare", "joined", "validate"]
 
 
 def validate(
@@ -58,7 +54,7 @@ def validate(
     jobs = jobs_of(scenarios) if intervals else [j._replace(known=()) for j in jobs_of(scenarios)]
     points, rows = list[StepComparison](), list[CollectiveComparison]()
     done, total = 0, sum(job.size for job in jobs)
-    with _at_work(jobs, processes) as results:
+    with at_work(compare, jobs, processes, sum(job.num_runs for job in jobs)) as results:
         for job, (steps, table) in zip(jobs, results, strict=True):
             points += steps
             rows += table
@@ -66,14 +62,15 @@ def validate(
             if progress is not None:
                 progress(done, total)
     work = [same_work(point) for one in scenarios.values() for point in one.measured_scenarios()[0]]
-    return _joined(list(scenarios.values()), add_linear(points, work), rows)
+    return joined(list(scenarios.values()), add_linear(points, work), rows)
 
 
-def _joined(
+def joined(
     scenarios: Sequence[Scenario],
     points: Sequence[StepComparison],
     rows: Sequence[CollectiveComparison],
 ) -> Validation:
+    """Put what was found of some scenarios together."""
     noise: dict[str, float] = {}
     sources: dict[str, str] = {}
     excluded: list[Excluded] = []
@@ -91,25 +88,6 @@ def _joined(
     return Validation(
         simdp.__version__, tuple(points), tuple(rows), noise, sources, tuple(excluded)
     )
-
-
-@contextmanager
-def _at_work(jobs: Sequence[Job], processes: int | None) -> Iterator[Iterator[Comparisons]]:
-    """Do the jobs, here or in several processes; results come in the order of the jobs."""
-    if processes is None:
-        runs = sum(job.num_runs for job in jobs)
-        processes = min(threads.available(), 1 + runs // WORTH_A_PROCESS, len(jobs))
-    if processes <= 1:
-        yield map(compare, jobs)
-        return
-    import multiprocessing
-    from concurrent.futures import ProcessPoolExecutor
-
-    context = multiprocessing.get_context("spawn")  # each process counts its BLAS threads anew
-    with ProcessPoolExecutor(
-        processes, mp_context=context, initializer=threads.limit, initargs=(1,)
-    ) as pool:
-        yield pool.map(compare, jobs)
 
 
 def compare(job: Job) -> Comparisons:

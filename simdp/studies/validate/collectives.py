@@ -12,7 +12,7 @@ from simdp.scenario import Scenario
 from simdp.scenario.measured import MeasuredCollective
 from simdp.scenario.wiring import wiring_of
 from simdp.studies.validate.files import cluster_name
-from simdp.studies.validate.intervals import Known, variants
+from simdp.studies.validate.intervals import Known, pairs_of
 from simdp.studies.validate.novelty import news, told
 from simdp.studies.validate.unmeasured import with_pool
 
@@ -49,6 +49,7 @@ def time_table(
     scenario: Scenario,
     known: Sequence[Known],
     number: int,
+    pairs: Sequence[tuple[Scenario, Scenario]] | None = None,
 ) -> list[CollectiveComparison]:
     """Simulate every size of a table, and hold it against what was measured.
 
@@ -64,6 +65,9 @@ def time_table(
         How well its constants are.
     number : int
         Of the table, from 0.
+    pairs : sequence of (Scenario, Scenario), optional
+        The scenario with something at either end of its interval; without it, those constants of
+        which ``known`` tells.
 
     Raises
     ------
@@ -72,10 +76,8 @@ def time_table(
     """
     collective = measured.collective
     clock, known = clock_of(scenario, collective), with_pool(known, scenario)
-    ends = [
-        (clock_of(one.low, collective), clock_of(one.high, collective))
-        for one in variants(scenario, known)
-    ]
+    pairs = pairs_of(scenario, known) if pairs is None else pairs
+    ends = [(clock_of(low, collective), clock_of(high, collective)) for low, high in pairs]
     new = news(known, collective, scenario.cluster.num_nodes)
     rows = []
     for (nbytes, seconds), role in zip(measured.times, measured.roles(), strict=True):

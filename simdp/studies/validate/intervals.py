@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from math import sqrt
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,6 +52,17 @@ class Known(NamedTuple):
     place: str
     calibration: Calibration
 
+    def without(self, keys: Collection[str]) -> Known:
+        """The same without some constants, and without what all of them leave unexplained."""
+        whole = {key.rpartition(".")[0] for key in keys}  # shares of all protocols together
+        intervals = {
+            key: ends
+            for key, ends in self.calibration.intervals.items()
+            if key not in keys and key not in whole
+        }
+        update = {"intervals": intervals, "residual": 0.0}
+        return Known(self.place, self.calibration.model_copy(update=update))
+
 
 OWN = "measured.calibration"
 
@@ -95,7 +106,7 @@ def variants(scenario: Scenario, known: Sequence[Known]) -> list[Variant]:
                 continue
             where = f"{place}.intervals.{key}"
             low, high = (with_values(scenario, raw, {key: end}, where) for end in ends)
-            ends_hold = _is_between(*(value_at(one, key) for one in (low, scenario, high)))
+            ends_hold = is_between(*(value_at(one, key) for one in (low, scenario, high)))
             if place == POOL or ends_hold:
                 found[key] = Variant(key, low, high)
             elif own:
@@ -125,7 +136,7 @@ def cost_variants(cost: Cost, known: Sequence[Known]) -> list[tuple[Cost, Cost]]
             if inside == key or (place != POOL and value_at(cost, inside) is None):
                 continue
             low, high = (_with_constant(cost, raw, inside, end, f"{place}: {key}") for end in ends)
-            ends_hold = _is_between(*(value_at(one, inside) for one in (low, cost, high)))
+            ends_hold = is_between(*(value_at(one, inside) for one in (low, cost, high)))
             if place == POOL or ends_hold:
                 found.append((low, high))
     return found
@@ -168,7 +179,7 @@ def spread(time: float, ends: Sequence[tuple[float, float]], rest: float) -> Int
     return Interval(max(time - sqrt(down + square), 0.0), time + sqrt(up + square))
 
 
-def _is_between(low: Any, value: Any, high: Any) -> bool:
+def is_between(low: Any, value: Any, high: Any) -> bool:
     """Whether a number lies between two ends, in whichever order these are."""
     if not all(isinstance(one, int | float) for one in (low, value, high)):
         return False
@@ -177,12 +188,11 @@ def _is_between(low: Any, value: Any, high: Any) -> bool:
     return bool(low - slack <= value <= high + slack)
 
 
-def interval(
-    time: float,
-    scenario: Scenario,
-    known: Sequence[Known],
-    seconds: Callable[[Sequence[Scenario]], Sequence[float]],
-) -> Interval:
+Seconds = Callable[[Sequence[Scenario]], Sequence[float]]
+"""Simulates scenarios [s]."""
+
+
+def interval(time: float, scenario: Scenario, known: Sequence[Known], seconds: Seconds) -> Interval:
     """Find the 90 % interval of a time.
 
     Parameters
@@ -194,9 +204,23 @@ def interval(
     known : sequence of Known
         How well its constants are.
     seconds : callable
-        Simulates others [s].
+        Simulates others.
     """
-    found = variants(scenario, known)
-    each = seconds([*(one.low for one in found), *(one.high for one in found)])
-    ends = list(zip(each[: len(found)], each[len(found) :], strict=True))
+    return interval_of_pairs(time, pairs_of(scenario, known), known, seconds)
+
+
+def pairs_of(scenario: Scenario, known: Sequence[Known]) -> list[tuple[Scenario, Scenario]]:
+    """The scenarios of `variants`, without their keys."""
+    return [(one.low, one.high) for one in variants(scenario, known)]
+
+
+def interval_of_pairs(
+    time: float,
+    pairs: Sequence[tuple[Scenario, Scenario]],
+    known: Sequence[Known],
+    seconds: Seconds,
+) -> Interval:
+    """As `interval`, with pairs of scenarios that have something at either end of its interval."""
+    each = seconds([*(low for low, _ in pairs), *(high for _, high in pairs)])
+    ends = list(zip(each[: len(pairs)], each[len(pairs) :], strict=True))
     return spread(time, ends, residual(known))

@@ -26,7 +26,11 @@ def shortened(point: Scenario) -> Scenario:
 
 
 def time_step(
-    name: str, measured: MeasuredPoint, point: Scenario, known: Sequence[Known]
+    name: str,
+    measured: MeasuredPoint,
+    point: Scenario,
+    known: Sequence[Known],
+    stopwatch: Stopwatch | None = None,
 ) -> StepComparison:
     """Simulate a point, and hold it against what was measured.
 
@@ -40,13 +44,15 @@ def time_step(
         The point; `shortened`.
     known : sequence of Known
         How well its constants are.
+    stopwatch : Stopwatch, optional
+        Of the point, where there is one already.
 
     Raises
     ------
     ScenarioError
         If it cannot be simulated.
     """
-    stopwatch = Stopwatch(point)
+    stopwatch = stopwatch or Stopwatch(point)
     metrics = stopwatch.metrics
     time = float(metrics["step_time_s"])
     low, high = interval(time, point, with_pool(known, point), stopwatch.step_times)

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from math import exp
 from typing import Any
 
 from simdp.cluster.machine import Calibration
 from simdp.collectives.costs import Cost, Wiring
-from simdp.collectives.costs.nccl import NcclCost
-from simdp.collectives.costs.pool import PAYLOAD, pooled
+from simdp.collectives.costs.nccl import Efficiencies, NcclCost
+from simdp.collectives.costs.pool import PAYLOAD, pooled, share_of
 from simdp.scenario import Scenario
 from simdp.scenario.wiring import wiring_of
-from simdp.studies.validate.intervals import COST, NORMAL_90, POOL, Known
+from simdp.studies.validate.intervals import (
+    COST,
+    NORMAL_90,
+    OWN,
+    POOL,
+    Known,
+    machine_calibration,
+)
+
+STRUCTURE = ("kind", "algorithms", "protocols", "stages", "flows_per_pair", "peer", "network")
+"""What the software on a cluster may do: keys of NCCL's cost that no measurement tells."""
+
+OVERHEADS = "cluster.overheads."
+
+STRAGGLERS = "cluster.stragglers."
 
 MOST = 1.0
 """No share of a bandwidth is larger."""
@@ -47,15 +61,13 @@ def known_of_cost(cost: Cost, wiring: Wiring, without: Collection[str] = ()) -> 
     if not isinstance(cost, NcclCost) or wiring.world_size == 1:
         return []
     intervals: dict[str, list[Any]] = {}
-    for place, used, found in (
-        ("intra", wiring.local_size > 1, ("peer", cost.peer or wiring.peer)),
-        ("inter", wiring.num_nodes > 1, ("network", cost.network or wiring.network)),
-    ):
+    for place, bandwidth, of_class in _places(cost, wiring):
         given = getattr(cost.efficiency, place)
-        if not used or any(getattr(given, protocol) is not None for protocol in PAYLOAD):
+        if any(getattr(given, protocol) is not None for protocol in PAYLOAD):
             continue
-        spread = pooled(*found, "flow" if found[1] == "tcp" else "share", without).spread
-        shares = {protocol: cost.share(place, protocol, wiring) for protocol in PAYLOAD}
+        constant = "flow" if of_class[1] == "tcp" else "share"
+        spread = pooled(*of_class, constant, without).spread
+        shares = {name: share_of(*of_class, name, bandwidth, without) for name in PAYLOAD}
         intervals[f"{COST}efficiency.{place}"] = _ends(shares, spread)
     if not intervals:
         return []
@@ -65,6 +77,14 @@ def known_of_cost(cost: Cost, wiring: Wiring, without: Collection[str] = ()) -> 
             each["nvls"] for each in _ends({"nvls": share}, NVLS)
         ]
     return [Known(POOL, Calibration(data="python -m simdp list constants", intervals=intervals))]
+
+
+def _places(cost: NcclCost, w: Wiring) -> Iterator[tuple[str, float, tuple[str, str]]]:
+    """Where transfers go: the place, its bandwidth [bytes/s], and its class in the pool."""
+    if w.local_size > 1:
+        yield "intra", w.intra_bandwidth, ("peer", cost.peer or w.peer)
+    if w.num_nodes > 1:
+        yield "inter", w.inter_bandwidth, ("network", cost.network or w.network)
 
 
 def _ends(shares: dict[str, float], spread: float) -> list[dict[str, float]]:
@@ -80,3 +100,55 @@ def is_unmeasured(known: Sequence[Known]) -> bool:
     """Whether no constant of the collectives was fitted on the cluster itself."""
     places = {place for place, one in known if any(key.startswith(COST) for key in one.intervals)}
     return places == {POOL}
+
+
+def as_unmeasured(scenario: Scenario) -> tuple[Scenario, list[Known]]:
+    """Strip a scenario of what was fitted to its cluster: what other sites of its class got stays.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        One point; the site of its machine is left out of the pool.
+
+    Returns
+    -------
+    (Scenario, list of Known)
+        And how well its constants are known.
+    """
+    cost, cluster = scenario.collectives.cost, scenario.cluster
+    keys = fitted_keys(scenario)
+    update: dict[str, Any] = {}
+    defaults = type(cluster.overheads)()
+    overheads = {
+        key.removeprefix(OVERHEADS): getattr(defaults, key.removeprefix(OVERHEADS))
+        for key in keys
+        if key.startswith(OVERHEADS)
+    }
+    if overheads:
+        update["overheads"] = cluster.overheads.model_copy(update=overheads)
+    fitted = {key.split(".")[2] for key in keys if key.startswith(STRAGGLERS)}
+    if fitted:
+        each = enumerate(cluster.stragglers)
+        update["stragglers"] = [one for index, one in each if str(index) not in fitted]
+    stripped = scenario.model_copy(update={"cluster": cluster.model_copy(update=update)})
+    if not isinstance(cost, NcclCost):
+        return stripped, []
+    wiring = wiring_of(cluster)
+    without = [cluster.machine] if cluster.machine else []
+    kept = NcclCost.model_validate({key: getattr(cost, key) for key in STRUCTURE})
+    known = known_of_cost(kept, wiring, without)
+    shares = {
+        place: {name: share_of(*of_class, name, bandwidth, without) for name in PAYLOAD}
+        for place, bandwidth, of_class in _places(kept, wiring)
+    }
+    bare = kept.model_copy(update={"efficiency": Efficiencies.model_validate(shares)})
+    collectives = scenario.collectives.model_copy(update={"cost": bare})
+    return stripped.model_copy(update={"collectives": collectives}), known
+
+
+def fitted_keys(scenario: Scenario) -> list[str]:
+    """Keys of the constants that the entry of a scenario's machine, or the scenario, had fitted."""
+    known = machine_calibration(scenario.cluster.machine, scenario.base)
+    if scenario.measured is not None and scenario.measured.calibration is not None:
+        known.append(Known(OWN, scenario.measured.calibration))
+    return list(dict.fromkeys(key for _, one in known for key in one.intervals))
