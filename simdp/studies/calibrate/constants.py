@@ -24,6 +24,12 @@ TREES = 0.3
 FIRM = 0.02
 """Standard error of what is known for certain: a fit has no use for more."""
 
+HOPS, SHARES = 0.5, 0.4
+"""Spread of hops over clusters, and of the shares that LL and LL128 get."""
+
+SPREADS = {"launch": 0.6, "ramp": 1.0, "nvls_hop": 0.5}
+"""The same of other times."""
+
 TIMES = "launch", "ramp", "nvls_hop"
 
 ALONE = Wiring(1, 1, 1, 0.0, inf, 0.0, inf, 0)
@@ -66,7 +72,7 @@ def nccl_constants(
         spreads = {f"efficiency.{place}.simple": _spread(cost, points, place) for place in places}
         spreads.setdefault(keys[0], spreads[f"efficiency.{places[0]}.simple"])
     free = [key for key in keys if typical[key]]
-    return [_constant(key, typical[key], spreads.get(key, 1.0)) for key in free]
+    return [_constant(key, typical[key], spreads.get(key, SHARES)) for key in free]
 
 
 def _spread(cost: NcclCost, points: Sequence[Point], place: str) -> float:
@@ -139,7 +145,8 @@ def typical_values(cost: NcclCost, points: Sequence[Point]) -> dict[str, float]:
 def _constant(key: str, typical: float, spread: float) -> Constant:
     """Bounds are wide: a thousand times in time, and twice a cable in bandwidth."""
     if key in TIMES or key.startswith("hop"):
-        return Constant(key, "time", typical, typical / 1000, typical * 1000)
+        spread = SPREADS.get(key, HOPS)
+        return Constant(key, "time", typical, typical / 1000, typical * 1000, spread)
     if key == "tree_efficiency":
         return Constant(key, None, typical, 0.1, 1.5, TREES)
     most = next((PAYLOAD[name] for name in ("ll", "ll128") if key.endswith(f".{name}")), 2.0)

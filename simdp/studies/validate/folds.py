@@ -68,7 +68,8 @@ class Item(NamedTuple):
     @property
     def machine(self) -> str:
         """The cluster within which something is left out."""
-        return cluster_name(self.name, self.made)
+        named = self.measured.cluster if self.is_table else None
+        return named or cluster_name(self.name, self.made)
 
     @property
     def is_told(self) -> bool:

@@ -107,7 +107,7 @@ def fitting_tables(remaining: Sequence[Item]) -> list[Item]:
     """Tables that constants may be fitted to: those of calibration; if none remains, all."""
     timed = (i for i in remaining if i.is_table and isinstance(i.made.collectives.cost, NcclCost))
     tables = [item for item in timed if item.made.cluster.world_size > 1]
-    return [item for item in tables if item.table.calibration != "none"] or tables
+    return tables
 
 
 def refit_tables(remaining: Sequence[Item], noise: float) -> Refitted | None:
