@@ -13,6 +13,7 @@ from simdp.scenario.measured import MeasuredCollective
 from simdp.scenario.wiring import wiring_of
 from simdp.studies.validate.files import cluster_name
 from simdp.studies.validate.intervals import Known, variants
+from simdp.studies.validate.naive import ring_collective_time
 from simdp.studies.validate.novelty import tables_of, told, what_is_new
 
 Clock = Callable[[int], float]
@@ -76,7 +77,7 @@ def time_table(
         for one in variants(scenario, known)
     ]
     new = what_is_new(tables_of(known), collective, scenario.cluster.num_nodes)
-    rows = []
+    wiring, rows = wiring_of(scenario.cluster), []
     for (nbytes, seconds), role in zip(measured.times, measured.roles(), strict=True):
         time = clock(nbytes)
         both = [(a(nbytes), b(nbytes)) for a, b in ends]
@@ -97,6 +98,7 @@ def time_table(
                 table=number,
                 nbytes=nbytes,
                 new=new,
+                ring=ring_collective_time(collective, nbytes, wiring),
             )
         )
     return rows
