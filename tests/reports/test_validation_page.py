@@ -68,6 +68,7 @@ def test_there_is_a_picture_of_steps_one_of_collectives_and_one_per_cluster_with
     assert [one.file for one in pictures(two_clusters())] == [
         "simulated_against_measured.png",
         "collectives_against_measured.png",
+        "reliability.png",
         "throughput_box.png",
         "throughput_rack.png",
     ]
