@@ -44,7 +44,7 @@ class Reliability(Plot[Validation]):
         (ax,) = axes
         groups = _groups(study)
         ends = [100 * LEVELS[0] - 3, 100.0]
-        ideal: dict[str, Any] = {"color": theme.MUTED, "linestyle": "--", "linewidth": theme.THIN_WIDTH}
+        ideal: dict[str, Any] = {"color": theme.MUTED, "linewidth": theme.THIN_WIDTH, "ls": "--"}
         ax.plot(ends, ends, **ideal)
         shown = [100 * level for level in LEVELS]
         handles, lowest = [], ends[0]
