@@ -12,9 +12,9 @@ collectives
     that collective. More: any two rows of one table. Constants: those of the published cost that
     the rows bear on, as ``calibrate nccl-tests`` has them.
 steps
-    The point of a scenario with the most ranks. Drawn: `DRAWN_STEPS` points of the same work on
-    fewer ranks. More: another of these. Constants: the first two of the machine's entry, begun at
-    half their values.
+    The point of a scenario with the most ranks. Drawn: `DRAWN_STEPS` points of the same work, of
+    the half with the fewest ranks. More: another one on fewer ranks than the target. Constants:
+    the first two of the machine's entry, begun at `BEGUN` times their values.
 
 Both figures are of what was asked for: half of the 90 % interval that the constants leave, and the
 error of the prediction; means over the draws, at random over some of the measurements. An interval
@@ -68,8 +68,8 @@ STEPS = (
 DRAWN, DRAWN_STEPS, DRAWS, MORE = 4, 3, 4, 6
 """Rows and points to begin with; how often they are drawn; how many more measurements at random."""
 
-MOST = 2.0
-"""Of shares of a bandwidth, and of time."""
+BEGUN, MOST = 1.5, 2.0
+"""Where constants of steps start, over their values; and the most that a share may be."""
 
 BUCKET = 25 * 2**20
 
@@ -95,8 +95,10 @@ class Case(NamedTuple):
         The point that is asked for.
     more : sequence of tuple of int
         Measurements that may be added: their points.
+    first : sequence of int
+        Points to begin with are of these.
     drawn : int
-        Points to begin with.
+        How many of them.
     starts : int
         Of the fit's search.
     step : float
@@ -110,6 +112,7 @@ class Case(NamedTuple):
     restraints: Callable[[Floats], Floats] | None
     target: int
     more: Sequence[tuple[int, ...]]
+    first: Sequence[int]
     drawn: int
     starts: int
     step: float
@@ -162,7 +165,9 @@ def _table_case(scenario: Scenario) -> Case | None:
     name = scenario.name.removeprefix("nccl_")
     if len(rest) < DRAWN + 3:
         return None
-    return Case(name, predict, np.array(seconds), constants, known, target, pairs, DRAWN, 3, 1e-4)
+    return Case(
+        name, predict, np.array(seconds), constants, known, target, pairs, rest, DRAWN, 3, 1e-4
+    )
 
 
 def step_cases() -> Iterator[Case]:
@@ -172,7 +177,7 @@ def step_cases() -> Iterator[Case]:
         several = [step for step in steps if step.scenario.cluster.world_size > 1]
         target = max(several, key=_size)
         alike = [step for step in several if _same(step) == _same(target)]
-        below = [step for step in alike if _size(step) < _size(target)]
+        below = sorted((one for one in alike if _size(one) < _size(target)), key=_size)
         points = [*below, target]
         yield Case(
             Path(name).name,
@@ -182,6 +187,7 @@ def step_cases() -> Iterator[Case]:
             None,
             len(below),
             [(i,) for i in range(len(below))],
+            range((len(below) + 1) // 2),
             DRAWN_STEPS,
             1,
             1e-2,
@@ -198,7 +204,7 @@ def _size(step: MeasuredStep) -> int:
 
 
 def _constants(step: MeasuredStep) -> list[Constant]:
-    """The first two of the machine's entry that the scenario has, begun at half their values."""
+    """The first two of the machine's entry, begun at `BEGUN` times their values."""
     name = step.scenario.cluster.machine
     assert name is not None
     calibration = read_machine(name, step.scenario.base).calibration
@@ -211,7 +217,7 @@ def _constants(step: MeasuredStep) -> list[Constant]:
                 value, dimension = parse(value, unit), unit
                 break
         most = 30 * value if dimension else MOST
-        found.append(Constant(key, dimension, value / 2, value / 30, most))
+        found.append(Constant(key, dimension, BEGUN * value, value / 30, most))
     return found[:2]
 
 
@@ -267,10 +273,9 @@ def by_rule(
 def tried(case: Case) -> tuple[Known, Known, Known]:
     """Before, with what the rule names, and with what chance does; means over the draws."""
     rng = stream(0, "next_measurement", case.cluster)
-    points = sorted({i for each in case.more for i in each})
     results = []
     for _ in range(DRAWS):
-        begun = [int(i) for i in rng.choice(points, case.drawn, replace=False)]
+        begun = [int(i) for i in rng.choice(case.first, case.drawn, replace=False)]
         more = [each for each in case.more if not {*each} & {*begun}]
         before, *rest = known(case, begun)
         named, *_ = known(case, [*begun, *by_rule(case, more, *rest)])
