@@ -83,14 +83,7 @@ def calibrate_nccl_tests(
     """
     template = _template(cost or {})
     measured = _served(template, read_measurements(files, nodes, link, inter_link, links_per_node))
-    slowest = measured.inter_link or measured.link
-    assert slowest is not None
-    constants = nccl_constants(template, measured.points, slowest.is_given)
-    chosen = _chosen(constants, only, len(measured.points))
-    base = typical_values(template, measured.points)
-    predictor = partial(_predictor, template, base, [constant.key for constant in chosen])
-    known = restraints(chosen, base)
-    found = fit(predictor(measured.points), np.array(measured.seconds), chosen, restraints=known)
+    found, predictor = _fitted(template, measured, only)
     fitted = _with_constants(template, found)
     following = _following(measured, found, predictor, target)
     entry = _entry(name, measured, fitted, found, following)
@@ -104,6 +97,24 @@ def calibrate_nccl_tests(
         version=simdp.__version__,
         wanted=None if wanted is None else wanted_step(wanted, entry, found, COST),
     )
+
+
+Predictor = Callable[[Sequence[Point]], Callable[[Floats], Floats]]
+
+
+def _fitted(
+    template: NcclCost, measured: Measurements, only: Sequence[str]
+) -> tuple[Fit, Predictor]:
+    """Fit the constants; and what makes functions from these to times."""
+    slowest = measured.inter_link or measured.link
+    assert slowest is not None
+    constants = nccl_constants(template, measured.points, slowest.is_given)
+    chosen = _chosen(constants, only, len(measured.points))
+    base = typical_values(template, measured.points)
+    predictor = partial(_predictor, template, base, [constant.key for constant in chosen])
+    known = restraints(chosen, base)
+    times = np.array(measured.seconds)
+    return fit(predictor(measured.points), times, chosen, restraints=known), predictor
 
 
 def _predictor(
@@ -212,7 +223,7 @@ def _points(measured: Measurements, fitted: NcclCost) -> tuple[FittedPoint, ...]
 def _following(
     measured: Measurements,
     found: Fit,
-    predictor: Callable[[Sequence[Point]], Callable[[Floats], Floats]],
+    predictor: Predictor,
     target: float,
 ) -> NextPoint:
     """Propose a size on what was measured, or on up to four times its nodes."""
