@@ -40,6 +40,7 @@ def row(nbytes, measured, simulated, **more):
         "collective": "all_reduce",
         "table": 0,
         "nbytes": nbytes,
+        "ring": 1.5 * measured,
     }
     return CollectiveComparison(measured=measured, simulated=simulated, **{**usual, **more})
 

@@ -10,6 +10,7 @@ import typer
 
 from simdp.cli.commands import COMMANDS, epilog
 from simdp.cli.common import put, say
+from simdp.cli.completion import SCENARIOS
 
 if TYPE_CHECKING:
     from simdp.results.calibration import CalibrationStudy
@@ -24,6 +25,15 @@ commands = typer.Typer(
 )
 
 Name = Annotated[str | None, typer.Option(help="Of the machine.")]
+Wanted = Annotated[
+    Path | None,
+    typer.Option(
+        "--for",
+        metavar="SCENARIO",
+        help="Whose step is to be known: says what to measure next to know it better.",
+        autocompletion=SCENARIOS,
+    ),
+]
 Out = Annotated[Path, typer.Option(help="Folder for files.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print calibration.json, only.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing.")]
@@ -63,6 +73,7 @@ def nccl_tests(
     only: Annotated[
         list[str] | None, typer.Option(help="A constant to fit; may be repeated [all].")
     ] = None,
+    wanted: Wanted = None,
     name: Name = None,
     out: Out = FOLDER,
     as_json: AsJson = False,
@@ -84,6 +95,7 @@ def nccl_tests(
         links_per_node=links_per_node,
         cost=parse_yaml(cost, "--cost") if cost else None,
         only=only or (),
+        wanted=wanted,
     )
     return _show(found, out, as_json, quiet, not no_plots)
 
@@ -106,6 +118,7 @@ def ddp(
             help="A constant to fit, collectives.cost.hop.inter=1us:1ms; may be repeated.",
         ),
     ] = None,
+    wanted: Wanted = None,
     name: Name = None,
     out: Out = FOLDER,
     as_json: AsJson = False,
@@ -115,7 +128,7 @@ def ddp(
     """Fit constants to measured steps: the points with role: calibration."""
     from simdp.studies.calibrate.ddp import calibrate_ddp
 
-    found = calibrate_ddp(files, fit or (), name)
+    found = calibrate_ddp(files, fit or (), name, wanted)
     return _show(found, out, as_json, quiet, not no_plots)
 
 

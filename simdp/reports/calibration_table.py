@@ -10,7 +10,7 @@ from rich.text import Text
 
 from simdp.reports import validation_words as words
 from simdp.reports.wide_table import wide_table
-from simdp.results.calibration import CalibrationStudy
+from simdp.results.calibration import CalibrationStudy, WantedStep
 from simdp.results.step_calibration import StepCalibration
 from simdp.units import format_quantity
 
@@ -73,6 +73,8 @@ def _steps(study: StepCalibration) -> RenderableType:
 
 def _next(study: CalibrationStudy | StepCalibration) -> str:
     """Say which further measurement would help most."""
+    if study.wanted is not None:
+        return _wanted(study.wanted)
     if isinstance(study, StepCalibration):
         step = study.next_point
         if step is None:
@@ -88,6 +90,16 @@ def _next(study: CalibrationStudy | StepCalibration) -> str:
         f"{following.collective} of {size} between {following.world_size} ranks on "
         f"{following.num_nodes} nodes would make it {words.share(following.after)}"
     )
+
+
+def _wanted(found: WantedStep) -> str:
+    """Say how well what was asked for is known, and what would narrow it."""
+    known = f"{found.target}: known within {words.share(found.before)}"
+    if not found.proposals:
+        return f"{known}; neither a table nor a step on fewer ranks would narrow it"
+    first, *others = found.proposals
+    said = f"{first.title} would make it {words.share(first.after)}"
+    return "; ".join([known, said, *(f"{one.title} {words.share(one.after)}" for one in others)])
 
 
 def _table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:

@@ -36,6 +36,7 @@ def page(
         *_summaries(validation),
         *(f"![{shows}]({file})\n" for file, shows in pictures.items()),
         *_misses(validation, target),
+        *_lost(validation),
         *_points(validation),
         *_tables(validation),
         *_excluded(validation),
@@ -85,6 +86,14 @@ def _misses(validation: Validation, target: float) -> Iterator[str]:
         yield _table((*words.TABLE_COLUMNS, Column("what is missing", False)), tables)
     if not steps and not tables:
         yield "No predicted step, and no table in its mean.\n"
+
+
+def _lost(validation: Validation) -> Iterator[str]:
+    """Where a formula does better."""
+    wins = words.ring_wins(validation)
+    if wins:
+        yield f"## {words.RING_WINS}\n"
+        yield "".join(f"- {line}\n" for line in wins)
 
 
 def _cells(point: Comparison) -> list[str]:

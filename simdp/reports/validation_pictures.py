@@ -31,6 +31,9 @@ def pictures(validation: Validation) -> list[Picture]:
         tables = replace(validation, points=())
         shows = "Simulated against measured times of collectives"
         found.append(Picture("collectives_against_measured.png", kind, tables, shows))
+    if "reliability" in fitting(validation):
+        shows = "Nominal and observed coverage of the intervals"
+        found.append(Picture("reliability.png", "reliability", validation, shows))
     for cluster in validation.clusters:
         part = replace(validation.of(cluster), rows=())
         if "throughput_curves" in fitting(part):

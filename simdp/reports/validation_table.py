@@ -30,6 +30,9 @@ def tables(validation: Validation) -> RenderableType:
     collectives = words.table_rows(validation)
     if collectives:
         parts += _tables("Collectives", words.TABLE_COLUMNS, collectives)
+    wins = words.ring_wins(validation)
+    if wins:
+        parts.append(Text("\n".join([f"{words.RING_WINS}:", *(f"  {line}" for line in wins)])))
     explained = "\n".join(fill(line, WIDTH) for line in words.EXPLAINED.splitlines())
     return Group(*parts, Text(explained))
 

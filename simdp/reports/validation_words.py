@@ -154,6 +154,7 @@ TABLE_COLUMNS = (
     Column("worst"),
     Column("from 64 MiB"),
     Column("inside"),
+    Column("ring"),
 )
 
 
@@ -169,6 +170,7 @@ def table_cells(found: Summary, collective: str, ranks: str) -> list[str]:
         share(found.worst_error),
         share(found.large_error),
         share(found.inside),
+        share(found.ring_error),
     ]
 
 
@@ -200,15 +202,35 @@ def table_rows(validation: Validation) -> list[list[str]]:
     return found + [table_cells(mean, "mean over tables", "") for mean in means]
 
 
+def ring_wins(validation: Validation) -> list[str]:
+    """Name the clusters, and the tables, whose times the ring formula meets better."""
+    steps = [(f"steps on {one.name}", one) for one in validation.step_summaries()]
+    tables = [
+        (
+            f"{table_name(rows)} on {rows[0].cluster}, {rows[0].world_size} ranks",
+            summary(rows[0].cluster, rows, validation.noise[rows[0].cluster]),
+        )
+        for rows in validation.tables()
+    ]
+    return [
+        f"{name}: {share(found.ring_error)} against {share(found.mean_error)}"
+        for name, found in (*steps, *tables)
+        if found.loses_to_ring
+    ]
+
+
 def table_name(rows: Sequence[CollectiveComparison]) -> str:
     """Name a table: its collective, and what it sets."""
     said = setting(rows[0].set, leave_out=["cluster.world_size"])
     return f"{rows[0].collective}, {said}" if said else rows[0].collective
 
 
+RING_WINS = "The ring formula is nearer, by more than the noise"
+
 EXPLAINED = (
     "Errors are absolute, of predicted points alone. noise: what no model can be better than. "
     "tau: Kendall's, over pairs of steps that differ by more than the noise. inside: measured "
     "times in their 90 % interval. linear, ring: errors of two naive predictors, linear scaling "
-    "from the fewest ranks, and simulated compute plus a ring all_reduce at the links' bandwidth."
+    "from the fewest ranks, and simulated compute plus a ring all_reduce at the links' bandwidth; "
+    "for collectives the ring's formula by itself."
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,50 @@ class NextPoint:
 
 
 @dataclass(frozen=True)
+class Proposal:
+    """A measurement that would narrow a prediction.
+
+    Attributes
+    ----------
+    kind : str
+        ``"table"`` of a collective, or ``"step"``.
+    title : str
+        What to measure.
+    world_size : int
+        On how many ranks.
+    sizes : tuple of int
+        Of a table [bytes].
+    after : float
+        Half of the prediction's 90 % interval with it, as a share of the prediction.
+    """
+
+    kind: str
+    title: str
+    world_size: int
+    sizes: tuple[int, ...]
+    after: float
+
+
+@dataclass(frozen=True)
+class WantedStep:
+    """The step of a scenario, and what to measure to know it better.
+
+    Attributes
+    ----------
+    target : str
+        The scenario, and its ranks.
+    before : float
+        Half of the 90 % interval that the fitted constants leave, as a share of the prediction.
+    proposals : tuple of Proposal
+        The best table and the best step, the better one first.
+    """
+
+    target: str
+    before: float
+    proposals: tuple[Proposal, ...]
+
+
+@dataclass(frozen=True)
 class Calibrated:
     """What every calibration finds.
 
@@ -102,6 +146,8 @@ class Calibrated:
         The machine, in YAML.
     version : str
         Of simdp.
+    wanted : WantedStep or None
+        What was asked for.
     """
 
     name: str
@@ -109,6 +155,7 @@ class Calibrated:
     residual: float
     entry: str
     version: str
+    wanted: WantedStep | None = field(default=None, kw_only=True)
 
     def to_json(self) -> str:
         """Write it as JSON, for machines that read it; without the entry, which is YAML."""

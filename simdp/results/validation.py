@@ -105,12 +105,15 @@ class CollectiveComparison(Comparison):
         As nccl-tests counts it [bytes].
     new : tuple of str
         What no table had to which the machine was fitted: ``collective``, ``nodes``, ``network``.
+    ring : float or None
+        Time of a naive predictor: the ring formula with the links' latency and bandwidth [s].
     """
 
     collective: str
     table: int
     nbytes: int
     new: tuple[str, ...] = ()
+    ring: float | None = None
 
 
 @dataclass(frozen=True)
@@ -143,7 +146,7 @@ class Summary:
     inside : float or None
         Share of the measured times inside their 90 % interval.
     linear_error, ring_error : float or None
-        Mean absolute errors of the naive predictors.
+        Mean absolute errors of the naive predictors; of collectives there is the ring alone.
     large_error : float or None
         Of collectives of 64 MiB and more, the mean.
     """
@@ -159,6 +162,13 @@ class Summary:
     linear_error: float | None
     ring_error: float | None
     large_error: float | None
+
+    @property
+    def loses_to_ring(self) -> bool:
+        """Whether the ring formula is nearer to what was measured, by more than the noise."""
+        if self.mean_error is None or self.ring_error is None:
+            return False
+        return self.mean_error - self.ring_error > self.noise
 
 
 @dataclass(frozen=True)
@@ -241,7 +251,8 @@ class Validation:
             mean = _mean(one.mean_error for one in each)
             large = _mean(one.large_error for one in each)
             whole = summary(cluster, part.rows, noise)
-            found.append(replace(whole, mean_error=mean, large_error=large))
+            ring = _mean(one.ring_error for one in each)
+            found.append(replace(whole, mean_error=mean, large_error=large, ring_error=ring))
         return found
 
     def beyond(self, limit: float) -> list[tuple[str, str, float]]:
@@ -300,6 +311,7 @@ def summary(name: str, points: Sequence[Comparison], noise: float) -> Summary:
     errors = [abs(point.error) for point in predicted]
     steps = [point for point in predicted if isinstance(point, StepComparison)]
     rows = [point for point in predicted if isinstance(point, CollectiveComparison)]
+    both: list[StepComparison | CollectiveComparison] = [*steps, *rows]
     return Summary(
         name=name,
         num_points=len(points),
@@ -310,7 +322,7 @@ def summary(name: str, points: Sequence[Comparison], noise: float) -> Summary:
         tau=kendall_tau([p for p in points if isinstance(p, StepComparison)], noise),
         inside=_mean(float(point.is_inside) for point in predicted),
         linear_error=_mean(_off(step.linear, step.measured) for step in steps),
-        ring_error=_mean(_off(step.ring, step.measured) for step in steps),
+        ring_error=_mean(_off(one.ring, one.measured) for one in both),
         large_error=_mean(abs(row.error) for row in rows if row.nbytes >= LARGE_NBYTES),
     )
 

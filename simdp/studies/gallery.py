@@ -10,6 +10,7 @@ from typing import Any
 
 from simdp.files import write_whole
 from simdp.reports.plots import render
+from simdp.results.validation import Validation
 from simdp.scenario import load_scenario
 from simdp.studies.collective_request import Request, answer
 from simdp.studies.compare import compare
@@ -51,14 +52,18 @@ COMPARISONS = {"methods": ("data_parallel", "ddp", "zero1", "zero2", "fsdp")}
 
 VALIDATIONS = (
     ("validation", ".", "simulated_against_measured"),
+    ("validation", ".", "reliability"),
     ("validation_hkbu", "hkbu", "throughput_curves"),
     ("validation_pollux", "pollux", "throughput_curves"),
 )
 """Name, folder below ``validation`` and kind of plot of each picture of measured clusters."""
 
 
-WITH_INTERVALS = ("throughput_curves",)
+WITH_INTERVALS = ("reliability", "throughput_curves")
 """Plots that show how sure a prediction is."""
+
+WITH_TABLES = ("reliability",)
+"""Plots of measured clusters that show collectives beside steps."""
 
 
 def pictures() -> list[str]:
@@ -97,9 +102,19 @@ def draw_gallery(scenarios: Path, out: Path) -> Iterator[Path]:
         path = out / f"{name}_comparison.png"
         write_whole(path, partial(render, compared, "comparison"))
         yield path
+    yield from _draw_validations(scenarios / "validation", out)
+
+
+def _draw_validations(measured: Path, out: Path) -> Iterator[Path]:
+    """Write the pictures of measured clusters; each folder is validated once."""
+    known: dict[str, Validation] = {}
     for name, folder, kind in VALIDATIONS:
-        found = validate([scenarios / "validation" / folder], intervals=kind in WITH_INTERVALS)
-        steps = replace(found, rows=())
+        if folder not in known:
+            kinds = {each for _, other, each in VALIDATIONS if other == folder}
+            intervals = not kinds.isdisjoint(WITH_INTERVALS)
+            known[folder] = validate([measured / folder], intervals=intervals)
+        found = known[folder]
+        shown = found if kind in WITH_TABLES else replace(found, rows=())
         path = out / f"{name}_{kind}.png"
-        write_whole(path, partial(render, steps, kind))
+        write_whole(path, partial(render, shown, kind))
         yield path

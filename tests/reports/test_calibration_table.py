@@ -1,12 +1,14 @@
 """What ``python -m simdp calibrate`` prints."""
 
 import io
+from dataclasses import replace
 
 import pytest
 from calibrated import calibration, step_calibration
 from rich.console import Console
 
 from simdp.reports import calibration_table
+from simdp.results.calibration import Proposal, WantedStep
 
 
 def text(study):
@@ -44,3 +46,21 @@ def test_a_saved_calibration_lists_what_is_open(study):
     opened = [constant.key for constant in study.constants if not constant.is_determined]
     assert study.undetermined == opened
     assert '"residual"' in study.to_json()
+
+
+def test_what_was_asked_for_is_said_in_the_place_of_the_usual_prediction():
+    proposals = (
+        Proposal("step", "the step on 16 ranks", 16, (), 0.07),
+        Proposal(
+            "table", "a table of all_reduce at 1 MiB and 256 MiB on 2 nodes of 4", 8, (), 0.09
+        ),
+    )
+    wanted = WantedStep("step of gpt2 on 64 ranks", 0.18, proposals)
+    for study in (calibration(), step_calibration()):
+        said = " ".join(text(replace(study, wanted=wanted)).split())
+        assert (
+            "step of gpt2 on 64 ranks: known within 18.0 %; the step on 16 ranks would make it "
+            "7.0 %; a table of all_reduce at 1 MiB and 256 MiB on 2 nodes of 4 9.0 %"
+        ) in said
+    said = text(replace(calibration(), wanted=replace(wanted, proposals=())))
+    assert "neither a table nor a step on fewer ranks would narrow it" in said

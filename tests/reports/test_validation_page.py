@@ -47,6 +47,12 @@ def test_a_page_without_misses_says_so():
     assert "No predicted step, and no table in its mean." in page(validation([step()]), {}, 0.1)
 
 
+def test_the_page_says_where_the_ring_formula_is_nearer():
+    text = page(validation([step(0.1, 0.13, ring=0.12)]), {}, 0.1)
+    lost = section(text, "The ring formula is nearer, by more than the noise")
+    assert "- steps on box: 20.0 % against 30.0 %" in lost
+
+
 def test_what_was_left_out_stands_with_its_reason_and_figures_with_their_source():
     text = page(two_clusters(), {}, 0.1)
     assert "a shared \\| machine" in section(text, "Left out")
@@ -62,6 +68,7 @@ def test_there_is_a_picture_of_steps_one_of_collectives_and_one_per_cluster_with
     assert [one.file for one in pictures(two_clusters())] == [
         "simulated_against_measured.png",
         "collectives_against_measured.png",
+        "reliability.png",
         "throughput_box.png",
         "throughput_rack.png",
     ]

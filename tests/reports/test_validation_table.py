@@ -78,10 +78,20 @@ def test_several_clusters_have_a_row_for_all_of_them():
 def test_a_table_of_a_collective_has_a_row_and_its_cluster_a_mean():
     rows = [row(2**20, 1.0, 1.2), row(2**26, 1.0, 1.1, set={"cluster.world_size": 8})]
     text = printed(validation(rows=rows))
-    said = ["all_reduce", "8", "2", "2", "15.0 %", "20.0 %", "10.0 %", "50.0 %"]
+    said = ["all_reduce", "8", "2", "2", "15.0 %", "20.0 %", "10.0 %", "50.0 %", "50.0 %"]
     assert whole_row(text, "box +all_reduce", 2)[1:] == said
     assert "mean over tables" in text
     assert "Step times" not in text
+
+
+def test_where_the_ring_formula_is_nearer_by_more_than_the_noise_it_is_said():
+    points = [step(0.1, 0.13, ring=0.12), step(0.1, 0.13, ring=0.129, cluster="rack")]
+    text = printed(validation(points, [row(2**20, 1.0, 1.4, ring=1.1)]))
+    said = text[text.index("nearer, by more than the noise") :]
+    assert "steps on box: 20.0 % against 30.0 %" in said
+    assert "all_reduce on box, 8 ranks: 10.0 % against 40.0 %" in said
+    assert "rack" not in said
+    assert "nearer" not in printed(validation([step(0.1, 0.12, ring=0.2)]))
 
 
 def test_no_number_is_cut_on_a_narrow_terminal():

@@ -14,6 +14,7 @@ from simdp.reports.plots.loss_time import LossTime
 from simdp.reports.plots.memory import Memory
 from simdp.reports.plots.memory_per_rank import MemoryPerRank
 from simdp.reports.plots.points import PointBars
+from simdp.reports.plots.reliability import Reliability
 from simdp.reports.plots.scaling import ScalingCurve
 from simdp.reports.plots.simulated_against_measured import SimulatedAgainstMeasured
 from simdp.reports.plots.step_fit import StepFit
@@ -37,6 +38,7 @@ PLOTS: dict[str, type[Plot[Any]]] = {
     "memory": Memory,
     "memory_per_rank": MemoryPerRank,
     "points": PointBars,
+    "reliability": Reliability,
     "scaling": ScalingCurve,
     "simulated_against_measured": SimulatedAgainstMeasured,
     "step_fit": StepFit,

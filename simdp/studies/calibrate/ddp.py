@@ -18,7 +18,9 @@ from simdp.results.step_calibration import FittedStep, NextStep, StepCalibration
 from simdp.scenario import Scenario
 from simdp.scenario.overrides import set_key
 from simdp.studies.calibrate.fit import QUANTILE, Constant
+from simdp.studies.calibrate.next_point import variance_left
 from simdp.studies.calibrate.steps import StepsFit, fit_steps, written
+from simdp.studies.calibrate.wanted import wanted_step
 from simdp.units import format_percent
 
 LEFT_OUT = ("machine", "world_size")
@@ -26,7 +28,10 @@ LEFT_OUT = ("machine", "world_size")
 
 
 def calibrate_ddp(
-    paths: Sequence[Path], asked: Sequence[str] = (), name: str | None = None
+    paths: Sequence[Path],
+    asked: Sequence[str] = (),
+    name: str | None = None,
+    wanted: Path | None = None,
 ) -> StepCalibration:
     """Fit constants to measured steps, and make a machine's entry of them.
 
@@ -36,17 +41,20 @@ def calibrate_ddp(
         As for `fit_steps`.
     name : str, optional
         Of the machine; that of the first scenario's, else the first scenario's own.
+    wanted : Path, optional
+        A scenario whose step is to be known better.
 
     Raises
     ------
     ScenarioError
-        As `fit_steps`.
+        As `fit_steps` and `wanted_step`.
     """
     found = fit_steps(paths, asked)
     first = found.points[0].scenario
     name = name or Path(first.cluster.machine or first.name).stem
     constants = _constants(found)
     following = _next(found)
+    entry = _entry(name, paths, asked, found, constants, following)
     return StepCalibration(
         name=name,
         points=tuple(
@@ -56,8 +64,9 @@ def calibrate_ddp(
         constants=constants,
         residual=found.fit.residual,
         next_point=following,
-        entry=_entry(name, paths, asked, found, constants, following),
+        entry=entry,
         version=simdp.__version__,
+        wanted=None if wanted is None else wanted_step(wanted, entry, found.fit),
     )
 
 
@@ -77,24 +86,14 @@ def _rounded(constant: Constant, value: float) -> Any:
 
 
 def _next(found: StepsFit) -> NextStep | None:
-    """Choose the point whose measurement leaves the least variance in all predictions.
-
-    With the covariance C of the constants, the slopes g of a prediction and j of a measurement
-    whose own noise is s, the variance g C g falls by (g C j)^2 / (s^2 + j C j) (Atkinson, Donev and
-    Tobias, "Optimum experimental designs, with SAS", 2007: V-optimality).
-    """
+    """Choose the point whose measurement leaves the least variance in all predictions."""
     if not found.others:
         return None
     slopes, covariance = found.slopes, found.fit.covariance
-    shared = slopes @ covariance @ slopes.T
-    own = np.diag(shared)
-    gains = np.sum(shared**2, axis=0) / (found.fit.noise**2 + own)
-    best, before = int(np.argmax(gains)), float(own.sum())
-    count = len(found.others)
-    reach = [
-        QUANTILE * float(np.sqrt(max(left, 0.0) / count))
-        for left in (before, before - float(gains[best]))
-    ]
+    left = variance_left(covariance, slopes, slopes[:, None, :], found.fit.noise)
+    best = int(np.argmin(left))
+    before = np.sum(slopes @ covariance * slopes, axis=1).mean()
+    reach = [QUANTILE * float(np.sqrt(variance)) for variance in (before, left[best])]
     return NextStep(found.others[best].title, *reach)
 
 

@@ -28,6 +28,8 @@ from simdp.studies.calibrate.logs import (
     wiring_between,
 )
 from simdp.studies.calibrate.next_point import next_point
+from simdp.studies.calibrate.wanted import wanted_step
+from simdp.studies.validate.intervals import COST
 from simdp.units import format_percent, format_quantity
 
 BUCKET = 25.0 * 2**20
@@ -49,6 +51,7 @@ def calibrate_nccl_tests(
     cost: Mapping[str, Any] | None = None,
     only: Sequence[str] = (),
     target: float = BUCKET,
+    wanted: Path | None = None,
 ) -> CalibrationStudy:
     """Fit the constants of cost ``nccl``; what the data leave open stays as published.
 
@@ -73,12 +76,14 @@ def calibrate_nccl_tests(
         Dotted keys of the constants to fit; without them all that bear on the points.
     target : float
         The size for which the next measurement is chosen [bytes].
+    wanted : Path, optional
+        A scenario whose step is to be known better.
 
     Raises
     ------
     ScenarioError
         If a file is no log, points contradict each other, or are fewer than the constants; if
-        there is no such device.
+        there is no such device; or as for `wanted_step`.
     """
     _check_device(device)
     template = _template(cost or {})
@@ -86,14 +91,16 @@ def calibrate_nccl_tests(
     predictor, found = _fit(template, measured, only)
     fitted = _with_constants(template, found)
     following = _following(measured, found, predictor, target)
+    entry = _entry(name, device, measured, fitted, found, following)
     return CalibrationStudy(
         name=name,
         points=_points(measured, fitted),
         constants=tuple(_constants(found)),
         residual=found.residual,
         next_point=following,
-        entry=_entry(name, device, measured, fitted, found, following),
+        entry=entry,
         version=simdp.__version__,
+        wanted=None if wanted is None else wanted_step(wanted, entry, found, COST),
     )
 
 

@@ -17,6 +17,38 @@ SIZES = tuple(float(2**k) for k in range(3, 31))
 """Sizes that may be proposed: 8 bytes to 1 GiB."""
 
 
+def variance_left(covariance: Floats, goals: Floats, measured: Floats, noise: float) -> Floats:
+    """Mean variance that each of some measurements would leave in predictions.
+
+    With the covariance C of the constants, the slopes g of a prediction and the rows J of a
+    measurement whose times have the noise s, the variance g C g falls by
+    ``g C J' (s^2 + J C J')^-1 J C g``.
+
+    Parameters
+    ----------
+    covariance : ndarray, shape `(num_constants, num_constants)`
+        Of the logarithms of the constants.
+    goals : ndarray, shape `(num_goals, num_constants)`
+        Slopes of the logarithms of predictions.
+    measured : ndarray, shape `(num_measurements, num_times, num_constants)`
+        Those of the times that each measurement has.
+    noise : float
+        Relative standard deviation of one time.
+
+    References
+    ----------
+    Atkinson, Donev and Tobias, "Optimum experimental designs, with SAS", 2007, chapter 10: for a
+    single prediction c-optimality, for several V-optimality.
+    """
+    shared = measured @ covariance @ goals.T
+    own = measured @ covariance @ measured.transpose(0, 2, 1)
+    own += noise**2 * np.eye(measured.shape[1])
+    gains = np.sum(shared * np.linalg.solve(own, shared), axis=1)
+    before = np.sum(goals @ covariance * goals, axis=1)
+    left: Floats = np.maximum(before - gains, 0.0).mean(axis=1)
+    return left
+
+
 def next_point(
     found: Fit,
     predictor: Callable[[Sequence[Point]], Callable[[Floats], Floats]],
@@ -25,9 +57,6 @@ def next_point(
     target: Point,
 ) -> NextPoint:
     """Find the measurement that leaves the least variance in a prediction.
-
-    With the covariance C of the constants, the slopes g of the prediction and j of a measurement
-    whose own noise is s, the variance g C g falls by (g C j)^2 / (s^2 + j C j).
 
     Parameters
     ----------
@@ -41,21 +70,13 @@ def next_point(
         Between which ranks it may be.
     target : Point
         What is to be predicted.
-
-    References
-    ----------
-    Atkinson, Donev and Tobias, "Optimum experimental designs, with SAS", 2007, chapter 10: for a
-    single prediction, c-optimality.
     """
     candidates = [Point(collective, nbytes, wiring) for wiring in wirings for nbytes in SIZES]
     slopes = jacobian(predictor(candidates), found.values)
-    (goal,) = jacobian(predictor([target]), found.values)
-    reach = found.covariance @ goal
-    own = np.sum(slopes @ found.covariance * slopes, axis=1)
-    gains = (slopes @ reach) ** 2 / (found.noise**2 + own)
-    best = int(np.argmax(gains))
-    before = float(goal @ reach)
-    after = max(before - float(gains[best]), 0.0)
+    goal = jacobian(predictor([target]), found.values)
+    left = variance_left(found.covariance, goal, slopes[:, None, :], found.noise)
+    best = int(np.argmin(left))
+    before = float(np.sum(goal @ found.covariance * goal))
     chosen, w = candidates[best], target.wiring
     said = f"{target.collective} of {format_quantity(target.nbytes, 'data size')}"
     return NextPoint(
@@ -65,5 +86,5 @@ def next_point(
         nbytes=chosen.nbytes,
         target=f"{said} between {w.world_size} ranks on {w.num_nodes} nodes",
         before=QUANTILE * float(np.sqrt(before)),
-        after=QUANTILE * float(np.sqrt(after)),
+        after=QUANTILE * float(np.sqrt(left[best])),
     )

@@ -13,6 +13,7 @@ from simdp.scenario.measured import MeasuredCollective
 from simdp.scenario.wiring import wiring_of
 from simdp.studies.validate.files import cluster_name
 from simdp.studies.validate.intervals import Known, pairs_of
+from simdp.studies.validate.naive import ring_collective_time
 from simdp.studies.validate.novelty import news, told
 from simdp.studies.validate.unmeasured import with_pool
 
@@ -79,7 +80,7 @@ def time_table(
     pairs = pairs_of(scenario, known) if pairs is None else pairs
     ends = [(clock_of(low, collective), clock_of(high, collective)) for low, high in pairs]
     new = news(known, collective, scenario.cluster.num_nodes)
-    rows = []
+    wiring, rows = wiring_of(scenario.cluster), []
     for (nbytes, seconds), role in zip(measured.times, measured.roles(), strict=True):
         time = clock(nbytes)
         both = [(a(nbytes), b(nbytes)) for a, b in ends]
@@ -100,6 +101,7 @@ def time_table(
                 table=number,
                 nbytes=nbytes,
                 new=new,
+                ring=ring_collective_time(collective, nbytes, wiring),
             )
         )
     return rows

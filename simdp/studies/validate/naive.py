@@ -1,4 +1,4 @@
-"""Naive predictors, which a simulation should beat: linear scaling, and compute plus a ring."""
+"""Naive predictors, which a simulation should beat: linear scaling, and the formula of a ring."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
+from simdp.collectives.costs.ways import WAYS
+from simdp.collectives.costs.wiring import Wiring
 from simdp.results.validation import StepComparison
 from simdp.scenario import Scenario
 from simdp.scenario.wiring import wiring_of
@@ -34,6 +36,25 @@ def ring_step_time(point: Scenario, compute: float) -> float:
     nbytes = elements * workload.gradient_itemsize
     bandwidth = min(wiring.intra_bandwidth, wiring.inter_bandwidth)
     return compute + 2 * (n - 1) / n * nbytes / bandwidth
+
+
+def ring_collective_time(collective: str, nbytes: float, wiring: Wiring) -> float:
+    """Time of the plainest algorithm at the links' own figures: ``hops alpha + sent S / B`` [s].
+
+    Parameters
+    ----------
+    collective : str
+        A key of `simdp.collectives.costs.ways.WAYS`: a ring, or sends where there is none.
+    nbytes : float
+        Size of the buffer, S [bytes].
+    wiring : Wiring
+        Between which ranks; of what goes inside nodes and between them, the slower counts.
+    """
+    way = next(iter(WAYS[collective].values()))(wiring)
+    assert way is not None, "rings and sends serve every wiring"
+    latency = way.intra_hops * wiring.intra_alpha + way.inter_hops * wiring.inter_alpha
+    inside = way.intra_sent / wiring.intra_bandwidth
+    return latency + nbytes * max(inside, way.inter_sent / wiring.inter_bandwidth)
 
 
 def same_work(point: Scenario) -> str:

@@ -104,10 +104,9 @@ def bare_cost(item: Item) -> tuple[Scenario, list[Known]]:
 
 
 def fitting_tables(remaining: Sequence[Item]) -> list[Item]:
-    """Tables that constants may be fitted to: those of calibration; if none remains, all."""
+    """Tables that constants may be fitted to: all that remain, whatever the entry was fitted to."""
     timed = (i for i in remaining if i.is_table and isinstance(i.made.collectives.cost, NcclCost))
-    tables = [item for item in timed if item.made.cluster.world_size > 1]
-    return tables
+    return [item for item in timed if item.made.cluster.world_size > 1]
 
 
 def refit_tables(remaining: Sequence[Item], noise: float) -> Refitted | None:

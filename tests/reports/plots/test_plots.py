@@ -59,7 +59,7 @@ def test_a_study_of_collectives_has_plots_of_its_own(collectives, auto, time_col
 
 
 def test_a_validation_has_plots_of_its_own():
-    assert fitting(two_clusters()) == ["simulated_against_measured"]
+    assert fitting(two_clusters()) == ["reliability", "simulated_against_measured"]
     both = ["simulated_against_measured", "throughput_curves"]
     assert fitting(two_clusters().of("box")) == both
 

@@ -3,7 +3,13 @@
 import pytest
 from measured_times import step
 
-from simdp.studies.validate.naive import add_linear, ring_step_time, same_work
+from simdp.scenario.wiring import wiring_of
+from simdp.studies.validate.naive import (
+    add_linear,
+    ring_collective_time,
+    ring_step_time,
+    same_work,
+)
 
 PARAMETERS = 4 * 3 + 3
 CLUSTER = {"devices_per_node": 2, "inter_node": {"link": {"alpha": "1 us", "bandwidth": "1 GB/s"}}}
@@ -15,6 +21,18 @@ def test_a_ring_takes_compute_and_what_the_slowest_link_needs(load):
     assert ring_step_time(inside, 1e-3) == pytest.approx(1e-3 + 2 * 3 / 4 * nbytes / 25e9)
     across = load({f"cluster.{key}": value for key, value in CLUSTER.items()})
     assert ring_step_time(across, 1e-3) == pytest.approx(1e-3 + 2 * 3 / 4 * nbytes / 1e9)
+
+
+def test_a_ring_by_itself_takes_its_hops_and_what_the_slowest_link_needs(load):
+    inside = wiring_of(load({"cluster.topology": "switch"}).cluster)
+    alpha = inside.intra_alpha
+    found = ring_collective_time("all_reduce", 1e9, inside)
+    assert found == pytest.approx(2 * 3 * alpha + 2 * 3 / 4 * 1e9 / 25e9)
+    assert ring_collective_time("all_gather", 1e9, inside) == pytest.approx(found / 2)
+    across = wiring_of(load({f"cluster.{key}": value for key, value in CLUSTER.items()}).cluster)
+    hops = 4 * across.intra_alpha + 2 * 1e-6
+    found = ring_collective_time("all_reduce", 1e9, across)
+    assert found == pytest.approx(hops + 2 * 3 / 4 * 1e9 / 1e9, rel=1e-5)
 
 
 def test_one_rank_has_nobody_to_send_to(load):
