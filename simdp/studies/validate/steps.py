@@ -65,4 +65,6 @@ def time_step(
         samples=samples,
         linear=None,
         ring=ring_step_time(point, metrics["compute_s"] + metrics["update_s"]),
+        exposed_measured=measured.exposed_sync,
+        exposed_simulated=float(metrics["exposed_comm_s"] + metrics["wait_s"]),
     )
