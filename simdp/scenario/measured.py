@@ -75,10 +75,11 @@ class MeasuredPoint(Spec):
             raise problem(
                 f"{how_many} of step_time and throughput given; give one, such as step_time: 97 ms."
             )
-        if self.step_time is not None and (self.exposed_sync or 0.0) >= self.step_time:
+        step_time, exposed = self.step_time, self.exposed_sync
+        if step_time is not None and exposed is not None and exposed >= step_time:
             raise problem(
-                f"exposed_sync of {format_quantity(self.exposed_sync, 'time')} is no part of a step "
-                f"of {format_quantity(self.step_time, 'time')}; correct one of them."
+                f"exposed_sync of {format_quantity(exposed, 'time')} is no part of a step of "
+                f"{format_quantity(step_time, 'time')}; correct one of them."
             )
         return self
 
