@@ -97,6 +97,8 @@ class StepComparison(Comparison):
         What the step waited for gradients when backward was over; None where nobody measured [s].
     exposed_simulated : float
         The simulated step's ``exposed_comm`` and ``wait`` [s].
+    new : tuple of str
+        What no step had to which the machine was fitted: ``model``, ``nodes``, ``network``.
     """
 
     samples: float
@@ -104,6 +106,7 @@ class StepComparison(Comparison):
     ring: float
     exposed_measured: float | None = None
     exposed_simulated: float = 0.0
+    new: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
