@@ -39,7 +39,8 @@ def test_help_lists_every_command_with_the_first_line_of_its_documentation(capsy
 
 
 def test_every_command_has_short_help_with_examples(capsys):
-    parts = [[name] for name in COMMANDS] + [["calibrate", "ddp"], ["calibrate", "nccl-tests"]]
+    parts = [[name] for name in COMMANDS]
+    parts += [["calibrate", kind] for kind in ("baseline", "ddp", "nccl-tests")]
     for words in parts:
         text = said(capsys, *words, "-h")
         assert "Examples:" in text, words

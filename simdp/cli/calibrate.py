@@ -132,6 +132,32 @@ def ddp(
     return _show(found, out, as_json, quiet, not no_plots)
 
 
+@commands.command(epilog=epilog("calibrate baseline measured.yaml --ranks 2"))
+def baseline(
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE", help="Scenarios with measured:, or folders of them."),
+    ],
+    ranks: Annotated[
+        int | None, typer.Option(help="Solve from the steps of so many ranks [the fewest].")
+    ] = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> int:
+    """Solve the one-device steps that explain measured steps of several ranks."""
+    from simdp.results.baselines import to_json
+    from simdp.studies.calibrate.baselines import solve_baselines
+
+    found = solve_baselines(files, ranks)
+    if as_json:
+        sys.stdout.write(to_json(found))
+    elif not quiet:
+        from simdp.reports import calibration_table
+
+        say(calibration_table.baselines(found))
+    return 0
+
+
 def _show(
     found: CalibrationStudy | StepCalibration, out: Path, as_json: bool, quiet: bool, plots: bool
 ) -> int:

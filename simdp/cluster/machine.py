@@ -40,6 +40,8 @@ class Calibration(Spec):
         Fitted over measured time, less one, by point.
     tables : dict of str to list of int
         Of which collectives there were tables of nccl-tests, and on how many nodes each.
+    steps : dict of str to list of int
+        Of which models there were steps, by the names of presets, and on how many nodes each.
     notes : list of str
         What else the fit found, such as constants that the data do not determine.
     """
@@ -51,6 +53,7 @@ class Calibration(Spec):
     )
     errors: dict[str, str] = Field(default_factory=dict)
     tables: dict[str, list[int]] = Field(default_factory=dict)
+    steps: dict[str, list[int]] = Field(default_factory=dict)
     notes: list[str] = Field(default_factory=list)
 
 

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from simdp.reports import validation_words as words
 from simdp.reports.wide_table import wide_table
+from simdp.results.baselines import Baseline
 from simdp.results.calibration import CalibrationStudy, WantedStep
 from simdp.results.step_calibration import StepCalibration
 from simdp.units import format_quantity
@@ -33,6 +34,29 @@ def tables(study: CalibrationStudy | StepCalibration) -> RenderableType:
     )
     said = f"root mean square error of the fit: {words.share(study.residual)}\n{_next(study)}"
     return Group(points, constants, Text(said))
+
+
+def baselines(found: Sequence[Baseline]) -> RenderableType:
+    """Write the one-device steps that steps of several ranks tell."""
+    table = _table(
+        "a step on one device",
+        ("scenario", "microbatch", "ranks", "nodes", "given", "solved", "90 % interval", "change"),
+        (
+            (
+                one.scenario,
+                str(one.microbatch),
+                str(one.world_size),
+                str(one.num_nodes),
+                words.time(one.given),
+                words.time(one.found),
+                words.interval(one.low, one.high),
+                words.share(one.change, "+"),
+            )
+            for one in found
+        ),
+    )
+    said = "solved: with it as workload.compute's step_time the measured step is met."
+    return Group(table, Text(said))
 
 
 def _collectives(study: CalibrationStudy) -> RenderableType:

@@ -24,6 +24,10 @@ def tables(validation: Validation) -> RenderableType:
         points = validation.of(name).points
         if points:
             parts += _tables(name, words.STEP_COLUMNS, map(words.step_cells, points))
+        exposed = words.exposed_rows(validation.of(name))
+        if exposed:
+            title = f"{name}: waiting for gradients when backward is over"
+            parts += _tables(title, words.EXPOSED_COLUMNS, exposed)
     steps = words.summary_rows(validation)
     if steps:
         parts += _tables("Step times", words.SUMMARY_COLUMNS, steps)

@@ -72,7 +72,7 @@ def _unit(seconds: float) -> tuple[str, float]:
 
 def time(seconds: float) -> str:
     """Write a time with four digits."""
-    unit, scale = _unit(seconds)
+    unit, scale = _unit(abs(seconds))
     return f"{seconds / scale:.4g} {unit}"
 
 
@@ -103,6 +103,23 @@ def step_cells(point: Comparison) -> list[str]:
         time(point.simulated),
         interval(point.low, point.high),
         share(point.error, "+"),
+    ]
+
+
+EXPOSED_COLUMNS = (*STEP_COLUMNS[:5], Column("too long by"))
+
+
+def exposed_rows(validation: Validation) -> list[list[str]]:
+    """Rows under `EXPOSED_COLUMNS`: steps of which the exposed part was measured."""
+    return [
+        [
+            *step_cells(point)[:3],
+            time(point.exposed_measured),
+            time(point.exposed_simulated),
+            time(point.exposed_simulated - point.exposed_measured),
+        ]
+        for point in validation.points
+        if point.exposed_measured is not None
     ]
 
 

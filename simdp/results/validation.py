@@ -67,7 +67,16 @@ class Comparison:
         return {**named, "error": self.error}
 
 
-_TIMES = ("measured", "simulated", "low", "high", "linear", "ring")
+_TIMES = (
+    "measured",
+    "simulated",
+    "low",
+    "high",
+    "linear",
+    "ring",
+    "exposed_measured",
+    "exposed_simulated",
+)
 
 
 @dataclass(frozen=True)
@@ -84,11 +93,20 @@ class StepComparison(Comparison):
     ring : float
         Step time of another one: the simulated compute, and behind it a ring all_reduce of all
         gradients at the links' bandwidth [s].
+    exposed_measured : float or None
+        What the step waited for gradients when backward was over; None where nobody measured [s].
+    exposed_simulated : float
+        The simulated step's ``exposed_comm`` and ``wait`` [s].
+    new : tuple of str
+        What no step had to which the machine was fitted: ``model``, ``nodes``, ``network``.
     """
 
     samples: float
     linear: float | None
     ring: float
+    exposed_measured: float | None = None
+    exposed_simulated: float = 0.0
+    new: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

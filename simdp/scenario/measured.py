@@ -16,7 +16,15 @@ from simdp.errors import ScenarioError, UnitError, shown, unknown_name
 from simdp.percent import Percent
 from simdp.scenario.machines import may_name, with_machine
 from simdp.scenario.overrides import Raw, override_all, set_key
-from simdp.spec import PositiveBytes, PositiveSeconds, Spec, Throughput, problem
+from simdp.spec import (
+    Bandwidth,
+    PositiveBytes,
+    PositiveSeconds,
+    Seconds,
+    Spec,
+    Throughput,
+    problem,
+)
 from simdp.units import format_quantity, parse
 
 S = TypeVar("S")
@@ -44,6 +52,9 @@ class MeasuredPoint(Spec):
         Mean time of a step [s].
     throughput : float or None
         In its place: samples of all ranks per second.
+    exposed_sync : float or None
+        How long a step also waits for gradients that travel when backward is over [s]; `validate`
+        holds it against ``exposed_comm_s`` and ``wait_s``.
     role : {"predicted", "calibration"}
         Whether a constant was fitted to it.
     note : str or None
@@ -53,6 +64,7 @@ class MeasuredPoint(Spec):
     set: dict[str, Any] = Field(default_factory=dict)
     step_time: PositiveSeconds | None = None
     throughput: Throughput | None = None
+    exposed_sync: Seconds | None = None
     role: Role = "predicted"
     note: str | None = None
 
@@ -62,6 +74,12 @@ class MeasuredPoint(Spec):
             how_many = "neither" if self.step_time is None else "both"
             raise problem(
                 f"{how_many} of step_time and throughput given; give one, such as step_time: 97 ms."
+            )
+        step_time, exposed = self.step_time, self.exposed_sync
+        if step_time is not None and exposed is not None and exposed >= step_time:
+            raise problem(
+                f"exposed_sync of {format_quantity(exposed, 'time')} is no part of a step of "
+                f"{format_quantity(step_time, 'time')}; correct one of them."
             )
         return self
 
@@ -90,28 +108,41 @@ class ExcludedPoint(Spec):
 
 Times = tuple[tuple[int, float], ...]
 TimesBySize = Annotated[dict[PositiveBytes, PositiveSeconds], Field(min_length=1)]
+RatesBySize = Annotated[dict[PositiveBytes, Bandwidth], Field(min_length=1)]
 
 
 def _times(value: Any) -> Times:
     """Read ``{1 MiB: 50 us, ...}``."""
+    return _by_size(value, "time", "times, such as {1 MiB: 50 us}", lambda nbytes, time: time)
+
+
+def _times_of_rates(value: Any) -> Times:
+    """Read ``{1 MiB: 20 GB/s, ...}``: sizes over times."""
+    example = "bandwidths, such as {1 MiB: 20 GB/s}"
+    return _by_size(value, "bandwidth", example, lambda nbytes, rate: nbytes / rate)
+
+
+def _by_size(
+    value: Any, dimension: str, example: str, seconds_of: Callable[[float, float], float]
+) -> Times:
     if isinstance(value, tuple):
         return value
     if not isinstance(value, dict) or not value:
-        raise problem(
-            f"{shown(value)} is not a mapping of sizes to times, such as {{1 MiB: 50 us}}."
-        )
+        raise problem(f"{shown(value)} is not a mapping of sizes to {example}.")
     found: dict[int, float] = {}
-    for size, time in value.items():
+    for size, text in value.items():
         try:
-            nbytes, seconds = parse(size, "data size"), parse(time, "time")
+            nbytes, figure = parse(size, "data size"), parse(text, dimension)
         except UnitError as error:
             raise problem(f"at {size}: {error}") from None
         if nbytes != int(nbytes) or not 1 <= nbytes <= LARGEST_NBYTES:
             raise problem(f"{size} is not a whole number of bytes, 1 or more.")
-        if not 0 < seconds < inf:
-            raise problem(f"at {size}: {time} is out of range; it must be > 0 s and finite.")
+        if not 0 < figure < inf:
+            least = format_quantity(0.0, dimension)
+            raise problem(f"at {size}: {text} is out of range; it must be > {least} and finite.")
+        seconds = seconds_of(nbytes, figure)
         if found.setdefault(int(nbytes), seconds) != seconds:
-            raise problem(f"{size} is there twice, with different times; keep one.")
+            raise problem(f"{size} is there twice, with different {dimension}s; keep one.")
     return tuple(sorted(found.items()))
 
 
@@ -133,6 +164,9 @@ class MeasuredCollective(Spec):
         As in a point.
     times : tuple of (int, float)
         Sizes, as nccl-tests counts them [bytes], and times [s]; rising.
+    algbw : None
+        Written in place of ``times``: sizes, and these over times, ``{1 MiB: 20 GB/s}``, as the
+        column ``algbw`` of nccl-tests has it [bytes/s]; it is read into ``times``.
     calibration : {"none", "every_second", "all"}
         To which sizes constants were fitted; every second one from the smallest on.
     note : str or None
@@ -141,7 +175,10 @@ class MeasuredCollective(Spec):
 
     collective: str = Field(json_schema_extra={"enum": list(COLLECTIVES)})
     set: dict[str, Any] = Field(default_factory=dict)
-    times: Annotated[Times, PlainValidator(_times, TimesBySize), PlainSerializer(_written)]
+    times: Annotated[Times, PlainValidator(_times, TimesBySize), PlainSerializer(_written)] = ()
+    algbw: Annotated[Times, PlainValidator(_times_of_rates, RatesBySize)] | None = Field(
+        None, exclude=True
+    )
     calibration: Literal["none", "every_second", "all"] = "none"
     note: str | None = None
 
@@ -151,6 +188,18 @@ class MeasuredCollective(Spec):
         if value not in COLLECTIVES:
             raise problem(unknown_name("collective", value, COLLECTIVES))
         return value
+
+    @model_validator(mode="after")
+    def _has_times(self) -> MeasuredCollective:
+        if bool(self.times) == bool(self.algbw):
+            how_many = "both" if self.times else "neither"
+            raise problem(
+                f"{how_many} of times and algbw given; give one, such as times: {{1 MiB: 50 us}}."
+            )
+        if self.algbw:
+            object.__setattr__(self, "times", self.algbw)
+            object.__setattr__(self, "algbw", None)
+        return self
 
     def roles(self) -> list[Role]:
         """The role of each size."""

@@ -15,7 +15,8 @@ from simdp.results.metrics import steady_step_time
 from simdp.results.result import Result
 from simdp.results.trace import StepEnds, TraceBuilder
 from simdp.scenario import Scenario
-from simdp.studies.validate.intervals import interval, machine_calibration
+from simdp.studies.validate.intervals import machine_calibration
+from simdp.studies.validate.new_steps import step_interval
 from simdp.studies.validate.unmeasured import with_pool
 
 MAX_RANKS = 1024
@@ -83,7 +84,7 @@ def _interval(scenario: Scenario, step_time: float) -> list[float] | None:
     if not stopwatch.repeats and not _is_small(scenario.cluster):
         return None
     time = float(stopwatch.metrics["step_time_s"])
-    found = interval(time, short, known, stopwatch.step_times)
+    found = step_interval(stopwatch.metrics, short, known, stopwatch.step_times)
     return [end / time * step_time for end in found]
 
 

@@ -12,6 +12,14 @@ class Host(Spec):
     ----------
     step : float
         At the beginning of every step, on every rank [s].
+    per_neighbour : float
+        The same for each further rank of the job that shares the node, such as its loaders and its
+        Python competing for the node's cores [s]; a step measured on one device knows none of it.
     """
 
     step: Seconds = 0.0
+    per_neighbour: Seconds = 0.0
+
+    def before_step(self, local_size: int) -> float:
+        """Time that a step begins with, on each of ``local_size`` ranks of a node [s]."""
+        return self.step + self.per_neighbour * (local_size - 1)

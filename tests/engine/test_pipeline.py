@@ -152,6 +152,19 @@ def test_host_time_is_paid_once_a_step():
     assert plain["other_s"] == pytest.approx(2e-3, rel=1e-12)
 
 
+@for_each("fabric", ["vector", "event"])
+@for_each(("world_size", "per_node", "expected"), [(1, 4, 12e-3), (3, 4, 13e-3), (8, 4, 13.5e-3)])
+def test_ranks_of_a_node_cost_each_other_host_time(fabric, world_size, per_node, expected):
+    """One rank has no neighbour; three of a node have two each, four have three."""
+    inter = {"link": {"alpha": "0 s", "bandwidth": "1e9 GB/s"}}
+    cluster = {"world_size": world_size, "devices_per_node": per_node, "inter_node": inter}
+    cluster |= {"link": {"alpha": "0 s", "bandwidth": "1e9 GB/s"}}
+    host = {"step": "2 ms", "per_neighbour": "0.5 ms"}
+    found = run(None, cluster, compute=measured(12), host=host, fabric=fabric).metrics
+    assert found["step_time_s"] == pytest.approx(expected, rel=1e-6)
+    assert found["other_s"] == pytest.approx(expected - 10e-3, rel=1e-6)
+
+
 def test_host_time_is_a_span_of_its_own():
     spans = run(None, host={"step": "2 ms"}, steps=2).trace.spans
     host = [(span.step, span.name, span.lane) for span in spans if span.activity == "host"]

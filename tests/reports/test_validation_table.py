@@ -44,6 +44,15 @@ def test_every_point_stands_in_its_clusters_table_with_its_error():
     ]
 
 
+def test_what_a_step_waits_for_gradients_has_a_table_of_its_own():
+    told = step(0.1, 0.11, exposed_measured=0.03, exposed_simulated=0.025)
+    text = printed(validation([told, step(0.2, 0.2)]))
+    head = text.index("box: waiting for gradients when backward is over")
+    row = whole_row(text[head : text.index("Step times")], "resnet", 3)
+    assert row[3:] == ["30 ms", "25 ms", "-5 ms"]
+    assert "waiting" not in printed(validation([step(0.2, 0.2)]))
+
+
 def test_a_cluster_is_summed_up_with_its_naive_predictors():
     points = [step(0.1, 0.11, linear=0.15), step(0.2, 0.2, role="calibration")]
     text = printed(validation(points))

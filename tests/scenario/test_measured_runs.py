@@ -142,6 +142,10 @@ P0, T0 = "measured.points.0", "measured.collectives.0"
             f"{P0}: neither of step_time and throughput given; give one, such as step_time: 97 ms.",
         ),
         (
+            {"step_time": "40 ms", "exposed_sync": "50 ms"},
+            f"{P0}: exposed_sync of 50 ms is no part of a step of 40 ms; correct one of them.",
+        ),
+        (
             {"step_time": "1 s", "set": {"cluster.world_sise": 2}},
             f"{P0}.set: cluster: unknown key 'world_sise'",
         ),
@@ -249,6 +253,14 @@ def test_noise_is_a_share_with_its_sign(text, said, refuse):
             f"{T0}.times: 1024 KiB is there twice, with different times; keep one.",
         ),
         (
+            {"times": {}, "algbw": {"1 MiB": "50 us"}},
+            f"{T0}.times: {{}} is not a mapping of sizes to times, such as {{1 MiB: 50 us}}.",
+        ),
+        (
+            {"algbw": {"1 MiB": "20 GB/s"}},
+            f"{T0}: both of times and algbw given; give one, such as times: {{1 MiB: 50 us}}.",
+        ),
+        (
             {"calibration": "half"},
             f"{T0}.calibration: 'half' is not allowed; known: 'none', 'every_second' or 'all'.",
         ),
@@ -259,5 +271,33 @@ def test_noise_is_a_share_with_its_sign(text, said, refuse):
     ],
 )
 def test_a_table_that_cannot_be_is_refused(change, line, refuse):
-    (found,) = refuse(measured=measured(collectives=[table(**change)]))
-    assert found.startswith(line)
+    found = refuse(measured=measured(collectives=[table(**change)]))
+    assert found[0].startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("algbw", "said"),
+    [
+        (None, "{place}: neither of times and algbw given; give one"),
+        ({}, "{place}.algbw: {{}} is not a mapping of sizes to bandwidths, such as"),
+        ({"1 MiB": "50 us"}, "{place}.algbw: at 1 MiB: '50 us' is not a bandwidth; write"),
+        ({"1 MiB": "0 B/s"}, "{place}.algbw: at 1 MiB: 0 B/s is out of range; it must be > 0"),
+        (
+            {"1 MiB": "1 GB/s", "1024 KiB": "2 GB/s"},
+            "{place}.algbw: 1024 KiB is there twice, with different bandwidths; keep one.",
+        ),
+    ],
+)
+def test_bandwidths_that_cannot_be_are_refused(algbw, said, refuse):
+    given = {"collective": "all_reduce", **({} if algbw is None else {"algbw": algbw})}
+    (line,) = refuse(measured=measured(collectives=[given]))
+    assert line.startswith(said.format(place=T0))
+
+
+def test_a_table_of_bandwidths_is_one_of_times(load, tmp_path):
+    rates = {"collective": "all_reduce", "algbw": {"2 MB": "20 GB/s", "1 MB": "10 GB/s"}}
+    scenario = load(measured=measured(collectives=[rates]))
+    assert scenario.measured.collectives[0].times == ((10**6, 1e-4), (2 * 10**6, 1e-4))
+    raw = scenario.resolved()
+    assert raw["measured"]["collectives"][0]["times"] == {"1 MB": "100 us", "2 MB": "100 us"}
+    assert checked(raw, tmp_path) == scenario

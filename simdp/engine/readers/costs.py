@@ -81,7 +81,7 @@ class Costs:
         footprint: Footprint,
         shapes: Shapes,
     ) -> None:
-        workload, cluster = scenario.workload, scenario.cluster
+        workload, self._cluster = scenario.workload, (cluster := scenario.cluster)
         self._workload, self._facts, self._slowdown = workload, program.facts, slowdown
         self._launcher, self._times, self._roofline = launcher, times, roofline
         self._samples, self._footprint, self._shapes = samples, footprint, shapes
@@ -137,8 +137,8 @@ class Costs:
         self._factors, self._owed = self._slowdown.factors(step), self._slowdown.lost(step)
         self._tags.clear()
         self._columns.clear()
-        if self._workload.host.step:
-            yield self._host("step", self._workload.host.step)
+        if seconds := self._workload.host.before_step(self._cluster.local_size):
+            yield self._host("step", seconds)
 
     def read(self, op: ops.Op, stepping: Stepping | None) -> Cost:
         """What an operation costs; of an update it matters what that came to."""

@@ -19,7 +19,7 @@ from simdp.scenario import Scenario
 from simdp.scenario.overrides import set_key
 from simdp.studies.calibrate.fit import QUANTILE, Constant
 from simdp.studies.calibrate.next_point import variance_left
-from simdp.studies.calibrate.steps import StepsFit, fit_steps, written
+from simdp.studies.calibrate.steps import OF_ONE, StepsFit, fit_steps, written
 from simdp.studies.calibrate.wanted import wanted_step
 from simdp.units import format_percent
 
@@ -107,8 +107,9 @@ def _entry(
 ) -> str:
     """The machine in YAML."""
     raw = _machine(found.points[0].scenario)
-    pairs = list(zip(found.fit.constants, found.fit.values, strict=True))
-    for constant, value in pairs:
+    fitted = zip(found.fit.constants, found.fit.values, strict=True)
+    pairs = [(index, *pair) for index, pair in enumerate(fitted) if OF_ONE not in pair[0].key]
+    for _, constant, value in pairs:
         set_key(raw, constant.key, _rounded(constant, float(value)))
     files = " ".join(str(path) for path in paths)
     command = " ".join([f"python -m simdp calibrate ddp {files}", *(f"--fit {a}" for a in asked)])
@@ -116,14 +117,14 @@ def _entry(
     entry = {
         **raw,
         "source": {
-            constant.key: f"fitted to the calibration points of {files}" for constant in constants
+            constant.key: f"fitted to the calibration points of {files}" for _, constant, _ in pairs
         },
         "calibration": {
             "data": data,
             "residual": format_percent(float(f"{found.fit.residual:.3g}")),
             "intervals": {
                 constant.key: [_rounded(constant, end) for end in found.fit.interval(index)]
-                for index, (constant, _) in enumerate(pairs)
+                for index, constant, _ in pairs
             },
             "errors": {
                 point.title: f"{error:+.1%}"
@@ -168,6 +169,11 @@ def _by_name(value: Any) -> Any:
 def _notes(constants: Sequence[FittedConstant], following: NextStep | None) -> list[str]:
     opened = [constant.key for constant in constants if not constant.is_determined]
     notes = [f"not determined by the data: {', '.join(opened)}"] if opened else []
+    notes += [
+        f"fitted beside: {constant.key} = {constant.value}, {constant.low} to {constant.high}"
+        for constant in constants
+        if OF_ONE in constant.key
+    ]
     if following:
         notes.append(
             f"the constants leave predictions open by {following.before:.1%}; measuring "

@@ -32,6 +32,9 @@ USUAL = (
 
 BETWEEN_NODES = ".inter"
 
+OF_ONE = ":"
+"""Stands between the name of a scenario and a key that is fitted for this one alone."""
+
 
 class MeasuredStep(NamedTuple):
     """A point of a scenario.
@@ -87,7 +90,8 @@ def fit_steps(paths: Sequence[Path], asked: Sequence[str] = ()) -> StepsFit:
         Scenarios with ``measured:``, and folders with such in them; all of one cluster.
     asked : sequence of str
         Keys of the scenarios, ``collectives.cost.hop.inter``; or with bounds,
-        ``cluster.overheads.message=10us:10ms``. Left out, what the points allow of `USUAL`.
+        ``cluster.overheads.message=10us:10ms``; or of one scenario alone, by its name,
+        ``my_bert:workload.host.step=1ms:9ms``. Left out, what the points allow of `USUAL`.
 
     Raises
     ------
@@ -100,7 +104,7 @@ def fit_steps(paths: Sequence[Path], asked: Sequence[str] = ()) -> StepsFit:
         raise ScenarioError(
             ["calibrate: no point has role: calibration; say which points may be fitted."]
         )
-    constants = [_constant(text, points[0].raw) for text in asked] or _usual(points)
+    constants = [_constant(text, points) for text in asked] or _usual(points)
     keys = [constant.key for constant in constants]
     if len({*keys}) < len(keys):
         twice = next(key for key in keys if keys.count(key) > 1)
@@ -150,8 +154,10 @@ Change = Callable[[Watched, Sequence[Constant], Floats], Scenario]
 
 
 def in_yaml(point: Watched, constants: Sequence[Constant], values: Floats) -> Scenario:
-    """Take in values as they would be written."""
-    return point.with_values(written(constants, values))
+    """Take in values as they would be written, but for those of other scenarios alone."""
+    texts = written(constants, values)
+    own = {key.split(OF_ONE)[-1]: texts[key] for key in texts if _is_for(key, point.step)}
+    return point.with_values(own)
 
 
 def reach(
@@ -223,9 +229,22 @@ def written(constants: Sequence[Constant], values: Sequence[float] | Floats) -> 
     return found
 
 
-def _constant(text: str, raw: Mapping[str, Any]) -> Constant:
-    """Read ``KEY`` or ``KEY=LOW:HIGH``."""
+def _is_for(key: str, point: MeasuredStep) -> bool:
+    """Whether a constant is one of a point's scenario."""
+    name, of_one, _ = key.partition(OF_ONE)
+    return not of_one or name == point.scenario.name
+
+
+def _constant(text: str, points: Sequence[MeasuredStep]) -> Constant:
+    """Read ``KEY`` or ``KEY=LOW:HIGH``, perhaps behind ``SCENARIO:``."""
     key, equals, bounds = text.partition("=")
+    own = [point for point in points if _is_for(key, point)]
+    if not own:
+        names = ", ".join(dict.fromkeys(point.scenario.name for point in points))
+        raise ScenarioError(
+            [f"--fit {key}: no such scenario has calibration points; known: {names}."]
+        )
+    raw = own[0].raw
     if equals:
         low, colon, high = bounds.partition(":")
         if not colon:
@@ -236,7 +255,7 @@ def _constant(text: str, raw: Mapping[str, Any]) -> Constant:
                 [f"--fit {text}: {low} and {high} are no bounds; give two, 0 < LOW < HIGH."]
             )
         return Constant(key, dimension, sqrt(least * most), least, most, np.log(most / least) / 2)
-    value = value_at(raw, key)
+    value = value_at(raw, key.split(OF_ONE)[-1])
     if value is None or isinstance(value, dict | list | bool):
         raise ScenarioError(
             [f"--fit {key}: has no value to start from; give its bounds, {key}=LOW:HIGH."]
@@ -278,8 +297,7 @@ def _usual(points: Sequence[MeasuredStep]) -> list[Constant]:
     several = sum(cluster.world_size > 1 for cluster in clusters)
     if several < 1:
         raise ScenarioError(["calibrate: no calibration point has more than one rank."])
-    raw = points[0].raw
-    return [_constant(_bounded(key), raw) for key in keys[: max(several // 2, 1)]]
+    return [_constant(_bounded(key), points) for key in keys[: max(several // 2, 1)]]
 
 
 def _bounded(key: str) -> str:

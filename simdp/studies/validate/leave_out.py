@@ -27,6 +27,8 @@ from simdp.studies.validate.intervals import (
 )
 from simdp.studies.validate.jobs import MAX_POINTS
 from simdp.studies.validate.naive import add_linear, same_work
+from simdp.studies.validate.new_steps import exposed_part, further, name_of, what_is_new
+from simdp.studies.validate.novelty import widened
 from simdp.studies.validate.refit import (
     Numbers,
     Refitted,
@@ -223,8 +225,21 @@ class _Without:
         pairs += pairs_of(scenario, prior)
         (time,) = watch.step_times([scenario])
         known = [*intake.own, steps.known()]
-        low, high = interval_of_pairs(time, pairs, known, watch.step_times)
-        return replace(found, simulated=time, low=low, high=high)
+        inside = interval_of_pairs(time, pairs, known, watch.step_times)
+        new = self.news(scenario)
+        low, high = widened(time, inside, further(new, exposed_part(watch.metrics)))
+        return replace(found, simulated=time, low=low, high=high, new=new)
+
+    def news(self, scenario: Scenario) -> tuple[str, ...]:
+        """What a step has that none had which remains."""
+        if self.job.by == "cluster":
+            return ("cluster",)
+        steps = dict[str, list[int]]()
+        for item in _fitting(self.job.fold.remaining):
+            nodes = steps.setdefault(name_of(item.made), [])
+            nodes.append(item.made.cluster.num_nodes)
+        cluster = scenario.cluster
+        return what_is_new(steps, name_of(scenario), cluster.num_nodes, cluster.world_size)
 
     def table(self, item: Item) -> list[tuple[CollectiveComparison, Place]]:
         """Predict a table."""

@@ -9,8 +9,9 @@ from simdp.results.validation import StepComparison
 from simdp.scenario import Scenario
 from simdp.scenario.measured import MeasuredPoint
 from simdp.studies.validate.files import cluster_name
-from simdp.studies.validate.intervals import Known, interval
+from simdp.studies.validate.intervals import Known
 from simdp.studies.validate.naive import ring_step_time
+from simdp.studies.validate.new_steps import new_of, step_interval
 from simdp.studies.validate.unmeasured import with_pool
 
 STEPS = 2
@@ -55,7 +56,7 @@ def time_step(
     stopwatch = stopwatch or Stopwatch(point)
     metrics = stopwatch.metrics
     time = float(metrics["step_time_s"])
-    low, high = interval(time, point, with_pool(known, point), stopwatch.step_times)
+    low, high = step_interval(metrics, point, known, stopwatch.step_times)
     n = point.cluster.world_size
     samples = metrics["throughput_samples_per_s"] * time
     return StepComparison(
@@ -72,4 +73,7 @@ def time_step(
         samples=samples,
         linear=None,
         ring=ring_step_time(point, metrics["compute_s"] + metrics["update_s"]),
+        new=new_of(point, with_pool(known, point)),
+        exposed_measured=measured.exposed_sync,
+        exposed_simulated=float(metrics["exposed_comm_s"] + metrics["wait_s"]),
     )

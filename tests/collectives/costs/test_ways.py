@@ -64,8 +64,10 @@ def test_gather_sends_what_the_others_have_to_the_roots_node():
 
 
 def test_a_send_to_the_next_rank_leaves_a_node_by_one_card():
-    way = WAYS["sendrecv"]["p2p"](wiring(10, 2, cards=2))
-    assert way.inter_sent / wiring(10, 2, cards=2).inter_bandwidth == 1
+    way = WAYS["sendrecv"]["p2p"](wiring(2, 2, cards=2))
+    assert way.inter_sent / wiring(2, 2, cards=2).inter_bandwidth == 1
+    several = WAYS["sendrecv"]["p2p"](wiring(10, 2, cards=2))  # half as fast to one peer of several
+    assert several.inter_sent / wiring(10, 2, cards=2).inter_bandwidth == 2
     assert WAYS["sendrecv"]["p2p"](wiring(1, 2)) == Way(1, 0, 1, 0)
 
 

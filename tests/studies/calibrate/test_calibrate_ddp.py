@@ -11,6 +11,7 @@ from simdp.scenario import checked, load_scenario
 from simdp.studies.calibrate.ddp import calibrate_ddp
 from simdp.studies.calibrate.steps import fit_steps
 from simdp.studies.variants import value_at, with_values
+from simdp.units import parse
 
 pytestmark = pytest.mark.slow
 
@@ -100,6 +101,21 @@ def test_the_entry_is_a_machine_that_a_scenario_can_name(found, tmp_path):
     assert entry["calibration"]["errors"] == errors
 
 
+def test_a_constant_may_be_of_one_scenario_alone(tmp_path):
+    """Two models on one cluster: what only one of them needs of its host is no machine's."""
+    host = "workload.host.per_neighbour"
+    one = write(tmp_path, measured(ROLES, {host: "20 ms", EFFICIENCY: 0.5}))
+    (tmp_path / "other").mkdir()
+    two = write(tmp_path / "other", measured(ROLES, {EFFICIENCY: 0.5}), name="other")
+    found = calibrate_ddp([one, two], [f"box:{host}=1ms:99ms", FREE[1]])
+    values = {constant.key: constant.value for constant in found.constants}
+    assert parse(values[f"box:{host}"], "time") == pytest.approx(20e-3, rel=0.01)
+    assert float(values[EFFICIENCY]) == pytest.approx(0.5, rel=0.01)
+    entry = yaml.safe_load(found.entry)
+    assert list(entry["source"]) == list(entry["calibration"]["intervals"]) == [EFFICIENCY]
+    assert entry["calibration"]["notes"][0].startswith(f"fitted beside: box:{host} = ")
+
+
 def test_the_next_measurement_is_one_of_those_predicted_and_helps(found):
     assert found.next_point.title.startswith("box: world_size=16")
     assert found.next_point.after < found.next_point.before
@@ -143,6 +159,7 @@ def test_points_that_no_constant_bears_on_are_left_out_of_the_fit(tmp_path):
         ([f"{HOP}=1us:2us"] * 2, f"--fit {HOP}: is asked for twice; keep one."),
         ([f"{HOP}=a:b"], f"--fit {HOP}=a:b: 'a' is neither a quantity nor a number."),
         (["strategy.kind"], "--fit strategy.kind: 'ddp' is neither a quantity nor a number."),
+        (["bax:seed=1:9"], "--fit bax:seed: no such scenario has calibration points; known: box."),
         (["seed=1:9"], "seed: is no constant; give a key of cluster, workload, ..."),
         (
             ["cluster.overheads.massage=1us:2us"],

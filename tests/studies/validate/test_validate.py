@@ -45,6 +45,20 @@ def test_points_are_what_simulate_says_of_them(write):
     assert found.sources == {"box": "a bench"}
 
 
+def test_what_a_step_waits_for_gradients_stands_beside_what_was_measured(write):
+    points = [
+        {"set": {"cluster.world_size": 2}, "step_time": "90 us", "exposed_sync": "40 us"},
+        {"step_time": "90 us"},
+    ]
+    path = write("box.yaml", measured={"points": points})
+    two, four = validate([path]).points
+    played = simdp.simulate(load_scenario(path, {"cluster.world_size": 2, "numerics": False}))
+    said = played.metrics["exposed_comm_s"] + played.metrics["wait_s"]
+    assert (two.exposed_measured, two.exposed_simulated) == pytest.approx((40e-6, said))
+    assert four.exposed_measured is None
+    assert two.plain()["exposed_measured_s"] == two.exposed_measured
+
+
 def test_without_a_calibration_an_interval_is_a_point(write):
     for point in validate([write("box.yaml")]).points:
         assert point.low == point.simulated == point.high

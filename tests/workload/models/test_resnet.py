@@ -42,12 +42,12 @@ def test_a_preset_has_torchvisions_tensors_and_ready_order(name):
     assert found == TORCHVISION[name]
 
 
-@every_preset
+@pytest.mark.parametrize("name", [*TORCHVISION, "resnet18-cifar"])
 def test_a_preset_has_the_published_parameters(name):
     assert_has_published_parameters(name)
 
 
-@every_preset
+@pytest.mark.parametrize("name", [*TORCHVISION, "resnet18-cifar"])
 def test_a_preset_has_the_published_flops(name):
     assert giga_multiply_adds(model(name)) == pytest.approx(published(name, "flops"), rel=1e-3)
 

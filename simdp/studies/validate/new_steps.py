@@ -1,0 +1,121 @@
+"""New steps: how much further off a step may be than the steps that its machine was fitted to.
+
+As `simdp.studies.validate.novelty` for collectives: a model that no constant was fitted to has
+another share of its step beside which gradients travel, and other work on the host; more nodes
+share switches. It shows where a step waits for the network, and so a spread is that of the part of
+a step that communication leaves exposed. `SPREAD` is from the points of ``scenarios/validation``
+that no constant was fitted to (``python -m benchmarks.new_steps`` finds them again).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import hypot
+from typing import Any
+
+from simdp.reports.captions import model_name
+from simdp.scenario import Scenario
+from simdp.studies.validate.intervals import Interval, Known, interval
+from simdp.studies.validate.novelty import widened
+from simdp.studies.validate.unmeasured import is_unmeasured, with_pool
+
+SPREAD = {"model": 0.21, "nodes": 0.16, "network": 0.35, "cluster": 0.35}
+"""Standard deviations of the logarithm of a step, for a step that is all exposed communication.
+``model``: 279 points of 3 clusters without RDMA and NVLink, ResNet-18 and YOLOv3. ``nodes`` and
+``network``: as of large collectives, since the steps at hand (27 of one cluster, which need 0.1;
+and 5 that hide all they send) tell less. ``cluster``: beside the spread of the pool's shares, as
+of the network."""
+
+LEAST = 0.03
+"""The same of what is new, however little of the step is communication: of 131 points of 14
+clusters with a new model, which wait 1 % of their steps, 95 % lie inside with it."""
+
+
+def steps_of(known: Sequence[Known]) -> dict[str, list[int]]:
+    """Models, and on how many nodes each, to whose steps constants were fitted."""
+    found: dict[str, list[int]] = {}
+    for _, calibration in known:
+        for model, nodes in calibration.steps.items():
+            found.setdefault(model, []).extend(nodes)
+    return found
+
+
+def what_is_new(
+    steps: Mapping[str, Sequence[int]], model: str, num_nodes: int, world_size: int
+) -> tuple[str, ...]:
+    """Tell what a prediction has that no fitted step had; keys of `SPREAD`.
+
+    Parameters
+    ----------
+    steps : mapping of str to sequence of int
+        As from `steps_of`; one without any tells nothing.
+    model : str
+        What is trained.
+    num_nodes, world_size : int
+        On how many nodes and ranks; one rank has nothing new.
+    """
+    if not steps or world_size == 1:
+        return ()
+    everywhere = {nodes for each in steps.values() for nodes in each}
+    new = [] if model in steps else ["model"]
+    if num_nodes > 1 and max(everywhere) == 1:
+        new.append("network")
+    elif num_nodes > max(steps.get(model) or everywhere):
+        new.append("nodes")
+    return tuple(new)
+
+
+def new_of(scenario: Scenario, known: Sequence[Known]) -> tuple[str, ...]:
+    """As `what_is_new`, of a scenario's step."""
+    if is_unmeasured(known):
+        return ("cluster",)
+    steps = steps_of(known)
+    if not steps:
+        return ()
+    cluster = scenario.cluster
+    return what_is_new(steps, name_of(scenario), cluster.num_nodes, cluster.world_size)
+
+
+def name_of(scenario: Scenario) -> str:
+    """Name the model that a scenario trains."""
+    return model_name({"model": scenario.workload.model.model_dump(mode="json")})
+
+
+def further(new: Sequence[str], exposed: float) -> float:
+    """Standard deviation of the logarithm that new things add to a step's time.
+
+    Parameters
+    ----------
+    new : sequence of str
+        As from `what_is_new`.
+    exposed : float
+        The part of the step that communication takes which no compute hides, from 0 to 1.
+    """
+    return hypot(*(max(SPREAD[each] * exposed, LEAST) for each in new))
+
+
+def step_interval(
+    metrics: Mapping[str, Any],
+    scenario: Scenario,
+    known: Sequence[Known],
+    seconds: Callable[[Sequence[Scenario]], Sequence[float]],
+) -> Interval:
+    """Find the 90 % interval of a step's time [s].
+
+    Parameters
+    ----------
+    metrics : mapping
+        Of the step.
+    scenario, known, seconds
+        As `simdp.studies.validate.intervals.interval` has them.
+    """
+    time = float(metrics["step_time_s"])
+    known = with_pool(known, scenario)
+    found = interval(time, scenario, known, seconds)
+    return widened(time, found, further(new_of(scenario, known), exposed_part(metrics)))
+
+
+def exposed_part(metrics: Mapping[str, Any]) -> float:
+    """The part of a step that communication takes which no compute hides, from 0 to 1."""
+    time = float(metrics["step_time_s"])
+    return (metrics["exposed_comm_s"] + metrics["wait_s"]) / time if time else 0.0

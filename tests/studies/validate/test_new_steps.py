@@ -1,0 +1,128 @@
+"""What no step had to which a machine was fitted, and how much wider that makes intervals."""
+
+from collections import defaultdict
+from functools import cache
+from math import log
+from pathlib import Path
+
+import pytest
+from small_scenario import MINIMAL
+
+import simdp
+from benchmarks import new_steps as benchmark
+from simdp.cluster.machine import MACHINES, Calibration, read_machine
+from simdp.reports.captions import model_name
+from simdp.scenario import checked, load_scenario
+from simdp.studies.validate import validate
+from simdp.studies.validate.intervals import Known
+from simdp.studies.validate.new_steps import LEAST, SPREAD, further, steps_of, what_is_new
+
+FOLDER = Path(__file__).parents[3] / "scenarios" / "validation"
+STEPS = {"resnet50": [1, 2, 4], "vgg16": [1]}
+
+
+@pytest.mark.parametrize(
+    ("model", "num_nodes", "new"),
+    [
+        ("resnet50", 2, ()),
+        ("resnet50", 3, ()),
+        ("resnet50", 8, ("nodes",)),
+        ("vgg16", 2, ("nodes",)),
+        ("bert-base", 4, ("model",)),
+        ("bert-base", 8, ("model", "nodes")),
+    ],
+)
+def test_new_is_what_no_step_had(model, num_nodes, new):
+    assert what_is_new(STEPS, model, num_nodes, 8) == new
+
+
+def test_who_measured_inside_a_node_alone_knows_nothing_of_the_network():
+    assert what_is_new({"resnet50": [1]}, "resnet50", 2, 4) == ("network",)
+    assert what_is_new({"resnet50": [1]}, "vgg16", 2, 4) == ("model", "network")
+
+
+def test_one_rank_and_a_machine_without_steps_have_nothing_new():
+    assert what_is_new(STEPS, "bert-base", 1, 1) == what_is_new({}, "bert-base", 4, 8) == ()
+    assert further((), 0.5) == 0
+
+
+def test_the_steps_of_all_that_is_known_are_joined():
+    known = [
+        Known(name, Calibration(data=name, steps={"resnet50": [n]}))
+        for name, n in (("a", 1), ("b", 2))
+    ]
+    assert steps_of(known) == {"resnet50": [1, 2]}
+
+
+def test_what_is_new_counts_by_the_part_of_a_step_that_communication_takes():
+    assert further(("model",), 0.5) == pytest.approx(SPREAD["model"] / 2)
+    assert further(("model",), 0.0) == LEAST
+    both = further(("model", "nodes"), 1.0)
+    assert both == pytest.approx((SPREAD["model"] ** 2 + SPREAD["nodes"] ** 2) ** 0.5)
+
+
+KNOWN = {"data": "a bench", "residual": "1 %", "steps": {"resnet50": [1]}}
+
+
+def test_an_interval_is_wider_for_a_new_model(write):
+    plain, new = (
+        validate([write("box.yaml", measured={"calibration": {**KNOWN, "steps": steps}})]).points[
+            -1
+        ]
+        for steps in ({"mlp 4-3": [1]}, {"resnet50": [1]})
+    )
+    assert (plain.new, new.new) == ((), ("model",))
+    assert new.simulated == plain.simulated
+    assert new.low < plain.low < plain.high < new.high
+    share = new.exposed_simulated / new.simulated
+    reach = (log(new.high / new.simulated) ** 2 - log(plain.high / plain.simulated) ** 2) ** 0.5
+    assert reach / 1.645 == pytest.approx(further(("model",), share))
+
+
+def test_a_runs_interval_is_wider_for_a_new_model():
+    raw = {**MINIMAL, "cluster": {"machine": "sia-rtx", "world_size": 8}, "numerics": False}
+    found = []
+    for model in ("resnet50", "resnet101"):
+        raw["workload"] = {
+            "model": model,
+            "compute": {"kind": "measured", "points": [{"microbatch": 8, "step_time": "99 ms"}]},
+            "microbatch": 8,
+        }
+        low, high = simdp.sweep(checked(raw, Path())).points[0].metrics["interval_s"]
+        found.append(log(high / low))
+    assert found[1] > 1.5 * found[0]
+
+
+@cache
+def fitted():
+    """Models and numbers of nodes of all calibration points, by machine."""
+    found = defaultdict(lambda: defaultdict(set))
+    for path in sorted(FOLDER.rglob("*.yaml")):
+        scenario = load_scenario(path)
+        points, _ = scenario.measured_scenarios()
+        for said, point in zip(scenario.measured.points, points, strict=True):
+            cluster = point.cluster
+            if said.role == "calibration" and cluster.world_size > 1 and cluster.machine:
+                model = model_name({"model": point.workload.model.model_dump(mode="json")})
+                found[cluster.machine][model].add(cluster.num_nodes)
+    return found
+
+
+@pytest.mark.slow
+def test_machines_declare_the_steps_that_they_were_fitted_to():
+    for name in MACHINES.names():
+        calibration = read_machine(name, Path()).calibration
+        declared = {} if calibration is None else calibration.steps
+        assert declared == {m: sorted(nodes) for m, nodes in fitted()[name].items()}, name
+
+
+def point(measured, **more):
+    usual = {"scenario": "a", "cluster": "a", "simulated": 1.0, "low": 0.9, "high": 1.1}
+    return benchmark.Step(**{**usual, "measured": measured, "exposed": 0.5, **more})
+
+
+def test_the_benchmark_finds_the_spread_that_holds_nine_in_ten():
+    steps = [point(1.0 + number / 10, new=("model",)) for number in range(10)]
+    spread = benchmark.spread(steps)
+    assert sum(benchmark.is_inside(one, spread) for one in steps) == 9
+    assert sum(benchmark.is_inside(one, 0.98 * spread) for one in steps) < 9
