@@ -19,7 +19,6 @@ from simdp.strategies import STRATEGIES
 from simdp.strategies.comm_hooks import COMM_HOOKS
 from simdp.studies.presets import describe
 from simdp.studies.validate.intervals import NORMAL_90
-from simdp.units import format_quantity
 from simdp.workload.compute import COMPUTES
 from simdp.workload.datasets import DATASETS
 from simdp.workload.faults import FAULTS
@@ -73,28 +72,33 @@ def constants() -> dict[str, str]:
     found = {}
     for place, names in (("peer", PEERS), ("network", NETWORKS)):
         for name in names:
-            said = [_said(pooled(place, name, "share"), "of the bandwidth")]
+            said = [_said(pooled(place, name, "share"), is_share=True)]
             if name == "tcp":
-                said.append(_said(pooled(place, name, "flow"), "a node at most"))
+                said.append(_said(pooled(place, name, "flow"), is_share=False))
             about = pooled(place, name, "share").about
             found[f"{place}: {name}"] = f"{about}. {'; '.join(said)}"
     return found
 
 
-def _said(constant: Pooled, what: str) -> str:
+def _said(constant: Pooled, is_share: bool) -> str:
     """A constant with its spread and its sources."""
     low, high = (constant.value * exp(way * NORMAL_90 * constant.spread) for way in (-1, 1))
-    rates = what == "a node at most"
-    value, least, most = (
-        format_quantity(float(f"{each:.3g}"), "bandwidth") if rates else f"{each:.2f}"
-        for each in (constant.value, low, high)
-    )
-    sites = ", ".join(
-        f"{site} {format_quantity(float(f'{v:.3g}'), 'bandwidth') if rates else f'{v:.2f}'}"
-        for site, v in constant.sites.items()
-    )
+    if is_share:
+        high = min(high, max(constant.value, 1.0))
+    write = _share if is_share else _rate
+    value, least, most = map(write, (constant.value, low, high))
+    sites = ", ".join(f"{site} {write(figure)}" for site, figure in constant.sites.items())
     whose = "published by NVIDIA" if constant.is_published else "mean of sites"
+    what = "of the bandwidth" if is_share else "a node at most"
     return f"{value} {what} ({whose}; 90 % of sites {least} to {most}: {sites})"
+
+
+def _share(value: float) -> str:
+    return f"{value:.2f}"
+
+
+def _rate(value: float) -> str:
+    return f"{value / 1e9:.2f} GB/s"
 
 
 def _members(table: Family[Spec]) -> dict[str, str]:
