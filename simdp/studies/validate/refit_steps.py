@@ -141,19 +141,21 @@ def _ties(scenario: Scenario, keys: Sequence[str]) -> dict[str, float]:
     if not isinstance(entry, NcclCost):
         return found
     for place in ("intra", "inter") if scenario.cluster.num_nodes > 1 else ("intra",):
-        given, usual = (getattr(each.efficiency, place) for each in (entry, NcclCost()))
+        given = getattr(entry.efficiency, place)
         for name in ("ll", "ll128"):
             key = f"{COST}efficiency.{place}.{name}"
-            if key not in keys and getattr(given, name) != getattr(usual, name):
+            if key not in keys and getattr(given, name) is not None:
                 simple = _simple_share(scenario, place, given.simple, entry.flow_bandwidth)
                 found[key] = getattr(given, name) / simple
     return {key: ratio for key, ratio in found.items() if ratio <= 1}
 
 
-def _simple_share(scenario: Scenario, place: str, share: float, flow: float | None) -> float:
+def _simple_share(scenario: Scenario, place: str, share: float | None, flow: float | None) -> float:
     """Share of a bandwidth that Simple gets, flows that limit it included."""
     cost = scenario.collectives.cost
     assert isinstance(cost, NcclCost)
+    if share is None:
+        share = cost.share(place, "simple", wiring_of(scenario.cluster))
     if place == "intra" or flow is None:
         return share
     return min(share, flow * cost.flows_per_pair / wiring_of(scenario.cluster).inter_bandwidth)

@@ -1,8 +1,7 @@
 """What no table had to which a machine was fitted, and how much wider intervals are for it."""
 
 import json
-from itertools import product
-from math import exp, log
+from math import exp, hypot, log
 from pathlib import Path
 
 import pytest
@@ -40,7 +39,7 @@ def test_who_measured_inside_a_node_alone_knows_nothing_of_the_network():
 
 def test_a_machine_without_tables_tells_nothing():
     assert what_is_new({}, "all_reduce", 8) == ()
-    assert further((), LARGE) == 0
+    assert further((), LARGE) == SPREAD["size"]["large"]  # which always is new
 
 
 def test_the_tables_of_all_that_is_known_are_joined():
@@ -52,14 +51,17 @@ def test_the_tables_of_all_that_is_known_are_joined():
 
 
 def test_what_is_new_twice_is_further_off_than_either():
-    for one, other in product(SPREAD, SPREAD):
-        if one != other:
-            for nbytes in (1, 1 << 16, LARGE):
-                both = further((one, other), nbytes)
-                assert max(further((one,), nbytes), further((other,), nbytes)) < both
-                assert both**2 == pytest.approx(
-                    further((one,), nbytes) ** 2 + further((other,), nbytes) ** 2
-                )
+    for one, other in (("collective", "network"), ("cluster", "nodes"), ("nodes", "network")):
+        for nbytes in (1, 1 << 16, LARGE):
+            size = further((), nbytes) ** 2
+            parts = [further((new,), nbytes) ** 2 - size for new in (one, other)]
+            assert further((one, other), nbytes) ** 2 == pytest.approx(size + sum(parts))
+
+
+def test_another_collective_on_other_nodes_is_further_off_than_the_two_by_themselves():
+    for nbytes in (1, 1 << 16, LARGE):
+        alone = hypot(further(("collective",), nbytes), further(("nodes",), nbytes))
+        assert further(("collective", "nodes"), nbytes) > alone
 
 
 def test_an_interval_is_widened_by_a_factor_to_both_sides():
@@ -143,4 +145,4 @@ def test_the_benchmark_counts_what_is_inside(capsys):
     said = capsys.readouterr().out
     assert "collective and nodes" in said
     for new in SPREAD:
-        assert new in said or new in ("network", "cluster")
+        assert new in said or new in ("network", "cluster", "size", "both")
