@@ -42,6 +42,8 @@ class Calibration(Spec):
         Of which collectives there were tables of nccl-tests, and on how many nodes each.
     steps : dict of str to list of int
         Of which models there were steps, by the names of presets, and on how many nodes each.
+    taken : dict of str to str
+        Constants of ``intervals`` that were fitted to another machine, and which.
     notes : list of str
         What else the fit found, such as constants that the data do not determine.
     """
@@ -54,6 +56,7 @@ class Calibration(Spec):
     errors: dict[str, str] = Field(default_factory=dict)
     tables: dict[str, list[int]] = Field(default_factory=dict)
     steps: dict[str, list[int]] = Field(default_factory=dict)
+    taken: dict[str, str] = Field(default_factory=dict)
     notes: list[str] = Field(default_factory=list)
 
 

@@ -1,5 +1,7 @@
 """The catalogue: every real part loads, is named as the README says, and gives its sources."""
 
+from pathlib import Path
+
 import pytest
 from for_each import for_each
 from pydantic import TypeAdapter
@@ -7,6 +9,7 @@ from pydantic import TypeAdapter
 from simdp.cluster import device, link
 from simdp.cluster.device import DEVICES, AnyDevice
 from simdp.cluster.link import LINKS, AnyLink
+from simdp.cluster.machine import MACHINES, read_machine
 from simdp.units import parse
 
 PROMISED_DEVICES = [
@@ -111,3 +114,20 @@ def test_a_link_is_described_in_one_line(name):
     line = link.describe(name)
     assert "/s" in line
     assert "\n" not in line
+
+
+def _at(entry, key):
+    for part in key.split("."):
+        entry = entry[int(part)] if isinstance(entry, list) else entry[part]
+    return entry
+
+
+@for_each("name", MACHINES.names())
+def test_constants_that_were_fitted_to_another_machine_are_its(name):
+    entry = read_machine(name, Path())
+    taken = {} if entry.calibration is None else entry.calibration.taken
+    for key, machine in taken.items():
+        other = read_machine(machine, Path())
+        assert key in entry.calibration.intervals
+        assert key in other.calibration.intervals
+        assert _at(entry.model_dump(), key) == _at(other.model_dump(), key)

@@ -52,6 +52,12 @@ class Known(NamedTuple):
     place: str
     calibration: Calibration
 
+    def only(self, keys: Collection[str]) -> Known:
+        """The same with some constants alone, and without what all of them leave unexplained."""
+        intervals = {k: ends for k, ends in self.calibration.intervals.items() if k in keys}
+        update = {"intervals": intervals, "residual": 0.0}
+        return Known(self.place, self.calibration.model_copy(update=update))
+
     def without(self, keys: Collection[str]) -> Known:
         """The same without some constants, and without what all of them leave unexplained."""
         whole = {key.rpartition(".")[0] for key in keys}  # shares of all protocols together

@@ -190,7 +190,8 @@ class _Without:
             self.steps = refit_steps(points, self.tables, job.noise)
 
     def intake(self, item: Item, scenario: Scenario) -> Intake:
-        return Intake(item, scenario, self.tables, self.knows_cost)
+        by_cluster = self.job.by == "cluster"
+        return Intake(item, scenario, self.tables, self.knows_cost, by_cluster)
 
     def step(self, item: Item) -> tuple[StepComparison, Place]:
         """Predict a step."""

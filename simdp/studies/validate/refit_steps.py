@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from simdp.arrays import Bools, Floats
+from simdp.cluster.machine import read_machine
 from simdp.collectives.costs.nccl import NcclCost
 from simdp.scenario import Scenario
 from simdp.scenario.wiring import wiring_of
@@ -46,6 +47,9 @@ GRID = 9
 """Values of each constant among which the search looks for its start: a limit that nothing reaches
 has no slope."""
 
+JITTER, JITTERS = 0.01, 0.6
+"""How far ranks of GPU clusters scatter about their mean, and its own spread: 0.004 to 0.03."""
+
 MOVES = 1e-9
 """Change of a logarithm from which on a constant bears on a time."""
 
@@ -63,6 +67,8 @@ class Intake:
         What the tables that remain of the cluster tell.
     knows_cost : bool
         Whether the constants of collectives that steps were not fitted to may stay.
+    unmeasured : bool
+        Whether nothing is known of the whole cluster; else what was fitted to others stays.
 
     Attributes
     ----------
@@ -78,14 +84,17 @@ class Intake:
         scenario: Scenario,
         tables: Refitted | None,
         knows_cost: bool,
+        unmeasured: bool = False,
     ) -> None:
         own = item.measured.calibration
         calibrated = [] if own is None else [Known(OWN, own)]
         calibrated += machine_calibration(scenario.cluster.machine, scenario.base)
         self.own = calibrated[: own is not None]
-        self.keys = _held(scenario, calibrated)
+        taken = set[str]() if unmeasured else _taken(scenario, calibrated)
+        self.keys = [key for key in _held(scenario, calibrated) if key not in taken]
         made = scenario if own is None else scenario.model_copy(update={"measured": item.measured})
-        bare, self.prior = bare_cost(item._replace(made=made))
+        bare, prior = bare_cost(item._replace(made=made))
+        self.prior = prior + [known.only(taken) for known in calibrated[len(self.own) :]]
         self.bare, self._entry = bare.resolved(), scenario.resolved()
         self._ties = _ties(scenario, self.keys)
         if not knows_cost or tables is not None:
@@ -98,7 +107,7 @@ class Intake:
 
     def _published(self, key: str) -> Any:
         value = value_at(self.bare, key)
-        return 0.0 if value is None and key.startswith("cluster.stragglers.") else value
+        return JITTER if value is None and _is_jitter(key) else value
 
     def dimension(self, key: str) -> str | None:
         """Of a constant; None for a plain number."""
@@ -119,6 +128,18 @@ class Intake:
         share = values.get(f"{COST}efficiency.{place}.simple", usual)
         flow = values.get(f"{COST}flow_bandwidth", cost.flow_bandwidth)
         return _simple_share(self.base, place, share, flow)
+
+
+def _taken(scenario: Scenario, calibrated: Sequence[Known]) -> set[str]:
+    """Keys of constants that were fitted to machines of other sites."""
+    base, own = scenario.base, scenario.cluster.machine
+    site = own and (read_machine(own, base).site or own)
+    return {
+        key
+        for _, calibration in calibrated
+        for key, machine in calibration.taken.items()
+        if (read_machine(machine, base).site or machine) != site
+    }
 
 
 def _held(scenario: Scenario, calibrated: Sequence[Known]) -> list[str]:
@@ -203,6 +224,11 @@ def refit_steps(
     return refitted(fit_watched(used, constants, take, start), noise, {})
 
 
+def _is_jitter(key: str) -> bool:
+    """Whether a constant is how far ranks scatter."""
+    return key.startswith("cluster.stragglers.") and key.endswith(".sigma")
+
+
 def _grid(constant: Constant) -> Floats:
     """Values of a constant all over its bounds, the ends left out."""
     inner: Floats = np.geomspace(constant.low, constant.high, GRID + 2)[1:-1]
@@ -254,6 +280,8 @@ def _constant(key: str, intake: Intake, tables: Refitted | None) -> Constant:
                 deviation = sqrt(float(tables.covariance[index, index]))
                 value = float(tables.values[index])
                 return Constant(key, one.dimension, value, one.low, one.high, deviation)
+    if _is_jitter(key):
+        return Constant(key, None, JITTER, 1e-4, 1.0, JITTERS)
     written = value_at(intake.bare, key)
     value, dimension = 0.0 if written is None else read(key, written)[0], intake.dimension(key)
     if value <= 0 or not key.startswith(COST):
