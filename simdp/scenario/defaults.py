@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from simdp.cluster import Cluster
 from simdp.cluster.device import DEVICES
-from simdp.cluster.link import LINKS
 from simdp.collectives import Collectives
 from simdp.errors import ScenarioError
 from simdp.strategies import Strategy
@@ -85,21 +84,12 @@ def what_follows(parts: Parts, base: Path) -> dict[str, Any]:
 def _charges_as_nccl(parts: Parts) -> bool:
     """Whether NCCL's own model is to time collectives, of which the file says nothing.
 
-    A ring that is played over links goes through one network card of a node; NCCL uses all. And a
-    link of the catalogue is what its datasheet says, of which collectives get a share that the pool
-    of measured clusters knows. Links that are written out in figures are taken at their word.
+    A ring that is played over links goes through one network card of a node; NCCL uses all.
     """
-    cluster = parts.cluster
+    inter = parts.cluster.inter_node
     swept = any(key.split(".")[0] == "collectives" for key in parts.sweep)
-    if not parts.silent or swept or not _is_nvidia(cluster):
-        return False
-    inter = cluster.inter_node
-    if inter is not None and inter.links_per_node > 1:
-        return True
-    used = [kind.link for kind in cluster.numbering.inside] if cluster.local_size > 1 else []
-    if inter is not None and cluster.num_nodes > 1:
-        used += inter.links(cluster.num_nodes)
-    return bool(used) and all(link.name in LINKS.names() for link in used)
+    many = inter is not None and inter.links_per_node > 1
+    return parts.silent and not swept and many and _is_nvidia(parts.cluster)
 
 
 def _is_nvidia(cluster: Cluster) -> bool:

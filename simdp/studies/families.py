@@ -76,7 +76,7 @@ def constants() -> dict[str, str]:
             if name == "tcp":
                 said.append(_said(pooled(place, name, "flow"), is_share=False))
             about = pooled(place, name, "share").about
-            found[f"{place}: {name}"] = f"{about}. {'; '.join(said)}"
+            found[f"{place}.{name}"] = f"{about}. {'; '.join(said)}"
     return found
 
 

@@ -91,7 +91,10 @@ def _made_cost(
     try:
         cost = type(old.cost).model_validate(written, context={"base": scenario.base})
     except ValidationError as error:
-        lines = [f"{COST}.{found.line}" for found in problems(error, written)]
+        lines = [
+            f"{COST}{'.' if found.place else ': '}{found.line}"
+            for found in problems(error, written)
+        ]
         raise ScenarioError(lines) from None
     cost = cost.settled(scenario.base) if hasattr(cost, "settled") else cost
     return {"collectives": old.model_copy(update={"cost": cost})}

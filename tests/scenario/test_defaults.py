@@ -31,16 +31,11 @@ def made(tmp_path, **settings):
     return checked(override_all(copy.deepcopy(NODES), settings, tmp_path), tmp_path)
 
 
-def test_links_of_the_catalogue_and_several_cards_are_timed_as_by_nccl_if_nobody_says_how(tmp_path):
+def test_several_cards_of_a_node_are_timed_as_nccl_uses_them_unless_the_file_says_how(tmp_path):
     ours = {"peak": {"float32": "1 TFLOP/s"}, "memory": "1 GB", "memory_bandwidth": "1 GB/s"}
-    by_figures = {"alpha": "5 us", "bandwidth": "25 GB/s"}
     cases = [
         ({}, "nccl"),
-        ({"cluster.inter_node.links_per_node": 1}, "nccl"),
-        ({"cluster.inter_node": {"link": by_figures}}, "links"),
-        ({"cluster.inter_node": {"link": by_figures, "links_per_node": 8}}, "nccl"),
-        ({"cluster.inter_node.links_per_node": 1, "cluster.link": by_figures}, "links"),
-        ({"cluster.world_size": 1, "cluster.inter_node.links_per_node": 1}, "links"),
+        ({"cluster.inter_node.links_per_node": 1}, "links"),
         ({"cluster.device": ours}, "links"),
         ({"cluster.device": ["h100-sxm5-80gb"] * 8}, "nccl"),
         ({"cluster.device": ["h100-sxm5-80gb"] * 7 + [ours]}, "links"),

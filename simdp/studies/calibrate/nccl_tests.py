@@ -92,16 +92,10 @@ def calibrate_nccl_tests(
     fitted = _with_constants(template, found)
     following = _following(measured, found, predictor, target)
     entry = _entry(name, device, measured, fitted, found, following)
-    return CalibrationStudy(
-        name=name,
-        points=_points(measured, fitted),
-        constants=tuple(_constants(found)),
-        residual=found.residual,
-        next_point=following,
-        entry=entry,
-        version=simdp.__version__,
-        wanted=None if wanted is None else wanted_step(wanted, entry, found, COST),
-    )
+    asked = None if wanted is None else wanted_step(wanted, entry, found, COST)
+    told = tuple(_constants(found)), found.residual, entry, simdp.__version__
+    points = _points(measured, fitted)
+    return CalibrationStudy(name, *told, points=points, next_point=following, wanted=asked)
 
 
 def _check_device(name: str | None) -> None:

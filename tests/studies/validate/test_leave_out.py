@@ -102,7 +102,7 @@ def test_a_model_is_predicted_by_the_other_one(lab):
         assert fold.mean_error < 0.01
         assert fold.fit_error > 0.05
         assert fold.inside == 1
-        assert fold.width < 1.1
+        assert 1 < fold.width < 1.5  # a model is new
     assert found.means()[0].mean_error == pytest.approx(
         sum(fold.mean_error for fold in found.folds) / 2
     )
