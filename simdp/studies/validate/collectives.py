@@ -75,27 +75,24 @@ def time_table(
     ScenarioError
         If it cannot be simulated.
     """
-    collective = measured.collective
+    collective, wiring = measured.collective, wiring_of(scenario.cluster)
     clock, known = clock_of(scenario, collective), with_pool(known, scenario)
     pairs = pairs_of(scenario, known) if pairs is None else pairs
     ends = [(clock_of(low, collective), clock_of(high, collective)) for low, high in pairs]
-    new = news(known, collective, scenario.cluster.num_nodes)
-    wiring, rows = wiring_of(scenario.cluster), []
+    new = news(known, collective, wiring.num_nodes)
+    whose = cluster_name(name, scenario), measured.set, wiring.world_size
+    rows = []
     for (nbytes, seconds), role in zip(measured.times, measured.roles(), strict=True):
         time = clock(nbytes)
         both = [(a(nbytes), b(nbytes)) for a, b in ends]
-        low, high = told(time, both, known, new, nbytes)
         rows.append(
             CollectiveComparison(
-                scenario=name,
-                cluster=cluster_name(name, scenario),
-                set=measured.set,
-                world_size=scenario.cluster.world_size,
-                role=role,
-                measured=seconds,
-                simulated=time,
-                low=low,
-                high=high,
+                name,
+                *whose,
+                role,
+                seconds,
+                time,
+                *told(time, both, known, new, nbytes),
                 note=measured.note,
                 collective=collective,
                 table=number,
