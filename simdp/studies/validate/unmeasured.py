@@ -32,8 +32,8 @@ MOST = 1.0
 """No share of a bandwidth is larger."""
 
 NVLS = 0.17
-"""Spread of NVLS's share over sites: 0.67, 0.68, 0.70 and 0.71 of four H100 boxes would be less,
-and more of a switch that is not H100's."""
+"""Spread of NVLS's share over sites: four H100 boxes, 0.67 to 0.71, would tell of less, but none is
+of another switch."""
 
 
 def with_pool(known: Sequence[Known], scenario: Scenario) -> list[Known]:
