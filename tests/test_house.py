@@ -47,6 +47,7 @@ HOMES = {
         "reports.calibration_table",
         "reports.collective_table",
         "reports.compare_table",
+        "reports.fitting_table",
         "reports.shown",
         "reports.sweep_table",
         "reports.table",

@@ -12,6 +12,10 @@ import numpy as np
 
 from simdp.arrays import Ints
 from simdp.spec import Spec
+from simdp.workload.datasets import Dataset
+from simdp.workload.input import Input
+from simdp.workload.losses import Loss
+from simdp.workload.models import Model
 from simdp.workload.order import Permutation, epoch_order, grouped_by_length
 from simdp.workload.sampling import (
     START,
@@ -24,12 +28,6 @@ from simdp.workload.sampling import (
     steps_from_microbatches,
     uneven_sampler,
 )
-
-if TYPE_CHECKING:
-    from simdp.workload.datasets import Dataset
-    from simdp.workload.input import Input
-    from simdp.workload.losses import Loss
-    from simdp.workload.models.base import Model
 
 STEPS_WITHOUT_DATA = 2
 """How long a run is that says nothing of it and has no epoch: a step to warm up, a steady one."""

@@ -23,6 +23,9 @@ class Model(Spec):
     timed: ClassVar[bool] = False
     """Whether layers bring their times, so that there are no numbers to compute."""
 
+    depth_key: ClassVar[str | None] = None
+    """The key that says how many equal blocks the model has, where it is a stack of them."""
+
     def read(self, base: Path, itemsize: int) -> Self:
         """The same model with what its files hold; by default it has none.
 

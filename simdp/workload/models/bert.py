@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, Self
+from typing import ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
@@ -105,6 +105,7 @@ class Bert(TextModel):
     """
 
     kind: Literal["bert"] = "bert"
+    depth_key: ClassVar[str] = "num_hidden_layers"
     layout: Literal["huggingface", "torch"] = "huggingface"
     vocab_size: Int = Field(30522, ge=1, le=10**9)
     hidden_size: Int = Field(768, ge=1, le=10**7)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import sqrt
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -48,6 +48,7 @@ class GPT2(TextModel):
     """
 
     kind: Literal["gpt2"] = "gpt2"
+    depth_key: ClassVar[str] = "n_layer"
     vocab_size: Int = Field(50257, ge=1, le=10**9)
     n_positions: Int = Field(1024, ge=1, le=10**8)
     n_embd: Int = Field(768, ge=1, le=10**7)
