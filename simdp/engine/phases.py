@@ -15,9 +15,9 @@ from simdp.engine.slowdown import Slowdown
 from simdp.scenario import Scenario
 from simdp.steps import ops
 
-Phase = tuple[str, int]
-"""What an operation does, and the call at which it stands: counted from the first one, or, below
-zero, from the last."""
+Phase = tuple[str, int, int]
+"""What an operation does, the call at which it stands, counted from the first one or, below zero,
+from the last, and how many times it has taken or given back before."""
 
 EDGE = 2
 """Blocks at each end of the stack that are looked at apart, since units of FSDP are gathered one
@@ -29,16 +29,18 @@ class _Phases(Ledger):
 
     def __init__(self, world_size: int) -> None:
         super().__init__(world_size)
-        self.phase: Phase | None = ("", 0)
+        self.where: tuple[str, int] | None = ("", 0)
+        self.turn = 0
         self.of_phase: dict[Phase, float] = {}
 
     def hold(self, part: str, nbytes: float | Floats) -> None:
         super().hold(part, nbytes)
-        if self.phase is None:
+        if self.where is None:
             return
-        total = float(self._total.max())
-        if total > self.of_phase.get(self.phase, 0.0):
-            self.of_phase[self.phase] = total
+        phase, total = (*self.where, self.turn), float(self._total.max())
+        self.turn += 1
+        if total > self.of_phase.get(phase, 0.0):
+            self.of_phase[phase] = total
 
 
 def peaks_by_phase(scenario: Scenario) -> dict[Phase, float]:
@@ -51,7 +53,7 @@ def peaks_by_phase(scenario: Scenario) -> dict[Phase, float]:
 
     Returns
     -------
-    dict of (str, int) to float
+    dict of (str, int, int) to float
         Bytes by phase, those in the middle of the stack left out.
     """
     run = Run(scenario, Slowdown(scenario.cluster, scenario.seed), Planner(scenario.cluster))
@@ -65,7 +67,8 @@ def peaks_by_phase(scenario: Scenario) -> dict[Phase, float]:
         if call is not None:
             where = places[call]
         name = type(op).__name__ + " again" * bool(getattr(op, "again", False))
-        ledger.phase = None if where is None else (name, where)
+        ledger.where = None if where is None else (name, where)
+        ledger.turn = 0
 
     run.follow_memory(watch)
     return ledger.of_phase

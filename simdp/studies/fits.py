@@ -7,6 +7,7 @@ memory at all others follows exactly (`simdp.engine.phases`); times are those of
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -159,7 +160,7 @@ class _Stacks:
         key = model.depth_key
         self.depth = int(getattr(model, key)) if key else 0
         answers = Answers(machine, asked.model, asked.gpus, "ddp", 1)
-        raw = raw_of(answers, usual_precision(machine))
+        raw = deepcopy(raw_of(answers, usual_precision(machine)))  # overrides act in place
         raw["workload"]["steps"] = STEPS
         if asked.sequence_length is not None:
             raw = override_all(
@@ -170,7 +171,7 @@ class _Stacks:
         self.short: list[Scenario] = []
         if key and self.depth > DEPTHS[1]:
             for depth in DEPTHS:
-                shorter = override_all(raw, {f"workload.model.{key}": depth}, Path())
+                shorter = override_all(deepcopy(raw), {f"workload.model.{key}": depth}, Path())
                 self.short.append(checked(shorter, Path()))
 
 
