@@ -52,6 +52,7 @@ EXAMPLES = {
     ],
     "batch_norm2d": [({"num_features": 2}, [IMAGE])],
     "batch_norm3d": [({"num_features": 2}, [VOLUME])],
+    "celu": [({}, [(4,)])],
     "conv1d": [
         ({"in_channels": 2, "out_channels": 3, "kernel_size": 3, "padding": 1}, [SERIES]),
         ({"in_channels": 2, "out_channels": 2, "kernel_size": 2, "stride": 2}, [SERIES]),
@@ -88,6 +89,7 @@ EXAMPLES = {
         ({"in_channels": 2, "out_channels": 1, "kernel_size": 2, "stride": 2}, [(2, 2, 2, 3)]),
     ],
     "dropout": [({"p": 0.3}, [SEQUENCE]), ({"p": 0}, [(4,)]), ({"p": 1}, [(4,)])],
+    "elu": [({}, [(4,)])],
     "embedding": [
         ({"num_embeddings": 7, "embedding_dim": 4}, [Tokens((3,), 7)]),
         ({"num_embeddings": 7, "embedding_dim": 4, "padding_idx": 2}, [Tokens((3,), 7)]),
@@ -105,6 +107,9 @@ EXAMPLES = {
         ({"input_size": 4, "hidden_size": 2}, [SEQUENCE]),
         ({"input_size": 4, "hidden_size": 2, "num_layers": 2, "bias": False}, [SEQUENCE]),
     ],
+    "hardsigmoid": [({}, [(4,)])],
+    "hardswish": [({}, [(4,)])],
+    "hardtanh": [({}, [(4,)])],
     "instance_norm1d": [({"num_features": 2}, [SERIES])],
     "instance_norm2d": [
         ({"num_features": 2, "affine": True}, [IMAGE]),
@@ -123,6 +128,7 @@ EXAMPLES = {
         ({"in_features": 4, "out_features": 3, "bias": False}, [(4,)]),
         ({"in_features": 4, "out_features": 3}, [SEQUENCE]),
     ],
+    "log_sigmoid": [({}, [(4,)])],
     "log_softmax": [({}, [(4,)]), ({"dim": 1}, [SEQUENCE])],
     "lstm": [
         ({"input_size": 4, "hidden_size": 2}, [SEQUENCE]),
@@ -144,6 +150,7 @@ EXAMPLES = {
     ],
     "max_pool3d": [({"kernel_size": 2, "stride": 1}, [VOLUME])],
     "mean_pool": [({}, [SEQUENCE]), ({"pad_id": 0}, [SEQUENCE, Tokens((3,), 2)])],
+    "mish": [({}, [(4,)])],
     "multihead_attention": [
         ({"embed_dim": 4, "num_heads": 2}, [SEQUENCE]),
         ({"embed_dim": 4, "num_heads": 2, "mask": "causal", "dropout": 0.2}, [SEQUENCE]),
@@ -152,7 +159,10 @@ EXAMPLES = {
     "position_embedding": [({"num_embeddings": 5, "embedding_dim": 4}, [SEQUENCE])],
     "positional_encoding": [({"d_model": 4}, [SEQUENCE])],
     "prelu": [({}, [(4,)]), ({"num_parameters": 2}, [IMAGE]), ({}, [()])],
+    "quick_gelu": [({}, [(4,)])],
     "relu": [({}, [(4,)])],
+    "relu2": [({}, [(4,)])],
+    "relu6": [({}, [(4,)])],
     "residual": [
         (
             {
@@ -167,9 +177,11 @@ EXAMPLES = {
         ({"input_size": 4, "hidden_size": 3, "bidirectional": True}, [SEQUENCE]),
         ({"input_size": 4, "hidden_size": 3, "nonlinearity": "relu"}, [SEQUENCE]),
     ],
+    "selu": [({}, [(4,)])],
     "sigmoid": [({}, [(4,)])],
     "silu": [({}, [(4,)])],
     "softmax": [({}, [(4,)]), ({"dim": 1}, [SEQUENCE])],
+    "softplus": [({}, [(4,)])],
     "sync_batch_norm": [({"num_features": 4}, [(4, 3)]), ({"num_features": 4}, [(4,)])],
     "tanh": [({}, [(4,)]), ({}, [(2, 4)])],
     "transformer_encoder_layer": [
