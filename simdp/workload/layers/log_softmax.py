@@ -10,6 +10,7 @@ import numpy as np
 
 from simdp.arrays import Array
 from simdp.spec import Int
+from simdp.workload.layers.arrays.softmax import log_softmax
 from simdp.workload.layers.base import Kept, Kernel, Layer, Pass, Shape
 from simdp.workload.layers.shapes import axis_of
 
@@ -33,8 +34,7 @@ class LogSoftmax(Layer):
         return inputs[0]
 
     def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
-        y = inputs[0] - inputs[0].max(axis=self.dim, keepdims=True)
-        y -= np.log(np.exp(y).sum(axis=self.dim, keepdims=True))
+        y = log_softmax(inputs[0], self.dim)
         return y, y
 
     def backward(
