@@ -13,10 +13,8 @@ from small_layers import Scale as Factor
 from simdp.workload.execution import Executor, call_dtypes
 from simdp.workload.graph import GraphBuilder
 from simdp.workload.layers import LAYERS, AnyModule, Layer
-from simdp.workload.layers.add import Add
 from simdp.workload.layers.attention import Attention
 from simdp.workload.layers.base import Pass, ShapeError
-from simdp.workload.layers.concat import Concat
 from simdp.workload.layers.einsum import Einsum
 from simdp.workload.layers.scale import Scale
 from simdp.workload.precision import Full
@@ -40,6 +38,7 @@ EXAMPLES = {
     "adaptive_avg_pool1d": [({"output_size": 3}, [SERIES])],
     "adaptive_avg_pool2d": [({"output_size": [2, 3]}, [IMAGE])],
     "adaptive_avg_pool3d": [({"output_size": [2, 3, 1]}, [VOLUME])],
+    "add": [({}, [(3, 2), (3, 2)]), ({}, [(2,), (2,), (2,)])],
     "avg_pool1d": [({"kernel_size": 2}, [SERIES])],
     "avg_pool2d": [({"kernel_size": 2}, [IMAGE])],
     "avg_pool3d": [({"kernel_size": 2, "padding": 1}, [VOLUME])],
@@ -53,6 +52,10 @@ EXAMPLES = {
     "batch_norm2d": [({"num_features": 2}, [IMAGE])],
     "batch_norm3d": [({"num_features": 2}, [VOLUME])],
     "celu": [({}, [(4,)])],
+    "concat": [
+        ({}, [(2, 3, 3), (1, 3, 3)]),
+        ({"dim": -1}, [(2, 3, 3), (2, 3, 1), (2, 3, 2)]),
+    ],
     "conv1d": [
         ({"in_channels": 2, "out_channels": 3, "kernel_size": 3, "padding": 1}, [SERIES]),
         ({"in_channels": 2, "out_channels": 2, "kernel_size": 2, "stride": 2}, [SERIES]),
@@ -193,14 +196,12 @@ EXAMPLES = {
 """Of each kind: its arguments, and its inputs by the shape of a sample."""
 
 INNER = {
-    "add": (Add(name="l"), [(3, 2), (3, 2)]),
     "attention of keys with padding": (
         Attention(name="l", num_heads=2, pad_id=0),
         [(3, 4), (2, 8), Tokens((2,), 3)],
     ),
     "attention, packed": (Attention(name="l", num_heads=2, causal=True), [(3, 12)]),
     "attention with dropout": (Attention(name="l", num_heads=1, dropout=0.3), [(3, 12)]),
-    "concat": (Concat(name="l"), [(2, 3, 3), (1, 3, 3)]),
     "scale": (Scale(name="l", factor=0.5), [(4,)]),
 }
 """Layers that only models write."""
