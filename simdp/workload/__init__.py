@@ -32,7 +32,7 @@ from simdp.workload.losses import AnyLoss
 from simdp.workload.misfits import misfits
 from simdp.workload.models import MODEL, AnyModel, in_layers
 from simdp.workload.optimizers import AnyOptimizer
-from simdp.workload.order import Permutation
+from simdp.workload.order import Permutation, Shuffle, TorchShuffle
 from simdp.workload.precision import AnyPrecision
 from simdp.workload.precision.rounding import numpy_dtype
 from simdp.workload.schedules import AnySchedule
@@ -85,8 +85,8 @@ class Workload(Dealing):
         Of parameters and compute.
     precision : Precision
         What runs in 16 bit.
-    shuffle : bool or Permutation
-        Whether each epoch has an order of its own.
+    shuffle : bool, Permutation or TorchShuffle
+        Whether each epoch has an order of its own: drawn, from a file, or as torch's samplers draw.
     drop_last : bool
         Whether what does not fill every rank, or a whole step, is left out of an epoch.
     inject : list of Fault
@@ -127,7 +127,7 @@ class Workload(Dealing):
     sync_batchnorm: Bool = False
     dtype: Literal["float32", "float64"] = "float32"
     precision: AnyPrecision = Field("full", validate_default=True)
-    shuffle: Bool | Permutation = False
+    shuffle: Shuffle = False
     drop_last: Bool = False
     inject: tuple[AnyFault, ...] = ()
     compute: AnyCompute = Field("roofline", validate_default=True)
@@ -157,10 +157,15 @@ class Workload(Dealing):
 
     @field_validator("shuffle", mode="wrap")
     @classmethod
-    def _yes_no_or_a_file(cls, value: Any, handler: Any) -> Any:
+    def _yes_no_a_file_or_torchs(cls, value: Any, handler: Any) -> Any:
         """Choose the form by the value, so that an error speaks of the form that was written."""
-        mapping = isinstance(value, dict | Permutation)
-        return form_of(Permutation if mapping else Bool).validate_python(value)
+        form: Any = Bool
+        if isinstance(value, dict | Permutation | TorchShuffle):
+            torch = isinstance(value, TorchShuffle) or (
+                isinstance(value, dict) and "torch" in value
+            )
+            form = TorchShuffle if torch else Permutation
+        return form_of(form).validate_python(value)
 
     @field_validator("grad_accum", mode="wrap")
     @classmethod

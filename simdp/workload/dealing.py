@@ -12,7 +12,7 @@ import numpy as np
 
 from simdp.arrays import Ints
 from simdp.spec import Spec
-from simdp.workload.order import Permutation, epoch_order, grouped_by_length
+from simdp.workload.order import Permutation, TorchShuffle, epoch_order, grouped_by_length
 from simdp.workload.sampling import (
     START,
     Parts,
@@ -47,7 +47,7 @@ class Dealing(Spec):
         grad_accum: int | list[int]
         samples_per_rank: list[int] | None
         group_by_length: bool
-        shuffle: bool | Permutation
+        shuffle: bool | Permutation | TorchShuffle
         drop_last: bool
         input: Input | None
         epochs: int | None
