@@ -21,6 +21,7 @@ from simdp.errors import ScenarioError
 from simdp.scenario import Scenario
 from simdp.workload.precision.rounding import rounded
 from simdp.workload.precision.scaler import GradScaler
+from simdp.workload.schedules.base import Progress
 
 Arrays = dict[str, Array]
 
@@ -206,7 +207,7 @@ class Trainer:
         return self._master[rank]
 
     def update(
-        self, gradients: Sequence[Arrays], step: int, active: Sequence[bool]
+        self, gradients: Sequence[Arrays], progress: Progress, active: Sequence[bool]
     ) -> list[Update | None]:
         """Let the optimizer change the weights of every active rank.
 
@@ -214,8 +215,8 @@ class Trainer:
         ----------
         gradients : sequence of dict of str to ndarray
             Of each rank; changed by unscaling and clipping.
-        step : int
-            Number of the step, from 1.
+        progress : Progress
+            Which step it is.
         active : sequence of bool
             Which ranks take part.
         """
@@ -234,7 +235,7 @@ class Trainer:
         def work(rank: int) -> Update | None:
             if not active[rank]:
                 return None
-            return self._update_of(rank, gradients[rank], step, *whole[rank])
+            return self._update_of(rank, gradients[rank], progress, *whole[rank])
 
         return each_rank(work, len(self._taken), num_elements)
 
@@ -247,25 +248,28 @@ class Trainer:
         squares = sum(float(np.vdot(g, g)) for g in gradients.values())
         return squares, scaler is not None and not _all_finite(squares, gradients)
 
-    def _update_of(self, rank: int, gradients: Arrays, step: int, norm: float, bad: bool) -> Update:
+    def _update_of(
+        self, rank: int, gradients: Arrays, progress: Progress, norm: float, bad: bool
+    ) -> Update:
         if self.workload.clip_grad_norm is not None:
             factor = self.workload.clip_grad_norm / (norm + CLIP_EPS)
             for gradient in gradients.values() if factor < 1 else ():
                 gradient *= gradient.dtype.type(factor)
         if not bad:
             self._taken[rank] += 1
-            self._step_of(rank, gradients, step)
+            self._step_of(rank, gradients, progress)
         if self._scalers:
             self._scalers[rank].update(bad)
         return Update(norm, bad)
 
-    def _step_of(self, rank: int, gradients: Arrays, step: int) -> None:
-        state, t = self._state[rank], self._taken[rank]
+    def _step_of(self, rank: int, gradients: Arrays, progress: Progress) -> None:
+        state, t, workload = self._state[rank], self._taken[rank], self.workload
+        momentum = workload.lr_schedule.momentum(workload.lr_schedule.number(progress))
         for name, weight in self._master[rank].items():
             if name not in gradients:  # never used: torch's optimizers skip it too
                 continue
-            optimizer = self._optimizers[name]
-            lr = self.workload.learning_rate(optimizer.lr, step, self.world_size)
+            optimizer = self._optimizers[name].with_momentum(momentum)
+            lr = workload.learning_rate(optimizer.lr, progress, self.world_size)
             optimizer.step(weight, gradients[name], state[name], lr, t)
             if self.workload.precision.has_master and name in self.weights[rank]:
                 stored = self.weights[rank][name].reshape(-1)

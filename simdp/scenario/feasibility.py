@@ -258,12 +258,31 @@ def size_problems(
         num_samples = workload.samples_per_step(n)  # every step is a full one
     wrong = _problem_with_batches(workload, n, num_samples)
     if wrong is None:
-        num_updates = strategy.num_updates(n, workload.num_steps(n, base))
-        late = workload.lr_schedule.problem_with(num_updates)
+        late = _problem_with_schedule(workload, strategy, n, base, numerics)
         wrong = f"lr_schedule: {late}" if late else None
     if wrong:
         return [f"workload.{wrong}"]
     return _memory_problems(workload, strategy, n, num_samples) if numerics else []
+
+
+def _problem_with_schedule(
+    workload: Workload, strategy: Strategy, world_size: int, base: Path, numerics: bool
+) -> str | None:
+    schedule = workload.lr_schedule
+    other = sorted(schedule.counted() - {"step"})
+    if other and strategy.player == "server":
+        return (
+            f"{schedule.kind} follows the {other[0]}, but the updates of a {strategy.kind} belong "
+            "to no common epoch; use one that counts steps."
+        )
+    if "reductions" in other and not numerics:
+        return (
+            f"{schedule.kind} follows the loss, which numerics: false leaves out; set numerics: "
+            "true, or use another schedule."
+        )
+    num_updates = strategy.num_updates(world_size, workload.num_steps(world_size, base))
+    num_epochs = workload.num_epochs(world_size, base) if "epoch" in other else 1
+    return schedule.problem_with(num_updates, num_epochs)
 
 
 def _problem_with_batches(workload: Workload, world_size: int, num_samples: int) -> str | None:

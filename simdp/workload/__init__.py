@@ -36,6 +36,7 @@ from simdp.workload.order import Permutation, Shuffle, TorchShuffle
 from simdp.workload.precision import AnyPrecision
 from simdp.workload.precision.rounding import numpy_dtype
 from simdp.workload.schedules import AnySchedule
+from simdp.workload.schedules.base import Progress
 
 MicroSteps = Annotated[Int, Field(ge=1, le=10**6)]
 Sizes = Annotated[list[Annotated[Int, Field(ge=1, le=10**9)]], Field(min_length=1)]
@@ -61,9 +62,10 @@ class Workload(Dealing):
     optimizer : Optimizer
         How gradients change the parameters.
     lr_schedule : Schedule
-        The learning rate lr(k) of step k = 1, 2, ...
+        The learning rate lr(k) of step k = 1, 2, ..., or with ``per: epoch`` of epoch k.
     lr_scaling : {"none", "linear", "sqrt"}
-        Multiply the learning rate by world_size or its square root.
+        Multiply the optimizer's learning rate, before the schedule, by world_size or its square
+        root.
     recompute : {"none", "blocks"}
         Which activations are not kept for backward but computed again there, block by block, as
         with torch.utils.checkpoint.
@@ -253,10 +255,14 @@ class Workload(Dealing):
         """Bytes per element of a gradient that is sent."""
         return numpy_dtype(self.precision.gradient_dtype(self.dtype)).itemsize
 
-    def learning_rate(self, base: float, step: int, world_size: int) -> float:
-        """Learning rate of step 1, 2, ..., for parameters whose own is ``base``."""
+    def learning_rate(self, base: float, progress: Progress, world_size: int) -> float:
+        """Learning rate of a step, for parameters whose own is ``base``.
+
+        The base is scaled, as in a script that multiplies what it gives its optimizer; rates that
+        the schedule names, such as ``eta_min``, stay.
+        """
         factor = {"none": 1.0, "linear": float(world_size), "sqrt": sqrt(world_size)}
-        return factor[self.lr_scaling] * self.lr_schedule.lr(base, step)
+        return self.lr_schedule.at(factor[self.lr_scaling] * base, progress)
 
     def initial_weights(self, seed: int, rank: int, base: Path) -> dict[str, Array]:
         """Make a rank's parameters and buffers: from the file, else drawn as torch does.

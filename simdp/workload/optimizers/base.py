@@ -105,6 +105,20 @@ class Optimizer(Spec):
             Number of this step, from 1.
         """
 
+    def momentum_of(self) -> float | None:
+        """Momentum, or the first of ``betas``, that a schedule can change; None without any."""
+        if hasattr(self, "betas"):
+            return float(self.betas[0])
+        return getattr(self, "momentum", None) or None
+
+    def with_momentum(self, momentum: float | None) -> Self:
+        """The same with another momentum, or first beta; None leaves it."""
+        if momentum is None:
+            return self
+        if hasattr(self, "betas"):
+            return self.model_copy(update={"betas": (momentum, self.betas[1])})
+        return self.model_copy(update={"momentum": momentum})
+
     @abstractmethod
     def num_kernels(self) -> int:
         """Count the kernels that update one tensor (torch's ``_single_tensor`` functions)."""
