@@ -71,6 +71,8 @@ class Workload(Dealing):
         with torch.utils.checkpoint.
     clip_grad_norm : float or None
         Largest norm of the averaged gradient, as torch.nn.utils.clip_grad_norm_.
+    clip_grad_value : float or None
+        Largest absolute value of any element of it, as torch.nn.utils.clip_grad_value_.
     microbatch : int or None
         Samples per rank and micro-step; required, unless one of the next two gives them.
     global_batch : int or None
@@ -121,6 +123,7 @@ class Workload(Dealing):
     lr_scaling: Literal["none", "linear", "sqrt"] = "none"
     recompute: Literal["none", "blocks"] = "none"
     clip_grad_norm: Float | None = Field(None, gt=0)
+    clip_grad_value: Float | None = Field(None, gt=0)
     microbatch: Int | None = Field(None, ge=1, le=10**9)
     global_batch: Int | None = Field(None, ge=1, le=10**9)
     grad_accum: MicroSteps | Sizes = 1
@@ -204,6 +207,8 @@ class Workload(Dealing):
                 "microbatch and a list of grad_accum both give the sizes of micro-steps; "
                 "leave microbatch out."
             )
+        if self.clip_grad_norm is not None and self.clip_grad_value is not None:
+            raise problem("clip_grad_norm and clip_grad_value are both given; keep one of them.")
         if self.epochs is not None and self.steps is not None:
             raise problem("epochs and steps are both given; keep one of them.")
         if self.samples_per_rank is not None and self.global_batch is not None:

@@ -73,6 +73,8 @@ RUNS = {
         {"kind": "ddp"},
         EACH | {"lr_schedule": PLATEAU | {"per": "epoch"}},
     ),
+    "adafactor of owners": ({"kind": "zero1"}, {"optimizer": "adafactor"}),
+    "lamb in pieces": ({"kind": "fsdp"}, {"optimizer": "lamb"}),
     "a momentum that changes": (
         {"kind": "zero2"},
         {

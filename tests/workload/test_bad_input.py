@@ -153,6 +153,10 @@ ONE_CYCLE = {"kind": "one_cycle_lr", "max_lr": 1.0, "total_steps": 10}
             "workload.lr_schedule: lambda_lr has a table of 2, but 3 are needed; make it longer.",
         ),
         (
+            {"clip_grad_norm": 1.0, "clip_grad_value": 1.0},
+            "workload: clip_grad_norm and clip_grad_value are both given; keep one of them.",
+        ),
+        (
             {"lr_schedule": ONE_CYCLE},
             "workload.lr_schedule: one_cycle_lr changes the momentum, but the optimizer sgd has "
             "none; write cycle_momentum: false, or momentum: 0.95 for an optimizer that has it.",
