@@ -15,6 +15,7 @@ from simdp.engine.compression import largest
 from simdp.engine.compression.largest import Entries, Largest
 from simdp.engine.compression.low_rank import LowRank, Thin
 from simdp.engine.launcher import Launcher
+from simdp.engine.plateau import Plateau
 from simdp.engine.readers.records import Records, Stepping
 from simdp.engine.record import mean_losses
 from simdp.engine.replicas import Replicas
@@ -28,6 +29,7 @@ from simdp.steps import one_process, ops
 from simdp.steps.bucket import Bucket
 from simdp.steps.program import Program
 from simdp.workload.sampling import StepBatches
+from simdp.workload.schedules.base import Progress
 
 
 class Numbers(Records):
@@ -54,6 +56,7 @@ class Numbers(Records):
         self._launcher, self._program = launcher, program
         self.replicas = Replicas(scenario, samples)
         partition = program.partition
+        self._plateau = Plateau(scenario.workload.lr_schedule)
         self._pauses = partition is not None and not partition.kept.weights
         self._shards: Shards | None = None
         self._made: dict[Bucket, FlatBuffers] = {}  # beside those of whole gradients
@@ -106,7 +109,7 @@ class Numbers(Records):
     # From step to step ---------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Array]:
-        found = super().state_dict() | self.replicas.state_dict()
+        found = super().state_dict() | self.replicas.state_dict() | self._plateau.state_dict()
         if "_low_rank" in self.__dict__:
             found |= self._low_rank.state_dict()
         if "_largest" in self.__dict__:
@@ -119,6 +122,7 @@ class Numbers(Records):
             if isinstance(op, ops.Shard):
                 self._shard(op)
         self.replicas.load_state_dict(state.arrays)
+        self._plateau.load_state_dict(state.arrays)
         self._low_rank.load_state_dict(state.arrays)
         self._largest.errors.load_state_dict(state.arrays, self._world_size)
 
@@ -206,12 +210,17 @@ class Numbers(Records):
     def _update(self, active: tuple[bool, ...] | None) -> Stepping:
         there = self._there(active)
         scale = self.replicas.trainer.loss_scale(0) if self._has_loss_scale else None
-        done = self.replicas.update(self._step + 1, [bool(one) for one in there])
+        done = self.replicas.update(self._progress(), [bool(one) for one in there])
         stepping = np.array([float(found is not None and not found.skipped) for found in done])
         mean, per_rank = mean_losses(self._losses, self._counts, self._workload.loss.adds)
         norm = next(found.norm for found in done if found is not None)
         told = {"loss": mean, "loss_per_rank": per_rank, "grad_norm": norm, "loss_scale": scale}
-        return self._stepped(there, stepping, **told)
+        stepped = self._stepped(there, stepping, **told)
+        self._plateau.look(mean, self._batches.closes_epoch)
+        return stepped
+
+    def _progress(self) -> Progress:
+        return super()._progress()._replace(reductions=self._plateau.reductions)
 
     # What travels --------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from simdp.steps.ops import Op
 from simdp.steps.program import Program
 from simdp.workload.precision.rounding import numpy_dtype
 from simdp.workload.sampling import StepBatches
+from simdp.workload.schedules.base import Progress
 
 
 class Losses(NamedTuple):
@@ -165,7 +166,7 @@ class Learning(Records):
                     share = share.astype(self._wire).astype(gradient.dtype)
                 total[name] = total[name] + share if name in total else share
             self.replicas.gradients[rank] = {}
-        (done,) = self._trainer.update([total], number, [True])
+        (done,) = self._trainer.update([total], Progress(number), [True])
         assert done is not None, "the only slot is active"
         return done.norm
 
