@@ -64,9 +64,10 @@ class Workload(Dealing):
         The learning rate lr(k) of step k = 1, 2, ...
     lr_scaling : {"none", "linear", "sqrt"}
         Multiply the learning rate by world_size or its square root.
-    recompute : {"none", "blocks"}
+    recompute : {"none", "blocks", "selective", "selective_every_other"}
         Which activations are not kept for backward but computed again there, block by block, as
-        with torch.utils.checkpoint.
+        with torch.utils.checkpoint: all; all but outputs of matrix products and of fused attention;
+        or of these but every second product's.
     clip_grad_norm : float or None
         Largest norm of the averaged gradient, as torch.nn.utils.clip_grad_norm_.
     microbatch : int or None
@@ -117,7 +118,7 @@ class Workload(Dealing):
     optimizer: AnyOptimizer = Field("sgd", validate_default=True)
     lr_schedule: AnySchedule = Field("none", validate_default=True)
     lr_scaling: Literal["none", "linear", "sqrt"] = "none"
-    recompute: Literal["none", "blocks"] = "none"
+    recompute: Literal["none", "blocks", "selective", "selective_every_other"] = "none"
     clip_grad_norm: Float | None = Field(None, gt=0)
     microbatch: Int | None = Field(None, ge=1, le=10**9)
     global_batch: Int | None = Field(None, ge=1, le=10**9)

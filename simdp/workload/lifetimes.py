@@ -16,6 +16,7 @@ from simdp.workload import Workload
 from simdp.workload.execution import call_dtypes
 from simdp.workload.layers.base import Kept
 from simdp.workload.precision.rounding import numpy_dtype
+from simdp.workload.recomputation import Rerun
 
 Token = tuple[object, ...]
 TensorPart = Literal["activations", "outputs", "temporary"]
@@ -75,39 +76,25 @@ class Lifetimes(NamedTuple):
     end: Stage
 
 
-def lifetimes(workload: Workload, blocks: Sequence[range] = (), keeps: bool = True) -> Lifetimes:
+def lifetimes(workload: Workload, reruns: Sequence[Rerun] = (), keeps: bool = True) -> Lifetimes:
     """Follow the tensors of a micro-batch of samples of full length.
 
     Parameters
     ----------
     workload : Workload
         What is computed.
-    blocks : sequence of range
+    reruns : sequence of Rerun
         Calls whose activations are not kept but computed again, block by block, in backward.
     keeps : bool
         False keeps nothing for backward, which then has no stages: inference.
     """
-    return _Following(workload, blocks).run(keeps)
-
-
-def recomputed(workload: Workload) -> list[range]:
-    """Runs of calls that are computed again in backward, because nothing in them is kept."""
-    if workload.recompute == "none":
-        return []
-    runs: list[range] = []
-    for block in workload.graph.blocks:
-        for number in block.calls:
-            if runs and runs[-1].stop == number and number != block.calls[0]:
-                runs[-1] = range(runs[-1].start, number + 1)
-            else:
-                runs.append(range(number, number + 1))
-    return sorted(runs, key=lambda run: run.start)
+    return _Following(workload, reruns).run(keeps)
 
 
 class _Following:
     """Counts who still needs each tensor: calls that it flows to, and calls that keep it."""
 
-    def __init__(self, workload: Workload, blocks: Sequence[range]) -> None:
+    def __init__(self, workload: Workload, reruns: Sequence[Rerun]) -> None:
         graph = workload.graph
         self.workload, self.graph, self.first = workload, graph, len(graph.inputs)
         self.dtypes = call_dtypes(graph, workload.precision, workload.dtype)
@@ -118,8 +105,9 @@ class _Following:
         self.uses: Counter[int] = Counter(value for call in graph.calls for value in call.inputs)
         self.uses.update(value for value, _ in graph.outputs)
         self.outputs = {value for value, _ in graph.outputs}
-        self.blocks = blocks
-        self.block_of = {number: block for block in blocks for number in block}
+        self.blocks = [rerun.calls for rerun in reruns]
+        self.block_of = {number: block for block in self.blocks for number in block}
+        self.apart = {number for rerun in reruns for number in rerun.stored}
         self.kept = [self._kept(number) for number in range(len(graph.calls))]
         # What backward needs is an activation from when it is made.
         self.lasting: set[Token] = set()
@@ -139,7 +127,7 @@ class _Following:
         for number in reversed(calls):
             block = self.block_of.get(number)
             if block is not None and number == block[-1]:
-                again |= {other: self._again(other, block) for other in block}
+                again |= self._run_again(block)
             backward.append(self._backward(number, block))
         for value, _ in self.graph.outputs:  # the script's own variable
             self._done(self._value(value))
@@ -180,7 +168,8 @@ class _Following:
 
     def _value(self, value: int, block: range | None = None) -> Token:
         """A value; made again if a block computes it a second time."""
-        inside = block is not None and value - self.first in block
+        number = value - self.first
+        inside = block is not None and number in block and number not in self.apart
         return ("value", value, block.start if inside and block else None)
 
     def _nbytes(self, value: int, dtype: str | None = None) -> float:
@@ -233,11 +222,19 @@ class _Following:
             self.lasting.update(token for token, _, _ in self._keeps(number, block))
         for block in self.blocks:
             self.lasting.update(self._enters(block))
+        for number in self.apart:
+            self.lasting.update(token for token, _, _ in self._stores(number))
 
     def _enters(self, block: range) -> list[Token]:
         """The values that a block is given by calls before it."""
         values = dict.fromkeys(v for number in block for v in self.graph.calls[number].inputs)
         return [self._value(v) for v in values if self.first <= v < self.first + block.start]
+
+    def _stores(self, number: int) -> list[tuple[Token, float, float]]:
+        """What is kept of a call that does not run again: its output, and what is beside that."""
+        value, kept = self.first + number, self.kept[number]
+        made = (self._value(value), self._nbytes(value), 0.0)
+        return [made, (("beside", number), kept.nbytes, kept.fixed)]
 
     # Stages ---------------------------------------------------------------------------------------
 
@@ -248,10 +245,34 @@ class _Following:
                 self._need(token, 0.0)  # it is there already
         return self._compute(number, keeps and block is None, None, self.uses)
 
-    def _again(self, number: int, block: range) -> Stage:
-        """A call whose block was not kept, once more before the block's backward."""
+    def _run_again(self, block: range) -> dict[int, Stage]:
+        """Stages of the calls that run again before a block's backward.
+
+        What was stored is there when the first call after it begins.
+        """
         inside: Counter[int] = Counter(v for other in block for v in self.graph.calls[other].inputs)
-        return self._compute(number, True, block, inside)
+        found, before, last = dict[int, Stage](), NOTHING, -1
+        for number in block:
+            if number in self.apart:
+                before = _joined(before, self._restored(number, block, inside))
+            else:
+                found[number] = _joined(before, self._compute(number, True, block, inside))
+                before, last = NOTHING, number
+        found[last] = _joined(found[last], before)
+        return found
+
+    def _restored(self, number: int, block: range, inside: Counter[int]) -> Stage:
+        """In place of computing a call again: backward and the calls after it take what is kept."""
+        output = self.first + number
+        self._need(self._value(output), self._nbytes(output), 0.0, inside[output])
+        for token, per_sample, fixed in self._keeps(number, block):
+            self._need(token, per_sample, fixed)
+        taken = self._changed()
+        for token in self._flowed(self.graph.calls[number].inputs, block):
+            self._done(token)
+        for token, _, _ in self._stores(number):
+            self._done(token)
+        return Stage(taken, self._changed())
 
     def _compute(self, number: int, keeps: bool, block: range | None, uses: Counter[int]) -> Stage:
         call, output = self.graph.calls[number], self.first + number
@@ -263,10 +284,14 @@ class _Following:
             if seen[0] == "copy":
                 self._need(seen, self._nbytes(value, self.dtypes[number]))
                 copies.append(seen)
+        stores = self._stores(number) if number in self.apart else []
+        for token, per_sample, fixed in stores:
+            self._need(token, per_sample, fixed)
+        there = [token for token, _, _ in stores]
         for token, per_sample, fixed in self._keeps(number, block):
             if keeps:
                 self._need(token, per_sample, fixed)
-            elif token[0] in ("beside", "weights"):  # needed for the work itself
+            elif token[0] in ("beside", "weights") and token not in there:  # for the work
                 self._need((*token, "passing"), per_sample, fixed)
                 copies.append((*token, "passing"))
         taken = self._changed()
@@ -325,6 +350,10 @@ class _Following:
             for token in self._enters(block):
                 self._done(token)
         return Stage(taken, self._changed())
+
+
+def _joined(one: Stage, other: Stage) -> Stage:
+    return Stage((*one.taken, *other.taken), (*one.given, *other.given))
 
 
 @cache

@@ -23,6 +23,7 @@ from simdp.steps.bucket import Bucket, Group
 from simdp.steps.program import Program
 from simdp.strategies.memory import sample_nbytes
 from simdp.workload.lifetimes import Lifetimes, Stage, lifetimes
+from simdp.workload.recomputation import recomputed
 from simdp.workload.sampling import StepBatches
 
 OBSERVED_STEPS = 2
@@ -146,8 +147,8 @@ class Memory:
 
     @cached_property
     def _lifetimes(self) -> Lifetimes:
-        blocks = list(self._facts.recomputed.values())
-        return lifetimes(self._scenario.workload, blocks, not self._facts.is_inference)
+        workload = self._scenario.workload
+        return lifetimes(workload, recomputed(workload), not self._facts.is_inference)
 
     def _batch(self, op: ops.Batch) -> Taken:
         if op.root is None:

@@ -66,6 +66,10 @@ class Attention(Layer):
 
     autocast: ClassVar[Literal["lower"]] = "lower"
 
+    @property
+    def costly(self) -> Literal["product", "fused_attention", "no"]:
+        return "no"
+
     def _sizes(self, inputs: Sequence[Shape]) -> tuple[int, int, int]:
         """Length of the queries, length of the keys, and features of all heads."""
         packed = inputs[: len(inputs) - (self.pad_id is not None)]

@@ -148,6 +148,11 @@ class Layer(Module):
     autocast: ClassVar[Literal["lower", "float32", "promote"]] = "promote"
     """In mixed precision: 16 bit, 32 bit, or the widest of its inputs."""
 
+    @property
+    def costly(self) -> Literal["product", "fused_attention", "no"]:
+        """Whether selective recomputation keeps its output: a matrix product, or a fused kernel."""
+        return "product" if self.autocast == "lower" else "no"
+
     def parameters(self) -> list[Parameter]:
         """Learned tensors, in torch's order of registration."""
         return []
