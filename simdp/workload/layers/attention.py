@@ -170,6 +170,11 @@ class Attention(Layer):
             Kernel(0.0, 2.0 * queries * width * itemsize),
         ]
 
+    def model_flops(self, inputs: Sequence[Shape]) -> float:
+        """Of two products, without softmax; of all pairs of tokens, where it is causal too."""
+        queries, keys, width = self._sizes(inputs)
+        return 4.0 * queries * keys * width
+
     def backward_cost(
         self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
     ) -> list[Kernel]:

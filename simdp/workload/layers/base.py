@@ -210,6 +210,12 @@ class Layer(Module):
     ) -> list[Kernel]:
         """Kernels of backward."""
 
+    def model_flops(self, inputs: Sequence[Shape]) -> float:
+        """FLOPs of forward's products per sample, as publications count them."""
+        if self.autocast != "lower":
+            return 0.0
+        return sum(kernel.flops for kernel in self.forward_cost(inputs, 1))
+
     @abstractmethod
     def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
         """What torch's layer keeps from forward for backward."""
