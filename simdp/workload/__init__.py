@@ -68,6 +68,12 @@ class Workload(Dealing):
         Which activations are not kept for backward but computed again there, block by block, as
         with torch.utils.checkpoint: all; all but outputs of matrix products and of fused attention;
         or of these but every second product's.
+    compile : bool
+        Whether the model's blocks are compiled, as by torch.compile: elementwise calls between
+        products run as one kernel, and keep less for backward. Numbers stay as they are.
+    cuda_graphs : bool
+        Whether a micro-step is replayed as a CUDA graph: one launch in place of one for each kernel
+        of the model and the optimizer.
     clip_grad_norm : float or None
         Largest norm of the averaged gradient, as torch.nn.utils.clip_grad_norm_.
     microbatch : int or None
@@ -119,6 +125,8 @@ class Workload(Dealing):
     lr_schedule: AnySchedule = Field("none", validate_default=True)
     lr_scaling: Literal["none", "linear", "sqrt"] = "none"
     recompute: Literal["none", "blocks", "selective", "selective_every_other"] = "none"
+    compile: Bool = False
+    cuda_graphs: Bool = False
     clip_grad_norm: Float | None = Field(None, gt=0)
     microbatch: Int | None = Field(None, ge=1, le=10**9)
     global_batch: Int | None = Field(None, ge=1, le=10**9)

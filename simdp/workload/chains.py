@@ -69,23 +69,57 @@ def chains(graph: Graph) -> list[Chain]:
     members: dict[int, list[int]] = {}
     for number, chain in chain_of.items():
         members.setdefault(chain, []).append(number)
-    return sorted((_chain(graph, calls) for calls in members.values()), key=lambda c: c.calls[-1])
+    takers = {value: {-1} for value, _ in graph.outputs}
+    for number, call in enumerate(graph.calls):
+        for value in call.inputs:
+            takers.setdefault(value, set()).add(number)
+    found = [_chain(graph, calls, takers) for calls in members.values()]
+    return sorted(found, key=lambda chain: chain.calls[-1])
 
 
 def _fuses(layer: Layer) -> bool:
     return layer.autocast != "lower" and not isinstance(layer, ALONE)
 
 
-def _chain(graph: Graph, calls: list[int]) -> Chain:
-    first, inside = len(graph.inputs), set(calls)
-    made = [Value(first + number) for number in calls]
+def _chain(graph: Graph, calls: list[int], takers: dict[Value, set[int]]) -> Chain:
+    inside = set(calls)
+    made = [Value(len(graph.inputs) + number) for number in calls]
     taken = dict.fromkeys(value for number in calls for value in graph.calls[number].inputs)
-    wanted = {value for value, _ in graph.outputs}
-    for number, call in enumerate(graph.calls):
-        if number not in inside:
-            wanted.update(call.inputs)
     return Chain(
         tuple(calls),
         tuple(value for value in taken if value not in made),
-        tuple(value for value in made if value in wanted),
+        tuple(value for value in made if takers.get(value, inside) - inside),
     )
+
+
+class Fused:
+    """What fusion makes of a graph's values.
+
+    Parameters
+    ----------
+    graph : Graph
+        The model's.
+
+    Attributes
+    ----------
+    chains : list of Chain
+        As of `chains`.
+    of : dict of int to Chain
+        The chain of each call that is in one.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph, self.chains = graph, chains(graph)
+        self.of = {number: chain for chain in self.chains for number in chain.calls}
+
+    def is_written(self, value: Value) -> bool:
+        """Whether a value is ever in memory."""
+        chain = self.of.get(value - len(self._graph.inputs))
+        return chain is None or value in chain.writes
+
+    def sources(self, value: Value) -> list[Value]:
+        """What in memory a value is computed from once more in backward: itself, if it is there."""
+        if self.is_written(value):
+            return [value]
+        inputs = self._graph.calls[value - len(self._graph.inputs)].inputs
+        return list(dict.fromkeys(source for v in inputs for source in self.sources(v)))

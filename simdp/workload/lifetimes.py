@@ -13,7 +13,9 @@ from math import prod
 from typing import Literal, NamedTuple
 
 from simdp.workload import Workload
+from simdp.workload.chains import Fused
 from simdp.workload.execution import call_dtypes
+from simdp.workload.graph import Value
 from simdp.workload.layers.base import Kept
 from simdp.workload.precision.rounding import numpy_dtype
 from simdp.workload.recomputation import Rerun
@@ -98,6 +100,7 @@ class _Following:
         graph = workload.graph
         self.workload, self.graph, self.first = workload, graph, len(graph.inputs)
         self.dtypes = call_dtypes(graph, workload.precision, workload.dtype)
+        self.fused = Fused(graph) if workload.compile else None
         # A layer of which only times are known says what it keeps, and nothing of what flows.
         self.flows = not workload.model.timed
         self.shapes = graph.shapes(workload.model.known_shapes()) if self.flows else []
@@ -173,19 +176,24 @@ class _Following:
         return ("value", value, block.start if inside and block else None)
 
     def _nbytes(self, value: int, dtype: str | None = None) -> float:
-        if not self.flows:
+        if not self.flows or (self.fused and not self.fused.is_written(Value(value))):
             return 0.0
         return float(prod(self.shapes[value]) * _itemsize(dtype or self._dtype_of(value)))
 
     def _kept(self, number: int) -> Kept:
         call = self.graph.calls[number]
         given = [self.shapes[value] for value in call.inputs] if self.flows else [()]
-        return call.layer.kept(given, _itemsize(self.dtypes[number]))
+        kept = call.layer.kept(given, _itemsize(self.dtypes[number]))
+        return kept._replace(nbytes=0.0, fixed=0.0) if self._is_fused(number) else kept
+
+    def _is_fused(self, number: int) -> bool:
+        return self.fused is not None and number in self.fused.of
 
     def _seen(self, value: int, number: int, block: range | None) -> Token:
         """A value as a call sees it: itself, or a copy in the dtype that the call runs in."""
         integer = value < self.first and self._is_integer(value)
-        if integer or self._dtype_of(value) == self.dtypes[number]:
+        casts = not integer and not self._is_fused(number)  # a chain casts as it reads
+        if not casts or self._dtype_of(value) == self.dtypes[number]:
             return self._value(value, block)
         return ("copy", self.dtypes[number], *self._value(value, block))
 
@@ -197,14 +205,19 @@ class _Following:
         """What a call keeps for its backward: values, and what it has beside them."""
         call, kept, dtype = self.graph.calls[number], self.kept[number], self.dtypes[number]
         values = dict.fromkeys(call.inputs[i] for i in kept.inputs)
-        found = [
-            (self._seen(value, number, block), self._nbytes(value, dtype), 0.0)
-            for value in values
-            if not self._is_batch(self._seen(value, number, block))
-        ]
+        if self.fused and self._is_fused(number):
+            wanted = [*values, *[Value(self.first + number)] * kept.output]
+            values = dict.fromkeys(v for value in wanted for v in self.fused.sources(value))
+            kept = kept._replace(output=False)
+        found = []
+        for value in values:
+            seen = self._seen(value, number, block)
+            if not self._is_batch(seen):
+                held = dtype if seen[0] == "copy" else None
+                found.append((seen, self._nbytes(value, held), 0.0))
         if kept.output:
-            value = self.first + number
-            found.append((self._value(value, block), self._nbytes(value), 0.0))
+            made = self.first + number
+            found.append((self._value(made, block), self._nbytes(made), 0.0))
         found.append((("beside", number), kept.nbytes, kept.fixed))
         if _itemsize(dtype) < self.stored:  # autocast's copies of the weights
             learned = sum(parameter.num_elements for parameter in call.layer.parameters())

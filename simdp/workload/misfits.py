@@ -8,6 +8,7 @@ from typing import Any
 from simdp.workload.compute import Compute
 
 NEED_NUMBERS = ("weights", "group_by_length", "sync_batchnorm", "inject")
+NEED_KERNELS = ("compile", "cuda_graphs")
 NEED_SAMPLES = ("samples_per_rank", "shuffle", "drop_last", "epochs")
 
 
@@ -27,6 +28,8 @@ def misfits(given: Mapping[str, Any]) -> dict[str, str]:
     model, dataset, loss, compute = (given[key] for key in ("model", "dataset", "loss", "compute"))
     no_data = dataset.kind == "none"
     idle = {key: _no_samples(key) for key in NEED_SAMPLES if given[key]} if no_data else {}
+    if compute.kind != "roofline":
+        idle |= {key: _no_kernels(compute.kind) for key in NEED_KERNELS if given[key]}
     if not model.timed:
         return _without_times(model.kind, no_data, loss.kind, compute) or idle
     why = f"the model {model.kind} has times but no numbers"
@@ -52,6 +55,10 @@ def _without_times(model: str, no_data: bool, loss: str, compute: Compute) -> di
     if loss == "none" and not no_data:
         found["loss"] = f"the model {model} needs one to learn from; write for example mse."
     return found
+
+
+def _no_kernels(compute: str) -> str:
+    return f"compute: {compute} has times that hold it already; write false, or compute: roofline."
 
 
 def _no_samples(key: str) -> str:
