@@ -17,8 +17,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from simdp.workload.graph import Graph, Value
-from simdp.workload.layers.base import Layer, Synchronised
+from simdp.workload.layers.base import Kept, Layer, Synchronised
 from simdp.workload.layers.batch_norm import BatchNorm
+from simdp.workload.layers.dropout import Dropout
 from simdp.workload.layers.embedding_table import EmbeddingTable
 from simdp.workload.layers.pooling import AveragePool, WindowPool
 from simdp.workload.layers.timed import TimedLayer
@@ -116,6 +117,18 @@ class Fused:
         """Whether a value is ever in memory."""
         chain = self.of.get(value - len(self._graph.inputs))
         return chain is None or value in chain.writes
+
+    def kept(self, number: int, kept: Kept) -> list[Value]:
+        """What in memory a call of a chain needs for backward, in place of what it keeps alone.
+
+        What it would keep beside its values comes from its inputs; a dropout's mask, of its seed.
+        """
+        call, made = self._graph.calls[number], Value(len(self._graph.inputs) + number)
+        inputs = [call.inputs[i] for i in kept.inputs]
+        if kept.nbytes and not isinstance(call.layer, Dropout):
+            inputs = list(call.inputs)
+        values = [*inputs, *[made] * kept.output]
+        return list(dict.fromkeys(source for v in values for source in self.sources(v)))
 
     def sources(self, value: Value) -> list[Value]:
         """What in memory a value is computed from once more in backward: itself, if it is there."""

@@ -183,8 +183,7 @@ class _Following:
     def _kept(self, number: int) -> Kept:
         call = self.graph.calls[number]
         given = [self.shapes[value] for value in call.inputs] if self.flows else [()]
-        kept = call.layer.kept(given, _itemsize(self.dtypes[number]))
-        return kept._replace(nbytes=0.0, fixed=0.0) if self._is_fused(number) else kept
+        return call.layer.kept(given, _itemsize(self.dtypes[number]))
 
     def _is_fused(self, number: int) -> bool:
         return self.fused is not None and number in self.fused.of
@@ -206,9 +205,7 @@ class _Following:
         call, kept, dtype = self.graph.calls[number], self.kept[number], self.dtypes[number]
         values = dict.fromkeys(call.inputs[i] for i in kept.inputs)
         if self.fused and self._is_fused(number):
-            wanted = [*values, *[Value(self.first + number)] * kept.output]
-            values = dict.fromkeys(v for value in wanted for v in self.fused.sources(value))
-            kept = kept._replace(output=False)
+            values, kept = dict.fromkeys(self.fused.kept(number, kept)), Kept()
         found = []
         for value in values:
             seen = self._seen(value, number, block)

@@ -79,8 +79,7 @@ def _backward(chain: Chain, flops: float, flowing: Flowing, fused: Fused) -> lis
         kept = call.layer.kept(
             [flowing.shapes[value] for value in call.inputs], flowing.itemsizes[made]
         )
-        values = [call.inputs[i] for i in kept.inputs] + [made] * kept.output
-        needed.update((source, None) for value in values for source in fused.sources(value))
+        needed.update(dict.fromkeys(fused.kept(number, kept)))
         hands_on = isinstance(call.layer, Add)
         is_there = hands_on and made in chain.writes and made not in taken
         for value, wanted in zip(call.inputs, graph.needs[number], strict=True):
