@@ -317,23 +317,35 @@ class _Following:
         return [self._value(value, block) for value in mine]
 
     def _loss_forward(self, keeps: bool) -> Stage:
+        """The outputs in full precision, where they are not, are there until the loss is."""
+        copy: Token = ("loss", "copy")
         if keeps:
             self._need(("loss",), self._width() * self.workload.loss.num_kept)
+            self._need(copy, self._width() if self._width() > self._made_nbytes() else 0.0)
         taken = self._changed()
+        if keeps:
+            self._done(copy)
         for value, _ in self.graph.outputs if not keeps else ():
             self._done(self._value(value))
         return Stage(taken, self._changed())
 
     def _loss_backward(self) -> Stage:
-        """The gradients of the outputs are made; other tensors of their size come and go."""
+        """The gradients of the outputs are made; other tensors of their size come and go.
+
+        In 16 bit these are casts of those that the loss makes, which are gone by then.
+        """
         passing: Token = ("loss", "passing")
         for value, _ in self.graph.outputs:
             self._need(("gradient", value), self._nbytes(value))
-        self._need(passing, self._width() * (self.workload.loss.num_gradients - 1))
+        self._need(passing, self._width() * self.workload.loss.num_gradients - self._made_nbytes())
         taken = self._changed()
         self._done(("loss",))
         self._done(passing)
         return Stage(taken, self._changed())
+
+    def _made_nbytes(self) -> float:
+        """Bytes per sample of the outputs as the model makes them."""
+        return sum(self._nbytes(value) for value, _ in self.graph.outputs)
 
     def _width(self) -> float:
         """Bytes per sample of what the loss sees, which it sees in full precision."""

@@ -121,6 +121,15 @@ def test_the_loss_needs_the_output_and_its_gradient():
     assert max(now["outputs"] for now in found) == 4 * logits
 
 
+def test_in_16_bit_the_loss_works_on_copies_in_32():
+    model = {**MODELS["language model"].model.model_dump(), "num_layers": 1}
+    data = {"kind": "tokens", "num_samples": 8, "sequence_length": 6}
+    found, _ = follow(lifetimes(workload(model, data, loss="cross_entropy", precision="mixed")))
+    logits = 6 * 11
+    # log_softmax, and the gradients of it and of the copy, beside the output.
+    assert max(now["outputs"] for now in found) == 3 * 4 * logits + 2 * logits
+
+
 def test_the_gradient_that_flows_is_there_beside_the_next_one():
     found, _ = follow(lifetimes(mlp(5, 7, 7, 3)))
     backward = found[-7:]  # loss, linear, relu, linear, relu, linear, end

@@ -339,7 +339,9 @@ class Memory:
             whole = self._room([num_samples * self._shapes.nbytes_of("y", op.micro)])
             yield from self._borrow("inputs", self._at(op.root, whole))
         if self._shapes.has_loss:
-            kept = self._tensors.room_of(self._lifetimes.forward[-1].taken, num_samples)
+            taken, given = self._lifetimes.forward[-1]
+            stays = [one for one in taken if all(one is not gone for gone in given)]
+            kept = self._tensors.room_of(stays, num_samples)
             yield from self._borrow("outputs", self._at(op.root, kept))
 
     def _hand_back(self, op: one_process.HandBack) -> Taken:
