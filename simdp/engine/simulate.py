@@ -279,7 +279,7 @@ def _result(
     replicas = numbers.replicas
     alike = identical(replicas) if replicas else None
     ends = metrics.step_ends(trace, n, len(charged))
-    times = metrics.times(trace, n, len(charged), [record.samples for record in charged])
+    times = metrics.times(trace, n, len(charged), [record.samples for record in charged], ends)
     found = {
         **times,
         **rates(scenario, times["throughput_samples_per_s"], times["step_time_s"]),
