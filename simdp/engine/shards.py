@@ -13,6 +13,7 @@ from simdp.collectives import Plan
 from simdp.engine import payload
 from simdp.engine.buffers import FlatBuffers
 from simdp.engine.replicas import Replicas
+from simdp.steps.bucket import Bucket
 from simdp.steps.partition import Partition
 from simdp.workload.precision.rounding import numpy_dtype, rounded
 
@@ -37,6 +38,7 @@ class Shards:
         self._gradients: list[Arrays] = [{} for _ in range(n)]
         self._gathered: dict[int, FlatBuffers] = {}
         self._learned = set(replicas.graph.ready_order)
+        self.shown: str | None = self.trainer.stored  # in which dtype the weights are told
         self._place = np.zeros(n, dtype=np.int64)
         self._place[partition.ranks] = np.arange(partition.num_places)
         whole = partition.owners is not None  # then every rank has all gradients
@@ -84,17 +86,22 @@ class Shards:
         if not partition.kept.weights:
             self._gathered[unit] = buffers
 
-    def free(self, unit: int) -> None:
+    def unshard(self, unit: int) -> None:
+        """Copy a unit out of its buffer; a flat one is there as soon as it is gathered."""
+
+    def free(self, unit: int, parts: int = 0) -> None:
         """Throw a unit's weights away, but for the pieces."""
+        assert not parts, "flat units are kept by all who share them"
         for flat in self._gathered.pop(unit).flat:
             flat.fill(np.nan)
         for name in self.partition.units[unit]:
             for weights in self.replicas.weights:
                 weights.pop(name).fill(np.nan)
 
-    def bucket(self, unit: int, dtype: str) -> FlatBuffers:
+    def bucket(self, bucket: Bucket) -> FlatBuffers:
         """Flat buffers for a unit's gradients, 0 where none will be written."""
-        buffers = self._buffers(unit, dtype)
+        assert bucket.unit is not None, "it holds a unit"
+        buffers = self._buffers(bucket.unit, bucket.dtype)
         for flat in buffers.flat:
             flat.fill(0)
         return buffers
@@ -104,7 +111,7 @@ class Shards:
         n, places = self.replicas.world_size, self.partition.num_places
         return FlatBuffers(shapes, n, numpy_dtype(dtype), multiple=places)
 
-    def reduce(self, unit: int, buffers: FlatBuffers, plan: Plan) -> bool:
+    def reduce(self, unit: int, buffers: FlatBuffers, plan: Plan, divisor: float = 1.0) -> bool:
         """Sum a unit's gradients piece by piece, in each group of ranks that have all pieces.
 
         Parameters
@@ -115,6 +122,8 @@ class Shards:
             Whole gradients; their content is lost.
         plan : Plan
             A reduce_scatter in each group.
+        divisor : float
+            What the sums are divided by, of units in rows.
 
         Returns
         -------
@@ -122,6 +131,7 @@ class Shards:
             Whether that is all, so that each rank has added its piece to those that it has; where
             there are several groups, `reduce_across` follows.
         """
+        assert divisor == 1.0, "flat gradients are divided before they are summed"
         payload.run(plan, buffers.flat)
         is_all = len(self.partition.ranks) == 1
         if is_all:
@@ -169,7 +179,7 @@ class Shards:
                 for rank in ranks:
                     place = self.partition.pieces[self._place[rank]].get(name)
                     if place is not None:
-                        flat[place] = rounded(self.trainer.pieces(rank)[name], self.trainer.stored)
+                        flat[place] = rounded(self.trainer.pieces(rank)[name], self.shown)
                 whole[name] = flat.reshape(shape)
             for rank in ranks:
                 found[rank] = whole

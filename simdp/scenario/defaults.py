@@ -14,6 +14,7 @@ from simdp.errors import ScenarioError
 from simdp.strategies import Strategy
 from simdp.workload import Workload
 from simdp.workload.losses import LOSSES, Loss
+from simdp.workload.precision import PRECISIONS
 
 FEW_STEPS, SOME_STEPS = 2, 8
 """Steps of a run of times alone that does not say how long it is: one to warm up and a steady one;
@@ -73,6 +74,9 @@ def what_follows(parts: Parts, base: Path) -> dict[str, Any]:
     loss = _usual_loss(parts.workload)
     if loss is not None:
         changed["loss"] = loss
+    low = _low_of_strategy(parts)
+    if low is not None:
+        changed["precision"] = PRECISIONS["mixed"].model_validate({"dtype": low})
     if _repeats_itself(parts):
         with suppress(ScenarioError):  # of a file, which its own checks report
             changed |= _few_steps(parts, base)
@@ -109,6 +113,16 @@ def _usual_loss(workload: Workload) -> Loss | None:
     images = any(shape is not None and len(shape) == 3 for shape in shapes.values())
     classes = images or any(model.num_tokens(name) is not None for name in shapes)
     return LOSSES["cross_entropy" if classes else "mse"].model_validate({})
+
+
+def _low_of_strategy(parts: Parts) -> str | None:
+    """The 16-bit dtype that the strategy lets layers compute in, where no precision is written."""
+    swept = any(key.split(".")[0] == "strategy" for key in parts.sweep)
+    low: str | None = getattr(parts.strategy, "param_dtype", None)
+    workload = parts.workload
+    if swept or low in (None, "float32") or workload.dtype != "float32":
+        return None
+    return low if workload.precision.kind == "full" else None
 
 
 def _repeats_itself(parts: Parts) -> bool:

@@ -69,7 +69,7 @@ def joint_problems(
         found.append(
             f"workload.global_batch: {batch} samples cannot feed {n} ranks; use {n} or more."
         )
-    if workload.recompute == "blocks" and sure(("workload",)) and not workload.graph.blocks:
+    if workload.recompute != "none" and sure(("workload",)) and not workload.graph.blocks:
         found.append(
             f"workload.recompute: the model {workload.model.kind} has no blocks to compute again; "
             "write none."

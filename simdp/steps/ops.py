@@ -19,7 +19,7 @@ from simdp.steps.one_process import (
     Scatter,
     TakeSums,
 )
-from simdp.steps.partition import Partition
+from simdp.steps.unit_ops import Free, Open, Release, Shard, Unshard
 
 # A micro-step on ranks of their own --------------------------------------------------------------
 
@@ -106,9 +106,13 @@ class Update(NamedTuple):
     ----------
     active : tuple of bool or None
         Of each rank, whether it takes part; None is all.
+    host : float
+        What a rank gets of the memory of the host, where the optimizer works there [bytes/s]; 0
+        where it works on the device.
     """
 
     active: tuple[bool, ...] | None = None
+    host: float = 0.0
 
 
 class Hold(NamedTuple):
@@ -129,18 +133,6 @@ class Copy(NamedTuple):
 
     name: str
     nbytes: float
-
-
-class Open(NamedTuple):
-    """A buffer for the whole gradients of a unit is made."""
-
-    bucket: Bucket
-
-
-class Release(NamedTuple):
-    """The buffer of a unit's whole gradients is given back."""
-
-    bucket: Bucket
 
 
 class Fill(NamedTuple):
@@ -210,12 +202,20 @@ class ReduceScatter(NamedTuple):
 
     What an owner gets is added to its piece of the step's gradients; where several groups have all
     pieces, when an `AllReduce` of the bucket has summed the pieces over them.
+
+    Attributes
+    ----------
+    tag, label, bucket, group
+        As of `AllReduce`.
+    divisor : float
+        What the sums are divided by.
     """
 
     tag: int
     label: str
     bucket: Bucket
     group: Group = None
+    divisor: float = 1.0
 
 
 class AllGather(NamedTuple):
@@ -227,8 +227,10 @@ class AllGather(NamedTuple):
         A unit's parameters are put together from their pieces.
     selection : Selection or None
         Or every rank's chosen entries travel; ``nbytes`` are those of all ranks.
-    wait, others
+    wait, group
         As of `AllReduce`.
+    copied : float
+        What is read and written before it, beside all else, to get a piece into its buffer [bytes].
     """
 
     tag: int
@@ -238,6 +240,7 @@ class AllGather(NamedTuple):
     selection: Selection | None = None
     wait: float = 0.0
     group: Group = None
+    copied: float = 0.0
 
 
 class Broadcast(NamedTuple):
@@ -295,18 +298,6 @@ class NewGroup(NamedTuple):
     name: str
     ranks: tuple[tuple[int, ...], ...]
     stream: int
-
-
-class Shard(NamedTuple):
-    """From here on each rank keeps only what the partition deals to it."""
-
-    partition: Partition
-
-
-class Free(NamedTuple):
-    """A unit's parameters are forgotten, but for each rank's own piece."""
-
-    unit: int
 
 
 class Unless(NamedTuple):
@@ -380,6 +371,7 @@ Op = (
     | Meet
     | NewGroup
     | Shard
+    | Unshard
     | Free
     | Unless
     | Split

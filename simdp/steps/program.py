@@ -27,18 +27,17 @@ from simdp.steps.ops import (
     Broadcast,
     Exchange,
     Fill,
-    Free,
     NewGroup,
     Op,
     ReduceScatter,
     Reserve,
     Select,
-    Shard,
     Split,
     Take,
     Unless,
 )
 from simdp.steps.partition import Partition
+from simdp.steps.unit_ops import Free, Shard
 from simdp.workload import Workload
 from simdp.workload.sampling import START, Start, StepBatches
 

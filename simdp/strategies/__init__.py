@@ -17,6 +17,7 @@ STRATEGIES: Family[Strategy] = Family(
         "data_parallel": "DataParallel",
         "ddp": "DDP",
         "fsdp": "FSDP",
+        "fsdp1": "FSDP1",
         "horovod": "Horovod",
         "hsdp": "HSDP",
         "local_sgd": "LocalSGD",

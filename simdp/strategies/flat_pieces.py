@@ -14,20 +14,10 @@ import numpy as np
 from simdp.steps.bucket import Bucket, Group
 from simdp.steps.buckets import assign, limits
 from simdp.steps.facts import Facts, Ops, Step
-from simdp.steps.ops import (
-    AllGather,
-    AllReduce,
-    Fill,
-    Open,
-    ReduceScatter,
-    Release,
-    Scale,
-    Unless,
-    Update,
-    Wait,
-)
+from simdp.steps.ops import AllGather, AllReduce, Fill, ReduceScatter, Scale, Unless, Update, Wait
 from simdp.steps.partition import Kept, Partition
 from simdp.steps.passes import Tags, backward, forward
+from simdp.steps.unit_ops import Open, Release
 
 AGREED_NBYTES = 4.0
 """Norms and flags are float32, whatever the gradients are (torch: FSDP.clip_grad_norm_,
@@ -50,13 +40,13 @@ def deal_buckets(facts: Facts, bucket_cap: float | None, kept: Kept) -> Partitio
     return Partition(facts.parameters, buckets, np.arange(facts.world_size)[None, :], kept)
 
 
-def unit_bucket(facts: Facts, partition: Partition, unit: int) -> Bucket:
+def unit_bucket(facts: Facts, partition: Partition, unit: int, dtype: str | None = None) -> Bucket:
     """Make the bucket of a unit's gradients, which live in it where they are kept whole.
 
-    Else it is there between an `Open` and a `Release` alone.
+    Else it is there between an `Open` and a `Release` alone; ``dtype`` is theirs if left out.
     """
     is_view = partition.kept.gradients
-    return facts.bucket(partition.units[unit], unit=unit, is_view=is_view, room=0.0)
+    return facts.bucket(partition.units[unit], dtype, unit=unit, is_view=is_view, room=0.0)
 
 
 class PieceReducer:

@@ -1,4 +1,4 @@
-"""FSDP: parameters, gradients and optimizer state in pieces; a unit is whole while it is used."""
+"""FSDP: torch's ``fully_shard``; every parameter in pieces of rows, whole while it is used."""
 
 from __future__ import annotations
 
@@ -6,96 +6,98 @@ from itertools import count
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, Field
 
 from simdp.arrays import Ints
 from simdp.errors import shown
-from simdp.spec import Bool, problem
+from simdp.spec import Bool, Int, problem
 from simdp.steps.bucket import Group
 from simdp.steps.facts import Facts, Ops, Step
-from simdp.steps.ops import Scale, Shard, Update
-from simdp.steps.partition import Kept, Partition
+from simdp.steps.ops import NewGroup, Scale, Update
 from simdp.steps.passes import send_all, send_buffers
+from simdp.steps.rows import Rows, by_rows
+from simdp.steps.unit_ops import Shard
 from simdp.strategies.base import Strategy, uneven
 from simdp.strategies.flat_pieces import agree
-from simdp.strategies.units import Rules, Unit, UnitWalk, units_in_use
+from simdp.strategies.low import Low, low_problem
+from simdp.strategies.row_units import RowRules, RowUnit, RowWalk, row_units
+from simdp.strategies.unit_names import Units, chosen, unknown_unit
 from simdp.workload import Workload
 
-SHOWN = 8
-"""Modules that a message lists."""
+PART = "part"
+"""Name of the process groups that keep units between forward and backward."""
 
 
-def _true_false_or_except_root(value: object) -> object:
-    if isinstance(value, bool) or value == "except_root":
+def _true_false_or_ranks(value: object) -> object:
+    if isinstance(value, bool) or value is None or (isinstance(value, int) and value > 0):
         return value
-    raise problem(f"{shown(value)} is not allowed; known: true, false or except_root.")
+    raise problem(f"{shown(value)} is not allowed; write true, false or a number of ranks.")
 
 
-def _word_or_names(value: object) -> object:
-    if value in ("blocks", "whole") or isinstance(value, list | tuple):
-        return value
-    raise problem(
-        f"{shown(value)} is not allowed; write blocks, whole or a list of modules' names."
-    )
+Reshard = Annotated[bool | int | None, BeforeValidator(_true_false_or_ranks)]
 
 
-Reshard = Annotated[bool | Literal["except_root"], BeforeValidator(_true_false_or_except_root)]
+class PerParameter(Strategy):
+    """What `FSDP` and `HSDP` have in common: torch's ``fully_shard``, FSDP2.
 
-
-class FullySharded(Strategy):
-    """What `FSDP` and `HSDP` have in common: torch's FullyShardedDataParallel, version 1.
-
-    Every unit is one flat parameter. It is gathered before its module's forward, freed after it,
-    gathered again before its backward, and its gradients are then summed piece by piece on their
-    owners, after every micro-step: 3 (n - 1)/n of all parameters pass through a ring's every rank.
+    Every parameter is cut along its first dimension. A unit is gathered before its modules'
+    forward, copied out into parameters and freed after it; the same for its backward, after which
+    its gradients are summed, each rank's rows on that rank. Nothing but streams holds the host
+    back.
 
     Attributes
     ----------
-    units : {"blocks", "whole"} or tuple of str
-        Modules that are units: those that the model repeats (`Graph.blocks`), none but the model
-        itself, or those of these names. What is in none of them is the root's.
-    reshard_after_forward : bool or "except_root"
-        Whether units are freed after forward. ``except_root`` keeps the root's parameters, which
-        backward needs first, as torch does by default; false keeps all: SHARD_GRAD_OP.
-    backward_prefetch : {"backward_pre", "backward_post", "none"}
-        When backward gathers the next unit: before the backward of the current one; after it, and
-        before its gradients are sent; or when it is needed.
-    forward_prefetch : bool
-        Let the host ask for the next unit's gather before the forward of the current one.
-    limit_all_gathers : bool
-        Let the host wait until no more than two units are gathered or still in use; false lets
-        forward gather all of them at once. In backward gathers and sums take turns on one stream,
-        so that the limit changes nothing there.
+    units : {"blocks", "torchtitan", "whole"} or tuple of str
+        Modules that are units: those that the model repeats (`Graph.blocks`); these, what comes
+        before them, and what comes behind, as torchtitan wraps models; none but the model itself;
+        or those of these names. What is in none of them is the root's.
+    reshard_after_forward : bool, int or None
+        Whether units are freed after forward. None frees all but the root, and torchtitan's last
+        unit, which backward needs first; a number lets so many neighbours keep a unit together
+        until its backward: it divides the ranks that share one; 1 is false, all of them true.
+    reshard_after_backward : bool
+        Whether units are freed after the backward of each micro-step; after the last one they are.
+    forward_prefetch, backward_prefetch : int or None
+        Units that are gathered ahead, as by ``set_modules_to_forward_prefetch``, and by
+        ``set_modules_to_backward_prefetch`` on all units but the root. None is what follows from
+        streams: two in forward, one in backward.
+    param_dtype, reduce_dtype, output_dtype : str or None
+        Of ``MixedPrecisionPolicy``: in which layers compute and weights are gathered, as under
+        ``precision: mixed``; in which gradients travel, that of the layers if it is left out; what
+        the loss sees.
+    sync : {"every", "last"}
+        After which micro-steps gradients are summed; those that are not stay whole until then.
     weight_by_shard : bool
         As of `DDP`.
 
     References
     ----------
-    Zhao et al., "PyTorch FSDP: experiences on scaling fully sharded data parallel", VLDB 2023;
-    torch, distributed/fsdp/_runtime_utils.py.
+    torch, distributed/fsdp/_fully_shard.
     """
 
-    units: Annotated[
-        Literal["blocks", "whole"] | tuple[str, ...], BeforeValidator(_word_or_names)
-    ] = "blocks"
-    reshard_after_forward: Reshard = True
-    backward_prefetch: Literal["backward_pre", "backward_post", "none"] = "backward_pre"
-    forward_prefetch: Bool = False
-    limit_all_gathers: Bool = True
+    units: Units = "blocks"
+    reshard_after_forward: Reshard = None
+    reshard_after_backward: Bool = True
+    forward_prefetch: Int | None = Field(None, ge=1)
+    backward_prefetch: Int | None = Field(None, ge=1)
+    param_dtype: Low | None = None
+    reduce_dtype: Low | None = None
+    sync: Literal["every", "last"] = "every"
     weight_by_shard: Bool = False
 
     def problem_with(self, world_size: int, workload: Workload) -> str | None:
-        for prefix in self.units if isinstance(self.units, tuple) else ():
-            blocks = {block.name: block for block in workload.graph.modules(self.units)}
-            if not blocks[prefix].parameters:
-                known = [block.name for block in workload.graph.blocks]
-                names = ", ".join(known[:SHOWN]) + (" ..." if len(known) > SHOWN else "")
-                return (
-                    f"units: no module {prefix!r} has parameters of its own; "
-                    + (f"the model's blocks: {names}. " if known else "the model has no blocks. ")
-                    + "Name modules, or write units: blocks or units: whole."
-                )
-        return uneven(workload)
+        size, asked = self._shard_size(world_size), self.reshard_after_forward
+        if size is not None and asked and size % asked:
+            return (
+                f"reshard_after_forward: {asked} does not divide the {size} ranks that share a "
+                f"unit; use true, false or one of {_divisors(size)}."
+            )
+        found = unknown_unit(self.units, workload) or low_problem(self.param_dtype, workload)
+        return found or uneven(workload)
+
+    def _shard_size(self, world_size: int) -> int | None:
+        """Ranks that share a unit; None where that is a node's size."""
+        return world_size
 
     def _ranks(self, facts: Facts) -> Ints:
         """Groups of ranks that have all pieces, shape `(num_groups, group size)`."""
@@ -105,48 +107,69 @@ class FullySharded(Strategy):
         """Process groups in which the model is made the same; pieces are those of the first."""
         return (None,)
 
-    def _names(self, facts: Facts) -> tuple[str, ...]:
-        if isinstance(self.units, tuple):
-            return self.units
-        return tuple(b.name for b in facts.graph.blocks) if self.units == "blocks" else ()
+    def _kept_by(self, facts: Facts) -> bool | int | None:
+        """As ``reshard_after_forward``, a number only where some of those that share keep units."""
+        asked, size = self.reshard_after_forward, int(self._ranks(facts).shape[1])
+        if asked is None or isinstance(asked, bool):
+            return asked
+        return {size: True, 1: False}.get(asked, asked)
 
-    def _dealt(self, facts: Facts) -> tuple[Partition, list[Unit]]:
+    def _dealt(self, facts: Facts) -> tuple[Rows, list[RowUnit]]:
         """Who owns what, and when each unit is needed."""
-        names = self._names(facts)
-        parameters = [block.parameters for block in facts.graph.modules(names)]
-        kept = Kept(weights=False, gradients=False)
-        partition = Partition(facts.parameters, parameters, self._ranks(facts), kept)
-        return partition, units_in_use(facts.graph, partition.units, names)
+        modules = chosen(facts.graph, self.units)
+        parameters = [module.parameters for module in modules]
+        asked = self._kept_by(facts)
+        few = 0 if asked is None or isinstance(asked, bool) else asked
+        partition = by_rows(facts.parameters, parameters, self._ranks(facts), few)
+        return partition, row_units(facts.graph, modules)
 
     def setup(self, facts: Facts) -> Ops:
-        """Make every rank's model that of rank 0 (sync_module_states), and keep the pieces."""
+        """Make every rank's model that of rank 0, and keep the pieces."""
+        partition, _ = facts.once("units", lambda: self._dealt(facts))
+        if partition.after_forward is not None:
+            yield NewGroup(PART, members(partition.after_forward.ranks), 2)
         tags = count()
         for group in self._groups():
             yield from send_all(facts, facts.parameters, "parameters", 0, tags, group)
             yield from send_buffers(facts, 0, tags, group)
-        partition, _ = facts.once("units", lambda: self._dealt(facts))
         yield Shard(partition)
+
+    def _rules(self, facts: Facts, partition: Rows) -> RowRules:
+        inside, *across = self._groups()
+        own = facts.workload.precision.gradient_dtype(facts.workload.dtype)
+        return RowRules(
+            self._kept_by(facts),
+            self.reshard_after_backward,
+            self.sync == "last",
+            self.forward_prefetch,
+            self.backward_prefetch,
+            self.reduce_dtype or own,
+            inside,
+            across[0] if across and len(partition.ranks) > 1 else None,
+            PART,
+        )
 
     def train_step(self, facts: Facts, step: Step) -> Ops:
         partition, units = facts.once("units", lambda: self._dealt(facts))
-        inside, *across = self._groups()
-        rules = Rules(
-            self.reshard_after_forward,
-            self.backward_prefetch,
-            self.forward_prefetch,
-            self.limit_all_gathers,
-            inside,
-            across[0] if across and len(partition.ranks) > 1 else None,
-        )
-        tags = count()
+        rules, tags = self._rules(facts, partition), count()
         yield Scale(self.weight_by_shard)
+        walk = RowWalk(facts, partition, units, rules, tags)
         for micro in range(step.num_micro_steps):
-            yield from UnitWalk(facts, partition, units, rules, tags).run(micro)
-        yield from agree(facts, tags, inside)
+            yield from walk.run(micro, micro == step.num_micro_steps - 1)
+        yield from agree(facts, tags, rules.inside)
         yield Update()
 
 
-class FSDP(FullySharded):
+class FSDP(PerParameter):
     """Fully sharded over all ranks."""
 
     kind: Literal["fsdp"] = "fsdp"
+
+
+def members(ranks: Ints) -> tuple[tuple[int, ...], ...]:
+    """Process groups, as `NewGroup` takes them."""
+    return tuple(tuple(row) for row in ranks.tolist())
+
+
+def _divisors(number: int) -> str:
+    return ", ".join(str(n) for n in range(1, number + 1) if number % n == 0)

@@ -12,15 +12,15 @@ from simdp.spec import Int
 from simdp.steps.bucket import Group
 from simdp.steps.facts import Facts, Ops
 from simdp.steps.ops import NewGroup
-from simdp.strategies.fsdp import FullySharded
+from simdp.strategies.fsdp import PerParameter, members
 from simdp.workload import Workload
 
 SHARD, REPLICATE = "shard", "replicate"
 """Names of process groups: the ranks that share all pieces, and those with the same pieces."""
 
 
-class HSDP(FullySharded):
-    """Fully sharded in groups of neighbours, each with all pieces; HYBRID_SHARD.
+class HSDP(PerParameter):
+    """Fully sharded in groups of neighbours, each with all pieces: a mesh of two dimensions.
 
     A unit's gradients are summed piece by piece inside each group; then the ranks with the same
     piece sum it, on a communication stream of their own.
@@ -35,13 +35,10 @@ class HSDP(FullySharded):
     shard_size: Int | None = Field(None, ge=1)
 
     def problem_with(self, world_size: int, workload: Workload) -> str | None:
-        if self.shard_size is not None and world_size % self.shard_size:
-            fitting = [str(n) for n in range(1, world_size + 1) if world_size % n == 0]
-            return (
-                f"shard_size: {self.shard_size} does not divide the {world_size} ranks; "
-                f"use one of {', '.join(fitting)}."
-            )
-        return super().problem_with(world_size, workload)
+        return unequal(self.shard_size, world_size) or super().problem_with(world_size, workload)
+
+    def _shard_size(self, world_size: int) -> int | None:
+        return self.shard_size
 
     def _ranks(self, facts: Facts) -> Ints:
         return np.arange(facts.world_size).reshape(-1, self.shard_size or facts.local_size)
@@ -52,10 +49,17 @@ class HSDP(FullySharded):
     def setup(self, facts: Facts) -> Ops:
         """Make the groups, and in them every rank's model that of rank 0; keep the pieces."""
         ranks = self._ranks(facts)
-        yield NewGroup(SHARD, _members(ranks), 0)
-        yield NewGroup(REPLICATE, _members(ranks.T), 1)
+        yield NewGroup(SHARD, members(ranks), 0)
+        yield NewGroup(REPLICATE, members(ranks.T), 1)
         yield from super().setup(facts)
 
 
-def _members(ranks: Ints) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(row) for row in ranks.tolist())
+def unequal(shard_size: int | None, world_size: int) -> str | None:
+    """Say that groups of so many ranks are not all of all ranks; or None."""
+    if shard_size is None or not world_size % shard_size:
+        return None
+    fitting = [str(n) for n in range(1, world_size + 1) if world_size % n == 0]
+    return (
+        f"shard_size: {shard_size} does not divide the {world_size} ranks; "
+        f"use one of {', '.join(fitting)}."
+    )

@@ -1,4 +1,4 @@
-"""Units: parameters that are gathered when their module is used, and freed after it, as in FSDP.
+"""Units: flat parameters that are gathered when their module is used, and freed after it: FSDP1.
 
 All collectives of the units go through one communication stream, in the order in which the host
 asks for them. The host runs ahead of the device; what holds it back is that it may not gather while
@@ -14,10 +14,12 @@ from typing import Literal, NamedTuple
 
 from simdp.steps.bucket import Bucket, Group
 from simdp.steps.facts import Facts, Ops
-from simdp.steps.ops import AllReduce, Fill, Free, Open, ReduceScatter, Release, Wait
+from simdp.steps.ops import AllReduce, Fill, ReduceScatter, Wait
 from simdp.steps.partition import Partition
 from simdp.steps.passes import Tags, backward, forward
+from simdp.steps.unit_ops import Free, Open, Release
 from simdp.strategies.flat_pieces import gather, unit_bucket
+from simdp.strategies.unit_names import Module
 from simdp.workload.graph import Graph
 
 MAX_IN_FLIGHT = 2
@@ -49,57 +51,55 @@ class Rules(NamedTuple):
 
     Attributes
     ----------
-    reshard : bool or "except_root"
-        Whether units are freed after forward.
+    reshard : bool
+        Whether units are freed after forward, all but the root.
     backward_prefetch : {"backward_pre", "backward_post", "none"}
         When backward gathers the next unit: before the backward of the current one, after it and
         before its gradients are sent, or when it is needed.
     forward_prefetch, limit_all_gathers : bool
-        As of `simdp.strategies.fsdp.FSDP`.
+        As of `simdp.strategies.fsdp1.FSDP1`.
     inside, across : str or None
         The process groups in which units are gathered and summed piece by piece, and those that
         have the same pieces, where there are several; None is all ranks, and none.
+    reduce_dtype : str or None
+        In which gradients travel, where it is not their own.
     """
 
-    reshard: bool | Literal["except_root"]
+    reshard: bool
     backward_prefetch: Literal["backward_pre", "backward_post", "none"]
     forward_prefetch: bool
     limit_all_gathers: bool
     inside: Group = None
     across: Group = None
+    reduce_dtype: str | None = None
 
 
-def units_in_use(
-    graph: Graph, parameters: Sequence[Sequence[str]], names: Sequence[str]
-) -> list[Unit]:
+def units_in_use(graph: Graph, modules: Sequence[Module]) -> list[Unit]:
     """Find when each unit is needed; the root, which comes first, is needed throughout forward.
 
     Parameters
     ----------
     graph : Graph
         The model.
-    parameters : sequence of sequence of str
-        Of each unit, the root's first.
-    names : sequence of str
-        Of the modules that are units.
+    modules : sequence of Module
+        The units, the root first.
 
     Returns
     -------
     list of Unit
         In the order in which forward gathers them; those that no call needs are left out.
     """
-    home = {name: number for number, several in enumerate(parameters) for name in several}
-    users: list[list[int]] = [[] for _ in parameters]
-    for number, call in enumerate(graph.calls):
-        for parameter in call.layer.parameters():
-            users[home[parameter.name]].append(number)
-    end = len(graph.calls) - 1
     found = []
-    for number, (block, used) in enumerate(zip(graph.modules(names), users, strict=True)):
-        if not used:
+    for number, module in enumerate(modules):
+        if module.last < 0:
             continue
-        calls = range(end + 1) if number == 0 else block.calls
-        found.append(Unit(number, calls[0], calls[-1], calls[-1], used[0]))
+        of_unit = set(module.parameters)
+        first_used = next(
+            call
+            for call in range(len(graph.calls))
+            if of_unit.intersection(p.name for p in graph.calls[call].layer.parameters())
+        )
+        found.append(Unit(number, module.first, module.last, module.last, first_used))
     return sorted(found, key=lambda unit: (unit.number > 0, unit.first))
 
 
@@ -190,9 +190,6 @@ class UnitWalk:
                 yield from self._free(unit)
                 for following in self.forth[place + self._window : place + self._window + 1]:
                     yield from self._gather(following)
-        for unit in self.units:
-            if not unit.number and unit.last == number and self.rules.reshard is True:
-                yield from self._free(unit)
 
     # Backward ----------------------------------------------------------------------------------
 
@@ -212,7 +209,9 @@ class UnitWalk:
     def _take_gradient(self, name: str) -> Ops:
         unit = self.partition.unit_of[name]
         if unit not in self.buckets:
-            self.buckets[unit] = unit_bucket(self.facts, self.partition, unit)
+            self.buckets[unit] = unit_bucket(
+                self.facts, self.partition, unit, self.rules.reduce_dtype
+            )
             yield Open(self.buckets[unit])
         yield Fill(self.buckets[unit], name, self.facts.world_size)
 

@@ -10,9 +10,10 @@ from pydantic import model_validator
 
 from simdp.spec import Bool, Bytes, problem
 from simdp.steps.facts import Facts, Ops, Step
-from simdp.steps.ops import Broadcast, Shard, Unless, Update, Wait
+from simdp.steps.ops import Broadcast, Unless, Update, Wait
 from simdp.steps.partition import Kept, Partition, least_loaded
 from simdp.steps.passes import Tags
+from simdp.steps.unit_ops import Shard
 from simdp.strategies.base import Strategy, uneven
 from simdp.strategies.ddp import DDP
 from simdp.strategies.flat_pieces import deal_buckets, step_in_pieces

@@ -7,8 +7,8 @@ from typing import Literal
 from simdp.spec import Bool, Bytes
 from simdp.steps.buckets import BUCKET_CAP_NBYTES
 from simdp.steps.facts import Facts, Ops, Step
-from simdp.steps.ops import Shard
 from simdp.steps.partition import Kept, Partition
+from simdp.steps.unit_ops import Shard
 from simdp.strategies.base import Strategy, uneven
 from simdp.strategies.ddp import DDP
 from simdp.strategies.flat_pieces import deal_buckets, step_in_pieces

@@ -66,9 +66,16 @@ class Workload(Dealing):
     lr_scaling : {"none", "linear", "sqrt"}
         Multiply the optimizer's learning rate, before the schedule, by world_size or its square
         root.
-    recompute : {"none", "blocks"}
+    recompute : {"none", "blocks", "selective", "selective_every_other"}
         Which activations are not kept for backward but computed again there, block by block, as
-        with torch.utils.checkpoint.
+        with torch.utils.checkpoint: all; all but outputs of matrix products and of fused attention;
+        or of these but every second product's.
+    compile : bool
+        Whether the model's blocks are compiled, as by torch.compile: elementwise calls between
+        products run as one kernel, and keep less for backward. Numbers stay as they are.
+    cuda_graphs : bool
+        Whether a micro-step is replayed as a CUDA graph: one launch in place of one for each kernel
+        of the model and the optimizer.
     attention : {"eager", "flash"} or None
         How attention runs: kernel by kernel, with all weights in memory; or in one kernel each way,
         whose memory does not grow with the square of the length, as torch's
@@ -127,7 +134,9 @@ class Workload(Dealing):
     optimizer: AnyOptimizer = Field("sgd", validate_default=True)
     lr_schedule: AnySchedule = Field("none", validate_default=True)
     lr_scaling: Literal["none", "linear", "sqrt"] = "none"
-    recompute: Literal["none", "blocks"] = "none"
+    recompute: Literal["none", "blocks", "selective", "selective_every_other"] = "none"
+    compile: Bool = False
+    cuda_graphs: Bool = False
     attention: Literal["eager", "flash"] | None = None
     clip_grad_norm: Float | None = Field(None, gt=0)
     clip_grad_value: Float | None = Field(None, gt=0)

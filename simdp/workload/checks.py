@@ -7,6 +7,7 @@ from pathlib import Path
 from simdp.errors import ScenarioError
 from simdp.workload import Workload, weights
 from simdp.workload.attention import has_kernels
+from simdp.workload.chains import chains
 from simdp.workload.layers.base import ShapeError
 from simdp.workload.order import Permutation, read_permutation
 
@@ -41,6 +42,8 @@ def workload_problems(workload: Workload, base: Path) -> list[str]:
         ("group_by_length", _problem_with_grouping),
         ("sync_batchnorm", _problem_with_synchronising),
         ("attention", _problem_with_attention),
+        ("compile", _problem_with_compiling),
+        ("cuda_graphs", _problem_with_cuda_graphs),
     ):
         try:
             wrong = check(workload, base)
@@ -106,6 +109,18 @@ def _problem_with_attention(workload: Workload, base: Path) -> str | None:
     if workload.attention is None or any(has_kernels(c.layer) for c in workload.graph.calls):
         return None
     return "the model has no attention; leave this out."
+
+
+def _problem_with_compiling(workload: Workload, base: Path) -> str | None:
+    if not workload.compile or chains(workload.graph):
+        return None
+    return "no block of the model has an elementwise call to fuse; leave this out."
+
+
+def _problem_with_cuda_graphs(workload: Workload, base: Path) -> str | None:
+    if not workload.cuda_graphs or not workload.lengths(0, base):
+        return None
+    return "samples differ in length, but a graph has fixed shapes; leave this or the pad_id out."
 
 
 def _problem_with_shuffle(workload: Workload, base: Path) -> str | None:

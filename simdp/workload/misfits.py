@@ -10,6 +10,7 @@ from simdp.workload.optimizers import Optimizer
 from simdp.workload.schedules import Schedule
 
 NEED_NUMBERS = ("weights", "group_by_length", "sync_batchnorm", "inject", "attention")
+NEED_KERNELS = ("compile", "cuda_graphs")
 NEED_SAMPLES = ("samples_per_rank", "shuffle", "drop_last", "epochs")
 
 
@@ -30,6 +31,8 @@ def misfits(given: Mapping[str, Any]) -> dict[str, str]:
     no_data = dataset.kind == "none"
     idle = {key: _no_samples(key) for key in NEED_SAMPLES if given[key]} if no_data else {}
     idle |= _schedule(given["lr_schedule"], given["optimizer"], given["lr_scaling"], no_data)
+    if compute.kind != "roofline":
+        idle |= {key: _no_kernels(compute.kind) for key in NEED_KERNELS if given[key]}
     if not model.timed:
         return _without_times(model.kind, no_data, loss.kind, compute) or idle
     why = f"the model {model.kind} has times but no numbers"
@@ -78,6 +81,10 @@ def _schedule(
     if no_data and "epoch" in schedule.counted():
         found["lr_schedule"] = "per epoch: there is no data set to go through; count steps."
     return found
+
+
+def _no_kernels(compute: str) -> str:
+    return f"compute: {compute} has times that hold it already; write false, or compute: roofline."
 
 
 def _no_samples(key: str) -> str:

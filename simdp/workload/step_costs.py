@@ -50,7 +50,9 @@ def optimizer_nbytes_moved(workload: Workload, elements: Sizes | None = None) ->
 
 
 def optimizer_launches(workload: Workload, elements: Sizes | None = None) -> int:
-    """Kernels that the optimizer's loop over tensors launches in one step."""
+    """Kernels that the optimizer's loop over tensors launches in one step; none in a CUDA graph."""
+    if workload.cuda_graphs:
+        return 0
     names = _elements(workload) if elements is None else elements
     return sum(workload.optimizer.for_parameter(name).launches_per_tensor() for name in names)
 

@@ -15,7 +15,8 @@ from simdp.engine.choice import Planner
 from simdp.engine.run import Run
 from simdp.engine.slowdown import Slowdown
 from simdp.scenario import checked
-from simdp.steps.ops import AllGather, Free, Update
+from simdp.steps.ops import AllGather, Update
+from simdp.steps.unit_ops import Free, Unshard
 
 pytestmark = pytest.mark.slow
 
@@ -73,10 +74,15 @@ SHARDED = [
     {"kind": "fsdp"},
     {"kind": "fsdp", "units": "whole"},
     {"kind": "fsdp", "reshard_after_forward": False},
-    {"kind": "fsdp", "reshard_after_forward": "except_root", "backward_prefetch": "none"},
-    {"kind": "fsdp", "backward_prefetch": "backward_post", "limit_all_gathers": False},
+    {"kind": "fsdp", "reshard_after_forward": True, "backward_prefetch": 2},
+    {"kind": "fsdp", "sync": "last", "reshard_after_backward": False},
+    {"kind": "fsdp1"},
+    {"kind": "fsdp1", "units": "whole"},
+    {"kind": "fsdp1", "sharding_strategy": "SHARD_GRAD_OP", "backward_prefetch": "none"},
+    {"kind": "fsdp1", "backward_prefetch": "backward_post", "limit_all_gathers": False},
+    {"kind": "fsdp1", "sharding_strategy": "HYBRID_SHARD"},
     {"kind": "hsdp"},
-    {"kind": "hsdp", "shard_size": 1, "forward_prefetch": True},
+    {"kind": "hsdp", "shard_size": 1, "forward_prefetch": 2},
 ]
 few = settings(max_examples=5)
 
@@ -265,7 +271,7 @@ def test_a_gather_that_is_missing_does_not_pass_unseen():
 def test_what_is_freed_turns_to_nan_wherever_it_is_still_seen():
     workload = {**MLP, "optimizer": OPTIMIZERS[1], "microbatch": 2}
     run, plan = prepared({"kind": "fsdp", "units": "whole"}, 2, workload)
-    read(run, plan, until=AllGather)
+    read(run, plan, until=Unshard)
     seen = run.numbers.replicas.weights[1]["layers.0.weight"]
     assert np.isfinite(seen).all()
     run.numbers.read(Free(0))

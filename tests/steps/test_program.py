@@ -12,8 +12,9 @@ from small_workload import NUM_SAMPLES, ops_of, program, workload
 
 from simdp.steps import ops
 from simdp.steps.facts import Facts
-from simdp.steps.ops import AllGather, AllReduce, Average, Broadcast, Free, Open, Release, Split
+from simdp.steps.ops import AllGather, AllReduce, Average, Broadcast, Split
 from simdp.steps.program import LATE, MAX_PLANS, Called, Program
+from simdp.steps.unit_ops import Free, Open, Release
 from simdp.strategies.comm_hooks.power_sgd import PowerSGD
 from simdp.strategies.ddp import DDP
 from simdp.strategies.local_sgd import LocalSGD
@@ -376,9 +377,12 @@ BY_TENSOR = [4 * size for size in READY]
         ({"kind": "zero1", "bucket_cap": "0 B"}, BY_TENSOR),
         ({**PIECES, "bucket_cap": "0 B"}, BY_TENSOR),
         ({"kind": "zero2", "bucket_cap": "0 B"}, BY_TENSOR),
-        ({"kind": "fsdp"}, [4 * 18, 4 * 45, 4 * 56]),
-        ({"kind": "fsdp", "units": "whole"}, [4 * ELEMENTS]),
-        ({"kind": "hsdp"}, [4 * 18, 4 * 45, 4 * 56]),
+        # Rows of 3 and 5 are filled up to what four ranks have in equal parts.
+        ({"kind": "fsdp"}, [4 * 24, 4 * 72, 4 * 56]),
+        ({"kind": "fsdp", "units": "whole"}, [4 * (24 + 72 + 56)]),
+        ({"kind": "hsdp"}, [4 * 24, 4 * 72, 4 * 56]),
+        ({"kind": "fsdp1"}, [4 * 18, 4 * 45, 4 * 56]),
+        ({"kind": "fsdp1", "units": "whole"}, [4 * ELEMENTS]),
         ({"kind": "data_parallel"}, [4 * ELEMENTS]),
         ({"kind": "parameter_server"}, []),
     ],
@@ -418,6 +422,7 @@ def test_inference_hands_a_global_batch_out(batch, scatters):
         (PIECES, (True, True), (1, 4)),
         ({"kind": "zero2"}, (True, False), (1, 4)),
         ({"kind": "fsdp"}, (False, False), (1, 4)),
+        ({"kind": "fsdp1"}, (False, False), (1, 4)),
         ({"kind": "hsdp", "shard_size": 2}, (False, False), (2, 2)),
     ],
     ids=str,
@@ -431,9 +436,10 @@ def test_what_is_dealt_to_the_ranks_is_what_the_setup_says(strategy, kept, shape
     assert np.all(dealt.ranks.ravel() == np.arange(4))
 
 
-@for_each(
-    "strategy", [s for s in EVERY if s["kind"] not in ("zero1", "zero2", "fsdp", "hsdp")], ids=str
-)
+DEALING = ("zero1", "zero2", "fsdp", "fsdp1", "hsdp")
+
+
+@for_each("strategy", [s for s in EVERY if s["kind"] not in DEALING], ids=str)
 def test_other_strategies_deal_nothing(strategy):
     found = scenario(strategy).program
     assert found.partition is None
@@ -447,16 +453,17 @@ UNITS = [a * b + b for a, b in pairwise(WIDTHS)]
 @pytest.mark.parametrize(
     ("options", "together"),
     [
-        ({}, 2),
-        ({"backward_prefetch": "none"}, 2),
-        ({"forward_prefetch": True}, 3),
-        ({"limit_all_gathers": False}, 3),
-        ({"reshard_after_forward": False}, 3),
+        ({"kind": "fsdp"}, 3),
+        ({"kind": "fsdp1"}, 2),
+        ({"kind": "fsdp1", "backward_prefetch": "none"}, 2),
+        ({"kind": "fsdp1", "forward_prefetch": True}, 3),
+        ({"kind": "fsdp1", "limit_all_gathers": False}, 3),
+        ({"kind": "fsdp1", "sharding_strategy": "SHARD_GRAD_OP"}, 3),
     ],
     ids=str,
 )
 def test_the_most_that_is_gathered_is_that_of_units_that_follow_each_other(options, together):
-    found = scenario({"kind": "fsdp", **options}).program
+    found = scenario(options).program
     most = max(sum(UNITS[i : i + together]) for i in range(len(UNITS) + 1 - together))
     assert found.gathered_elements == most
     assert len(ops_of(found.steady, Free)) >= len(UNITS)

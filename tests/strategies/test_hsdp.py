@@ -1,5 +1,6 @@
 """HSDP: groups that each have all pieces, and two streams."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,8 @@ def test_bytes_are_those_of_both_levels(widths, shard_size, num_groups):
     )
     inside = 3 * (shard_size - 1) / shard_size
     across = 2 * (num_groups - 1) / num_groups / shard_size
-    wanted = (inside + across) * 8 * elements(widths)
+    padded = sum(-(-b // shard_size) * shard_size * (a + 1) for a, b in pairwise(widths))
+    wanted = (inside + across) * 8 * padded
     assert sent(result) == pytest.approx([wanted] * (shard_size * num_groups), rel=1e-12)
 
 
@@ -65,7 +67,7 @@ def test_pieces_are_summed_across_nodes_on_a_stream_of_their_own_once_they_are_t
     inside = [s for s in spans(result) if s.name.startswith("reduce_scatter")]
     every = [s for s in result.trace.spans if s.rank == 0 and s.step == 1]
     across = [s for s in every if s.lane == "comm 2" and s.activity == "comm"]
-    assert [s.name for s in across] == [f"all_reduce unit {n}" for n in (6, 5, 4, 3, 2, 1)]
+    assert [s.name for s in across] == [f"all_reduce layers.{n}" for n in (5, 4, 3, 2, 1, 0)]
     for piece, whole in zip(across, inside, strict=True):
         assert piece.start >= whole.end - 1e-15
     gathers = [s for s in spans(result) if s.name.startswith("all_gather")]

@@ -22,15 +22,16 @@ from simdp.engine.launcher import Launcher
 from simdp.engine.ops import Feed, Meet, Stretch, Wait, Work
 from simdp.engine.ops import Op as Played
 from simdp.engine.pipeline import Pipeline
-from simdp.engine.readers.footprints import Amount, Footprint
+from simdp.engine.readers.footprints import Footprint
 from simdp.engine.readers.records import Stepping
 from simdp.engine.readers.shapes import Shapes
+from simdp.engine.readers.updates import Amounts, update_works
 from simdp.engine.rehearsal import Piece, Rehearsals, Rehearsed, rehearse
 from simdp.engine.samples import Samples
 from simdp.engine.slowdown import Slowdown
 from simdp.results.trace import SETUP
 from simdp.scenario import Scenario
-from simdp.steps import one_process, ops
+from simdp.steps import one_process, ops, unit_ops
 from simdp.steps.bucket import Group
 from simdp.steps.program import Called, Plan, Program, called_by
 from simdp.workload.sampling import StepBatches
@@ -107,6 +108,7 @@ class Costs:
             ops.Tail: self._tail,
             ops.Exchange: self._exchange,
             ops.Copy: self._copy,
+            unit_ops.Unshard: self._copy,
             ops.Fill: self._fill,
             ops.Take: self._take,
             ops.AllReduce: self._collective,
@@ -143,7 +145,11 @@ class Costs:
     def read(self, op: ops.Op, stepping: Stepping | None) -> Cost:
         """What an operation costs; of an update it matters what that came to."""
         if stepping is not None:
-            return self._update(stepping)
+            assert isinstance(op, ops.Update), "it comes to something"
+            amounts = self.rehearsals.update(self._per_update)
+            return update_works(  # type: ignore[return-value]
+                self._step, stepping, amounts, self._roofline, op.host
+            )
         cost = self._of.get(type(op))
         return iter(()) if cost is None else cost(op)  # type: ignore[return-value]
 
@@ -224,7 +230,7 @@ class Costs:
     @cached_property
     def _num_launches(self) -> list[int]:
         """Kernels that forward launches for each call, and for the loss."""
-        if self._workload.model.timed:  # its times hold them
+        if self._workload.model.timed or self._workload.cuda_graphs:  # others hold them
             return [0] * (self._num_calls + 1)
         shapes = self._workload.model.known_shapes()
         return [len(kernels) for kernels in call_kernels(self._workload, "forward", shapes)]
@@ -237,28 +243,17 @@ class Costs:
     def _tail(self, op: ops.Tail) -> Cost:
         yield self._work("backward", op.call, self._seconds("tail", op.micro))
 
-    def _update(self, stepping: Stepping) -> Cost:
-        scaled, moved, launches = self.rehearsals.update(self._per_update)
-        if np.any(scaled):
-            yield self._update_work("gradients", scaled, stepping.active)
-        if np.any(moved) and stepping.taken.any():
-            yield self._update_work("optimizer", moved, stepping.taken, launches)
-
-    def _per_update(self) -> tuple[Amount, Amount, Amount]:
-        """Bytes that scaling and the optimizer move, and kernels that the optimizer launches."""
+    def _per_update(self) -> Amounts:
         kept = self._footprint
         return kept.moved_by_scaling(), kept.moved_by_optimizer(), kept.launched_by_optimizer()
-
-    def _update_work(
-        self, name: str, nbytes: Amount, active: Floats, num_launches: Amount = 0.0
-    ) -> Work:
-        busy = self._roofline.moving(nbytes) + num_launches * self._roofline.launch
-        return Work(self._step, "update", name, busy * active, float(np.max(nbytes)))
 
     def _copied(self, name: str, nbytes: float) -> Work:
         return Work(self._step, "copy", name, self._roofline.moving(2 * nbytes), 2 * nbytes)
 
-    def _copy(self, op: ops.Copy) -> Cost:
+    def _slowest_copy(self, nbytes: float) -> float:
+        return float(self._roofline.moving(nbytes).max())
+
+    def _copy(self, op: ops.Copy | unit_ops.Unshard) -> Cost:
         yield self._copied(op.name, op.nbytes)
 
     def _fill(self, op: ops.Fill) -> Cost:
@@ -304,7 +299,7 @@ class Costs:
         called = called_by(op)
         assert called is not None, "it starts a collective"
         told: dict[str, Any] = {
-            "wait": getattr(op, "wait", 0.0),
+            "wait": getattr(op, "wait", 0.0) + self._slowest_copy(getattr(op, "copied", 0.0)),
             "after": tuple(self._tags[tag] for tag in getattr(op, "after", ())),
             "delay": self._delay(getattr(op, "before", None)),
         }

@@ -15,6 +15,7 @@ from simdp.arrays import Floats
 from simdp.scenario import Scenario
 from simdp.steps.facts import Facts
 from simdp.steps.partition import Partition
+from simdp.steps.rows import Rows
 from simdp.strategies.memory import INTEGER_ITEMSIZE, update_temporaries
 from simdp.workload.step_costs import (
     gradient_nbytes_moved,
@@ -156,14 +157,22 @@ class InPieces(Footprint):
         dealt = self._dealt
         return self.room(dealt.piece_elements(unit) * itemsize for unit in range(len(dealt.units)))
 
+    @property
+    def _casts(self) -> bool:
+        """Whether pieces are kept in 32 bits alone, and rounded as they are gathered."""
+        return isinstance(self._dealt, Rows) or bool(
+            getattr(self.scenario.strategy, "param_dtype", None)
+        )
+
     def parameters(self) -> Amount:
         if self._dealt.kept.weights:
             return super().parameters()
-        return self._of_pieces(self.facts.weight_itemsize)
+        itemsize = self.workload.itemsize if self._casts else self.facts.weight_itemsize
+        return self._of_pieces(itemsize)
 
     def master(self) -> Amount:
         itemsize = self.workload.itemsize
-        if not self._has_master:
+        if not self._has_master or self._casts:
             return 0.0
         if self._dealt.owners is None:
             return self._of_pieces(itemsize)
@@ -174,6 +183,8 @@ class InPieces(Footprint):
     def gradient(self, name: str) -> Amount:
         if self._dealt.kept.gradients:
             return super().gradient(name)
+        if isinstance(self._dealt, Rows):
+            return self.room([self._dealt.lengths[name] * self.workload.itemsize])
         return self.facts.sizes[name] * self.facts.itemsize / self._dealt.num_places
 
     def state(self) -> Amount:

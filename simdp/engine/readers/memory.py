@@ -5,7 +5,7 @@ Only the setup and the first steps are looked at: all later ones are like the la
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -16,19 +16,18 @@ from simdp.engine.readers.footprints import Amount, footprint_of
 from simdp.engine.readers.ledger import Ledger
 from simdp.engine.readers.shapes import Shapes
 from simdp.engine.readers.tensors import Tensors, for_each
+from simdp.engine.readers.units import Taken, UnitMemory
 from simdp.results.trace import SETUP
 from simdp.scenario import Scenario
-from simdp.steps import one_process, ops
-from simdp.steps.bucket import Bucket, Group
+from simdp.steps import one_process, ops, unit_ops
+from simdp.steps.bucket import Group
 from simdp.steps.program import Program
 from simdp.strategies.memory import sample_nbytes
 from simdp.workload.lifetimes import Lifetimes, Stage, lifetimes
+from simdp.workload.recomputation import recomputed
 from simdp.workload.sampling import StepBatches
 
 OBSERVED_STEPS = 2
-
-Taken = Iterator[tuple[str, Amount]]
-"""Parts of memory and what is taken of each, or given back where it is negative [bytes]."""
 
 
 class Memory:
@@ -56,6 +55,7 @@ class Memory:
         self._world_size, self._shapes = scenario.cluster.world_size, shapes
         self.ledger = Ledger(self._world_size)
         self.footprint = footprint_of(scenario, program.facts, program.partition)
+        self._units = UnitMemory(program.facts, program.partition, self.footprint)
         self._one_process = scenario.strategy.one_process
         self._is_root = np.arange(self._world_size) == 0
         self.observed_steps = OBSERVED_STEPS
@@ -72,9 +72,10 @@ class Memory:
             ops.Forward: self._before_forward,
             ops.Backward: self._before_backward,
             ops.Update: self._before_update,
-            ops.Open: self._open,
-            ops.Release: self._release,
-            ops.AllGather: self._all_gather,
+            unit_ops.Open: self._units.open,
+            unit_ops.Release: self._units.release,
+            ops.AllGather: self._units.all_gather,
+            unit_ops.Unshard: self._units.unshard,
             one_process.CopyOut: self._copy_out,
             one_process.Scatter: self._scatter,
             one_process.Gather: self._before_gather,
@@ -90,7 +91,9 @@ class Memory:
             ops.Done: self._done,
             ops.Update: self._after_update,
             ops.Hold: self._hold,
-            ops.Free: self._free,
+            ops.ReduceScatter: self._reduce_scatter,
+            unit_ops.Unshard: self._units.copied_out,
+            unit_ops.Free: self._units.free,
             one_process.Gather: self._after_gather,
             one_process.HandBack: self._give_back_outputs,
             one_process.Reduce: self._after_reduce,
@@ -146,8 +149,8 @@ class Memory:
 
     @cached_property
     def _lifetimes(self) -> Lifetimes:
-        blocks = list(self._facts.recomputed.values())
-        return lifetimes(self._scenario.workload, blocks, not self._facts.is_inference)
+        workload = self._scenario.workload
+        return lifetimes(workload, recomputed(workload), not self._facts.is_inference)
 
     def _batch(self, op: ops.Batch) -> Taken:
         if op.root is None:
@@ -219,7 +222,8 @@ class Memory:
         again = [name for name in names if name in there]
         fresh = [name for name in names if name not in there]
         self._has_gradient.update(fresh)
-        yield "gradients", self._gradients(fresh)
+        whole = self._units.in_rows
+        yield "gradients", self._of_gradients(fresh) if whole else self._gradients(fresh)
         self._passing = self._of_gradients(again)
         yield "temporary", self._passing
 
@@ -258,7 +262,9 @@ class Memory:
 
     def _after_update(self, op: ops.Update) -> Taken:
         yield "temporary", -self._temporaries
-        if not self._program.gradients_stay:
+        if self._units.in_rows:
+            yield from self._units.forget_gradients()
+        elif not self._program.gradients_stay:
             mine = [name for name in self._facts.ready_order if name in self._has_gradient]
             yield "gradients", -self._gradients(mine)
         self._has_gradient.clear()
@@ -268,30 +274,10 @@ class Memory:
     def _hold(self, op: ops.Hold) -> Taken:
         yield op.part, op.nbytes
 
-    def _open(self, op: ops.Open) -> Taken:
-        yield "buckets", self._of_bucket(op.bucket)
-
-    def _release(self, op: ops.Release) -> Taken:
-        yield "buckets", -self._of_bucket(op.bucket)
-
-    def _of_bucket(self, bucket: Bucket) -> float:
-        """What a unit's whole gradients take beside what is kept of them."""
-        if bucket.is_view or bucket.unit is None:
-            return 0.0
-        return self._of_unit(bucket.unit, self._facts.itemsize)
-
-    def _of_unit(self, unit: int, itemsize: int) -> float:
-        dealt = self._program.partition
-        assert dealt is not None, "there are units"
-        return self._room([dealt.piece_elements(unit) * dealt.num_places * itemsize])
-
-    def _all_gather(self, op: ops.AllGather) -> Taken:
-        dealt = self._program.partition
-        if op.unit is not None and dealt is not None and not dealt.kept.weights:
-            yield "gathered", self._of_unit(op.unit, self._facts.weight_itemsize)
-
-    def _free(self, op: ops.Free) -> Taken:
-        yield "gathered", -self._of_unit(op.unit, self._facts.weight_itemsize)
+    def _reduce_scatter(self, op: ops.ReduceScatter) -> Taken:
+        if self._units.in_rows:
+            self._has_gradient.difference_update(op.bucket.names)
+            yield from self._units.summed(op.bucket)
 
     # One process ---------------------------------------------------------------------------------
 
@@ -338,7 +324,9 @@ class Memory:
             whole = self._room([num_samples * self._shapes.nbytes_of("y", op.micro)])
             yield from self._borrow("inputs", self._at(op.root, whole))
         if self._shapes.has_loss:
-            kept = self._tensors.room_of(self._lifetimes.forward[-1].taken, num_samples)
+            taken, given = self._lifetimes.forward[-1]
+            stays = [one for one in taken if all(one is not gone for gone in given)]
+            kept = self._tensors.room_of(stays, num_samples)
             yield from self._borrow("outputs", self._at(op.root, kept))
 
     def _hand_back(self, op: one_process.HandBack) -> Taken:

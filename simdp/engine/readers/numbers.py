@@ -19,15 +19,17 @@ from simdp.engine.plateau import Plateau
 from simdp.engine.readers.records import Records, Stepping
 from simdp.engine.record import mean_losses
 from simdp.engine.replicas import Replicas
+from simdp.engine.row_shards import RowShards
 from simdp.engine.samples import Samples
 from simdp.engine.scattered import Scattered
 from simdp.engine.shards import Shards
 from simdp.engine.state import State
 from simdp.engine.walk import Walk
 from simdp.scenario import Scenario
-from simdp.steps import one_process, ops
+from simdp.steps import one_process, ops, unit_ops
 from simdp.steps.bucket import Bucket
 from simdp.steps.program import Program
+from simdp.steps.rows import Rows
 from simdp.workload.sampling import StepBatches
 from simdp.workload.schedules.base import Progress
 
@@ -70,7 +72,7 @@ class Numbers(Records):
             ops.Forward: self._forward,
             ops.Backward: self._backward,
             ops.Scale: self._scale,
-            ops.Open: self._open,
+            unit_ops.Open: self._open,
             ops.Fill: self._fill,
             ops.Take: self._take,
             ops.AllReduce: self._all_reduce,
@@ -79,8 +81,9 @@ class Numbers(Records):
             ops.Broadcast: self._broadcast,
             one_process.CopyOut: self._broadcast,
             ops.Average: self._average,
-            ops.Shard: self._shard,
-            ops.Free: self._free,
+            unit_ops.Shard: self._shard,
+            unit_ops.Unshard: self._unshard,
+            unit_ops.Free: self._free,
             ops.Split: self._split,
             ops.Join: self._join,
             ops.Select: self._select,
@@ -119,7 +122,7 @@ class Numbers(Records):
     def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
         for op in self._program.setup:
-            if isinstance(op, ops.Shard):
+            if isinstance(op, unit_ops.Shard):
                 self._shard(op)
         self.replicas.load_state_dict(state.arrays)
         self._plateau.load_state_dict(state.arrays)
@@ -234,8 +237,8 @@ class Numbers(Records):
         assert self._shards is not None, "nothing has been dealt to the ranks"
         return self._shards
 
-    def _open(self, op: ops.Open) -> None:
-        self._made[op.bucket] = self._pieces.bucket(_unit(op.bucket), op.bucket.dtype)
+    def _open(self, op: unit_ops.Open) -> None:
+        self._made[op.bucket] = self._pieces.bucket(op.bucket)
 
     def _fill(self, op: ops.Fill) -> None:
         views = self._flat(op.bucket).views(op.name)
@@ -257,7 +260,7 @@ class Numbers(Records):
 
     def _reduce_scatter(self, op: ops.ReduceScatter) -> None:
         plan = self._launcher.plan("reduce_scatter", op.bucket.nbytes, group=op.group)
-        if self._pieces.reduce(_unit(op.bucket), self._made[op.bucket], plan):
+        if self._pieces.reduce(_unit(op.bucket), self._made[op.bucket], plan, op.divisor):
             del self._made[op.bucket]
 
     def _all_gather(self, op: ops.AllGather) -> None:
@@ -273,11 +276,16 @@ class Numbers(Records):
     def _average(self, op: ops.Average) -> None:
         self.replicas.trainer.average(self._launcher.plan("all_reduce", op.nbytes))
 
-    def _shard(self, op: ops.Shard) -> None:
-        self._shards = self.replicas.shards = Shards(self.replicas, op.partition)
+    def _shard(self, op: unit_ops.Shard) -> None:
+        dealt = op.partition
+        made = RowShards if isinstance(dealt, Rows) else Shards
+        self._shards = self.replicas.shards = made(self.replicas, dealt)  # type: ignore[arg-type]
 
-    def _free(self, op: ops.Free) -> None:
-        self._pieces.free(op.unit)
+    def _unshard(self, op: unit_ops.Unshard) -> None:
+        self._pieces.unshard(op.unit)
+
+    def _free(self, op: unit_ops.Free) -> None:
+        self._pieces.free(op.unit, op.parts)
 
     # Compression ---------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from simdp.engine.ops import Hold, Op, Work
-from simdp.engine.readers.memory import Taken
+from simdp.engine.readers.units import Taken
 from simdp.engine.run import Run
 from simdp.results.trace import SETUP
 from simdp.steps.ops import Update

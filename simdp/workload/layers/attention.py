@@ -105,6 +105,10 @@ class Attention(Layer):
 
     autocast: ClassVar[Literal["lower"]] = "lower"
 
+    @property
+    def costly(self) -> Literal["product", "fused_attention", "no"]:
+        return "fused_attention" if self.implementation == "flash" else "no"
+
     def _kv_heads(self) -> int:
         return self.num_kv_heads or self.num_heads
 
@@ -265,6 +269,11 @@ class Attention(Layer):
         if self.implementation == "flash":
             return attention_costs.flash_forward(work, itemsize)
         return attention_costs.eager_forward(work, itemsize)
+
+    def model_flops(self, inputs: Sequence[Shape]) -> float:
+        """Of two products, without softmax; of all pairs of tokens, where it is causal too."""
+        work = self._work(inputs)
+        return 4.0 * work.queries * min(self.window or work.keys, work.keys) * work.width
 
     def backward_cost(
         self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]

@@ -155,6 +155,11 @@ class Layer(Module):
     autocast: ClassVar[Literal["lower", "float32", "promote"]] = "promote"
     """In mixed precision: 16 bit, 32 bit, or the widest of its inputs."""
 
+    @property
+    def costly(self) -> Literal["product", "fused_attention", "no"]:
+        """Whether selective recomputation keeps its output: a matrix product, or a fused kernel."""
+        return "product" if self.autocast == "lower" else "no"
+
     def parameters(self) -> list[Parameter]:
         """Learned tensors, in torch's order of registration."""
         return []
@@ -211,6 +216,12 @@ class Layer(Module):
         self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
     ) -> list[Kernel]:
         """Kernels of backward."""
+
+    def model_flops(self, inputs: Sequence[Shape]) -> float:
+        """FLOPs of forward's products per sample, as publications count them."""
+        if self.autocast != "lower":
+            return 0.0
+        return sum(kernel.flops for kernel in self.forward_cost(inputs, 1))
 
     @abstractmethod
     def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:

@@ -10,7 +10,7 @@ from small_workload import LINEAR, workload
 
 from simdp.errors import ScenarioError
 from simdp.results.memory import PARTS
-from simdp.strategies.fsdp import FSDP
+from simdp.strategies.fsdp1 import FSDP1
 
 DEEP = {"widths": [1024] * 7, "microbatch": 256, "dtype": "float32", "numerics": False}
 SLOW_DEVICES = {
@@ -22,7 +22,7 @@ STARVED = {"link": {"alpha": "1 us", "bandwidth": "50 MB/s"}}
 
 
 def step(cluster=None, **options):
-    return play({"kind": "fsdp", **options}, 4, cluster, **DEEP)
+    return play({"kind": "fsdp1", **options}, 4, cluster, **DEEP)
 
 
 def seconds(cluster=None, **options):
@@ -33,34 +33,30 @@ def seconds(cluster=None, **options):
 @settings(max_examples=10)
 @given(st.lists(st.integers(1, 9), min_size=2, max_size=5), st.integers(1, 5), st.integers(1, 2))
 def test_three_parameters_pass_in_every_micro_step(widths, world_size, accumulate):
-    result = play("fsdp", world_size, widths=widths, grad_accum=accumulate)
+    result = play("fsdp1", world_size, widths=widths, grad_accum=accumulate)
     share = (world_size - 1) / world_size
     wanted = 3 * accumulate * share * 8 * elements(widths)
     assert sent(result) == pytest.approx([wanted] * world_size, rel=1e-12)
 
 
 def test_clipping_sends_one_number_more():
-    plain, clipped = (play("fsdp", 3, clip_grad_norm=limit) for limit in (None, 1.0))
+    plain, clipped = (play("fsdp1", 3, clip_grad_norm=limit) for limit in (None, 1.0))
     more = [a - b for a, b in zip(sent(clipped), sent(plain), strict=True)]
     assert more == pytest.approx([2 * 2 / 3 * 4] * 3)
     assert spans(clipped)[-1].name == "all_reduce gradient norm"
 
 
 def test_parameters_that_stay_after_forward_are_gathered_once():
-    result = play({"kind": "fsdp", "reshard_after_forward": False}, 3)
+    result = play({"kind": "fsdp1", "sharding_strategy": "SHARD_GRAD_OP"}, 3)
     assert sent(result) == pytest.approx([2 * 2 / 3 * 8 * elements([5, 8, 6, 2])] * 3, rel=1e-12)
 
 
-def test_only_the_roots_parameters_stay_by_torchs_default():
+def test_only_the_roots_parameters_stay_under_full_shard():
     layers = [{**LINEAR, "name": "block.0"}, {**LINEAR, "name": "head", "in_features": 3}]
     model = {"kind": "sequential", "layers": layers, "input_shape": [4]}
     all_of, root = 8 * (15 + 12), 8 * 12
-    for reshard, wanted in (
-        (True, 3 * all_of),
-        ("except_root", 3 * all_of - root),
-        (False, 2 * all_of),
-    ):
-        result = play({"kind": "fsdp", "reshard_after_forward": reshard}, 2, model=model)
+    for asked, wanted in (("FULL_SHARD", 3 * all_of - root), ("SHARD_GRAD_OP", 2 * all_of)):
+        result = play({"kind": "fsdp1", "sharding_strategy": asked}, 2, model=model)
         assert sent(result) == pytest.approx([wanted / 2] * 2, rel=1e-12)
 
 
@@ -77,7 +73,7 @@ def test_the_host_may_be_one_unit_further_ahead_with_forward_prefetch():
     found = [s for s in spans(step(forward_prefetch=True)) if s.name.startswith("all_gather")]
     assert found[2].start == pytest.approx(found[1].end)
     plain, ahead = (
-        play({"kind": "fsdp", "forward_prefetch": asked}, 4, SLOW_DEVICES, **DEEP).metrics
+        play({"kind": "fsdp1", "forward_prefetch": asked}, 4, SLOW_DEVICES, **DEEP).metrics
         for asked in (False, True)
     )
     assert ahead["peak_memory_bytes"][0] >= plain["peak_memory_bytes"][0]
@@ -137,25 +133,30 @@ def test_compute_hides_gathers_and_sums():
 
 
 def test_one_unit_hides_nothing_and_needs_room_for_the_whole_model():
-    blocks, whole = (step(units=units).metrics for units in ("blocks", "whole"))
+    # A unit that is the root's is gathered once, which FULL_SHARD would make of the whole.
+    blocks, whole = (
+        step(units=units, sharding_strategy="SHARD_GRAD_OP").metrics
+        for units in ("blocks", "whole")
+    )
     assert whole["step_time_s"] > blocks["step_time_s"]
+    blocks = step().metrics
     assert whole["peak_memory_bytes"][0] > 1.5 * blocks["peak_memory_bytes"][0]
 
 
 def test_units_may_be_named_and_the_rest_is_the_roots():
-    result = play({"kind": "fsdp", "units": ["layers.1"]}, 2)
+    result = play({"kind": "fsdp1", "units": ["layers.1"]}, 2)
     inner, rest = 8 * (8 * 6 + 6), 8 * (5 * 8 + 8 + 6 * 2 + 2)
     assert result.metrics["bucket_bytes"] == [inner, rest]
 
 
 def test_a_model_without_blocks_is_one_unit():
-    result = play({"kind": "fsdp"}, 2, model=PLAIN)
+    result = play({"kind": "fsdp1"}, 2, model=PLAIN)
     assert result.metrics["bucket_bytes"] == [8 * 6 * 4]
 
 
 def test_what_a_rank_keeps_shrinks_with_the_number_of_ranks():
     memory = {
-        n: play("fsdp", n, optimizer={"kind": "adam"}, **DEEP).metrics["memory_bytes"]
+        n: play("fsdp1", n, optimizer={"kind": "adam"}, **DEEP).metrics["memory_bytes"]
         for n in (2, 8)
     }
     for part in ("parameters", "optimizer_state"):
@@ -164,37 +165,37 @@ def test_what_a_rank_keeps_shrinks_with_the_number_of_ranks():
 
 def test_names_that_are_of_no_module_are_refused_with_those_there_are():
     mlp = workload(model={"kind": "mlp", "widths": [4, 5, 3]})
-    wrong = FSDP(units=("layers.7",)).problem_with(2, mlp)
+    wrong = FSDP1(units=("layers.7",)).problem_with(2, mlp)
     assert wrong == (
         "units: no module 'layers.7' has parameters of its own; the model's blocks: layers.0, "
         "layers.1. Name modules, or write units: blocks or units: whole."
     )
-    assert "the model has no blocks" in FSDP(units=("x",)).problem_with(2, workload(model=PLAIN))
-    assert FSDP(units=("layers.1",)).problem_with(2, mlp) is None
+    assert "the model has no blocks" in FSDP1(units=("x",)).problem_with(2, workload(model=PLAIN))
+    assert FSDP1(units=("layers.1",)).problem_with(2, mlp) is None
 
 
-@pytest.mark.parametrize("value", ["root", "false", 1])
-def test_when_units_are_freed_is_told_by_three_words(value):
-    with pytest.raises(ScenarioError) as caught:
-        play({"kind": "fsdp", "reshard_after_forward": value}, 2)
-    assert str(caught.value) == (
-        f"strategy.reshard_after_forward: {value!r} is not allowed; known: true, false or "
-        "except_root."
+def test_groups_are_of_hybrid_strategies_alone():
+    wrong = FSDP1(shard_size=2).problem_with(4, workload())
+    assert wrong == (
+        "shard_size: 2 is of groups, which FULL_SHARD does not make; leave it out, or write "
+        "sharding_strategy: HYBRID_SHARD."
     )
+    hybrid = FSDP1(sharding_strategy="HYBRID_SHARD", shard_size=3)
+    assert "shard_size: 3 does not divide the 4 ranks" in hybrid.problem_with(4, workload())
 
 
 @pytest.mark.parametrize("value", ["blok", 3])
 def test_units_are_told_by_a_word_or_by_names(value):
     with pytest.raises(ScenarioError) as caught:
-        play({"kind": "fsdp", "units": value}, 2)
+        play({"kind": "fsdp1", "units": value}, 2)
     assert caught.value.problems == [
-        f"strategy.units: {value!r} is not allowed; write blocks, whole or a list of modules' "
-        "names."
+        f"strategy.units: {value!r} is not allowed; write blocks, torchtitan, whole or a list of "
+        "modules' names."
     ]
 
 
 def test_ranks_with_different_numbers_of_samples_are_refused():
-    wrong = FSDP().problem_with(2, workload(samples_per_rank=[3, 5]))
+    wrong = FSDP1().problem_with(2, workload(samples_per_rank=[3, 5]))
     assert "ranks have different numbers of samples" in wrong
 
 
@@ -203,7 +204,7 @@ def test_ranks_with_different_numbers_of_samples_are_refused():
 def test_what_the_root_ends_after_is_not_gathered_again(when):
     """The embedding is the root's, and its backward is the last: all blocks are through."""
     result = play(
-        {"kind": "fsdp", "backward_prefetch": when},
+        {"kind": "fsdp1", "backward_prefetch": when},
         4,
         model={"kind": "gpt2", "sequence_length": 8},
         dataset={"kind": "tokens", "num_samples": 64},
@@ -213,7 +214,7 @@ def test_what_the_root_ends_after_is_not_gathered_again(when):
     )
     on_rank = [s for s in result.trace.spans if s.rank == 0 and s.step == 1 and s.lane == "comm"]
     gathers = [s.name for s in on_rank if s.name.startswith("all_gather unit")]
-    assert len(gathers) == 2 * 13
-    assert all(gathers.count(name) == 2 for name in gathers)
+    assert len(gathers) == 2 * 12 + 1
+    assert gathers.count("all_gather unit 0") == 1
     part = PARTS.index("gathered")
     assert sum(h.nbytes for h in result.trace.memory if h.part == part and 0 in h.ranks) == 0

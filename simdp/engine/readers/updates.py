@@ -1,0 +1,48 @@
+"""Updates: what unscaling, clipping and the optimizer cost on each rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from simdp.engine.compute.roofline import Roofline
+from simdp.engine.ops import Work
+from simdp.engine.readers.footprints import Amount
+from simdp.engine.readers.records import Stepping
+
+Amounts = tuple[Amount, Amount, Amount]
+"""Bytes that scaling moves, bytes that the optimizer moves, and kernels that it launches."""
+
+
+def update_works(
+    step: int, stepping: Stepping, amounts: Amounts, roofline: Roofline, host: float
+) -> Iterator[Work]:
+    """Work of an update: what moves bytes in memory, the device's or the host's.
+
+    Parameters
+    ----------
+    step : int
+        As in `Work`.
+    stepping : Stepping
+        Which ranks take part, and which of them change their weights.
+    amounts : Amounts
+        What is moved and launched.
+    roofline : Roofline
+        The devices.
+    host : float
+        What a rank gets of the host's memory, where pieces lie there [bytes/s]; 0 on the device.
+    """
+    scaled, moved, launches = amounts
+
+    def work(name: str, nbytes: Amount, active: Amount, num_launches: Amount = 0.0) -> Work:
+        if host:
+            busy = nbytes / host * np.ones(len(stepping.active))
+        else:
+            busy = roofline.moving(nbytes) + num_launches * roofline.launch
+        return Work(step, "update", name, busy * active, float(np.max(nbytes)))
+
+    if np.any(scaled):
+        yield work("gradients", scaled, stepping.active)
+    if np.any(moved) and stepping.taken.any():
+        yield work("optimizer", moved, stepping.taken, launches)

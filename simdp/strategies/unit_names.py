@@ -1,0 +1,122 @@
+"""Unit names: which modules are units of a fully sharded model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import BeforeValidator
+
+from simdp.errors import shown
+from simdp.spec import problem
+from simdp.workload import Workload
+from simdp.workload.graph import Graph
+
+SHOWN = 8
+"""Modules that a message lists."""
+
+WORDS = ("blocks", "torchtitan", "whole")
+
+
+def _word_or_names(value: object) -> object:
+    if value in WORDS or isinstance(value, list | tuple):
+        return value
+    raise problem(
+        f"{shown(value)} is not allowed; write {', '.join(WORDS)} or a list of modules' names."
+    )
+
+
+Units = Annotated[
+    Literal["blocks", "torchtitan", "whole"] | tuple[str, ...], BeforeValidator(_word_or_names)
+]
+
+
+def names_of(graph: Graph, units: Units) -> tuple[str, ...]:
+    """Names of the modules that are units, but for the root."""
+    if isinstance(units, tuple):
+        return units
+    return () if units == "whole" else tuple(block.name for block in graph.blocks)
+
+
+class Module(NamedTuple):
+    """Modules that are a unit.
+
+    Attributes
+    ----------
+    label : str
+        Their names.
+    parameters : tuple of str
+        Names of what they learn, and no other unit does.
+    first, last : int
+        Calls between which forward needs them; -1 where none does.
+    stays : bool
+        Whether backward needs it before all others.
+    """
+
+    label: str
+    parameters: tuple[str, ...]
+    first: int
+    last: int
+    stays: bool = False
+
+
+def chosen(graph: Graph, units: Units) -> list[Module]:
+    """Find the units of a model, the root first.
+
+    torchtitan makes units of what is used before all blocks, and of what is used behind them;
+    what is used on both sides, as a tied embedding is, keeps both in the root.
+    """
+    root, *blocks = graph.modules(names_of(graph, units))
+    users = _users(graph)
+    inner = [
+        Module(b.name, b.parameters, b.calls[0], b.calls[-1])
+        if any(users.get(name) for name in b.parameters)
+        else Module(b.name, b.parameters, -1, -1)
+        for b in blocks
+    ]
+    outside = {name: users[name] for name in root.parameters if name in users}
+    if units == "torchtitan" and blocks and len(outside) == len(root.parameters):
+        begin = min(module.first for module in inner if module.last >= 0)
+        before = [name for name, used in outside.items() if used[-1] < begin]
+        behind = [name for name, used in outside.items() if used[0] > begin]
+        if len(before) + len(behind) == len(outside):
+            inner = [*_around(graph, outside, before, False), *inner]
+            inner += _around(graph, outside, behind, True)
+            return [Module("root", (), -1, -1, True), *inner]
+    last = len(graph.calls) - 1 if outside else -1
+    return [Module("root", root.parameters, min(last, 0), last, True), *inner]
+
+
+def _around(
+    graph: Graph, users: Mapping[str, Sequence[int]], names: Sequence[str], stays: bool
+) -> list[Module]:
+    """A unit of what is used before all blocks, or behind them, if there is something."""
+    if not names:
+        return []
+    calls = sorted({call for name in names for call in users[name]})
+    label = ", ".join(dict.fromkeys(graph.calls[call].layer.name for call in calls))
+    return [Module(label, tuple(names), calls[0], calls[-1], stays)]
+
+
+def _users(graph: Graph) -> dict[str, list[int]]:
+    """Calls that each parameter is used in, in their order."""
+    found: dict[str, list[int]] = {}
+    for number, call in enumerate(graph.calls):
+        for parameter in call.layer.parameters():
+            found.setdefault(parameter.name, []).append(number)
+    return found
+
+
+def unknown_unit(units: Units, workload: Workload) -> str | None:
+    """Say that a name is of no module with parameters of its own; or None."""
+    for prefix in units if isinstance(units, tuple) else ():
+        blocks = {block.name: block for block in workload.graph.modules(units)}
+        if not blocks[prefix].parameters:
+            known = [block.name for block in workload.graph.blocks]
+            names = ", ".join(known[:SHOWN]) + (" ..." if len(known) > SHOWN else "")
+            return (
+                f"units: no module {prefix!r} has parameters of its own; "
+                + (f"the model's blocks: {names}. " if known else "the model has no blocks. ")
+                + "Name modules, or write units: blocks or units: whole."
+            )
+    return None
