@@ -29,6 +29,7 @@ MODELS: Family[Model] = Family(
         "sequential": "Sequential",
         "transformer": "Transformer",
         "vgg": "VGG",
+        "vit": "ViT",
         "yolo": "YOLO",
     },
 )

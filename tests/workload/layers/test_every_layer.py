@@ -19,6 +19,7 @@ from simdp.workload.layers.base import Pass, ShapeError
 from simdp.workload.layers.concat import Concat
 from simdp.workload.layers.einsum import Einsum
 from simdp.workload.layers.scale import Scale
+from simdp.workload.layers.vit_embeddings import ViTEmbeddings
 from simdp.workload.precision import Full
 
 BATCH = 5
@@ -116,6 +117,7 @@ INNER = {
     "attention with dropout": (Attention(name="l", num_heads=1, dropout=0.3), [(3, 12)]),
     "concat": (Concat(name="l"), [(2, 3, 3), (1, 3, 3)]),
     "scale": (Scale(name="l", factor=0.5), [(4,)]),
+    "vit_embeddings": (ViTEmbeddings(name="l", num_patches=6, hidden_size=4), [(4, 2, 3)]),
 }
 """Layers that only models write."""
 

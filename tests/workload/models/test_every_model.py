@@ -54,6 +54,15 @@ EXAMPLES = {
         "tgt_sequence_length": 4,
     },
     "vgg": {"layers": [1, 1], "width_multiplier": 1 / 64, "num_classes": 3, "image_size": 8},
+    "vit": {
+        "hidden_size": 4,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 6,
+        "image_size": 4,
+        "patch_size": 2,
+        "num_labels": 3,
+    },
     "yolo": {"layers": [1, 1, 1], "width_multiplier": 1 / 32, "num_classes": 1, "image_size": 16},
 }
 
