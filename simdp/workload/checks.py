@@ -68,7 +68,8 @@ def _problem_with_model(workload: Workload, base: Path) -> str | None:
 def _problem_with_weights(workload: Workload, base: Path) -> str | None:
     if workload.weights is None:
         return None
-    return weights.problem_with(base / workload.weights, workload.graph)
+    names = workload.model.file_names
+    return weights.problem_with(base / workload.weights, workload.graph, names)
 
 
 def _problem_with_groups(workload: Workload, base: Path) -> str | None:

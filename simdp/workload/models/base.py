@@ -13,6 +13,7 @@ from simdp.workload.graph import Graph
 from simdp.workload.layers import Parameter
 from simdp.workload.layers.base import Shape
 from simdp.workload.layers.parameter import Initial
+from simdp.workload.models.file_names import PLAIN, FileNames
 
 
 class Model(Spec):
@@ -22,6 +23,9 @@ class Model(Spec):
 
     timed: ClassVar[bool] = False
     """Whether layers bring their times, so that there are no numbers to compute."""
+
+    file_names: ClassVar[FileNames] = PLAIN
+    """How its tensors may be called in files of weights."""
 
     def read(self, base: Path, itemsize: int) -> Self:
         """The same model with what its files hold; by default it has none.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -21,6 +21,10 @@ from simdp.workload.layers.parameter import Initial, constant, normal
 from simdp.workload.layers.vit_embeddings import ViTEmbeddings
 from simdp.workload.layers.vit_layer import ViTLayer
 from simdp.workload.models.base import Model
+from simdp.workload.models.file_names import FileNames
+
+OLD = r"encoder\.layer\.(\d+)\."
+"""Leads the names of a layer's tensors before transformers 5."""
 
 
 class ViT(Model):
@@ -56,6 +60,20 @@ class ViT(Model):
     Dosovitskiy et al., "An image is worth 16x16 words: transformers for image recognition at
     scale", ICLR 2021 (arXiv 2010.11929); transformers/models/vit/modeling_vit.py.
     """
+
+    file_names: ClassVar[FileNames] = FileNames(
+        prefix="vit",
+        renames=(
+            (
+                OLD + r"attention\.attention\.(q|k|v)(uery|ey|alue)\.",
+                r"layers.\1.attention.\2_proj.",
+            ),
+            (OLD + r"attention\.output\.dense\.", r"layers.\1.attention.o_proj."),
+            (OLD + r"intermediate\.dense\.", r"layers.\1.mlp.fc1."),
+            (OLD + r"output\.dense\.", r"layers.\1.mlp.fc2."),
+            (OLD + r"layernorm_", r"layers.\1.layernorm_"),
+        ),
+    )
 
     kind: Literal["vit"] = "vit"
     hidden_size: Int = Field(768, ge=1, le=10**7)
