@@ -162,28 +162,28 @@ def _places(path: Path) -> dict[str, Place]:
 def _place(path: Path, name: str, entry: Any, first: int, size: int) -> Place:
     """Where a tensor lies, after its entry has been checked."""
     given = entry if isinstance(entry, dict) else {}
-    dtype, shape, span = (given.get(key) for key in ("dtype", "shape", "data_offsets"))
+    dtype = given.get("dtype")
     if isinstance(dtype, str) and dtype not in DTYPES:
         raise ScenarioError(
             [f"{path}: has {name!r} of {dtype}; store F64, F32, F16 or BF16 instead."]
         )
-    if not isinstance(dtype, str) or not _is_counts(shape) or not _is_counts(span, 2):
+    shape, span = (_counts(given.get(key)) for key in ("shape", "data_offsets"))
+    if not isinstance(dtype, str) or shape is None or span is None or len(span) != 2:
         raise _not_one(path, f"{name!r} has no dtype, shape and data_offsets")
     nbytes = math.prod(shape) * int(DTYPES[dtype][-1])
     begin, end = span
     if end - begin != nbytes or first + end > size:
         raise _not_one(path, f"{name!r} has {nbytes} bytes, which are not at {begin} ... {end}")
-    return Place(path, dtype, tuple(shape), first + begin)
+    return Place(path, dtype, shape, first + begin)
 
 
-def _is_counts(value: Any, length: int | None = None) -> bool:
-    """Whether these are whole numbers of at least 0, few enough to be a shape."""
-    return (
-        isinstance(value, list)
-        and len(value) <= MAX_AXES
-        and (length is None or len(value) == length)
-        and all(type(number) is int and 0 <= number < 2**63 for number in value)
-    )
+def _counts(value: Any) -> tuple[int, ...] | None:
+    """Whole numbers of at least 0, few enough to be a shape; None where these are none."""
+    if not isinstance(value, list) or len(value) > MAX_AXES:
+        return None
+    if not all(type(number) is int and 0 <= number < 2**63 for number in value):
+        return None
+    return tuple(value)
 
 
 def _not_one(path: Path, why: str) -> ScenarioError:

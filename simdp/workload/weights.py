@@ -35,7 +35,7 @@ def drawn(model: Model, graph: Graph, dtype: str, seed: int, rank: int) -> dict[
 def loaded(path: Path, graph: Graph, dtype: str, names: FileNames = PLAIN) -> dict[str, Array]:
     """Read rank 0's parameters from a checkpoint, and those buffers that it has."""
     stored = _stored(path)
-    wanted = [one.name for one in (*graph.parameters, *graph.buffers)]
+    wanted = [p.name for p in graph.parameters] + [buffer.name for buffer in graph.buffers]
     called = dict(names.pairs(stored, wanted))
     found = {p.name: _array(stored[called[p.name]], dtype) for p in graph.parameters}
     for buffer in graph.buffers:
