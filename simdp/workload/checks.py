@@ -29,7 +29,7 @@ def workload_problems(workload: Workload, base: Path) -> list[str]:
     try:
         workload = workload.settled(base)
     except ScenarioError as error:
-        if workload.model.timed:  # it is its file; for others the data set's check says so
+        if workload.model.unread:  # it is its file; for others the data set's check says so
             return [f"model: {line}" for line in error.problems]
     for key, check in (
         ("model", _problem_with_model),

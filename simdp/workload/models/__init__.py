@@ -28,6 +28,7 @@ MODELS: Family[Model] = Family(
         "resnet": "ResNet",
         "sequential": "Sequential",
         "transformer": "Transformer",
+        "transformers": "Transformers",
         "vgg": "VGG",
         "vit": "ViT",
         "yolo": "YOLO",

@@ -27,8 +27,13 @@ class Model(Spec):
     file_names: ClassVar[FileNames] = PLAIN
     """How its tensors may be called in files of weights."""
 
-    def read(self, base: Path, itemsize: int) -> Self:
-        """The same model with what its files hold; by default it has none.
+    @property
+    def unread(self) -> bool:
+        """Whether nothing is known of it before its file has been read."""
+        return self.timed
+
+    def read(self, base: Path, itemsize: int) -> Model:
+        """The model that its files tell of; by default it has none, and is the same.
 
         Parameters
         ----------
