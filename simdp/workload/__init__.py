@@ -68,6 +68,12 @@ class Workload(Dealing):
     recompute : {"none", "blocks"}
         Which activations are not kept for backward but computed again there, block by block, as
         with torch.utils.checkpoint.
+    attention : {"eager", "flash"} or None
+        How attention runs: kernel by kernel, with all weights in memory; or in one kernel each way,
+        whose memory does not grow with the square of the length, as torch's
+        scaled_dot_product_attention takes them: its flash kernel, or with padding, or in 32 bits,
+        the memory-efficient one. The numbers are the same. By default as the model's library does:
+        flash for llama, mistral, qwen2, mpt and gpt_neox, eager for the others.
     clip_grad_norm : float or None
         Largest norm of the averaged gradient, as torch.nn.utils.clip_grad_norm_.
     microbatch : int or None
@@ -119,6 +125,7 @@ class Workload(Dealing):
     lr_schedule: AnySchedule = Field("none", validate_default=True)
     lr_scaling: Literal["none", "linear", "sqrt"] = "none"
     recompute: Literal["none", "blocks"] = "none"
+    attention: Literal["eager", "flash"] | None = None
     clip_grad_norm: Float | None = Field(None, gt=0)
     microbatch: Int | None = Field(None, ge=1, le=10**9)
     global_batch: Int | None = Field(None, ge=1, le=10**9)
@@ -225,19 +232,24 @@ class Workload(Dealing):
 
     @cached_property
     def graph(self) -> Graph:
-        """The model's graph, with its batch norms synchronised where that is asked for.
+        """The model's graph, with its attention and its batch norms as they are asked for.
 
         In inference it is that of the model after training.
         """
+        graph = self.model.graph
+        if self.attention is not None:
+            from simdp.workload.attention import in_kernels  # brings the layers along
+
+            graph = in_kernels(graph, self.attention)
         if self.mode == "inference":
             from simdp.workload.evaluation import evaluated  # brings the layers along
 
-            return evaluated(self.model.graph)
+            return evaluated(graph)
         if not self.sync_batchnorm:
-            return self.model.graph
+            return graph
         from simdp.workload.sync_batchnorm import synchronised  # brings the layers along
 
-        return synchronised(self.model.graph)
+        return synchronised(graph)
 
     @property
     def itemsize(self) -> int:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from simdp.errors import ScenarioError
 from simdp.workload import Workload, weights
+from simdp.workload.attention import has_kernels
 from simdp.workload.layers.base import ShapeError
 from simdp.workload.order import Permutation, read_permutation
 
@@ -39,6 +40,7 @@ def workload_problems(workload: Workload, base: Path) -> list[str]:
         ("shuffle", _problem_with_shuffle),
         ("group_by_length", _problem_with_grouping),
         ("sync_batchnorm", _problem_with_synchronising),
+        ("attention", _problem_with_attention),
     ):
         try:
             wrong = check(workload, base)
@@ -99,6 +101,12 @@ def _problem_with_synchronising(workload: Workload, base: Path) -> str | None:
     if not workload.sync_batchnorm or workload.graph.is_synchronised:
         return None
     return "the model has no batch norm; leave this out."
+
+
+def _problem_with_attention(workload: Workload, base: Path) -> str | None:
+    if workload.attention is None or any(has_kernels(c.layer) for c in workload.graph.calls):
+        return None
+    return "the model has no attention; leave this out."
 
 
 def _problem_with_shuffle(workload: Workload, base: Path) -> str | None:

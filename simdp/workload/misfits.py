@@ -7,7 +7,7 @@ from typing import Any
 
 from simdp.workload.compute import Compute
 
-NEED_NUMBERS = ("weights", "group_by_length", "sync_batchnorm", "inject")
+NEED_NUMBERS = ("weights", "group_by_length", "sync_batchnorm", "inject", "attention")
 NEED_SAMPLES = ("samples_per_rank", "shuffle", "drop_last", "epochs")
 
 

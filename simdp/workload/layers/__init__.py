@@ -38,6 +38,7 @@ LAYERS: Family[Module] = Family(
         "position_embedding": "PositionEmbedding",
         "positional_encoding": "PositionalEncoding",
         "residual": "Residual",
+        "rms_norm": "RMSNorm",
         "sync_batch_norm": "SyncBatchNorm",
         "transformer_encoder_layer": "TransformerEncoderLayer",
         "upsample": "Upsample",

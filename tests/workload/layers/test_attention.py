@@ -7,7 +7,8 @@ import pytest
 from layer_checks import drawn, forward, kept_nbytes
 
 from simdp.workload.layers import Kernel, attention
-from simdp.workload.layers.attention import Attention, softmax
+from simdp.workload.layers.arrays.scores import softmax
+from simdp.workload.layers.attention import Attention
 from simdp.workload.layers.base import Pass, ShapeError
 
 

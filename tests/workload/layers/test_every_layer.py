@@ -18,6 +18,9 @@ from simdp.workload.layers.attention import Attention
 from simdp.workload.layers.base import Pass, ShapeError
 from simdp.workload.layers.concat import Concat
 from simdp.workload.layers.einsum import Einsum
+from simdp.workload.layers.gate import Gate
+from simdp.workload.layers.rotary import Rotary
+from simdp.workload.layers.rotary_parameters import RopeParameters
 from simdp.workload.layers.scale import Scale
 from simdp.workload.layers.vit_embeddings import ViTEmbeddings
 from simdp.workload.precision import Full
@@ -95,6 +98,11 @@ EXAMPLES = {
         ),
         ({"layers": ["tanh"], "activation": "none"}, [SEQUENCE]),
     ],
+    "rms_norm": [
+        ({"normalized_shape": 4}, [SEQUENCE]),
+        ({"normalized_shape": 4, "eps": 1e-6, "fused": False}, [SEQUENCE]),
+        ({"normalized_shape": 4, "elementwise_affine": False}, [(4,)]),
+    ],
     "sigmoid": [({}, [(4,)])],
     "silu": [({}, [(4,)])],
     "sync_batch_norm": [({"num_features": 4}, [(4, 3)]), ({"num_features": 4}, [(4,)])],
@@ -114,7 +122,43 @@ INNER = {
         [(3, 4), (2, 8), Tokens((2,), 3)],
     ),
     "attention, packed": (Attention(name="l", num_heads=2, causal=True), [(3, 12)]),
+    "attention of shared keys, flash": (
+        Attention(name="l", num_heads=4, num_kv_heads=2, causal=True, implementation="flash"),
+        [(3, 8), (3, 4), (3, 4)],
+    ),
+    "attention of shared keys, packed": (
+        Attention(name="l", num_heads=2, num_kv_heads=1, upcast=True),
+        [(3, 8)],
+    ),
+    "attention with a window": (
+        Attention(name="l", num_heads=1, causal=True, window=2, interleaved=True),
+        [(4, 12)],
+    ),
+    "attention with ALiBi and padding": (
+        Attention(
+            name="l",
+            num_heads=3,
+            alibi=8.0,
+            causal=True,
+            pad_id=0,
+            dropout=0.2,
+            implementation="flash",
+        ),
+        [(3, 18), Tokens((3,), 3)],
+    ),
     "attention with dropout": (Attention(name="l", num_heads=1, dropout=0.3), [(3, 12)]),
+    "gate": (Gate(name="l"), [(3, 2), (3, 2)]),
+    "gate of another kind": (Gate(name="l", activation="tanh"), [(3, 2), (3, 2)]),
+    "rotary": (Rotary(name="l", head_dim=4, rope=RopeParameters()), [(3, 8)]),
+    "rotary, in part and packed": (
+        Rotary(
+            name="l",
+            head_dim=4,
+            rope=RopeParameters(rope_theta=100.0, partial_rotary_factor=0.5),
+            packed=True,
+        ),
+        [(3, 12)],
+    ),
     "concat": (Concat(name="l"), [(2, 3, 3), (1, 3, 3)]),
     "scale": (Scale(name="l", factor=0.5), [(4,)]),
     "vit_embeddings": (ViTEmbeddings(name="l", num_patches=6, hidden_size=4), [(4, 2, 3)]),
