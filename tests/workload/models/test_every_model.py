@@ -91,6 +91,16 @@ EXAMPLES = {
         ],
         "input_shape": [4],
     },
+    "t5": {
+        "vocab_size": 7,
+        "d_model": 4,
+        "d_kv": 2,
+        "d_ff": 6,
+        "num_layers": 1,
+        "num_heads": 2,
+        "sequence_length": 5,
+        "tgt_sequence_length": 4,
+    },
     "transformer": {
         "task": "seq2seq",
         "vocab_size": 7,

@@ -11,7 +11,8 @@ from simdp.scenario import checked
 from simdp.workload.models import AnyModel
 
 # As huggingface.co has them: openai-community/gpt2, google-bert/bert-base-uncased,
-# google/vit-base-patch16-224 with two classes.
+# google/vit-base-patch16-224 with two classes, google-t5/t5-small, meta-llama/Llama-3.1-8B,
+# Qwen/Qwen2.5-0.5B, mistralai/Mistral-7B-v0.1, mosaicml/mpt-7b, EleutherAI/pythia-1b.
 GPT2 = {
     "activation_function": "gelu_new",
     "architectures": ["GPT2LMHeadModel"],
@@ -78,6 +79,148 @@ VIT = {
     "qkv_bias": True,
 }
 
+T5 = {
+    "architectures": ["T5ForConditionalGeneration"],
+    "d_ff": 2048,
+    "d_kv": 64,
+    "d_model": 512,
+    "decoder_start_token_id": 0,
+    "dropout_rate": 0.1,
+    "eos_token_id": 1,
+    "initializer_factor": 1.0,
+    "is_encoder_decoder": True,
+    "layer_norm_epsilon": 1e-06,
+    "model_type": "t5",
+    "n_positions": 512,
+    "num_heads": 8,
+    "num_layers": 6,
+    "output_past": True,
+    "pad_token_id": 0,
+    "relative_attention_num_buckets": 32,
+    "task_specific_params": {"summarization": {"num_beams": 4, "prefix": "summarize: "}},
+    "vocab_size": 32128,
+}
+LLAMA3 = {
+    "architectures": ["LlamaForCausalLM"],
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "bos_token_id": 128000,
+    "eos_token_id": 128001,
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "initializer_range": 0.02,
+    "intermediate_size": 14336,
+    "max_position_embeddings": 131072,
+    "mlp_bias": False,
+    "model_type": "llama",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "pretraining_tp": 1,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": {
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+        "rope_type": "llama3",
+    },
+    "rope_theta": 500000.0,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "use_cache": True,
+    "vocab_size": 128256,
+}
+QWEN2 = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "attention_dropout": 0.0,
+    "hidden_act": "silu",
+    "hidden_size": 896,
+    "initializer_range": 0.02,
+    "intermediate_size": 4864,
+    "max_position_embeddings": 32768,
+    "max_window_layers": 24,
+    "model_type": "qwen2",
+    "num_attention_heads": 14,
+    "num_hidden_layers": 24,
+    "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 1000000.0,
+    "sliding_window": 32768,
+    "tie_word_embeddings": True,
+    "use_mrope": False,
+    "use_sliding_window": False,
+    "vocab_size": 151936,
+}
+MISTRAL = {
+    "architectures": ["MistralForCausalLM"],
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "initializer_range": 0.02,
+    "intermediate_size": 14336,
+    "max_position_embeddings": 32768,
+    "model_type": "mistral",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-05,
+    "rope_theta": 10000.0,
+    "sliding_window": 4096,
+    "tie_word_embeddings": False,
+    "vocab_size": 32000,
+}
+MPT = {
+    "architectures": ["MPTForCausalLM"],
+    "attn_config": {
+        "alibi": True,
+        "alibi_bias_max": 8,
+        "attn_impl": "torch",
+        "attn_pdrop": 0,
+        "attn_type": "multihead_attention",
+        "attn_uses_sequence_id": False,
+        "clip_qkv": None,
+        "prefix_lm": False,
+        "qk_ln": False,
+        "softmax_scale": None,
+    },
+    "d_model": 4096,
+    "emb_pdrop": 0,
+    "embedding_fraction": 1.0,
+    "expansion_ratio": 4,
+    "init_config": {"init_std": 0.02, "name": "kaiming_normal_"},
+    "init_device": "cpu",
+    "learned_pos_emb": True,
+    "logit_scale": None,
+    "max_seq_len": 2048,
+    "model_type": "mpt",
+    "n_heads": 32,
+    "n_layers": 32,
+    "no_bias": True,
+    "norm_type": "low_precision_layernorm",
+    "resid_pdrop": 0,
+    "tokenizer_name": "EleutherAI/gpt-neox-20b",
+    "verbose": 0,
+    "vocab_size": 50432,
+}
+PYTHIA = {
+    "architectures": ["GPTNeoXForCausalLM"],
+    "bos_token_id": 0,
+    "hidden_act": "gelu",
+    "hidden_size": 2048,
+    "initializer_range": 0.02,
+    "intermediate_size": 8192,
+    "layer_norm_eps": 1e-05,
+    "max_position_embeddings": 2048,
+    "model_type": "gpt_neox",
+    "num_attention_heads": 8,
+    "num_hidden_layers": 16,
+    "rotary_emb_base": 10000,
+    "rotary_pct": 0.25,
+    "tie_word_embeddings": False,
+    "use_parallel_residual": True,
+    "vocab_size": 50304,
+}
+
 
 @pytest.fixture
 def config(tmp_path):
@@ -108,13 +251,32 @@ def without(content, *names):
 
 @pytest.mark.parametrize(
     ("content", "kind", "parameters"),
-    # transformers 5.23: elements of GPT2LMHeadModel, BertForMaskedLM, ViTForImageClassification
-    [(GPT2, "gpt2", 124439808), (BERT, "bert", 109514298), (VIT, "vit", 85800194)],
+    # The elements that transformers has of the class in the file.
+    [
+        (GPT2, "gpt2", 124439808),
+        (BERT, "bert", 109514298),
+        (VIT, "vit", 85800194),
+        (T5, "t5", 60506624),
+        (LLAMA3, "llama", 8030261248),
+        (QWEN2, "qwen2", 494032768),
+        (MISTRAL, "mistral", 7241732096),
+        (MPT, "mpt", 6649286656),
+        (PYTHIA, "gpt_neox", 1011781632),
+    ],
 )
 def test_a_config_gives_its_model(config, content, kind, parameters):
     found = config(content)
     assert found.kind == kind
     assert found.num_parameters() == parameters
+
+
+def test_what_is_nested_is_taken_in(config):
+    found = config(LLAMA3)
+    assert (found.rope_scaling.rope_type, found.rope_scaling.factor) == ("llama3", 8.0)
+    older = config(LLAMA3 | {"rope_scaling": {"type": "linear", "factor": 2.0}})
+    assert older.rope_scaling.rope_type == "linear"
+    assert config(MISTRAL | {"sliding_window": None}).sliding_window is None
+    assert not config(MPT | {"attn_config": {"alibi": False}}).attn_config.alibi
 
 
 def test_the_architecture_chooses_the_head(config):
