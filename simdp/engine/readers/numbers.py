@@ -145,8 +145,10 @@ class Numbers(Records):
         target, count = self.replicas.samples.target, self._workload.loss.count
         ranks = [[count(target(part)) for part in parts] for parts in self._batches.micro]
         counts = np.array(ranks, dtype=float)
-        if op.by_shard:
-            self._scales = counts * self._world_size / max(counts.sum(), 1.0)
+        if self._workload.loss.adds:  # what replicas average afterwards
+            self._scales = np.full(counts.shape, self._world_size if op.by_shard else 1.0)
+        elif op.by_shard:
+            self._scales = counts * self._world_size / (counts.sum() or 1.0)
         else:
             self._scales = sizes / np.maximum(sizes.sum(axis=0), 1.0)
         self._counts = counts
@@ -206,7 +208,7 @@ class Numbers(Records):
         scale = self.replicas.trainer.loss_scale(0) if self._has_loss_scale else None
         done = self.replicas.update(self._step + 1, [bool(one) for one in there])
         stepping = np.array([float(found is not None and not found.skipped) for found in done])
-        mean, per_rank = mean_losses(self._losses, self._counts)
+        mean, per_rank = mean_losses(self._losses, self._counts, self._workload.loss.adds)
         norm = next(found.norm for found in done if found is not None)
         told = {"loss": mean, "loss_per_rank": per_rank, "grad_norm": norm, "loss_scale": scale}
         return self._stepped(there, stepping, **told)
@@ -313,6 +315,8 @@ class Numbers(Records):
         elif op.losses:
             sizes = self._batches.sizes[op.micro]
             losses = self._scattered.loss_of_each(self._share(op.micro))
+            if self._workload.loss.adds:
+                losses = losses / (sizes > 0).sum()
             each = sizes.sum() / (sizes > 0).sum()  # equal weights
             self._note(op.micro, losses, np.where(np.isnan(losses), 0.0, each))
 
@@ -323,7 +327,9 @@ class Numbers(Records):
         self._note(op.micro, np.where(root, loss, 0.0), np.where(root, count, 0.0))
 
     def _share(self, micro: int) -> float:
-        """The part of the step's samples that a micro-step has."""
+        """The part of the step's loss that a micro-step's is: that of the samples, or all of it."""
+        if self._workload.loss.adds:
+            return 1.0
         sizes = self._batches.sizes
         return float(sizes[micro].sum() / sizes.sum())
 

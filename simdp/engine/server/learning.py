@@ -123,7 +123,8 @@ class Learning(Records):
     def _compute(self, rank: int, step: int, batches: StepBatches) -> list[list[float]]:
         replicas, losses, counts = self.replicas, [], []
         sizes = batches.sizes[:, rank].astype(float)
-        scales = sizes / max(sizes.sum(), 1.0)
+        adds = self._workload.loss.adds
+        scales = np.ones(len(sizes)) if adds else sizes / max(sizes.sum(), 1.0)
         replicas.step = step
         for parts, scale in zip(batches.micro, scales.tolist(), strict=True):
             part = parts[rank]

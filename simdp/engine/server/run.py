@@ -268,7 +268,7 @@ class ServerRun:
             norm = self._learning.update([worker.rank for worker in workers], number)
         lr = workload.learning_rate(workload.optimizer.lr, number, n)
         for worker in workers:
-            step = self._steps.setdefault(worker.step, Step())
+            step = self._steps.setdefault(worker.step, Step(adds=workload.loss.adds))
             step.add(worker.rank, worker.num_samples, worker.lost, lr, norm)
 
     def drop(self, rank: int, step: int) -> None:

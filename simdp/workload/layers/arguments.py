@@ -44,6 +44,16 @@ def check_heads(heads: str, num_heads: int, width: str, num_features: int) -> No
         )
 
 
+def check_groups(groups: int, in_channels: int, out_channels: int) -> None:
+    """Refuse groups that do not share the channels of a convolution evenly."""
+    for key, channels in (("in_channels", in_channels), ("out_channels", out_channels)):
+        if channels % groups:
+            raise problem(
+                f"groups: {groups} does not divide {key}, {channels}; "
+                "write a number that divides both."
+            )
+
+
 def check_token(key: str, token: int | None, num_tokens: int) -> None:
     """Refuse a number that is no token of a vocabulary."""
     if token is not None and not 0 <= token < num_tokens:
