@@ -52,8 +52,9 @@ class Workload(Dealing):
     model : Model
         What is trained.
     weights : str or None
-        An npz file with the parameters before the first step, relative to the scenario file; by
-        default they are drawn, as torch draws them.
+        A file with the parameters before the first step, relative to the scenario file: npz,
+        safetensors, or the index of several safetensors files, ``model.safetensors.index.json``;
+        by default they are drawn, as torch draws them.
     dataset : Dataset
         ``none`` by default where the model has times but no numbers, or where compute is measured,
         and else required.
@@ -297,5 +298,6 @@ class Workload(Dealing):
         makes them equal.
         """
         if self.weights is not None:
-            return weights.loaded(base / self.weights, self.graph, self.dtype)
+            path, names = base / self.weights, self.model.file_names
+            return weights.loaded(path, self.graph, self.dtype, names)
         return weights.drawn(self.model, self.graph, self.dtype, seed, rank)

@@ -24,6 +24,7 @@ from simdp.workload.layers.position_embedding import PositionEmbedding
 from simdp.workload.layers.projection import Projection
 from simdp.workload.layers.token_type_embedding import TokenTypeEmbedding
 from simdp.workload.layers.transformer_encoder_layer import TransformerEncoderLayer
+from simdp.workload.models.file_names import FileNames
 from simdp.workload.models.text import TextModel
 
 GLUE_LENGTH = 128
@@ -103,6 +104,15 @@ class Bert(TextModel):
     Devlin et al., "BERT: pre-training of deep bidirectional transformers for language
     understanding", NAACL 2019 (arXiv 1810.04805); transformers/models/bert/modeling_bert.py.
     """
+
+    file_names: ClassVar[FileNames] = FileNames(
+        prefix="bert",
+        renames=(
+            (r"LayerNorm\.gamma$", "LayerNorm.weight"),
+            (r"LayerNorm\.beta$", "LayerNorm.bias"),
+        ),
+        ignored=(r"position_ids$", r"^cls\.predictions\.decoder\.(weight|bias)$"),
+    )
 
     kind: Literal["bert"] = "bert"
     depth_key: ClassVar[str] = "num_hidden_layers"

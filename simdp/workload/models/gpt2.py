@@ -17,6 +17,7 @@ from simdp.workload.layers.huggingface_layer import ActivationName
 from simdp.workload.layers.layer_norm import LayerNorm
 from simdp.workload.layers.position_embedding import PositionEmbedding
 from simdp.workload.layers.projection import Projection
+from simdp.workload.models.file_names import FileNames
 from simdp.workload.models.text import TextModel
 
 
@@ -46,6 +47,10 @@ class GPT2(TextModel):
     Radford et al., "Language models are unsupervised multitask learners", OpenAI 2019;
     transformers/models/gpt2/modeling_gpt2.py.
     """
+
+    file_names: ClassVar[FileNames] = FileNames(
+        prefix="transformer", ignored=(r"\.attn\.(masked_)?bias$", r"^lm_head\.weight$")
+    )
 
     kind: Literal["gpt2"] = "gpt2"
     depth_key: ClassVar[str] = "n_layer"

@@ -20,6 +20,8 @@ from simdp.workload.layers.gate import Gate
 from simdp.workload.layers.rotary import Rotary
 from simdp.workload.layers.rotary_parameters import RopeParameters
 from simdp.workload.layers.scale import Scale
+from simdp.workload.layers.t5_attention import T5Attention
+from simdp.workload.layers.vit_embeddings import ViTEmbeddings
 from simdp.workload.precision import Full
 
 BATCH = 5
@@ -247,6 +249,15 @@ INNER = {
         [(3, 12)],
     ),
     "scale": (Scale(name="l", factor=0.5), [(4,)]),
+    "t5_attention": (
+        T5Attention(name="l", num_heads=2, bias="l.b", causal=True, num_buckets=6),
+        [(3, 4), (3, 4), (3, 4)],
+    ),
+    "t5_attention of keys with padding": (
+        T5Attention(name="l", num_heads=2, bias="l.b", dropout=0.3, pad_id=0, num_buckets=4),
+        [(3, 4), (2, 4), (2, 4), Tokens((2,), 3)],
+    ),
+    "vit_embeddings": (ViTEmbeddings(name="l", num_patches=6, hidden_size=4), [(4, 2, 3)]),
 }
 """Layers that only models write."""
 
