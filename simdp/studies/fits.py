@@ -193,7 +193,7 @@ class _Trial:
         peak = _at(curves, size)
         fits = peak <= room
         time = _step_time(self._with(self.stacks.whole, size)) if fits else None
-        found = rates(scenario, size * self.asked.gpus / time if time else None)
+        found = rates(scenario, size * self.asked.gpus / time if time else None, time or 0.0)
         return FittingRow(
             self.strategy.kind,
             self.recompute,

@@ -27,8 +27,6 @@ class Model(Spec):
     depth_key: ClassVar[str | None] = None
     """The key that says how many equal blocks the model has, where it is a stack of them."""
 
-    def read(self, base: Path, itemsize: int) -> Self:
-        """The same model with what its files hold; by default it has none.
     file_names: ClassVar[FileNames] = PLAIN
     """How its tensors may be called in files of weights."""
 

@@ -76,6 +76,7 @@ class ViT(Model):
     )
 
     kind: Literal["vit"] = "vit"
+    depth_key: ClassVar[str] = "num_hidden_layers"
     hidden_size: Int = Field(768, ge=1, le=10**7)
     num_hidden_layers: Int = Field(12, ge=1, le=10**4)
     num_attention_heads: Int = Field(12, ge=1, le=10**7)
