@@ -164,6 +164,7 @@ EXAMPLES = {
         ({"embed_dim": 4, "num_heads": 2, "mask": "causal", "dropout": 0.2}, [SEQUENCE]),
         ({"embed_dim": 4, "num_heads": 1, "bias": False}, [SEQUENCE, (5, 4)]),
     ],
+    "permute": [({"dims": [0, 2, 1]}, [SEQUENCE]), ({"dims": [0, 3, 1, 2]}, [IMAGE])],
     "position_embedding": [({"num_embeddings": 5, "embedding_dim": 4}, [SEQUENCE])],
     "positional_encoding": [({"d_model": 4}, [SEQUENCE])],
     "prelu": [({}, [(4,)]), ({"num_parameters": 2}, [IMAGE]), ({}, [()])],
