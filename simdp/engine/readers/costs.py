@@ -238,21 +238,21 @@ class Costs:
         yield self._work("backward", op.call, self._seconds("tail", op.micro))
 
     def _update(self, stepping: Stepping) -> Cost:
-        scaled, moved, launches = self.rehearsals.update(self._per_update)
+        scaled, moved, beside = self.rehearsals.update(self._per_update)
         if np.any(scaled):
             yield self._update_work("gradients", scaled, stepping.active)
         if np.any(moved) and stepping.taken.any():
-            yield self._update_work("optimizer", moved, stepping.taken, launches)
+            yield self._update_work("optimizer", moved, stepping.taken, beside)
 
     def _per_update(self) -> tuple[Amount, Amount, Amount]:
-        """Bytes that scaling and the optimizer move, and kernels that the optimizer launches."""
-        kept = self._footprint
-        return kept.moved_by_scaling(), kept.moved_by_optimizer(), kept.launched_by_optimizer()
+        """Bytes that scaling and the optimizer move, and seconds that it takes beside these."""
+        kept, roofline = self._footprint, self._roofline
+        products = roofline.of_products(kept.flops_of_optimizer(), self._workload)
+        beside = kept.launched_by_optimizer() * roofline.launch + products
+        return kept.moved_by_scaling(), kept.moved_by_optimizer(), beside
 
-    def _update_work(
-        self, name: str, nbytes: Amount, active: Floats, num_launches: Amount = 0.0
-    ) -> Work:
-        busy = self._roofline.moving(nbytes) + num_launches * self._roofline.launch
+    def _update_work(self, name: str, nbytes: Amount, active: Floats, beside: Amount = 0.0) -> Work:
+        busy = self._roofline.moving(nbytes) + beside
         return Work(self._step, "update", name, busy * active, float(np.max(nbytes)))
 
     def _copied(self, name: str, nbytes: float) -> Work:

@@ -18,6 +18,7 @@ from simdp.steps.partition import Partition
 from simdp.strategies.memory import INTEGER_ITEMSIZE, update_temporaries
 from simdp.workload.step_costs import (
     gradient_nbytes_moved,
+    optimizer_flops,
     optimizer_launches,
     optimizer_nbytes_moved,
 )
@@ -89,6 +90,10 @@ class Footprint:
     def launched_by_optimizer(self) -> Amount:
         """Kernels that the optimizer's loop launches."""
         return float(optimizer_launches(self.workload))
+
+    def flops_of_optimizer(self) -> Amount:
+        """Arithmetic of the optimizer's matrix products [FLOP]."""
+        return optimizer_flops(self.workload)
 
     def _of_all(self, itemsize: int) -> float:
         return self.room(elements * itemsize for elements in self.facts.sizes.values())
@@ -193,6 +198,9 @@ class InPieces(Footprint):
 
     def launched_by_optimizer(self) -> Amount:
         return self._by_place(lambda sizes: optimizer_launches(self.workload, sizes))
+
+    def flops_of_optimizer(self) -> Amount:
+        return self._by_place(lambda sizes: optimizer_flops(self.workload, sizes))
 
 
 def footprint_of(scenario: Scenario, facts: Facts, partition: Partition | None) -> Footprint:

@@ -188,6 +188,14 @@ class Optimizer(Spec):
         """Bytes that a step reads and writes; by default gradient in, the others in and out."""
         return (3 + 2 * len(self.starting_state())) * num_elements * itemsize
 
+    def flops(self, shape: tuple[int, ...]) -> float:
+        """Arithmetic of matrix products in an update of a tensor of some shape [FLOP]."""
+        return 0.0
+
+    def problem_with(self, name: str, shape: tuple[int, ...]) -> str | None:
+        """Say why a parameter of some shape cannot be updated, or None."""
+        return None
+
     def for_parameter(self, name: str) -> Optimizer:
         """Make the optimizer of one parameter, without groups: with its group's arguments.
 
