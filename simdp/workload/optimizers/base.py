@@ -60,14 +60,13 @@ class Optimizer(Spec):
         So many times the parameter is added to its gradient.
     maximize : bool
         Whether the loss is made large instead of small.
-    whole_tensors : bool
-        Whether the update of an element depends on others of its tensor.
-    trusts : bool
-        Whether it does so only by norms, so that ranks with pieces of a tensor can agree on these.
     """
 
     whole_tensors: ClassVar[bool] = False
+    """Whether the update of an element depends on others of its tensor."""
+
     trusts: ClassVar[bool] = False
+    """Whether it does so only by norms, on which ranks with pieces of it can agree."""
 
     kind: str
     lr: Float = Field(1e-3, ge=0)
