@@ -49,7 +49,7 @@ class NominalTimes:
         tails = slowest("tail") if facts.tails else [0.0] * len(each)
         clock, found = each[-1] if len(each) > len(calls) else 0.0, list[float]()
         for number in reversed(calls):
-            clock += float(again[facts.recomputed.get(number, range(0))].sum())
+            clock += float(again[list(facts.recomputed.get(number, ()))].sum())
             clock += each[number]
             for _ in graph.ready_at[number]:
                 clock += hook

@@ -17,25 +17,45 @@ from simdp.engine.run import Run
 from simdp.results import metrics
 from simdp.scenario import Scenario
 from simdp.scenario.wiring import wiring_of
-from simdp.workload.flops import forward_flops
+from simdp.workload.flops import flops_of_calls
+from simdp.workload.recomputation import recomputed
 
 PASSES = {"training": 3, "inference": 1}
 """Forward, and backward of twice its FLOPs; what is computed again for memory's sake is no model's
 FLOP. Chowdhery et al., PaLM, JMLR 24 (2023), appendix B."""
 
 
-def rates(scenario: Scenario, throughput: float | None) -> dict[str, float | None]:
+RATES = ("tokens_per_s", "tokens_per_s_per_gpu", "model_flops", "mfu", "hfu")
+
+
+def rates(
+    scenario: Scenario, throughput: float | None, step_time: float
+) -> dict[str, float | None]:
     """Find the rates that follow from the samples per second of all ranks.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        One point.
+    throughput : float or None
+        Of all ranks [samples/s].
+    step_time : float
+        Of a steady step [s].
 
     Returns
     -------
     dict
         ``tokens_per_s``: of the model's first input, where it takes tokens, without padding;
-        ``mfu``: FLOPs of the model's products over what the devices could do at their peak in the
-        dtype in which these run. None where it does not apply.
+        ``tokens_per_s_per_gpu``: the same over the number of devices; ``model_flops``: FLOPs of the
+        model's products in a step of all ranks, forward and twice as many backward. Attention's are
+        those of all pairs of tokens, where it is causal too, as torchtitan and llm-foundry count:
+        ``6 P + 12 L d S`` per token of P parameters of products (PaLM, appendix B). ``mfu``: these
+        over what the devices could do at their peak in the dtype in which the products run;
+        ``hfu``: with those of forward that `recompute` has run again, but not what a fused
+        attention computes again of its own. None where it does not apply.
     """
-    found: dict[str, float | None] = {"tokens_per_s": None, "mfu": None}
-    workload = scenario.workload
+    found: dict[str, float | None] = dict.fromkeys(RATES)
+    workload, cluster = scenario.workload, scenario.cluster
     model, names = workload.model, workload.model.graph.inputs
     shapes = model.input_shapes()
     if not throughput or model.timed or any(shapes[name] is None for name in names):
@@ -45,11 +65,17 @@ def rates(scenario: Scenario, throughput: float | None) -> dict[str, float | Non
         cut[name] = (max(round(float(lengths.mean())), 1), *cut[name][1:])
     first = names[0]
     if model.num_tokens(first) is not None:
-        found["tokens_per_s"] = throughput * cut[first][0]
-    flops = forward_flops(workload.graph, tuple(cut[name] for name in names)).products
-    peak = _peak(scenario)
-    if flops and peak:
-        found["mfu"] = throughput * PASSES[workload.mode] * flops / peak
+        found["tokens_per_s"] = tokens = throughput * cut[first][0]
+        found["tokens_per_s_per_gpu"] = tokens / float((1 / cluster.sharers()).sum())
+    each = flops_of_calls(workload.graph, tuple(cut[name] for name in names))
+    flops = PASSES[workload.mode] * sum(one.products for one in each)
+    if not flops:
+        return found
+    found["model_flops"] = throughput * step_time * flops
+    if peak := _peak(scenario):
+        again = sum(each[call].products for run in recomputed(workload) for call in run.again)
+        found["mfu"] = throughput * flops / peak
+        found["hfu"] = throughput * (flops + again) / peak
     return found
 
 

@@ -279,10 +279,10 @@ def _result(
     replicas = numbers.replicas
     alike = identical(replicas) if replicas else None
     ends = metrics.step_ends(trace, n, len(charged))
-    times = metrics.times(trace, n, len(charged), [record.samples for record in charged])
+    times = metrics.times(trace, n, len(charged), [record.samples for record in charged], ends)
     found = {
         **times,
-        **rates(scenario, times["throughput_samples_per_s"]),
+        **rates(scenario, times["throughput_samples_per_s"], times["step_time_s"]),
         "bucket_bytes": run.program.bucket_nbytes or None,
         "memory_bytes": summed(ledger.at_peak[:, fullest]),
         "peak_memory_bytes": [int(peak) for peak in peaks],

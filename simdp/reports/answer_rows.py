@@ -24,14 +24,21 @@ CELL, MOST_LETTERS = 53, 150
 def rates(metrics: dict[str, Any]) -> Row:
     """What a run gets done in a second."""
     throughput, tokens = metrics["throughput_samples_per_s"], metrics.get("tokens_per_s")
+    each = metrics.get("tokens_per_s_per_gpu")
     said = "-" if throughput is None else f"{throughput:,.0f} samples/s"
-    return "throughput", said + ("" if tokens is None else f", {tokens:,.0f} tokens/s")
+    if tokens is not None:
+        said += f", {tokens:,.0f} tokens/s"
+        said += "" if each in (None, tokens) else f", {each:,.0f} per device"
+    return "throughput", said
 
 
 def mfu(metrics: dict[str, Any]) -> list[Row]:
-    """How much of the devices' peak the model's FLOPs take."""
-    share = metrics.get("mfu")
-    return [] if share is None else [("MFU", f"{100 * share:.3g} % of the devices' peak")]
+    """How much of the devices' peak the model's FLOPs take; with those that run again, if any."""
+    share, hardware = metrics.get("mfu"), metrics.get("hfu")
+    if share is None:
+        return []
+    again = "" if hardware in (None, share) else f"; HFU {100 * hardware:.3g} %"
+    return [("MFU", f"{100 * share:.3g} % of the devices' peak{again}")]
 
 
 def costs(metrics: dict[str, Any], seconds: Write) -> list[Row]:

@@ -30,7 +30,10 @@ ORDER = (
     "without_stragglers_s",
     "throughput_samples_per_s",
     "tokens_per_s",
+    "tokens_per_s_per_gpu",
+    "model_flops",
     "mfu",
+    "hfu",
     "scaling_efficiency",
     "utilization",
     "compute_s",
@@ -119,7 +122,13 @@ def numbers(records: Sequence[StepNumbers]) -> dict[str, Any]:
     }
 
 
-def times(trace: Trace, world_size: int, num_steps: int, samples: Sequence[int]) -> dict[str, Any]:
+def times(
+    trace: Trace,
+    world_size: int,
+    num_steps: int,
+    samples: Sequence[int],
+    ends: Floats | None = None,
+) -> dict[str, Any]:
     """Metrics of time: seconds per steady step, averaged over ranks.
 
     Parameters
@@ -130,13 +139,16 @@ def times(trace: Trace, world_size: int, num_steps: int, samples: Sequence[int])
         Ranks and steps. With more than one step the first is warm-up and left out.
     samples : sequence of int
         Samples of all ranks in each step.
+    ends : ndarray, optional
+        As from `step_ends`, where it is known.
 
     Returns
     -------
     dict
         The metrics from ``step_time_s`` to ``bytes_sent_per_rank``.
     """
-    ends = step_ends(trace, world_size, num_steps)
+    if ends is None:
+        ends = step_ends(trace, world_size, num_steps)
     found = _parts(trace, ends)
     sent = found.pop("bytes_sent")
     mean = {name: float(values.mean()) for name, values in found.items()}

@@ -18,8 +18,8 @@ from simdp.steps.ops import Op
 from simdp.workload import Workload
 from simdp.workload.layers import Buffer, Parameter
 from simdp.workload.layers.base import Synchronised
-from simdp.workload.lifetimes import recomputed
 from simdp.workload.precision.rounding import numpy_dtype
+from simdp.workload.recomputation import recomputed
 from simdp.workload.sampling import StepBatches
 
 Ops = Iterator[Op]
@@ -177,9 +177,9 @@ class Facts:
         return found
 
     @cached_property
-    def recomputed(self) -> dict[int, range]:
-        """Runs of calls that are computed again in backward, by the number of their last one."""
-        return {run[-1]: run for run in recomputed(self.workload)}
+    def recomputed(self) -> dict[int, tuple[int, ...]]:
+        """Calls that run again before the backward of a call, with which their run ends."""
+        return {run.calls[-1]: run.again for run in recomputed(self.workload)}
 
     @cached_property
     def tails(self) -> frozenset[int]:

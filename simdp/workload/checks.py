@@ -6,6 +6,8 @@ from pathlib import Path
 
 from simdp.errors import ScenarioError
 from simdp.workload import Workload, weights
+from simdp.workload.attention import has_kernels
+from simdp.workload.chains import chains
 from simdp.workload.layers.base import ShapeError
 from simdp.workload.order import Permutation, read_permutation
 
@@ -29,7 +31,7 @@ def workload_problems(workload: Workload, base: Path) -> list[str]:
     try:
         workload = workload.settled(base)
     except ScenarioError as error:
-        if workload.model.timed:  # it is its file; for others the data set's check says so
+        if workload.model.unread:  # it is its file; for others the data set's check says so
             return [f"model: {line}" for line in error.problems]
     for key, check in (
         ("model", _problem_with_model),
@@ -39,6 +41,9 @@ def workload_problems(workload: Workload, base: Path) -> list[str]:
         ("shuffle", _problem_with_shuffle),
         ("group_by_length", _problem_with_grouping),
         ("sync_batchnorm", _problem_with_synchronising),
+        ("attention", _problem_with_attention),
+        ("compile", _problem_with_compiling),
+        ("cuda_graphs", _problem_with_cuda_graphs),
     ):
         try:
             wrong = check(workload, base)
@@ -68,7 +73,8 @@ def _problem_with_model(workload: Workload, base: Path) -> str | None:
 def _problem_with_weights(workload: Workload, base: Path) -> str | None:
     if workload.weights is None:
         return None
-    return weights.problem_with(base / workload.weights, workload.graph)
+    names = workload.model.file_names
+    return weights.problem_with(base / workload.weights, workload.graph, names)
 
 
 def _problem_with_groups(workload: Workload, base: Path) -> str | None:
@@ -98,6 +104,24 @@ def _problem_with_synchronising(workload: Workload, base: Path) -> str | None:
     if not workload.sync_batchnorm or workload.graph.is_synchronised:
         return None
     return "the model has no batch norm; leave this out."
+
+
+def _problem_with_attention(workload: Workload, base: Path) -> str | None:
+    if workload.attention is None or any(has_kernels(c.layer) for c in workload.graph.calls):
+        return None
+    return "the model has no attention; leave this out."
+
+
+def _problem_with_compiling(workload: Workload, base: Path) -> str | None:
+    if not workload.compile or chains(workload.graph):
+        return None
+    return "no block of the model has an elementwise call to fuse; leave this out."
+
+
+def _problem_with_cuda_graphs(workload: Workload, base: Path) -> str | None:
+    if not workload.cuda_graphs or not workload.lengths(0, base):
+        return None
+    return "samples differ in length, but a graph has fixed shapes; leave this or the pad_id out."
 
 
 def _problem_with_shuffle(workload: Workload, base: Path) -> str | None:

@@ -30,11 +30,15 @@ class Flops(NamedTuple):
 
 def forward_flops(graph: Graph, inputs: Sequence[Shape]) -> Flops:
     """FLOPs of forward on one sample whose inputs have these shapes."""
-    flowing = graph.shapes(inputs)
-    total = products = 0.0
+    found = flops_of_calls(graph, inputs)
+    return Flops(sum(one.total for one in found), sum(one.products for one in found))
+
+
+def flops_of_calls(graph: Graph, inputs: Sequence[Shape]) -> list[Flops]:
+    """FLOPs of forward, call by call; as `forward_flops`."""
+    flowing, found = graph.shapes(inputs), list[Flops]()
     for call in graph.calls:
         given = [flowing[value] for value in call.inputs]
         flops = sum(kernel.flops for kernel in call.layer.forward_cost(given, ITEMSIZE))
-        total += flops
-        products += flops if call.layer.autocast == "lower" else 0.0
-    return Flops(total, products)
+        found.append(Flops(flops, call.layer.model_flops(given)))
+    return found

@@ -13,9 +13,12 @@ from math import prod
 from typing import Literal, NamedTuple
 
 from simdp.workload import Workload
+from simdp.workload.chains import Fused
 from simdp.workload.execution import call_dtypes
+from simdp.workload.graph import Value
 from simdp.workload.layers.base import Kept
 from simdp.workload.precision.rounding import numpy_dtype
+from simdp.workload.recomputation import Rerun
 
 Token = tuple[object, ...]
 TensorPart = Literal["activations", "outputs", "temporary"]
@@ -75,42 +78,29 @@ class Lifetimes(NamedTuple):
     end: Stage
 
 
-def lifetimes(workload: Workload, blocks: Sequence[range] = (), keeps: bool = True) -> Lifetimes:
+def lifetimes(workload: Workload, reruns: Sequence[Rerun] = (), keeps: bool = True) -> Lifetimes:
     """Follow the tensors of a micro-batch of samples of full length.
 
     Parameters
     ----------
     workload : Workload
         What is computed.
-    blocks : sequence of range
+    reruns : sequence of Rerun
         Calls whose activations are not kept but computed again, block by block, in backward.
     keeps : bool
         False keeps nothing for backward, which then has no stages: inference.
     """
-    return _Following(workload, blocks).run(keeps)
-
-
-def recomputed(workload: Workload) -> list[range]:
-    """Runs of calls that are computed again in backward, because nothing in them is kept."""
-    if workload.recompute == "none":
-        return []
-    runs: list[range] = []
-    for block in workload.graph.blocks:
-        for number in block.calls:
-            if runs and runs[-1].stop == number and number != block.calls[0]:
-                runs[-1] = range(runs[-1].start, number + 1)
-            else:
-                runs.append(range(number, number + 1))
-    return sorted(runs, key=lambda run: run.start)
+    return _Following(workload, reruns).run(keeps)
 
 
 class _Following:
     """Counts who still needs each tensor: calls that it flows to, and calls that keep it."""
 
-    def __init__(self, workload: Workload, blocks: Sequence[range]) -> None:
+    def __init__(self, workload: Workload, reruns: Sequence[Rerun]) -> None:
         graph = workload.graph
         self.workload, self.graph, self.first = workload, graph, len(graph.inputs)
         self.dtypes = call_dtypes(graph, workload.precision, workload.dtype)
+        self.fused = Fused(graph) if workload.compile else None
         # A layer of which only times are known says what it keeps, and nothing of what flows.
         self.flows = not workload.model.timed
         self.shapes = graph.shapes(workload.model.known_shapes()) if self.flows else []
@@ -118,8 +108,9 @@ class _Following:
         self.uses: Counter[int] = Counter(value for call in graph.calls for value in call.inputs)
         self.uses.update(value for value, _ in graph.outputs)
         self.outputs = {value for value, _ in graph.outputs}
-        self.blocks = blocks
-        self.block_of = {number: block for block in blocks for number in block}
+        self.blocks = [rerun.calls for rerun in reruns]
+        self.block_of = {number: block for block in self.blocks for number in block}
+        self.apart = {number for rerun in reruns for number in rerun.stored}
         self.kept = [self._kept(number) for number in range(len(graph.calls))]
         # What backward needs is an activation from when it is made.
         self.lasting: set[Token] = set()
@@ -139,7 +130,7 @@ class _Following:
         for number in reversed(calls):
             block = self.block_of.get(number)
             if block is not None and number == block[-1]:
-                again |= {other: self._again(other, block) for other in block}
+                again |= self._run_again(block)
             backward.append(self._backward(number, block))
         for value, _ in self.graph.outputs:  # the script's own variable
             self._done(self._value(value))
@@ -180,11 +171,12 @@ class _Following:
 
     def _value(self, value: int, block: range | None = None) -> Token:
         """A value; made again if a block computes it a second time."""
-        inside = block is not None and value - self.first in block
+        number = value - self.first
+        inside = block is not None and number in block and number not in self.apart
         return ("value", value, block.start if inside and block else None)
 
     def _nbytes(self, value: int, dtype: str | None = None) -> float:
-        if not self.flows:
+        if not self.flows or (self.fused and not self.fused.is_written(Value(value))):
             return 0.0
         return float(prod(self.shapes[value]) * _itemsize(dtype or self._dtype_of(value)))
 
@@ -193,10 +185,14 @@ class _Following:
         given = [self.shapes[value] for value in call.inputs] if self.flows else [()]
         return call.layer.kept(given, _itemsize(self.dtypes[number]))
 
+    def _is_fused(self, number: int) -> bool:
+        return self.fused is not None and number in self.fused.of
+
     def _seen(self, value: int, number: int, block: range | None) -> Token:
         """A value as a call sees it: itself, or a copy in the dtype that the call runs in."""
         integer = value < self.first and self._is_integer(value)
-        if integer or self._dtype_of(value) == self.dtypes[number]:
+        casts = not integer and not self._is_fused(number)  # a chain casts as it reads
+        if not casts or self._dtype_of(value) == self.dtypes[number]:
             return self._value(value, block)
         return ("copy", self.dtypes[number], *self._value(value, block))
 
@@ -208,14 +204,17 @@ class _Following:
         """What a call keeps for its backward: values, and what it has beside them."""
         call, kept, dtype = self.graph.calls[number], self.kept[number], self.dtypes[number]
         values = dict.fromkeys(call.inputs[i] for i in kept.inputs)
-        found = [
-            (self._seen(value, number, block), self._nbytes(value, dtype), 0.0)
-            for value in values
-            if not self._is_batch(self._seen(value, number, block))
-        ]
+        if self.fused and self._is_fused(number):
+            values, kept = dict.fromkeys(self.fused.kept(number, kept)), Kept()
+        found = []
+        for value in values:
+            seen = self._seen(value, number, block)
+            if not self._is_batch(seen):
+                held = dtype if seen[0] == "copy" else None
+                found.append((seen, self._nbytes(value, held), 0.0))
         if kept.output:
-            value = self.first + number
-            found.append((self._value(value, block), self._nbytes(value), 0.0))
+            made = self.first + number
+            found.append((self._value(made, block), self._nbytes(made), 0.0))
         found.append((("beside", number), kept.nbytes, kept.fixed))
         if _itemsize(dtype) < self.stored:  # autocast's copies of the weights
             learned = sum(parameter.num_elements for parameter in call.layer.parameters())
@@ -233,11 +232,19 @@ class _Following:
             self.lasting.update(token for token, _, _ in self._keeps(number, block))
         for block in self.blocks:
             self.lasting.update(self._enters(block))
+        for number in self.apart:
+            self.lasting.update(token for token, _, _ in self._stores(number))
 
     def _enters(self, block: range) -> list[Token]:
         """The values that a block is given by calls before it."""
         values = dict.fromkeys(v for number in block for v in self.graph.calls[number].inputs)
         return [self._value(v) for v in values if self.first <= v < self.first + block.start]
+
+    def _stores(self, number: int) -> list[tuple[Token, float, float]]:
+        """What is kept of a call that does not run again: its output, and what is beside that."""
+        value, kept = self.first + number, self.kept[number]
+        made = (self._value(value), self._nbytes(value), 0.0)
+        return [made, (("beside", number), kept.nbytes, kept.fixed)]
 
     # Stages ---------------------------------------------------------------------------------------
 
@@ -248,10 +255,34 @@ class _Following:
                 self._need(token, 0.0)  # it is there already
         return self._compute(number, keeps and block is None, None, self.uses)
 
-    def _again(self, number: int, block: range) -> Stage:
-        """A call whose block was not kept, once more before the block's backward."""
+    def _run_again(self, block: range) -> dict[int, Stage]:
+        """Stages of the calls that run again before a block's backward.
+
+        What was stored is there when the first call after it begins.
+        """
         inside: Counter[int] = Counter(v for other in block for v in self.graph.calls[other].inputs)
-        return self._compute(number, True, block, inside)
+        found, before, last = dict[int, Stage](), NOTHING, -1
+        for number in block:
+            if number in self.apart:
+                before = _joined(before, self._restored(number, block, inside))
+            else:
+                found[number] = _joined(before, self._compute(number, True, block, inside))
+                before, last = NOTHING, number
+        found[last] = _joined(found[last], before)
+        return found
+
+    def _restored(self, number: int, block: range, inside: Counter[int]) -> Stage:
+        """In place of computing a call again: backward and the calls after it take what is kept."""
+        output = self.first + number
+        self._need(self._value(output), self._nbytes(output), 0.0, inside[output])
+        for token, per_sample, fixed in self._keeps(number, block):
+            self._need(token, per_sample, fixed)
+        taken = self._changed()
+        for token in self._flowed(self.graph.calls[number].inputs, block):
+            self._done(token)
+        for token, _, _ in self._stores(number):
+            self._done(token)
+        return Stage(taken, self._changed())
 
     def _compute(self, number: int, keeps: bool, block: range | None, uses: Counter[int]) -> Stage:
         call, output = self.graph.calls[number], self.first + number
@@ -263,10 +294,14 @@ class _Following:
             if seen[0] == "copy":
                 self._need(seen, self._nbytes(value, self.dtypes[number]))
                 copies.append(seen)
+        stores = self._stores(number) if number in self.apart else []
+        for token, per_sample, fixed in stores:
+            self._need(token, per_sample, fixed)
+        there = [token for token, _, _ in stores]
         for token, per_sample, fixed in self._keeps(number, block):
             if keeps:
                 self._need(token, per_sample, fixed)
-            elif token[0] in ("beside", "weights"):  # needed for the work itself
+            elif token[0] in ("beside", "weights") and token not in there:  # for the work
                 self._need((*token, "passing"), per_sample, fixed)
                 copies.append((*token, "passing"))
         taken = self._changed()
@@ -282,23 +317,35 @@ class _Following:
         return [self._value(value, block) for value in mine]
 
     def _loss_forward(self, keeps: bool) -> Stage:
+        """The outputs in full precision, where they are not, are there until the loss is."""
+        copy: Token = ("loss", "copy")
         if keeps:
             self._need(("loss",), self._width() * self.workload.loss.num_kept)
+            self._need(copy, self._width() if self._width() > self._made_nbytes() else 0.0)
         taken = self._changed()
+        if keeps:
+            self._done(copy)
         for value, _ in self.graph.outputs if not keeps else ():
             self._done(self._value(value))
         return Stage(taken, self._changed())
 
     def _loss_backward(self) -> Stage:
-        """The gradients of the outputs are made; other tensors of their size come and go."""
+        """The gradients of the outputs are made; other tensors of their size come and go.
+
+        In 16 bit these are casts of those that the loss makes, which are gone by then.
+        """
         passing: Token = ("loss", "passing")
         for value, _ in self.graph.outputs:
             self._need(("gradient", value), self._nbytes(value))
-        self._need(passing, self._width() * (self.workload.loss.num_gradients - 1))
+        self._need(passing, self._width() * self.workload.loss.num_gradients - self._made_nbytes())
         taken = self._changed()
         self._done(("loss",))
         self._done(passing)
         return Stage(taken, self._changed())
+
+    def _made_nbytes(self) -> float:
+        """Bytes per sample of the outputs as the model makes them."""
+        return sum(self._nbytes(value) for value, _ in self.graph.outputs)
 
     def _width(self) -> float:
         """Bytes per sample of what the loss sees, which it sees in full precision."""
@@ -325,6 +372,10 @@ class _Following:
             for token in self._enters(block):
                 self._done(token)
         return Stage(taken, self._changed())
+
+
+def _joined(one: Stage, other: Stage) -> Stage:
+    return Stage((*one.taken, *other.taken), (*one.given, *other.given))
 
 
 @cache

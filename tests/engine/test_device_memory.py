@@ -223,11 +223,22 @@ def test_recomputation_changes_no_number():
     }
     plain, again = (
         simdp.simulate(scenario(numerics=True, steps=4, model=model, recompute=how))
-        for how in ("none", "blocks")
+        for how in ("none", "selective")
     )
     assert plain.metrics["loss"] == again.metrics["loss"]
     for name, weight in plain.replicas[0].items():
         assert weight.tobytes() == again.replicas[0][name].tobytes()
+
+
+def test_selective_recomputation_lies_between_all_and_nothing():
+    ways = ("none", "selective", "selective_every_other", "blocks")
+    found = [simdp.simulate(scenario(**BERT, recompute=how)) for how in ways]
+    kept = [most(usage(one.trace.memory, [0]), "activations") for one in found]
+    assert kept == sorted(kept, reverse=True)
+    assert len(set(kept)) == 4
+    times = [one.metrics["compute_s"] for one in found]
+    assert times == sorted(times)
+    assert len(set(times)) == 4
 
 
 def test_what_is_computed_again_delays_the_gradients_that_horovod_waits_for():

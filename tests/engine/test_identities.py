@@ -30,6 +30,39 @@ CONVOLUTIONS = {
         ],
     }
 }
+SKIPS = {
+    "model": {
+        "kind": "sequential",
+        "input_shape": [2, 4, 4],
+        "layers": [
+            {"name": "down", "kind": "conv2d", "in_channels": 2, "out_channels": 4}
+            | {"kernel_size": 2, "stride": 2},
+            {"kind": "group_norm", "num_groups": 2, "num_channels": 4},
+            {"name": "slope", "kind": "prelu"},
+            {"name": "up", "kind": "conv_transpose2d", "in_channels": 4, "out_channels": 3}
+            | {"kernel_size": 2, "stride": 2},
+            {"name": "both", "kind": "concat", "inputs": ["up", "input"]},
+            {"name": "out", "kind": "conv2d", "in_channels": 5, "out_channels": 2}
+            | {"kernel_size": 1},
+            {"kind": "add", "inputs": ["out", "input"]},
+        ],
+    },
+    "loss": "bce_with_logits",
+}
+RECURRENT = {
+    "model": {
+        "kind": "sequential",
+        "input_shape": [4, 3],
+        "layers": [
+            {"name": "lstm", "kind": "lstm", "input_size": 3, "hidden_size": 4}
+            | {"num_layers": 2, "dropout": 0.3, "bidirectional": True},
+            "last_token",
+            {"name": "fc", "kind": "linear", "in_features": 8, "out_features": 3},
+            {"kind": "log_softmax"},
+        ],
+    },
+    "loss": {"kind": "kl_div", "reduction": "batchmean"},
+}
 TRANSFORMER = {
     "model": {
         "kind": "transformer",
@@ -41,6 +74,47 @@ TRANSFORMER = {
         "dim_feedforward": 12,
         "dropout": 0.3,  # random, but its stream belongs to the sample
         "sequence_length": 6,
+    },
+    "dataset": "tokens",
+}
+DECODER = {
+    "vocab_size": 11,
+    "hidden_size": 8,
+    "intermediate_size": 12,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "attention_dropout": 0.3,
+    "sequence_length": 6,
+}
+LLAMA = {"model": {"kind": "llama", **DECODER}, "dataset": "tokens"}
+QWEN2 = {
+    "model": {"kind": "qwen2", **DECODER, "tie_word_embeddings": True},
+    "dataset": "tokens",
+    "attention": "eager",
+}
+MISTRAL = {"model": {"kind": "mistral", **DECODER, "sliding_window": 3}, "dataset": "tokens"}
+MPT = {
+    "model": {
+        "kind": "mpt",
+        "vocab_size": 11,
+        "d_model": 6,
+        "n_heads": 3,
+        "n_layers": 1,
+        "max_seq_len": 6,
+        "resid_pdrop": 0.2,
+    },
+    "dataset": "tokens",
+}
+GPT_NEOX = {
+    "model": {
+        "kind": "gpt_neox",
+        "vocab_size": 11,
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 12,
+        "max_position_embeddings": 6,
     },
     "dataset": "tokens",
 }
@@ -56,7 +130,11 @@ BATCH_NORM = {
     }
 }
 
-models = st.sampled_from([MLP, GELU, EINSUM, CONVOLUTIONS, TRANSFORMER])
+DECODERS = [LLAMA, QWEN2, MISTRAL, MPT, GPT_NEOX]
+
+models = st.sampled_from(
+    [MLP, GELU, EINSUM, CONVOLUTIONS, SKIPS, RECURRENT, TRANSFORMER, *DECODERS]
+)
 optimizers = st.sampled_from(
     [
         {"kind": "sgd", "lr": 0.1, "momentum": 0.9},

@@ -6,7 +6,7 @@ import simdp
 from simdp.collectives.costs import Wiring
 from simdp.collectives.costs.links import LinksCost
 from simdp.collectives.costs.nccl import NcclCost
-from simdp.engine.outcome import wires_of
+from simdp.engine.outcome import RATES, wires_of
 from simdp.scenario import checked
 
 PEAK = {
@@ -39,6 +39,27 @@ def test_mfu_is_three_forwards_of_products_over_the_peak_of_all_devices(tmp_path
     assert inference["mfu"] == pytest.approx(per_forward)
 
 
+def test_flops_of_a_causal_decoder_are_those_of_palms_appendix(tmp_path):
+    model = {"kind": "gpt2", "n_layer": 2, "n_embd": 16, "n_head": 2, "vocab_size": 50}
+    data = {"kind": "tokens", "num_samples": 64, "sequence_length": 24}
+    work = {"model": model, "dataset": data, "microbatch": 4, "loss": "cross_entropy"}
+    products = 2 * 12 * 16 * 16 + 50 * 16
+    per_token = 6 * products + 12 * 2 * 16 * 24  # causal attention in full
+    kept = metrics(tmp_path, work)
+    assert kept["model_flops"] == 2 * 4 * 24 * per_token
+    done = kept["model_flops"] / kept["step_time_s"]
+    assert kept["mfu"] == kept["hfu"] == pytest.approx(done / 20e12)
+    assert kept["tokens_per_s_per_gpu"] == pytest.approx(kept["tokens_per_s"] / 2)
+    for how, more in (
+        ("selective", 4 * 2 * 16 * 24),  # attention is not fused
+        ("selective_every_other", 4 * 2 * 16 * 24 + 2 * 2 * (1 + 4) * 16 * 16),
+        ("blocks", 2 * 2 * 12 * 16 * 16 + 4 * 2 * 16 * 24),
+    ):
+        again = metrics(tmp_path, {**work, "recompute": how})
+        assert again["model_flops"] == kept["model_flops"]
+        assert again["hfu"] / again["mfu"] == pytest.approx(1 + more / per_token), how
+
+
 def test_tokens_are_those_of_the_samples_without_their_padding(tmp_path):
     model = {"kind": "bert-base", "hidden_size": 16, "num_hidden_layers": 1} | {
         "num_attention_heads": 2,
@@ -59,7 +80,7 @@ def test_a_model_that_only_has_times_has_no_rates(tmp_path):
         "name,forward_us,backward_us,gradient_bytes\na,10,20,4000\n"
     )
     m = metrics(tmp_path, {"model": {"kind": "profile", "path": "layers.csv"}, "microbatch": 4})
-    assert m["mfu"] is None is m["tokens_per_s"]
+    assert all(m[name] is None for name in RATES)
 
 
 WIRING = Wiring(16, 2, 8, 1e-6, 400e9, 5e-6, 200e9, 4)

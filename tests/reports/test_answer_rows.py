@@ -18,6 +18,10 @@ def test_rates_are_written_where_they_apply():
     assert answers.rates(DULL | {"throughput_samples_per_s": None})[1] == "-"
     assert answers.mfu(DULL) == []
     assert answers.mfu(DULL | {"mfu": 0.4567}) == [("MFU", "45.7 % of the devices' peak")]
+    again = DULL | {"mfu": 0.3, "hfu": 0.4}
+    assert answers.mfu(again) == [("MFU", "30 % of the devices' peak; HFU 40 %")]
+    each = DULL | {"tokens_per_s": 1e6, "tokens_per_s_per_gpu": 2.5e5}
+    assert answers.rates(each)[1] == "2,000 samples/s, 1,000,000 tokens/s, 250,000 per device"
 
 
 def test_costs_are_written_as_the_step_without_them():

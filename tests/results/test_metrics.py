@@ -17,7 +17,8 @@ from simdp.scenario import checked
 
 CONTRACT = [
     *("step_time_s", "interval_s", "without_stragglers_s"),
-    *("throughput_samples_per_s", "tokens_per_s", "mfu", "scaling_efficiency", "utilization"),
+    *("throughput_samples_per_s", "tokens_per_s", "tokens_per_s_per_gpu", "model_flops"),
+    *("mfu", "hfu", "scaling_efficiency", "utilization"),
     *("compute_s", "update_s", "comm_s", "exposed_comm_s", "wait_s", "other_s", "simulated_s"),
     *("bytes_sent_per_rank", "bucket_bytes", "memory_bytes", "peak_memory_bytes", "fits_memory"),
     *("loss", "loss_per_rank", "lr", "grad_norm", "loss_scale", "skipped_steps"),
@@ -291,6 +292,7 @@ def test_what_does_not_apply_is_null_and_never_invented():
         "interval_s",  # what other runs tell
         "without_stragglers_s",
         "tokens_per_s",
+        "tokens_per_s_per_gpu",
         "scaling_efficiency",
         "loss",
         "loss_per_rank",

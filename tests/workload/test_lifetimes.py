@@ -5,7 +5,8 @@ from pathlib import Path
 from for_each import for_each
 
 from simdp.workload import Workload
-from simdp.workload.lifetimes import lifetimes, recomputed
+from simdp.workload.lifetimes import lifetimes
+from simdp.workload.recomputation import recomputed
 
 FLOAT = 4
 
@@ -40,12 +41,12 @@ MODELS = {
     "counted": workload({"kind": "parameters", "num_params": 100, "num_layers": 4}, "none"),
 }  # fmt: skip
 EVERY = for_each("name", MODELS)
-RECOMPUTING = for_each("recompute", [False, True])
+RECOMPUTING = for_each("recompute", ["none", "blocks", "selective", "selective_every_other"])
 
 
 def follow(life, blocks=()):
     """Bytes of one sample after each stage's beginning and end, part by part."""
-    runs = {run[-1]: run for run in blocks}
+    runs = {run.calls[-1]: run.again for run in blocks}
     order = [*life.forward, life.backward[-1]]
     for number in reversed(range(len(life.backward) - 1)):
         order += [life.again[n] for n in runs.get(number, ())]
@@ -69,9 +70,10 @@ def most(life, blocks=(), part=None):
 @EVERY
 @RECOMPUTING
 def test_whatever_is_taken_is_given_back(name, recompute):
-    chosen = MODELS[name].model_copy(update={"recompute": "blocks" if recompute else "none"})
+    chosen = MODELS[name].model_copy(update={"recompute": recompute})
     blocks = recomputed(chosen)
-    assert bool(blocks) == (recompute and bool(chosen.graph.blocks))
+    if recompute in ("none", "blocks"):
+        assert bool(blocks) == (recompute == "blocks" and bool(chosen.graph.blocks))
     _, left = follow(lifetimes(chosen, blocks), blocks)
     assert not any(left.values())
 
@@ -119,6 +121,15 @@ def test_the_loss_needs_the_output_and_its_gradient():
     assert max(now["outputs"] for now in found) == 4 * logits
 
 
+def test_in_16_bit_the_loss_works_on_copies_in_32():
+    model = {**MODELS["language model"].model.model_dump(), "num_layers": 1}
+    data = {"kind": "tokens", "num_samples": 8, "sequence_length": 6}
+    found, _ = follow(lifetimes(workload(model, data, loss="cross_entropy", precision="mixed")))
+    logits = 6 * 11
+    # log_softmax, and the gradients of it and of the copy, beside the output.
+    assert max(now["outputs"] for now in found) == 3 * 4 * logits + 2 * logits
+
+
 def test_the_gradient_that_flows_is_there_beside_the_next_one():
     found, _ = follow(lifetimes(mlp(5, 7, 7, 3)))
     backward = found[-7:]  # loss, linear, relu, linear, relu, linear, end
@@ -136,9 +147,28 @@ def test_autocast_copies_what_it_runs_in_16_bit():
 
 def test_a_block_is_computed_again_right_before_its_backward():
     chosen = mlp(5, 7, 7, 3, recompute="blocks")
-    assert recomputed(chosen) == [range(2), range(2, 4), range(4, 5)]
+    assert [run.calls for run in recomputed(chosen)] == [range(2), range(2, 4), range(4, 5)]
     life = lifetimes(chosen, recomputed(chosen))
     assert sorted(life.again) == [0, 1, 2, 3, 4]
     # In forward only what enters a block is kept: the outputs of the two relus.
     kept = [t for stage in life.forward for t in stage.taken if t.part == "activations"]
     assert [t.per_sample for t in kept] == [7 * FLOAT, 7 * FLOAT]
+
+
+def test_selective_recomputation_keeps_products_and_runs_the_rest_again():
+    model = {"kind": "gpt2", "n_layer": 1, "n_embd": 8, "n_head": 2, "n_positions": 6}
+    dropped = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "vocab_size": 11}
+    data = {"kind": "tokens", "num_samples": 8, "sequence_length": 6}
+    token = 6 * 8 * FLOAT
+    for recompute, products in (
+        ("blocks", 0),
+        ("selective", 3 + 1 + 4 + 1),  # q, k and v at once; the way back; wide; the way back
+        ("selective_every_other", 3 + 4),
+    ):
+        chosen = workload(model | dropped, data, loss="cross_entropy", recompute=recompute)
+        (run,) = recomputed(chosen)
+        life = lifetimes(chosen, [run])
+        assert set(life.again) == set(run.again) == set(run.calls) - run.stored
+        taken = [t for n in run.calls for t in life.forward[n].taken if t.part == "activations"]
+        # One more leaves the block, for the norm behind it.
+        assert sum(t.per_sample for t in taken) == (products + 1) * token, recompute

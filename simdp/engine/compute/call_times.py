@@ -10,6 +10,7 @@ import numpy as np
 
 from simdp.arrays import Floats, Ints
 from simdp.engine.compute.columns import Columns, alike
+from simdp.engine.compute.fused import Flowing, fuse
 from simdp.engine.compute.roofline import Roofline
 from simdp.workload import Workload
 from simdp.workload.execution import call_dtypes
@@ -120,6 +121,8 @@ class CallTimes:
             if batch[rank]:
                 kernels = self._kernels_of(activity, shapes[which[rank]])
                 found[:, number] = self._of_rank(kernels, int(rank), float(batch[rank]))
+                if self.workload.cuda_graphs and activity == "forward":
+                    found[0, number] += self.roofline.launch[rank]
         return Columns(found, column)
 
     def _of_rank(self, kernels: Kernels, rank: int, batch: float) -> Floats:
@@ -130,7 +133,8 @@ class CallTimes:
             (batch * kernels.flops + half_work) / flops[kernels.dtype],
             (batch * kernels.nbytes + kernels.fixed) / self.roofline.bandwidth[rank],
         )
-        seconds += self.roofline.launch[rank]
+        if not self.workload.cuda_graphs:
+            seconds += self.roofline.launch[rank]
         return np.bincount(kernels.call, seconds, minlength=len(self.names)).astype(float)
 
     def dtypes(self) -> list[str]:
@@ -161,6 +165,7 @@ def call_kernels(workload: Workload, activity: str, inputs: Shapes) -> list[list
     """Kernels of each call, and of the loss.
 
     Calls that run in 16 bit beside 32-bit weights cast these first, as torch's autocast does.
+    Compiled, elementwise calls run chain by chain.
     """
     graph, dtype = workload.graph, workload.dtype
     flowing = graph.shapes(inputs)
@@ -174,10 +179,16 @@ def call_kernels(workload: Workload, activity: str, inputs: Shapes) -> list[list
             kernels = call.layer.forward_cost(given, itemsize)
         else:
             kernels = call.layer.backward_cost(given, itemsize, needs)
-        learned = sum(p.num_elements for p in call.layer.parameters())
-        if itemsize < stored and learned:
-            kernels = [Kernel(0.0, 0.0, float(learned * (itemsize + stored))), *kernels]
         found.append(kernels)
+    if workload.compile:
+        itemsizes = [numpy_dtype(name).itemsize for name in (*[dtype] * len(inputs), *ran)]
+        found = fuse(activity, found, Flowing(graph, flowing, itemsizes))
+    for number, (call, low) in enumerate(zip(graph.calls, ran, strict=True)):
+        learned = sum(p.num_elements for p in call.layer.parameters())
+        itemsize = numpy_dtype(low).itemsize
+        if itemsize < stored and learned:
+            cast = Kernel(0.0, 0.0, float(learned * (itemsize + stored)))
+            found[number] = [cast, *found[number]]
     width = float(sum(prod(flowing[value]) for value, _ in graph.outputs))
     # The loss: prediction and target in, a gradient out.
     found.append([Kernel(4 * width, 2 * width * numpy_dtype(dtype).itemsize)])

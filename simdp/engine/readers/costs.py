@@ -230,7 +230,7 @@ class Costs:
     @cached_property
     def _num_launches(self) -> list[int]:
         """Kernels that forward launches for each call, and for the loss."""
-        if self._workload.model.timed:  # its times hold them
+        if self._workload.model.timed or self._workload.cuda_graphs:  # others hold them
             return [0] * (self._num_calls + 1)
         shapes = self._workload.model.known_shapes()
         return [len(kernels) for kernels in call_kernels(self._workload, "forward", shapes)]

@@ -24,6 +24,7 @@ from simdp.steps.bucket import Group
 from simdp.steps.program import Program
 from simdp.strategies.memory import sample_nbytes
 from simdp.workload.lifetimes import Lifetimes, Stage, lifetimes
+from simdp.workload.recomputation import recomputed
 from simdp.workload.sampling import StepBatches
 
 OBSERVED_STEPS = 2
@@ -148,8 +149,8 @@ class Memory:
 
     @cached_property
     def _lifetimes(self) -> Lifetimes:
-        blocks = list(self._facts.recomputed.values())
-        return lifetimes(self._scenario.workload, blocks, not self._facts.is_inference)
+        workload = self._scenario.workload
+        return lifetimes(workload, recomputed(workload), not self._facts.is_inference)
 
     def _batch(self, op: ops.Batch) -> Taken:
         if op.root is None:
@@ -323,7 +324,9 @@ class Memory:
             whole = self._room([num_samples * self._shapes.nbytes_of("y", op.micro)])
             yield from self._borrow("inputs", self._at(op.root, whole))
         if self._shapes.has_loss:
-            kept = self._tensors.room_of(self._lifetimes.forward[-1].taken, num_samples)
+            taken, given = self._lifetimes.forward[-1]
+            stays = [one for one in taken if all(one is not gone for gone in given)]
+            kept = self._tensors.room_of(stays, num_samples)
             yield from self._borrow("outputs", self._at(op.root, kept))
 
     def _hand_back(self, op: one_process.HandBack) -> Taken:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from math import prod, sqrt
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
@@ -13,9 +12,12 @@ from pydantic import Field
 
 from simdp.arrays import Array
 from simdp.spec import Bool, Float, Int
+from simdp.workload.layers import attention_costs
 from simdp.workload.layers.arrays.blocks import blocks
+from simdp.workload.layers.arrays.scores import distances, look_back, softmax
+from simdp.workload.layers.attention_costs import Work
 from simdp.workload.layers.base import Kept, Kernel, Layer, Pass, Shape, ShapeError
-from simdp.workload.layers.dropout import dropout_cost, kept_elements, masked
+from simdp.workload.layers.dropout import kept_elements, masked
 from simdp.workload.layers.shapes import sequence_shape
 
 if TYPE_CHECKING:
@@ -24,8 +26,7 @@ if TYPE_CHECKING:
 BLOCK_SCORES = 2**16
 """Scores worked on at a time, so that they stay in a core's cache."""
 
-PARTS = {1: (3,), 2: (1, 2), 3: (1, 1, 1)}
-"""How many of queries, keys and values each input packs, by the number of inputs."""
+Implementation = Literal["eager", "flash"]
 
 
 class KeyPadding(NamedTuple):
@@ -33,6 +34,21 @@ class KeyPadding(NamedTuple):
 
     tokens: Value
     pad_id: int
+
+
+class _Parts(NamedTuple):
+    """Queries, shape `(batch, kv_heads, heads of each, length, d)`, and keys and values for them.
+
+    Heads that share keys and values lie side by side.
+    """
+
+    queries: Array
+    keys: Array
+    values: Array
+
+    def of(self, samples: slice) -> _Parts:
+        """Some of the samples."""
+        return _Parts(*(array[samples] for array in self))
 
 
 class Attention(Layer):
@@ -46,12 +62,29 @@ class Attention(Layer):
     ----------
     num_heads : int
         Heads, each of which has an equal part of the width.
+    num_kv_heads : int or None
+        Heads of keys and values, each of which serves as many heads of the queries as the others;
+        by default there are as many. Ainslie et al., "GQA", arXiv 2305.13245.
     causal : bool
         Whether a query looks only at keys up to its own place.
+    window : int or None
+        How many keys a causal query looks at, its own the last of them; all by default.
+    alibi : float or None
+        Add to each score how far away its key is, times a slope of the head, down to
+        ``2^-alibi``; see `distances`.
     dropout : float
         Probability that a weight is left out; it is drawn for each sample alone.
     pad_id : int or None
         Keys of this token are looked at by nobody.
+    interleaved : bool
+        Whether in one packed input each head's query, key and value stand side by side, as in
+        GPT-NeoX, instead of all queries before all keys and values.
+    implementation : {"eager", "flash"}
+        Kernel by kernel, with all weights in memory; or one kernel each way that keeps a number of
+        each row and computes scores again, as torch's flash and memory-efficient kernels do (Dao,
+        arXiv 2307.08691). Both give the same numbers.
+    upcast : bool
+        Whether an eager softmax runs in float32 where the rest has 16 bits, as in transformers.
 
     References
     ----------
@@ -60,166 +93,216 @@ class Attention(Layer):
 
     kind: Literal["attention"] = "attention"
     num_heads: Int = Field(ge=1)
+    num_kv_heads: Int | None = Field(None, ge=1)
     causal: Bool = False
+    window: Int | None = Field(None, ge=1)
+    alibi: Float | None = Field(None, gt=0)
     dropout: Float = Field(0.0, ge=0, le=1)
     pad_id: Int | None = None
+    interleaved: Bool = False
+    implementation: Implementation = "eager"
+    upcast: Bool = False
 
     autocast: ClassVar[Literal["lower"]] = "lower"
 
-    def _sizes(self, inputs: Sequence[Shape]) -> tuple[int, int, int]:
-        """Length of the queries, length of the keys, and features of all heads."""
+    @property
+    def costly(self) -> Literal["product", "fused_attention", "no"]:
+        return "fused_attention" if self.implementation == "flash" else "no"
+
+    def _kv_heads(self) -> int:
+        return self.num_kv_heads or self.num_heads
+
+    def _packs(self, num_inputs: int) -> tuple[tuple[int, ...], ...]:
+        """Heads of what each input packs, by the number of inputs."""
+        heads, others = self.num_heads, self._kv_heads()
+        if num_inputs == 1:
+            return ((heads, others, others),)
+        return ((heads,), (others, others)) if num_inputs == 2 else ((heads,), (others,), (others,))
+
+    def _work(self, inputs: Sequence[Shape]) -> Work:
+        """Lengths, heads and their width."""
         packed = inputs[: len(inputs) - (self.pad_id is not None)]
-        shapes, parts = [sequence_shape(shape) for shape in packed], PARTS[len(packed)]
+        shapes = [sequence_shape(shape) for shape in packed]
+        packs = [sum(heads) for heads in self._packs(len(packed))]
         (queries, width), (keys, _) = shapes[0], shapes[-1]
-        embed_dim = width // parts[0]
-        lengths = (queries, *[keys] * (len(parts) - 1))
-        wanted = [(n, part * embed_dim) for n, part in zip(lengths, parts, strict=True)]
-        if shapes != wanted or embed_dim % self.num_heads:
+        depth = width // packs[0]
+        lengths = (queries, *[keys] * (len(packs) - 1))
+        wanted = [(length, heads * depth) for length, heads in zip(lengths, packs, strict=True)]
+        if shapes != wanted:
             raise ShapeError(
                 f"takes packed queries, keys and values of {self.num_heads} heads, but gets "
                 f"samples of shape {' and '.join(map(str, packed))}"
             )
         if self.pad_id is not None and inputs[-1] != (keys,):
             raise ShapeError(f"gets {keys} keys, but tokens of shape {inputs[-1]}")
-        return queries, keys, embed_dim
+        heads, others, pairs = self.num_heads, self._kv_heads(), self._pairs(queries, keys)
+        return Work(queries, keys, depth, heads, others, pairs, bool(self.dropout), self.upcast)
+
+    def _pairs(self, queries: int, keys: int) -> float:
+        """Queries times the keys that each looks at; half of a square counts as its triangle."""
+        if not self.causal:
+            return float(queries * keys)
+        seen = min(self.window or keys, keys)
+        return queries * seen - seen**2 / 2
 
     def output_shape(self, *inputs: Shape) -> Shape:
-        queries, _, embed_dim = self._sizes(inputs)
-        return queries, embed_dim
+        work = self._work(inputs)
+        return work.queries, work.width
 
-    def _heads(self, *packed: Array) -> list[Array]:
-        """Queries, keys and values as views of shape `(batch, heads, length, d)`."""
-        found = []
-        for array, parts in zip(packed, PARTS[len(packed)], strict=True):
-            depth = array.shape[2] // (parts * self.num_heads)
-            split = array.reshape(*array.shape[:2], parts, self.num_heads, depth)
-            found += [split[:, :, part].swapaxes(1, 2) for part in range(parts)]
-        return found
+    def _heads(self, *packed: Array) -> _Parts:
+        """Queries, keys and values as views."""
+        found: list[Array] = []
+        for array, packs in zip(packed, self._packs(len(packed)), strict=True):
+            heads, shape = sum(packs), array.shape[:2]
+            if self.interleaved:
+                split = array.reshape(*shape, self.num_heads, 3, array.shape[2] // heads)
+                found += [split[:, :, :, part] for part in range(3)]
+                continue
+            split = array.reshape(*shape, heads, array.shape[2] // heads)
+            ends = np.cumsum(packs)
+            found += [split[:, :, end - n : end] for n, end in zip(packs, ends, strict=True)]
+        return _Parts(*(self._grouped(array) for array in found))
+
+    def _grouped(self, array: Array) -> Array:
+        """From shape `(batch, length, heads, d)` to that of `_Parts`."""
+        batch, length, heads, depth = array.shape
+        others = self._kv_heads()
+        return array.reshape(batch, length, others, heads // others, depth).transpose(0, 2, 3, 1, 4)
 
     def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
         packed = inputs[: len(inputs) - (self.pad_id is not None)]
         tokens = None if self.pad_id is None else inputs[-1]
-        queries, keys, values = self._heads(*packed)
-        y: Array = np.empty(queries.swapaxes(1, 2).shape, dtype=queries.dtype)
-        weights = np.empty((*queries.shape[:3], keys.shape[2]), dtype=queries.dtype)
-        kept = np.empty(weights.shape, dtype=bool) if self.dropout else None
-        scale = queries.dtype.type(1 / sqrt(queries.shape[3]))
-        for part in sample_blocks(weights):
-            scores = np.matmul(queries[part], keys[part].swapaxes(2, 3), out=weights[part])
-            scores *= scale
-            if self.causal:
-                scores += _look_back(*scores.shape[2:], scores.dtype.name)
-            if tokens is not None:
-                hidden = np.where(tokens[part] == self.pad_id, -np.inf, 0).astype(scores.dtype)
-                scores += hidden[:, None, None]
-            softmax(scores)
-            if kept is not None:
-                own = replace(run, samples=run.samples[part])
-                kept[part] = kept_elements(own, self.name, self.dropout, scores.shape[1:])
-                scores = masked(scores, kept[part], self.dropout)
-            np.matmul(scores, values[part], out=y[part].swapaxes(1, 2))
-        return y.reshape(*y.shape[:2], y.shape[2] * y.shape[3]), (packed, weights, kept)
+        parts = self._heads(*packed)
+        batch, *_, queries, depth = parts.queries.shape
+        y: Array = np.empty((batch, queries, self.num_heads * depth), dtype=packed[0].dtype)
+        out = self._grouped(y.reshape(batch, queries, self.num_heads, depth))
+        room = self._room(parts)
+        kept = np.empty(room.shape, dtype=bool) if self._keeps and self.dropout else None
+        for part in sample_blocks(room, batch):
+            scores = self._weigh(parts.of(part), tokens, part, room)
+            if self.dropout:
+                stays = self._kept(run, part, scores)
+                scores = masked(scores, stays, self.dropout)
+                if kept is not None:
+                    kept[part] = stays
+            np.matmul(scores, parts.values[part], out=out[part])
+        return y, (packed, tokens, room if self._keeps else None, kept)
+
+    @property
+    def _keeps(self) -> bool:
+        """Whether weights are kept for backward."""
+        return self.implementation == "eager"
+
+    def _room(self, parts: _Parts) -> Array:
+        """A place for weights: of all samples if they are kept, else of one block of them."""
+        shape = (*parts.queries.shape[:4], parts.keys.shape[3])
+        batch = shape[0]
+        if not self._keeps:
+            batch = min(batch, max(BLOCK_SCORES // max(prod(shape[1:]), 1), 1))
+        return np.empty((batch, *shape[1:]), dtype=parts.queries.dtype)
+
+    def _weigh(self, parts: _Parts, tokens: Array | None, part: slice, room: Array) -> Array:
+        """Weights of a block of samples, before dropout, in their place of the room."""
+        queries, keys = parts.queries, parts.keys
+        out = room[part] if self._keeps else room[: len(queries)]
+        scores: Array = np.matmul(queries, keys.swapaxes(3, 4), out=out)
+        scores *= queries.dtype.type(1 / sqrt(queries.shape[4]))
+        dtype = scores.dtype.name
+        if self.alibi is not None:
+            bias = distances(self.num_heads, scores.shape[4], self.alibi, dtype)
+            scores += bias.reshape(*scores.shape[1:3], 1, -1)
+        if self.causal:
+            scores += look_back(*scores.shape[3:], self.window, dtype)
+        if tokens is not None:
+            hidden = np.where(tokens[part] == self.pad_id, -np.inf, 0).astype(scores.dtype)
+            scores += hidden[:, None, None, None]
+        softmax(scores)
+        return scores
+
+    def _kept(self, run: Pass, part: slice, scores: Array) -> Array:
+        """Which weights of a block of samples dropout leaves."""
+        own, shape = replace(run, samples=run.samples[part]), scores.shape
+        drawn = (self.num_heads, *shape[3:])
+        return kept_elements(own, self.name, self.dropout, drawn).reshape(shape)
 
     def backward(
         self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
     ) -> tuple[Array | None, ...]:
-        packed, weights, kept = saved
-        queries, keys, values = self._heads(*packed)
-        gradients = [np.empty_like(array) for array in packed]
-        dqueries, dkeys, dvalues = self._heads(*gradients)
-        depth = queries.shape[3]
-        slopes = dy.reshape(*dy.shape[:2], self.num_heads, depth).swapaxes(1, 2)
-        scale = dy.dtype.type(1 / sqrt(depth))
-        for part in sample_blocks(weights):
-            used = weights[part]
-            if kept is not None:
-                used = masked(used, kept[part], self.dropout)
-            np.matmul(used.swapaxes(2, 3), slopes[part], out=dvalues[part])
-            dscores = np.matmul(slopes[part], values[part].swapaxes(2, 3))
-            # softmax: dS = P (dP - sum(P dP)); with dropout the kept share of dP counts
-            if kept is None:
-                dscores -= np.vecdot(used, dscores)[..., None]
-                dscores *= used
-            else:
-                dscores *= used
-                dscores -= weights[part] * dscores.sum(axis=3, keepdims=True)
-            dscores *= scale
-            np.matmul(dscores, keys[part], out=dqueries[part])
-            np.matmul(dscores.swapaxes(2, 3), queries[part], out=dkeys[part])
-        tokens = [None] * (self.pad_id is not None)
-        found = zip([*gradients, *tokens], needs, strict=True)
+        packed, tokens, weights, kept = saved
+        parts = self._heads(*packed)
+        gradients = [np.empty(array.shape, dtype=array.dtype) for array in packed]
+        dparts = self._heads(*gradients)
+        batch, *_, queries, depth = parts.queries.shape
+        slopes = self._grouped(dy.reshape(batch, queries, self.num_heads, depth))
+        room = self._room(parts) if weights is None else weights
+        for part in sample_blocks(room, batch):
+            here = parts.of(part)
+            used = room[part] if self._keeps else self._weigh(here, tokens, part, room)
+            stays = None
+            if self.dropout:
+                stays = self._kept(run, part, used) if kept is None else kept[part]
+            self._block_backward(here, dparts.of(part), slopes[part], used, stays)
+        found = zip([*gradients, *[None] * (tokens is not None)], needs, strict=True)
         return tuple(gradient if need else None for gradient, need in found)
 
-    # Costs, kernel by kernel, as torch's plain implementation launches them --------------------
+    def _block_backward(
+        self, parts: _Parts, dparts: _Parts, slopes: Array, weights: Array, kept: Array | None
+    ) -> None:
+        used = weights if kept is None else masked(weights, kept, self.dropout)
+        _product_sums(used, slopes, dparts.values)
+        dscores = np.matmul(slopes, parts.values.swapaxes(3, 4))
+        # softmax: dS = P (dP - sum(P dP)); with dropout the kept share of dP counts
+        if kept is None:
+            dscores -= np.vecdot(used, dscores)[..., None]
+            dscores *= used
+        else:
+            dscores *= used
+            dscores -= weights * dscores.sum(axis=4, keepdims=True)
+        dscores *= dscores.dtype.type(1 / sqrt(slopes.shape[4]))
+        np.matmul(dscores, parts.keys, out=dparts.queries)
+        _product_sums(dscores, parts.queries, dparts.keys)
+
+    # Costs ----------------------------------------------------------------------------------------
 
     def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
-        """Heads apart, QK^T with the mask, softmax, dropout, PV, heads together."""
-        queries, keys, width = self._sizes(inputs)
-        scores = float(self.num_heads * queries * keys)
-        packed = (queries + 2 * keys) * width * itemsize
-        return [
-            Kernel(0.0, 2.0 * packed),
-            self._product(queries, keys, width, itemsize),
-            Kernel(5 * scores, 2 * scores * itemsize),
-            *[dropout_cost(scores, itemsize)] * bool(self.dropout),
-            self._product(queries, keys, width, itemsize),
-            Kernel(0.0, 2.0 * queries * width * itemsize),
-        ]
+        work = self._work(inputs)
+        if self.implementation == "flash":
+            return attention_costs.flash_forward(work, itemsize)
+        return attention_costs.eager_forward(work, itemsize)
+
+    def model_flops(self, inputs: Sequence[Shape]) -> float:
+        """Of two products, without softmax; of all pairs of tokens, where it is causal too."""
+        work = self._work(inputs)
+        return 4.0 * work.queries * min(self.window or work.keys, work.keys) * work.width
 
     def backward_cost(
         self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
     ) -> list[Kernel]:
-        """Slopes of V and P, dropout, softmax, those of Q and K, heads together."""
-        queries, keys, width = self._sizes(inputs)
-        scores = float(self.num_heads * queries * keys)
-        product = self._product(queries, keys, width, itemsize)
-        return [
-            product,
-            product,
-            *[dropout_cost(scores, itemsize)] * bool(self.dropout),
-            Kernel(4 * scores, 3 * scores * itemsize),
-            product,
-            product,
-            Kernel(0.0, 2.0 * (queries + 2 * keys) * width * itemsize),
-        ]
-
-    def _product(self, queries: int, keys: int, width: int, itemsize: int) -> Kernel:
-        """One of the six products; each moves the scores and two of Q, K, V and their like."""
-        moved = self.num_heads * queries * keys + (queries + keys) * width
-        return Kernel(2.0 * queries * keys * width, float(moved * itemsize))
+        work = self._work(inputs)
+        if self.implementation == "flash":
+            return attention_costs.flash_backward(work, itemsize)
+        return attention_costs.eager_backward(work, itemsize)
 
     def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
-        """Queries, keys, values and all weights; with dropout these once more, and the mask."""
-        queries, keys, _ = self._sizes(inputs)
-        scores = float(self.num_heads * queries * keys)
-        dropped = scores * (itemsize + 1) * bool(self.dropout)
+        work = self._work(inputs)
         packed = tuple(range(len(inputs) - (self.pad_id is not None)))
-        return Kept(inputs=packed, nbytes=scores * itemsize + dropped)
+        if self.implementation == "flash":
+            return attention_costs.flash_kept(work, packed)
+        return attention_costs.eager_kept(work, itemsize, packed)
 
     def evaluated(self) -> Layer:
         return self.model_copy(update={"dropout": 0.0})
 
 
-def softmax(scores: Array) -> None:
-    """Softmax of the last axis, in place; a row of -inf becomes zeros."""
-    top = scores.max(axis=-1, keepdims=True)
-    np.maximum(top, np.finfo(scores.dtype).min, out=top)
-    scores -= top
-    np.exp(scores, out=scores)
-    flat = scores.reshape(-1, scores.shape[-1])
-    total = flat @ np.ones(flat.shape[1], dtype=scores.dtype)
-    np.maximum(total, 1, out=total)  # the largest counts as 1, so that only rows of zeros are less
-    flat *= (1 / total)[:, None]
-
-
-def sample_blocks(scores: Array) -> Iterator[slice]:
+def sample_blocks(scores: Array, batch: int) -> Iterator[slice]:
     """Cut a batch so that the scores of each part stay in a core's cache."""
-    return blocks(len(scores), prod(scores.shape[1:]), BLOCK_SCORES)
+    return blocks(batch, prod(scores.shape[1:]), BLOCK_SCORES)
 
 
-@lru_cache(maxsize=16)  # those of one step; a mask of 1,024 tokens takes 4 MB
-def _look_back(queries: int, keys: int, dtype: str) -> Array:
-    """-inf where a key stands after the query, shape `(queries, keys)`."""
-    mask = np.triu(np.full((queries, keys), -np.inf, dtype=dtype), k=1)
-    mask.setflags(write=False)  # it is handed out again and again
-    return mask
+def _product_sums(left: Array, right: Array, out: Array) -> None:
+    """``left^T right`` in each head, summed over the heads that share keys and values."""
+    turned = left.swapaxes(3, 4)
+    if left.shape[2] == 1:
+        np.matmul(turned, right, out=out)
+    else:
+        np.matmul(turned, right).sum(axis=2, keepdims=True, out=out)

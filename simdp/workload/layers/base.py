@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import numpy as np
+from pydantic import Field
 
 from simdp.arrays import Array, Ints
 from simdp.rng import uniform_at
@@ -132,10 +133,16 @@ class Module(Spec):
     ----------
     name : str
         Its path in the model, which leads its parameters' names.
+    inputs : tuple of str or None
+        In `Sequential`: names of the layers that it takes, or ``input``; by default the one before.
     """
 
     kind: str
     name: str = ""
+    inputs: tuple[str, ...] | None = Field(None, min_length=1)
+
+    most_inputs: ClassVar[int | None] = 1
+    """How many it may be told to take; None is any number."""
 
     @abstractmethod
     def add_to(self, graph: GraphBuilder, *inputs: Value) -> Value:
@@ -147,6 +154,11 @@ class Layer(Module):
 
     autocast: ClassVar[Literal["lower", "float32", "promote"]] = "promote"
     """In mixed precision: 16 bit, 32 bit, or the widest of its inputs."""
+
+    @property
+    def costly(self) -> Literal["product", "fused_attention", "no"]:
+        """Whether selective recomputation keeps its output: a matrix product, or a fused kernel."""
+        return "product" if self.autocast == "lower" else "no"
 
     def parameters(self) -> list[Parameter]:
         """Learned tensors, in torch's order of registration."""
@@ -204,6 +216,12 @@ class Layer(Module):
         self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
     ) -> list[Kernel]:
         """Kernels of backward."""
+
+    def model_flops(self, inputs: Sequence[Shape]) -> float:
+        """FLOPs of forward's products per sample, as publications count them."""
+        if self.autocast != "lower":
+            return 0.0
+        return sum(kernel.flops for kernel in self.forward_cost(inputs, 1))
 
     @abstractmethod
     def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:

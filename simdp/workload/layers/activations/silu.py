@@ -16,9 +16,14 @@ class SiLU(Activation):
     flops_per_element: ClassVar[int] = 5
 
     def value(self, x: Array) -> tuple[Array, Array]:
-        return x * logistic(x), x
+        """Find the slope too: both need the same exponential."""
+        share = logistic(x)
+        slope = 1 - share
+        slope *= x
+        slope += 1
+        slope *= share
+        share *= x
+        return share, slope
 
     def slope(self, saved: Array) -> Array:
-        part = logistic(saved)
-        slope: Array = part * (1 + saved * (1 - part))
-        return slope
+        return saved
