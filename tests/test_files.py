@@ -11,6 +11,7 @@ import pytest
 from for_each import for_each
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from safetensors_files import safetensors
 
 from simdp.errors import ScenarioError
 from simdp.files import (
@@ -22,6 +23,7 @@ from simdp.files import (
     read_json,
     read_npz,
     read_scenario,
+    read_tensors,
     read_text,
     read_yaml,
     whole_files,
@@ -44,13 +46,13 @@ def refusal(function, *arguments):
 # Text --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("read", [read_text, read_yaml, read_json, read_npz])
+@pytest.mark.parametrize("read", [read_text, read_yaml, read_json, read_npz, read_tensors])
 def test_a_missing_file_is_named(read, tmp_path):
     path = tmp_path / "none.yaml"
     assert refusal(read, path) == f"{path}: there is no such file."
 
 
-@pytest.mark.parametrize("read", [read_text, read_yaml, read_json])
+@pytest.mark.parametrize("read", [read_text, read_yaml, read_json, read_tensors])
 def test_a_folder_is_no_file(read, tmp_path):
     assert refusal(read, tmp_path) == f"{tmp_path}: is a folder; name a file in it."
 
@@ -333,6 +335,119 @@ def test_a_damaged_npz_is_read_or_refused(data, compressed, tmp_path):
         read_npz(path)
     except ScenarioError as error:
         assert str(error) == f"{path}: is not an npz file of arrays."
+
+
+# safetensors -------------------------------------------------------------------------------------
+
+TENSORS = {
+    "a": np.arange(6.0).reshape(2, 3),
+    "b": np.array([1.5, -2.0], dtype=np.float32),
+    "c": np.array([0.5, 65504.0], dtype=np.float16),
+    "d": np.array(7),
+    "e": np.zeros((0, 3)),
+}
+
+
+def test_tensors_come_back_with_their_types_and_shapes(tmp_path):
+    found = read_tensors(safetensors(tmp_path / "a.safetensors", TENSORS))
+    assert list(found) == list(TENSORS)
+    for name, array in TENSORS.items():
+        assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape)
+        np.testing.assert_array_equal(found[name], array)
+
+
+def test_bfloat16_becomes_the_float32_that_it_is_half_of(tmp_path):
+    values = np.array([1.0, -2.5, 3.140625, 2.0**-130, np.inf], dtype=np.float32)
+    found = read_tensors(safetensors(tmp_path / "a.safetensors", {"a": values}, bf16="a"))["a"]
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, values)
+
+
+def index(folder, **files):
+    path = folder / "model.safetensors.index.json"
+    path.write_text(json.dumps({"metadata": {}, "weight_map": files}))
+    return path
+
+
+def test_an_index_leads_to_the_tensors_of_several_files(tmp_path):
+    safetensors(tmp_path / "1.safetensors", {"a": TENSORS["a"], "b": TENSORS["b"]})
+    safetensors(tmp_path / "2.safetensors", {"c": TENSORS["c"]})
+    found = read_tensors(index(tmp_path, a="1.safetensors", c="2.safetensors"))
+    assert sorted(found) == ["a", "c"]
+    np.testing.assert_array_equal(found["c"], TENSORS["c"])
+
+
+def test_an_index_names_files_beside_it_that_hold_what_it_says(tmp_path):
+    path = index(tmp_path, a="1.safetensors")
+    there = tmp_path / "1.safetensors"
+    assert refusal(read_tensors, path) == f"{there}: there is no such file."
+    safetensors(there, {"b": TENSORS["b"]})
+    assert refusal(read_tensors, path) == f"{there}: has no 'a', which {path} says."
+    path = index(tmp_path, a="../1.safetensors")
+    assert refusal(read_tensors, path) == (
+        f"{path}: names '../1.safetensors', which is no file beside it."
+    )
+    path.write_text("{}")
+    assert refusal(read_tensors, path) == (
+        f"{path}: has no weight_map of tensors and files; name an index of safetensors files."
+    )
+
+
+@pytest.mark.parametrize(
+    ("header", "said"),
+    [
+        (
+            {"a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 48]}},
+            "'a' has 24 bytes, which are not at 0 ... 48",
+        ),
+        (
+            {"a": {"dtype": "F64", "shape": [2, 3], "data_offsets": [960, 1008]}},
+            "'a' has 48 bytes, which are not at 960 ... 1008",
+        ),
+        ({"a": {"dtype": "F64", "shape": [-2]}}, "'a' has no dtype, shape and data_offsets"),
+        ({"a": 3}, "'a' has no dtype, shape and data_offsets"),
+    ],
+)
+def test_a_header_that_does_not_fit_its_file_is_refused(header, said, tmp_path):
+    path = safetensors(tmp_path / "a.safetensors", {"a": TENSORS["a"]}, header=header)
+    assert refusal(read_tensors, path) == f"{path}: is not a safetensors file: {said}."
+
+
+def test_tensors_of_other_types_are_refused(tmp_path):
+    entry = {"a": {"dtype": "F8_E4M3", "shape": [48], "data_offsets": [0, 48]}}
+    path = safetensors(tmp_path / "a.safetensors", {"a": TENSORS["a"]}, header=entry)
+    assert refusal(read_tensors, path) == (
+        f"{path}: has 'a' of F8_E4M3; store F64, F32, F16 or BF16 instead."
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "its first 8 bytes are not the length of a header"),
+        (b"PK\x03\x04 an npz file", "its first 8 bytes are not the length of a header"),
+        (b"\x02" + bytes(7) + b"{]", "its header is not JSON"),
+        (b"\x02" + bytes(7) + b"[]", "its header is not an object"),
+        (b"\x02" + bytes(7) + b"\xff\xfe", "its header is not JSON"),
+    ],
+)
+def test_other_files_are_no_safetensors(content, said, tmp_path):
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(content)
+    assert refusal(read_tensors, path) == f"{path}: is not a safetensors file: {said}."
+
+
+@in_a_folder
+@given(st.binary(max_size=200), st.integers(0, 200))
+def test_damage_of_safetensors_is_a_refusal_or_harmless(tmp_path, junk, at):
+    path = safetensors(tmp_path / "a.safetensors", TENSORS)
+    content = path.read_bytes()
+    path.write_bytes(content[:at] + junk + content[at + len(junk) :])
+    try:
+        found = read_tensors(path)
+        assert {name: found[name].shape for name in found}.keys() == set(found)
+    except ScenarioError as error:
+        assert str(error).startswith(f"{path}: ")
 
 
 # Catalogue ---------------------------------------------------------------------------------------

@@ -47,6 +47,7 @@ HOMES = {
         "reports.calibration_table",
         "reports.collective_table",
         "reports.compare_table",
+        "reports.fitting_table",
         "reports.shown",
         "reports.sweep_table",
         "reports.table",
@@ -279,8 +280,9 @@ def test_no_global_random_numbers_and_no_wall_clock():
         for module in MODULES
         for node in definitions(module, ast.Attribute)
         if ast.unparse(node).startswith("np.random.") and ast.unparse(node) not in modern
+        if not (module == "workload.torch_generator" and node.attr == "RandomState")
     ]
-    assert old == []
+    assert old == []  # torch's generator is an old one, with a seed of its own
     unruly = {"datetime", "random", "secrets", "time"}
     users = {m for m in MODULES for name in imports(m) if name.split(".")[0] in unruly}
     assert {m for m in users if top(m) != "probes"} <= {"cli.run"}  # its progress bar

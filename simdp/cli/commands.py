@@ -56,6 +56,14 @@ COMMANDS = {
             "init --machine dgx-a100 --model gpt2 --gpus 16 --strategy fsdp --out gpt2.yaml",
         ),
     ),
+    "fits": Command(
+        "fits:fits",
+        "Say which methods fit, how full devices get, and what a step takes, without a scenario.",
+        (
+            "fits gpt2-medium --gpus 8 --device h100-sxm5-80gb",
+            "fits bert-large --gpus 32 --machine dgx-a100 --json",
+        ),
+    ),
     "check": Command(
         "run:check",
         "Validate scenarios, and prove their collectives, without running them.",

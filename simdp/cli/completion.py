@@ -61,6 +61,7 @@ def _left_out() -> Iterable[str]:
 
 SCENARIOS: Complete = _scenarios
 MACHINES = _from(_stems("cluster/machines"))
+DEVICES = _from(_stems("cluster/devices"))
 MODELS = _from(_stems("workload/models/presets"))
 STRATEGIES, PRECISIONS, FAMILIES, LEFT_OUT = map(
     _from, (_strategies, _precisions, _families, _left_out)

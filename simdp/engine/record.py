@@ -41,7 +41,7 @@ class StepRecord(NamedTuple):
 
 
 def mean_losses(
-    losses: Sequence[Floats], counts: Floats
+    losses: Sequence[Floats], counts: Floats, adds: bool = False
 ) -> tuple[float | None, list[float | None]]:
     """Join the losses of micro-steps.
 
@@ -51,14 +51,20 @@ def mean_losses(
         Of every micro-step; nan on a rank without any.
     counts : ndarray, shape `(num_micro, world_size)`
         How many things each averages.
+    adds : bool
+        Whether losses are sums, which add up.
 
     Returns
     -------
     (float or None, list of (float or None))
         Over all ranks, and of each.
     """
-    totals = (np.where(counts > 0, losses, 0.0) * counts).sum(axis=0)
+    totals = (np.where(counts > 0, losses, 0.0) * (1.0 if adds else counts)).sum(axis=0)
     each = counts.sum(axis=0)
+    if adds:
+        return (float(totals.sum()) if each.sum() else None), [
+            float(total) if count else None for total, count in zip(totals, each, strict=True)
+        ]
     mean = float(totals.sum() / each.sum()) if each.sum() else None
     return mean, [
         float(total / count) if count else None for total, count in zip(totals, each, strict=True)

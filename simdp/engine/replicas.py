@@ -19,6 +19,7 @@ from simdp.scenario import Scenario
 from simdp.workload.execution import Executor, Kept, call_dtypes
 from simdp.workload.layers.base import NO_ARRAYS, PAUSE, Exchange, Pass
 from simdp.workload.precision.rounding import numpy_dtype
+from simdp.workload.schedules.base import Progress
 
 T = TypeVar("T")
 
@@ -291,7 +292,7 @@ class Replicas:
         if tensors is self.weights:
             self.trainer.follow(plan.root, names)
 
-    def update(self, step: int, active: Sequence[bool]) -> list[Update | None]:
+    def update(self, progress: Progress, active: Sequence[bool]) -> list[Update | None]:
         """Let the optimizer change every active rank's weights; forget the gradients.
 
         Returns
@@ -300,7 +301,7 @@ class Replicas:
             Of each rank; None where it takes no part.
         """
         gradients = self.gradients if self.shards is None else self.shards.take_gradients()
-        done = self.trainer.update(gradients, step, active)
+        done = self.trainer.update(gradients, progress, active)
         self.gradients = [{} for _ in range(self.world_size)]
         return done
 

@@ -225,12 +225,18 @@ class Run:
             if self.shows_memory:
                 yield Hold(self._step, part, nbytes)
 
-    def follow_memory(self) -> None:
-        """Follow memory alone, through the setup and the steps that are observed."""
+    def follow_memory(self, watch: Callable[[ops.Op], None] | None = None) -> None:
+        """Follow memory alone, through the setup and the steps that are observed.
+
+        Parameters
+        ----------
+        watch : callable, optional
+            Is told of every operation before it is read.
+        """
         memory, program = self.memory, self.program
         for _ in memory.model():
             pass
-        self._follow(program.setup)
+        self._follow(program.setup, watch)
         for _ in memory.buckets():
             pass
         workload, seed = self.scenario.workload, self.scenario.seed
@@ -240,9 +246,13 @@ class Run:
             memory.begin(step, step_batches)
             if not memory.is_observed:
                 break
-            self._follow(program.plan(step, step_batches))
+            self._follow(program.plan(step, step_batches), watch)
 
-    def _follow(self, plan: Iterable[ops.Op]) -> None:
+    def _follow(
+        self, plan: Iterable[ops.Op], watch: Callable[[ops.Op], None] | None = None
+    ) -> None:
         for op in flat(plan):
+            if watch is not None:
+                watch(op)
             for _ in (*self.memory.before(op), *self.memory.after(op)):
                 pass

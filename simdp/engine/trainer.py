@@ -19,8 +19,11 @@ from simdp.engine.buffers import FlatBuffers
 from simdp.engine.threads import each_rank
 from simdp.errors import ScenarioError
 from simdp.scenario import Scenario
+from simdp.workload.optimizers.base import State
+from simdp.workload.optimizers.trust import TrustRatio, squares
 from simdp.workload.precision.rounding import rounded
 from simdp.workload.precision.scaler import GradScaler
+from simdp.workload.schedules.base import Progress
 
 Arrays = dict[str, Array]
 
@@ -41,6 +44,21 @@ class Update(NamedTuple):
 
     norm: float
     skipped: bool
+
+
+class Half(NamedTuple):
+    """An update of a piece of a tensor whose norms are known by now.
+
+    Attributes
+    ----------
+    made : ndarray
+        What the optimizer made of the gradient.
+    ratio : float
+        Trust ratio of the whole tensor.
+    """
+
+    made: Array
+    ratio: float
 
 
 class Trainer:
@@ -72,9 +90,8 @@ class Trainer:
         optimizer = self.workload.optimizer
         self._optimizers = {name: optimizer.for_parameter(name) for name in drawn[0]}
         self._sizes = {name: weight.size for name, weight in drawn[0].items()}
-        self._state = [
-            {name: self._optimizers[name].new_state(w) for name, w in own.items()} for own in drawn
-        ]
+        self._shapes = {name: weight.shape for name, weight in drawn[0].items()}
+        self._state = [self._new_state(own) for own in drawn]
         settings = precision.scaler()
         self._scalers = [GradScaler(settings) for _ in drawn] if settings else None
         self._taken = [0] * len(drawn)
@@ -137,9 +154,17 @@ class Trainer:
             shared = whole and not self.workload.precision.has_master
             pieces.append(cut if shared else {name: piece.copy() for name, piece in cut.items()})
         self._master = pieces
-        self._state = [
-            {name: self._optimizers[name].new_state(w) for name, w in own.items()} for own in pieces
-        ]
+        self._state = [self._new_state(own) for own in pieces]
+
+    def _new_state(self, own: Arrays) -> dict[str, State]:
+        return {
+            name: self._optimizers[name].new_state(self._shaped(name, weight))
+            for name, weight in own.items()
+        }
+
+    def _shaped(self, name: str, piece: Array) -> Array:
+        """A parameter's tensor, in its shape where it is whole."""
+        return piece.reshape(self._shapes[name]) if piece.size == self._sizes[name] else piece
 
     def state_dict(self, groups: Sequence[Sequence[int]] | None) -> dict[str, Array]:
         """Weights, state, counts and scales by rank and name; the master weights, if there are any.
@@ -155,8 +180,8 @@ class Trainer:
             first = ranks[0]
             for name in self._optimizers:
                 found[f"{first}/weights/{name}"] = self._whole(name, ranks, self._master)
-                for part in self._optimizers[name].state_names():
-                    kept = [{n: own[part] for n, own in mine.items()} for mine in self._state]
+                for part in self._optimizers[name].state_shapes(self._shapes[name]):
+                    kept = [{name: own[name][part]} if name in own else {} for own in self._state]
                     found[f"{first}/{part}/{name}"] = self._whole(name, ranks, kept)
         for rank, taken in enumerate(self._taken):
             found[f"{rank}/taken"] = np.array(taken)
@@ -169,6 +194,9 @@ class Trainer:
         """Put a tensor together from the pieces of some ranks, flat."""
         if len(ranks) == 1 and not self._places[ranks[0]]:
             return pieces[ranks[0]][name].reshape(-1)
+        holders = [rank for rank in ranks if name in self._places[rank]]
+        if len(holders) == 1:
+            return pieces[holders[0]][name].reshape(-1)
         found = np.zeros(self._sizes[name], self.workload.dtype)
         for rank in ranks:
             if name in self._places[rank]:
@@ -193,7 +221,9 @@ class Trainer:
                 place, size = self._places[rank].get(name, slice(None)), (self._sizes[name],)
                 piece.reshape(-1)[...] = of_rank(arrays, rank, f"weights/{name}", size)[place]
                 for part, kept in self._state[rank][name].items():
-                    whole = of_rank(arrays, rank, f"{part}/{name}", size)
+                    all_of_it = piece.size == self._sizes[name]
+                    form = (kept.size,) if all_of_it else size
+                    whole = of_rank(arrays, rank, f"{part}/{name}", form)
                     kept.reshape(-1)[...] = whole[place]
             self._taken[rank] = int(of_rank(arrays, rank, "taken", ()))
             if self._scalers:
@@ -206,7 +236,7 @@ class Trainer:
         return self._master[rank]
 
     def update(
-        self, gradients: Sequence[Arrays], step: int, active: Sequence[bool]
+        self, gradients: Sequence[Arrays], progress: Progress, active: Sequence[bool]
     ) -> list[Update | None]:
         """Let the optimizer change the weights of every active rank.
 
@@ -214,8 +244,8 @@ class Trainer:
         ----------
         gradients : sequence of dict of str to ndarray
             Of each rank; changed by unscaling and clipping.
-        step : int
-            Number of the step, from 1.
+        progress : Progress
+            Which step it is.
         active : sequence of bool
             Which ranks take part.
         """
@@ -231,10 +261,23 @@ class Trainer:
             bad = any(each[rank][1] for rank in ranks)
             whole |= dict.fromkeys(ranks, (norm, bad))
 
+        def clip(rank: int) -> None:
+            if active[rank]:
+                self._clip(gradients[rank], whole[rank][0])
+
+        each_rank(clip, len(self._taken), num_elements)
+        moves = [there and not whole[rank][1] for rank, there in enumerate(active)]
+        halves = self._first_halves(gradients, moves, num_elements)
+
         def work(rank: int) -> Update | None:
             if not active[rank]:
                 return None
-            return self._update_of(rank, gradients[rank], step, *whole[rank])
+            if moves[rank]:
+                self._taken[rank] += 1
+                self._step_of(rank, gradients[rank], progress, halves[rank])
+            if self._scalers:
+                self._scalers[rank].update(whole[rank][1])
+            return Update(*whole[rank])
 
         return each_rank(work, len(self._taken), num_elements)
 
@@ -247,26 +290,68 @@ class Trainer:
         squares = sum(float(np.vdot(g, g)) for g in gradients.values())
         return squares, scaler is not None and not _all_finite(squares, gradients)
 
-    def _update_of(self, rank: int, gradients: Arrays, step: int, norm: float, bad: bool) -> Update:
-        if self.workload.clip_grad_norm is not None:
-            factor = self.workload.clip_grad_norm / (norm + CLIP_EPS)
+    def _clip(self, gradients: Arrays, norm: float) -> None:
+        largest, value = self.workload.clip_grad_norm, self.workload.clip_grad_value
+        if value is not None:
+            for gradient in gradients.values():
+                np.clip(gradient, -value, value, out=gradient)
+        if largest is not None:
+            factor = largest / (norm + CLIP_EPS)
             for gradient in gradients.values() if factor < 1 else ():
                 gradient *= gradient.dtype.type(factor)
-        if not bad:
-            self._taken[rank] += 1
-            self._step_of(rank, gradients, step)
-        if self._scalers:
-            self._scalers[rank].update(bad)
-        return Update(norm, bad)
 
-    def _step_of(self, rank: int, gradients: Arrays, step: int) -> None:
-        state, t = self._state[rank], self._taken[rank]
+    def _first_halves(
+        self, gradients: Sequence[Arrays], moves: Sequence[bool], num_elements: int
+    ) -> list[dict[str, Half]]:
+        """Begin the updates that need norms of tensors of which each rank has only a piece."""
+        trusting = {
+            name: chosen
+            for name, chosen in self._optimizers.items()
+            if self.is_sharded and isinstance(chosen, TrustRatio)
+        }
+
+        def begin(rank: int) -> dict[str, tuple[Array, float, float]]:
+            own, found = self._master[rank], {}
+            for name in trusting if moves[rank] else ():
+                if name in gradients[rank] and name in own:
+                    state, t = self._state[rank][name], self._taken[rank] + 1
+                    kept = {part: tensor.reshape(-1) for part, tensor in state.items()}
+                    weight, gradient = own[name].reshape(-1), gradients[rank][name].reshape(-1)
+                    made = trusting[name].measured(weight, gradient, kept, t)
+                    found[name] = made, squares(weight), squares(made)
+            return found
+
+        if not trusting:
+            return [{} for _ in moves]
+        begun = each_rank(begin, len(self._taken), num_elements)
+        halves: list[dict[str, Half]] = [{} for _ in moves]
+        for ranks in self._groups:
+            for name, chosen in trusting.items():
+                pieces = {rank: begun[rank][name] for rank in ranks if name in begun[rank]}
+                sums = np.sum([[w, u] for _, w, u in pieces.values()], axis=0).tolist()
+                ratio = chosen.ratio_of(*sums) if pieces else 1.0
+                for rank, (made, _, _) in pieces.items():
+                    halves[rank][name] = Half(made, ratio)
+        return halves
+
+    def _step_of(
+        self, rank: int, gradients: Arrays, progress: Progress, halves: Mapping[str, Half]
+    ) -> None:
+        state, t, workload = self._state[rank], self._taken[rank], self.workload
+        momentum = workload.lr_schedule.momentum(workload.lr_schedule.number(progress))
         for name, weight in self._master[rank].items():
             if name not in gradients:  # never used: torch's optimizers skip it too
                 continue
-            optimizer = self._optimizers[name]
-            lr = self.workload.learning_rate(optimizer.lr, step, self.world_size)
-            optimizer.step(weight, gradients[name], state[name], lr, t)
+            optimizer = self._optimizers[name].with_momentum(momentum)
+            lr = workload.learning_rate(optimizer.lr, progress, self.world_size)
+            if name in halves and isinstance(optimizer, TrustRatio):
+                kept = {part: tensor.reshape(-1) for part, tensor in state[name].items()}
+                optimizer.finish(
+                    weight.reshape(-1), halves[name].made, kept, lr, t, halves[name].ratio
+                )
+            else:
+                whole, gradient = self._shaped(name, weight), self._shaped(name, gradients[name])
+                optimizer.step(whole, gradient, state[name], lr, t)
             if self.workload.precision.has_master and name in self.weights[rank]:
                 stored = self.weights[rank][name].reshape(-1)
                 place = self._places[rank].get(name, slice(None))

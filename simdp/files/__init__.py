@@ -1,4 +1,4 @@
-"""The only door to disk: YAML, npz, CSV, JSON and XML in; whole files or nothing out.
+"""The only door to disk: YAML, npz, safetensors, CSV, JSON and XML in; whole files or nothing out.
 
 Every reader bounds what it takes in before it takes it: bytes of a text, values and depth of a
 document, what an archive unpacks to. What is beyond that, or damaged, is a `ScenarioError` that
@@ -16,11 +16,13 @@ from simdp.files.documents import (
     read_yaml,
 )
 from simdp.files.elements import XmlElement, parse_xml
+from simdp.files.tensors import Tensors, read_tensors
 from simdp.files.text import read_text
 from simdp.files.whole import whole_files, write_whole
 
 __all__ = [
     "Catalogue",
+    "Tensors",
     "XmlElement",
     "fingerprint",
     "format_yaml",
@@ -31,6 +33,7 @@ __all__ = [
     "read_json",
     "read_npz",
     "read_scenario",
+    "read_tensors",
     "read_text",
     "read_yaml",
     "whole_files",

@@ -32,7 +32,7 @@ def seconds(value: float | None) -> str:
 
 def nbytes(value: float) -> str:
     """Write a size with three digits and the unit that suits it."""
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if value >= scale:
             return f"{value / scale:.3g} {unit}"
     return f"{value:.0f} B"

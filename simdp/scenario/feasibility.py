@@ -14,7 +14,7 @@ from simdp.collectives import Collectives, Cost
 from simdp.errors import unknown_name
 from simdp.scenario.placement import among_others, group_layout, layout
 from simdp.scenario.wiring import wiring_of, wiring_of_groups
-from simdp.steps.program import ProcessGroups
+from simdp.steps.program import ProcessGroups, Program
 from simdp.strategies import STRATEGIES, Strategy
 from simdp.strategies.base import infers
 from simdp.strategies.memory import host_memory, host_memory_needed
@@ -25,6 +25,7 @@ from simdp.workload.compute.measured import (
     MeasuredStep,
     is_contradiction,
 )
+from simdp.workload.optimizers import OPTIMIZERS
 from simdp.workload.step_costs import time_beside_compute
 
 Sure = Callable[..., bool]
@@ -258,12 +259,50 @@ def size_problems(
         num_samples = workload.samples_per_step(n)  # every step is a full one
     wrong = _problem_with_batches(workload, n, num_samples)
     if wrong is None:
-        num_updates = strategy.num_updates(n, workload.num_steps(n, base))
-        late = workload.lr_schedule.problem_with(num_updates)
+        late = _problem_with_schedule(workload, strategy, n, base, numerics)
         wrong = f"lr_schedule: {late}" if late else None
+    wrong = wrong or _problem_with_pieces(workload, strategy, n, num_samples)
     if wrong:
         return [f"workload.{wrong}"]
     return _memory_problems(workload, strategy, n, num_samples) if numerics else []
+
+
+def _problem_with_schedule(
+    workload: Workload, strategy: Strategy, world_size: int, base: Path, numerics: bool
+) -> str | None:
+    schedule = workload.lr_schedule
+    other = sorted(schedule.counted() - {"step"})
+    if other and strategy.player == "server":
+        return (
+            f"{schedule.kind} follows the {other[0]}, but the updates of a {strategy.kind} belong "
+            "to no common epoch; use one that counts steps."
+        )
+    if "reductions" in other and not numerics:
+        return (
+            f"{schedule.kind} follows the loss, which numerics: false leaves out; set numerics: "
+            "true, or use another schedule."
+        )
+    num_updates = strategy.num_updates(world_size, workload.num_steps(world_size, base))
+    num_epochs = workload.num_epochs(world_size, base) if "epoch" in other else 1
+    return schedule.problem_with(num_updates, num_epochs)
+
+
+def _problem_with_pieces(
+    workload: Workload, strategy: Strategy, world_size: int, num_samples: int
+) -> str | None:
+    """Refuse optimizers that need whole tensors where every rank has pieces of them."""
+    each = {workload.optimizer.for_parameter(name).kind for name in workload.graph.ready_order}
+    kinds = [kind for kind in each if OPTIMIZERS[kind].whole_tensors]
+    apart = sorted(kind for kind in kinds if not OPTIMIZERS[kind].trusts)
+    if not apart:
+        return None
+    partition = Program.of(strategy, workload, world_size, num_samples).partition
+    if partition is None or partition.owners is not None or partition.num_places == 1:
+        return None
+    return (
+        f"optimizer: {apart[0]} updates whole tensors, of which {strategy.kind} leaves each rank a "
+        "piece; use ddp, or zero1, whose ranks own whole tensors."
+    )
 
 
 def _problem_with_batches(workload: Workload, world_size: int, num_samples: int) -> str | None:

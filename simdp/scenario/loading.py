@@ -170,7 +170,7 @@ def _look_at(raw: Raw, base: Path, largest: int) -> tuple[list[str], Scenario | 
             if not taken_out:
                 return lines + _file_problems(_workload(mended), base, doubts), None
     files = _file_problems(scenario.workload, base, doubts)
-    if files and scenario.workload.model.timed:  # without its file it has no layers
+    if files and scenario.workload.model.unread:  # without its file it has no layers
         doubts.append(("workload", "model"))
     lines += files + _algorithm_problems(scenario.collectives, base)
     cluster, workload, strategy = scenario.cluster, scenario.workload, scenario.strategy

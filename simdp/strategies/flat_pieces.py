@@ -139,16 +139,21 @@ def step_in_pieces(
 def agree(facts: Facts, tags: Tags, group: Group = None) -> Ops:
     """Sum over the ranks what the pieces of gradients tell of the whole, and wait for it.
 
-    That is the norm, where gradients are clipped, and whether there is an inf or nan, where the
-    loss is scaled.
+    That is the norm, where gradients are clipped, whether there is an inf or nan, where the loss is
+    scaled, and two norms of each tensor for an optimizer that trusts them, such as LAMB.
     """
+    optimizer = facts.workload.optimizer
+    trusting = sum(optimizer.for_parameter(name).trusts for name in facts.ready_order)
     asked = {
-        "inf or nan": facts.has_loss_scale,
-        "gradient norm": facts.workload.clip_grad_norm is not None,
+        "inf or nan": float(facts.has_loss_scale),
+        "gradient norm": float(facts.workload.clip_grad_norm is not None),
+        "trust ratios": 2.0 * trusting,
     }
-    for label in [label for label, needed in asked.items() if needed]:
+    for label, numbers in asked.items():
+        if not numbers:
+            continue
         tag = next(tags)
-        yield AllReduce(tag, label, AGREED_NBYTES, group=group)
+        yield AllReduce(tag, label, numbers * AGREED_NBYTES, group=group)
         yield Wait((tag,))
 
 

@@ -176,7 +176,7 @@ def _host_lasting(workload: Workload, strategy: Strategy, program: Program) -> f
 def _num_state(workload: Workload) -> int:
     """Elements of an optimizer's state of all parameters."""
     return sum(
-        parameter.num_elements * len(workload.optimizer.for_parameter(parameter.name).state_names())
+        sum(workload.optimizer.for_parameter(parameter.name).state_elements(parameter.shape))
         for parameter in workload.graph.parameters
     )
 

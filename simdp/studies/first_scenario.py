@@ -84,8 +84,8 @@ def known_value(option: str, value: Any) -> Any:
     ScenarioError
         With what is wrong, led by the option.
     """
-    fields = {"--model": AnyModel, "--strategy": AnyStrategy, "--precision": AnyPrecision}
-    field: Any = fields[option]
+    fields = {"--strategy": AnyStrategy, "--precision": AnyPrecision}
+    field: Any = fields.get(option, AnyModel)
     try:
         TypeAdapter(field).validate_python(value)
     except ValidationError as error:
@@ -156,20 +156,20 @@ def first_scenario(answers: Answers, file: Path) -> str:
         known_value(option, value)
     precision = answers.precision or usual_precision(answers.machine)
     known_value("--precision", precision)
-    raw = _raw(answers, precision)
+    raw = raw_of(answers, precision)
     kinds = [answers.microbatch] if answers.microbatch else _halves(LARGEST_BATCH)
     chosen = None
     for microbatch in kinds:
-        chosen = _with_data(raw, microbatch)
+        chosen = with_data(raw, microbatch)
         if answers.microbatch or _fits(chosen):
             break
     assert chosen is not None
     chosen["sweep"] = {"cluster.world_size": list(_sizes(chosen))}
-    _checked(chosen)
+    checked_here(chosen)
     return _in_words(answers, chosen, file)
 
 
-def _raw(answers: Answers, precision: Any) -> Raw:
+def raw_of(answers: Answers, precision: Any) -> Raw:
     """The scenario without a batch and without data."""
     machine = answers.machine
     model = answers.model["kind"] if isinstance(answers.model, dict) else answers.model
@@ -189,7 +189,7 @@ def _halves(largest: int) -> Iterator[int]:
         largest //= 2
 
 
-def _with_data(raw: Raw, microbatch: int) -> Raw:
+def with_data(raw: Raw, microbatch: int) -> Raw:
     """Add a batch, and the first data set that the model takes."""
     kind = raw["strategy"]["kind"] if isinstance(raw["strategy"], dict) else raw["strategy"]
     size = raw["cluster"]["world_size"]
@@ -204,7 +204,7 @@ def _with_data(raw: Raw, microbatch: int) -> Raw:
             workload["dataset"] = {"kind": data, **samples}
         found = {**raw, "workload": workload}
         try:
-            _checked(found)
+            checked_here(found)
             return found
         except ScenarioError as error:
             others = [line for line in error.problems if "workload.dataset" not in line]
@@ -213,14 +213,14 @@ def _with_data(raw: Raw, microbatch: int) -> Raw:
     raise refused
 
 
-def _checked(raw: Raw) -> Scenario:
+def checked_here(raw: Raw) -> Scenario:
     """Validate from the current folder, since that of the file may not be there yet."""
     return checked(raw, Path())
 
 
 def _fits(raw: Raw) -> bool:
     """Whether every device has room for the largest number of ranks."""
-    scenario = _checked(raw)
+    scenario = checked_here(raw)
     return fits(scenario.cluster, memory_needed(scenario).peak.tolist())
 
 
@@ -230,14 +230,14 @@ def _sizes(raw: Raw) -> Iterator[int]:
     Those that the scenario cannot have, such as a torus of two, are passed over.
     """
     largest = raw["cluster"]["world_size"]
-    per_node = int(_checked(raw).cluster.devices_per_node or largest)
+    per_node = int(checked_here(raw).cluster.devices_per_node or largest)
     sizes, size = set(), 1
     while size < largest:
         sizes.add(size)
         size = min(2 * size, per_node) if size < per_node else 2 * size
     for size in sorted(sizes):
         try:
-            _checked({**raw, "cluster": {**raw["cluster"], "world_size": size}})
+            checked_here({**raw, "cluster": {**raw["cluster"], "world_size": size}})
         except ScenarioError:
             continue
         yield size

@@ -32,10 +32,11 @@ from simdp.workload.losses import AnyLoss
 from simdp.workload.misfits import misfits
 from simdp.workload.models import MODEL, AnyModel, in_layers
 from simdp.workload.optimizers import AnyOptimizer
-from simdp.workload.order import Permutation
+from simdp.workload.order import Permutation, Shuffle, TorchShuffle
 from simdp.workload.precision import AnyPrecision
 from simdp.workload.precision.rounding import numpy_dtype
 from simdp.workload.schedules import AnySchedule
+from simdp.workload.schedules.base import Progress
 
 MicroSteps = Annotated[Int, Field(ge=1, le=10**6)]
 Sizes = Annotated[list[Annotated[Int, Field(ge=1, le=10**9)]], Field(min_length=1)]
@@ -51,8 +52,9 @@ class Workload(Dealing):
     model : Model
         What is trained.
     weights : str or None
-        An npz file with the parameters before the first step, relative to the scenario file; by
-        default they are drawn, as torch draws them.
+        A file with the parameters before the first step, relative to the scenario file: npz,
+        safetensors, or the index of several safetensors files, ``model.safetensors.index.json``;
+        by default they are drawn, as torch draws them.
     dataset : Dataset
         ``none`` by default where the model has times but no numbers, or where compute is measured,
         and else required.
@@ -61,9 +63,10 @@ class Workload(Dealing):
     optimizer : Optimizer
         How gradients change the parameters.
     lr_schedule : Schedule
-        The learning rate lr(k) of step k = 1, 2, ...
+        The learning rate lr(k) of step k = 1, 2, ..., or with ``per: epoch`` of epoch k.
     lr_scaling : {"none", "linear", "sqrt"}
-        Multiply the learning rate by world_size or its square root.
+        Multiply the optimizer's learning rate, before the schedule, by world_size or its square
+        root.
     recompute : {"none", "blocks", "selective", "selective_every_other"}
         Which activations are not kept for backward but computed again there, block by block, as
         with torch.utils.checkpoint: all; all but outputs of matrix products and of fused attention;
@@ -82,6 +85,8 @@ class Workload(Dealing):
         flash for llama, mistral, qwen2, mpt and gpt_neox, eager for the others.
     clip_grad_norm : float or None
         Largest norm of the averaged gradient, as torch.nn.utils.clip_grad_norm_.
+    clip_grad_value : float or None
+        Largest absolute value of any element of it, as torch.nn.utils.clip_grad_value_.
     microbatch : int or None
         Samples per rank and micro-step; required, unless one of the next two gives them.
     global_batch : int or None
@@ -98,8 +103,8 @@ class Workload(Dealing):
         Of parameters and compute.
     precision : Precision
         What runs in 16 bit.
-    shuffle : bool or Permutation
-        Whether each epoch has an order of its own.
+    shuffle : bool, Permutation or TorchShuffle
+        Whether each epoch has an order of its own: drawn, from a file, or as torch's samplers draw.
     drop_last : bool
         Whether what does not fill every rank, or a whole step, is left out of an epoch.
     inject : list of Fault
@@ -135,6 +140,7 @@ class Workload(Dealing):
     cuda_graphs: Bool = False
     attention: Literal["eager", "flash"] | None = None
     clip_grad_norm: Float | None = Field(None, gt=0)
+    clip_grad_value: Float | None = Field(None, gt=0)
     microbatch: Int | None = Field(None, ge=1, le=10**9)
     global_batch: Int | None = Field(None, ge=1, le=10**9)
     grad_accum: MicroSteps | Sizes = 1
@@ -143,7 +149,7 @@ class Workload(Dealing):
     sync_batchnorm: Bool = False
     dtype: Literal["float32", "float64"] = "float32"
     precision: AnyPrecision = Field("full", validate_default=True)
-    shuffle: Bool | Permutation = False
+    shuffle: Shuffle = False
     drop_last: Bool = False
     inject: tuple[AnyFault, ...] = ()
     compute: AnyCompute = Field("roofline", validate_default=True)
@@ -173,10 +179,15 @@ class Workload(Dealing):
 
     @field_validator("shuffle", mode="wrap")
     @classmethod
-    def _yes_no_or_a_file(cls, value: Any, handler: Any) -> Any:
+    def _yes_no_a_file_or_torchs(cls, value: Any, handler: Any) -> Any:
         """Choose the form by the value, so that an error speaks of the form that was written."""
-        mapping = isinstance(value, dict | Permutation)
-        return form_of(Permutation if mapping else Bool).validate_python(value)
+        form: Any = Bool
+        if isinstance(value, dict | Permutation | TorchShuffle):
+            torch = isinstance(value, TorchShuffle) or (
+                isinstance(value, dict) and "torch" in value
+            )
+            form = TorchShuffle if torch else Permutation
+        return form_of(form).validate_python(value)
 
     @field_validator("grad_accum", mode="wrap")
     @classmethod
@@ -213,6 +224,8 @@ class Workload(Dealing):
                 "microbatch and a list of grad_accum both give the sizes of micro-steps; "
                 "leave microbatch out."
             )
+        if self.clip_grad_norm is not None and self.clip_grad_value is not None:
+            raise problem("clip_grad_norm and clip_grad_value are both given; keep one of them.")
         if self.epochs is not None and self.steps is not None:
             raise problem("epochs and steps are both given; keep one of them.")
         if self.samples_per_rank is not None and self.global_batch is not None:
@@ -269,10 +282,14 @@ class Workload(Dealing):
         """Bytes per element of a gradient that is sent."""
         return numpy_dtype(self.precision.gradient_dtype(self.dtype)).itemsize
 
-    def learning_rate(self, base: float, step: int, world_size: int) -> float:
-        """Learning rate of step 1, 2, ..., for parameters whose own is ``base``."""
+    def learning_rate(self, base: float, progress: Progress, world_size: int) -> float:
+        """Learning rate of a step, for parameters whose own is ``base``.
+
+        The base is scaled, as in a script that multiplies what it gives its optimizer; rates that
+        the schedule names, such as ``eta_min``, stay.
+        """
         factor = {"none": 1.0, "linear": float(world_size), "sqrt": sqrt(world_size)}
-        return factor[self.lr_scaling] * self.lr_schedule.lr(base, step)
+        return self.lr_schedule.at(factor[self.lr_scaling] * base, progress)
 
     def initial_weights(self, seed: int, rank: int, base: Path) -> dict[str, Array]:
         """Make a rank's parameters and buffers: from the file, else drawn as torch does.
@@ -281,5 +298,6 @@ class Workload(Dealing):
         makes them equal.
         """
         if self.weights is not None:
-            return weights.loaded(base / self.weights, self.graph, self.dtype)
+            path, names = base / self.weights, self.model.file_names
+            return weights.loaded(path, self.graph, self.dtype, names)
         return weights.drawn(self.model, self.graph, self.dtype, seed, rank)

@@ -31,7 +31,7 @@ def workload_problems(workload: Workload, base: Path) -> list[str]:
     try:
         workload = workload.settled(base)
     except ScenarioError as error:
-        if workload.model.timed:  # it is its file; for others the data set's check says so
+        if workload.model.unread:  # it is its file; for others the data set's check says so
             return [f"model: {line}" for line in error.problems]
     for key, check in (
         ("model", _problem_with_model),
@@ -73,7 +73,8 @@ def _problem_with_model(workload: Workload, base: Path) -> str | None:
 def _problem_with_weights(workload: Workload, base: Path) -> str | None:
     if workload.weights is None:
         return None
-    return weights.problem_with(base / workload.weights, workload.graph)
+    names = workload.model.file_names
+    return weights.problem_with(base / workload.weights, workload.graph, names)
 
 
 def _problem_with_groups(workload: Workload, base: Path) -> str | None:

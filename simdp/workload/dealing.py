@@ -12,7 +12,11 @@ import numpy as np
 
 from simdp.arrays import Ints
 from simdp.spec import Spec
-from simdp.workload.order import Permutation, epoch_order, grouped_by_length
+from simdp.workload.datasets import Dataset
+from simdp.workload.input import Input
+from simdp.workload.losses import Loss
+from simdp.workload.models import Model
+from simdp.workload.order import Permutation, TorchShuffle, epoch_order, grouped_by_length
 from simdp.workload.sampling import (
     START,
     Parts,
@@ -24,12 +28,6 @@ from simdp.workload.sampling import (
     steps_from_microbatches,
     uneven_sampler,
 )
-
-if TYPE_CHECKING:
-    from simdp.workload.datasets import Dataset
-    from simdp.workload.input import Input
-    from simdp.workload.losses import Loss
-    from simdp.workload.models.base import Model
 
 STEPS_WITHOUT_DATA = 2
 """How long a run is that says nothing of it and has no epoch: a step to warm up, a steady one."""
@@ -47,7 +45,7 @@ class Dealing(Spec):
         grad_accum: int | list[int]
         samples_per_rank: list[int] | None
         group_by_length: bool
-        shuffle: bool | Permutation
+        shuffle: bool | Permutation | TorchShuffle
         drop_last: bool
         input: Input | None
         epochs: int | None
@@ -109,7 +107,7 @@ class Dealing(Spec):
             for batches in self.steps_of_epoch(order[dealt:], world_size):
                 if waiting is not None:
                     yield waiting
-                waiting, done = batches, done + 1
+                waiting, done = replace(batches, epoch=epoch), done + 1
                 if done == self.steps:
                     break
             assert waiting is not None, "an epoch without a step; the scenario's checks refuse it"
@@ -164,6 +162,13 @@ class Dealing(Spec):
         epochs = (self.epochs or 1) - start.epoch - 1
         num_steps = self.steps or start.num_steps + len(rest) + epochs * len(each)
         return kinds_of(rest, each, num_steps - start.num_steps), num_steps
+
+    def num_epochs(self, world_size: int, base: Path) -> int:
+        """Number of epochs that a run begins; one where there is no data set."""
+        if self.steps is None or self.dataset.kind == "none":
+            return self.epochs or 1
+        order = np.arange(self.dataset.length(base))
+        return -(-self.steps // max(sum(1 for _ in self.steps_of_epoch(order, world_size)), 1))
 
     def num_steps(self, world_size: int, base: Path, start: Start = START) -> int:
         """Number of steps of a run, of those before the start too."""

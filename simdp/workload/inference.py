@@ -11,6 +11,7 @@ IDLE = {
     "lr_scaling": "none",
     "recompute": "none",
     "clip_grad_norm": None,
+    "clip_grad_value": None,
     "grad_accum": 1,
     "inject": (),
     "sync_batchnorm": False,

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from simdp.workload.compute import Compute
+from simdp.workload.optimizers import Optimizer
+from simdp.workload.schedules import Schedule
 
 NEED_NUMBERS = ("weights", "group_by_length", "sync_batchnorm", "inject", "attention")
 NEED_KERNELS = ("compile", "cuda_graphs")
@@ -28,6 +30,7 @@ def misfits(given: Mapping[str, Any]) -> dict[str, str]:
     model, dataset, loss, compute = (given[key] for key in ("model", "dataset", "loss", "compute"))
     no_data = dataset.kind == "none"
     idle = {key: _no_samples(key) for key in NEED_SAMPLES if given[key]} if no_data else {}
+    idle |= _schedule(given["lr_schedule"], given["optimizer"], given["lr_scaling"], no_data)
     if compute.kind != "roofline":
         idle |= {key: _no_kernels(compute.kind) for key in NEED_KERNELS if given[key]}
     if not model.timed:
@@ -54,6 +57,29 @@ def _without_times(model: str, no_data: bool, loss: str, compute: Compute) -> di
         )
     if loss == "none" and not no_data:
         found["loss"] = f"the model {model} needs one to learn from; write for example mse."
+    return found
+
+
+def _schedule(
+    schedule: Schedule, optimizer: Optimizer, scaling: str, no_data: bool
+) -> dict[str, str]:
+    """What is wrong between the schedule and what it changes."""
+    found = {}
+    if scaling != "none" and not schedule.takes_base:
+        found["lr_scaling"] = (
+            f"the schedule {schedule.kind} has rates of its own, whatever the optimizer's is; "
+            "scale those instead, and leave this out."
+        )
+    momentum = schedule.momentum(1)
+    groups = [group.arguments for group in optimizer.param_groups or ()]
+    treated = [optimizer, *(optimizer.model_copy(update=group) for group in groups)]
+    if momentum is not None and any(each.momentum_of() is None for each in treated):
+        found["lr_schedule"] = (
+            f"{schedule.kind} changes the momentum, but the optimizer {optimizer.kind} has none; "
+            f"write cycle_momentum: false, or momentum: {momentum:g} for an optimizer that has it."
+        )
+    if no_data and "epoch" in schedule.counted():
+        found["lr_schedule"] = "per epoch: there is no data set to go through; count steps."
     return found
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal, Self
 
 import numpy as np
+from pydantic import Field, model_validator
 
 from simdp.arrays import Ints
 from simdp.errors import ScenarioError
 from simdp.files import read_npz
 from simdp.rng import stream
-from simdp.spec import Spec
+from simdp.spec import Bool, Int, Spec, problem
+from simdp.workload.torch_generator import TorchGenerator
 
 MAX_MEGABATCH = 50
 MIN_MEGABATCHES = 4
@@ -31,12 +34,75 @@ class Permutation(Spec):
     path: str
 
 
+class TorchShuffle(Spec):
+    """The order in which a script goes through the data with torch's own shuffle.
+
+    ``distributed_sampler`` is randperm of the seed plus the epoch. The others have one generator,
+    which goes on from epoch to epoch. A loader's iterator draws a 64-bit number from it for its
+    workers; a sampler then draws the order, and randperm once more in vain, from the generator that
+    it was given, or else only a seed for an order from the global one. Of that nothing else draws
+    here: a script draws its first weights from it, too, unless it is seeded after them.
+
+    Attributes
+    ----------
+    torch : {"distributed_sampler", "random_sampler", "data_loader", "data_loader_global_seed"}
+        ``DistributedSampler(shuffle=True, seed=seed)``; ``RandomSampler(generator=g)``;
+        ``DataLoader(shuffle=True, generator=g)``; ``DataLoader(shuffle=True)`` after
+        ``torch.manual_seed(seed)``.
+    seed : int
+        Of the sampler or the generator, and not the scenario's.
+    set_epoch : bool
+        Of a distributed sampler: False for a script that forgets to call ``set_epoch``, so that
+        every epoch has the order of the first.
+
+    References
+    ----------
+    torch.utils.data: distributed.py, sampler.py, dataloader.py.
+    """
+
+    torch: Literal[
+        "distributed_sampler", "random_sampler", "data_loader", "data_loader_global_seed"
+    ]
+    seed: Int = Field(0, ge=-(2**63), lt=2**63)
+    set_epoch: Bool = True
+
+    @model_validator(mode="after")
+    def _only_one_is_told_the_epoch(self) -> Self:
+        if not self.set_epoch and self.torch != "distributed_sampler":
+            raise problem(
+                f"set_epoch is of a distributed_sampler, but torch is {self.torch}; leave it out."
+            )
+        return self
+
+    def order(self, num_samples: int, epoch: int) -> Ints:
+        """Order of an epoch's samples, shape `(num_samples,)`."""
+        if self.torch == "distributed_sampler":
+            return TorchGenerator(self.seed + epoch * self.set_epoch).randperm(num_samples)
+        generator, loader = TorchGenerator(self.seed), self.torch != "random_sampler"
+        if self.torch == "data_loader_global_seed":
+            generator.skip(4 * epoch + 2)
+            return TorchGenerator(generator.random64()).randperm(num_samples)
+        in_vain = num_samples - 1
+        generator.skip(epoch * (num_samples - 1 + in_vain) + 2 * loader * (epoch + 1))
+        return generator.randperm(num_samples)
+
+
+Shuffle = Bool | Permutation | TorchShuffle
+"""Whether each epoch has an order of its own, or which."""
+
+
 def epoch_order(
-    shuffle: bool | Permutation, num_samples: int, epoch: int, seed: int, base: Path
+    shuffle: bool | Permutation | TorchShuffle,
+    num_samples: int,
+    epoch: int,
+    seed: int,
+    base: Path,
 ) -> Ints:
     """Order of an epoch's samples, shape `(num_samples,)`."""
     if isinstance(shuffle, Permutation):
         return read_permutation(base / shuffle.path, num_samples, epoch)
+    if isinstance(shuffle, TorchShuffle):
+        return shuffle.order(num_samples, epoch)
     if shuffle:
         return stream(seed, "shuffle", epoch).permutation(num_samples)
     return np.arange(num_samples)

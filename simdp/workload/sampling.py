@@ -152,11 +152,14 @@ class StepBatches:
         Their lengths.
     closes_epoch : bool
         Whether this is the last step of an epoch, or of the run.
+    epoch : int
+        Which one, from 0; always 0 in steps that stand for others of their kind.
     """
 
     micro: list[Parts]
     sizes: Ints
     closes_epoch: bool = False
+    epoch: int = 0
 
     @classmethod
     def of(cls, micro: list[Parts]) -> StepBatches:

@@ -35,6 +35,7 @@ def gradient_nbytes_moved(workload: Workload, elements: Sizes | None = None) -> 
     """
     passes = 2 * (workload.precision.scaler() is not None)  # unscale: read and write
     passes += 3 * (workload.clip_grad_norm is not None)  # norm: read; clip: read and write
+    passes += 2 * (workload.clip_grad_value is not None)  # read and write
     sizes = _elements(workload) if elements is None else elements
     return float(passes * sum(sizes.values()) * workload.gradient_itemsize)
 

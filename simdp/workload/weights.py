@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from simdp.arrays import Array
-from simdp.files import read_npz
+from simdp.files import read_npz, read_tensors
 from simdp.rng import stream
 from simdp.workload.graph import Graph
 from simdp.workload.layers import Buffer, Parameter
 from simdp.workload.models import Model
+from simdp.workload.models.file_names import PLAIN, FileNames
 
 SHOWN = 3
 """Differences between a checkpoint and the model that a message lists."""
@@ -30,47 +32,74 @@ def drawn(model: Model, graph: Graph, dtype: str, seed: int, rank: int) -> dict[
     return found | {buffer.name: _fresh(buffer, dtype) for buffer in graph.buffers}
 
 
-def loaded(path: Path, graph: Graph, dtype: str) -> dict[str, Array]:
+def loaded(path: Path, graph: Graph, dtype: str, names: FileNames = PLAIN) -> dict[str, Array]:
     """Read rank 0's parameters from a checkpoint, and those buffers that it has."""
-    stored = read_npz(path)
-    found = {p.name: stored[p.name].astype(dtype) for p in graph.parameters}
+    stored = _stored(path)
+    wanted = [p.name for p in graph.parameters] + [buffer.name for buffer in graph.buffers]
+    called = dict(names.pairs(stored, wanted))
+    found = {p.name: _array(stored[called[p.name]], dtype) for p in graph.parameters}
     for buffer in graph.buffers:
         fresh = _fresh(buffer, dtype)
-        found[buffer.name] = (
-            stored[buffer.name].astype(fresh.dtype) if buffer.name in stored else fresh
-        )
+        there = called.get(buffer.name)
+        found[buffer.name] = fresh if there is None else _array(stored[there], fresh.dtype.name)
     return found
+
+
+def _stored(path: Path) -> Mapping[str, Array]:
+    """Open a checkpoint: safetensors by its name, or the index of several, else npz."""
+    if path.name.endswith((".safetensors", ".json")):
+        return read_tensors(path)
+    return read_npz(path)
+
+
+def _array(stored: Array, dtype: str) -> Array:
+    """A copy in this dtype, which is no view of a file."""
+    return np.array(stored, dtype=dtype, subok=False)
 
 
 def _fresh(buffer: Buffer, dtype: str) -> Array:
     return np.full(buffer.shape, buffer.value, dtype="int64" if buffer.integer else dtype)
 
 
-def problem_with(path: Path, graph: Graph) -> str | None:
+def problem_with(path: Path, graph: Graph, names: FileNames = PLAIN) -> str | None:
     """Say how a checkpoint differs from the model, the first differences by name; or None.
 
     Parameters
     ----------
     path : Path
-        An npz file of arrays by torch name.
+        Arrays by torch name: an npz file, a safetensors file, or the index of several of these.
     graph : Graph
         The model's; its buffers may be missing from the file.
+    names : FileNames
+        How else they may be called.
 
     Raises
     ------
     ScenarioError
         If the file cannot be read.
     """
-    stored = {n: array for n, array in read_npz(path).items() if not OTHER_RANK.match(n)}
+    stored = _stored(path)
     wanted: dict[str, Parameter | Buffer] = {p.name: p for p in graph.parameters}
     known = wanted | {buffer.name: buffer for buffer in graph.buffers}
-    wrong = [f"has no {n!r} of shape {p.shape}" for n, p in wanted.items() if n not in stored]
-    wrong += [f"has {name!r}, which the model lacks" for name in stored if name not in known]
-    for name in [name for name in known if name in stored]:
-        array, shape = stored[name], known[name].shape
-        if array.shape != shape:
-            wrong.append(f"has {name!r} of shape {array.shape}, the model needs {shape}")
-        elif array.dtype.kind not in "fiu" or not np.isfinite(array).all():
-            wrong.append(f"has {name!r} of {array.dtype} that is not all finite numbers")
+    pairs = [pair for pair in names.pairs(stored, known) if not OTHER_RANK.match(pair[1])]
+    called = dict(pairs)
+    wrong = [f"has no {n!r} of shape {p.shape}" for n, p in wanted.items() if n not in called]
+    wrong += [f"has {there!r}, which the model lacks" for name, there in pairs if name not in known]
+    wrong += [
+        f"has {there!r} and {called[name]!r}, which are one tensor of the model"
+        for name, there in pairs
+        if called[name] != there
+    ]
+    for name in [name for name in known if name in called]:
+        wrong += _differences(called[name], stored[called[name]], known[name].shape)
     more = f" (and {len(wrong) - SHOWN} more)" if len(wrong) > SHOWN else ""
     return f"{path}: {'; '.join(sorted(wrong)[:SHOWN])}{more}." if wrong else None
+
+
+def _differences(name: str, array: Array, shape: tuple[int, ...]) -> list[str]:
+    """What is wrong with a tensor that both have."""
+    if array.shape != shape:
+        return [f"has {name!r} of shape {array.shape}, the model needs {shape}"]
+    if array.dtype.kind not in "fiu" or not np.isfinite(array).all():
+        return [f"has {name!r} of {array.dtype} that is not all finite numbers"]
+    return []

@@ -46,6 +46,7 @@ NOISY = {
 }
 PADDED = {**CLASSIFIER, "dropout": 0.2}
 SENTENCES = {"kind": "tokens", "num_samples": 16, "sequence_length": 8, "min_length": 2}
+PLATEAU = {"kind": "reduce_lr_on_plateau", "patience": 0, "threshold": 0.3}
 SERVER = {"kind": "parameter_server"}
 
 RUNS = {
@@ -64,6 +65,24 @@ RUNS = {
             "grad_accum": 2,
         },
     ),
+    "a rate that follows the loss": (
+        {"kind": "fsdp"},
+        {"lr_schedule": PLATEAU, "optimizer": {"kind": "sgd", "lr": 2.0}},
+    ),
+    "a rate that follows the loss of epochs": (
+        {"kind": "ddp"},
+        EACH | {"lr_schedule": PLATEAU | {"per": "epoch"}},
+    ),
+    "adafactor of owners": ({"kind": "zero1"}, {"optimizer": "adafactor"}),
+    "lamb in pieces": ({"kind": "fsdp"}, {"optimizer": "lamb"}),
+    "a momentum that changes": (
+        {"kind": "zero2"},
+        {
+            "lr_schedule": {"kind": "one_cycle_lr", "max_lr": 0.1, "total_steps": 5},
+            "optimizer": {"kind": "adam"},
+        },
+    ),
+    "torch's shuffle": ({"kind": "ddp"}, EACH | {"shuffle": {"torch": "random_sampler"}}),
     "overflow": ({"kind": "ddp"}, OVERFLOW),
     "overflow of one rank's own": ({"kind": "local_sgd", "local_steps": 2}, OVERFLOW),
     "overflow in pieces": ({"kind": "fsdp"}, OVERFLOW),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from simdp.engine.trainer import Trainer
 from simdp.scenario import checked
 from simdp.workload.precision.rounding import rounded
+from simdp.workload.schedules.base import Progress
 
 SGD = {"kind": "sgd", "lr": 1.0}
 ADAM = {"kind": "adam", "lr": 0.1}
@@ -46,7 +47,7 @@ NAME = "layers.0.weight"
 def update(made, *gradients, step=1, active=None):
     """Let every rank take a step, and return what each did."""
     arrays = [{NAME: np.array(g, dtype=made.weights[0][NAME].dtype)} for g in gradients]
-    return made.update(arrays, step, active or [True] * len(gradients))
+    return made.update(arrays, Progress(step), active or [True] * len(gradients))
 
 
 def weight(made, rank=0):
@@ -187,7 +188,7 @@ def test_ranks_that_are_not_active_stay_as_they_are():
 
 def test_a_parameter_without_a_gradient_stays_as_it_is():
     made = trainer(optimizer={**SGD, "weight_decay": 0.1}, start=[[1.0, 1.0], [1.0, 1.0]])
-    (done,) = made.update([{}], 1, [True])
+    (done,) = made.update([{}], Progress(1), [True])
     assert done.norm == 0
     assert weight(made) == [[1, 1], [1, 1]]
 

@@ -301,6 +301,66 @@ def test_weighting_by_shard_counts_targets_where_some_are_ignored(tmp_path):
         np.testing.assert_allclose(many.replicas[0][name], weight, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("kind", ["cross_entropy", "nll"])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "zero2"])
+def test_weighting_by_shard_counts_the_weights_of_classes(tmp_path, kind, reduction, strategy):
+    """And ranks whose losses are sums add them up; 22 samples give them 6, 6, 6 and 4."""
+    random = np.random.default_rng(0)
+    labels = random.integers(3, size=22)
+    labels[[0, 1, 2, 9]] = -100
+    np.savez(tmp_path / "data.npz", x=random.standard_normal((22, 6)), y=labels)
+    workload = {
+        **WORKLOAD,
+        "dataset": {"kind": "npz", "path": "data.npz"},
+        "loss": {"kind": kind, "weight": [0.2, 1, 3], "reduction": reduction},
+        "optimizer": {"kind": "sgd", "lr": 0.02},
+        "global_batch": 22,
+    }
+    if kind == "nll":
+        layers = [{"kind": "linear", "in_features": 6, "out_features": 3}, "log_softmax"]
+        workload["model"] = {"kind": "sequential", "layers": layers}
+    one = simdp.simulate(scenario(tmp_path, 1, workload, strategy={"kind": "single"}))
+    micro = scenario(tmp_path, 1, {**workload, "grad_accum": 2}, strategy={"kind": "single"})
+    strategy = {"kind": strategy, "weight_by_shard": True}
+    many = scenario(tmp_path, 4, {**workload, "grad_accum": 2}, strategy=strategy)
+    for result in [simdp.simulate(many), *([simdp.simulate(micro)] * (reduction == "sum"))]:
+        np.testing.assert_allclose(result.metrics["loss"], one.metrics["loss"], rtol=1e-12)
+        for name, weight in one.replicas[0].items():
+            np.testing.assert_allclose(result.replicas[-1][name], weight, rtol=0, atol=1e-12)
+
+
+def test_ddp_averages_the_gradients_of_sums():
+    """Without weights, its step is that of one device at a world_size-th of the rate."""
+    workload = {**WORKLOAD, "loss": {"kind": "mse", "reduction": "sum"}, "global_batch": 12}
+    rate = {"kind": "sgd", "lr": 0.02}
+    many = simdp.simulate(scenario(Path(), 4, {**workload, "optimizer": rate}))
+    rate = {"kind": "sgd", "lr": 0.02 / 4}
+    alone = scenario(Path(), 1, {**workload, "optimizer": rate}, strategy={"kind": "single"})
+    one = simdp.simulate(alone)
+    np.testing.assert_allclose(many.metrics["loss"], one.metrics["loss"], rtol=1e-12)
+    for name, weight in one.replicas[0].items():
+        np.testing.assert_allclose(many.replicas[0][name], weight, rtol=0, atol=1e-12)
+    each = np.array(many.metrics["loss_per_rank"])
+    np.testing.assert_allclose(each.sum(axis=1), many.metrics["loss"], rtol=1e-12)
+
+
+@pytest.mark.parametrize("loss_in_forward", [False, True])
+def test_data_parallel_adds_up_or_averages_sums(loss_in_forward):
+    """A loss of all outputs is one sum; losses of each device are averaged, as a script does."""
+    workload = {**WORKLOAD, "loss": {"kind": "mse", "reduction": "sum"}, "global_batch": 12}
+    share = 4 if loss_in_forward else 1
+    rate = {"kind": "sgd", "lr": 0.004 * share}
+    strategy = {"kind": "data_parallel", "loss_in_forward": loss_in_forward}
+    many = simdp.simulate(scenario(Path(), 4, {**workload, "optimizer": rate}, strategy=strategy))
+    workload["optimizer"] = {"kind": "sgd", "lr": 0.004}
+    one = simdp.simulate(scenario(Path(), 1, workload, strategy={"kind": "single"}))
+    found = np.array(many.metrics["loss"]) * share
+    np.testing.assert_allclose(found, one.metrics["loss"], rtol=1e-12)
+    for name, weight in one.replicas[0].items():
+        np.testing.assert_allclose(many.replicas[0][name], weight, rtol=0, atol=1e-12)
+
+
 def test_a_rank_without_samples_has_no_loss_and_a_gradient_of_zero():
     # 10 over 8 is 2, 2, 2, 2, 2: three ranks have nothing.
     workload = {**WORKLOAD, "global_batch": 10, "steps": 1}

@@ -129,6 +129,9 @@ def test_tokens_and_labels_out_of_range(refuse, tmp_path, x, y, line):
     assert refuse(workload=given) == [f"workload.dataset: {path}: {line}"]
 
 
+ONE_CYCLE = {"kind": "one_cycle_lr", "max_lr": 1.0, "total_steps": 10}
+
+
 @pytest.mark.parametrize(
     ("recipe", "line"),
     [
@@ -137,10 +140,31 @@ def test_tokens_and_labels_out_of_range(refuse, tmp_path, x, y, line):
             "workload.lr_schedule.warmup_steps: is required but was not given; add it.",
         ),
         (
-            {"lr_schedule": {"kind": "one_cycle_lr", "max_lr": 1.0, "total_steps": 10}}
-            | {"steps": 11},
+            {"lr_schedule": {**ONE_CYCLE, "cycle_momentum": False}, "steps": 11},
             "workload.lr_schedule: one_cycle_lr ends with step 10, but there is a step 11; raise "
             "total_steps.",
+        ),
+        (
+            {"lr_schedule": {"kind": "lambda_lr", "table": [1, 0.5], "per": "epoch"}, "epochs": 3},
+            "workload.lr_schedule: lambda_lr has a table of 2, but 3 are needed; make it longer.",
+        ),
+        (
+            {"lr_schedule": {"kind": "lambda_lr", "table": [1, 0.5], "per": "epoch"}, "steps": 5},
+            "workload.lr_schedule: lambda_lr has a table of 2, but 3 are needed; make it longer.",
+        ),
+        (
+            {"clip_grad_norm": 1.0, "clip_grad_value": 1.0},
+            "workload: clip_grad_norm and clip_grad_value are both given; keep one of them.",
+        ),
+        (
+            {"lr_schedule": ONE_CYCLE},
+            "workload.lr_schedule: one_cycle_lr changes the momentum, but the optimizer sgd has "
+            "none; write cycle_momentum: false, or momentum: 0.95 for an optimizer that has it.",
+        ),
+        (
+            {"lr_schedule": {**ONE_CYCLE, "cycle_momentum": False}, "lr_scaling": "linear"},
+            "workload.lr_scaling: the schedule one_cycle_lr has rates of its own, whatever the "
+            "optimizer's is; scale those instead, and leave this out.",
         ),
         (
             {"optimizer": {"kind": "sgd", "param_groups": [{"params": ["*.wieght"], "lr": 1.0}]}},
@@ -186,9 +210,36 @@ def test_recipes_that_cannot_be(refuse, recipe, line):
     assert refuse(workload=workload(sequential(LINEAR), **recipe)) == [line]
 
 
+def test_a_plateau_is_found_only_where_there_are_losses(refuse):
+    given = workload(sequential(LINEAR), lr_schedule="reduce_lr_on_plateau")
+    assert refuse(workload=given, numerics=False) == [
+        "workload.lr_schedule: reduce_lr_on_plateau follows the loss, which numerics: false "
+        "leaves out; set numerics: true, or use another schedule."
+    ]
+
+
+def test_the_updates_of_a_server_belong_to_no_epoch(refuse):
+    schedule = {"kind": "step_lr", "step_size": 1, "per": "epoch"}
+    given = workload(sequential(LINEAR), lr_schedule=schedule)
+    assert refuse(workload=given, strategy="parameter_server") == [
+        "workload.lr_schedule: step_lr follows the epoch, but the updates of a parameter_server "
+        "belong to no common epoch; use one that counts steps."
+    ]
+
+
 def test_a_device_must_say_how_fast_it_computes_in_16_bit(refuse):
     device = {"peak": {"float32": "1 TFLOP/s"}, "memory": "1 GB", "memory_bandwidth": "1 TB/s"}
     given = workload(sequential(LINEAR), precision="amp")
     assert refuse({"cluster.device": device}, workload=given) == [
         "cluster.device.peak: has no float16, which the workload computes in; known: float32."
+    ]
+
+
+def test_without_data_there_are_no_epochs_to_count(refuse):
+    point = {"microbatch": 8, "step_time": "1 ms"}
+    given = workload(sequential(LINEAR), compute={"kind": "measured", "points": [point]})
+    del given["dataset"]
+    given["lr_schedule"] = {"kind": "step_lr", "step_size": 1, "per": "epoch"}
+    assert refuse(workload=given, numerics=False) == [
+        "workload.lr_schedule: per epoch: there is no data set to go through; count steps."
     ]

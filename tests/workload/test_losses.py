@@ -1,14 +1,23 @@
 """Every loss: gradients equal differences, the mean is over what counts, targets are checked."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from for_each import for_each
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from simdp.workload.losses import LOSSES, AnyLoss
+from simdp.workload.losses.bce_with_logits import BCEWithLogits
 from simdp.workload.losses.cross_entropy import CrossEntropy
+from simdp.workload.losses.huber import Huber
+from simdp.workload.losses.kl_div import KLDiv
+from simdp.workload.losses.l1 import L1
 from simdp.workload.losses.mse import MSE
+from simdp.workload.losses.nll import NLL
+from simdp.workload.losses.smooth_l1 import SmoothL1
 
+GOLDEN = Path(__file__).parents[1] / "golden" / "g15_losses.npz"
 RANDOM = np.random.default_rng(0)
 CASES = {
     "mse": (MSE(), (5, 3), RANDOM.standard_normal((5, 3))),
@@ -27,6 +36,40 @@ CASES = {
         (2, 4, 3),
         np.array([[0, -100, 1, 2], [2, 2, -100, 0]]),
     ),
+    "weighted cross entropy": (
+        CrossEntropy(weight=[0.5, 2, 1]),
+        (5, 3),
+        np.array([0, -100, 1, 1, 2]),
+    ),
+    "weighted, smoothed cross entropy": (
+        CrossEntropy(weight=[0.5, 2, 0], label_smoothing=0.3),
+        (2, 4, 3),
+        np.array([[0, -100, 1, 1], [0, 2, -100, 0]]),
+    ),
+    "summed cross entropy": (CrossEntropy(reduction="sum"), (5, 3), np.array([0, -100, 1, 1, 2])),
+    "nll": (NLL(weight=[0.5, 2, 1]), (5, 3), np.array([0, -100, 1, 1, 2])),
+    "summed nll": (NLL(reduction="sum"), (2, 2, 3), np.array([[0, -100], [1, 2]])),
+    "bce with logits": (
+        BCEWithLogits(weight=[1, 2, 3], pos_weight=[0.5, 1, 4]),
+        (5, 3),
+        RANDOM.uniform(size=(5, 3)),
+    ),
+    "summed bce with logits": (
+        BCEWithLogits(reduction="sum"),
+        (5,),
+        RANDOM.integers(2, size=5).astype(float),
+    ),
+    "l1": (L1(), (5, 3), RANDOM.standard_normal((5, 3))),
+    "smooth l1": (SmoothL1(beta=0.7), (5, 3), RANDOM.standard_normal((5, 3))),
+    "smooth l1 that is l1": (SmoothL1(beta=0), (5, 3), RANDOM.standard_normal((5, 3))),
+    "huber": (Huber(delta=0.7), (5, 3), RANDOM.standard_normal((5, 3))),
+    "kl div": (KLDiv(), (5, 3), RANDOM.uniform(size=(5, 3))),
+    "kl div of samples": (
+        KLDiv(reduction="batchmean", log_target=True),
+        (5, 2, 3),
+        -RANDOM.uniform(size=(5, 2, 3)),
+    ),
+    "summed squares": (MSE(reduction="sum"), (5, 3), RANDOM.standard_normal((5, 3))),
 }
 
 every_case = for_each(("loss", "shape", "target"), CASES.values(), ids=CASES)
@@ -81,9 +124,10 @@ def test_shards_weighted_by_their_counts_give_the_whole(loss, shape, target):
     whole, _ = loss.value_and_grad(prediction, target)
     parts = [slice(0, 1), slice(1, None)]
     counts = [loss.count(target[part]) for part in parts]
-    assert sum(counts) == loss.count(target)
+    assert sum(counts) == pytest.approx(loss.count(target), rel=1e-14)
     values = [loss.value_and_grad(prediction[part], target[part])[0] for part in parts]
-    assert np.average(values, weights=counts) == pytest.approx(whole, rel=1e-12)
+    joined = sum(values) if loss.adds else np.average(values, weights=counts)
+    assert joined == pytest.approx(whole, rel=1e-12)
 
 
 def test_the_squared_error_is_the_mean_over_every_element():
@@ -258,3 +302,121 @@ def test_losses_say_what_is_written_where_nothing_counts():
 
 def test_cross_entropy_explains_that_one_number_is_no_class():
     assert CrossEntropy().problem_with(np.array([0, 1]), ()) is not None
+
+
+def test_targets_are_drawn_to_suit_the_loss():
+    y = np.random.default_rng(1).standard_normal((4, 3))
+    assert MSE().drawn(y) is y
+    assert BCEWithLogits().problem_with(BCEWithLogits().drawn(y), (3,)) is None
+    np.testing.assert_allclose(KLDiv().drawn(y).sum(axis=1), 1)
+    log = KLDiv(log_target=True).drawn(y)
+    np.testing.assert_allclose(np.exp(log).sum(axis=1), 1)
+
+
+def test_probabilities_of_nothing_add_nothing_to_a_divergence():
+    value, slope = KLDiv(reduction="sum").value_and_grad(
+        np.log(np.array([[0.5, 0.5]])), np.array([[0.0, 1.0]])
+    )
+    assert value == pytest.approx(np.log(2))
+    assert slope.tolist() == [[0, -1]]
+
+
+def test_a_loss_of_logits_survives_large_ones():
+    value, slope = BCEWithLogits(reduction="sum").value_and_grad(
+        np.array([1e4, -1e4]), np.array([0.0, 1.0])
+    )
+    assert value == 2e4
+    assert slope.tolist() == [1, -1]
+
+
+@pytest.mark.parametrize(
+    ("loss", "target", "output_shape", "message"),
+    [
+        (
+            CrossEntropy(weight=[1, 2]),
+            np.array([0, 1]),
+            (3,),
+            "the loss has a weight of 2 values, but the model tells 3 classes apart; "
+            "give one for each.",
+        ),
+        (NLL(), np.array([0.5]), (3,), "y is float64, but nll needs class indices: whole numbers."),
+        (
+            BCEWithLogits(pos_weight=[1, 2]),
+            np.zeros((4, 3)),
+            (3,),
+            "the loss has a pos_weight of 2 values, but the last axis of y has 3; "
+            "give one for each.",
+        ),
+        (
+            BCEWithLogits(),
+            np.array([[0.5], [2.0]]),
+            (1,),
+            "y holds 0.5 ... 2.0, but bce_with_logits needs shares; give values from 0 to 1.",
+        ),
+        (BCEWithLogits(pos_weight=[2]), np.zeros(4), (), None),
+        (
+            KLDiv(),
+            np.array([[0.5], [-2.0]]),
+            (1,),
+            "y holds -2.0, but kl_div needs probabilities; give none below 0, or write "
+            "log_target: true.",
+        ),
+        (KLDiv(log_target=True), np.array([[0.5], [-2.0]]), (1,), None),
+    ],
+)
+def test_targets_that_do_not_fit_the_weights_are_explained(loss, target, output_shape, message):
+    assert loss.problem_with(target, output_shape) == message
+
+
+@pytest.mark.parametrize(
+    ("raw", "where"),
+    [
+        ({"kind": "mse", "reduction": "none"}, "reduction"),
+        ({"kind": "l1", "reduction": "batchmean"}, "reduction"),
+        ({"kind": "huber", "delta": 0}, "delta"),
+        ({"kind": "smooth_l1", "beta": -1}, "beta"),
+        ({"kind": "cross_entropy", "weight": [-1, 1]}, "weight"),
+        ({"kind": "bce_with_logits", "pos_weight": []}, "pos_weight"),
+    ],
+)
+def test_options_out_of_range_are_refused(raw, where):
+    with pytest.raises(ValidationError, match=where):
+        TypeAdapter(AnyLoss).validate_python(raw)
+
+
+OF_TORCH = {
+    "binary_cross_entropy_with_logits(x, u)": (BCEWithLogits, "x", "u", {}),
+    "l1_loss(x, t)": (L1, "x", "t", {}),
+    "smooth_l1_loss(x, t)": (SmoothL1, "x", "t", {}),
+    "huber_loss(x, t)": (Huber, "x", "t", {}),
+    "kl_div(lp, q)": (KLDiv, "lp", "q", {}),
+    "nll_loss(lp, cls, weight=w)": (NLL, "lp", "cls", {"weight": "w"}),
+    "cross_entropy(x, cls, weight=w)": (CrossEntropy, "x", "cls", {"weight": "w"}),
+    "cross_entropy(x, cls, label_smoothing=0.1)": (
+        CrossEntropy,
+        "x",
+        "cls",
+        {"label_smoothing": 0.1},
+    ),
+    "cross_entropy(x3, c3)": (CrossEntropy, "x3", "c3", {}),
+    "mse_loss(x, t)": (MSE, "x", "t", {}),
+}
+
+
+@pytest.mark.parametrize("case", OF_TORCH)
+def test_losses_equal_torchs(case):
+    """golden/g15_losses: torch 2.13.0 in float64, each reduction."""
+    with np.load(GOLDEN) as stored:
+        golden = dict(stored)
+    kind, x, y, options = OF_TORCH[case]
+    given = {k: golden[v].tolist() if isinstance(v, str) else v for k, v in options.items()}
+    prediction = np.moveaxis(golden[x], 1, -1)  # classes are the last axis here
+    target = golden[y] if kind in (CrossEntropy, NLL) else np.moveaxis(golden[y], 1, -1)
+    reductions = [r for r in ("mean", "sum", "batchmean") if f"{case}|{r}.loss" in golden]
+    assert len(reductions) == (3 if kind is KLDiv else 2)
+    for reduction in reductions:
+        loss = kind(reduction=reduction, **given)
+        value, slope = loss.value_and_grad(prediction, target)
+        assert value == pytest.approx(float(golden[f"{case}|{reduction}.loss"]), rel=1e-12)
+        wanted = np.moveaxis(golden[f"{case}|{reduction}.grad"], 1, -1)
+        np.testing.assert_allclose(slope, wanted, rtol=1e-12, atol=1e-14)

@@ -1,18 +1,23 @@
 """The order of an epoch: as the data lie, drawn, from a file, or grouped by length."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from simdp.errors import ScenarioError
 from simdp.workload.order import (
     Permutation,
+    TorchShuffle,
     epoch_order,
     grouped_by_length,
     megabatch_steps,
     read_permutation,
 )
+from simdp.workload.sampling import distributed_sampler
 
 # Grouped by length -------------------------------------------------------------------------------
 
@@ -133,3 +138,53 @@ def test_what_is_no_order_is_refused(arrays, tmp_path):
     np.savez(tmp_path / "order.npz", **arrays)
     with pytest.raises(ScenarioError, match="is no order of the data set; store one array"):
         read_permutation(tmp_path / "order.npz", 3, 0)
+
+
+# torch's own -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    with np.load(Path(__file__).parents[1] / "golden" / "g17_shuffle.npz") as archive:
+        return dict(archive)
+
+
+SAMPLERS = {
+    "random_sampler": "RandomSampler|n=100",
+    "data_loader": "DataLoader(shuffle)|n=40|batch=7",
+    "data_loader_global_seed": "DataLoader(shuffle, global seed)|n=40|batch=7",
+}
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_two_epochs_of_a_loader_are_torchs(sampler, seed, recorded):
+    wanted = recorded[f"{SAMPLERS[sampler]}|seed={seed}|two epochs"]
+    chosen = TorchShuffle(torch=sampler, seed=seed)
+    for epoch, order in enumerate(wanted):
+        found = epoch_order(chosen, len(order), epoch, 7, None)
+        np.testing.assert_array_equal(found, order)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("world_size", [1, 2, 3, 8])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_every_rank_gets_what_torchs_distributed_sampler_gives_it(
+    seed, world_size, drop_last, recorded
+):
+    chosen = TorchShuffle(torch="distributed_sampler", seed=seed)
+    case = f"DistributedSampler|n=101|world={world_size}|seed={seed}"
+    for epoch in (0, 1):
+        dealt = distributed_sampler(chosen.order(101, epoch), world_size, drop_last)
+        wanted = recorded[f"{case}|epoch={epoch}|drop_last={drop_last}"]
+        np.testing.assert_array_equal(dealt, wanted)
+
+
+def test_without_set_epoch_every_epoch_has_the_order_of_the_first():
+    forgets = TorchShuffle(torch="distributed_sampler", seed=3, set_epoch=False)
+    assert forgets.order(20, 4).tolist() == forgets.order(20, 0).tolist()
+
+
+def test_set_epoch_belongs_to_the_distributed_sampler():
+    with pytest.raises(ValidationError, match="set_epoch is of a distributed_sampler, but torch"):
+        TorchShuffle(torch="data_loader", set_epoch=False)

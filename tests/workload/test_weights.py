@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from pydantic import TypeAdapter
+from safetensors_files import safetensors
 
 from simdp.workload import weights
 from simdp.workload.models import AnyModel
@@ -130,4 +131,147 @@ def test_only_the_first_differences_are_told(store):
     assert weights.problem_with(path, GRAPH) == (
         f"{path}: has 'fc.bias', which the model lacks; has 'fc.weight', which the model lacks; "
         "has no 'bn.bias' of shape (3,) (and 3 more)."
+    )
+
+
+# safetensors, and names as transformers takes them ------------------------------------------------
+
+TINY = {
+    "gpt2": {"vocab_size": 7, "n_positions": 8, "n_embd": 4, "n_layer": 2, "n_head": 2},
+    "bert": {
+        "vocab_size": 7,
+        "hidden_size": 4,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 6,
+        "max_position_embeddings": 8,
+    },
+    "vit": {
+        "hidden_size": 4,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 6,
+        "image_size": 4,
+        "patch_size": 2,
+    },
+}
+
+
+def tiny(kind, **keys):
+    return TypeAdapter(AnyModel).validate_python({"kind": kind, **TINY[kind], **keys})
+
+
+def own(chosen):
+    """Numbers for each parameter that tell it from the others."""
+    return {
+        p.name: np.arange(p.num_elements, dtype=np.float32).reshape(p.shape) + number
+        for number, p in enumerate(chosen.parameters())
+    }
+
+
+def assert_loads(path, chosen, arrays):
+    assert weights.problem_with(path, chosen.graph, chosen.file_names) is None
+    found = weights.loaded(path, chosen.graph, "float64", chosen.file_names)
+    for name, array in arrays.items():
+        assert found[name].dtype == np.float64
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
+
+
+def said(path, chosen):
+    return weights.problem_with(path, chosen.graph, chosen.file_names).removeprefix(f"{path}: ")
+
+
+@pytest.fixture
+def tensors(tmp_path):
+    def store(arrays, **more):
+        return safetensors(tmp_path / "model.safetensors", arrays, **more)
+
+    return store
+
+
+@pytest.mark.parametrize("kind", TINY)
+def test_a_safetensors_file_gives_parameters(kind, tensors):
+    chosen = tiny(kind)
+    assert_loads(tensors(own(chosen)), chosen, own(chosen))
+
+
+def test_what_is_loaded_is_no_view_of_the_file(tensors):
+    chosen = tiny("gpt2")
+    path = tensors(own(chosen))
+    for array in weights.loaded(path, chosen.graph, "float32", chosen.file_names).values():
+        assert type(array) is np.ndarray
+        assert array.flags.writeable
+
+
+def test_bfloat16_weights_load(tensors):
+    chosen = tiny("gpt2")
+    small = {name: array % 8 for name, array in own(chosen).items()}
+    assert_loads(tensors(small, bf16=list(small)), chosen, small)
+
+
+def test_a_file_of_gpt2_without_its_head_has_no_prefix(tensors):
+    chosen = tiny("gpt2")
+    bare = {name.removeprefix("transformer."): array for name, array in own(chosen).items()}
+    masks = {f"h.{n}.attn.bias": np.ones((1, 1, 8, 8), dtype=np.float32) for n in (0, 1)}
+    assert_loads(tensors(bare | masks), chosen, own(chosen))
+
+
+def test_a_shared_weight_may_be_there_twice_or_once(tensors):
+    chosen = tiny("gpt2")
+    arrays = own(chosen)
+    twice = arrays | {"lm_head.weight": arrays["transformer.wte.weight"]}
+    assert_loads(tensors(twice), chosen, arrays)
+
+
+def test_a_model_without_a_head_takes_its_part_of_a_file_with_one(tensors):
+    whole, part = tiny("bert"), tiny("bert", head="none")
+    wanted = {name: own(whole)[f"bert.{name}"] for name in own(part)}
+    assert_loads(tensors(own(whole)), part, wanted)
+
+
+def test_names_of_older_versions_are_understood(tensors):
+    chosen = tiny("vit")
+    old = {
+        "attention.q_proj": "attention.attention.query",
+        "attention.k_proj": "attention.attention.key",
+        "attention.v_proj": "attention.attention.value",
+        "attention.o_proj": "attention.output.dense",
+        "mlp.fc1": "intermediate.dense",
+        "mlp.fc2": "output.dense",
+    }
+    arrays = {}
+    for name, array in own(chosen).items():
+        for new, before in old.items():
+            name = name.replace(f".{new}.", f".{before}.")
+        arrays[name.replace("vit.layers.", "vit.encoder.layer.")] = array
+    assert "vit.encoder.layer.0.attention.attention.query.weight" in arrays
+    assert_loads(tensors(arrays), chosen, own(chosen))
+    bert = tiny("bert")
+    renamed = {
+        name.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta"): array
+        for name, array in own(bert).items()
+    }
+    assert_loads(tensors(renamed), bert, own(bert))
+
+
+def test_differences_are_told_by_the_names_of_the_file(tensors):
+    chosen = tiny("gpt2")
+    arrays = {name.removeprefix("transformer."): array for name, array in own(chosen).items()}
+    del arrays["ln_f.bias"]
+    arrays["wte.weight"] = arrays["wte.weight"][:5]
+    arrays["score.weight"] = np.ones((2, 4), dtype=np.float32)
+    assert said(tensors(arrays), chosen) == (
+        "has 'score.weight', which the model lacks; "
+        "has 'wte.weight' of shape (5, 4), the model needs (7, 4); "
+        "has no 'transformer.ln_f.bias' of shape (4,)."
+    )
+
+
+def test_a_tensor_that_is_there_by_two_names_is_refused(tensors):
+    chosen = tiny("bert")
+    arrays = own(chosen)
+    arrays["bert.embeddings.LayerNorm.gamma"] = np.ones(4, dtype=np.float32)
+    assert said(tensors(arrays), chosen) == (
+        "has 'bert.embeddings.LayerNorm.weight' and 'bert.embeddings.LayerNorm.gamma', "
+        "which are one tensor of the model."
     )

@@ -11,6 +11,7 @@ from simdp.errors import ScenarioError
 from simdp.workload import Workload
 from simdp.workload.checks import workload_problems
 from simdp.workload.order import read_permutation
+from simdp.workload.schedules.base import Progress
 
 BASIC = {
     "model": {"kind": "mlp", "widths": [4, 3]},
@@ -194,10 +195,17 @@ def test_a_file_that_is_no_order_is_refused(tmp_path):
 def test_the_learning_rate_may_grow_with_the_world_size(scaling, factor):
     schedule = {"kind": "step_lr", "step_size": 1, "gamma": 0.5}
     chosen = workload(microbatch=1, lr_scaling=scaling, lr_schedule=schedule)
-    assert [chosen.learning_rate(0.3, step, 16) for step in (1, 2, 3)] == pytest.approx(
+    assert [chosen.learning_rate(0.3, Progress(step), 16) for step in (1, 2, 3)] == pytest.approx(
         [0.3 * factor, 0.15 * factor, 0.075 * factor], rel=1e-15
     )
-    assert chosen.learning_rate(0.3, 1, 1) == 0.3
+    assert chosen.learning_rate(0.3, Progress(1), 1) == 0.3
+
+
+def test_rates_that_a_schedule_names_stay_as_they_are():
+    schedule = {"kind": "cosine_annealing_lr", "T_max": 4, "eta_min": 0.01}
+    chosen = workload(microbatch=1, lr_scaling="linear", lr_schedule=schedule)
+    rates = [chosen.learning_rate(0.1, Progress(step), 8) for step in (1, 3, 5)]
+    assert rates == pytest.approx([0.8, (0.8 + 0.01) / 2, 0.01], rel=1e-12)
 
 
 # Model -------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ arrays of shape `(world_size,)`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from math import prod
 
 import numpy as np
 
@@ -38,6 +39,7 @@ class Footprint:
 
     def __init__(self, scenario: Scenario, facts: Facts) -> None:
         self.scenario, self.facts, self.workload = scenario, facts, scenario.workload
+        self._shapes = {parameter.name: parameter.shape for parameter in facts.parameters}
         self._learned = {name: facts.sizes[name] for name in facts.ready_order}
 
     def room(self, nbytes: Iterable[float]) -> float:
@@ -93,10 +95,13 @@ class Footprint:
         return self.room(elements * itemsize for elements in self.facts.sizes.values())
 
     def _state_of(self, sizes: Mapping[str, int]) -> float:
+        optimizer, whole = self.workload.optimizer, self._shapes
         return self.room(
-            size * self.workload.itemsize
+            kept * self.workload.itemsize
             for name, size in sizes.items()
-            for _ in self.workload.optimizer.for_parameter(name).state_names()
+            for kept in optimizer.for_parameter(name).state_elements(
+                whole[name] if prod(whole[name]) == size else (size,)
+            )
         )
 
 

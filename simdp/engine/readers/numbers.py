@@ -15,6 +15,7 @@ from simdp.engine.compression import largest
 from simdp.engine.compression.largest import Entries, Largest
 from simdp.engine.compression.low_rank import LowRank, Thin
 from simdp.engine.launcher import Launcher
+from simdp.engine.plateau import Plateau
 from simdp.engine.readers.records import Records, Stepping
 from simdp.engine.record import mean_losses
 from simdp.engine.replicas import Replicas
@@ -30,6 +31,7 @@ from simdp.steps.bucket import Bucket
 from simdp.steps.program import Program
 from simdp.steps.rows import Rows
 from simdp.workload.sampling import StepBatches
+from simdp.workload.schedules.base import Progress
 
 
 class Numbers(Records):
@@ -56,6 +58,7 @@ class Numbers(Records):
         self._launcher, self._program = launcher, program
         self.replicas = Replicas(scenario, samples)
         partition = program.partition
+        self._plateau = Plateau(scenario.workload.lr_schedule)
         self._pauses = partition is not None and not partition.kept.weights
         self._shards: Shards | None = None
         self._made: dict[Bucket, FlatBuffers] = {}  # beside those of whole gradients
@@ -109,7 +112,7 @@ class Numbers(Records):
     # From step to step ---------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Array]:
-        found = super().state_dict() | self.replicas.state_dict()
+        found = super().state_dict() | self.replicas.state_dict() | self._plateau.state_dict()
         if "_low_rank" in self.__dict__:
             found |= self._low_rank.state_dict()
         if "_largest" in self.__dict__:
@@ -122,6 +125,7 @@ class Numbers(Records):
             if isinstance(op, unit_ops.Shard):
                 self._shard(op)
         self.replicas.load_state_dict(state.arrays)
+        self._plateau.load_state_dict(state.arrays)
         self._low_rank.load_state_dict(state.arrays)
         self._largest.errors.load_state_dict(state.arrays, self._world_size)
 
@@ -148,8 +152,10 @@ class Numbers(Records):
         target, count = self.replicas.samples.target, self._workload.loss.count
         ranks = [[count(target(part)) for part in parts] for parts in self._batches.micro]
         counts = np.array(ranks, dtype=float)
-        if op.by_shard:
-            self._scales = counts * self._world_size / max(counts.sum(), 1.0)
+        if self._workload.loss.adds:  # what replicas average afterwards
+            self._scales = np.full(counts.shape, self._world_size if op.by_shard else 1.0)
+        elif op.by_shard:
+            self._scales = counts * self._world_size / (counts.sum() or 1.0)
         else:
             self._scales = sizes / np.maximum(sizes.sum(axis=0), 1.0)
         self._counts = counts
@@ -207,12 +213,17 @@ class Numbers(Records):
     def _update(self, active: tuple[bool, ...] | None) -> Stepping:
         there = self._there(active)
         scale = self.replicas.trainer.loss_scale(0) if self._has_loss_scale else None
-        done = self.replicas.update(self._step + 1, [bool(one) for one in there])
+        done = self.replicas.update(self._progress(), [bool(one) for one in there])
         stepping = np.array([float(found is not None and not found.skipped) for found in done])
-        mean, per_rank = mean_losses(self._losses, self._counts)
+        mean, per_rank = mean_losses(self._losses, self._counts, self._workload.loss.adds)
         norm = next(found.norm for found in done if found is not None)
         told = {"loss": mean, "loss_per_rank": per_rank, "grad_norm": norm, "loss_scale": scale}
-        return self._stepped(there, stepping, **told)
+        stepped = self._stepped(there, stepping, **told)
+        self._plateau.look(mean, self._batches.closes_epoch)
+        return stepped
+
+    def _progress(self) -> Progress:
+        return super()._progress()._replace(reductions=self._plateau.reductions)
 
     # What travels --------------------------------------------------------------------------------
 
@@ -321,6 +332,8 @@ class Numbers(Records):
         elif op.losses:
             sizes = self._batches.sizes[op.micro]
             losses = self._scattered.loss_of_each(self._share(op.micro))
+            if self._workload.loss.adds:
+                losses = losses / (sizes > 0).sum()
             each = sizes.sum() / (sizes > 0).sum()  # equal weights
             self._note(op.micro, losses, np.where(np.isnan(losses), 0.0, each))
 
@@ -331,7 +344,9 @@ class Numbers(Records):
         self._note(op.micro, np.where(root, loss, 0.0), np.where(root, count, 0.0))
 
     def _share(self, micro: int) -> float:
-        """The part of the step's samples that a micro-step has."""
+        """The part of the step's loss that a micro-step's is: that of the samples, or all of it."""
+        if self._workload.loss.adds:
+            return 1.0
         sizes = self._batches.sizes
         return float(sizes[micro].sum() / sizes.sum())
 

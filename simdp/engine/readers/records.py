@@ -18,6 +18,7 @@ from simdp.steps.ops import Op
 from simdp.steps.program import Program
 from simdp.workload.faults import Fault
 from simdp.workload.sampling import StepBatches
+from simdp.workload.schedules.base import Progress
 
 
 class Stepping(NamedTuple):
@@ -111,6 +112,10 @@ class Records(ABC):
         """Whether an inf or nan kept the last update from changing anything."""
         return bool(self.records and self.records[-1].skipped)
 
+    def _progress(self) -> Progress:
+        """Where the run is, for the schedule of the learning rate."""
+        return Progress(self._step + 1, self._batches.epoch)
+
     def _faults(self) -> list[Fault]:
         """What goes wrong in the step."""
         inject = self._workload.inject
@@ -126,7 +131,7 @@ class Records(ABC):
     def _stepped(self, active: Floats, taken: Floats, **told: Any) -> Stepping:
         """Take a step down."""
         workload, samples = self._workload, int(self._batches.sizes.sum())
-        lr = workload.learning_rate(workload.optimizer.lr, self._step + 1, self._world_size)
+        lr = workload.learning_rate(workload.optimizer.lr, self._progress(), self._world_size)
         skipped = bool((taken < active).any()) if self._has_loss_scale else None
         found = {"loss": None, "loss_per_rank": None, "grad_norm": None, "loss_scale": None} | told
         self.records.append(StepRecord(samples=samples, lr=lr, skipped=skipped, **found))

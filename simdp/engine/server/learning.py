@@ -18,6 +18,7 @@ from simdp.steps.ops import Op
 from simdp.steps.program import Program
 from simdp.workload.precision.rounding import numpy_dtype
 from simdp.workload.sampling import StepBatches
+from simdp.workload.schedules.base import Progress
 
 
 class Losses(NamedTuple):
@@ -123,7 +124,8 @@ class Learning(Records):
     def _compute(self, rank: int, step: int, batches: StepBatches) -> list[list[float]]:
         replicas, losses, counts = self.replicas, [], []
         sizes = batches.sizes[:, rank].astype(float)
-        scales = sizes / max(sizes.sum(), 1.0)
+        adds = self._workload.loss.adds
+        scales = np.ones(len(sizes)) if adds else sizes / max(sizes.sum(), 1.0)
         replicas.step = step
         for parts, scale in zip(batches.micro, scales.tolist(), strict=True):
             part = parts[rank]
@@ -164,7 +166,7 @@ class Learning(Records):
                     share = share.astype(self._wire).astype(gradient.dtype)
                 total[name] = total[name] + share if name in total else share
             self.replicas.gradients[rank] = {}
-        (done,) = self._trainer.update([total], number, [True])
+        (done,) = self._trainer.update([total], Progress(number), [True])
         assert done is not None, "the only slot is active"
         return done.norm
 

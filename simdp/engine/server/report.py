@@ -25,6 +25,8 @@ class Step:
         The lowest of them.
     lr, norm : float
         Learning rate of the update that took its gradient, and norm of what that applied.
+    adds : bool
+        Whether losses are sums, which add up.
     """
 
     samples: int = 0
@@ -32,6 +34,7 @@ class Step:
     first: int | None = None
     lr: float = 0.0
     norm: float | None = None
+    adds: bool = False
 
     def add(
         self, rank: int, samples: int, lost: Losses | None, lr: float, norm: float | None
@@ -51,7 +54,7 @@ class Step:
         losses, counts = np.zeros((2, num_micro, world_size))
         for rank, lost in self.losses.items():
             losses[:, rank], counts[:, rank] = lost
-        mean, each = mean_losses(list(losses), counts)
+        mean, each = mean_losses(list(losses), counts, self.adds)
         return StepRecord(self.samples, mean, each, self.lr, self.norm, None, None)
 
 

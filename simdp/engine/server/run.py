@@ -24,6 +24,7 @@ from simdp.engine.server.workers import Worker
 from simdp.results.trace import COMPUTE_LANE, SETUP, TraceBuilder
 from simdp.strategies.parameter_server import ParameterServer
 from simdp.workload.precision.rounding import numpy_dtype
+from simdp.workload.schedules.base import Progress
 from simdp.workload.step_costs import (
     gradient_nbytes_moved,
     optimizer_launches,
@@ -266,9 +267,9 @@ class ServerRun:
         number, norm = self.deeds.updates, None
         if self._learning is not None:
             norm = self._learning.update([worker.rank for worker in workers], number)
-        lr = workload.learning_rate(workload.optimizer.lr, number, n)
+        lr = workload.learning_rate(workload.optimizer.lr, Progress(number), n)
         for worker in workers:
-            step = self._steps.setdefault(worker.step, Step())
+            step = self._steps.setdefault(worker.step, Step(adds=workload.loss.adds))
             step.add(worker.rank, worker.num_samples, worker.lost, lr, norm)
 
     def drop(self, rank: int, step: int) -> None:

@@ -31,4 +31,5 @@ class Regression(Synthetic):
         x = random.standard_normal((self.num_samples, num_in))
         teacher = random.standard_normal((num_in, num_out)) / np.sqrt(num_in)
         y = x @ teacher + 0.1 * random.standard_normal((self.num_samples, num_out))
-        return {"x": x.reshape(-1, *shape), "y": y.reshape(-1, *model.output_shape())}
+        y = loss.drawn(y.reshape(-1, *model.output_shape()))
+        return {"x": x.reshape(-1, *shape), "y": y}

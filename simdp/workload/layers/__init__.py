@@ -1,9 +1,9 @@
 """Layers by kind; this table is the one place of registration.
 
 It holds what ``model.layers`` may name in YAML; activations have a table of their own. Beside the
-members stand layers that models alone call, such as `attention` and `add`, which take several
-inputs, and bases that members share, such as `batch_norm` and `transformer_layer`. What is done
-with arrays, such as the windows of a convolution, is in `arrays`.
+members stand layers that models alone call, such as `attention`, and bases that members share, such
+as `convolution` and `transformer_layer`. What is done with arrays, such as the windows of a
+convolution, is in `arrays`.
 """
 
 from __future__ import annotations
@@ -21,24 +21,50 @@ LAYERS: Family[Module] = Family(
     Module,
     __name__,
     {
+        "adaptive_avg_pool1d": "AdaptiveAvgPool1d",
         "adaptive_avg_pool2d": "AdaptiveAvgPool2d",
+        "adaptive_avg_pool3d": "AdaptiveAvgPool3d",
+        "add": "Add",
+        "avg_pool1d": "AvgPool1d",
         "avg_pool2d": "AvgPool2d",
+        "avg_pool3d": "AvgPool3d",
         "batch_norm1d": "BatchNorm1d",
         "batch_norm2d": "BatchNorm2d",
+        "batch_norm3d": "BatchNorm3d",
+        "concat": "Concat",
+        "conv1d": "Conv1d",
         "conv2d": "Conv2d",
+        "conv3d": "Conv3d",
+        "conv_transpose1d": "ConvTranspose1d",
+        "conv_transpose2d": "ConvTranspose2d",
+        "conv_transpose3d": "ConvTranspose3d",
         "dropout": "Dropout",
         "embedding": "Embedding",
         "first_token": "FirstToken",
         "flatten": "Flatten",
+        "glu": "GLU",
+        "group_norm": "GroupNorm",
+        "gru": "GRU",
+        "instance_norm1d": "InstanceNorm1d",
+        "instance_norm2d": "InstanceNorm2d",
+        "instance_norm3d": "InstanceNorm3d",
+        "last_token": "LastToken",
         "layer_norm": "LayerNorm",
         "linear": "Linear",
+        "log_softmax": "LogSoftmax",
+        "lstm": "LSTM",
+        "max_pool1d": "MaxPool1d",
         "max_pool2d": "MaxPool2d",
+        "max_pool3d": "MaxPool3d",
         "mean_pool": "MeanPool",
         "multihead_attention": "MultiheadAttention",
         "position_embedding": "PositionEmbedding",
         "positional_encoding": "PositionalEncoding",
+        "prelu": "PReLU",
         "residual": "Residual",
         "rms_norm": "RMSNorm",
+        "rnn": "RNN",
+        "softmax": "Softmax",
         "sync_batch_norm": "SyncBatchNorm",
         "transformer_encoder_layer": "TransformerEncoderLayer",
         "upsample": "Upsample",

@@ -2,48 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import prod
 from typing import Literal
 
-import numpy as np
-
-from simdp.workload.layers.base import Kept, Kernel, Shape
-from simdp.workload.layers.pairs import Pair, Size
-from simdp.workload.layers.pooling import AveragePool, Bins
-from simdp.workload.layers.shapes import image_shape
+from simdp.workload.layers.adaptive_avg_pool import AdaptiveAvgPool
+from simdp.workload.layers.pairs import Size
 
 
-class AdaptiveAvgPool2d(AveragePool):
-    """Mean over the cells of a grid; cell i begins at ``floor(i length / count)``.
-
-    Attributes
-    ----------
-    output_size : (int, int)
-        Cells along the height and the width; in YAML one number stands for both.
-    """
+class AdaptiveAvgPool2d(AdaptiveAvgPool):
+    """Mean over the cells of a grid on images."""
 
     kind: Literal["adaptive_avg_pool2d"] = "adaptive_avg_pool2d"
     output_size: Size
-
-    def count(self, shape: Shape) -> Pair:
-        image_shape(shape)
-        return self.output_size
-
-    def bins(self, axis: int, length: int, count: int) -> Bins:
-        cell = np.arange(count)
-        begin, end = cell * length // count, -(-(cell + 1) * length // count)
-        return Bins(begin, end, end - begin)
-
-    def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
-        before, out = float(prod(inputs[0])), prod(self.output_shape(*inputs))
-        return [Kernel(before, (before + out) * itemsize)]
-
-    def backward_cost(
-        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
-    ) -> list[Kernel]:
-        return self.forward_cost(inputs, itemsize) * needs[0]
-
-    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
-        # torch takes a plain mean for one cell, which keeps nothing.
-        return Kept() if self.output_size == (1, 1) else Kept(inputs=(0,))

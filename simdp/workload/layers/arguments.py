@@ -13,6 +13,8 @@ from simdp.workload.layers.base import Module
 def numbered(modules: list[Any], lead: str = "") -> list[Any]:
     """Name those modules that have no name by their place, as torch.nn.Sequential does.
 
+    Numbers among ``inputs`` become names too.
+
     Parameters
     ----------
     modules : list
@@ -24,7 +26,12 @@ def numbered(modules: list[Any], lead: str = "") -> list[Any]:
     for number, module in enumerate(modules):
         if isinstance(module, str):
             module = {"kind": module}
-        named.append({"name": f"{lead}{number}", **module} if isinstance(module, dict) else module)
+        if isinstance(module, dict):
+            module = {"name": f"{lead}{number}", **module}
+            if isinstance(module.get("inputs"), list):
+                names = [str(name) if type(name) is int else name for name in module["inputs"]]
+                module["inputs"] = names
+        named.append(module)
     return named
 
 
@@ -42,6 +49,16 @@ def check_heads(heads: str, num_heads: int, width: str, num_features: int) -> No
             f"{heads}: {num_heads} heads do not share {width} {num_features} evenly; "
             "choose a divisor of it."
         )
+
+
+def check_groups(groups: int, in_channels: int, out_channels: int) -> None:
+    """Refuse groups that do not share the channels of a convolution evenly."""
+    for key, channels in (("in_channels", in_channels), ("out_channels", out_channels)):
+        if channels % groups:
+            raise problem(
+                f"groups: {groups} does not divide {key}, {channels}; "
+                "write a number that divides both."
+            )
 
 
 def check_token(key: str, token: int | None, num_tokens: int) -> None:

@@ -24,6 +24,7 @@ from simdp.workload.layers.arrays.channels import (
 )
 from simdp.workload.layers.base import Kept, Kernel, Layer, Pass, Shape, ShapeError
 from simdp.workload.layers.parameter import Buffer, Parameter, constant
+from simdp.workload.layers.shapes import IMAGES
 
 
 class BatchStatistics(NamedTuple):
@@ -58,7 +59,7 @@ class BatchNormSettings(Layer):
         Whether statistics are kept for after training.
     """
 
-    sample_axes: ClassVar[tuple[int, ...]] = (1, 2, 3)
+    sample_axes: ClassVar[tuple[int, ...]] = (1, 2, 3, 4)
     """Numbers of axes that a sample may have, the channels' included."""
 
     num_features: Int = Field(ge=1)
@@ -91,7 +92,7 @@ class BatchNormSettings(Layer):
                 f"takes {self.num_features} channels, but gets samples of shape {inputs[0]}"
             )
         if len(inputs[0]) not in self.sample_axes:
-            forms = ["(channels,)", "(channels, length)", "(channels, height, width)"]
+            forms = ["(channels,)", *(form for _, form in IMAGES.values())]
             listed = " or ".join(forms[axes - 1] for axes in self.sample_axes)
             raise ShapeError(f"takes samples of shape {listed}, but gets {inputs[0]}")
         return inputs[0]

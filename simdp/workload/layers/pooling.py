@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from math import prod
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -14,7 +15,7 @@ from simdp.spec import Bool, problem
 from simdp.workload.layers.arrays.channels import channels_last, channels_second
 from simdp.workload.layers.arrays.window import Window
 from simdp.workload.layers.base import Layer, Pass, Shape
-from simdp.workload.layers.pairs import Margin, Pair, Size
+from simdp.workload.layers.extents import Extents
 
 
 class WindowPool(Layer):
@@ -22,18 +23,18 @@ class WindowPool(Layer):
 
     Attributes
     ----------
-    kernel_size, stride : (int, int)
-        Height and width; in YAML one number stands for both. The stride is the kernel's size
-        where none is given.
-    padding : (int, int)
+    kernel_size, stride : tuple of int
+        One length for each axis; in YAML one number stands for all. The stride is the kernel's
+        size where none is given.
+    padding : tuple of int
         Pixels at each side that change nothing, half a window at most.
     ceil_mode : bool
         Whether a last window may hang over the end.
     """
 
-    kernel_size: Size
-    stride: Size | None = None
-    padding: Margin = (0, 0)
+    kernel_size: Extents
+    stride: Extents | None
+    padding: Extents
     ceil_mode: Bool = False
 
     @model_validator(mode="after")
@@ -47,9 +48,9 @@ class WindowPool(Layer):
             )
         return self
 
-    def distance(self) -> Pair:
+    def distance(self) -> Extents:
         """Pixels from one that a window sees to the next; by default 1, its neighbour."""
-        return (1, 1)
+        return (1,) * len(self.kernel_size)
 
     @property
     def window(self) -> Window:
@@ -75,16 +76,16 @@ class Bins(NamedTuple):
 class AveragePool(Layer):
     """Base of the layers that average over rectangles.
 
-    A rectangle's mean is a mean of means, along one axis after the other: two matrix products.
+    A rectangle's mean is a mean of means, along one axis after the other: matrix products.
     """
 
     @abstractmethod
-    def count(self, shape: Shape) -> Pair:
-        """Rectangles along each axis of an image, shape `(channels, height, width)`."""
+    def count(self, shape: Shape) -> Extents:
+        """Rectangles along each axis of an image, shape `(channels, height, width)` or alike."""
 
     @abstractmethod
     def bins(self, axis: int, length: int, count: int) -> Bins:
-        """Cut an axis of an image: 0 is its height, 1 its width."""
+        """Cut an axis of an image; 0 is the first behind the channels."""
 
     def output_shape(self, *inputs: Shape) -> Shape:
         count = self.count(inputs[0])
@@ -94,21 +95,22 @@ class AveragePool(Layer):
         x = inputs[0]
         count = self.count(x.shape[1:])
         shares = [
-            self.bins(axis, x.shape[axis + 2], count[axis]).shares(x.shape[axis + 2], x)
-            for axis in (0, 1)
+            self.bins(axis, x.shape[axis + 2], cells).shares(x.shape[axis + 2], x)
+            for axis, cells in enumerate(count)
         ]
-        return _along_both(x, *shares), shares
+        return _along_all(x, shares), shares
 
     def backward(
         self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
     ) -> tuple[Array | None, ...]:
-        return (_along_both(dy, saved[0].T, saved[1].T) if needs[0] else None,)
+        return (_along_all(dy, [share.T for share in saved]) if needs[0] else None,)
 
 
-def _along_both(x: Array, tall: Array, wide: Array) -> Array:
-    """Multiply an image's columns by one matrix and its rows by another."""
-    last = channels_last(x)
-    num, height, width, channels = last.shape
-    y = tall @ last.reshape(num, height, width * channels)
-    y = wide @ y.reshape(num * len(tall), width, channels)
-    return channels_second(y.reshape(num, len(tall), len(wide), channels))
+def _along_all(x: Array, shares: Sequence[Array]) -> Array:
+    """Multiply an image's lines along each axis by that axis's matrix."""
+    y = channels_last(x)
+    shape = list(y.shape)
+    for axis, share in enumerate(shares, 1):
+        y = share @ y.reshape(prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :]))
+        shape[axis] = len(share)
+    return channels_second(y.reshape(shape))

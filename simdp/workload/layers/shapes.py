@@ -18,19 +18,56 @@ def last_axis(shape: Shape, features: int) -> Shape:
     return shape[:-1]
 
 
-def image_shape(shape: Shape) -> tuple[int, int, int]:
-    """Take an image's shape apart into channels, height and width.
+IMAGES = {
+    1: ("series", "(channels, length)"),
+    2: ("images", "(channels, height, width)"),
+    3: ("volumes", "(channels, depth, height, width)"),
+}
+"""What has so many axes beside the channels, and its shape in words."""
+
+
+def image_shape(shape: Shape, axes: int = 2) -> Shape:
+    """Check that samples are channels of images, or of what has one axis or three.
 
     Raises
     ------
     ShapeError
-        If it has not these three axes.
+        If they have another number of axes.
     """
-    if len(shape) != 3:
+    if len(shape) != axes + 1:
+        what, form = IMAGES[axes]
+        raise ShapeError(f"takes {what}, shape {form}, but gets samples of shape {shape}")
+    return shape
+
+
+def check_channels(shape: Shape, channels: int, axes: int) -> None:
+    """Check that samples are images, or alike, of so many channels.
+
+    Raises
+    ------
+    ShapeError
+        If they are not.
+    """
+    if image_shape(shape, axes)[0] != channels:
+        what = IMAGES[axes][0]
+        raise ShapeError(f"takes {what} of {channels} channels, but gets samples of shape {shape}")
+
+
+def axis_of(dim: int, shape: Shape) -> int:
+    """Number of an axis among those of a batch, whose samples are axis 0; -1 is the last.
+
+    Raises
+    ------
+    ShapeError
+        If samples have no such axis.
+    """
+    axis = dim if dim >= 0 else dim + 1 + len(shape)
+    if not 1 <= axis <= len(shape):
         raise ShapeError(
-            f"takes images, shape (channels, height, width), but gets samples of shape {shape}"
+            f"works along axis {dim}, but gets samples of shape {shape}, "
+            f"whose axes are 1 to {len(shape)}"
         )
-    return shape[0], shape[1], shape[2]
+    return axis
 
 
 def sequence_shape(shape: Shape) -> tuple[int, int]:

@@ -13,9 +13,15 @@ LOSSES: Family[Loss] = Family(
     Loss,
     __name__,
     {
+        "bce_with_logits": "BCEWithLogits",
         "cross_entropy": "CrossEntropy",
+        "huber": "Huber",
+        "kl_div": "KLDiv",
+        "l1": "L1",
         "mse": "MSE",
+        "nll": "NLL",
         "none": "NoLoss",
+        "smooth_l1": "SmoothL1",
     },
 )
 AnyLoss = Annotated[Loss, one_of("loss", LOSSES, default="mse")]

@@ -1,4 +1,4 @@
-"""Loss: a mean over what counts in a batch, and its gradient."""
+"""Loss: a mean over what counts in a batch, or a sum, and its gradient."""
 
 from __future__ import annotations
 
@@ -25,9 +25,14 @@ class Loss(Spec):
     num_gradients: ClassVar[int] = 1
     """Tensors like the prediction that there are at a time in its backward."""
 
+    @property
+    def adds(self) -> bool:
+        """Whether losses of parts add up to that of the whole; else its mean by `count` is."""
+        return False
+
     @abstractmethod
-    def count(self, target: Array) -> int:
-        """How many things the loss of these targets averages: samples, or targets that count."""
+    def count(self, target: Array) -> float:
+        """What the loss of these targets averages: samples, targets that count, their weights."""
 
     def ignored(self, target: Array) -> Array:
         """Which elements of these targets do not count, shaped like them; by default none."""
@@ -41,9 +46,13 @@ class Loss(Spec):
         """Shape of a sample's target where the model makes this of it; by default the same."""
         return output_shape
 
+    def drawn(self, y: Array) -> Array:
+        """Make of real numbers, such as synthetic data sets draw, targets of the loss."""
+        return y
+
     @abstractmethod
     def value_and_grad(self, prediction: Array, target: Array) -> tuple[float, Array]:
-        """Return the mean loss and its gradient by the prediction; the count is above 0."""
+        """Return the loss and its gradient by the prediction; the count is above 0."""
 
     @abstractmethod
     def problem_with(self, target: Array, output_shape: tuple[int, ...]) -> str | None:

@@ -13,7 +13,7 @@ class NoLoss(Loss):
 
     kind: Literal["none"] = "none"
 
-    def count(self, target: Array) -> int:
+    def count(self, target: Array) -> float:
         return 0
 
     def value_and_grad(self, prediction: Array, target: Array) -> tuple[float, Array]:

@@ -32,8 +32,11 @@ MODELS: Family[Model] = Family(
         "qwen2": "Qwen2",
         "resnet": "ResNet",
         "sequential": "Sequential",
+        "t5": "T5",
         "transformer": "Transformer",
+        "transformers": "Transformers",
         "vgg": "VGG",
+        "vit": "ViT",
         "yolo": "YOLO",
     },
 )

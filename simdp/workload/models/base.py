@@ -13,6 +13,7 @@ from simdp.workload.graph import Graph
 from simdp.workload.layers import Parameter
 from simdp.workload.layers.base import Shape
 from simdp.workload.layers.parameter import Initial
+from simdp.workload.models.file_names import PLAIN, FileNames
 
 
 class Model(Spec):
@@ -23,8 +24,19 @@ class Model(Spec):
     timed: ClassVar[bool] = False
     """Whether layers bring their times, so that there are no numbers to compute."""
 
-    def read(self, base: Path, itemsize: int) -> Self:
-        """The same model with what its files hold; by default it has none.
+    depth_key: ClassVar[str | None] = None
+    """The key that says how many equal blocks the model has, where it is a stack of them."""
+
+    file_names: ClassVar[FileNames] = PLAIN
+    """How its tensors may be called in files of weights."""
+
+    @property
+    def unread(self) -> bool:
+        """Whether nothing is known of it before its file has been read."""
+        return self.timed
+
+    def read(self, base: Path, itemsize: int) -> Model:
+        """The model that its files tell of; by default it has none, and is the same.
 
         Parameters
         ----------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, Self
+from typing import ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
@@ -24,6 +24,7 @@ from simdp.workload.layers.position_embedding import PositionEmbedding
 from simdp.workload.layers.projection import Projection
 from simdp.workload.layers.token_type_embedding import TokenTypeEmbedding
 from simdp.workload.layers.transformer_encoder_layer import TransformerEncoderLayer
+from simdp.workload.models.file_names import FileNames
 from simdp.workload.models.text import TextModel
 
 GLUE_LENGTH = 128
@@ -104,7 +105,17 @@ class Bert(TextModel):
     understanding", NAACL 2019 (arXiv 1810.04805); transformers/models/bert/modeling_bert.py.
     """
 
+    file_names: ClassVar[FileNames] = FileNames(
+        prefix="bert",
+        renames=(
+            (r"LayerNorm\.gamma$", "LayerNorm.weight"),
+            (r"LayerNorm\.beta$", "LayerNorm.bias"),
+        ),
+        ignored=(r"position_ids$", r"^cls\.predictions\.decoder\.(weight|bias)$"),
+    )
+
     kind: Literal["bert"] = "bert"
+    depth_key: ClassVar[str] = "num_hidden_layers"
     layout: Literal["huggingface", "torch"] = "huggingface"
     vocab_size: Int = Field(30522, ge=1, le=10**9)
     hidden_size: Int = Field(768, ge=1, le=10**7)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import sqrt
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -17,6 +17,7 @@ from simdp.workload.layers.huggingface_layer import ActivationName
 from simdp.workload.layers.layer_norm import LayerNorm
 from simdp.workload.layers.position_embedding import PositionEmbedding
 from simdp.workload.layers.projection import Projection
+from simdp.workload.models.file_names import FileNames
 from simdp.workload.models.text import TextModel
 
 
@@ -47,7 +48,12 @@ class GPT2(TextModel):
     transformers/models/gpt2/modeling_gpt2.py.
     """
 
+    file_names: ClassVar[FileNames] = FileNames(
+        prefix="transformer", ignored=(r"\.attn\.(masked_)?bias$", r"^lm_head\.weight$")
+    )
+
     kind: Literal["gpt2"] = "gpt2"
+    depth_key: ClassVar[str] = "n_layer"
     vocab_size: Int = Field(50257, ge=1, le=10**9)
     n_positions: Int = Field(1024, ge=1, le=10**8)
     n_embd: Int = Field(768, ge=1, le=10**7)

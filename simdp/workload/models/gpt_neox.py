@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -57,6 +57,7 @@ class GPTNeoX(TextModel):
     """
 
     kind: Literal["gpt_neox"] = "gpt_neox"
+    depth_key: ClassVar[str] = "num_hidden_layers"
     vocab_size: Int = Field(50432, ge=1, le=10**9)
     hidden_size: Int = Field(6144, ge=1, le=10**7)
     num_hidden_layers: Int = Field(44, ge=1, le=10**4)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -69,6 +69,7 @@ class Mpt(TextModel):
     """
 
     kind: Literal["mpt"] = "mpt"
+    depth_key: ClassVar[str] = "n_layers"
     vocab_size: Int = Field(50368, ge=1, le=10**9)
     d_model: Int = Field(2048, ge=1, le=10**7)
     n_heads: Int = Field(16, ge=1, le=10**7)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Self
+from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
@@ -14,6 +14,7 @@ from simdp.workload.layers import Parameter
 from simdp.workload.layers.base import Shape
 from simdp.workload.layers.parameter import Initial, constant
 from simdp.workload.models.base import Model
+from simdp.workload.models.file_names import FileNames
 
 
 class TextModel(Model):
@@ -28,6 +29,10 @@ class TextModel(Model):
     sequence_length : int or None
         Tokens of a sample; by default those of the data, or `usual_length` of them.
     """
+
+    file_names: ClassVar[FileNames] = FileNames(
+        ignored=(r"^lm_head\.weight$", r"rotary_emb\.inv_freq$", r"\.attention\.(masked_)?bias$")
+    )
 
     vocab_size: Int = Field(ge=1, le=10**9)
     initializer_range: Float = Field(0.02, ge=0)

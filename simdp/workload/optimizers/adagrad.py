@@ -9,10 +9,11 @@ from pydantic import Field
 
 from simdp.arrays import Array
 from simdp.spec import Bool, Float
-from simdp.workload.optimizers.base import Optimizer, State, Temporaries, effective_gradient
+from simdp.workload.optimizers.base import State, Temporaries, effective_gradient
+from simdp.workload.optimizers.fusable import Fusable
 
 
-class Adagrad(Optimizer):
+class Adagrad(Fusable):
     """``s += g^2``; ``p -= lr / (1 + (t - 1) lr_decay) g / (sqrt(s) + eps)``.
 
     Attributes
@@ -42,6 +43,10 @@ class Adagrad(Optimizer):
     def num_kernels(self) -> int:
         # Sum: addcmul; denominator: sqrt, add; parameter: addcdiv.
         return 4 + bool(self.weight_decay) + self.maximize
+
+    def passes(self) -> int:
+        # Sum: addcmul 3; sqrt 2, add 2; parameter: addcdiv 4.
+        return 11 + 3 * bool(self.weight_decay) + 2 * self.maximize
 
     def temporaries(self) -> Temporaries:
         # sqrt, and g where it is changed; all at once g is changed in any case, by lr.

@@ -10,12 +10,13 @@ from pydantic import Field
 
 from simdp.arrays import Array
 from simdp.spec import Bool, Float
-from simdp.workload.optimizers.base import Optimizer, State, Temporaries, effective_gradient
+from simdp.workload.optimizers.base import State, Temporaries, effective_gradient
+from simdp.workload.optimizers.fusable import Fusable
 
 Beta = Annotated[Float, Field(ge=0, lt=1)]
 
 
-class Adam(Optimizer):
+class Adam(Fusable):
     """Adam (Kingma and Ba, arXiv 1412.6980); weight decay is added to the gradient.
 
     Attributes
@@ -37,6 +38,11 @@ class Adam(Optimizer):
     def num_kernels(self) -> int:
         # m: lerp; v: mul, addcmul; denominator: sqrt, div, add; parameter: addcdiv.
         return 7 + self.amsgrad + bool(self.weight_decay) + self.maximize
+
+    def passes(self) -> int:
+        # m: lerp 3; v: mul 2, addcmul 3; sqrt 2, div 2, add 2; parameter: addcdiv 4.
+        changed = 3 * bool(self.weight_decay) + 2 * self.maximize
+        return 18 + 3 * self.amsgrad + changed
 
     def temporaries(self) -> Temporaries:
         # sqrt, its quotient, and g where it is changed; all at once g goes before the sqrt.

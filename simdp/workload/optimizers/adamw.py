@@ -10,15 +10,15 @@ from simdp.arrays import Array
 from simdp.spec import Bool, Float
 from simdp.workload.optimizers.adam import Beta, descend, moments
 from simdp.workload.optimizers.base import (
-    Optimizer,
     State,
     Temporaries,
     decouple,
     effective_gradient,
 )
+from simdp.workload.optimizers.fusable import Fusable
 
 
-class AdamW(Optimizer):
+class AdamW(Fusable):
     """Adam with decoupled weight decay (Loshchilov and Hutter, arXiv 1711.05101).
 
     Attributes
@@ -42,6 +42,11 @@ class AdamW(Optimizer):
     def num_kernels(self) -> int:
         # As Adam; the decay is a mul of the parameter.
         return 7 + self.amsgrad + bool(self.weight_decay) + self.maximize
+
+    def passes(self) -> int:
+        # As Adam; the decay reads and writes the parameter.
+        changed = 2 * bool(self.weight_decay) + 2 * self.maximize
+        return 18 + 3 * self.amsgrad + changed
 
     def temporaries(self) -> Temporaries:
         # As Adam; the decay makes no new g.

@@ -6,7 +6,8 @@ from abc import abstractmethod
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import Any, NamedTuple, Self
+from math import prod
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from pydantic import Field, ValidationError, field_validator, model_validator
@@ -59,7 +60,14 @@ class Optimizer(Spec):
         So many times the parameter is added to its gradient.
     maximize : bool
         Whether the loss is made large instead of small.
+    whole_tensors : bool
+        Whether the update of an element depends on others of its tensor.
+    trusts : bool
+        Whether it does so only by norms, so that ranks with pieces of a tensor can agree on these.
     """
+
+    whole_tensors: ClassVar[bool] = False
+    trusts: ClassVar[bool] = False
 
     kind: str
     lr: Float = Field(1e-3, ge=0)
@@ -96,7 +104,8 @@ class Optimizer(Spec):
         Parameters
         ----------
         parameter, gradient : ndarray
-            One-dimensional, of equal length; the gradient is left as it is.
+            One-dimensional, of equal length; or the tensor itself with `whole_tensors`. The
+            gradient is left as it is.
         state : dict of str to ndarray
             The tensors of `starting_state`, with those values before the first step.
         lr : float
@@ -104,6 +113,20 @@ class Optimizer(Spec):
         t : int
             Number of this step, from 1.
         """
+
+    def momentum_of(self) -> float | None:
+        """Momentum, or the first of ``betas``, that a schedule can change; None without any."""
+        if hasattr(self, "betas"):
+            return float(self.betas[0])
+        return getattr(self, "momentum", None) or None
+
+    def with_momentum(self, momentum: float | None) -> Self:
+        """The same with another momentum, or first beta; None leaves it."""
+        if momentum is None:
+            return self
+        if hasattr(self, "betas"):
+            return self.model_copy(update={"betas": (momentum, self.betas[1])})
+        return self.model_copy(update={"momentum": momentum})
 
     @abstractmethod
     def num_kernels(self) -> int:
@@ -115,15 +138,25 @@ class Optimizer(Spec):
 
     def num_temporaries(self) -> int:
         """As `temporaries`, for the way in which tensors are updated."""
+        if self.is_fused:
+            return 0
         one, all_at_once = self.temporaries()
         return one if self.foreach is False else all_at_once
 
     def launches_per_tensor(self) -> int:
         """Kernels that the host launches for every tensor; none that count if taken at once."""
-        return self.num_kernels() if self.foreach is False else 0
+        return self.num_kernels() if self.foreach is False and not self.is_fused else 0
+
+    @property
+    def is_fused(self) -> bool:
+        """Whether one kernel does everything; only some members can."""
+        return bool(getattr(self, "fused", None))
 
     def step(self, parameter: Array, gradient: Array, state: State, lr: float, t: int) -> None:
         """Update one tensor of any shape, block by block; arguments as in `update`."""
+        if self.whole_tensors:
+            self.update(parameter, gradient, state, lr, t)
+            return
         flat, grad = parameter.reshape(-1), gradient.reshape(-1)
         kept = {name: tensor.reshape(-1) for name, tensor in state.items()}
         for begin in range(0, flat.size, BLOCK):
@@ -132,13 +165,23 @@ class Optimizer(Spec):
             self.update(flat[part], grad[part], block, lr, t)
 
     def state_names(self) -> list[str]:
-        """Names of the tensors kept per parameter, each shaped like it."""
+        """Names of the tensors kept per parameter."""
         return list(self.starting_state())
+
+    def state_shapes(self, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+        """Shapes of the tensors kept for a parameter of some shape, by name."""
+        return dict.fromkeys(self.starting_state(), shape)
+
+    def state_elements(self, shape: tuple[int, ...]) -> list[int]:
+        """Elements of each of those tensors."""
+        return [prod(kept) for kept in self.state_shapes(shape).values()]
 
     def new_state(self, parameter: Array) -> State:
         """State before the first step."""
+        starts = self.starting_state()
         return {
-            name: np.full_like(parameter, value) for name, value in self.starting_state().items()
+            name: np.full(shape, starts[name], parameter.dtype)
+            for name, shape in self.state_shapes(parameter.shape).items()
         }
 
     def nbytes_moved(self, num_elements: int, itemsize: int) -> float:

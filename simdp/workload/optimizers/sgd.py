@@ -8,10 +8,11 @@ from pydantic import Field, model_validator
 
 from simdp.arrays import Array
 from simdp.spec import Bool, Float, problem
-from simdp.workload.optimizers.base import Optimizer, State, Temporaries, effective_gradient
+from simdp.workload.optimizers.base import State, Temporaries, effective_gradient
+from simdp.workload.optimizers.fusable import Fusable
 
 
-class SGD(Optimizer):
+class SGD(Fusable):
     """``b = momentum b + (1 - dampening) g``; ``p = p - lr b``, or with nesterov g + momentum b.
 
     Attributes
@@ -43,6 +44,11 @@ class SGD(Optimizer):
     def num_kernels(self) -> int:
         # Buffer: mul, add; parameter: add.
         return (3 + self.nesterov if self.momentum else 1) + bool(self.weight_decay) + self.maximize
+
+    def passes(self) -> int:
+        # Parameter: add 3; buffer: mul 2, add 3; ahead, decay: add 3; -g: 2.
+        changed = 3 * bool(self.weight_decay) + 2 * self.maximize
+        return (8 + 3 * self.nesterov if self.momentum else 3) + changed
 
     def temporaries(self) -> Temporaries:
         # -g, g + decay, g + momentum: each takes the place of the one before.

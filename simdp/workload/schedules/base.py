@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from itertools import pairwise
-from typing import Annotated
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field
 
@@ -24,10 +24,43 @@ Milestones = Annotated[list[Annotated[Int, Field(ge=0, le=10**9)]], AfterValidat
 """Numbers of finished steps after which something changes."""
 
 
+class Progress(NamedTuple):
+    """Where a run is when the optimizer takes a step.
+
+    Attributes
+    ----------
+    step : int
+        Number of the step, from 1.
+    epoch : int
+        Epochs before that of the step.
+    reductions : int
+        How often the loss has ceased to fall, as `ReduceLROnPlateau` sees it.
+    """
+
+    step: int
+    epoch: int = 0
+    reductions: int = 0
+
+
 class Schedule(Spec):
-    """How the learning rate changes from step to step."""
+    """How the learning rate changes from step to step, or from epoch to epoch.
+
+    Attributes
+    ----------
+    per : {"step", "epoch"}
+        When a script calls ``scheduler.step()``: after every step, or once at the end of each
+        epoch. Where it is epoch, all that is said of steps, here and in arguments, is of epochs.
+    takes_base : bool
+        Whether the optimizer's own rate counts.
+    multiplies : bool
+        Whether the rate is the base times what depends on the step alone.
+    """
+
+    takes_base: ClassVar[bool] = True
+    multiplies: ClassVar[bool] = False
 
     kind: str
+    per: Literal["step", "epoch"] = "step"
 
     @abstractmethod
     def lr(self, base: float, step: int) -> float:
@@ -38,7 +71,7 @@ class Schedule(Spec):
         base : float
             The optimizer's own learning rate, or that of a parameter's group.
         step : int
-            Number of the step, from 1; torch's ``last_epoch`` is one less.
+            Number of the step, or of the epoch, from 1; torch's ``last_epoch`` is one less.
 
         Raises
         ------
@@ -46,10 +79,26 @@ class Schedule(Spec):
             If the schedule is over by then.
         """
 
-    def problem_with(self, num_steps: int) -> str | None:
-        """Say why a run of so many steps cannot follow this schedule, or None."""
+    def momentum(self, step: int) -> float | None:
+        """Momentum, or Adam's first beta, of a step; None where the optimizer's own stays."""
+        return None
+
+    def counted(self) -> frozenset[str]:
+        """What of a `Progress` the rate follows."""
+        return frozenset([self.per])
+
+    def number(self, progress: Progress) -> int:
+        """Number of the step or epoch, from 1."""
+        return progress.step if self.per == "step" else progress.epoch + 1
+
+    def at(self, base: float, progress: Progress) -> float:
+        """Learning rate at some place of a run; see `lr`."""
+        return self.lr(base, self.number(progress))
+
+    def problem_with(self, num_steps: int, num_epochs: int = 1) -> str | None:
+        """Say why a run of so many steps and epochs cannot follow this schedule, or None."""
         try:
-            last = self.lr(1.0, num_steps)
+            last = self.at(1.0, Progress(num_steps, num_epochs - 1))
         except ValueError as error:
             return str(error)
         except OverflowError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -24,6 +24,8 @@ class ConstantLR(Schedule):
     ----------
     torch.optim.lr_scheduler.ConstantLR.
     """
+
+    multiplies: ClassVar[bool] = True
 
     kind: Literal["constant_lr"] = "constant_lr"
     factor: Float = Field(1 / 3, ge=0, le=1)

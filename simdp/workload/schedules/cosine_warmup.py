@@ -34,5 +34,6 @@ class CosineWarmup(Warmup):
     kind: Literal["cosine_warmup"] = "cosine_warmup"
     num_cycles: Float = Field(0.5, ge=0)
 
-    def factor(self, done: int, steps: int) -> float:
-        return (1 + math.cos(2 * math.pi * self.num_cycles * (done / max(1, steps)))) / 2
+    def rate(self, base: float, done: int, steps: int) -> float:
+        wave = math.cos(2 * math.pi * self.num_cycles * (done / max(1, steps)))
+        return base * ((1 + wave) / 2)

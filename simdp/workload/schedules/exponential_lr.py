@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -18,6 +18,8 @@ class ExponentialLR(Schedule):
     gamma : float
         Factor of each step.
     """
+
+    multiplies: ClassVar[bool] = True
 
     kind: Literal["exponential_lr"] = "exponential_lr"
     gamma: Float = Field(ge=0)

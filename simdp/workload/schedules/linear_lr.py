@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -26,6 +26,8 @@ class LinearLR(Schedule):
     ----------
     torch.optim.lr_scheduler.LinearLR.
     """
+
+    multiplies: ClassVar[bool] = True
 
     kind: Literal["linear_lr"] = "linear_lr"
     start_factor: Float = Field(1 / 3, gt=0, le=1)

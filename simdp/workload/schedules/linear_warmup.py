@@ -27,5 +27,5 @@ class LinearWarmup(Warmup):
 
     kind: Literal["linear_warmup"] = "linear_warmup"
 
-    def factor(self, done: int, steps: int) -> float:
-        return max(0.0, (steps - done) / max(1, steps))
+    def rate(self, base: float, done: int, steps: int) -> float:
+        return base * max(0.0, (steps - done) / max(1, steps))

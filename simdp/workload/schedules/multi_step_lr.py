@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -25,6 +25,8 @@ class MultiStepLR(Schedule):
     ----------
     torch.optim.lr_scheduler.MultiStepLR.
     """
+
+    multiplies: ClassVar[bool] = True
 
     kind: Literal["multi_step_lr"] = "multi_step_lr"
     milestones: Milestones

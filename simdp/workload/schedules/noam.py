@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -26,6 +26,8 @@ class Noam(Schedule):
     ----------
     Vaswani et al., "Attention is all you need", arXiv 1706.03762, equation 3.
     """
+
+    takes_base: ClassVar[bool] = False
 
     kind: Literal["noam"] = "noam"
     d_model: Count

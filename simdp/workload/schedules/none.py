@@ -11,6 +11,7 @@ class NoSchedule(Schedule):
     """``lr(k) = base`` at every step k."""
 
     kind: Literal["none"] = "none"
+    per: Literal["step"] = "step"
 
     def lr(self, base: float, step: int) -> float:
         return base

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -28,8 +28,11 @@ class OneCycleLR(Schedule):
         Share of the steps on which the rate rises.
     anneal_strategy : {"cos", "linear"}
         Shape of each phase.
-    cycle_momentum : False
-        Momentum stays as it is; torch's default is to cycle it too.
+    cycle_momentum : bool
+        Whether the optimizer's momentum, or its first beta, moves too: down as the rate rises, and
+        back as it falls.
+    base_momentum, max_momentum : float
+        Lowest and highest momentum.
     div_factor, final_div_factor : float
         ``max_lr`` over the first rate; the first rate over the last.
     three_phase : bool
@@ -40,12 +43,16 @@ class OneCycleLR(Schedule):
     torch.optim.lr_scheduler.OneCycleLR; Smith and Topin, arXiv 1708.07120.
     """
 
+    takes_base: ClassVar[bool] = False
+
     kind: Literal["one_cycle_lr"] = "one_cycle_lr"
     max_lr: Float = Field(ge=0)
     total_steps: Count
     pct_start: Float = Field(0.3, ge=0, le=1)
     anneal_strategy: Literal["cos", "linear"] = "cos"
-    cycle_momentum: Literal[False] = False
+    cycle_momentum: Bool = True
+    base_momentum: Float = Field(0.85, ge=0, lt=1)
+    max_momentum: Float = Field(0.95, ge=0, lt=1)
     div_factor: Float = Field(25.0, gt=0)
     final_div_factor: Float = Field(1e4, gt=0)
     three_phase: Bool = False
@@ -60,25 +67,35 @@ class OneCycleLR(Schedule):
         return self
 
     def lr(self, base: float, step: int) -> float:
+        low, high = self.max_lr / self.div_factor, self.max_lr
+        lowest = low / self.final_div_factor
+        down = [(high, low), (low, lowest)] if self.three_phase else [(high, lowest)]
+        return self._between([(low, high), *down], step)
+
+    def momentum(self, step: int) -> float | None:
+        if not self.cycle_momentum:
+            return None
+        low, high = self.base_momentum, self.max_momentum
+        stays = [(high, high)] if self.three_phase else []
+        return self._between([(high, low), (low, high), *stays], step)
+
+    def _between(self, phases: list[tuple[float, float]], step: int) -> float:
+        """The value at a step, from what each phase begins and ends with."""
         if step > self.total_steps:
             raise ValueError(
                 f"one_cycle_lr ends with step {self.total_steps}, but there is a step {step}; "
                 "raise total_steps."
             )
-        done, phases = step - 1, self._phases()
-        turn = next(i for i, (end, _, _) in enumerate(phases) if done <= end)
-        begin = phases[turn - 1][0] if turn else 0.0
-        end, first, final = phases[turn]
-        share = (done - begin) / (end - begin)
+        done, ends = step - 1, self._ends()
+        turn = next(i for i, end in enumerate(ends) if done <= end)
+        begin = ends[turn - 1] if turn else 0.0
+        first, final = phases[turn]
+        share = (done - begin) / (ends[turn] - begin)
         if self.anneal_strategy == "cos":
             return final + (first - final) / 2 * (1 + math.cos(math.pi * share))
         return first + (final - first) * share
 
-    def _phases(self) -> list[tuple[float, float, float]]:
-        """Each phase: the number of steps done at its end, its first rate, its last rate."""
-        low, high, end = self.max_lr / self.div_factor, self.max_lr, self.total_steps - 1
-        lowest = low / self.final_div_factor
+    def _ends(self) -> list[float]:
+        """The number of steps done at the end of each phase."""
         up = self.pct_start * self.total_steps - 1
-        if self.three_phase:
-            return [(up, low, high), (2 * up, high, low), (end, low, lowest)]
-        return [(up, low, high), (end, high, lowest)]
+        return [up, *([2 * up] if self.three_phase else []), self.total_steps - 1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -24,6 +24,8 @@ class PolynomialLR(Schedule):
     ----------
     torch.optim.lr_scheduler.PolynomialLR.
     """
+
+    multiplies: ClassVar[bool] = True
 
     kind: Literal["polynomial_lr"] = "polynomial_lr"
     total_iters: Count = 5

@@ -19,7 +19,8 @@ class SequentialLR(Schedule):
     Attributes
     ----------
     schedulers : list of Schedule
-        In the order of their turns. Each starts from the base, wherever the one before ended.
+        In the order of their turns; none counts epochs by itself. Each starts from the base,
+        wherever the one before ended.
     milestones : list of int
         Finished steps after which the next one takes over; one fewer than schedulers.
 
@@ -31,6 +32,16 @@ class SequentialLR(Schedule):
     kind: Literal["sequential_lr"] = "sequential_lr"
     schedulers: Annotated[list[AnySchedule], Field(min_length=1)]
     milestones: Milestones
+
+    @field_validator("schedulers")
+    @classmethod
+    def _all_count_alike(cls, value: list[Schedule]) -> list[Schedule]:
+        for i, member in enumerate(value):
+            other = sorted(member.counted() - {"step"})
+            if other:
+                how = "write per: epoch beside schedulers" if other == ["epoch"] else "use it alone"
+                raise problem(f"number {i}, {member.kind}, follows the {other[0]}; {how}.")
+        return value
 
     @field_validator("milestones")
     @classmethod
@@ -50,6 +61,15 @@ class SequentialLR(Schedule):
         return value
 
     def lr(self, base: float, step: int) -> float:
+        member, own = self._turn(step)
+        return member.lr(base, own)
+
+    def momentum(self, step: int) -> float | None:
+        member, own = self._turn(step)
+        return member.momentum(own)
+
+    def _turn(self, step: int) -> tuple[Schedule, int]:
+        """Whose turn a step is, and which of its own steps."""
         turn = bisect_right(self.milestones, step - 1)
         begin = self.milestones[turn - 1] if turn else 0
-        return self.schedulers[turn].lr(base, step - begin)
+        return self.schedulers[turn], step - begin

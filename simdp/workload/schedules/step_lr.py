@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -20,6 +20,8 @@ class StepLR(Schedule):
     gamma : float
         Factor of each change.
     """
+
+    multiplies: ClassVar[bool] = True
 
     kind: Literal["step_lr"] = "step_lr"
     step_size: Count

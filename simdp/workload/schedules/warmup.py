@@ -11,7 +11,7 @@ from simdp.workload.schedules.base import Count, Schedule
 
 
 class Warmup(Schedule):
-    """``lr(k) = base (k - 1) / warmup_steps`` while that is below base, then `factor` of base.
+    """``lr(k) = base (k - 1) / warmup_steps`` while that is below base, then what `rate` says.
 
     Attributes
     ----------
@@ -33,11 +33,11 @@ class Warmup(Schedule):
         return value
 
     @abstractmethod
-    def factor(self, done: int, steps: int) -> float:
-        """Share of the base after ``done`` of ``steps`` steps that follow the warm-up."""
+    def rate(self, base: float, done: int, steps: int) -> float:
+        """Learning rate after ``done`` of ``steps`` steps that follow the warm-up."""
 
     def lr(self, base: float, step: int) -> float:
         done = step - 1
         if done < self.warmup_steps:
             return base * (done / self.warmup_steps)
-        return base * self.factor(done - self.warmup_steps, self.total_steps - self.warmup_steps)
+        return self.rate(base, done - self.warmup_steps, self.total_steps - self.warmup_steps)

@@ -13,15 +13,15 @@ from small_layers import Scale as Factor
 from simdp.workload.execution import Executor, call_dtypes
 from simdp.workload.graph import GraphBuilder
 from simdp.workload.layers import LAYERS, AnyModule, Layer
-from simdp.workload.layers.add import Add
 from simdp.workload.layers.attention import Attention
 from simdp.workload.layers.base import Pass, ShapeError
-from simdp.workload.layers.concat import Concat
 from simdp.workload.layers.einsum import Einsum
 from simdp.workload.layers.gate import Gate
 from simdp.workload.layers.rotary import Rotary
 from simdp.workload.layers.rotary_parameters import RopeParameters
 from simdp.workload.layers.scale import Scale
+from simdp.workload.layers.t5_attention import T5Attention
+from simdp.workload.layers.vit_embeddings import ViTEmbeddings
 from simdp.workload.precision import Full
 
 BATCH = 5
@@ -34,12 +34,19 @@ class Tokens(NamedTuple):
     known: int
 
 
+SERIES = (2, 5)
 IMAGE = (2, 5, 4)
+VOLUME = (2, 3, 4, 3)
 SEQUENCE = (3, 4)
 
 EXAMPLES = {
+    "adaptive_avg_pool1d": [({"output_size": 3}, [SERIES])],
     "adaptive_avg_pool2d": [({"output_size": [2, 3]}, [IMAGE])],
+    "adaptive_avg_pool3d": [({"output_size": [2, 3, 1]}, [VOLUME])],
+    "add": [({}, [(3, 2), (3, 2)]), ({}, [(2,), (2,), (2,)])],
+    "avg_pool1d": [({"kernel_size": 2}, [SERIES])],
     "avg_pool2d": [({"kernel_size": 2}, [IMAGE])],
+    "avg_pool3d": [({"kernel_size": 2, "padding": 1}, [VOLUME])],
     "batch_norm1d": [
         ({"num_features": 4}, [(4,)]),
         ({"num_features": 4}, [(4, 3)]),
@@ -48,13 +55,49 @@ EXAMPLES = {
         ({"num_features": 4, "track_running_stats": False}, [(4,)]),
     ],
     "batch_norm2d": [({"num_features": 2}, [IMAGE])],
+    "batch_norm3d": [({"num_features": 2}, [VOLUME])],
+    "celu": [({}, [(4,)])],
+    "concat": [
+        ({}, [(2, 3, 3), (1, 3, 3)]),
+        ({"dim": -1}, [(2, 3, 3), (2, 3, 1), (2, 3, 2)]),
+    ],
+    "conv1d": [
+        ({"in_channels": 2, "out_channels": 3, "kernel_size": 3, "padding": 1}, [SERIES]),
+        ({"in_channels": 2, "out_channels": 2, "kernel_size": 2, "stride": 2}, [SERIES]),
+    ],
     "conv2d": [
         ({"in_channels": 2, "out_channels": 3, "kernel_size": 3, "padding": 1}, [IMAGE]),
         ({"in_channels": 2, "out_channels": 4, "kernel_size": 2, "groups": 2}, [IMAGE]),
         ({"in_channels": 2, "out_channels": 1, "kernel_size": 2, "stride": 2}, [IMAGE]),
         ({"in_channels": 2, "out_channels": 1, "kernel_size": 1, "bias": False}, [IMAGE]),
     ],
+    "conv3d": [
+        ({"in_channels": 2, "out_channels": 2, "kernel_size": 2, "padding": 1}, [VOLUME]),
+        ({"in_channels": 2, "out_channels": 2, "kernel_size": 2, "stride": [1, 2, 2]}, [VOLUME]),
+    ],
+    "conv_transpose1d": [
+        ({"in_channels": 2, "out_channels": 3, "kernel_size": 3, "stride": 2}, [SERIES]),
+    ],
+    "conv_transpose2d": [
+        ({"in_channels": 2, "out_channels": 3, "kernel_size": 2, "bias": False}, [IMAGE]),
+        ({"in_channels": 2, "out_channels": 4, "kernel_size": 3, "groups": 2}, [IMAGE]),
+        (
+            {
+                "in_channels": 2,
+                "out_channels": 1,
+                "kernel_size": 3,
+                "stride": 2,
+                "padding": 1,
+                "output_padding": [1, 0],
+            },
+            [IMAGE],
+        ),
+    ],
+    "conv_transpose3d": [
+        ({"in_channels": 2, "out_channels": 1, "kernel_size": 2, "stride": 2}, [(2, 2, 2, 3)]),
+    ],
     "dropout": [({"p": 0.3}, [SEQUENCE]), ({"p": 0}, [(4,)]), ({"p": 1}, [(4,)])],
+    "elu": [({}, [(4,)])],
     "embedding": [
         ({"num_embeddings": 7, "embedding_dim": 4}, [Tokens((3,), 7)]),
         ({"num_embeddings": 7, "embedding_dim": 4, "padding_idx": 2}, [Tokens((3,), 7)]),
@@ -63,6 +106,25 @@ EXAMPLES = {
     "flatten": [({}, [IMAGE]), ({"start_dim": 2}, [IMAGE])],
     "gelu": [({}, [(4,)])],
     "gelu_tanh": [({}, [(4,)])],
+    "glu": [({}, [(4,)]), ({"dim": 1}, [(4, 3)])],
+    "group_norm": [
+        ({"num_groups": 2, "num_channels": 4}, [(4, 3)]),
+        ({"num_groups": 1, "num_channels": 2, "affine": False}, [IMAGE]),
+    ],
+    "gru": [
+        ({"input_size": 4, "hidden_size": 2}, [SEQUENCE]),
+        ({"input_size": 4, "hidden_size": 2, "num_layers": 2, "bias": False}, [SEQUENCE]),
+    ],
+    "hardsigmoid": [({}, [(4,)])],
+    "hardswish": [({}, [(4,)])],
+    "hardtanh": [({}, [(4,)])],
+    "instance_norm1d": [({"num_features": 2}, [SERIES])],
+    "instance_norm2d": [
+        ({"num_features": 2, "affine": True}, [IMAGE]),
+        ({"num_features": 2, "track_running_stats": True}, [IMAGE]),
+    ],
+    "instance_norm3d": [({"num_features": 2}, [VOLUME])],
+    "last_token": [({}, [SEQUENCE])],
     "layer_norm": [
         ({"normalized_shape": 4}, [SEQUENCE]),
         ({"normalized_shape": 4, "bias": False}, [(4,)]),
@@ -74,11 +136,29 @@ EXAMPLES = {
         ({"in_features": 4, "out_features": 3, "bias": False}, [(4,)]),
         ({"in_features": 4, "out_features": 3}, [SEQUENCE]),
     ],
+    "log_sigmoid": [({}, [(4,)])],
+    "log_softmax": [({}, [(4,)]), ({"dim": 1}, [SEQUENCE])],
+    "lstm": [
+        ({"input_size": 4, "hidden_size": 2}, [SEQUENCE]),
+        (
+            {
+                "input_size": 4,
+                "hidden_size": 2,
+                "num_layers": 2,
+                "bidirectional": True,
+                "dropout": 0.3,
+            },
+            [SEQUENCE],
+        ),
+    ],
+    "max_pool1d": [({"kernel_size": 2}, [SERIES])],
     "max_pool2d": [
         ({"kernel_size": 2}, [IMAGE]),
         ({"kernel_size": 3, "stride": 1, "padding": 1}, [IMAGE]),
     ],
+    "max_pool3d": [({"kernel_size": 2, "stride": 1}, [VOLUME])],
     "mean_pool": [({}, [SEQUENCE]), ({"pad_id": 0}, [SEQUENCE, Tokens((3,), 2)])],
+    "mish": [({}, [(4,)])],
     "multihead_attention": [
         ({"embed_dim": 4, "num_heads": 2}, [SEQUENCE]),
         ({"embed_dim": 4, "num_heads": 2, "mask": "causal", "dropout": 0.2}, [SEQUENCE]),
@@ -86,7 +166,11 @@ EXAMPLES = {
     ],
     "position_embedding": [({"num_embeddings": 5, "embedding_dim": 4}, [SEQUENCE])],
     "positional_encoding": [({"d_model": 4}, [SEQUENCE])],
+    "prelu": [({}, [(4,)]), ({"num_parameters": 2}, [IMAGE]), ({}, [()])],
+    "quick_gelu": [({}, [(4,)])],
     "relu": [({}, [(4,)])],
+    "relu2": [({}, [(4,)])],
+    "relu6": [({}, [(4,)])],
     "residual": [
         (
             {
@@ -102,8 +186,15 @@ EXAMPLES = {
         ({"normalized_shape": 4, "eps": 1e-6, "fused": False}, [SEQUENCE]),
         ({"normalized_shape": 4, "elementwise_affine": False}, [(4,)]),
     ],
+    "rnn": [
+        ({"input_size": 4, "hidden_size": 3, "bidirectional": True}, [SEQUENCE]),
+        ({"input_size": 4, "hidden_size": 3, "nonlinearity": "relu"}, [SEQUENCE]),
+    ],
+    "selu": [({}, [(4,)])],
     "sigmoid": [({}, [(4,)])],
     "silu": [({}, [(4,)])],
+    "softmax": [({}, [(4,)]), ({"dim": 1}, [SEQUENCE])],
+    "softplus": [({}, [(4,)])],
     "sync_batch_norm": [({"num_features": 4}, [(4, 3)]), ({"num_features": 4}, [(4,)])],
     "tanh": [({}, [(4,)]), ({}, [(2, 4)])],
     "transformer_encoder_layer": [
@@ -115,7 +206,6 @@ EXAMPLES = {
 """Of each kind: its arguments, and its inputs by the shape of a sample."""
 
 INNER = {
-    "add": (Add(name="l"), [(3, 2), (3, 2)]),
     "attention of keys with padding": (
         Attention(name="l", num_heads=2, pad_id=0),
         [(3, 4), (2, 8), Tokens((2,), 3)],
@@ -158,8 +248,16 @@ INNER = {
         ),
         [(3, 12)],
     ),
-    "concat": (Concat(name="l"), [(2, 3, 3), (1, 3, 3)]),
     "scale": (Scale(name="l", factor=0.5), [(4,)]),
+    "t5_attention": (
+        T5Attention(name="l", num_heads=2, bias="l.b", causal=True, num_buckets=6),
+        [(3, 4), (3, 4), (3, 4)],
+    ),
+    "t5_attention of keys with padding": (
+        T5Attention(name="l", num_heads=2, bias="l.b", dropout=0.3, pad_id=0, num_buckets=4),
+        [(3, 4), (2, 4), (2, 4), Tokens((2,), 3)],
+    ),
+    "vit_embeddings": (ViTEmbeddings(name="l", num_patches=6, hidden_size=4), [(4, 2, 3)]),
 }
 """Layers that only models write."""
 

@@ -149,8 +149,8 @@ def refused(layer):
 
 
 def test_what_a_block_cannot_hold_is_refused():
-    (line,) = refused({"kind": "residual", "layers": [{"kind": "conv3d"}]})
-    assert line.startswith("layers.0.layers.0: unknown layer 'conv3d'; known: ")
+    (line,) = refused({"kind": "residual", "layers": [{"kind": "conv4d"}]})
+    assert line.startswith("layers.0.layers.0: unknown layer 'conv4d'; known: ")
     assert refused({"kind": "residual", "layers": []}) == [
         "layers.0.layers: [] has too few entries; it needs at least 1."
     ]

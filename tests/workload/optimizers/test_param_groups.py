@@ -177,18 +177,18 @@ def test_a_changed_copy_forgets_what_was_found_before():
     [
         (
             {"params": ["*"], "weight_dacay": 0},
-            "param_groups.0: unknown key 'weight_dacay'; known: params, lr, foreach, momentum, "
-            "dampening, weight_decay, nesterov, maximize. Did you mean 'weight_decay'?",
+            "param_groups.0: unknown key 'weight_dacay'; known: params, lr, foreach, fused, "
+            "momentum, dampening, weight_decay, nesterov, maximize. Did you mean 'weight_decay'?",
         ),
         (
             {"params": ["*"], "betas": [0.9, 0.99]},
-            "param_groups.0: unknown key 'betas'; known: params, lr, foreach, momentum, "
-            "dampening, weight_decay, nesterov, maximize.",
+            "param_groups.0: unknown key 'betas'; known: params, lr, foreach, fused, "
+            "momentum, dampening, weight_decay, nesterov, maximize.",
         ),
         (
             {"params": ["*"], "kind": "adam"},
-            "param_groups.0: unknown key 'kind'; known: params, lr, foreach, momentum, "
-            "dampening, weight_decay, nesterov, maximize.",
+            "param_groups.0: unknown key 'kind'; known: params, lr, foreach, fused, "
+            "momentum, dampening, weight_decay, nesterov, maximize.",
         ),
         (
             {"params": ["*"], "weight_decay": -1},

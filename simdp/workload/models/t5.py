@@ -1,0 +1,191 @@
+"""T5, which turns text into text, as transformers' T5ForConditionalGeneration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal, Self
+
+from pydantic import Field
+
+from simdp.spec import Bool, Float, Int
+from simdp.workload.graph import Graph, GraphBuilder, Value
+from simdp.workload.layers import Parameter
+from simdp.workload.layers.attention import KeyPadding
+from simdp.workload.layers.base import Layer, Shape
+from simdp.workload.layers.dropout import Dropout
+from simdp.workload.layers.embedding import Embedding
+from simdp.workload.layers.linear import Linear
+from simdp.workload.layers.parameter import Initial, constant, normal
+from simdp.workload.layers.rms_norm import RMSNorm
+from simdp.workload.layers.scale import Scale
+from simdp.workload.layers.t5_block import FeedForward, T5Block
+from simdp.workload.models.base import Model
+from simdp.workload.models.decoder import tied_head
+from simdp.workload.models.file_names import FileNames
+
+BIAS = "block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+"""What the blocks of a stack add to their scores, of the first one."""
+
+
+class T5(Model):
+    """An encoder of ``x``, a decoder of ``tgt`` that looks at it, and a map back to tokens.
+
+    The inputs are tokens: ``x``, and ``tgt``, what the decoder is fed, which transformers makes of
+    the labels by a shift to the right. Keys are named as transformers' T5Config.
+
+    Attributes
+    ----------
+    vocab_size : int
+        How many different tokens there are.
+    d_model, d_kv, d_ff : int
+        Width of a token, of a head of attention, of the feed-forward part.
+    num_layers, num_decoder_layers : int
+        Blocks of the encoder; of the decoder, by default as many.
+    num_heads : int
+        Heads of each attention.
+    relative_attention_num_buckets, relative_attention_max_distance : int
+        Distances between tokens that the bias tells apart, and that from which on it does not.
+    dropout_rate : float
+        Of the embeddings, behind each sublayer and the last norms, in the feed-forward part, and
+        of the attention's weights.
+    layer_norm_epsilon : float
+        Added to the mean of the squares by every norm.
+    initializer_factor : float
+        What all weights at the start are multiplied by.
+    feed_forward_proj : {"relu", "gelu", "gated-gelu", "gated-silu"}
+        Activation of the feed-forward part; T5 1.1 has gated-gelu.
+    tie_word_embeddings : bool
+        Whether the map back to tokens has the embedding's weight; then what goes into it is
+        divided by sqrt(d_model).
+    pad_id : int or None
+        The token that fills short samples: nobody looks at it in ``x``. ``tgt`` may begin with it.
+    sequence_length, tgt_sequence_length : int or None
+        Length of a sample; by default that of the data.
+
+    References
+    ----------
+    Raffel et al., "Exploring the limits of transfer learning with a unified text-to-text
+    transformer", JMLR 21, 2020 (arXiv 1910.10683); transformers/models/t5/modeling_t5.py.
+    """
+
+    file_names: ClassVar[FileNames] = FileNames(
+        ignored=(
+            r"^(encoder|decoder)\.embed_tokens\.weight$",
+            r"^lm_head\.weight$",
+            r"^decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight$",
+        )
+    )
+
+    kind: Literal["t5"] = "t5"
+    vocab_size: Int = Field(32128, ge=1, le=10**9)
+    d_model: Int = Field(512, ge=1, le=10**7)
+    d_kv: Int = Field(64, ge=1, le=10**7)
+    d_ff: Int = Field(2048, ge=1, le=10**8)
+    num_layers: Int = Field(6, ge=1, le=10**4)
+    num_decoder_layers: Int | None = Field(None, ge=1, le=10**4)
+    num_heads: Int = Field(8, ge=1, le=10**7)
+    relative_attention_num_buckets: Int = Field(32, ge=4, le=10**6)
+    relative_attention_max_distance: Int = Field(128, ge=2, le=10**8)
+    dropout_rate: Float = Field(0.1, ge=0, le=1)
+    layer_norm_epsilon: Float = Field(1e-6, ge=0)
+    initializer_factor: Float = Field(1.0, ge=0)
+    feed_forward_proj: FeedForward = "relu"
+    tie_word_embeddings: Bool = True
+    pad_id: Int | None = None
+    sequence_length: Int | None = Field(None, ge=1, le=10**8)
+    tgt_sequence_length: Int | None = Field(None, ge=1, le=10**8)
+
+    # The graph ---------------------------------------------------------------------------------
+
+    def build(self) -> Graph:
+        graph, d = GraphBuilder("x", "tgt"), self.d_model
+        words = Embedding(name="shared", num_embeddings=self.vocab_size, embedding_dim=d)
+        x, tgt = graph.input("x"), graph.input("tgt")
+        padding = None if self.pad_id is None else KeyPadding(x, self.pad_id)
+        memory = self._drop(graph, "encoder.dropout", graph.call(words, x))
+        for number in range(self.num_layers):
+            memory = self._block("encoder", number).code(graph, memory, None, padding)
+        memory = self._end(graph, "encoder", memory)
+        h = self._drop(graph, "decoder.dropout", graph.call(words, tgt))
+        for number in range(self.num_decoder_layers or self.num_layers):
+            h = self._block("decoder", number).code(graph, h, memory, padding)
+        h = self._end(graph, "decoder", h)
+        head: Layer = Linear(
+            name="lm_head", in_features=d, out_features=self.vocab_size, bias=False
+        )
+        if self.tie_word_embeddings:
+            h = graph.call(Scale(name="lm_head.scale", factor=d**-0.5), h)
+            head = tied_head("shared.weight", d, self.vocab_size)
+        return graph.build(graph.call(head, h))
+
+    def _block(self, stack: str, number: int) -> T5Block:
+        return T5Block(
+            name=f"{stack}.block.{number}",
+            d_model=self.d_model,
+            d_kv=self.d_kv,
+            num_heads=self.num_heads,
+            d_ff=self.d_ff,
+            decodes=stack == "decoder",
+            bias=f"{stack}.{BIAS}",
+            first=number == 0,
+            num_buckets=self.relative_attention_num_buckets,
+            max_distance=self.relative_attention_max_distance,
+            dropout=self.dropout_rate,
+            eps=self.layer_norm_epsilon,
+            feed_forward=self.feed_forward_proj,
+        )
+
+    def _end(self, graph: GraphBuilder, stack: str, h: Value) -> Value:
+        norm = RMSNorm(
+            name=f"{stack}.final_layer_norm",
+            normalized_shape=self.d_model,
+            eps=self.layer_norm_epsilon,
+            fused=False,
+        )
+        return self._drop(graph, f"{stack}.last_dropout", graph.call(norm, h))
+
+    def _drop(self, graph: GraphBuilder, name: str, h: Value) -> Value:
+        p = self.dropout_rate
+        return graph.call(Dropout(name=name, p=p), h) if p else h
+
+    def initial(self, parameter: Parameter) -> Initial:
+        """As transformers' T5PreTrainedModel: by the width of what goes in."""
+        part = parameter.name.split(".")[-2]
+        if "norm" in part:
+            return constant(self.initializer_factor)
+        if part in ("shared", "lm_head"):
+            return normal(self.initializer_factor)
+        fan_in = {"o": self.num_heads * self.d_kv, "q": self.d_model * self.d_kv, "wo": self.d_ff}
+        return normal(self.initializer_factor * fan_in.get(part, self.d_model) ** -0.5)
+
+    # The samples -------------------------------------------------------------------------------
+
+    def input_shapes(self) -> dict[str, Shape | None]:
+        lengths = {"x": self.sequence_length, "tgt": self.tgt_sequence_length}
+        return {name: None if length is None else (length,) for name, length in lengths.items()}
+
+    def with_input_shapes(self, shapes: Mapping[str, Shape]) -> Self:
+        keys = {"x": "sequence_length", "tgt": "tgt_sequence_length"}
+        known = {
+            keys[name]: shapes[name][0]
+            for name, shape in self.input_shapes().items()
+            if shape is None and len(shapes.get(name, ())) == 1
+        }
+        return self.model_copy(update=known)
+
+    def how_to_give_shapes(self) -> str:
+        return (
+            "give sequence_length and tgt_sequence_length in the model, or data with samples of "
+            "shape (length,)."
+        )
+
+    def num_tokens(self, name: str) -> int | None:
+        return self.vocab_size
+
+    @property
+    def padding(self) -> int | None:
+        return self.pad_id
+
+    @property
+    def target_follows(self) -> str | None:
+        return "tgt"

@@ -1,0 +1,53 @@
+"""torch's generator: its numbers and its permutations, against lists that torch has made."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from simdp.workload.torch_generator import TorchGenerator
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+SUMS = json.loads((GOLDEN / "g17_shuffle.json").read_text())["sha256_of_int32_little_endian"]
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    with np.load(GOLDEN / "g17_shuffle.npz") as archive:
+        return dict(archive)
+
+
+@pytest.mark.parametrize("case", SUMS)
+def test_permutations_are_torchs(case):
+    _, n, seed = (part.partition("=")[2] for part in case.split("|"))
+    order = TorchGenerator(int(seed)).randperm(int(n))
+    assert hashlib.sha256(order.astype("<i4").tobytes()).hexdigest() == SUMS[case]
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_generator_goes_on_where_it_stopped(seed, recorded):
+    generator = TorchGenerator(seed)
+    wanted = recorded[f"two_in_a_row|n=100|seed={seed}"]
+    np.testing.assert_array_equal([generator.randperm(100), generator.randperm(100)], wanted)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_stream_is_torchs(seed, recorded):
+    wanted = recorded[f"random_u32|seed={seed}"].astype(np.uint32)
+    np.testing.assert_array_equal(TorchGenerator(seed).random(1400)[1::2], wanted)  # low halves
+    later = TorchGenerator(seed)
+    later.skip(100)
+    assert [later.random64() % 2**32 for _ in range(5)] == wanted[50:55].tolist()
+
+
+def test_of_a_seed_the_lowest_32_bits_count():
+    assert TorchGenerator(-1).random64() == TorchGenerator(2**32 - 1).random64()
+    assert TorchGenerator(2**40 + 3).random64() == TorchGenerator(3).random64()
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_random_split_is_cut_from_a_permutation(seed, recorded):
+    wanted = recorded[f"random_split|n=50 into 37, 13|seed={seed}"]
+    np.testing.assert_array_equal(TorchGenerator(seed).randperm(50), wanted)
