@@ -135,7 +135,7 @@ class T5Attention(Layer):
             table = run.parameters[self.bias].T
             added = table[:, self._buckets(queries, keys)]
         if self.causal:
-            mask = look_back(queries, keys, None, dtype)[None]
+            mask = look_back(queries, keys, 0, None, dtype)[None]
             added = mask if added is None else added + mask
         return added
 
