@@ -96,8 +96,8 @@ class Scattered:
 
     # Losses -------------------------------------------------------------------------------------
 
-    def count(self) -> int:
-        """How many things a loss of the whole micro-batch averages."""
+    def count(self) -> float:
+        """What a loss of the whole micro-batch averages."""
         return self.loss.count(self.samples.target(self._whole))
 
     def loss_of_all(self, share: float) -> float:

@@ -30,6 +30,39 @@ CONVOLUTIONS = {
         ],
     }
 }
+SKIPS = {
+    "model": {
+        "kind": "sequential",
+        "input_shape": [2, 4, 4],
+        "layers": [
+            {"name": "down", "kind": "conv2d", "in_channels": 2, "out_channels": 4}
+            | {"kernel_size": 2, "stride": 2},
+            {"kind": "group_norm", "num_groups": 2, "num_channels": 4},
+            {"name": "slope", "kind": "prelu"},
+            {"name": "up", "kind": "conv_transpose2d", "in_channels": 4, "out_channels": 3}
+            | {"kernel_size": 2, "stride": 2},
+            {"name": "both", "kind": "concat", "inputs": ["up", "input"]},
+            {"name": "out", "kind": "conv2d", "in_channels": 5, "out_channels": 2}
+            | {"kernel_size": 1},
+            {"kind": "add", "inputs": ["out", "input"]},
+        ],
+    },
+    "loss": "bce_with_logits",
+}
+RECURRENT = {
+    "model": {
+        "kind": "sequential",
+        "input_shape": [4, 3],
+        "layers": [
+            {"name": "lstm", "kind": "lstm", "input_size": 3, "hidden_size": 4}
+            | {"num_layers": 2, "dropout": 0.3, "bidirectional": True},
+            "last_token",
+            {"name": "fc", "kind": "linear", "in_features": 8, "out_features": 3},
+            {"kind": "log_softmax"},
+        ],
+    },
+    "loss": {"kind": "kl_div", "reduction": "batchmean"},
+}
 TRANSFORMER = {
     "model": {
         "kind": "transformer",
@@ -56,7 +89,7 @@ BATCH_NORM = {
     }
 }
 
-models = st.sampled_from([MLP, GELU, EINSUM, CONVOLUTIONS, TRANSFORMER])
+models = st.sampled_from([MLP, GELU, EINSUM, CONVOLUTIONS, SKIPS, RECURRENT, TRANSFORMER])
 optimizers = st.sampled_from(
     [
         {"kind": "sgd", "lr": 0.1, "momentum": 0.9},

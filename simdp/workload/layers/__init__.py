@@ -1,9 +1,9 @@
 """Layers by kind; this table is the one place of registration.
 
 It holds what ``model.layers`` may name in YAML; activations have a table of their own. Beside the
-members stand layers that models alone call, such as `attention` and `add`, which take several
-inputs, and bases that members share, such as `batch_norm` and `transformer_layer`. What is done
-with arrays, such as the windows of a convolution, is in `arrays`.
+members stand layers that models alone call, such as `attention`, and bases that members share, such
+as `convolution` and `transformer_layer`. What is done with arrays, such as the windows of a
+convolution, is in `arrays`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ LAYERS: Family[Module] = Family(
         "adaptive_avg_pool1d": "AdaptiveAvgPool1d",
         "adaptive_avg_pool2d": "AdaptiveAvgPool2d",
         "adaptive_avg_pool3d": "AdaptiveAvgPool3d",
+        "add": "Add",
         "avg_pool1d": "AvgPool1d",
         "avg_pool2d": "AvgPool2d",
         "avg_pool3d": "AvgPool3d",
         "batch_norm1d": "BatchNorm1d",
         "batch_norm2d": "BatchNorm2d",
         "batch_norm3d": "BatchNorm3d",
+        "concat": "Concat",
         "conv1d": "Conv1d",
         "conv2d": "Conv2d",
         "conv3d": "Conv3d",
@@ -56,6 +58,7 @@ LAYERS: Family[Module] = Family(
         "max_pool3d": "MaxPool3d",
         "mean_pool": "MeanPool",
         "multihead_attention": "MultiheadAttention",
+        "permute": "Permute",
         "position_embedding": "PositionEmbedding",
         "positional_encoding": "PositionalEncoding",
         "prelu": "PReLU",

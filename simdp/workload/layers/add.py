@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from simdp.arrays import Array
 from simdp.workload.layers.base import Kept, Kernel, Layer, Pass, Shape, ShapeError
@@ -14,6 +14,8 @@ class Add(Layer):
     """Elementwise sum of two inputs or more, which have one shape."""
 
     kind: Literal["add"] = "add"
+
+    most_inputs: ClassVar[None] = None
 
     def output_shape(self, *inputs: Shape) -> Shape:
         if len(inputs) < 2 or len(set(inputs)) > 1:

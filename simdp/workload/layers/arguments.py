@@ -13,6 +13,8 @@ from simdp.workload.layers.base import Module
 def numbered(modules: list[Any], lead: str = "") -> list[Any]:
     """Name those modules that have no name by their place, as torch.nn.Sequential does.
 
+    Numbers among ``inputs`` become names too.
+
     Parameters
     ----------
     modules : list
@@ -24,7 +26,12 @@ def numbered(modules: list[Any], lead: str = "") -> list[Any]:
     for number, module in enumerate(modules):
         if isinstance(module, str):
             module = {"kind": module}
-        named.append({"name": f"{lead}{number}", **module} if isinstance(module, dict) else module)
+        if isinstance(module, dict):
+            module = {"name": f"{lead}{number}", **module}
+            if isinstance(module.get("inputs"), list):
+                names = [str(name) if type(name) is int else name for name in module["inputs"]]
+                module["inputs"] = names
+        named.append(module)
     return named
 
 

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import numpy as np
+from pydantic import Field
 
 from simdp.arrays import Array, Ints
 from simdp.rng import uniform_at
@@ -132,10 +133,16 @@ class Module(Spec):
     ----------
     name : str
         Its path in the model, which leads its parameters' names.
+    inputs : tuple of str or None
+        In `Sequential`: names of the layers that it takes, or ``input``; by default the one before.
     """
 
     kind: str
     name: str = ""
+    inputs: tuple[str, ...] | None = Field(None, min_length=1)
+
+    most_inputs: ClassVar[int | None] = 1
+    """How many it may be told to take; None is any number."""
 
     @abstractmethod
     def add_to(self, graph: GraphBuilder, *inputs: Value) -> Value:

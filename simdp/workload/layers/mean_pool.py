@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -26,6 +26,8 @@ class MeanPool(Layer):
 
     kind: Literal["mean_pool"] = "mean_pool"
     pad_id: Int | None = None
+
+    most_inputs: ClassVar[int] = 2
 
     def output_shape(self, *inputs: Shape) -> Shape:
         length, width = sequence_shape(inputs[0])

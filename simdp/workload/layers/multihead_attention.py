@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import sqrt
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -40,6 +40,8 @@ class MultiheadAttention(Module):
     dropout: Float = Field(0.0, ge=0, le=1)
     bias: Bool = True
     mask: Literal["none", "causal"] = "none"
+
+    most_inputs: ClassVar[int] = 2
 
     @model_validator(mode="after")
     def _heads_fit(self) -> Self:

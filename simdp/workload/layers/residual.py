@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from simdp.spec import problem
 from simdp.workload.layers import AnyModule
 from simdp.workload.layers.activations.relu import ReLU
 from simdp.workload.layers.add import Add
@@ -56,6 +57,12 @@ class Residual(Module):
     @model_validator(mode="after")
     def _names_differ(self) -> Self:
         check_names([*self.layers, *self.shortcut])
+        for module in (*self.layers, *self.shortcut):
+            if module.inputs is not None:
+                raise problem(
+                    f"{module.name!r} names its inputs, but a residual block runs its layers one "
+                    "after the other; leave inputs out, or write the layers in the model itself."
+                )
         return self
 
     def add_to(self, graph: GraphBuilder, *inputs: Value) -> Value:

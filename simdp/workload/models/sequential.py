@@ -1,12 +1,14 @@
-"""Sequential: layers one after the other, named and argued as torch's."""
+"""Sequential: layers one after the other, or joined by name; named and argued as torch's."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from simdp.errors import unknown_name
 from simdp.spec import Int, problem
 from simdp.workload.graph import Graph, GraphBuilder
 from simdp.workload.layers import AnyModule, Module
@@ -16,6 +18,9 @@ from simdp.workload.layers.embedding import Embedding
 from simdp.workload.layers.linear import Linear
 from simdp.workload.models.base import Model
 
+INPUT = "input"
+"""What stands for the sample among the names of inputs."""
+
 
 class Sequential(Model):
     """``{kind: sequential, layers: [{name: l1, kind: linear, in_features: 5, ...}, ...]}``.
@@ -24,7 +29,8 @@ class Sequential(Model):
     ----------
     layers : list of Module
         In the order of forward; one without a name has its number as its name, as in
-        torch.nn.Sequential.
+        torch.nn.Sequential. Each takes what the one before it makes, unless its ``inputs`` name
+        earlier ones, or ``input``, the sample: so skips are written, with ``add`` and ``concat``.
     input_shape : list of int or None
         Shape of a sample; by default that of the data, or what a first linear layer takes.
     unused : tuple of str
@@ -47,6 +53,12 @@ class Sequential(Model):
     @classmethod
     def _names_differ(cls, value: list[Module]) -> list[Module]:
         check_names(value)
+        named = [layer for layer in value if layer.inputs is not None]
+        if named and any(layer.name == INPUT for layer in value):
+            raise problem(
+                f"{INPUT!r} stands for the sample where layers name their inputs; give the layer "
+                "of this name another one."
+            )
         return value
 
     @model_validator(mode="after")
@@ -57,6 +69,40 @@ class Sequential(Model):
                 raise problem(f"unused: no layer is called {name!r}; known: {', '.join(known)}.")
         if len(set(self.unused)) == len(known):
             raise problem("unused: every layer is unused; leave one out.")
+        return self
+
+    @model_validator(mode="after")
+    def _inputs_are_earlier(self) -> Self:
+        known = [INPUT]
+        for place, layer in enumerate(self.layers):
+            where = f"layers.{place}.inputs"
+            for name in layer.inputs or ():
+                if name not in known:
+                    raise problem(f"{where}: {unknown_name('earlier layer', name, known)}")
+            given, most = len(layer.inputs or ()), layer.most_inputs
+            if most is not None and given > most:
+                raise problem(
+                    f"{where}: {layer.kind} takes {most}, but {given} are named; join them first, "
+                    "by add or concat."
+                )
+            if layer.name not in self.unused:
+                known.append(layer.name)
+            elif layer.inputs is not None:
+                raise problem(f"{where}: the layer is unused; leave inputs out.")
+        return self
+
+    @model_validator(mode="after")
+    def _all_lead_on(self) -> Self:
+        """Refuse a layer whose output nobody takes: its parameters would get no gradient."""
+        called = [layer for layer in self.layers if layer.name not in self.unused]
+        taken = {name for layer in called for name in layer.inputs or ()}
+        for layer, follower in pairwise(called):
+            if follower.inputs is not None and layer.name not in taken:
+                place = self.layers.index(layer)
+                raise problem(
+                    f"layers.{place}: nothing takes what it makes; name it in the inputs of a "
+                    "later layer, or list it in unused."
+                )
         return self
 
     @model_validator(mode="after")
@@ -73,9 +119,11 @@ class Sequential(Model):
     def build(self) -> Graph:
         graph = GraphBuilder("x")
         h = graph.input("x")
+        made = {INPUT: h}
         for module in self.layers:
             if module.name not in self.unused:
-                h = module.add_to(graph, h)
+                given = [h] if module.inputs is None else [made[name] for name in module.inputs]
+                h = made[module.name] = module.add_to(graph, *given)
             elif isinstance(module, Layer):
                 graph.register(module)
         return graph.build(h)

@@ -29,3 +29,14 @@ def test_channels_come_apart_as_they_were_joined(shape):
 def test_only_channels_may_differ_in_a_concat(shapes):
     with pytest.raises(ShapeError, match="joins inputs that differ in their channels alone, but"):
         Concat(name="c").output_shape(*shapes)
+
+
+def test_another_axis_is_joined_where_it_is_named():
+    concat = Concat(name="c", dim=2)
+    assert concat.output_shape((2, 3), (2, 4)) == (2, 7)
+    y, _ = concat.forward(Pass({}), np.ones((5, 2, 3)), np.zeros((5, 2, 4)))
+    assert y.shape == (5, 2, 7)
+    with pytest.raises(ShapeError, match="joins inputs that differ in axis 2 alone, but gets"):
+        concat.output_shape((2, 3), (3, 3))
+    with pytest.raises(ShapeError, match=r"works along axis 2, but gets samples of shape \(3,\)"):
+        concat.output_shape((3,), (3,))

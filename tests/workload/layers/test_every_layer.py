@@ -13,10 +13,8 @@ from small_layers import Scale as Factor
 from simdp.workload.execution import Executor, call_dtypes
 from simdp.workload.graph import GraphBuilder
 from simdp.workload.layers import LAYERS, AnyModule, Layer
-from simdp.workload.layers.add import Add
 from simdp.workload.layers.attention import Attention
 from simdp.workload.layers.base import Pass, ShapeError
-from simdp.workload.layers.concat import Concat
 from simdp.workload.layers.conv2d import Conv2d
 from simdp.workload.layers.einsum import Einsum
 from simdp.workload.layers.frozen_batch_norm2d import FrozenBatchNorm2d
@@ -49,6 +47,7 @@ EXAMPLES = {
     "adaptive_avg_pool1d": [({"output_size": 3}, [SERIES])],
     "adaptive_avg_pool2d": [({"output_size": [2, 3]}, [IMAGE])],
     "adaptive_avg_pool3d": [({"output_size": [2, 3, 1]}, [VOLUME])],
+    "add": [({}, [(3, 2), (3, 2)]), ({}, [(2,), (2,), (2,)])],
     "avg_pool1d": [({"kernel_size": 2}, [SERIES])],
     "avg_pool2d": [({"kernel_size": 2}, [IMAGE])],
     "avg_pool3d": [({"kernel_size": 2, "padding": 1}, [VOLUME])],
@@ -62,6 +61,10 @@ EXAMPLES = {
     "batch_norm2d": [({"num_features": 2}, [IMAGE])],
     "batch_norm3d": [({"num_features": 2}, [VOLUME])],
     "celu": [({}, [(4,)])],
+    "concat": [
+        ({}, [(2, 3, 3), (1, 3, 3)]),
+        ({"dim": -1}, [(2, 3, 3), (2, 3, 1), (2, 3, 2)]),
+    ],
     "conv1d": [
         ({"in_channels": 2, "out_channels": 3, "kernel_size": 3, "padding": 1}, [SERIES]),
         ({"in_channels": 2, "out_channels": 2, "kernel_size": 2, "stride": 2}, [SERIES]),
@@ -165,6 +168,7 @@ EXAMPLES = {
         ({"embed_dim": 4, "num_heads": 2, "mask": "causal", "dropout": 0.2}, [SEQUENCE]),
         ({"embed_dim": 4, "num_heads": 1, "bias": False}, [SEQUENCE, (5, 4)]),
     ],
+    "permute": [({"dims": [0, 2, 1]}, [SEQUENCE]), ({"dims": [0, 3, 1, 2]}, [IMAGE])],
     "position_embedding": [({"num_embeddings": 5, "embedding_dim": 4}, [SEQUENCE])],
     "positional_encoding": [({"d_model": 4}, [SEQUENCE])],
     "prelu": [({}, [(4,)]), ({"num_parameters": 2}, [IMAGE]), ({}, [()])],
@@ -207,7 +211,6 @@ EXAMPLES = {
 """Of each kind: its arguments, and its inputs by the shape of a sample."""
 
 INNER = {
-    "add": (Add(name="l"), [(3, 2), (3, 2)]),
     "attention of keys with padding": (
         Attention(name="l", num_heads=2, pad_id=0),
         [(3, 4), (2, 8), Tokens((2,), 3)],
@@ -250,7 +253,6 @@ INNER = {
         ),
         [(3, 12)],
     ),
-    "concat": (Concat(name="l"), [(2, 3, 3), (1, 3, 3)]),
     "frozen_batch_norm2d": (FrozenBatchNorm2d(name="l", num_features=2), [(2, 3, 3)]),
     "frozen_conv2d": (
         FrozenConv2d(name="l", conv=Conv2d(name="l", in_channels=2, out_channels=3, kernel_size=2)),

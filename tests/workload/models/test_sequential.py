@@ -1,9 +1,13 @@
 """sequential: torch's names, layers that are never called, shapes from the data, refusals."""
 
+import numpy as np
 import pytest
+from layer_checks import drawn, finished, weights_of
 from pydantic import TypeAdapter, ValidationError
 
 from simdp.phrases import problems
+from simdp.workload.execution import Executor
+from simdp.workload.layers.base import Pass, ShapeError
 from simdp.workload.models import AnyModel
 
 FIRST = {"kind": "linear", "in_features": 4, "out_features": 5}
@@ -80,7 +84,8 @@ def test_the_shape_of_a_sample_comes_from_the_data_unless_it_is_given():
         (
             [{**FIRST, "out_feature": 3}],
             {},
-            "layers.0: unknown key 'out_feature'; known: name, in_features, out_features, bias. "
+            "layers.0: unknown key 'out_feature'; known: name, inputs, in_features, "
+            "out_features, bias. "
             "Did you mean 'out_features'?",
         ),
         (
@@ -98,6 +103,123 @@ def test_the_shape_of_a_sample_comes_from_the_data_unless_it_is_given():
 )
 def test_a_wrong_sequential_is_refused(layers, options, line):
     assert refusal(layers, **options) == [line]
+
+
+SKIP = [
+    {"name": "a", "kind": "linear", "in_features": 4, "out_features": 4},
+    {"name": "b", "kind": "tanh"},
+    {"name": "sum", "kind": "add", "inputs": ["b", "input"]},
+    {"name": "all", "kind": "concat", "inputs": ["a", "sum", "b"]},
+    {"name": "fc", "kind": "linear", "in_features": 12, "out_features": 3},
+]
+
+
+def test_layers_take_those_that_they_name():
+    chosen = sequential(*SKIP, input_shape=[4])
+    calls = [(call.layer.name, call.inputs) for call in chosen.graph.calls]
+    assert calls == [("a", (0,)), ("b", (1,)), ("sum", (2, 0)), ("all", (1, 3, 2)), ("fc", (4,))]
+    assert chosen.output_shape() == (3,)
+    x, weights = drawn(5, 4), weights_of(chosen.graph)
+    h = x @ weights["a.weight"].T + weights["a.bias"]
+    joined = np.concatenate([h, np.tanh(h) + x, np.tanh(h)], axis=1)
+    executor = Executor(chosen.graph, ["float64"] * 5, "float64")
+    (y,), _ = finished(executor.forward(Pass(weights, samples=np.arange(5)), [x]))
+    np.testing.assert_allclose(y, joined @ weights["fc.weight"].T + weights["fc.bias"])
+
+
+def test_a_model_with_skips_comes_back_as_it_was_written():
+    chosen = sequential(*SKIP, input_shape=[4])
+    plain = chosen.model_dump(mode="json", exclude_none=True)
+    assert plain["layers"][2]["inputs"] == ["b", "input"]
+    assert "inputs" not in plain["layers"][0]
+    assert TypeAdapter(AnyModel).validate_python(plain) == chosen
+
+
+def test_layers_without_names_are_named_by_their_numbers():
+    chosen = sequential("tanh", "relu", {"kind": "add", "inputs": [0, 1]}, input_shape=[4])
+    assert chosen.graph.calls[2].inputs == (1, 2)
+
+
+def test_blocks_of_two_inputs_take_two():
+    attend = {"kind": "multihead_attention", "embed_dim": 4, "num_heads": 2}
+    chosen = sequential(
+        {"name": "q", "kind": "tanh"},
+        {**attend, "inputs": ["q", "input"]},
+        input_shape=[3, 4],
+    )
+    assert chosen.output_shape() == (3, 4)
+
+
+@pytest.mark.parametrize(
+    ("layers", "options", "line"),
+    [
+        (
+            ["tanh", {"kind": "add", "inputs": ["0", "2"]}, "relu"],
+            {},
+            "layers.1.inputs: unknown earlier layer '2'; known: input, 0.",
+        ),
+        (
+            [{"name": "conv1", **FIRST}, {"kind": "add", "inputs": ["conv", "input"]}],
+            {},
+            "layers.1.inputs: unknown earlier layer 'conv'; known: input, conv1. "
+            "Did you mean 'conv1'?",
+        ),
+        (
+            ["tanh", {**FIRST, "inputs": ["0", "input"]}],
+            {},
+            "layers.1.inputs: linear takes 1, but 2 are named; join them first, by add or concat.",
+        ),
+        (
+            ["tanh", {"kind": "relu", "inputs": ["input"]}],
+            {},
+            "layers.0: nothing takes what it makes; name it in the inputs of a later layer, or "
+            "list it in unused.",
+        ),
+        (
+            [FIRST, {**FIRST, "inputs": ["0"]}],
+            {"unused": ["1"]},
+            "layers.1.inputs: the layer is unused; leave inputs out.",
+        ),
+        (
+            [FIRST, FIRST, {**FIRST, "inputs": ["1"]}],
+            {"unused": ["1"]},
+            "layers.2.inputs: unknown earlier layer '1'; known: input, 0.",
+        ),
+        (
+            [{"name": "input", **FIRST}, {"kind": "relu", "inputs": ["input"]}],
+            {},
+            "layers: 'input' stands for the sample where layers name their inputs; give the layer "
+            "of this name another one.",
+        ),
+        (
+            ["tanh", {"kind": "add", "inputs": []}],
+            {},
+            "layers.1.inputs: [] has too few entries; it needs at least 1.",
+        ),
+        (
+            ["tanh", {"kind": "residual", "layers": [{"kind": "relu", "inputs": ["input"]}]}],
+            {},
+            "layers.1: '0' names its inputs, but a residual block runs its layers one after the "
+            "other; leave inputs out, or write the layers in the model itself.",
+        ),
+    ],
+)
+def test_wrong_inputs_are_refused(layers, options, line):
+    assert refusal(layers, **options) == [line]
+
+
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        ({"kind": "add", "inputs": ["a", "input"]}, "j: adds two inputs or more of one shape, but"),
+        ({"kind": "add"}, "j: adds two inputs or more of one shape, but gets samples of shapes"),
+        ({"kind": "concat", "dim": 2, "inputs": ["a", "a"]}, "j: works along axis 2, but gets"),
+    ],
+)
+def test_shapes_that_do_not_join_are_refused(layer, message):
+    chosen = sequential({"name": "a", **FIRST}, {"name": "j", **layer}, input_shape=[4])
+    with pytest.raises(ShapeError, match=message):
+        chosen.output_shape()
 
 
 def test_an_unknown_layer_is_refused_with_the_known_ones():
