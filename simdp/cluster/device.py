@@ -44,6 +44,11 @@ class Device(Spec):
         Of the device's own memory [bytes/s].
     efficiency : float or dict of str to float
         Fraction of the peak FLOP/s that real layers reach, in (0, 1]; one for all, or by dtype.
+    flash_efficiency : float or None
+        The same of fused attention (``workload.attention: flash``), over the work that a causal
+        mask leaves; None is as for all others.
+    memory_efficiency : float
+        Fraction of the memory bandwidth that kernels reach, in (0, 1].
     half_work : float
         Work at which a product (of matrices, a convolution, attention) reaches half of that, since
         it fills the device for a part of its time only [FLOP]: Hockney's n_1/2. 0, unless it is
@@ -66,6 +71,8 @@ class Device(Spec):
     memory: PositiveBytes
     memory_bandwidth: Bandwidth
     efficiency: Fraction | dict[str, Fraction] = 0.5
+    flash_efficiency: Fraction | None = None
+    memory_efficiency: Fraction = 1.0
     half_work: Flops = 0.0
     launch: Seconds = 5e-6
     peer_to_peer: Bool = True
@@ -95,10 +102,17 @@ class Device(Spec):
             )
         return self
 
-    def rate(self, dtype: str) -> float:
-        """Arithmetic that real layers reach in a dtype [FLOP/s]."""
+    def rate(self, dtype: str, fused: bool = False) -> float:
+        """Arithmetic that real layers, or fused attention, reach in a dtype [FLOP/s]."""
         found = self.efficiency
+        if fused and self.flash_efficiency is not None:
+            found = self.flash_efficiency
         return self.peak[dtype] * (found[dtype] if isinstance(found, dict) else found)
+
+    @property
+    def memory_rate(self) -> float:
+        """Memory traffic that kernels reach [bytes/s]."""
+        return self.memory_bandwidth * self.memory_efficiency
 
     def slice(self, k: int) -> Device:
         """What one of k ranks has of a device that they use in turns: 1/k of its speed.

@@ -15,7 +15,7 @@ class Device(Protocol):
     """What of a device counts here."""
 
     @property
-    def memory_bandwidth(self) -> float:
+    def memory_rate(self) -> float:
         """Of its memory [bytes/s]."""
 
     @property
@@ -76,7 +76,7 @@ def time_beside_compute(workload: Workload, microbatch: int, device: Device) -> 
     """
     moved = gradient_nbytes_moved(workload) + optimizer_nbytes_moved(workload)
     copy = workload.input.blocking_time(microbatch) if workload.input else 0.0
-    update = moved / device.memory_bandwidth + optimizer_launches(workload) * device.launch
+    update = moved / device.memory_rate + optimizer_launches(workload) * device.launch
     return workload.host.step + copy + update
 
 

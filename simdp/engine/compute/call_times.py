@@ -79,6 +79,8 @@ class CallTimes:
         # What autocast runs in 16 bit are the products: matrices, convolutions, attention.
         lower = [call.layer.autocast == "lower" for call in self.graph.calls]
         self._has_products = np.array([*lower, False])
+        fused = [call.layer.costly == "fused_attention" for call in self.graph.calls]
+        self._is_fused = np.array([*fused, False])
         self._kernels: dict[tuple[str, Shapes], Kernels] = {}
         self._seconds: dict[tuple[str, bytes, tuple[Shapes, ...], bytes], Columns] = {}
 
@@ -126,11 +128,16 @@ class CallTimes:
         return Columns(found, column)
 
     def _of_rank(self, kernels: Kernels, rank: int, batch: float) -> Floats:
-        flops = np.array([self.roofline.flops(name)[rank] for name in self.dtypes()])
+        flops = np.array(
+            [
+                [self.roofline.flops(name, fused)[rank] for name in self.dtypes()]
+                for fused in (False, True)
+            ]
+        )[self._is_fused[kernels.call].astype(int), kernels.dtype]
         products = self._has_products[kernels.call] & (kernels.flops > 0)
         half_work = self.roofline.half_work[rank] * products
         seconds = np.maximum(
-            (batch * kernels.flops + half_work) / flops[kernels.dtype],
+            (batch * kernels.flops + half_work) / flops,
             (batch * kernels.nbytes + kernels.fixed) / self.roofline.bandwidth[rank],
         )
         if not self.workload.cuda_graphs:

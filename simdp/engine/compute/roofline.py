@@ -33,7 +33,7 @@ class Roofline:
     device : ndarray, shape `(world_size,)`
         Number of the rank's device among those that differ.
     bandwidth : ndarray, shape `(world_size,)`
-        Of the memory [bytes/s].
+        Of the memory, as kernels reach it [bytes/s].
     launch : ndarray, shape `(world_size,)`
         Time to start a kernel [s].
     half_work : ndarray, shape `(world_size,)`
@@ -64,21 +64,22 @@ class Roofline:
         self.device = np.array([different.index(device) for device in devices])
         if world_size is not None:
             self.device = np.broadcast_to(self.device, world_size)
-        self.bandwidth = self._each([device.memory_bandwidth for device in different])
+        self.bandwidth = self._each([device.memory_rate for device in different])
         self.launch = self._each([device.launch for device in different])
         self.half_work = self._each([device.half_work for device in different])
-        self._flops: dict[str, Floats] = {}
+        self._flops: dict[tuple[str, bool], Floats] = {}
 
     def _each(self, figures: Sequence[float]) -> Floats:
         """A figure of each rank's device."""
         found: Floats = np.array(figures)[self.device]
         return found
 
-    def flops(self, dtype: str) -> Floats:
-        """Arithmetic per second in a dtype, shape `(world_size,)` [FLOP/s]."""
-        if dtype not in self._flops:
-            self._flops[dtype] = self._each([device.rate(dtype) for device in self.different])
-        return self._flops[dtype]
+    def flops(self, dtype: str, fused: bool = False) -> Floats:
+        """Arithmetic per second, of fused attention or all else, shape `(world_size,)` [FLOP/s]."""
+        if (dtype, fused) not in self._flops:
+            rates = [device.rate(dtype, fused) for device in self.different]
+            self._flops[dtype, fused] = self._each(rates)
+        return self._flops[dtype, fused]
 
     def moving(self, nbytes: float | Floats) -> Floats:
         """Time to read and write bytes in device memory; a number is every rank's [s]."""

@@ -54,3 +54,16 @@ def test_kernels_fill_the_device_unless_it_is_said():
     figures = {"peak": {"float32": "1 TFLOP/s"}, "memory": "1 GB", "memory_bandwidth": "1 TB/s"}
     large = Device(**figures, half_work="20 MFLOP")
     np.testing.assert_array_equal(Roofline([FAST, large]).half_work, [0, 2e7])
+
+
+def test_fused_attention_may_have_an_efficiency_of_its_own():
+    flash = FAST.model_copy(update={"flash_efficiency": 0.3})
+    roofline = Roofline([FAST, flash])
+    np.testing.assert_array_equal(roofline.flops("float16", fused=True), [4e13, 2.4e13])
+    np.testing.assert_array_equal(roofline.flops("float16"), [4e13, 4e13])
+
+
+def test_kernels_may_reach_a_part_of_the_memory_bandwidth():
+    worse = FAST.model_copy(update={"memory_efficiency": 0.8})
+    np.testing.assert_allclose(Roofline([FAST, worse]).bandwidth, [1e12, 8e11], rtol=1e-15)
+    np.testing.assert_allclose(Roofline([FAST, worse]).moving(4e6), [4e-6, 5e-6], rtol=1e-15)
