@@ -13,6 +13,7 @@ from simdp.scenario import checked
 WIDTHS = [6, 8, 5, 3]
 EARLY = {"kind": "power_sgd", "start_step": 1, "min_compression_rate": 1}
 WARM = {"kind": "local_sgd", "local_steps": 2, "warmup_steps": 2}
+SMALL = {"reduce_bucket_size": 40, "param_persistence_threshold": 5, "prefetch_bucket_size": 30}
 PIECES = {"kind": "zero1", "communication": "reduce_scatter"}
 
 EVERY = [
@@ -36,6 +37,10 @@ EVERY = [
     {"kind": "zero1", "parameters_as_bucket_view": True},
     {**PIECES, "bucket_cap": "100 B"},
     {"kind": "zero2", "bucket_cap": "0 B"},
+    {"kind": "zero1", "communication": "deepspeed", "reduce_bucket_size": 40},
+    {"kind": "zero2", "communication": "deepspeed", "overlap_comm": True},
+    {"kind": "zero3"},
+    {"kind": "zero3", **SMALL, "max_reuse_distance": 0},
     {"kind": "fsdp"},
     {"kind": "fsdp", "units": "whole", "reshard_after_forward": "except_root"},
     {"kind": "fsdp", "forward_prefetch": True, "backward_prefetch": "none"},

@@ -10,15 +10,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from simdp.steps.bucket import Bucket, Factoring, Group, Selection
-from simdp.steps.one_process import (
-    CopyOut,
-    Gather,
-    HandBack,
-    LossOfAll,
-    Reduce,
-    Scatter,
-    TakeSums,
-)
+from simdp.steps.coalesced import Coalesced
+from simdp.steps.one_process import CopyOut, Gather, HandBack, LossOfAll, Reduce, Scatter, TakeSums
 from simdp.steps.partition import Partition
 
 # A micro-step on ranks of their own --------------------------------------------------------------
@@ -388,6 +381,7 @@ Op = (
     | Join
     | Select
     | AddSelected
+    | Coalesced
     | Scatter
     | CopyOut
     | Gather

@@ -30,13 +30,18 @@ from simdp.engine.samples import Samples
 from simdp.engine.slowdown import Slowdown
 from simdp.results.trace import SETUP
 from simdp.scenario import Scenario
-from simdp.steps import one_process, ops
+from simdp.steps import coalesced, one_process, ops
 from simdp.steps.bucket import Group
 from simdp.steps.program import Called, Plan, Program, called_by
 from simdp.workload.sampling import StepBatches
 
 Cost = Generator[Played, None, None]
 """What the clocks must play."""
+
+COLLECTIVES = (
+    *(ops.AllReduce, ops.ReduceScatter, ops.AllGather, ops.Broadcast, ops.Average),
+    *(coalesced.GatherTogether, coalesced.ReduceTogether, one_process.CopyOut),
+)
 
 
 class Costs:
@@ -101,6 +106,7 @@ class Costs:
         self._tags: dict[int, int] = {}
         self._columns: dict[tuple[str, int], Columns] = {}
         self._of: dict[type[Any], Callable[[Any], Cost]] = {
+            **dict.fromkeys(COLLECTIVES, self._collective),
             ops.Batch: self._batch,
             ops.Forward: self._forward,
             ops.Backward: self._backward,
@@ -109,12 +115,6 @@ class Costs:
             ops.Copy: self._copy,
             ops.Fill: self._fill,
             ops.Take: self._take,
-            ops.AllReduce: self._collective,
-            ops.ReduceScatter: self._collective,
-            ops.AllGather: self._collective,
-            ops.Broadcast: self._collective,
-            one_process.CopyOut: self._collective,
-            ops.Average: self._collective,
             ops.Wait: self._wait,
             ops.Meet: self._meet,
             ops.Split: self._split,

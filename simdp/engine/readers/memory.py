@@ -18,7 +18,7 @@ from simdp.engine.readers.shapes import Shapes
 from simdp.engine.readers.tensors import Tensors, for_each
 from simdp.results.trace import SETUP
 from simdp.scenario import Scenario
-from simdp.steps import one_process, ops
+from simdp.steps import coalesced, one_process, ops
 from simdp.steps.bucket import Bucket, Group
 from simdp.steps.program import Program
 from simdp.strategies.memory import sample_nbytes
@@ -75,6 +75,7 @@ class Memory:
             ops.Open: self._open,
             ops.Release: self._release,
             ops.AllGather: self._all_gather,
+            coalesced.GatherTogether: self._gather_together,
             one_process.CopyOut: self._copy_out,
             one_process.Scatter: self._scatter,
             one_process.Gather: self._before_gather,
@@ -290,6 +291,10 @@ class Memory:
         if op.unit is not None and dealt is not None and not dealt.kept.weights:
             yield "gathered", self._of_unit(op.unit, self._facts.weight_itemsize)
 
+    def _gather_together(self, op: coalesced.GatherTogether) -> Taken:
+        itemsize = self._facts.weight_itemsize
+        yield "gathered", sum(self._of_unit(unit, itemsize) for unit in op.units)
+
     def _free(self, op: ops.Free) -> Taken:
         yield "gathered", -self._of_unit(op.unit, self._facts.weight_itemsize)
 
@@ -373,8 +378,7 @@ class Memory:
     # Counting ------------------------------------------------------------------------------------
 
     def _sizes(self, micro: int) -> Ints:
-        found: Ints = self._batches.sizes[micro]
-        return found
+        return np.asarray(self._batches.sizes[micro])
 
     def _room(self, nbytes: Iterable[float]) -> float:
         return self.footprint.room(nbytes)

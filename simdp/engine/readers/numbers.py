@@ -24,7 +24,7 @@ from simdp.engine.shards import Shards
 from simdp.engine.state import State
 from simdp.engine.walk import Walk
 from simdp.scenario import Scenario
-from simdp.steps import one_process, ops
+from simdp.steps import coalesced, one_process, ops
 from simdp.steps.bucket import Bucket
 from simdp.steps.program import Program
 from simdp.workload.sampling import StepBatches
@@ -74,6 +74,9 @@ class Numbers(Records):
             ops.ReduceScatter: self._reduce_scatter,
             ops.AllGather: self._all_gather,
             ops.Broadcast: self._broadcast,
+            coalesced.GatherTogether: self._gather_together,
+            coalesced.ReduceTogether: self._reduce_together,
+            coalesced.KeepSums: self._keep_sums,
             one_process.CopyOut: self._broadcast,
             ops.Average: self._average,
             ops.Shard: self._shard,
@@ -119,6 +122,9 @@ class Numbers(Records):
             if isinstance(op, ops.Shard):
                 self._shard(op)
         self.replicas.load_state_dict(state.arrays)
+        for op in self._program.setup:
+            if isinstance(op, coalesced.GatherTogether):
+                self._gather_together(op)
         self._low_rank.load_state_dict(state.arrays)
         self._largest.errors.load_state_dict(state.arrays, self._world_size)
 
@@ -253,6 +259,18 @@ class Numbers(Records):
         if op.unit is not None:
             plan = self._launcher.plan("all_gather", op.nbytes, group=op.group)
             self._pieces.gather(op.unit, plan)
+
+    def _gather_together(self, op: coalesced.GatherTogether) -> None:
+        plan = self._launcher.plan("all_gather", op.nbytes)
+        for unit in op.units:
+            self._pieces.gather(unit, plan)
+
+    def _reduce_together(self, op: coalesced.ReduceTogether) -> None:
+        plan = self._launcher.plan("reduce_scatter", op.bucket.nbytes)
+        self._pieces.reduce_together(op.units, self._flat(op.bucket), plan)
+
+    def _keep_sums(self, op: coalesced.KeepSums) -> None:
+        self._pieces.keep_sums(op.bucket.names, self._flat(op.bucket))
 
     def _broadcast(self, op: ops.Broadcast | one_process.CopyOut) -> None:
         root = op.root if isinstance(op, ops.Broadcast) else 0
