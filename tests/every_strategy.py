@@ -27,6 +27,7 @@ EVERY = [
     {"kind": "ddp", "comm_hook": "fp16", "version": "1.4"},
     {"kind": "ddp", "comm_hook": EARLY},
     {"kind": "ddp", "comm_hook": {"kind": "top_k", "ratio": 0.2}},
+    {"kind": "ddp", "comm_hook": "quantization_perchannel", "static_graph": True},
     {"kind": "apex", "message_size": 40},
     {"kind": "apex", "delay_allreduce": True, "retain_allreduce_buffers": True},
     {"kind": "horovod", "cycle_time": "10 us"},

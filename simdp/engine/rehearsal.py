@@ -16,7 +16,7 @@ import numpy as np
 from simdp.arrays import Bools, Floats
 from simdp.engine.ops import Stretch, Work
 from simdp.engine.slowdown import SLOWED
-from simdp.steps import coalesced, ops
+from simdp.steps import coalesced, coded, ops
 from simdp.steps.ops import Op
 
 T = TypeVar("T")
@@ -72,7 +72,7 @@ def piece(works: list[Work]) -> Piece:
 WORK_ALONE = frozenset(
     {ops.Forward, ops.Backward, ops.Tail, ops.Copy, ops.Fill, ops.Take, ops.Split, ops.Join}
     | {ops.Select, ops.AddSelected, ops.Done, ops.Hold, ops.Scale, ops.Open, ops.Release, ops.Free}
-    | {coalesced.KeepSums}
+    | {coalesced.KeepSums, coded.Observe, coded.Quantize, coded.Dequantize}
 )
 """Operations that cost work at most, the same whenever they come."""
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from simdp.steps.bucket import Bucket, Factoring, Group, Selection
 from simdp.steps.coalesced import Coalesced
+from simdp.steps.coded import Coded
 from simdp.steps.one_process import CopyOut, Gather, HandBack, LossOfAll, Reduce, Scatter, TakeSums
 from simdp.steps.partition import Partition
 
@@ -382,6 +383,7 @@ Op = (
     | Select
     | AddSelected
     | Coalesced
+    | Coded
     | Scatter
     | CopyOut
     | Gather

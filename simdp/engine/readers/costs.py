@@ -117,10 +117,7 @@ class Costs:
             ops.Take: self._take,
             ops.Wait: self._wait,
             ops.Meet: self._meet,
-            ops.Split: self._split,
-            ops.Join: self._join,
-            ops.Select: self._select,
-            ops.AddSelected: self._add_selected,
+            **dict.fromkeys(work.KINDS, self._compressed),
             one_process.Scatter: self._scatter,
             one_process.Gather: self._gather,
             one_process.LossOfAll: self._loss_of_all,
@@ -344,21 +341,9 @@ class Costs:
             found = work.turning(before.factoring, self._facts.itemsize)
         return float(self._kernel_seconds(found).max())
 
-    def _split(self, op: ops.Split) -> Cost:
-        kernels = work.splitting(op.factoring, self._facts.itemsize)
-        yield self._compress(f"{op.factoring.label} P", kernels)
-
-    def _join(self, op: ops.Join) -> Cost:
-        kernels = work.joining(op.factoring, self._facts.itemsize)
-        yield self._compress(f"{op.factoring.label} P Q", kernels)
-
-    def _select(self, op: ops.Select) -> Cost:
-        kernels = work.selecting(op.selection, self._facts.itemsize)
-        yield self._compress(f"{op.selection.label} top k", kernels)
-
-    def _add_selected(self, op: ops.AddSelected) -> Cost:
-        kernels = work.adding(op.selection, self._facts.itemsize, self._world_size)
-        yield self._compress(f"{op.selection.label} sum", kernels)
+    def _compressed(self, op: Any) -> Cost:
+        name, kernels = work.work_of(op, self._facts.itemsize, self._world_size)
+        yield self._compress(name, kernels)
 
     # One process ---------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import numpy as np
 from simdp.arrays import Array, Floats
 from simdp.engine import payload
 from simdp.engine.buffers import FlatBuffers
-from simdp.engine.compression import largest
+from simdp.engine.compression import largest, quantized
 from simdp.engine.compression.largest import Entries, Largest
 from simdp.engine.compression.low_rank import LowRank, Thin
 from simdp.engine.launcher import Launcher
@@ -24,7 +24,7 @@ from simdp.engine.shards import Shards
 from simdp.engine.state import State
 from simdp.engine.walk import Walk
 from simdp.scenario import Scenario
-from simdp.steps import coalesced, one_process, ops
+from simdp.steps import coalesced, coded, one_process, ops
 from simdp.steps.bucket import Bucket
 from simdp.steps.program import Program
 from simdp.workload.sampling import StepBatches
@@ -85,6 +85,7 @@ class Numbers(Records):
             ops.Join: self._join,
             ops.Select: self._select,
             ops.AddSelected: self._add_selected,
+            coded.Dequantize: self._dequantize,
             one_process.Gather: self._gather,
             one_process.LossOfAll: self._loss_of_all,
             one_process.HandBack: self._hand_back,
@@ -322,6 +323,9 @@ class Numbers(Records):
     def _add_selected(self, op: ops.AddSelected) -> None:
         asked = op.selection
         largest.add(self._chosen.pop(asked.label), self._flat(asked.bucket))
+
+    def _dequantize(self, op: coded.Dequantize) -> None:
+        quantized.average(self._flat(op.code.bucket), op.code, op.divisor)
 
     # One process ---------------------------------------------------------------------------------
 
