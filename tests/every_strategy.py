@@ -42,6 +42,8 @@ EVERY = [
     {"kind": "zero2", "communication": "deepspeed", "overlap_comm": True},
     {"kind": "zero3"},
     {"kind": "zero3", **SMALL, "max_reuse_distance": 0},
+    {"kind": "zero3", "offload_optimizer": "cpu", "offload_param": "cpu"},
+    {"kind": "zero2", "communication": "deepspeed", "offload_optimizer": "cpu"},
     {"kind": "fsdp"},
     {"kind": "fsdp", "units": "whole", "reshard_after_forward": "except_root"},
     {"kind": "fsdp", "forward_prefetch": True, "backward_prefetch": "none"},

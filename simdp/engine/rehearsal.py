@@ -17,6 +17,7 @@ from simdp.arrays import Bools, Floats
 from simdp.engine.ops import Stretch, Work
 from simdp.engine.slowdown import SLOWED
 from simdp.steps import coalesced, coded, ops
+from simdp.steps.offload import HostCopy
 from simdp.steps.ops import Op
 
 T = TypeVar("T")
@@ -72,7 +73,7 @@ def piece(works: list[Work]) -> Piece:
 WORK_ALONE = frozenset(
     {ops.Forward, ops.Backward, ops.Tail, ops.Copy, ops.Fill, ops.Take, ops.Split, ops.Join}
     | {ops.Select, ops.AddSelected, ops.Done, ops.Hold, ops.Scale, ops.Open, ops.Release, ops.Free}
-    | {coalesced.KeepSums, coded.Observe, coded.Quantize, coded.Dequantize}
+    | {coalesced.KeepSums, coded.Observe, coded.Quantize, coded.Dequantize, HostCopy}
 )
 """Operations that cost work at most, the same whenever they come."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from simdp.steps.bucket import Bucket
+from simdp.steps.offload import HostCopy
 
 
 class GatherTogether(NamedTuple):
@@ -16,24 +17,29 @@ class GatherTogether(NamedTuple):
         As of `simdp.steps.ops.AllReduce`.
     units : tuple of int
         Which.
+    before : HostCopy or None
+        What is copied on the communication stream before it begins.
     """
 
     tag: int
     label: str
     nbytes: float
     units: tuple[int, ...]
+    before: HostCopy | None = None
 
 
 class ReduceTogether(NamedTuple):
     """Start to sum the gradients of some units in one reduce_scatter, each piece on its owner.
 
     What an owner gets is added to its pieces of the step's gradients; the whole ones are forgotten.
+    ``before`` is as of `GatherTogether`.
     """
 
     tag: int
     label: str
     bucket: Bucket
     units: tuple[int, ...]
+    before: HostCopy | None = None
 
 
 class KeepSums(NamedTuple):

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from simdp.steps.bucket import Bucket, Factoring, Group, Selection
 from simdp.steps.coalesced import Coalesced
 from simdp.steps.coded import Coded
+from simdp.steps.offload import HostCopy
 from simdp.steps.one_process import CopyOut, Gather, HandBack, LossOfAll, Reduce, Scatter, TakeSums
 from simdp.steps.partition import Partition
 
@@ -181,8 +182,8 @@ class AllReduce(NamedTuple):
     wait : float
         It does not begin before so long after it was asked for, as where a background thread looks
         for work only now and then [s].
-    before : Unpack or Turn or None
-        What is computed on the communication stream before it begins.
+    before : Unpack or Turn or HostCopy or None
+        What is done on the communication stream before it begins.
     group : str or tuple of int or None
         Who sums.
     after : tuple of int
@@ -194,7 +195,7 @@ class AllReduce(NamedTuple):
     nbytes: float
     bucket: Bucket | None = None
     wait: float = 0.0
-    before: Unpack | Turn | None = None
+    before: Unpack | Turn | HostCopy | None = None
     group: Group = None
     after: tuple[int, ...] = ()
 
@@ -384,6 +385,7 @@ Op = (
     | AddSelected
     | Coalesced
     | Coded
+    | HostCopy
     | Scatter
     | CopyOut
     | Gather

@@ -17,6 +17,7 @@ from simdp.spec import problem
 from simdp.steps.bucket import Bucket
 from simdp.steps.coalesced import KeepSums
 from simdp.steps.facts import Facts, Ops, Step
+from simdp.steps.offload import HostCopy
 from simdp.steps.ops import AllGather, AllReduce, Hold, Scale, Unless, Update, Wait
 from simdp.steps.partition import Kept, Partition
 from simdp.steps.passes import Tags, backward, forward
@@ -45,6 +46,7 @@ class DeepSpeed(NamedTuple):
             reduce_bucket_size=BUCKET_ELEMENTS if size is None else size,
             overlap_comm=bool(options.overlap_comm),
             contiguous_gradients=options.contiguous_gradients is not False,
+            to_host=options.updates_on_host,
         )
         at_once = GATHERED_ELEMENTS if whole is None else whole
         return cls(rules, at_once, options.weight_by_shard)
@@ -103,12 +105,15 @@ def step_of_deepspeed(facts: Facts, step: Step, partition: Partition, how: DeepS
             yield from _reduced_backward(facts, micro, how.rules, tags)
     yield from agree(facts, tags)
     yield Update()
+    if how.rules.to_host:
+        updated = partition.piece_elements(0) * facts.weight_itemsize
+        yield Unless((HostCopy("parameters", float(updated)),))
     yield Unless(tuple(_gather(facts, partition, how.allgather_bucket_size, tags)))
 
 
 def _reduced_backward(facts: Facts, micro: int, rules: IpgRules, tags: Tags) -> Ops:
-    def start(tag: int, label: str, bucket: Bucket) -> Ops:
-        yield AllReduce(tag, label, bucket.nbytes, bucket)
+    def start(tag: int, label: str, bucket: Bucket, before: HostCopy | None) -> Ops:
+        yield AllReduce(tag, label, bucket.nbytes, bucket, before=before)
 
     def keep(bucket: Bucket) -> Ops:
         yield KeepSums(bucket)

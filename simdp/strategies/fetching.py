@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from simdp.steps.coalesced import GatherTogether
 from simdp.steps.facts import Facts, Ops
+from simdp.steps.offload import HostCopy
 from simdp.steps.ops import Free, Wait
 from simdp.steps.partition import Partition
 from simdp.steps.passes import AtCall, Tags
@@ -23,6 +24,7 @@ class FetchRules(NamedTuple):
     prefetch_bucket_size: int
     max_live_parameters: int
     max_reuse_distance: int
+    from_host: bool = False
 
 
 class Use(NamedTuple):
@@ -149,7 +151,7 @@ class Fetcher:
             self.pending.add(tag)
             self.there |= dict.fromkeys(units, tag)
             self.live += sum(map(self.partition.unit_elements, units))
-            yield together(self.facts, self.partition, units, tag)
+            yield together(self.facts, self.partition, units, tag, self.rules.from_host)
 
     def after(self, places: dict[int, int], call: int) -> Ops:
         """Free a call's parameters, but for those that are used again soon."""
@@ -180,10 +182,17 @@ class Fetcher:
         return partial(self.before, places), partial(self.after, places)
 
 
-def together(facts: Facts, partition: Partition, units: Sequence[int], tag: int) -> GatherTogether:
-    """Gather some parameters in one all_gather, each filled up to pieces of equal length."""
+def together(
+    facts: Facts, partition: Partition, units: Sequence[int], tag: int, from_host: bool
+) -> GatherTogether:
+    """Gather some parameters in one all_gather, each filled up to pieces of equal length.
+
+    From the host, every rank first copies its own pieces.
+    """
     elements = sum(partition.piece_elements(unit) * partition.num_places for unit in units)
     label = partition.units[units[0]][0]
     if len(units) > 1:
         label = f"{label} and {len(units) - 1} more"
-    return GatherTogether(tag, label, float(elements * facts.weight_itemsize), tuple(units))
+    nbytes = float(elements * facts.weight_itemsize)
+    before = HostCopy("parameters", nbytes / partition.num_places) if from_host else None
+    return GatherTogether(tag, label, nbytes, tuple(units), before)

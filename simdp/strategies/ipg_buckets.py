@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from simdp.steps.bucket import Bucket
 from simdp.steps.facts import Facts, Ops
+from simdp.steps.offload import HostCopy
 from simdp.steps.ops import Fill, Hold, Wait
 from simdp.steps.passes import Tags
 
@@ -19,11 +20,18 @@ BUCKET_ELEMENTS = 500_000_000
 
 
 class IpgRules(NamedTuple):
-    """DeepSpeed's options for reducing gradients; as of `simdp.strategies.zero3.Zero3`."""
+    """DeepSpeed's options for reducing gradients; as of `simdp.strategies.zero3.Zero3`.
+
+    With ``to_host``, pieces are copied to the host when they are summed, on the same stream.
+    """
 
     reduce_bucket_size: int
     overlap_comm: bool
     contiguous_gradients: bool
+    to_host: bool = False
+
+
+Start = Callable[[int, str, Bucket, HostCopy | None], Ops]
 
 
 class IpgBuckets:
@@ -41,7 +49,7 @@ class IpgBuckets:
     tags : iterator of int
         Numbers for its collectives.
     start : callable
-        Starts to reduce a bucket, given its tag and its name in the trace.
+        Starts to reduce a bucket, given its tag, its name in the trace, and what is copied before.
     finish : callable
         What is done with a bucket whose sums are there.
     in_flight : int
@@ -53,7 +61,7 @@ class IpgBuckets:
         facts: Facts,
         rules: IpgRules,
         tags: Tags,
-        start: Callable[[int, str, Bucket], Ops],
+        start: Start,
         finish: Callable[[Bucket], Ops],
         in_flight: int = 0,
     ) -> None:
@@ -64,6 +72,7 @@ class IpgBuckets:
         self.home = {name: i for i, bucket in enumerate(self.buckets) for name in bucket.names}
         self.num_sent = 0
         self.pending: list[tuple[int, Bucket]] = []
+        self.owed: HostCopy | None = None
 
     def mark_ready(self, name: str) -> Ops:
         """Take a gradient; first reduce the bucket in which it has no place any more."""
@@ -77,6 +86,8 @@ class IpgBuckets:
         if self.buckets:
             yield from self._send()
         yield from self._settle()
+        if self.owed is not None:
+            yield self.owed
 
     def _send(self) -> Ops:
         bucket, label = self.buckets[self.num_sent], f"bucket {self.num_sent}"
@@ -86,7 +97,9 @@ class IpgBuckets:
         if not self.rules.contiguous_gradients:
             yield Hold("buckets", bucket.nbytes)
         self.pending.append((next(self.tags), bucket))
-        yield from self._start(self.pending[-1][0], label, bucket)
+        yield from self._start(self.pending[-1][0], label, bucket, self.owed)
+        if self.rules.to_host:
+            self.owed = HostCopy("gradients", bucket.nbytes / self.facts.world_size)
         if not self.rules.overlap_comm:
             yield from self._settle()
 

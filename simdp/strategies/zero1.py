@@ -64,6 +64,10 @@ class Zero1(Strategy):
     contiguous_gradients : bool or None
         For ``deepspeed``: copy gradients into a buffer of ``reduce_bucket_size`` elements, two with
         ``overlap_comm``; None is true. False flattens every bucket for the way.
+    offload_optimizer : {"none", "cpu"}
+        For ``deepspeed``: keep master weights and the optimizer's state in the memory of the host
+        (``cluster.host``), which updates them. Gradients are copied there behind their sums, and
+        parameters back after the update.
 
     References
     ----------
@@ -84,6 +88,11 @@ class Zero1(Strategy):
     allgather_bucket_size: Annotated[Int, Field(ge=1)] | None = None
     overlap_comm: Bool | None = None
     contiguous_gradients: Bool | None = None
+    offload_optimizer: Literal["none", "cpu"] = "none"
+
+    @property
+    def updates_on_host(self) -> bool:
+        return self.offload_optimizer == "cpu"
 
     @model_validator(mode="after")
     def _options_fit(self) -> Self:
@@ -94,6 +103,7 @@ class Zero1(Strategy):
         }
         refuse_others(given, self.communication, "all_reduce")
         for_deepspeed = {key: getattr(self, key) is not None for key in KEYS}
+        for_deepspeed["offload_optimizer"] = self.updates_on_host
         refuse_others(for_deepspeed, self.communication, "deepspeed")
         if self.communication == "deepspeed":
             refuse_torchs(self.bucket_cap is not None, self.overlap)

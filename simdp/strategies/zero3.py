@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import count
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from simdp.spec import Bool, Int
+from simdp.spec import Bool, Int, problem
 from simdp.steps.bucket import Bucket
 from simdp.steps.coalesced import ReduceTogether
 from simdp.steps.facts import Facts, Ops, Step
+from simdp.steps.offload import HostCopy
 from simdp.steps.ops import Free, Reserve, Scale, Shard, Unless, Update, Wait
 from simdp.steps.partition import Kept, Partition
 from simdp.steps.passes import Tags, backward, forward, send_all, send_buffers
 from simdp.strategies.base import Strategy, uneven
 from simdp.strategies.fetching import Fetcher, FetchRules, Trace, together, trace_of
 from simdp.strategies.flat_pieces import agree
-from simdp.strategies.ipg_buckets import BUCKET_ELEMENTS, IpgBuckets, IpgRules
+from simdp.strategies.ipg_buckets import BUCKET_ELEMENTS, IpgBuckets, IpgRules, Start
 from simdp.workload import Workload
 
 PREFETCHED_ELEMENTS, LIVE_ELEMENTS, PERSISTENT_ELEMENTS = 50_000_000, 1_000_000_000, 100_000
@@ -58,6 +58,12 @@ class Zero3(Strategy):
     param_persistence_threshold : int
         Parameters of at most so many elements stay whole on every rank; they are gathered after
         every update.
+    offload_optimizer : {"none", "cpu"}
+        Keep pieces of gradients, master weights and the optimizer's state in the memory of the host
+        (``cluster.host``), which updates them. Gradients are copied there behind their sums, and
+        parameters back after the update.
+    offload_param : {"none", "cpu"}
+        Keep pieces of parameters there too; each is copied to the device before it is gathered.
     weight_by_shard : bool
         As of `DDP`.
 
@@ -75,7 +81,23 @@ class Zero3(Strategy):
     max_live_parameters: Elements = LIVE_ELEMENTS
     max_reuse_distance: Elements = LIVE_ELEMENTS
     param_persistence_threshold: Elements = PERSISTENT_ELEMENTS
+    offload_optimizer: Literal["none", "cpu"] = "none"
+    offload_param: Literal["none", "cpu"] = "none"
     weight_by_shard: Bool = False
+
+    @model_validator(mode="after")
+    def _parameters_follow_the_optimizer(self) -> Self:
+        if self.offload_param == "cpu" and self.offload_optimizer == "none":
+            raise problem("offload_param: cpu needs offload_optimizer: cpu.")
+        return self
+
+    @property
+    def updates_on_host(self) -> bool:
+        return self.offload_optimizer == "cpu"
+
+    @property
+    def keeps_parameters_on_host(self) -> bool:
+        return self.offload_param == "cpu"
 
     def problem_with(self, world_size: int, workload: Workload) -> str | None:
         return uneven(workload)
@@ -95,7 +117,12 @@ class Zero3(Strategy):
 
     @property
     def _rules(self) -> IpgRules:
-        return IpgRules(self.reduce_bucket_size, self.overlap_comm, self.contiguous_gradients)
+        return IpgRules(
+            self.reduce_bucket_size,
+            self.overlap_comm,
+            self.contiguous_gradients,
+            self.updates_on_host,
+        )
 
     def setup(self, facts: Facts) -> Ops:
         """Make every rank's model that of rank 0, deal it, and gather what stays whole."""
@@ -112,7 +139,7 @@ class Zero3(Strategy):
         units = self._persistent(partition)
         if units:
             tag = next(tags)
-            yield together(facts, partition, units, tag)
+            yield together(facts, partition, units, tag, self.keeps_parameters_on_host)
             yield Wait((tag,))
 
     def train_step(self, facts: Facts, step: Step) -> Ops:
@@ -124,6 +151,9 @@ class Zero3(Strategy):
             yield from self._micro_step(facts, micro, is_known, tags)
         yield from agree(facts, tags)
         yield Update()
+        if self.updates_on_host and not self.keeps_parameters_on_host:
+            elements = sum(map(partition.piece_elements, range(len(partition.units))))
+            yield Unless((HostCopy("parameters", float(elements * facts.weight_itemsize)),))
         # What stays whole is gathered anew, into the memory that it has.
         anew = [*map(Free, units), *self._gather_persistent(facts, partition, tags)]
         yield Unless(tuple(anew))
@@ -131,7 +161,10 @@ class Zero3(Strategy):
     def _micro_step(self, facts: Facts, micro: int, is_known: bool, tags: Tags) -> Ops:
         partition, trace = self._dealt(facts)
         rules = FetchRules(
-            self.prefetch_bucket_size, self.max_live_parameters, self.max_reuse_distance
+            self.prefetch_bucket_size,
+            self.max_live_parameters,
+            self.max_reuse_distance,
+            self.keeps_parameters_on_host,
         )
         persistent = frozenset(self._persistent(partition))
         fetcher = Fetcher(facts, partition, trace, is_known, rules, persistent, tags)
@@ -143,12 +176,12 @@ class Zero3(Strategy):
         yield from buckets.finish()
 
 
-def _start_of(partition: Partition) -> Callable[[int, str, Bucket], Ops]:
+def _start_of(partition: Partition) -> Start:
     """What starts to reduce a bucket."""
 
-    def start(tag: int, label: str, bucket: Bucket) -> Ops:
+    def start(tag: int, label: str, bucket: Bucket, before: HostCopy | None) -> Ops:
         units = tuple(partition.unit_of[name] for name in bucket.names)
-        yield ReduceTogether(tag, label, bucket, units)
+        yield ReduceTogether(tag, label, bucket, units, before)
 
     return start
 

@@ -6,7 +6,7 @@ import pytest
 from every_strategy import EVERY, scenario
 from for_each import for_each
 
-from simdp.steps import coalesced, coded, one_process, ops
+from simdp.steps import coalesced, coded, offload, one_process, ops
 from simdp.steps.partition import Partition
 from simdp.steps.program import flat
 
@@ -40,7 +40,7 @@ def test_an_operation_is_a_named_tuple_that_cannot_be_changed(kind):
 
 
 def test_the_union_names_every_operation_there_is():
-    homes = {module.__name__: module for module in (ops, one_process, coalesced, coded)}
+    homes = {module.__name__: module for module in (ops, one_process, coalesced, coded, offload)}
     defined = {
         value
         for name, module in homes.items()

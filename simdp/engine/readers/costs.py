@@ -32,6 +32,7 @@ from simdp.results.trace import SETUP
 from simdp.scenario import Scenario
 from simdp.steps import coalesced, one_process, ops
 from simdp.steps.bucket import Group
+from simdp.steps.offload import HostCopy
 from simdp.steps.program import Called, Plan, Program, called_by
 from simdp.workload.sampling import StepBatches
 
@@ -94,6 +95,7 @@ class Costs:
         n = self._world_size = cluster.world_size
         self._num_calls, self._overheads = len(program.facts.graph.calls), cluster.overheads
         self._has_loss_of_pieces = False
+        self._updates_on_host = scenario.strategy.updates_on_host
         self._pipeline, self._num_fed = None, 0
         if workload.input:
             # Batches of one process go to one device.
@@ -113,6 +115,7 @@ class Costs:
             ops.Tail: self._tail,
             ops.Exchange: self._exchange,
             ops.Copy: self._copy,
+            HostCopy: self._host_copy,
             ops.Fill: self._fill,
             ops.Take: self._take,
             ops.Wait: self._wait,
@@ -249,7 +252,11 @@ class Costs:
     def _update_work(
         self, name: str, nbytes: Amount, active: Floats, num_launches: Amount = 0.0
     ) -> Work:
-        busy = self._roofline.moving(nbytes) + num_launches * self._roofline.launch
+        if self._updates_on_host:
+            sharers, bandwidth = self._cluster.local_size, self._cluster.host.memory_bandwidth
+            busy = np.ones(self._world_size) * nbytes * sharers / bandwidth
+        else:
+            busy = self._roofline.moving(nbytes) + num_launches * self._roofline.launch
         return Work(self._step, "update", name, busy * active, float(np.max(nbytes)))
 
     def _copied(self, name: str, nbytes: float) -> Work:
@@ -257,6 +264,10 @@ class Costs:
 
     def _copy(self, op: ops.Copy) -> Cost:
         yield self._copied(op.name, op.nbytes)
+
+    def _host_copy(self, op: HostCopy) -> Cost:
+        seconds = np.full(self._world_size, self._cluster.host.copying(op.nbytes))
+        yield Work(self._step, "copy", op.name, seconds, op.nbytes)
 
     def _fill(self, op: ops.Fill) -> Cost:
         if self._overheads.hook:
@@ -331,10 +342,12 @@ class Costs:
     def _compress(self, name: str, kernels: Iterable[Kernel]) -> Work:
         return Work(self._step, "compress", name, self._kernel_seconds(kernels))
 
-    def _delay(self, before: ops.Unpack | ops.Turn | None) -> float:
+    def _delay(self, before: ops.Unpack | ops.Turn | HostCopy | None) -> float:
         """What a collective's stream is busy with before it begins, on the slowest device [s]."""
         if before is None:
             return 0.0
+        if isinstance(before, HostCopy):
+            return self._cluster.host.copying(before.nbytes)
         if isinstance(before, ops.Unpack):
             found = work.unpacking(before.factoring)
         else:
