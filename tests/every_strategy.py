@@ -34,6 +34,7 @@ EVERY = [
     {"kind": "horovod", "merge": "mg_wfbp", "compression": "fp16", "overlap": False},
     {"kind": "local_sgd", "local_steps": 3},
     WARM,
+    {**WARM, "average_at": "begin", "averager_warmup_steps": 1},
     {"kind": "zero1"},
     {"kind": "zero1", "parameters_as_bucket_view": True},
     {**PIECES, "bucket_cap": "100 B"},
