@@ -13,6 +13,7 @@ from simdp.scenario import checked
 WIDTHS = [6, 8, 5, 3]
 EARLY = {"kind": "power_sgd", "start_step": 1, "min_compression_rate": 1}
 WARM = {"kind": "local_sgd", "local_steps": 2, "warmup_steps": 2}
+SMALL = {"reduce_bucket_size": 40, "param_persistence_threshold": 5, "prefetch_bucket_size": 30}
 PIECES = {"kind": "zero1", "communication": "reduce_scatter"}
 
 EVERY = [
@@ -26,16 +27,24 @@ EVERY = [
     {"kind": "ddp", "comm_hook": "fp16", "version": "1.4"},
     {"kind": "ddp", "comm_hook": EARLY},
     {"kind": "ddp", "comm_hook": {"kind": "top_k", "ratio": 0.2}},
+    {"kind": "ddp", "comm_hook": "quantization_perchannel", "static_graph": True},
     {"kind": "apex", "message_size": 40},
     {"kind": "apex", "delay_allreduce": True, "retain_allreduce_buffers": True},
     {"kind": "horovod", "cycle_time": "10 us"},
     {"kind": "horovod", "merge": "mg_wfbp", "compression": "fp16", "overlap": False},
     {"kind": "local_sgd", "local_steps": 3},
     WARM,
+    {**WARM, "average_at": "begin", "averager_warmup_steps": 1},
     {"kind": "zero1"},
     {"kind": "zero1", "parameters_as_bucket_view": True},
     {**PIECES, "bucket_cap": "100 B"},
     {"kind": "zero2", "bucket_cap": "0 B"},
+    {"kind": "zero1", "communication": "deepspeed", "reduce_bucket_size": 40},
+    {"kind": "zero2", "communication": "deepspeed", "overlap_comm": True},
+    {"kind": "zero3"},
+    {"kind": "zero3", **SMALL, "max_reuse_distance": 0},
+    {"kind": "zero3", "offload_optimizer": "cpu", "offload_param": "cpu"},
+    {"kind": "zero2", "communication": "deepspeed", "offload_optimizer": "cpu"},
     {"kind": "fsdp"},
     {"kind": "fsdp", "units": "whole", "reshard_after_forward": True},
     {"kind": "fsdp", "forward_prefetch": 3, "backward_prefetch": 2, "sync": "last"},

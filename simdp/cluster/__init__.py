@@ -12,6 +12,7 @@ from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_v
 from simdp.arrays import Bools, Floats, Ints
 from simdp.cluster.allocators import AnyAllocator, Exact
 from simdp.cluster.device import AnyDevice, Device
+from simdp.cluster.host import HostMemory
 from simdp.cluster.inter_node import InterNode
 from simdp.cluster.link import AnyLink, Link
 from simdp.cluster.link_names import link_name
@@ -57,6 +58,8 @@ class Cluster(Spec):
         Their factors multiply.
     overheads : Overheads
         What the software costs that trains together; nothing, unless it is given.
+    host : HostMemory
+        Where strategies keep what they offload.
 
     Notes
     -----
@@ -88,6 +91,7 @@ class Cluster(Spec):
     inter_node: InterNode | None = None
     stragglers: list[AnyStraggler] = Field(default_factory=list)
     overheads: Overheads = Overheads()
+    host: HostMemory = HostMemory()
 
     @field_validator("device", mode="wrap")
     @classmethod

@@ -16,7 +16,8 @@ import numpy as np
 from simdp.arrays import Bools, Floats
 from simdp.engine.ops import Stretch, Work
 from simdp.engine.slowdown import SLOWED
-from simdp.steps import ops, unit_ops
+from simdp.steps import coalesced, coded, ops, unit_ops
+from simdp.steps.offload import HostCopy
 from simdp.steps.ops import Op
 
 T = TypeVar("T")
@@ -71,16 +72,9 @@ def piece(works: list[Work]) -> Piece:
 
 WORK_ALONE = frozenset(
     {ops.Forward, ops.Backward, ops.Tail, ops.Copy, ops.Fill, ops.Take, ops.Split, ops.Join}
-    | {
-        ops.Select,
-        ops.AddSelected,
-        ops.Done,
-        ops.Hold,
-        ops.Scale,
-        unit_ops.Open,
-        unit_ops.Release,
-        unit_ops.Free,
-    }
+    | {ops.Select, ops.AddSelected, ops.Done, ops.Hold, ops.Scale}
+    | {unit_ops.Open, unit_ops.Release, unit_ops.Unshard, unit_ops.Free}
+    | {coalesced.KeepSums, coded.Observe, coded.Quantize, coded.Dequantize, HostCopy}
 )
 """Operations that cost work at most, the same whenever they come."""
 

@@ -89,6 +89,7 @@ class Replicas:
         self._reuses_room = workload.mode == "training"
         self._own: list[dict[str, Array]] = [{} for _ in range(n)]
         self._buffers: dict[tuple[tuple[str, ...], str], FlatBuffers] = {}
+        self._constant = {rank: frozenset(names) for rank, names in workload.unused.items()}
         self.step = 0
         self.shards: Dealt | None = None
 
@@ -186,8 +187,8 @@ class Replicas:
         self._add_gradients(rank, waiting, begun.run.gradients)
 
     def _add_gradients(self, rank: int, names: Sequence[str], found: dict[str, Array]) -> None:
-        total = self.gradients[rank]
-        for name in names:
+        total, constant = self.gradients[rank], self._constant.get(rank, frozenset())
+        for name in [name for name in names if name not in constant]:
             if name not in found:  # nothing to learn from: a gradient of zero
                 found[name] = np.zeros(self.shapes[name], self._dtype)
             if name in total:
@@ -211,7 +212,9 @@ class Replicas:
 
     def inject(self, rank: int, value: float) -> None:
         """Put a value into the first element of a rank's gradient."""
-        self.gradients[rank][self.graph.ready_order[0]].reshape(-1)[0] = value
+        found = (name for name in self.graph.ready_order if name in self.gradients[rank])
+        if (first := next(found, None)) is not None:
+            self.gradients[rank][first].reshape(-1)[0] = value
 
     def _room(self, rank: int) -> dict[str, Array]:
         """Memory for a rank's gradients, from its first backward on."""
@@ -269,7 +272,8 @@ class Replicas:
         """Make a buffer's content, divided, the gradients of its parameters."""
         for flat in buffers.flat if divisor != 1.0 else ():
             np.divide(flat, flat.dtype.type(divisor), out=flat)
-        used = set(self.graph.ready_order)
+        constant = [self._constant.get(rank, frozenset()) for rank in range(self.world_size)]
+        used = set(self.graph.ready_order) - frozenset.intersection(*constant)
         for name in [name for name in buffers.names() if name in used]:
             for rank, view in enumerate(buffers.views(name)):
                 own = view if view.dtype == self._dtype else view.astype(self._dtype)

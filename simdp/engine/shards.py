@@ -6,6 +6,8 @@ with nan and thrown away when they are freed, so that a gather that is missing c
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from simdp.arrays import Array
@@ -143,6 +145,52 @@ class Shards:
         pieces = self._own_pieces(unit, buffers)
         payload.run(plan, pieces)
         self._keep(unit, pieces)
+
+    def reduce_together(self, units: Sequence[int], filled: FlatBuffers, plan: Plan) -> None:
+        """Sum the gradients of several units in one reduce_scatter.
+
+        Parameters
+        ----------
+        units : sequence of int
+            Which.
+        filled : FlatBuffers
+            Whole gradients, by name.
+        plan : Plan
+            A reduce_scatter of all ranks.
+        """
+        places, dtype = self.partition.num_places, filled.flat[0].dtype
+        lengths = [self.partition.piece_elements(unit) for unit in units]
+        flat = [np.zeros((places, sum(lengths)), dtype) for _ in self._place]
+        begin = 0
+        for unit, length in zip(units, lengths, strict=True):
+            for place, of_place in enumerate(self.partition.cut(unit)):
+                for name, in_tensor, in_piece in of_place:
+                    views = filled.views(name)
+                    for rank, own in enumerate(flat):
+                        row = own[place, begin : begin + length]
+                        row[in_piece] = views[rank].reshape(-1)[in_tensor]
+            begin += length
+        payload.run(plan, [own.reshape(-1) for own in flat])
+        begin = 0
+        for unit, length in zip(units, lengths, strict=True):
+            mine = [
+                own[p, begin : begin + length] for own, p in zip(flat, self._place, strict=True)
+            ]
+            self._keep(unit, mine)
+            begin += length
+
+    def keep_sums(self, names: Sequence[str], buffers: FlatBuffers) -> None:
+        """Add what every rank's pieces have of sums that all ranks have, and forget the rest."""
+        for name in names:
+            views = buffers.views(name)
+            for rank, place in enumerate(self._place):
+                self.replicas.gradients[rank].pop(name, None)
+                piece = self.partition.pieces[place].get(name)
+                if piece is None or name not in self._learned:
+                    continue
+                found = views[rank].reshape(-1)[piece].astype(self._dtype)
+                mine = self._gradients[rank]
+                mine[name] = mine[name] + found if name in mine else found
 
     def _own_pieces(self, unit: int, buffers: FlatBuffers) -> list[Array]:
         length = self.partition.piece_elements(unit)

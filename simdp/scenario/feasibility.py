@@ -13,6 +13,7 @@ from simdp.cluster.device import DEVICES
 from simdp.collectives import Collectives, Cost
 from simdp.errors import unknown_name
 from simdp.scenario.placement import among_others, group_layout, layout
+from simdp.scenario.unused import unused_problems
 from simdp.scenario.wiring import wiring_of, wiring_of_groups
 from simdp.steps.program import ProcessGroups, Program
 from simdp.strategies import STRATEGIES, Strategy
@@ -79,6 +80,8 @@ def joint_problems(
         found.append(
             f"workload.samples_per_rank: has {len(parts)} entries for {n} ranks; give one each."
         )
+    if sure(("strategy",), ("cluster", "world_size"), ("workload",)):
+        found += unused_problems(workload, strategy, n)
     computed = () if workload.model.timed else (workload.dtype, workload.precision.low)
     for dtype in dict.fromkeys(dtype for dtype in computed if dtype):
         found += _peak_problems(cluster, dtype) if sure(("workload", "dtype")) else []

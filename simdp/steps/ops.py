@@ -10,15 +10,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from simdp.steps.bucket import Bucket, Factoring, Group, Selection
-from simdp.steps.one_process import (
-    CopyOut,
-    Gather,
-    HandBack,
-    LossOfAll,
-    Reduce,
-    Scatter,
-    TakeSums,
-)
+from simdp.steps.coalesced import Coalesced
+from simdp.steps.coded import Coded
+from simdp.steps.offload import HostCopy
+from simdp.steps.one_process import CopyOut, Gather, HandBack, LossOfAll, Reduce, Scatter, TakeSums
 from simdp.steps.unit_ops import Free, Open, Release, Shard, Unshard
 
 # A micro-step on ranks of their own --------------------------------------------------------------
@@ -106,13 +101,9 @@ class Update(NamedTuple):
     ----------
     active : tuple of bool or None
         Of each rank, whether it takes part; None is all.
-    host : float
-        What a rank gets of the memory of the host, where the optimizer works there [bytes/s]; 0
-        where it works on the device.
     """
 
     active: tuple[bool, ...] | None = None
-    host: float = 0.0
 
 
 class Hold(NamedTuple):
@@ -179,8 +170,8 @@ class AllReduce(NamedTuple):
     wait : float
         It does not begin before so long after it was asked for, as where a background thread looks
         for work only now and then [s].
-    before : Unpack or Turn or None
-        What is computed on the communication stream before it begins.
+    before : Unpack or Turn or HostCopy or None
+        What is done on the communication stream before it begins.
     group : str or tuple of int or None
         Who sums.
     after : tuple of int
@@ -192,7 +183,7 @@ class AllReduce(NamedTuple):
     nbytes: float
     bucket: Bucket | None = None
     wait: float = 0.0
-    before: Unpack | Turn | None = None
+    before: Unpack | Turn | HostCopy | None = None
     group: Group = None
     after: tuple[int, ...] = ()
 
@@ -380,6 +371,9 @@ Op = (
     | Join
     | Select
     | AddSelected
+    | Coalesced
+    | Coded
+    | HostCopy
     | Scatter
     | CopyOut
     | Gather

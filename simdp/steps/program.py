@@ -17,6 +17,7 @@ from simdp.arrays import Ints
 from simdp.cluster import Overheads
 from simdp.errors import ScenarioError
 from simdp.steps.bucket import Group
+from simdp.steps.coalesced import GatherTogether, KeepSums, ReduceTogether
 from simdp.steps.facts import Facts, Nominal, Ops, Step
 from simdp.steps.one_process import CopyOut, Reduce
 from simdp.steps.ops import (
@@ -117,6 +118,10 @@ def called_by(op: Op) -> Called | None:
             return Called("reduce_scatter", 0, op.group, op.bucket.nbytes)
         case AllGather():
             return Called("all_gather", 0, op.group, op.nbytes)
+        case ReduceTogether():
+            return Called("reduce_scatter", 0, None, op.bucket.nbytes)
+        case GatherTogether():
+            return Called("all_gather", 0, None, op.nbytes)
         case Broadcast():
             return Called("broadcast", op.root, op.group, op.nbytes)
         case CopyOut():
@@ -307,9 +312,11 @@ class Program:
         now, most, dealt = 0, 0, self.partition
         if dealt is None or dealt.kept.weights:
             return 0
-        for op in flat(self.steady):
+        for op in (*self.setup, *flat(self.steady)):
             if isinstance(op, AllGather) and op.unit is not None:
                 now += dealt.unit_elements(op.unit)
+            elif isinstance(op, GatherTogether):
+                now += sum(map(dealt.unit_elements, op.units))
             elif isinstance(op, Free):
                 now -= dealt.unit_elements(op.unit)
             most = max(most, now)
@@ -322,7 +329,7 @@ class Program:
         for op in flat(self.steady):
             if isinstance(op, Batch):
                 found = []
-            elif isinstance(op, Take | Reduce | ReduceScatter):
+            elif isinstance(op, Take | Reduce | ReduceScatter | ReduceTogether | KeepSums):
                 found.append(int(op.bucket.nbytes))
         return found
 

@@ -25,6 +25,7 @@ STRATEGIES: Family[Strategy] = Family(
         "single": "Single",
         "zero1": "Zero1",
         "zero2": "Zero2",
+        "zero3": "Zero3",
     },
 )
 AnyStrategy = Annotated[Strategy, one_of("strategy", STRATEGIES, default="ddp")]

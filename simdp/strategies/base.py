@@ -28,6 +28,16 @@ class Strategy(Spec):
     player: ClassVar[str] = "together"
     """Who plays it: all ranks ``together``, or a ``server``; see `simdp.engine.simulate.play`."""
 
+    @property
+    def updates_on_host(self) -> bool:
+        """Whether the optimizer works, and keeps its state, in the memory of the host."""
+        return False
+
+    @property
+    def keeps_parameters_on_host(self) -> bool:
+        """Whether pieces of parameters are kept there too."""
+        return False
+
     @abstractmethod
     def setup(self, facts: Facts) -> Ops:
         """Prepare the ranks, before the first step."""

@@ -23,6 +23,7 @@ from simdp.steps.ops import AllReduce, Scale, Update, Wait
 from simdp.steps.passes import Tags, backward, forward, send_all, send_buffers
 from simdp.strategies.base import Strategy, copies_charged
 from simdp.strategies.comm_hooks import AnyCommHook, NoHook
+from simdp.strategies.delayed import Delayed, problem_with_delay
 from simdp.strategies.inference import idle_option, infer_in_processes
 from simdp.strategies.reducer import Message, Reducer
 from simdp.workload import Workload
@@ -74,6 +75,15 @@ class DDP(Strategy):
     find_unused_parameters : bool
         Buckets in registration order, reversed, never rebuilt; and a map of the used parameters is
         reduced after the last bucket.
+    static_graph : bool
+        Every step uses the same parameters. Those without a gradient are found in the first one,
+        whose gradients are reduced after backward, behind a map of the used parameters; the second
+        has one bucket too, and buckets follow the order in which its gradients became ready.
+    delay_all_reduce_named_params : tuple of str or None
+        Parameters whose gradients are in no bucket: all of them are reduced at once when
+        ``param_to_hook_all_reduce`` gets its gradient, which comes after theirs.
+    param_to_hook_all_reduce : str or None
+        The parameter that starts it.
     gradient_as_bucket_view : bool
         Gradients live in their buckets, which then take no memory of their own and need no copies.
     charge_copies : bool or None
@@ -103,6 +113,9 @@ class DDP(Strategy):
     version: AnyVersion | None = None
     bucket_order: Literal["gradient_ready", "reverse_registration", "reverse_buckets"] | None = None
     find_unused_parameters: Bool = False
+    static_graph: Bool = False
+    delay_all_reduce_named_params: tuple[str, ...] | None = None
+    param_to_hook_all_reduce: str | None = None
     gradient_as_bucket_view: Bool = False
     charge_copies: Bool | None = None
     broadcast_buffers: Bool = True
@@ -118,11 +131,20 @@ class DDP(Strategy):
             raise problem("divide_by_initial_world_size: false needs join: true.")
         return self
 
+    @model_validator(mode="after")
+    def _delay_needs_both(self) -> Self:
+        if bool(self.delay_all_reduce_named_params) != (self.param_to_hook_all_reduce is not None):
+            raise problem(
+                "delay_all_reduce_named_params and param_to_hook_all_reduce go together; write "
+                "both, or none."
+            )
+        return self
+
     def problem_with(self, world_size: int, workload: Workload) -> str | None:
         if workload.mode == "inference":
             return idle_option(self, ("broadcast_buffers",))
         unused = workload.graph.unused
-        if unused and not self.find_unused_parameters:
+        if unused and not (self.find_unused_parameters or self.static_graph):
             return (
                 f"find_unused_parameters: {unused[0]} gets no gradient, so that its bucket would "
                 "never be complete; set find_unused_parameters: true."
@@ -133,6 +155,11 @@ class DDP(Strategy):
                 "join: ranks have different numbers of samples, and those that run out would "
                 "leave the others waiting; set join: true."
             )
+        if self.delay_all_reduce_named_params and self.param_to_hook_all_reduce:
+            delayed, hooked = self.delay_all_reduce_named_params, self.param_to_hook_all_reduce
+            wrong = problem_with_delay(delayed, hooked, workload)
+            if wrong is not None:
+                return wrong
         return self.comm_hook.problem_with(workload)
 
     def buckets(
@@ -149,21 +176,25 @@ class DDP(Strategy):
         itemsize : int
             Bytes per element.
         iteration : int
-            From 0; the first one differs from the others.
+            From 0; the first one differs from the others, and with a static graph the second.
         """
         torch = rules(self.version)
         caps = limits(self.bucket_cap, torch.equal_caps)
         order = self.bucket_order or ("gradient_ready" if torch.rebuilds else "reverse_buckets")
-        if order == "reverse_buckets" or self.find_unused_parameters:
+        searched = self.find_unused_parameters and not self.static_graph
+        if order == "reverse_buckets" or searched:
             return assign(parameters, itemsize, caps)[::-1]
         if order == "reverse_registration":
             return assign(parameters[::-1], itemsize, caps)
-        if iteration == 0 and torch.one_at_first:
+        if iteration <= self.static_graph and torch.one_at_first:
             return [[parameter.name for parameter in parameters]]
-        if iteration == 0:
+        if iteration <= self.static_graph:
             return assign(parameters, itemsize, caps)[::-1]
         by_name = {parameter.name: parameter for parameter in parameters}
-        return assign([by_name[name] for name in ready], itemsize, caps)
+        # With a static graph those without a gradient come with the first hook.
+        unused = by_name.keys() - set(ready) if self.static_graph else ()
+        order_of_hooks = [*[name for name in by_name if name in unused], *ready]
+        return assign([by_name[name] for name in order_of_hooks], itemsize, caps)
 
     def setup(self, facts: Facts) -> Ops:
         """Make every replica a copy of rank 0's."""
@@ -198,12 +229,26 @@ class DDP(Strategy):
                 yield from backward(facts, micro)
                 continue
             # Buckets are rebuilt after the first backward that is reduced.
-            is_first = step.reduced_before(1) and (self.no_sync or not micro)
-            reducer = self._reducer(facts, step, micro, int(not is_first), tags)
-            yield from reducer.backward(micro, self.overlap)
-            used = list(self._used_map(facts, tags))
-            yield from used
+            iteration = self._iteration(facts, step, micro)
+            reducer = self._reducer(facts, step, micro, iteration, tags)
+            used = list(self._used_map(facts, iteration, tags))
+            if self.static_graph and not iteration:
+                yield from backward(facts, micro)
+                yield from used
+                yield from reducer.mark_all()
+            else:
+                yield from reducer.backward(micro, self.overlap)
+                yield from used
             yield from reducer.finish([op.tag for op in used])
+
+    def _iteration(self, facts: Facts, step: Step, micro: int) -> int:
+        """Count the backward passes that were reduced before; from 2 on all are alike."""
+        earlier = 0 if self.no_sync else micro
+        if step.reduced_before(1):
+            return min(earlier, 2)
+        if not self.static_graph or facts.workload.model.timed or not step.reduced_before(2):
+            return 2
+        return min(1 + earlier if self.no_sync else step.num_micro_steps + earlier, 2)
 
     def infer_step(self, facts: Facts, step: Step) -> Ops:
         yield from infer_in_processes(facts, facts.workload.global_batch is not None)
@@ -215,11 +260,22 @@ class DDP(Strategy):
         """
         copies = copies_charged(self.charge_copies, facts) and not self.gradient_as_bucket_view
         hook, divisor = self.comm_hook.of(step), self._divisor(facts, step, micro)
-        layout = self.buckets(facts.parameters, facts.ready_order, facts.itemsize, iteration)
+        apart = set(self.delay_all_reduce_named_params or ())
+        parameters = [p for p in facts.parameters if p.name not in apart]
+        ready = [name for name in facts.ready_order if name not in apart]
+        layout = self.buckets(parameters, ready, facts.itemsize, iteration) if parameters else []
         messages = [
             Message(self._bucket(facts, names, hook.dtype), 0.0, copies, copies) for names in layout
         ]
-        return Reducer(facts, messages, tags, divisor, 1.0, facts.unused, hook)
+        unused = [name for name in facts.unused if name not in apart]
+        return Reducer(facts, messages, tags, divisor, 1.0, unused, hook, self._delayed(facts))
+
+    def _delayed(self, facts: Facts) -> Delayed | None:
+        """The gradients that are in no bucket; they live in a buffer of their own."""
+        if not (self.delay_all_reduce_named_params and self.param_to_hook_all_reduce):
+            return None
+        bucket = facts.bucket(self.delay_all_reduce_named_params, room=0.0)
+        return Delayed(bucket, self.param_to_hook_all_reduce)
 
     def _bucket(self, facts: Facts, names: Sequence[str], dtype: str | None) -> Bucket:
         """A bucket has the gradients' own dtype; a hook may send it in another."""
@@ -227,8 +283,8 @@ class DDP(Strategy):
         found = facts.bucket(names, is_view=is_view, is_compressed=dtype is not None)
         return found._replace(dtype=dtype or found.dtype)
 
-    def _used_map(self, facts: Facts, tags: Tags) -> Iterator[AllReduce]:
-        if self.find_unused_parameters:
+    def _used_map(self, facts: Facts, iteration: int, tags: Tags) -> Iterator[AllReduce]:
+        if not iteration if self.static_graph else self.find_unused_parameters:
             nbytes = float(USED_MAP_ITEMSIZE * len(facts.parameters))
             yield AllReduce(next(tags), "used parameters", nbytes)
 

@@ -29,8 +29,10 @@ PART = "part"
 
 
 def _true_false_or_ranks(value: object) -> object:
-    if isinstance(value, bool) or value is None or (isinstance(value, int) and value > 0):
+    if isinstance(value, bool) or value is None:
         return value
+    if isinstance(value, int) and value > 0:
+        return value if value > 1 else False  # True equals 1, but a rank alone keeps all
     raise problem(f"{shown(value)} is not allowed; write true, false or a number of ranks.")
 
 
@@ -112,7 +114,7 @@ class PerParameter(Strategy):
         asked, size = self.reshard_after_forward, int(self._ranks(facts).shape[1])
         if asked is None or isinstance(asked, bool):
             return asked
-        return {size: True, 1: False}.get(asked, asked)
+        return True if asked == size else asked
 
     def _dealt(self, facts: Facts) -> tuple[Rows, list[RowUnit]]:
         """Who owns what, and when each unit is needed."""

@@ -15,15 +15,18 @@ from simdp.strategies.base import Strategy, copies_charged, uneven
 from simdp.strategies.ddp import DDP
 from simdp.workload import Workload
 
+AFTER_WARMUP = 10**6
+"""Numbers for the average's collectives, beyond those of a step's gradients."""
+
 
 class LocalSGD(Strategy):
     """Steps of every rank's own optimizer, then an average of the weights (post-local SGD).
 
     As torch's ``DistributedDataParallel`` with ``post_localSGD_hook``, without a subgroup, and
     ``PeriodicModelAverager``: all parameters travel as one buffer after the optimizer's step.
-    Optimizer state and buffers stay what each rank's own steps have made of them. Here a period
-    ends with its average, after ``local_steps`` steps; torch's begins with it. Nothing is averaged
-    at the end of a run that ends within a period, as in torch: its replicas differ.
+    Optimizer state and buffers stay what each rank's own steps have made of them. A period ends
+    with its average, after ``local_steps`` steps; torch's begins with it. Nothing is averaged at
+    the end of a run that ends within a period, as in torch: its replicas differ.
 
     Attributes
     ----------
@@ -31,6 +34,12 @@ class LocalSGD(Strategy):
         Steps from one average to the next, H (torch: period).
     warmup_steps : int
         Steps before the first local one; in these gradients are averaged, as under `DDP`.
+    average_at : {"end", "begin"}
+        Whether weights are averaged after the last step of a period, or, as torch does, after its
+        first one.
+    averager_warmup_steps : int or None
+        Steps before the first period (torch: warmup_steps of the averager, where ``warmup_steps``
+        is start_localSGD_iter of the hook); None is ``warmup_steps``.
     bucket_cap, overlap
         As of `DDP`, for the warm-up.
     charge_copies : bool or None
@@ -47,6 +56,8 @@ class LocalSGD(Strategy):
     kind: Literal["local_sgd"] = "local_sgd"
     local_steps: Annotated[Int, Field(ge=1)] = 8
     warmup_steps: Annotated[Int, Field(ge=0)] = 0
+    average_at: Literal["end", "begin"] = "end"
+    averager_warmup_steps: Annotated[Int, Field(ge=0)] | None = None
     bucket_cap: Bytes | None = None
     overlap: Bool = True
     charge_copies: Bool | None = None
@@ -73,14 +84,24 @@ class LocalSGD(Strategy):
     def train_step(self, facts: Facts, step: Step) -> Ops:
         if step.before(self.warmup_steps):
             yield from self._ddp.train_step(facts, step)
+            yield from self._averaged(facts, step)
             return
         yield Scale(self.weight_by_shard)
         for micro in range(step.num_micro_steps):
             yield from forward(facts, micro)
             yield from backward(facts, micro)
         yield Update(step.active())  # who has no samples has nothing to learn from
-        if step.ends_period(self.local_steps, since=self.warmup_steps):
-            yield from self._average(facts, count())
+        yield from self._averaged(facts, step)
+
+    def _averaged(self, facts: Facts, step: Step) -> Ops:
+        """Average the weights, if this is the step of a period that does."""
+        given = self.averager_warmup_steps
+        warmup = self.warmup_steps if given is None else given
+        if step.before(warmup):
+            return
+        if step.ends_period(self.local_steps, since=warmup + (self.average_at == "begin")):
+            # Collectives of a warm-up step come before it.
+            yield from self._average(facts, count(AFTER_WARMUP))
 
     def _average(self, facts: Facts, tags: Tags) -> Ops:
         """All weights travel as one buffer, divided before the sum.

@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 from simdp.steps.bucket import Bucket
 from simdp.steps.facts import Facts, Ops
-from simdp.steps.ops import Fill, Take, Wait
+from simdp.steps.ops import AllReduce, Fill, Take, Wait
 from simdp.steps.passes import Tags, backward
 from simdp.strategies.comm_hooks import CommHook, NoHook, Sent
+from simdp.strategies.delayed import Delayed
 
 
 class Message(NamedTuple):
@@ -48,6 +49,8 @@ class Reducer:
         Parameters without a gradient that are ready with the first hook.
     comm_hook : CommHook
         Sends the buckets.
+    delayed : Delayed or None
+        Gradients that are in no bucket.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class Reducer:
         after: float = 1.0,
         unused: Sequence[str] = (),
         comm_hook: CommHook | None = None,
+        delayed: Delayed | None = None,
     ) -> None:
         self.facts, self.messages, self.tags = facts, messages, tags
         self.before, self.after = before, after
@@ -70,6 +74,7 @@ class Reducer:
         self.missing = [len(message.bucket.names) for message in messages]
         self.sent: list[Sent] = []
         self.unmarked = list(unused)
+        self.delayed, self.delayed_tags = delayed, list[int]()
 
     def backward(self, micro: int, overlap: bool) -> Ops:
         """Run backward; without ``overlap`` nothing is sent before its end."""
@@ -77,6 +82,10 @@ class Reducer:
             yield from backward(self.facts, micro, self.mark_ready)
             return
         yield from backward(self.facts, micro)
+        yield from self.mark_all()
+
+    def mark_all(self) -> Ops:
+        """Take all gradients, one after the other."""
         for name in self.facts.ready_order:
             yield from self.mark_ready(name)
 
@@ -86,7 +95,9 @@ class Reducer:
         A bucket that is complete waits for the ones before it.
         """
         names, self.unmarked = [*self.unmarked, name], []
-        for ready in names:
+        if self.delayed is not None:
+            yield from self._delay(name, self.delayed)
+        for ready in [ready for ready in names if ready in self.home]:
             message = self.messages[self.home[ready]]
             yield Fill(message.bucket, ready, self.divisor, message.copied)
             self.missing[self.home[ready]] -= 1
@@ -98,6 +109,15 @@ class Reducer:
             )
             self.sent.append((yield from send))
 
+    def _delay(self, name: str, delayed: Delayed) -> Ops:
+        """Take a gradient that waits for another one; send all of them when that is ready."""
+        if name in delayed.bucket.names:
+            yield Fill(delayed.bucket, name, self.before)
+        if name == delayed.hooked:
+            self.delayed_tags.append(next(self.tags))
+            nbytes = delayed.bucket.nbytes
+            yield AllReduce(self.delayed_tags[-1], "delayed gradients", nbytes, delayed.bucket)
+
     def finish(self, others: Sequence[int] = ()) -> Ops:
         """Wait for all buckets and ``others``, and take the averages out of the buckets."""
         waiting = list[int]()
@@ -107,6 +127,8 @@ class Reducer:
                 continue
             yield Wait(sent.tags)
             yield from sent.finish
-        yield Wait((*waiting, *others))
+        yield Wait((*waiting, *others, *self.delayed_tags))
         for message in self.messages:
             yield Take(message.bucket, self.after, message.copied_back)
+        if self.delayed is not None:
+            yield Take(self.delayed.bucket)

@@ -109,6 +109,9 @@ class Workload(Dealing):
         Whether what does not fill every rank, or a whole step, is left out of an epoch.
     inject : list of Fault
         What is put into gradients, and when.
+    unused : dict of int to tuple of str
+        Parameters that a rank's loss does not depend on, by rank: there they are constants, which
+        get no gradient. What backward would save by it is not counted.
     compute : Compute
         Where times come from: the devices' figures, measured steps, or a model that brings its own.
     host : Host
@@ -152,6 +155,7 @@ class Workload(Dealing):
     shuffle: Shuffle = False
     drop_last: Bool = False
     inject: tuple[AnyFault, ...] = ()
+    unused: dict[int, tuple[str, ...]] = Field(default_factory=dict)
     compute: AnyCompute = Field("roofline", validate_default=True)
     host: Host = Host()
     input: Input | None = None

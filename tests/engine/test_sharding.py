@@ -64,6 +64,11 @@ OPTIMIZERS = [
         "param_groups": [{"params": ["*bias"], "lr": 0.02, "weight_decay": 0.0}],
     },
 ]
+DEEPSPEED = {
+    "communication": "deepspeed",
+    "reduce_bucket_size": 30,
+    "allgather_bucket_size": 20,
+}
 SHARDED = [
     {"kind": "zero1"},
     {"kind": "zero1", "parameters_as_bucket_view": True, "bucket_cap": "100 B"},
@@ -71,6 +76,13 @@ SHARDED = [
     {"kind": "zero1", "communication": "reduce_scatter", "bucket_cap": "100 B"},
     {"kind": "zero2"},
     {"kind": "zero2", "bucket_cap": "0 B", "overlap": False},
+    {"kind": "zero1", **DEEPSPEED},
+    {"kind": "zero2", **DEEPSPEED, "overlap_comm": True},
+    {"kind": "zero2", **DEEPSPEED, "contiguous_gradients": False},
+    {"kind": "zero3"},
+    {"kind": "zero3", "param_persistence_threshold": 0, "max_reuse_distance": 0},
+    {"kind": "zero3", "param_persistence_threshold": 8, "reduce_bucket_size": 30}
+    | {"prefetch_bucket_size": 20, "overlap_comm": False},
     {"kind": "fsdp"},
     {"kind": "fsdp", "units": "whole"},
     {"kind": "fsdp", "reshard_after_forward": False},

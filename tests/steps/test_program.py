@@ -436,7 +436,7 @@ def test_what_is_dealt_to_the_ranks_is_what_the_setup_says(strategy, kept, shape
     assert np.all(dealt.ranks.ravel() == np.arange(4))
 
 
-DEALING = ("zero1", "zero2", "fsdp", "fsdp1", "hsdp")
+DEALING = ("zero1", "zero2", "zero3", "fsdp", "fsdp1", "hsdp")
 
 
 @for_each("strategy", [s for s in EVERY if s["kind"] not in DEALING], ids=str)

@@ -40,8 +40,8 @@ def test_without_a_hook_gradients_travel_as_they_are():
 def test_an_unknown_hook_is_refused_with_a_hint(refuse):
     (line,) = refuse({"strategy.comm_hook": "fp61"})
     assert line == (
-        "strategy.comm_hook: unknown comm_hook 'fp61'; known: bf16, fp16, none, power_sgd, top_k. "
-        "Did you mean 'fp16'?"
+        "strategy.comm_hook: unknown comm_hook 'fp61'; known: bf16, fp16, none, power_sgd, "
+        "quantization_perchannel, quantization_pertensor, top_k. Did you mean 'fp16'?"
     )
 
 
@@ -112,7 +112,8 @@ def test_errors_take_memory_of_this_machine_too(kind):
 
 def test_a_strategy_calls_what_its_hook_calls():
     asked = {kind: set(program(DDP(comm_hook=kind)).calls) for kind in COMM_HOOKS}
-    assert asked.pop("top_k") == {("all_gather", 0), ("broadcast", 0)}
+    for gathers in ("top_k", "quantization_perchannel", "quantization_pertensor"):
+        assert asked.pop(gathers) == {("all_gather", 0), ("broadcast", 0)}
     assert all(calls == {("all_reduce", 0), ("broadcast", 0)} for calls in asked.values())
     both = program(DDP(comm_hook="top_k", find_unused_parameters=True)).calls
     assert both[1:] == [("all_gather", 0), ("all_reduce", 0)]  # the map of used parameters

@@ -48,7 +48,8 @@ REDUCING = [
     options
     for options in OPTIONS
     if options["kind"]
-    not in ("data_parallel", "fsdp", "fsdp1", "hsdp", "local_sgd", "parameter_server", "zero2")
+    not in ("data_parallel", "fsdp", "fsdp1", "hsdp", "local_sgd", "parameter_server")
+    and options["kind"] not in ("zero2", "zero3")
 ]
 """Those whose gradients travel once per step, in all_reduces; others have tests of their own."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 from simdp.engine.compression.kernels import (
     Kernel,
     entrywise,
@@ -10,6 +12,40 @@ from simdp.engine.compression.kernels import (
     selection,
 )
 from simdp.steps.bucket import Factoring, Selection
+from simdp.steps.coded import Code, Dequantize, Observe, Quantize
+from simdp.steps.ops import AddSelected, Join, Select, Split
+
+Compression = Split | Join | Select | AddSelected | Observe | Quantize | Dequantize
+KINDS = get_args(Compression)
+
+
+def work_of(op: Compression, itemsize: int, world_size: int) -> tuple[str, list[Kernel]]:
+    """Name the work of an operation in the trace, and list its kernels.
+
+    Parameters
+    ----------
+    op : Split, Join, Select, AddSelected, Observe, Quantize or Dequantize
+        Of a comm hook.
+    itemsize : int
+        Bytes of a gradient's element.
+    world_size : int
+        Number of ranks.
+    """
+    match op:
+        case Split(factoring):
+            return f"{factoring.label} P", splitting(factoring, itemsize)
+        case Join(factoring):
+            return f"{factoring.label} P Q", joining(factoring, itemsize)
+        case Select(selection):
+            return f"{selection.label} top k", selecting(selection, itemsize)
+        case AddSelected(selection):
+            return f"{selection.label} sum", adding(selection, itemsize, world_size)
+        case Observe(code):
+            return f"{code.label} scales", observing(code)
+        case Quantize(code):
+            return f"{code.label} to bytes", quantizing(code)
+        case Dequantize(code):
+            return f"{code.label} mean", dequantizing(code, world_size)
 
 
 def splitting(taken: Factoring, itemsize: int) -> list[Kernel]:
@@ -77,6 +113,25 @@ def adding(asked: Selection, itemsize: int, world_size: int) -> list[Kernel]:
     added = asked.num_entries * (float(asked.entry_nbytes) + 2.0 * itemsize)
     each = Kernel(0.0, added * world_size, world_size)
     return [entrywise(asked.bucket.nbytes, 1), each]
+
+
+def observing(code: Code) -> list[Kernel]:
+    """The least and the greatest of every row are found; rows need a copy that is filled up."""
+    nbytes = code.bucket.nbytes
+    copied = [] if code.row is None else [entrywise(nbytes, 2)]
+    return [*copied, entrywise(nbytes, 1, 2)]
+
+
+def quantizing(code: Code) -> list[Kernel]:
+    """Numbers are scaled, rounded, moved and clamped by a kernel each, and become bytes."""
+    return [entrywise(code.bucket.nbytes, 8, 4), Kernel(0.0, float(5 * code.num_bytes))]
+
+
+def dequantizing(code: Code, world_size: int) -> list[Kernel]:
+    """Each rank's bytes become numbers, are moved, scaled and added; then the sum is divided."""
+    nbytes = code.bucket.nbytes
+    each = world_size * (code.num_bytes + 8.0 * nbytes)
+    return [Kernel(0.0, each, 4 * world_size), entrywise(nbytes, 2)]
 
 
 def _shapes(taken: Factoring) -> list[tuple[int, int, int, int]]:

@@ -31,13 +31,19 @@ from simdp.engine.samples import Samples
 from simdp.engine.slowdown import Slowdown
 from simdp.results.trace import SETUP
 from simdp.scenario import Scenario
-from simdp.steps import one_process, ops, unit_ops
+from simdp.steps import coalesced, one_process, ops, unit_ops
 from simdp.steps.bucket import Group
+from simdp.steps.offload import HostCopy
 from simdp.steps.program import Called, Plan, Program, called_by
 from simdp.workload.sampling import StepBatches
 
 Cost = Generator[Played, None, None]
 """What the clocks must play."""
+
+COLLECTIVES = (
+    *(ops.AllReduce, ops.ReduceScatter, ops.AllGather, ops.Broadcast, ops.Average),
+    *(coalesced.GatherTogether, coalesced.ReduceTogether, one_process.CopyOut),
+)
 
 
 class Costs:
@@ -90,6 +96,8 @@ class Costs:
         n = self._world_size = cluster.world_size
         self._num_calls, self._overheads = len(program.facts.graph.calls), cluster.overheads
         self._has_loss_of_pieces = False
+        on_host, host = scenario.strategy.updates_on_host, cluster.host.memory_bandwidth
+        self._host_bandwidth = on_host * host / cluster.local_size
         self._pipeline, self._num_fed = None, 0
         if workload.input:
             # Batches of one process go to one device.
@@ -102,6 +110,7 @@ class Costs:
         self._tags: dict[int, int] = {}
         self._columns: dict[tuple[str, int], Columns] = {}
         self._of: dict[type[Any], Callable[[Any], Cost]] = {
+            **dict.fromkeys(COLLECTIVES, self._collective),
             ops.Batch: self._batch,
             ops.Forward: self._forward,
             ops.Backward: self._backward,
@@ -109,20 +118,12 @@ class Costs:
             ops.Exchange: self._exchange,
             ops.Copy: self._copy,
             unit_ops.Unshard: self._copy,
+            HostCopy: self._host_copy,
             ops.Fill: self._fill,
             ops.Take: self._take,
-            ops.AllReduce: self._collective,
-            ops.ReduceScatter: self._collective,
-            ops.AllGather: self._collective,
-            ops.Broadcast: self._collective,
-            one_process.CopyOut: self._collective,
-            ops.Average: self._collective,
             ops.Wait: self._wait,
             ops.Meet: self._meet,
-            ops.Split: self._split,
-            ops.Join: self._join,
-            ops.Select: self._select,
-            ops.AddSelected: self._add_selected,
+            **dict.fromkeys(work.KINDS, self._compressed),
             one_process.Scatter: self._scatter,
             one_process.Gather: self._gather,
             one_process.LossOfAll: self._loss_of_all,
@@ -145,10 +146,9 @@ class Costs:
     def read(self, op: ops.Op, stepping: Stepping | None) -> Cost:
         """What an operation costs; of an update it matters what that came to."""
         if stepping is not None:
-            assert isinstance(op, ops.Update), "it comes to something"
             amounts = self.rehearsals.update(self._per_update)
             return update_works(  # type: ignore[return-value]
-                self._step, stepping, amounts, self._roofline, op.host
+                self._step, stepping, amounts, self._roofline, self._host_bandwidth
             )
         cost = self._of.get(type(op))
         return iter(()) if cost is None else cost(op)  # type: ignore[return-value]
@@ -258,6 +258,10 @@ class Costs:
     def _copy(self, op: ops.Copy | unit_ops.Unshard) -> Cost:
         yield self._copied(op.name, op.nbytes)
 
+    def _host_copy(self, op: HostCopy) -> Cost:
+        seconds = np.full(self._world_size, self._cluster.host.copying(op.nbytes))
+        yield Work(self._step, "copy", op.name, seconds, op.nbytes)
+
     def _fill(self, op: ops.Fill) -> Cost:
         if self._overheads.hook:
             yield self._host("hook", self._overheads.hook)
@@ -331,31 +335,21 @@ class Costs:
     def _compress(self, name: str, kernels: Iterable[Kernel]) -> Work:
         return Work(self._step, "compress", name, self._kernel_seconds(kernels))
 
-    def _delay(self, before: ops.Unpack | ops.Turn | None) -> float:
+    def _delay(self, before: ops.Unpack | ops.Turn | HostCopy | None) -> float:
         """What a collective's stream is busy with before it begins, on the slowest device [s]."""
         if before is None:
             return 0.0
+        if isinstance(before, HostCopy):
+            return self._cluster.host.copying(before.nbytes)
         if isinstance(before, ops.Unpack):
             found = work.unpacking(before.factoring)
         else:
             found = work.turning(before.factoring, self._facts.itemsize)
         return float(self._kernel_seconds(found).max())
 
-    def _split(self, op: ops.Split) -> Cost:
-        kernels = work.splitting(op.factoring, self._facts.itemsize)
-        yield self._compress(f"{op.factoring.label} P", kernels)
-
-    def _join(self, op: ops.Join) -> Cost:
-        kernels = work.joining(op.factoring, self._facts.itemsize)
-        yield self._compress(f"{op.factoring.label} P Q", kernels)
-
-    def _select(self, op: ops.Select) -> Cost:
-        kernels = work.selecting(op.selection, self._facts.itemsize)
-        yield self._compress(f"{op.selection.label} top k", kernels)
-
-    def _add_selected(self, op: ops.AddSelected) -> Cost:
-        kernels = work.adding(op.selection, self._facts.itemsize, self._world_size)
-        yield self._compress(f"{op.selection.label} sum", kernels)
+    def _compressed(self, op: Any) -> Cost:
+        name, kernels = work.work_of(op, self._facts.itemsize, self._world_size)
+        yield self._compress(name, kernels)
 
     # One process ---------------------------------------------------------------------------------
 

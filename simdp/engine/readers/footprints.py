@@ -214,8 +214,37 @@ class InPieces(Footprint):
         return self._by_place(lambda sizes: optimizer_flops(self.workload, sizes))
 
 
+class OnHost(InPieces):
+    """Master weights, state and what updates take are the host's; so are pieces of gradients.
+
+    With offloaded parameters their pieces too.
+    """
+
+    def __init__(self, scenario: Scenario, facts: Facts, partition: Partition) -> None:
+        super().__init__(scenario, facts, partition)
+        self._has_parameters = not scenario.strategy.keeps_parameters_on_host
+
+    def parameters(self) -> Amount:
+        return super().parameters() if self._has_parameters else 0.0
+
+    def master(self) -> Amount:
+        return 0.0
+
+    def gradient(self, name: str) -> Amount:
+        return super().gradient(name) if self._dealt.kept.gradients else 0.0
+
+    def state(self) -> Amount:
+        return 0.0
+
+    def temporaries(self) -> Amount:
+        return 0.0
+
+
 def footprint_of(scenario: Scenario, facts: Facts, partition: Partition | None) -> Footprint:
     """What the ranks of a scenario keep."""
     if scenario.strategy.one_process:
         return OnRoot(scenario, facts)
-    return Footprint(scenario, facts) if partition is None else InPieces(scenario, facts, partition)
+    if partition is None:
+        return Footprint(scenario, facts)
+    pieces = OnHost if scenario.strategy.updates_on_host else InPieces
+    return pieces(scenario, facts, partition)

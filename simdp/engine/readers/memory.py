@@ -19,7 +19,7 @@ from simdp.engine.readers.tensors import Tensors, for_each
 from simdp.engine.readers.units import Taken, UnitMemory
 from simdp.results.trace import SETUP
 from simdp.scenario import Scenario
-from simdp.steps import one_process, ops, unit_ops
+from simdp.steps import coalesced, one_process, ops, unit_ops
 from simdp.steps.bucket import Group
 from simdp.steps.program import Program
 from simdp.strategies.memory import sample_nbytes
@@ -76,6 +76,7 @@ class Memory:
             unit_ops.Release: self._units.release,
             ops.AllGather: self._units.all_gather,
             unit_ops.Unshard: self._units.unshard,
+            coalesced.GatherTogether: self._units.gather_together,
             one_process.CopyOut: self._copy_out,
             one_process.Scatter: self._scatter,
             one_process.Gather: self._before_gather,
@@ -361,8 +362,7 @@ class Memory:
     # Counting ------------------------------------------------------------------------------------
 
     def _sizes(self, micro: int) -> Ints:
-        found: Ints = self._batches.sizes[micro]
-        return found
+        return np.asarray(self._batches.sizes[micro])
 
     def _room(self, nbytes: Iterable[float]) -> float:
         return self.footprint.room(nbytes)

@@ -11,7 +11,7 @@ import numpy as np
 from simdp.arrays import Array, Floats
 from simdp.engine import payload
 from simdp.engine.buffers import FlatBuffers
-from simdp.engine.compression import largest
+from simdp.engine.compression import largest, quantized
 from simdp.engine.compression.largest import Entries, Largest
 from simdp.engine.compression.low_rank import LowRank, Thin
 from simdp.engine.launcher import Launcher
@@ -26,7 +26,7 @@ from simdp.engine.shards import Shards
 from simdp.engine.state import State
 from simdp.engine.walk import Walk
 from simdp.scenario import Scenario
-from simdp.steps import one_process, ops, unit_ops
+from simdp.steps import coalesced, coded, one_process, ops, unit_ops
 from simdp.steps.bucket import Bucket
 from simdp.steps.program import Program
 from simdp.steps.rows import Rows
@@ -79,6 +79,9 @@ class Numbers(Records):
             ops.ReduceScatter: self._reduce_scatter,
             ops.AllGather: self._all_gather,
             ops.Broadcast: self._broadcast,
+            coalesced.GatherTogether: self._gather_together,
+            coalesced.ReduceTogether: self._reduce_together,
+            coalesced.KeepSums: self._keep_sums,
             one_process.CopyOut: self._broadcast,
             ops.Average: self._average,
             unit_ops.Shard: self._shard,
@@ -88,6 +91,7 @@ class Numbers(Records):
             ops.Join: self._join,
             ops.Select: self._select,
             ops.AddSelected: self._add_selected,
+            coded.Dequantize: self._dequantize,
             one_process.Gather: self._gather,
             one_process.LossOfAll: self._loss_of_all,
             one_process.HandBack: self._hand_back,
@@ -125,6 +129,9 @@ class Numbers(Records):
             if isinstance(op, unit_ops.Shard):
                 self._shard(op)
         self.replicas.load_state_dict(state.arrays)
+        for op in self._program.setup:
+            if isinstance(op, coalesced.GatherTogether):
+                self._gather_together(op)
         self._plateau.load_state_dict(state.arrays)
         self._low_rank.load_state_dict(state.arrays)
         self._largest.errors.load_state_dict(state.arrays, self._world_size)
@@ -268,6 +275,18 @@ class Numbers(Records):
             plan = self._launcher.plan("all_gather", op.nbytes, group=op.group)
             self._pieces.gather(op.unit, plan)
 
+    def _gather_together(self, op: coalesced.GatherTogether) -> None:
+        plan = self._launcher.plan("all_gather", op.nbytes)
+        for unit in op.units:
+            self._pieces.gather(unit, plan)
+
+    def _reduce_together(self, op: coalesced.ReduceTogether) -> None:
+        plan = self._launcher.plan("reduce_scatter", op.bucket.nbytes)
+        self._pieces.reduce_together(op.units, self._flat(op.bucket), plan)
+
+    def _keep_sums(self, op: coalesced.KeepSums) -> None:
+        self._pieces.keep_sums(op.bucket.names, self._flat(op.bucket))
+
     def _broadcast(self, op: ops.Broadcast | one_process.CopyOut) -> None:
         root = op.root if isinstance(op, ops.Broadcast) else 0
         plan = self._launcher.plan("broadcast", op.nbytes, root, op.group)
@@ -323,6 +342,9 @@ class Numbers(Records):
     def _add_selected(self, op: ops.AddSelected) -> None:
         asked = op.selection
         largest.add(self._chosen.pop(asked.label), self._flat(asked.bucket))
+
+    def _dequantize(self, op: coded.Dequantize) -> None:
+        quantized.average(self._flat(op.code.bucket), op.code, op.divisor)
 
     # One process ---------------------------------------------------------------------------------
 

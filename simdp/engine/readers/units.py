@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from simdp.engine.readers.footprints import Amount, Footprint
 from simdp.steps.bucket import Bucket
+from simdp.steps.coalesced import GatherTogether
 from simdp.steps.facts import Facts
 from simdp.steps.ops import AllGather
 from simdp.steps.partition import Partition
@@ -76,6 +77,13 @@ class UnitMemory:
             nbytes = self._elements(op.unit) * self._facts.weight_itemsize
             self._held[op.unit] = [self._footprint.room([nbytes])]
             yield "gathered", self._held[op.unit][0]
+
+    def gather_together(self, op: GatherTogether) -> Taken:
+        """Buffers for the parameters of several units are made."""
+        for unit in op.units:
+            nbytes = self._elements(unit) * self._facts.weight_itemsize
+            self._held[unit] = [self._footprint.room([nbytes])]
+            yield "gathered", self._held[unit][0]
 
     def unshard(self, op: Unshard) -> Taken:
         """Parameters are made, and the parts of which they were gathered are forgotten."""

@@ -22,6 +22,8 @@ COMM_HOOKS: Family[CommHook] = Family(
         "fp16": "Fp16",
         "none": "NoHook",
         "power_sgd": "PowerSGD",
+        "quantization_perchannel": "QuantizationPerChannel",
+        "quantization_pertensor": "QuantizationPerTensor",
         "top_k": "TopK",
     },
 )

@@ -112,6 +112,8 @@ def test_what_steps_take_they_give_back(strategy, options):
         kept.append(run.memory.ledger.now)
     np.testing.assert_allclose(kept[1], kept[0], atol=1e-6)
     passing = [PARTS.index(part) for part in ("activations", "temporary", "gathered", "inputs")]
+    if strategy["kind"] == "zero3":  # small parameters stay
+        passing.remove(PARTS.index("gathered"))
     if strategy["kind"] != "data_parallel" or options is not INFER:  # its copies stay there
         np.testing.assert_allclose(kept[0][passing], 0, atol=1e-6)
 
