@@ -70,10 +70,12 @@ def grouped(
         nothing, and whose name is of no module, goes with the call before it. A parameter that
         layers of several modules use is the root's.
     """
+    modules = set(names)
 
     def home(name: str) -> str:
-        holding = [module for module in names if f"{name}.".startswith(module + ".")]
-        return max(holding, key=len, default="")
+        while name and name not in modules:
+            name = name.rpartition(".")[0]
+        return name
 
     homes, users = list[str](), dict[str, set[str]]()
     for layer in calls:

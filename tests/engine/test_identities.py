@@ -77,6 +77,47 @@ TRANSFORMER = {
     },
     "dataset": "tokens",
 }
+DECODER = {
+    "vocab_size": 11,
+    "hidden_size": 8,
+    "intermediate_size": 12,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "attention_dropout": 0.3,
+    "sequence_length": 6,
+}
+LLAMA = {"model": {"kind": "llama", **DECODER}, "dataset": "tokens"}
+QWEN2 = {
+    "model": {"kind": "qwen2", **DECODER, "tie_word_embeddings": True},
+    "dataset": "tokens",
+    "attention": "eager",
+}
+MISTRAL = {"model": {"kind": "mistral", **DECODER, "sliding_window": 3}, "dataset": "tokens"}
+MPT = {
+    "model": {
+        "kind": "mpt",
+        "vocab_size": 11,
+        "d_model": 6,
+        "n_heads": 3,
+        "n_layers": 1,
+        "max_seq_len": 6,
+        "resid_pdrop": 0.2,
+    },
+    "dataset": "tokens",
+}
+GPT_NEOX = {
+    "model": {
+        "kind": "gpt_neox",
+        "vocab_size": 11,
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 12,
+        "max_position_embeddings": 6,
+    },
+    "dataset": "tokens",
+}
 BATCH_NORM = {
     "model": {
         "kind": "sequential",
@@ -89,7 +130,11 @@ BATCH_NORM = {
     }
 }
 
-models = st.sampled_from([MLP, GELU, EINSUM, CONVOLUTIONS, SKIPS, RECURRENT, TRANSFORMER])
+DECODERS = [LLAMA, QWEN2, MISTRAL, MPT, GPT_NEOX]
+
+models = st.sampled_from(
+    [MLP, GELU, EINSUM, CONVOLUTIONS, SKIPS, RECURRENT, TRANSFORMER, *DECODERS]
+)
 optimizers = st.sampled_from(
     [
         {"kind": "sgd", "lr": 0.1, "momentum": 0.9},

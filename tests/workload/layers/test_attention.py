@@ -4,10 +4,12 @@ from math import sqrt
 
 import numpy as np
 import pytest
+from for_each import for_each
 from layer_checks import drawn, forward, kept_nbytes
 
 from simdp.workload.layers import Kernel, attention
-from simdp.workload.layers.arrays.scores import softmax
+from simdp.workload.layers.arrays import flash
+from simdp.workload.layers.arrays.scores import distances, softmax
 from simdp.workload.layers.attention import Attention
 from simdp.workload.layers.base import Pass, ShapeError
 
@@ -194,3 +196,153 @@ def test_how_they_are_packed_changes_no_cost():
 def test_inputs_that_do_not_go_together_are_refused(shapes):
     with pytest.raises(ShapeError, match="takes packed queries, keys and values of 2 heads"):
         LAYER.output_shape(*shapes)
+
+
+# Heads that share keys, windows, ALiBi -----------------------------------------------------------
+
+
+def repeated(array, num_heads, times):
+    """Each head so many times, as transformers' repeat_kv."""
+    heads = array.reshape(*array.shape[:2], num_heads, -1)
+    return heads.repeat(times, axis=2).reshape(*array.shape[:2], -1)
+
+
+@pytest.mark.parametrize("implementation", ["eager", "flash"])
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_heads_that_share_keys_are_those_of_repeated_keys(implementation, dropout):
+    q, k, v = drawn(2, 5, 12), drawn(2, 5, 6, seed=1), drawn(2, 5, 6, seed=2)
+    keys = {"num_heads": 4, "causal": True, "dropout": dropout, "implementation": implementation}
+    y, backward = forward(Attention(name="a", num_kv_heads=2, **keys), q, k, v)
+    many = [repeated(array, 2, 2) for array in (k, v)]
+    wanted, wanted_backward = forward(Attention(name="a", **keys), q, *many)
+    np.testing.assert_allclose(y, wanted, rtol=1e-13)
+    dy = drawn(2, 5, 12, seed=3)
+    (dq, *below), _ = backward(dy)
+    (wanted_dq, *slopes), _ = wanted_backward(dy)
+    np.testing.assert_allclose(dq, wanted_dq, rtol=1e-12)
+    for gradient, slope in zip(below, slopes, strict=True):
+        summed = slope.reshape(2, 5, 2, 2, 3).sum(axis=3).reshape(2, 5, 6)
+        np.testing.assert_allclose(gradient, summed, rtol=1e-11, atol=1e-14)
+
+
+LENGTH = 7
+TOKENS = [np.array([[7, 0, 7, 7, 7, 7, 0], [7] * 7, [0] * 7])]
+
+
+@for_each(
+    ("keys", "tokens"),
+    [
+        ({}, []),
+        ({"causal": True}, []),
+        ({"causal": True}, TOKENS),
+        ({"causal": False}, TOKENS),
+        ({"causal": True, "window": 3}, []),
+        ({"causal": True, "window": 1, "alibi": 8.0}, TOKENS),
+        ({"alibi": 8.0}, []),
+        ({"causal": True, "dropout": 0.4}, []),
+    ],
+)
+@for_each("scores", [2**16, 2**7, 1])
+def test_both_implementations_give_the_same_numbers(keys, tokens, scores, monkeypatch):
+    """As many samples in a block as there are, one, or a few queries of one head alone."""
+    monkeypatch.setattr(flash, "SHORT_SCORES", scores)
+    monkeypatch.setattr(flash, "FEW_ROWS", 3)
+    given, dy = [drawn(3, LENGTH, n, seed=n) for n in (8, 4, 4)], drawn(3, LENGTH, 8)
+    more = {"num_heads": 4, "num_kv_heads": 2, "pad_id": 0 if tokens else None, **keys}
+    found = []
+    for way in ("eager", "flash"):
+        y, backward = forward(Attention(name="a", implementation=way, **more), *given, *tokens)
+        found.append([y, *backward(dy)[0][:3]])
+    for eager, own in zip(*found, strict=True):
+        np.testing.assert_allclose(own, eager, rtol=1e-12, atol=1e-14)
+
+
+def test_flash_takes_keys_of_another_length(monkeypatch):
+    monkeypatch.setattr(flash, "SHORT_SCORES", 1)
+    monkeypatch.setattr(flash, "FEW_ROWS", 2)
+    q, kv = drawn(2, 3, 4), drawn(2, 5, 8, seed=1)
+    for causal in (False, True):
+        keys = {"num_heads": 2, "causal": causal}
+        wanted, _ = forward(Attention(name="a", **keys), q, kv)
+        y, _ = forward(Attention(name="a", implementation="flash", **keys), q, kv)
+        np.testing.assert_allclose(y, wanted, rtol=1e-12)
+
+
+def test_a_window_shows_the_last_keys_alone():
+    packed = drawn(1, 6, 12)
+    y, _ = forward(Attention(name="a", num_heads=2, causal=True, window=3), packed)
+    q, k, v = np.split(packed[0], 3, axis=1)
+    far = np.arange(6)[:, None] - np.arange(6)
+    np.testing.assert_allclose(
+        y[0], plain_attention(q, k, v, 2, (far < 0) | (far >= 3)), rtol=1e-12
+    )
+
+
+def test_alibi_lets_scores_fall_with_the_distance():
+    # Slopes of two heads: 2^-4 and 2^-8.
+    packed = drawn(1, 5, 12)
+    y, _ = forward(Attention(name="a", num_heads=2, causal=True, alibi=8.0), packed)
+    q, k, v = (part.reshape(5, 2, 2) for part in np.split(packed[0], 3, axis=1))
+    far = np.arange(5)[:, None] - np.arange(5)
+    for head, slope in enumerate((2**-4, 2**-8)):
+        scores = q[:, head] @ k[:, head].T / sqrt(2) - slope * far
+        weights = np.where(far < 0, 0, np.exp(scores))
+        weights /= weights.sum(axis=1, keepdims=True)
+        np.testing.assert_allclose(y[0, :, 2 * head : 2 * head + 2], weights @ v[:, head])
+
+
+def test_slopes_of_heads_that_are_no_power_of_two_are_those_of_twice_as_many():
+    # Press et al. and transformers' build_mpt_alibi_tensor: every second of four, then the rest
+    rises = -distances(3, 2, 8.0, "float64")[:, 0]
+    np.testing.assert_allclose(rises, [2**-4, 2**-8, 2**-2])
+
+
+def test_interleaved_heads_are_the_same_heads():
+    packed = drawn(2, 5, 12)
+    y, backward = forward(Attention(name="a", num_heads=2, causal=True), packed)
+    order = np.arange(12).reshape(3, 2, 2).transpose(1, 0, 2).reshape(-1)
+    layer = Attention(name="a", num_heads=2, causal=True, interleaved=True)
+    other, other_backward = forward(layer, packed[:, :, order].copy())
+    np.testing.assert_array_equal(other, y)
+    dy = drawn(2, 5, 4, seed=1)
+    np.testing.assert_array_equal(other_backward(dy)[0][0], backward(dy)[0][0][:, :, order])
+
+
+# One kernel each way -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("keys", "pairs"),
+    [
+        ({}, 64.0),
+        ({"causal": True}, 32.0),
+        ({"causal": True, "window": 8}, 32.0),
+        ({"causal": True, "window": 3}, 8 * 3 - 4.5),
+    ],
+)
+def test_flash_counts_the_scores_that_somebody_looks_at(keys, pairs):
+    layer = Attention(name="a", num_heads=4, num_kv_heads=2, implementation="flash", **keys)
+    shapes = [(8, 20), (8, 10), (8, 10)]
+    (kernel,) = layer.forward_cost(shapes, 2)
+    assert kernel.flops == 4 * pairs * 20
+    assert kernel.nbytes == 2 * (8 * 20 + 2 * 8 * 10 + 8 * 20) + 4 * 4 * 8
+    (back,) = layer.backward_cost(shapes, 2, [True] * 3)
+    assert back.flops == 2.5 * kernel.flops
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_flash_keeps_a_number_of_each_row_and_no_scores(dropout):
+    layer = Attention(name="a", num_heads=4, dropout=dropout, implementation="flash")
+    kept = [kept_nbytes(layer, [(length, 3 * 20)], 2) for length in (64, 128)]
+    assert kept[1] == 2 * kept[0] == 2 * 64 * (2 * 4 * 20 + 4 * 4)
+
+
+def test_an_eager_softmax_in_float32_is_kept_beside_its_16_bits():
+    # golden 20, bfloat16 and eager: weights in both; copies of keys and values for every head
+    shapes, scores = [(10, 32), (10, 16), (10, 16)], 4 * 10 * 10
+    layer = Attention(name="a", num_heads=4, num_kv_heads=2, causal=True, upcast=True)
+    assert kept_nbytes(layer, shapes, 2) == 2 * 3 * 10 * 32 + (4 + 2) * scores
+    assert kept_nbytes(layer, shapes, 4) == 4 * 3 * 10 * 32 + 4 * scores
+    plain = Attention(name="a", num_heads=4, num_kv_heads=2, causal=True)
+    assert len(layer.forward_cost(shapes, 2)) == len(plain.forward_cost(shapes, 2)) + 2
+    assert layer.forward_cost(shapes, 4) == plain.forward_cost(shapes, 4)
