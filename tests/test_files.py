@@ -26,6 +26,7 @@ from simdp.files import (
     read_tensors,
     read_text,
     read_yaml,
+    shards_of,
     whole_files,
     write_whole,
 )
@@ -375,6 +376,15 @@ def test_an_index_leads_to_the_tensors_of_several_files(tmp_path):
     found = read_tensors(index(tmp_path, a="1.safetensors", c="2.safetensors"))
     assert sorted(found) == ["a", "c"]
     np.testing.assert_array_equal(found["c"], TENSORS["c"])
+
+
+def test_the_files_of_an_index_are_known_and_a_broken_one_has_none(tmp_path):
+    path = index(tmp_path, a="1.safetensors", b="1.safetensors", c="2.safetensors")
+    assert shards_of(path) == [tmp_path / "1.safetensors", tmp_path / "2.safetensors"]
+    assert shards_of(tmp_path / "1.safetensors") == []
+    for content in ("[]", "{", '{"weight_map": [1]}', '{"weight_map": {"a": 3}}'):
+        path.write_text(content)
+        assert shards_of(path) == []
 
 
 def test_an_index_names_files_beside_it_that_hold_what_it_says(tmp_path):

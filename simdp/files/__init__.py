@@ -16,7 +16,7 @@ from simdp.files.documents import (
     read_yaml,
 )
 from simdp.files.elements import XmlElement, parse_xml
-from simdp.files.tensors import Tensors, read_tensors
+from simdp.files.tensors import Tensors, read_tensors, shards_of
 from simdp.files.text import read_text
 from simdp.files.whole import whole_files, write_whole
 
@@ -36,6 +36,7 @@ __all__ = [
     "read_tensors",
     "read_text",
     "read_yaml",
+    "shards_of",
     "whole_files",
     "write_whole",
 ]

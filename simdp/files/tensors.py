@@ -33,9 +33,6 @@ DTYPES = {
 }
 """NumPy's names; it has no bfloat16, which is the upper half of a float32."""
 
-INDEX = ".index.json"
-"""How the name of a file ends that says in which files tensors lie."""
-
 
 class Place(NamedTuple):
     """Where a tensor lies.
@@ -111,6 +108,17 @@ def read_tensors(path: Path) -> Tensors:
     if path.name.endswith(".json"):
         return Tensors(_indexed(path))
     return Tensors(_places(path))
+
+
+def shards_of(path: Path) -> list[Path]:
+    """The files that an index of safetensors files names; none for any other file."""
+    if not path.name.endswith(".safetensors.index.json"):
+        return []
+    try:
+        files = read_json(path).get("weight_map", {}).values()
+        return [path.parent / name for name in dict.fromkeys(files)]
+    except (ScenarioError, AttributeError, TypeError):  # whoever reads it says what is wrong
+        return []
 
 
 def _indexed(path: Path) -> dict[str, Place]:

@@ -14,7 +14,7 @@ from simdp.cluster.device import DEVICES
 from simdp.cluster.link import LINKS
 from simdp.cluster.machine import is_file
 from simdp.errors import ScenarioError, shown
-from simdp.files import read_scenario
+from simdp.files import read_scenario, shards_of
 from simdp.scenario.machines import NAMING, may_name, with_machine
 
 Raw = dict[str, Any]
@@ -209,13 +209,16 @@ def move_paths(value: Any, base: Path, folder: Path, key: str = "") -> Any:
 
 
 def named_files(value: Any, base: Path, key: str = "") -> list[Path]:
-    """Every file that a scenario as plain data names; relative paths start from ``base``."""
+    """Every file that a scenario as plain data names, and those that an index among them names.
+
+    Relative paths start from ``base``.
+    """
     if isinstance(value, dict):
         inner = [(str(name).split(".")[-1], one) for name, one in value.items()]
     elif isinstance(value, list):
         inner = [(key, one) for one in value]
     else:
-        return [base / value] if _names_file(key, value) else []
+        return [base / value, *shards_of(base / value)] if _names_file(key, value) else []
     return [path for name, one in inner for path in named_files(one, base, name)]
 
 

@@ -93,7 +93,7 @@ def make_comparable(raw: Raw, several: bool) -> tuple[Raw, list[str]]:
     n = world_size(raw)
     if several and n > 0:
         changes, notes = _one_batch(raw, n)
-        notes += _remainder(raw, changes, n)
+        notes += _remainder(raw, changes, n) + _sums(raw, n)
     if n > 1 and kind_of(raw) == ONE_DEVICE:
         found, said = _one_device(raw, n)
         changes, notes = {**changes, **found}, [*notes, *said]
@@ -134,6 +134,18 @@ def _remainder(raw: Raw, changes: Raw, n: int) -> list[str]:
     return [
         f"{batch} samples do not divide among {n} ranks: weights differ from one device's where "
         "every rank counts the same; weight_by_shard: true counts samples."
+    ]
+
+
+def _sums(raw: Raw, n: int) -> list[str]:
+    """Say that a loss which is a sum is divided where gradients are averaged."""
+    workload = raw.get("workload")
+    loss = workload.get("loss") if isinstance(workload, dict) else None
+    if n == 1 or not isinstance(loss, dict) or loss.get("reduction") != "sum":
+        return []
+    return [
+        f"the loss is a sum, and averaged gradients are those of a {n}th of it: weights differ "
+        "from one device's, unless weight_by_shard: true adds the sums up."
     ]
 
 

@@ -82,7 +82,7 @@ class Workload(Dealing):
         whose memory does not grow with the square of the length, as torch's
         scaled_dot_product_attention takes them: its flash kernel, or with padding, or in 32 bits,
         the memory-efficient one. The numbers are the same. By default as the model's library does:
-        flash for llama, mistral, qwen2, mpt and gpt_neox, eager for the others.
+        flash for llama, mistral, qwen2, mpt, gpt_neox and vit, eager for the others.
     clip_grad_norm : float or None
         Largest norm of the averaged gradient, as torch.nn.utils.clip_grad_norm_.
     clip_grad_value : float or None

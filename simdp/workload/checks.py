@@ -37,6 +37,7 @@ def workload_problems(workload: Workload, base: Path) -> list[str]:
         ("model", _problem_with_model),
         ("weights", _problem_with_weights),
         ("optimizer.param_groups", _problem_with_groups),
+        ("optimizer", _problem_with_shapes),
         ("dataset", _problem_with_dataset),
         ("shuffle", _problem_with_shuffle),
         ("group_by_length", _problem_with_grouping),
@@ -82,6 +83,15 @@ def _problem_with_groups(workload: Workload, base: Path) -> str | None:
     if not idle:
         return None
     return f"no parameter matches {idle[0]!r}; --save-weights shows the names."
+
+
+def _problem_with_shapes(workload: Workload, base: Path) -> str | None:
+    shapes = {parameter.name: parameter.shape for parameter in workload.graph.parameters}
+    for name in workload.graph.ready_order:
+        wrong = workload.optimizer.for_parameter(name).problem_with(name, shapes[name])
+        if wrong:
+            return wrong
+    return None
 
 
 def _problem_with_dataset(workload: Workload, base: Path) -> str | None:

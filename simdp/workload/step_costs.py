@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from simdp.workload import Workload
+
+OF_MATRICES = "bfloat16"
 
 Sizes = Mapping[str, int]
 """Elements of each parameter, by name."""
@@ -21,6 +23,13 @@ class Device(Protocol):
     @property
     def launch(self) -> float:
         """Time to launch a kernel [s]."""
+
+    @property
+    def peak(self) -> Mapping[str, float]:
+        """Arithmetic per second by dtype [FLOP/s]."""
+
+    def rate(self, dtype: str) -> float:
+        """What of it is reached [FLOP/s]."""
 
 
 def gradient_nbytes_moved(workload: Workload, elements: Sizes | None = None) -> float:
@@ -57,6 +66,21 @@ def optimizer_launches(workload: Workload, elements: Sizes | None = None) -> int
     return sum(workload.optimizer.for_parameter(name).launches_per_tensor() for name in names)
 
 
+def optimizer_flops(workload: Workload, elements: Sizes | None = None) -> float:
+    """Arithmetic of the optimizer's matrix products in one step [FLOP]."""
+    if not workload.optimizer.whole_tensors:  # then it multiplies none
+        return 0.0
+    names = _elements(workload) if elements is None else elements
+    shapes = {parameter.name: parameter.shape for parameter in workload.graph.parameters}
+    return sum(workload.optimizer.for_parameter(name).flops(shapes[name]) for name in names)
+
+
+def matrix_dtype(workload: Workload, devices: Sequence[Device]) -> str:
+    """What these are computed in: bfloat16, as torch's Muon does, on devices that know it."""
+    known = all(OF_MATRICES in device.peak for device in devices)
+    return OF_MATRICES if known else workload.dtype
+
+
 def time_beside_compute(workload: Workload, microbatch: int, device: Device) -> float:
     """Time that a step of one device takes beside forward and backward.
 
@@ -75,9 +99,11 @@ def time_beside_compute(workload: Workload, microbatch: int, device: Device) -> 
         Of the host, the copy of the batch where nothing hides it, and the update [s].
     """
     moved = gradient_nbytes_moved(workload) + optimizer_nbytes_moved(workload)
+    flops = optimizer_flops(workload)
+    products = flops / device.rate(matrix_dtype(workload, [device])) if flops else 0.0
     copy = workload.input.blocking_time(microbatch) if workload.input else 0.0
     update = moved / device.memory_rate + optimizer_launches(workload) * device.launch
-    return workload.host.step + copy + update
+    return workload.host.step + copy + update + products
 
 
 def _elements(workload: Workload) -> dict[str, int]:

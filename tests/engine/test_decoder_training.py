@@ -144,3 +144,51 @@ def test_ddp_fills_torchs_buckets_in_its_order(golden, cap):
     sizes = {p.name: 8 * p.num_elements for p in model.parameters()}
     held = [str(sum(sizes[name] for name in names)) for names in buckets]
     assert ", ".join(held) == wanted["rebuilt_bytes"]
+
+
+# Every decoder, under everything that shards ------------------------------------------------------
+
+SMALL = {
+    "vocab_size": 11,
+    "hidden_size": 16,
+    "intermediate_size": 12,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "sequence_length": 6,
+}
+MPT = {"vocab_size": 11, "d_model": 6, "n_heads": 3, "n_layers": 2, "max_seq_len": 6}
+DECODERS = {
+    "llama": SMALL | {"num_key_value_heads": 2, "attention_dropout": 0.2},
+    "qwen2": SMALL | {"tie_word_embeddings": True},
+    "mistral": SMALL | {"num_key_value_heads": 1, "sliding_window": 3},
+    "mpt": MPT,
+    "gpt_neox": SMALL | {"rotary_pct": 0.5},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", DECODERS)
+def test_whatever_is_sharded_learns_what_one_device_does(kind, tmp_path):
+    def train(world_size, strategy):
+        workload = {
+            "model": {"kind": kind, **DECODERS[kind]},
+            "dataset": {"kind": "tokens", "num_samples": 48},
+            "loss": "cross_entropy",
+            "optimizer": {"kind": "sgd", "lr": 0.1, "momentum": 0.9},
+            "clip_grad_norm": 1.0,
+            "global_batch": 16,
+            "dtype": "float64",
+        }
+        cluster = {"world_size": world_size, "devices_per_node": 2, **FAST}
+        cluster |= {"inter_node": {"topology": "switch", "link": "ib-hdr"}}
+        raw = {"cluster": cluster, "workload": workload, "strategy": strategy}
+        return simdp.simulate(checked(raw, tmp_path))
+
+    one = train(1, "single")
+    for strategy in ("ddp", "zero1", "zero2", "fsdp", "hsdp"):
+        many = train(4, strategy)
+        np.testing.assert_allclose(many.metrics["loss"], one.metrics["loss"], rtol=1e-12)
+        assert many.metrics["replicas_identical"]
+        for name, array in one.replicas[0].items():
+            own = many.replicas[3][name]
+            np.testing.assert_allclose(own, array, rtol=0, atol=1e-12, err_msg=f"{strategy} {name}")

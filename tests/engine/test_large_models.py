@@ -30,25 +30,29 @@ def llama3_8b(world_size, **options):
             "dataset": {"kind": "tokens", "num_samples": 2048, "sequence_length": 8192},
             "loss": "cross_entropy",
             "optimizer": "adamw",
-            "precision": "mixed",
             "microbatch": 2,
             "recompute": "selective_every_other",
             "compute": "roofline",
             "steps": 2,
             **options,
         },
-        "strategy": "fsdp",
+        "strategy": {
+            "kind": "fsdp",
+            "units": "torchtitan",
+            "param_dtype": "bfloat16",
+            "reduce_dtype": "float32",
+        },
         "numerics": False,
     }
     return simdp.simulate(checked(raw, Path())).metrics
 
 
-def test_tokens_of_torchtitan_within_ten_percent_eager_and_compiled():
+def test_tokens_of_torchtitan_within_seven_percent_eager_and_compiled():
     found = {key: llama3_8b(key[0], compile=key[1]) for key in TORCHTITAN}
     for key, (tokens, reserved) in TORCHTITAN.items():
-        assert found[key]["tokens_per_s_per_gpu"] == pytest.approx(tokens, rel=0.1), key
+        assert found[key]["tokens_per_s_per_gpu"] == pytest.approx(tokens, rel=0.07), key
         allocated = max(found[key]["peak_memory_bytes"]) / 2**30
-        assert 0.75 * reserved < allocated < reserved, key
+        assert 0.85 * reserved < allocated < reserved, key
     for n in (8, 128):  # measured: 1.16
         gained = [found[n, how]["tokens_per_s_per_gpu"] for how in (True, False)]
         assert 1.07 < gained[0] / gained[1] < 1.2

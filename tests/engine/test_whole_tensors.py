@@ -64,9 +64,25 @@ def test_pieces_of_a_tensor_trust_the_norm_of_the_whole(strategy, optimizer):
     assert_alike(weights(strategy, optimizer), weights("ddp", optimizer))
 
 
+MUON = {"kind": "muon", "rest": ["*.bias"]}
+
+
 @for_each("strategy", ["single", "zero1"])
-def test_owners_of_whole_tensors_may_use_adafactor(strategy):
-    assert_alike(weights(strategy, "adafactor"), weights("ddp", "adafactor"))
+@for_each("optimizer", ["adafactor", MUON])
+def test_owners_of_whole_tensors_may_look_at_them(strategy, optimizer):
+    assert_alike(weights(strategy, optimizer), weights("ddp", optimizer))
+
+
+def test_matrix_products_of_an_update_take_time():
+    """Twice as many iterations take so many FLOPs more, of the dtype that the device knows."""
+    seconds = [
+        simdp.simulate(scenario("ddp", {**MUON, "ns_steps": steps})).metrics["update_s"]
+        for steps in (5, 10)
+    ]
+    device = scenario("ddp", MUON).cluster.devices()[0]
+    flops = 5 * (4 * 25 * 7 + 2 * 125 + 4 * 9 * 7 + 2 * 27)
+    wanted = flops / device.rate("bfloat16" if "bfloat16" in device.peak else "float64")
+    assert seconds[1] - seconds[0] == pytest.approx(wanted, rel=1e-6)
 
 
 @for_each("strategy", STRATEGIES[2:])

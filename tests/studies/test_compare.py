@@ -130,6 +130,17 @@ def test_uneven_cuts_are_told_and_change_weights_where_ranks_count_the_same(lay)
     assert found.notes[0].startswith("6 samples do not divide among 4 ranks: weights differ")
 
 
+def test_sums_that_are_averaged_are_told(lay):
+    weighted = {"kind": "ddp", "weight_by_shard": True}
+    workload = {**WORKLOAD, "loss": {"kind": "cross_entropy", "reduction": "sum"}}
+    found = lay({"strategy": ["single", "ddp", weighted]}, workload=workload)
+    assert [point.same_weights for point in found.points] == [True, False, True]
+    assert (
+        "the loss is a sum, and averaged gradients are those of a 4th of it: weights differ from "
+        "one device's, unless weight_by_shard: true adds the sums up."
+    ) in found.notes
+
+
 def test_learning_rates_that_count_ranks_are_told(lay):
     found = lay(workload={**WORKLOAD, "lr_scaling": "linear"})
     assert found.notes[-1] == (

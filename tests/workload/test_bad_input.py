@@ -153,6 +153,16 @@ ONE_CYCLE = {"kind": "one_cycle_lr", "max_lr": 1.0, "total_steps": 10}
             "workload.lr_schedule: lambda_lr has a table of 2, but 3 are needed; make it longer.",
         ),
         (
+            {"optimizer": "muon"},
+            "workload.optimizer: muon updates matrices, but 'l1.bias' has the shape (6,); add its "
+            "name, or a pattern of names such as '*.bias', to rest.",
+        ),
+        (
+            {"optimizer": {"kind": "muon", "rest": ["*.bias", "head.*"]}},
+            "workload.optimizer.param_groups: no parameter matches 'head.*'; --save-weights "
+            "shows the names.",
+        ),
+        (
             {"clip_grad_norm": 1.0, "clip_grad_value": 1.0},
             "workload: clip_grad_norm and clip_grad_value are both given; keep one of them.",
         ),

@@ -146,6 +146,21 @@ TINY = {
         "intermediate_size": 6,
         "max_position_embeddings": 8,
     },
+    "llama": {
+        "vocab_size": 7,
+        "hidden_size": 4,
+        "intermediate_size": 6,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    },
+    "t5": {
+        "vocab_size": 7,
+        "d_model": 4,
+        "d_kv": 2,
+        "d_ff": 6,
+        "num_layers": 1,
+        "num_heads": 2,
+    },
     "vit": {
         "hidden_size": 4,
         "num_hidden_layers": 1,
@@ -221,6 +236,22 @@ def test_a_shared_weight_may_be_there_twice_or_once(tensors):
     arrays = own(chosen)
     twice = arrays | {"lm_head.weight": arrays["transformer.wte.weight"]}
     assert_loads(tensors(twice), chosen, arrays)
+
+
+def test_an_embedding_may_be_there_by_the_names_of_all_who_share_it(tensors):
+    chosen = tiny("t5")
+    arrays = own(chosen)
+    shared = arrays["shared.weight"]
+    names = ["encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight"]
+    assert_loads(tensors(arrays | dict.fromkeys(names, shared)), chosen, arrays)
+
+
+def test_llamas_head_may_be_left_out_where_it_is_the_embedding(tensors):
+    tied, loose = tiny("llama", tie_word_embeddings=True), tiny("llama")
+    turns = {"model.layers.0.self_attn.rotary_emb.inv_freq": np.ones(1, dtype=np.float32)}
+    assert_loads(tensors(own(tied) | turns), tied, own(tied))
+    assert_loads(tensors(own(loose)), tied, own(tied))
+    assert said(tensors(own(tied)), loose) == "has no 'lm_head.weight' of shape (7, 4)."
 
 
 def test_a_model_without_a_head_takes_its_part_of_a_file_with_one(tensors):

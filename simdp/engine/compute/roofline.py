@@ -13,6 +13,8 @@ import numpy as np
 
 from simdp.arrays import Floats, Ints
 from simdp.cluster import Device
+from simdp.workload import Workload
+from simdp.workload.step_costs import matrix_dtype
 
 
 class Roofline:
@@ -80,6 +82,10 @@ class Roofline:
             rates = [device.rate(dtype, fused) for device in self.different]
             self._flops[dtype, fused] = self._each(rates)
         return self._flops[dtype, fused]
+
+    def of_products(self, flops: float | Floats, workload: Workload) -> float | Floats:
+        """Time of the optimizer's matrix products [s]."""
+        return flops / self.flops(matrix_dtype(workload, self.different)) if np.any(flops) else 0.0
 
     def moving(self, nbytes: float | Floats) -> Floats:
         """Time to read and write bytes in device memory; a number is every rank's [s]."""

@@ -244,8 +244,10 @@ class Costs:
         yield self._work("backward", op.call, self._seconds("tail", op.micro))
 
     def _per_update(self) -> Amounts:
-        kept = self._footprint
-        return kept.moved_by_scaling(), kept.moved_by_optimizer(), kept.launched_by_optimizer()
+        kept, roofline = self._footprint, self._roofline
+        products = roofline.of_products(kept.flops_of_optimizer(), self._workload)
+        beside = kept.launched_by_optimizer() * roofline.launch + products
+        return kept.moved_by_scaling(), kept.moved_by_optimizer(), beside
 
     def _copied(self, name: str, nbytes: float) -> Work:
         return Work(self._step, "copy", name, self._roofline.moving(2 * nbytes), 2 * nbytes)

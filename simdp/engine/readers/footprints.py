@@ -19,6 +19,7 @@ from simdp.steps.rows import Rows
 from simdp.strategies.memory import INTEGER_ITEMSIZE, update_temporaries
 from simdp.workload.step_costs import (
     gradient_nbytes_moved,
+    optimizer_flops,
     optimizer_launches,
     optimizer_nbytes_moved,
 )
@@ -90,6 +91,10 @@ class Footprint:
     def launched_by_optimizer(self) -> Amount:
         """Kernels that the optimizer's loop launches."""
         return float(optimizer_launches(self.workload))
+
+    def flops_of_optimizer(self) -> Amount:
+        """Arithmetic of the optimizer's matrix products [FLOP]."""
+        return optimizer_flops(self.workload)
 
     def _of_all(self, itemsize: int) -> float:
         return self.room(elements * itemsize for elements in self.facts.sizes.values())
@@ -204,6 +209,9 @@ class InPieces(Footprint):
 
     def launched_by_optimizer(self) -> Amount:
         return self._by_place(lambda sizes: optimizer_launches(self.workload, sizes))
+
+    def flops_of_optimizer(self) -> Amount:
+        return self._by_place(lambda sizes: optimizer_flops(self.workload, sizes))
 
 
 class OnHost(InPieces):

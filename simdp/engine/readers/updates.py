@@ -12,7 +12,8 @@ from simdp.engine.readers.footprints import Amount
 from simdp.engine.readers.records import Stepping
 
 Amounts = tuple[Amount, Amount, Amount]
-"""Bytes that scaling moves, bytes that the optimizer moves, and kernels that it launches."""
+"""Bytes that scaling moves, bytes that the optimizer moves, and seconds that it takes beside these
+on the device: launches, and products of matrices."""
 
 
 def update_works(
@@ -27,22 +28,22 @@ def update_works(
     stepping : Stepping
         Which ranks take part, and which of them change their weights.
     amounts : Amounts
-        What is moved and launched.
+        What is moved, and what it takes beside.
     roofline : Roofline
         The devices.
     host : float
         What a rank gets of the host's memory, where pieces lie there [bytes/s]; 0 on the device.
     """
-    scaled, moved, launches = amounts
+    scaled, moved, beside = amounts
 
-    def work(name: str, nbytes: Amount, active: Amount, num_launches: Amount = 0.0) -> Work:
+    def work(name: str, nbytes: Amount, active: Amount, longer: Amount = 0.0) -> Work:
         if host:
             busy = nbytes / host * np.ones(len(stepping.active))
         else:
-            busy = roofline.moving(nbytes) + num_launches * roofline.launch
+            busy = roofline.moving(nbytes) + longer
         return Work(step, "update", name, busy * active, float(np.max(nbytes)))
 
     if np.any(scaled):
         yield work("gradients", scaled, stepping.active)
     if np.any(moved) and stepping.taken.any():
-        yield work("optimizer", moved, stepping.taken, launches)
+        yield work("optimizer", moved, stepping.taken, beside)

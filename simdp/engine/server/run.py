@@ -27,6 +27,7 @@ from simdp.workload.precision.rounding import numpy_dtype
 from simdp.workload.schedules.base import Progress
 from simdp.workload.step_costs import (
     gradient_nbytes_moved,
+    optimizer_flops,
     optimizer_launches,
     optimizer_nbytes_moved,
 )
@@ -233,8 +234,9 @@ class ServerRun:
         for worker in workers:
             worker.communicated(self._trace, "wait", "for the server", worker.came, now)
         clock, roofline = now, self._run.roofline
-        for name, nbytes, launches in self._parts(len(ranks)):
+        for name, nbytes, launches, flops in self._parts(len(ranks)):
             seconds = roofline.moving(nbytes) + launches * roofline.launch
+            seconds = seconds + roofline.of_products(flops, self._run.scenario.workload)
             end = clock + float(seconds[self.server])
             for worker in workers:
                 here = worker.rank, worker.shown_step, COMPUTE_LANE, "update", name
@@ -248,14 +250,19 @@ class ServerRun:
         self._apply(workers)
         done(now)
 
-    def _parts(self, num_gradients: int) -> list[tuple[str, float, int]]:
-        """What an update consists of: name, bytes moved, kernels launched."""
+    def _parts(self, num_gradients: int) -> list[tuple[str, float, int, float]]:
+        """What an update consists of: name, bytes moved, kernels launched, FLOPs of products."""
         workload = self._run.scenario.workload
         read_and_written = (num_gradients + 1) * (num_gradients > 1) * self._gradient_nbytes
         found = [
-            ("average", read_and_written, 0),
-            ("gradients", gradient_nbytes_moved(workload), 0),
-            ("optimizer", optimizer_nbytes_moved(workload), optimizer_launches(workload)),
+            ("average", read_and_written, 0, 0.0),
+            ("gradients", gradient_nbytes_moved(workload), 0, 0.0),
+            (
+                "optimizer",
+                optimizer_nbytes_moved(workload),
+                optimizer_launches(workload),
+                optimizer_flops(workload),
+            ),
         ]
         return [part for part in found if part[1]]
 

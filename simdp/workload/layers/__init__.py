@@ -58,6 +58,7 @@ LAYERS: Family[Module] = Family(
         "max_pool3d": "MaxPool3d",
         "mean_pool": "MeanPool",
         "multihead_attention": "MultiheadAttention",
+        "permute": "Permute",
         "position_embedding": "PositionEmbedding",
         "positional_encoding": "PositionalEncoding",
         "prelu": "PReLU",

@@ -14,6 +14,7 @@ from simdp.arrays import Array
 from simdp.spec import Bool, Float, Int
 from simdp.workload.layers import attention_costs
 from simdp.workload.layers.arrays.blocks import blocks
+from simdp.workload.layers.arrays.flash import Parts, Sight, attend, attend_back
 from simdp.workload.layers.arrays.scores import distances, look_back, softmax
 from simdp.workload.layers.attention_costs import Work
 from simdp.workload.layers.base import Kept, Kernel, Layer, Pass, Shape, ShapeError
@@ -34,21 +35,6 @@ class KeyPadding(NamedTuple):
 
     tokens: Value
     pad_id: int
-
-
-class _Parts(NamedTuple):
-    """Queries, shape `(batch, kv_heads, heads of each, length, d)`, and keys and values for them.
-
-    Heads that share keys and values lie side by side.
-    """
-
-    queries: Array
-    keys: Array
-    values: Array
-
-    def of(self, samples: slice) -> _Parts:
-        """Some of the samples."""
-        return _Parts(*(array[samples] for array in self))
 
 
 class Attention(Layer):
@@ -149,7 +135,7 @@ class Attention(Layer):
         work = self._work(inputs)
         return work.queries, work.width
 
-    def _heads(self, *packed: Array) -> _Parts:
+    def _heads(self, *packed: Array) -> Parts:
         """Queries, keys and values as views."""
         found: list[Array] = []
         for array, packs in zip(packed, self._packs(len(packed)), strict=True):
@@ -161,92 +147,76 @@ class Attention(Layer):
             split = array.reshape(*shape, heads, array.shape[2] // heads)
             ends = np.cumsum(packs)
             found += [split[:, :, end - n : end] for n, end in zip(packs, ends, strict=True)]
-        return _Parts(*(self._grouped(array) for array in found))
+        return Parts(*(self._grouped(array) for array in found))
 
     def _grouped(self, array: Array) -> Array:
-        """From shape `(batch, length, heads, d)` to that of `_Parts`."""
+        """From shape `(batch, length, heads, d)` to that of `Parts`."""
         batch, length, heads, depth = array.shape
         others = self._kv_heads()
         return array.reshape(batch, length, others, heads // others, depth).transpose(0, 2, 3, 1, 4)
 
     def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
         packed = inputs[: len(inputs) - (self.pad_id is not None)]
-        tokens = None if self.pad_id is None else inputs[-1]
         parts = self._heads(*packed)
-        batch, *_, queries, depth = parts.queries.shape
-        y: Array = np.empty((batch, queries, self.num_heads * depth), dtype=packed[0].dtype)
-        out = self._grouped(y.reshape(batch, queries, self.num_heads, depth))
-        room = self._room(parts)
-        kept = np.empty(room.shape, dtype=bool) if self._keeps and self.dropout else None
-        for part in sample_blocks(room, batch):
-            scores = self._weigh(parts.of(part), tokens, part, room)
-            if self.dropout:
-                stays = self._kept(run, part, scores)
-                scores = masked(scores, stays, self.dropout)
-                if kept is not None:
-                    kept[part] = stays
+        sight = self._sight(parts, None if self.pad_id is None else inputs[-1])
+        batch, *_, length, depth = parts.queries.shape
+        y: Array = np.empty((batch, length, self.num_heads * depth), dtype=packed[0].dtype)
+        out = self._grouped(y.reshape(batch, length, self.num_heads, depth))
+        if self._in_blocks:
+            sums = attend(parts, sight, out)
+            return y, (packed, sight, sums, y)
+        weights = np.empty((*parts.queries.shape[:4], parts.keys.shape[3]), dtype=y.dtype)
+        kept = np.empty(weights.shape, dtype=bool) if self.dropout else None
+        for part in sample_blocks(weights):
+            scores = weights[part]
+            _weigh(parts.of(part), sight, part, scores)
+            if kept is not None:
+                own = replace(run, samples=run.samples[part])
+                drawn = (self.num_heads, *scores.shape[3:])
+                stays = kept_elements(own, self.name, self.dropout, drawn)
+                kept[part] = stays.reshape(scores.shape)
+                scores = masked(scores, kept[part], self.dropout)
             np.matmul(scores, parts.values[part], out=out[part])
-        return y, (packed, tokens, room if self._keeps else None, kept)
+        return y, (packed, sight, weights, kept)
 
     @property
-    def _keeps(self) -> bool:
-        """Whether weights are kept for backward."""
-        return self.implementation == "eager"
+    def _in_blocks(self) -> bool:
+        """Whether scores are computed again, and not kept; what dropout leaves is drawn at once."""
+        return self.implementation == "flash" and not self.dropout
 
-    def _room(self, parts: _Parts) -> Array:
-        """A place for weights: of all samples if they are kept, else of one block of them."""
-        shape = (*parts.queries.shape[:4], parts.keys.shape[3])
-        batch = shape[0]
-        if not self._keeps:
-            batch = min(batch, max(BLOCK_SCORES // max(prod(shape[1:]), 1), 1))
-        return np.empty((batch, *shape[1:]), dtype=parts.queries.dtype)
-
-    def _weigh(self, parts: _Parts, tokens: Array | None, part: slice, room: Array) -> Array:
-        """Weights of a block of samples, before dropout, in their place of the room."""
-        queries, keys = parts.queries, parts.keys
-        out = room[part] if self._keeps else room[: len(queries)]
-        scores: Array = np.matmul(queries, keys.swapaxes(3, 4), out=out)
-        scores *= queries.dtype.type(1 / sqrt(queries.shape[4]))
-        dtype = scores.dtype.name
+    def _sight(self, parts: Parts, tokens: Array | None) -> Sight:
+        """What queries look at."""
+        dtype, keys = parts.queries.dtype, parts.keys.shape[3]
+        bias = hidden = None
         if self.alibi is not None:
-            bias = distances(self.num_heads, scores.shape[4], self.alibi, dtype)
-            scores += bias.reshape(*scores.shape[1:3], 1, -1)
-        if self.causal:
-            scores += look_back(*scores.shape[3:], self.window, dtype)
+            bias = distances(self.num_heads, keys, self.alibi, dtype.name)
+            bias = bias.reshape(*parts.queries.shape[1:3], keys)
         if tokens is not None:
-            hidden = np.where(tokens[part] == self.pad_id, -np.inf, 0).astype(scores.dtype)
-            scores += hidden[:, None, None, None]
-        softmax(scores)
-        return scores
-
-    def _kept(self, run: Pass, part: slice, scores: Array) -> Array:
-        """Which weights of a block of samples dropout leaves."""
-        own, shape = replace(run, samples=run.samples[part]), scores.shape
-        drawn = (self.num_heads, *shape[3:])
-        return kept_elements(own, self.name, self.dropout, drawn).reshape(shape)
+            hidden = np.where(tokens == self.pad_id, -np.inf, 0).astype(dtype)
+        return Sight(self.causal, self.window, bias, hidden)
 
     def backward(
         self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
     ) -> tuple[Array | None, ...]:
-        packed, tokens, weights, kept = saved
+        packed, sight, weights, other = saved
         parts = self._heads(*packed)
-        gradients = [np.empty(array.shape, dtype=array.dtype) for array in packed]
+        batch, *_, length, depth = parts.queries.shape
+        slopes = self._grouped(dy.reshape(batch, length, self.num_heads, depth))
+        fresh = np.zeros if self._in_blocks else np.empty
+        gradients = [fresh(array.shape, dtype=array.dtype) for array in packed]
         dparts = self._heads(*gradients)
-        batch, *_, queries, depth = parts.queries.shape
-        slopes = self._grouped(dy.reshape(batch, queries, self.num_heads, depth))
-        room = self._room(parts) if weights is None else weights
-        for part in sample_blocks(room, batch):
-            here = parts.of(part)
-            used = room[part] if self._keeps else self._weigh(here, tokens, part, room)
-            stays = None
-            if self.dropout:
-                stays = self._kept(run, part, used) if kept is None else kept[part]
-            self._block_backward(here, dparts.of(part), slopes[part], used, stays)
-        found = zip([*gradients, *[None] * (tokens is not None)], needs, strict=True)
+        if self._in_blocks:
+            y = self._grouped(other.reshape(batch, length, self.num_heads, depth))
+            attend_back(parts, sight, weights, y, slopes, dparts)
+        else:
+            for part in sample_blocks(weights):
+                kept = None if other is None else other[part]
+                self._back(parts.of(part), dparts.of(part), slopes[part], weights[part], kept)
+        found = zip([*gradients, *[None] * (self.pad_id is not None)], needs, strict=True)
         return tuple(gradient if need else None for gradient, need in found)
 
-    def _block_backward(
-        self, parts: _Parts, dparts: _Parts, slopes: Array, weights: Array, kept: Array | None
+    def _back(
+        self, parts: Parts, dparts: Parts, slopes: Array, weights: Array, kept: Array | None
     ) -> None:
         used = weights if kept is None else masked(weights, kept, self.dropout)
         _product_sums(used, slopes, dparts.values)
@@ -294,9 +264,22 @@ class Attention(Layer):
         return self.model_copy(update={"dropout": 0.0})
 
 
-def sample_blocks(scores: Array, batch: int) -> Iterator[slice]:
+def sample_blocks(weights: Array) -> Iterator[slice]:
     """Cut a batch so that the scores of each part stay in a core's cache."""
-    return blocks(batch, prod(scores.shape[1:]), BLOCK_SCORES)
+    return blocks(len(weights), prod(weights.shape[1:]), BLOCK_SCORES)
+
+
+def _weigh(parts: Parts, sight: Sight, part: slice, scores: Array) -> None:
+    """Weights of a block of samples, before dropout, in their place."""
+    np.matmul(parts.queries, parts.keys.swapaxes(3, 4), out=scores)
+    scores *= scores.dtype.type(1 / sqrt(parts.queries.shape[4]))
+    if sight.bias is not None:
+        scores += sight.bias[:, :, None]
+    if sight.causal:
+        scores += look_back(*scores.shape[3:], 0, sight.window, scores.dtype.name)
+    if sight.hidden is not None:
+        scores += sight.hidden[part, None, None, None]
+    softmax(scores)
 
 
 def _product_sums(left: Array, right: Array, out: Array) -> None:

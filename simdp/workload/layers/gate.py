@@ -43,31 +43,29 @@ class Gate(Layer):
 
     def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
         gate, up = (np.ascontiguousarray(x) for x in inputs)
-        y, opened, needed = np.empty_like(up), np.empty_like(up), np.empty_like(up)
-        flat = [array.reshape(-1) for array in (gate, up, y, opened, needed)]
-        act = self._activation()
+        y, act = np.empty_like(up), self._activation()
+        flat = [array.reshape(-1) for array in (gate, up, y)]
         for part in blocks(up.size):
-            gates, ups, out, through, saved = (array[part] for array in flat)
-            through[...], saved[...] = act.value(gates)
-            np.multiply(through, ups, out=out)
-        return y, (up, opened, needed)
+            gates, ups, out = (array[part] for array in flat)
+            np.multiply(act.value(gates)[0], ups, out=out)
+        return y, (gate, up)
 
     def backward(
         self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
     ) -> tuple[Array | None, ...]:
-        up, opened, needed = saved
-        dy = np.ascontiguousarray(dy)
-        dup = dy * opened if needs[1] else None
-        if not needs[0]:
-            return None, dup
-        dgate = np.empty_like(up)
-        flat = [array.reshape(-1) for array in (up, needed, dy, dgate)]
-        act = self._activation()
+        """The activation is computed again: that is cheaper than to bring back what it made."""
+        gate, up = saved
+        dgate, dup, act = np.empty_like(up), np.empty_like(up), self._activation()
+        flat = [array.reshape(-1) for array in (gate, up, np.ascontiguousarray(dy), dgate, dup)]
         for part in blocks(up.size):
-            ups, kept, slopes, out = (array[part] for array in flat)
+            gates, ups, slopes, out, out_up = (array[part] for array in flat)
+            opened, needed = act.value(gates)
+            np.multiply(slopes, opened, out=out_up)
             np.multiply(slopes, ups, out=out)
-            out *= act.slope(kept)
-        return dgate, dup
+            out *= act.slope(needed)
+        return tuple(
+            array if need else None for array, need in zip((dgate, dup), needs, strict=True)
+        )
 
     def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
         """The activation; the product."""

@@ -65,6 +65,15 @@ class T5Attention(Layer):
 
     autocast: ClassVar[Literal["lower"]] = "lower"
 
+    @property
+    def costly(self) -> Literal["product", "fused_attention", "no"]:
+        return "no"
+
+    def model_flops(self, inputs: Sequence[Shape]) -> float:
+        """Of two products; as of `Attention`."""
+        work = self._work(inputs)
+        return 4.0 * work.queries * work.keys * work.width
+
     def parameters(self) -> list[Parameter]:
         shape = (self.num_buckets, self.num_heads)
         return [Parameter(self.bias, shape, normal(1.0))] if self.bias else []
@@ -104,7 +113,7 @@ class T5Attention(Layer):
         weights = np.empty((*queries.shape[:3], keys.shape[2]), dtype=y.dtype)
         kept = np.empty(weights.shape, dtype=bool) if self.dropout else None
         added = self._added(run, inputs[0].dtype.name, *weights.shape[2:])
-        for part in sample_blocks(weights, len(weights)):
+        for part in sample_blocks(weights):
             scores = np.matmul(queries[part], keys[part].swapaxes(2, 3), out=weights[part])
             if added is not None:
                 scores += added
@@ -126,7 +135,7 @@ class T5Attention(Layer):
             table = run.parameters[self.bias].T
             added = table[:, self._buckets(queries, keys)]
         if self.causal:
-            mask = look_back(queries, keys, None, dtype)[None]
+            mask = look_back(queries, keys, 0, None, dtype)[None]
             added = mask if added is None else added + mask
         return added
 
@@ -139,7 +148,7 @@ class T5Attention(Layer):
         dqueries, dkeys, dvalues = (self._heads(array) for array in gradients)
         slopes = self._heads(dy)
         dbias = np.zeros(weights.shape[1:], dtype=dy.dtype)
-        for part in sample_blocks(weights, len(weights)):
+        for part in sample_blocks(weights):
             used = weights[part]
             if kept is not None:
                 used = masked(used, kept[part], self.dropout)

@@ -44,6 +44,7 @@ class ViTLayer(HuggingFaceLayer):
             name=f"{self.name}.attention",
             num_heads=self.num_heads,
             dropout=self.attention_dropout,
+            implementation="flash",  # transformers takes torch's fused kernels where there are any
         )
         h = graph.call(core, *[graph.call(linear, h) for linear in maps[:3]])
         x = self.add(graph, "attention", x, graph.call(maps[3], h))

@@ -16,7 +16,9 @@ Weights = Annotated[tuple[Annotated[Float, Field(ge=0)], ...], Field(min_length=
 
 
 class BCEWithLogits(Elementwise):
-    """``-w (p t log s(x) + (1 - t) log(1 - s(x)))`` with the logistic function s.
+    """Mean over elements, each of which is a yes or no of its own.
+
+    ``-w (p t log s(x) + (1 - t) log(1 - s(x)))`` with the logistic function s.
 
     Attributes
     ----------

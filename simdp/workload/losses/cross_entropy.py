@@ -14,9 +14,10 @@ from simdp.workload.losses.of_classes import OfClasses
 
 
 class CrossEntropy(OfClasses):
-    """``-(1 - s) w[label] log p[label] - s / C sum_c w[c] log p[c]``, averaged.
+    """Mean over the targets that count; the classes are the last axis of the prediction.
 
-    With ``p = softmax(prediction)``, C classes, weights w and s the label smoothing.
+    ``-(1 - s) w[label] log p[label] - s / C sum_c w[c] log p[c]`` with ``p = softmax(prediction)``,
+    C classes, their weights w and s the label smoothing.
 
     Attributes
     ----------

@@ -13,7 +13,7 @@ from simdp.workload.losses.elementwise import Elementwise
 
 
 class Huber(Elementwise):
-    """``d^2 / 2`` where |d| is up to delta, else ``delta (|d| - delta / 2)``.
+    """Mean over elements of ``d^2 / 2`` up to delta, and ``delta (|d| - delta / 2)`` beyond.
 
     Attributes
     ----------

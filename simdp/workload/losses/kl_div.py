@@ -13,7 +13,7 @@ from simdp.workload.losses.elementwise import Elementwise
 
 
 class KLDiv(Elementwise):
-    """``t (log t - prediction)``; the prediction is of logarithms, as log_softmax makes them.
+    """Mean over elements of ``t (log t - prediction)``; predictions are log-probabilities.
 
     Attributes
     ----------

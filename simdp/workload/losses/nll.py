@@ -11,7 +11,7 @@ from simdp.workload.losses.of_classes import OfClasses
 
 
 class NLL(OfClasses):
-    """``-prediction[label]``; the prediction is of logarithms, as log_softmax makes them."""
+    """Mean over the targets that count of ``-prediction``, which is of log-probabilities."""
 
     kind: Literal["nll"] = "nll"
 

@@ -13,7 +13,9 @@ from simdp.workload.losses.elementwise import Elementwise
 
 
 class SmoothL1(Elementwise):
-    """``d^2 / (2 beta)`` where |d| is below beta, else ``|d| - beta / 2`` (arXiv 1504.08083).
+    """Mean over elements of ``d^2 / (2 beta)`` below beta, and ``|d| - beta / 2`` beyond.
+
+    Girshick, arXiv 1504.08083, equation 3.
 
     Attributes
     ----------

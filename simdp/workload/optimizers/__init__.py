@@ -23,6 +23,7 @@ OPTIMIZERS: Family[Optimizer] = Family(
         "asgd": "ASGD",
         "lamb": "LAMB",
         "lars": "LARS",
+        "muon": "Muon",
         "nadam": "NAdam",
         "none": "NoOptimizer",
         "radam": "RAdam",

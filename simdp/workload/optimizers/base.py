@@ -60,14 +60,13 @@ class Optimizer(Spec):
         So many times the parameter is added to its gradient.
     maximize : bool
         Whether the loss is made large instead of small.
-    whole_tensors : bool
-        Whether the update of an element depends on others of its tensor.
-    trusts : bool
-        Whether it does so only by norms, so that ranks with pieces of a tensor can agree on these.
     """
 
     whole_tensors: ClassVar[bool] = False
+    """Whether the update of an element depends on others of its tensor."""
+
     trusts: ClassVar[bool] = False
+    """Whether it does so only by norms, on which ranks with pieces of it can agree."""
 
     kind: str
     lr: Float = Field(1e-3, ge=0)
@@ -187,6 +186,14 @@ class Optimizer(Spec):
     def nbytes_moved(self, num_elements: int, itemsize: int) -> float:
         """Bytes that a step reads and writes; by default gradient in, the others in and out."""
         return (3 + 2 * len(self.starting_state())) * num_elements * itemsize
+
+    def flops(self, shape: tuple[int, ...]) -> float:
+        """Arithmetic of matrix products in an update of a tensor of some shape [FLOP]."""
+        return 0.0
+
+    def problem_with(self, name: str, shape: tuple[int, ...]) -> str | None:
+        """Say why a parameter of some shape cannot be updated, or None."""
+        return None
 
     def for_parameter(self, name: str) -> Optimizer:
         """Make the optimizer of one parameter, without groups: with its group's arguments.

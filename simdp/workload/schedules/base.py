@@ -50,14 +50,13 @@ class Schedule(Spec):
     per : {"step", "epoch"}
         When a script calls ``scheduler.step()``: after every step, or once at the end of each
         epoch. Where it is epoch, all that is said of steps, here and in arguments, is of epochs.
-    takes_base : bool
-        Whether the optimizer's own rate counts.
-    multiplies : bool
-        Whether the rate is the base times what depends on the step alone.
     """
 
     takes_base: ClassVar[bool] = True
+    """Whether the optimizer's own rate counts."""
+
     multiplies: ClassVar[bool] = False
+    """Whether the rate is the base times what depends on the step alone."""
 
     kind: str
     per: Literal["step", "epoch"] = "step"

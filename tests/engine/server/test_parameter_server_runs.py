@@ -547,3 +547,12 @@ def test_progress_is_told_step_by_step():
     told = []
     simdp.simulate(scenario(ASYNC, cluster=JITTER), progress=told.append)
     assert told == [1, 2, 3, 4]
+
+
+def test_workers_losses_that_are_sums_add_up_and_their_gradients_are_averaged():
+    sums = {"loss": {"kind": "mse", "reduction": "sum"}, "grad_accum": 2}
+    sums["optimizer"] = {"kind": "sgd", "lr": 0.005}
+    server, ddp = play(SYNC, **sums), play({"kind": "ddp"}, **sums)
+    np.testing.assert_allclose(server.metrics["loss"], ddp.metrics["loss"], rtol=1e-12)
+    for name, weight in ddp.replicas[0].items():
+        np.testing.assert_allclose(server.replicas[0][name], weight, rtol=0, atol=1e-12)

@@ -4,9 +4,11 @@ from math import sqrt
 
 import numpy as np
 import pytest
+from for_each import for_each
 from layer_checks import drawn, forward, kept_nbytes
 
 from simdp.workload.layers import Kernel, attention
+from simdp.workload.layers.arrays import flash
 from simdp.workload.layers.arrays.scores import distances, softmax
 from simdp.workload.layers.attention import Attention
 from simdp.workload.layers.base import Pass, ShapeError
@@ -223,19 +225,47 @@ def test_heads_that_share_keys_are_those_of_repeated_keys(implementation, dropou
         np.testing.assert_allclose(gradient, summed, rtol=1e-11, atol=1e-14)
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.4])
-@pytest.mark.parametrize("tokens", [[], [np.array([[7, 0, 7], [7, 7, 7], [0, 0, 0]])]])
-def test_both_implementations_give_the_same_numbers(dropout, tokens, monkeypatch):
-    packed, dy = drawn(3, 3, 12), drawn(3, 3, 4, seed=1)
-    more = {"num_heads": 2, "dropout": dropout, "pad_id": 0 if tokens else None}
-    monkeypatch.setattr(attention, "BLOCK_SCORES", 2 * 3 * 3 * 2)
+LENGTH = 7
+TOKENS = [np.array([[7, 0, 7, 7, 7, 7, 0], [7] * 7, [0] * 7])]
+
+
+@for_each(
+    ("keys", "tokens"),
+    [
+        ({}, []),
+        ({"causal": True}, []),
+        ({"causal": True}, TOKENS),
+        ({"causal": False}, TOKENS),
+        ({"causal": True, "window": 3}, []),
+        ({"causal": True, "window": 1, "alibi": 8.0}, TOKENS),
+        ({"alibi": 8.0}, []),
+        ({"causal": True, "dropout": 0.4}, []),
+    ],
+)
+@for_each("scores", [2**16, 2**7, 1])
+def test_both_implementations_give_the_same_numbers(keys, tokens, scores, monkeypatch):
+    """As many samples in a block as there are, one, or a few queries of one head alone."""
+    monkeypatch.setattr(flash, "SHORT_SCORES", scores)
+    monkeypatch.setattr(flash, "FEW_ROWS", 3)
+    given, dy = [drawn(3, LENGTH, n, seed=n) for n in (8, 4, 4)], drawn(3, LENGTH, 8)
+    more = {"num_heads": 4, "num_kv_heads": 2, "pad_id": 0 if tokens else None, **keys}
     found = []
-    for implementation in ("eager", "flash"):
-        layer = Attention(name="a", causal=True, implementation=implementation, **more)
-        y, backward = forward(layer, packed, *tokens)
-        found.append((y, backward(dy)[0][0]))
-    for eager, flash in zip(*found, strict=True):
-        np.testing.assert_array_equal(eager, flash)
+    for way in ("eager", "flash"):
+        y, backward = forward(Attention(name="a", implementation=way, **more), *given, *tokens)
+        found.append([y, *backward(dy)[0][:3]])
+    for eager, own in zip(*found, strict=True):
+        np.testing.assert_allclose(own, eager, rtol=1e-12, atol=1e-14)
+
+
+def test_flash_takes_keys_of_another_length(monkeypatch):
+    monkeypatch.setattr(flash, "SHORT_SCORES", 1)
+    monkeypatch.setattr(flash, "FEW_ROWS", 2)
+    q, kv = drawn(2, 3, 4), drawn(2, 5, 8, seed=1)
+    for causal in (False, True):
+        keys = {"num_heads": 2, "causal": causal}
+        wanted, _ = forward(Attention(name="a", **keys), q, kv)
+        y, _ = forward(Attention(name="a", implementation="flash", **keys), q, kv)
+        np.testing.assert_allclose(y, wanted, rtol=1e-12)
 
 
 def test_a_window_shows_the_last_keys_alone():

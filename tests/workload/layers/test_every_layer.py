@@ -15,8 +15,12 @@ from simdp.workload.graph import GraphBuilder
 from simdp.workload.layers import LAYERS, AnyModule, Layer
 from simdp.workload.layers.attention import Attention
 from simdp.workload.layers.base import Pass, ShapeError
+from simdp.workload.layers.conv2d import Conv2d
 from simdp.workload.layers.einsum import Einsum
+from simdp.workload.layers.frozen_batch_norm2d import FrozenBatchNorm2d
+from simdp.workload.layers.frozen_conv2d import FrozenConv2d
 from simdp.workload.layers.gate import Gate
+from simdp.workload.layers.roi_align import RoIAlign
 from simdp.workload.layers.rotary import Rotary
 from simdp.workload.layers.rotary_parameters import RopeParameters
 from simdp.workload.layers.scale import Scale
@@ -164,6 +168,7 @@ EXAMPLES = {
         ({"embed_dim": 4, "num_heads": 2, "mask": "causal", "dropout": 0.2}, [SEQUENCE]),
         ({"embed_dim": 4, "num_heads": 1, "bias": False}, [SEQUENCE, (5, 4)]),
     ],
+    "permute": [({"dims": [0, 2, 1]}, [SEQUENCE]), ({"dims": [0, 3, 1, 2]}, [IMAGE])],
     "position_embedding": [({"num_embeddings": 5, "embedding_dim": 4}, [SEQUENCE])],
     "positional_encoding": [({"d_model": 4}, [SEQUENCE])],
     "prelu": [({}, [(4,)]), ({"num_parameters": 2}, [IMAGE]), ({}, [()])],
@@ -247,6 +252,16 @@ INNER = {
             packed=True,
         ),
         [(3, 12)],
+    ),
+    "frozen_batch_norm2d": (FrozenBatchNorm2d(name="l", num_features=2), [(2, 3, 3)]),
+    "frozen_conv2d": (
+        FrozenConv2d(name="l", conv=Conv2d(name="l", in_channels=2, out_channels=3, kernel_size=2)),
+        [(2, 3, 3)],
+    ),
+    "roi_align": (RoIAlign(name="l", num_rois=5, output_size=2), [(2, 6, 4), (2, 3, 2)]),
+    "roi_align of flat regions": (
+        RoIAlign(name="l", num_rois=3, output_size=2, flat=True),
+        [(2, 6, 4), (2, 3, 2)],
     ),
     "scale": (Scale(name="l", factor=0.5), [(4,)]),
     "t5_attention": (

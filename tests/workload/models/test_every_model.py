@@ -62,6 +62,17 @@ EXAMPLES = {
         "sequence_length": 5,
         "sliding_window": 3,
     },
+    "mask_rcnn_fpn": {
+        "layers": [1, 1, 1, 1],
+        "base_channels": 4,
+        "fpn_channels": 4,
+        "image_height": 64,
+        "image_width": 32,
+        "num_classes": 3,
+        "box_rois": 5,
+        "mask_rois": 3,
+        "representation": 6,
+    },
     "mlp": {"widths": [4, 5, 3], "activation": "tanh"},
     "mpt": {
         "vocab_size": 7,
@@ -83,6 +94,15 @@ EXAMPLES = {
         "tie_word_embeddings": True,
     },
     "resnet": {"layers": [1, 1], "width_multiplier": 1 / 16, "num_classes": 3, "image_size": 16},
+    "retinanet_fpn": {
+        "layers": [1, 1, 1, 1],
+        "base_channels": 4,
+        "fpn_channels": 4,
+        "image_height": 64,
+        "image_width": 32,
+        "num_classes": 3,
+        "num_anchors": 2,
+    },
     "sequential": {
         "layers": [
             {"kind": "linear", "in_features": 4, "out_features": 5},
@@ -91,6 +111,7 @@ EXAMPLES = {
         ],
         "input_shape": [4],
     },
+    "ssd_resnet": {"layers": [1, 1, 1], "width_multiplier": 1 / 64, "num_classes": 3},
     "t5": {
         "vocab_size": 7,
         "d_model": 4,
@@ -113,6 +134,7 @@ EXAMPLES = {
         "sequence_length": 5,
         "tgt_sequence_length": 4,
     },
+    "unet": {"filters": [2, 3], "num_classes": 2, "patch_size": 8},
     "vgg": {"layers": [1, 1], "width_multiplier": 1 / 64, "num_classes": 3, "image_size": 8},
     "vit": {
         "hidden_size": 4,

@@ -92,6 +92,7 @@ LEARNING_RATES = {
     "asgd": 0.01,
     "lamb": 0.001,
     "lars": 1.0,
+    "muon": 0.001,
     "nadam": 0.002,
     "none": 0,
     "radam": 0.001,
@@ -414,6 +415,7 @@ def test_tensors_that_are_updated_at_once_cost_no_launches(kind, foreach):
         ("adafactor", {}, 18),
         ("lamb", {}, 11),
         ("lars", {}, 7),
+        ("muon", {}, 23),
         ("none", {}, 0),
     ],
 )

@@ -48,6 +48,8 @@ COUNTED = [
     ("adafactor", {}, 1, 1),
     ("lamb", {}, 2, 0),
     ("lars", {}, 1, 1),
+    ("muon", {}, 2, 2),
+    ("muon", {"nesterov": False}, 1, 1),
     ("lars", {"nesterov": True}, 2, 1),
 ]
 

@@ -23,21 +23,23 @@ def softmax(scores: Array) -> None:
 
 
 @lru_cache(maxsize=16)  # those of one step; a mask of 1,024 tokens takes 4 MB
-def look_back(queries: int, keys: int, window: int | None, dtype: str) -> Array:
+def look_back(queries: int, keys: int, ahead: int, window: int | None, dtype: str) -> Array:
     """-inf where a key stands after the query, or too far before it, shape `(queries, keys)`.
 
     Parameters
     ----------
     queries, keys : int
         How many there are.
+    ahead : int
+        How many keys stand before the first query.
     window : int or None
         Keys that a query sees, its own the last of them; all up to its own by default.
     dtype : str
         Of the mask.
     """
-    mask = np.triu(np.full((queries, keys), -np.inf, dtype=dtype), k=1)
-    if window is not None and window < queries:
-        far = np.arange(queries)[:, None] - np.arange(keys) >= window
+    mask = np.triu(np.full((queries, keys), -np.inf, dtype=dtype), k=1 + ahead)
+    if window is not None:
+        far = np.arange(queries)[:, None] + ahead - np.arange(keys) >= window
         mask[far] = -np.inf
     mask.setflags(write=False)  # it is handed out again and again
     return mask
