@@ -50,6 +50,7 @@ EVERY = [
     {"kind": "fsdp", "forward_prefetch": 3, "backward_prefetch": 2, "sync": "last"},
     {"kind": "fsdp", "reshard_after_forward": 2, "units": "torchtitan"},
     {"kind": "hsdp", "shard_size": 2},
+    {"kind": "hsdp", "shard_size": 2, "offload": "cpu", "sync": "last"},
     {"kind": "fsdp1"},
     {"kind": "fsdp1", "units": "whole", "sharding_strategy": "SHARD_GRAD_OP"},
     {"kind": "fsdp1", "forward_prefetch": True, "backward_prefetch": "none"},

@@ -196,7 +196,7 @@ class ReduceScatter(NamedTuple):
 
     Attributes
     ----------
-    tag, label, bucket, group
+    tag, label, bucket, group, before
         As of `AllReduce`.
     divisor : float
         What the sums are divided by.
@@ -207,6 +207,7 @@ class ReduceScatter(NamedTuple):
     bucket: Bucket
     group: Group = None
     divisor: float = 1.0
+    before: HostCopy | None = None
 
 
 class AllGather(NamedTuple):
@@ -218,7 +219,7 @@ class AllGather(NamedTuple):
         A unit's parameters are put together from their pieces.
     selection : Selection or None
         Or every rank's chosen entries travel; ``nbytes`` are those of all ranks.
-    wait, group
+    wait, group, before
         As of `AllReduce`.
     copied : float
         What is read and written before it, beside all else, to get a piece into its buffer [bytes].
@@ -232,6 +233,7 @@ class AllGather(NamedTuple):
     wait: float = 0.0
     group: Group = None
     copied: float = 0.0
+    before: HostCopy | None = None
 
 
 class Broadcast(NamedTuple):

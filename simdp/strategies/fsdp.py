@@ -63,12 +63,14 @@ class PerParameter(Strategy):
         Units that are gathered ahead, as by ``set_modules_to_forward_prefetch``, and by
         ``set_modules_to_backward_prefetch`` on all units but the root. None is what follows from
         streams: two in forward, one in backward.
-    param_dtype, reduce_dtype, output_dtype : str or None
+    param_dtype, reduce_dtype : str or None
         Of ``MixedPrecisionPolicy``: in which layers compute and weights are gathered, as under
-        ``precision: mixed``; in which gradients travel, that of the layers if it is left out; what
-        the loss sees.
+        ``precision: mixed``; in which gradients travel, that of the layers if it is left out.
     sync : {"every", "last"}
         After which micro-steps gradients are summed; those that are not stay whole until then.
+    offload : {"none", "cpu"}
+        ``CPUOffloadPolicy``: pieces, their gradients and the optimizer are the host's
+        (`cluster.host`). Rows are copied to the device before they are gathered, and sums back.
     weight_by_shard : bool
         As of `DDP`.
 
@@ -85,7 +87,16 @@ class PerParameter(Strategy):
     param_dtype: Low | None = None
     reduce_dtype: Low | None = None
     sync: Literal["every", "last"] = "every"
+    offload: Literal["none", "cpu"] = "none"
     weight_by_shard: Bool = False
+
+    @property
+    def updates_on_host(self) -> bool:
+        return self.offload == "cpu"
+
+    @property
+    def keeps_parameters_on_host(self) -> bool:
+        return self.offload == "cpu"
 
     def problem_with(self, world_size: int, workload: Workload) -> str | None:
         size, asked = self._shard_size(world_size), self.reshard_after_forward
@@ -149,6 +160,7 @@ class PerParameter(Strategy):
             inside,
             across[0] if across and len(partition.ranks) > 1 else None,
             PART,
+            self.offload == "cpu",
         )
 
     def train_step(self, facts: Facts, step: Step) -> Ops:

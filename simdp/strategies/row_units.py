@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from simdp.steps.bucket import Bucket, Group
 from simdp.steps.facts import Facts, Ops
+from simdp.steps.offload import HostCopy
 from simdp.steps.ops import AllGather, AllReduce, Copy, Fill, ReduceScatter, Wait
 from simdp.steps.passes import Tags, backward, forward
 from simdp.steps.rows import Rows
@@ -71,8 +72,8 @@ class RowRules(NamedTuple):
     inside, across, part : str or None
         The process groups in which units are gathered and summed; those that have the same pieces,
         where there are several; those that keep units between forward and backward.
-    host_seconds : float
-        Time to copy a byte from the host, where pieces lie there, or to it [s].
+    offloads : bool
+        Whether pieces lie in the memory of the host, as do gradients that are summed.
     """
 
     reshard_after_forward: bool | int | None
@@ -84,7 +85,7 @@ class RowRules(NamedTuple):
     inside: Group = None
     across: Group = None
     part: Group = None
-    host_seconds: float = 0.0
+    offloads: bool = False
 
 
 def row_units(graph: Graph, modules: Sequence[Module]) -> list[RowUnit]:
@@ -156,6 +157,7 @@ class RowWalk:
         self.queue: list[RowUnit] = []
         self.summing: tuple[int, Bucket] | None = None
         self.pending: list[int] = []
+        self.summed = 0.0  # bytes of sums that the host waits for
         self.is_last = True
 
     def run(self, micro: int, is_last: bool) -> Ops:
@@ -186,8 +188,10 @@ class RowWalk:
             return
         kept = self.partition.piece_elements(number) * itemsize
         own = kept + nbytes / self.partition.num_places
-        wait = kept * rules.host_seconds
-        yield AllGather(tag, unit.label, nbytes, number, wait=wait, group=rules.inside, copied=own)
+        upload = HostCopy("rows", float(kept)) if rules.offloads else None
+        yield AllGather(
+            tag, unit.label, nbytes, number, group=rules.inside, copied=own, before=upload
+        )
 
     def _need(self, unit: RowUnit) -> Ops:
         number = unit.number
@@ -288,7 +292,9 @@ class RowWalk:
         yield Copy(f"{unit.label} gradients", moved / 2)
         tag = next(self.tags)
         self.summing = tag, bucket
-        yield ReduceScatter(tag, unit.label, bucket, rules.inside, after)
+        yield ReduceScatter(tag, unit.label, bucket, rules.inside, after, self._download())
+        if rules.offloads:
+            self.summed = float(padded * self.facts.workload.itemsize)
         if rules.across is not None:
             self.pending.append(next(self.tags))
             yield AllReduce(
@@ -299,6 +305,11 @@ class RowWalk:
                 group=rules.across,
                 after=(tag,),
             )
+
+    def _download(self) -> HostCopy | None:
+        """Copy the last sums to the host, on the stream that has made them."""
+        nbytes, self.summed = self.summed, 0.0
+        return HostCopy("gradients", nbytes) if nbytes else None
 
     def _settle(self) -> Ops:
         if self.summing is not None:
@@ -313,6 +324,8 @@ class RowWalk:
             return
         yield from self._settle()
         yield Wait(tuple(self.pending))
+        left = self._download()
+        yield from [] if left is None else [left]
         self.pending, self.order = [], []
         for places in self.left.values():
             places.clear()

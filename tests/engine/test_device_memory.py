@@ -323,7 +323,7 @@ ZERO = [
     ({"kind": "ddp", "gradient_as_bucket_view": True}, 120e9),
     ({"kind": "zero1", "communication": "reduce_scatter"}, 31.4e9),
     ({"kind": "zero2"}, 16.6e9),
-    ({"kind": "fsdp"}, 1.9e9),
+    ({"kind": "fsdp1"}, 1.9e9),
 ]
 
 

@@ -186,6 +186,30 @@ def test_forward_holds_a_unit_and_two_buffers():
     assert most == pytest.approx(3 * 4 * UNIT, rel=1e-3)
 
 
+# The host ---------------------------------------------------------------------------------------
+
+
+def test_rows_gradients_and_the_optimizer_may_be_the_hosts():
+    link = {"alpha": "10 us", "bandwidth": "20 GB/s"}
+    cluster = {**FAST_LINKS, "host": {"link": link, "memory_bandwidth": "100 GB/s"}}
+    plain, moved = (step(cluster, offload=where) for where in ("none", "cpu"))
+    memory = moved.metrics["memory_bytes"]
+    assert memory["parameters"] == memory["optimizer_state"] == 0
+    assert memory["gradients"] <= 4 * UNIT  # whole ones, until they are summed
+    assert sent(moved) == sent(plain)
+    pairs = zip(*(named(result, "all_gather") for result in (plain, moved)), strict=True)
+    crossing = 1e-5 + UNIT / 20e9  # a fourth of a unit in 32 bits
+    for alone, behind in pairs:  # the copy is on the stream of the gather
+        longer = (behind.end - behind.start) - (alone.end - alone.start)
+        assert longer == pytest.approx(crossing, abs=1e-9)
+    (last,) = [s for s in compute(moved, "copy") if s.name == "gradients"]
+    assert last.end - last.start == pytest.approx(crossing)
+    update = compute(moved, "update")
+    assert update[-1].end - update[-1].start == pytest.approx(update[-1].nbytes * 4 / 100e9)
+    learned = [play({"kind": "fsdp", "offload": where}, 3).replicas[0] for where in ("none", "cpu")]
+    assert all((learned[0][name] == own).all() for name, own in learned[1].items())
+
+
 # What is refused --------------------------------------------------------------------------------
 
 
