@@ -28,6 +28,7 @@ EVERY = [
     {"kind": "ddp", "comm_hook": EARLY},
     {"kind": "ddp", "comm_hook": {"kind": "top_k", "ratio": 0.2}},
     {"kind": "ddp", "comm_hook": "quantization_perchannel", "static_graph": True},
+    {"kind": "ddp", "mixed_precision": {"param_dtype": "bfloat16", "reduce_dtype": "float32"}},
     {"kind": "apex", "message_size": 40},
     {"kind": "apex", "delay_allreduce": True, "retain_allreduce_buffers": True},
     {"kind": "horovod", "cycle_time": "10 us"},
