@@ -62,6 +62,7 @@ EXACT = [
 HOOKS = {
     **{kind: {"kind": kind} for kind in COMM_HOOKS if kind != "none"},
     "power_sgd": {"kind": "power_sgd", "rank": 2, "start_step": 1, "min_compression_rate": 1},
+    "batched_power_sgd": {"kind": "batched_power_sgd", "rank": 2, "start_step": 1},
     "top_k": {"kind": "top_k", "ratio": 0.2},
 }
 SYNCHRONOUS = [

@@ -52,9 +52,9 @@ def splitting(taken: Factoring, itemsize: int) -> list[Kernel]:
     """Up to the products P = M Q.
 
     The error is added (two buffers read, one written) and the sum copied; what travels as it is is
-    copied into a buffer.
+    copied into a buffer, as is a bucket that grows to a square.
     """
-    found = []
+    found = [entrywise(taken.bucket.nbytes, 2)] if taken.is_square else []
     if taken.error_feedback:
         found.append(entrywise(taken.bucket.nbytes, 5, 2))
     if taken.rest.nbytes:

@@ -18,6 +18,7 @@ COMM_HOOKS: Family[CommHook] = Family(
     CommHook,
     __name__,
     {
+        "batched_power_sgd": "BatchedPowerSGD",
         "bf16": "Bf16",
         "fp16": "Fp16",
         "none": "NoHook",
