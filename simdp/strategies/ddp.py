@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from itertools import count
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from simdp.errors import shown
+from simdp.errors import ScenarioError, shown
 from simdp.spec import Bool, Bytes, problem
 from simdp.steps.bucket import Bucket
 from simdp.steps.buckets import assign, limits, rules
@@ -158,6 +159,13 @@ class DDP(Strategy):
                 "has no place; leave one of them out."
             )
         return self
+
+    def settled(self, base: Path) -> Self:
+        try:
+            hook = self.comm_hook.settled(base)
+        except ScenarioError as error:
+            raise ScenarioError([f"comm_hook: {line}" for line in error.problems]) from None
+        return self if hook is self.comm_hook else self.model_copy(update={"comm_hook": hook})
 
     @property
     def param_dtype(self) -> Low | None:

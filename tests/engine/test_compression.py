@@ -19,10 +19,12 @@ from simdp.workload.precision.rounding import numpy_dtype
 
 pytestmark = pytest.mark.slow
 
+OWN_HOOKS = Path(__file__).parents[1] / "own_hooks.py"
 EARLY = {"kind": "power_sgd", "rank": 2, "start_step": 0, "min_compression_rate": 1}
 HOOKS = {kind: {"kind": kind} for kind in COMM_HOOKS} | {
     "power_sgd": EARLY,
     "batched_power_sgd": {"kind": "batched_power_sgd", "rank": 2, "start_step": 0},
+    "python": {"kind": "python", "path": str(OWN_HOOKS), "name": "first_half"},
     "top_k": {"kind": "top_k", "ratio": 0.2},
 }
 

@@ -21,6 +21,7 @@ from simdp.strategies import STRATEGIES
 from simdp.strategies.comm_hooks import COMM_HOOKS
 
 GOLDEN = Path(__file__).parents[1] / "golden"
+OWN_HOOKS = Path(__file__).parents[1] / "own_hooks.py"
 
 DDP = {"kind": "ddp"}
 AVERAGED_WEIGHTS = {"kind": "local_sgd", "local_steps": 1}
@@ -64,6 +65,7 @@ HOOKS = {
     "power_sgd": {"kind": "power_sgd", "rank": 2, "start_step": 1, "min_compression_rate": 1},
     "batched_power_sgd": {"kind": "batched_power_sgd", "rank": 2, "start_step": 1},
     "top_k": {"kind": "top_k", "ratio": 0.2},
+    "python": {"kind": "python", "path": str(OWN_HOOKS), "name": "first_half"},
 }
 SYNCHRONOUS = [
     *EXACT,

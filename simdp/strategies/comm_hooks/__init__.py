@@ -23,6 +23,7 @@ COMM_HOOKS: Family[CommHook] = Family(
         "fp16": "Fp16",
         "none": "NoHook",
         "power_sgd": "PowerSGD",
+        "python": "Python",
         "quantization_perchannel": "QuantizationPerChannel",
         "quantization_pertensor": "QuantizationPerTensor",
         "top_k": "TopK",
