@@ -14,6 +14,7 @@ WIDTHS = [6, 8, 5, 3]
 EARLY = {"kind": "power_sgd", "start_step": 1, "min_compression_rate": 1}
 WARM = {"kind": "local_sgd", "local_steps": 2, "warmup_steps": 2}
 SMALL = {"reduce_bucket_size": 40, "param_persistence_threshold": 5, "prefetch_bucket_size": 30}
+OWN = {"kind": "python", "path": str(Path(__file__).with_name("own_hooks.py"))}
 PIECES = {"kind": "zero1", "communication": "reduce_scatter"}
 
 EVERY = [
@@ -28,6 +29,9 @@ EVERY = [
     {"kind": "ddp", "comm_hook": EARLY},
     {"kind": "ddp", "comm_hook": {"kind": "top_k", "ratio": 0.2}},
     {"kind": "ddp", "comm_hook": "quantization_perchannel", "static_graph": True},
+    {"kind": "ddp", "comm_hook": {"kind": "batched_power_sgd", "start_step": 1}},
+    {"kind": "ddp", "comm_hook": {**OWN, "name": "first_half"}, "bucket_cap": "100 B"},
+    {"kind": "ddp", "mixed_precision": {"param_dtype": "bfloat16", "reduce_dtype": "float32"}},
     {"kind": "apex", "message_size": 40},
     {"kind": "apex", "delay_allreduce": True, "retain_allreduce_buffers": True},
     {"kind": "horovod", "cycle_time": "10 us"},

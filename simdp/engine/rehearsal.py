@@ -16,7 +16,7 @@ import numpy as np
 from simdp.arrays import Bools, Floats
 from simdp.engine.ops import Stretch, Work
 from simdp.engine.slowdown import SLOWED
-from simdp.steps import coalesced, coded, ops, unit_ops
+from simdp.steps import coalesced, coded, ops, own_hook, unit_ops
 from simdp.steps.offload import HostCopy
 from simdp.steps.ops import Op
 
@@ -75,6 +75,7 @@ WORK_ALONE = frozenset(
     | {ops.Select, ops.AddSelected, ops.Done, ops.Hold, ops.Scale}
     | {unit_ops.Open, unit_ops.Release, unit_ops.Unshard, unit_ops.Free}
     | {coalesced.KeepSums, coded.Observe, coded.Quantize, coded.Dequantize, HostCopy}
+    | {own_hook.CallHook, own_hook.EndHook}
 )
 """Operations that cost work at most, the same whenever they come."""
 

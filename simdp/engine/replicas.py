@@ -18,7 +18,7 @@ from simdp.engine.walk import Answer, alone, together
 from simdp.scenario import Scenario
 from simdp.workload.execution import Executor, Kept, call_dtypes
 from simdp.workload.layers.base import NO_ARRAYS, PAUSE, Exchange, Pass
-from simdp.workload.precision.rounding import numpy_dtype
+from simdp.workload.precision.rounding import numpy_dtype, rounded
 from simdp.workload.schedules.base import Progress
 
 T = TypeVar("T")
@@ -80,6 +80,9 @@ class Replicas:
         )
         kept = [buffer.name for buffer in self.graph.buffers]
         self.buffers = [{name: found.pop(name) for name in kept} for found in drawn]
+        self._buffer_dtype: str | None = getattr(scenario.strategy, "buffer_dtype", None)
+        for rank in range(n):
+            self._round_buffers(rank)
         self.trainer = Trainer(scenario, drawn)
         self.weights = self.trainer.weights
         self.gradients: list[dict[str, Array]] = [{} for _ in range(n)]
@@ -145,6 +148,7 @@ class Replicas:
             pauses=pauses,
         )
         outputs, kept = yield from self.executor.forward(run, self.samples.inputs(part))
+        self._round_buffers(rank)
         total, slopes = 0.0, []
         for output, (_, weight) in zip(outputs, self.graph.outputs, strict=True):
             loss, slope = self._loss.value_and_grad(output, target)
@@ -155,6 +159,12 @@ class Replicas:
             slopes.append(slope)
         self._begun[rank] = Begun(run, kept, slopes)
         return total
+
+    def _round_buffers(self, rank: int) -> None:
+        """Round a rank's buffers where the strategy keeps them in another dtype; not counters."""
+        for value in self.buffers[rank].values() if self._buffer_dtype else ():
+            if value.dtype.kind == "f":
+                value[...] = rounded(value, self._buffer_dtype)
 
     def walk_backward(self, add: Answer) -> Generator[None, None, None]:
         """Add the gradients of the last forward to those of the step.
@@ -348,5 +358,12 @@ def identical(replicas: Replicas) -> bool:
 
 
 def whole_weights(replicas: Replicas) -> list[dict[str, Array]]:
-    """All of every rank's weights, put together where they have been dealt to the ranks."""
-    return replicas.weights if replicas.shards is None else replicas.shards.whole_weights()
+    """All of every rank's weights, put together where they have been dealt to the ranks.
+
+    Where the strategy rounds them for forward alone, those that it rounds.
+    """
+    if replicas.shards is not None:
+        return replicas.shards.whole_weights()
+    if getattr(replicas.scenario.strategy, "param_dtype", None) is not None:
+        return [replicas.trainer.pieces(rank) for rank in range(replicas.world_size)]
+    return replicas.weights

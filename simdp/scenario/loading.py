@@ -34,6 +34,7 @@ from simdp.scenario.overrides import Raw, as_written, grid, move_paths, sweep_pr
 from simdp.scenario.root import Scenario, build, validated
 from simdp.scenario.shipped import find
 from simdp.steps.program import ProcessGroups
+from simdp.strategies.base import Strategy
 from simdp.workload import Workload
 from simdp.workload.checks import workload_problems
 
@@ -173,6 +174,7 @@ def _look_at(raw: Raw, base: Path, largest: int) -> tuple[list[str], Scenario | 
     if files and scenario.workload.model.unread:  # without its file it has no layers
         doubts.append(("workload", "model"))
     lines += files + _algorithm_problems(scenario.collectives, base)
+    lines += _hook_problems(scenario.strategy, base)
     cluster, workload, strategy = scenario.cluster, scenario.workload, scenario.strategy
     if sure(doubts, ("cluster", "stragglers"), ("cluster", "world_size")):
         lines += straggler_problems(cluster, largest)
@@ -226,6 +228,7 @@ def _whole_job_problems(job: Scenario) -> list[str]:
     cluster, workload, strategy = job.cluster, job.workload, job.strategy
     found = [f"workload.{line}" for line in workload_problems(workload, job.base)]
     found += _algorithm_problems(job.collectives, job.base)
+    found += _hook_problems(job.strategy, base=job.base)
     found += joint_problems(cluster, workload, strategy, lambda *places: True)
     found = found or size_problems(cluster, workload, strategy, job.base, False)
     return found or _job_problems(job, True)
@@ -247,6 +250,15 @@ def _file_problems(
     if workload is None or not sure(doubts, *(("workload", key) for key in keys)):
         return []
     return [f"workload.{line}" for line in workload_problems(workload, base)]
+
+
+def _hook_problems(strategy: Strategy, base: Path) -> list[str]:
+    """Check the files of strategies."""
+    try:
+        strategy.settled(base)
+    except ScenarioError as error:
+        return [f"strategy.{line}" for line in error.problems]
+    return []
 
 
 def _algorithm_problems(collectives: Collectives, base: Path) -> list[str]:

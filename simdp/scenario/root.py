@@ -193,12 +193,15 @@ class Scenario(Spec):
             workload = workload.settled(self._base)
         with suppress(ScenarioError):
             collectives = collectives.settled(self._base)
+        strategy = job.strategy
+        with suppress(ScenarioError):
+            strategy = strategy.settled(self._base)
         size = {"world_size": job.world_size, "stragglers": []}
         return self.model_copy(
             update={
                 "cluster": self.cluster.model_copy(update=size),
                 "workload": workload,
-                "strategy": job.strategy,
+                "strategy": strategy,
                 "collectives": collectives,
                 "neighbours": [],
                 "numerics": False,
@@ -266,7 +269,12 @@ def validated(raw: Raw, base: Path) -> Scenario:
         collectives = scenario.collectives.settled(base)
     except ScenarioError:  # as above
         collectives = scenario.collectives
-    scenario = scenario.model_copy(update={"workload": workload, "collectives": collectives})
+    try:
+        strategy = scenario.strategy.settled(base)
+    except ScenarioError:  # as above
+        strategy = scenario.strategy
+    read = {"workload": workload, "collectives": collectives, "strategy": strategy}
+    scenario = scenario.model_copy(update=read)
     scenario._base = base
     parts = Parts(
         scenario.cluster,

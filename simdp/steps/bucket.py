@@ -76,6 +76,8 @@ class Factoring(NamedTuple):
         As in `simdp.strategies.comm_hooks.power_sgd.PowerSGD`.
     label : str
         The bucket's name in the trace.
+    is_square : bool
+        Whether the only matrix is the whole bucket, filled up with zeros until it is square.
     """
 
     bucket: Bucket
@@ -88,6 +90,7 @@ class Factoring(NamedTuple):
     epsilon: float
     batched: bool
     label: str
+    is_square: bool = False
 
 
 class Selection(NamedTuple):

@@ -65,6 +65,8 @@ class Facts:
         Tells what a node can send to others [bytes/s]; infinite with one node.
     nominal : Nominal, optional
         Left out where only the kind of operations is asked for: then nothing takes any time.
+    buffer_dtype : str, optional
+        That the strategy keeps the model's buffers in; the workload's if it is left out.
 
     Attributes
     ----------
@@ -91,6 +93,7 @@ class Facts:
         overheads: Overheads,
         node_bandwidth: Callable[[], float] = lambda: inf,
         nominal: Nominal | None = None,
+        buffer_dtype: str | None = None,
     ) -> None:
         self.workload, self.world_size, self.local_size = workload, world_size, local_size
         self.overheads, self._node_bandwidth = overheads, node_bandwidth
@@ -101,6 +104,7 @@ class Facts:
         self.itemsize = workload.gradient_itemsize
         self._gradient_dtype = workload.precision.gradient_dtype(workload.dtype)
         self.foreseen, self._nominal = set[str](), nominal
+        self._buffer_itemsize = numpy_dtype(buffer_dtype or workload.dtype).itemsize
         self._made: dict[Any, Any] = {}
 
     def once(self, key: Any, make: Callable[[], T]) -> T:
@@ -129,7 +133,7 @@ class Facts:
     def itemsize_of(self, tensor: StateTensor) -> int:
         """Bytes per element of a parameter or buffer."""
         if isinstance(tensor, Buffer):
-            return 8 if tensor.integer else self.workload.itemsize
+            return 8 if tensor.integer else self._buffer_itemsize
         return self.weight_itemsize
 
     def num_elements(self, names: Sequence[str]) -> int:

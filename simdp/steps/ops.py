@@ -14,6 +14,7 @@ from simdp.steps.coalesced import Coalesced
 from simdp.steps.coded import Coded
 from simdp.steps.offload import HostCopy
 from simdp.steps.one_process import CopyOut, Gather, HandBack, LossOfAll, Reduce, Scatter, TakeSums
+from simdp.steps.own_hook import CallHook, EndHook
 from simdp.steps.unit_ops import Free, Open, Release, Shard, Unshard
 
 # A micro-step on ranks of their own --------------------------------------------------------------
@@ -376,6 +377,8 @@ Op = (
     | Coalesced
     | Coded
     | HostCopy
+    | CallHook
+    | EndHook
     | Scatter
     | CopyOut
     | Gather

@@ -178,7 +178,8 @@ class Program:
         """
         kinds, num_steps = workload.kinds_of_steps(world_size, num_samples, start)
         local_size = world_size if local_size is None else local_size
-        facts = Facts(workload, world_size, local_size, overheads, node_bandwidth, nominal)
+        dtype: str | None = getattr(loop, "buffer_dtype", None)
+        facts = Facts(workload, world_size, local_size, overheads, node_bandwidth, nominal, dtype)
         return cls(loop, facts, kinds, num_steps)
 
     @cached_property

@@ -8,7 +8,8 @@ ranks. What others want to know of it is read off its operations (`simdp.steps.p
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import ClassVar
+from pathlib import Path
+from typing import ClassVar, Self
 
 from simdp.spec import Spec
 from simdp.steps.facts import Facts, Ops, Step
@@ -37,6 +38,16 @@ class Strategy(Spec):
     def keeps_parameters_on_host(self) -> bool:
         """Whether pieces of parameters are kept there too."""
         return False
+
+    def settled(self, base: Path) -> Self:
+        """The same strategy with its files read; relative paths start from ``base``.
+
+        Raises
+        ------
+        ScenarioError
+            With a line for every file that cannot be read, or does not say what it should.
+        """
+        return self
 
     @abstractmethod
     def setup(self, facts: Facts) -> Ops:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from itertools import count
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from simdp.errors import shown
+from simdp.errors import ScenarioError, shown
 from simdp.spec import Bool, Bytes, problem
 from simdp.steps.bucket import Bucket
 from simdp.steps.buckets import assign, limits, rules
@@ -22,10 +23,12 @@ from simdp.steps.facts import Facts, Ops, Step
 from simdp.steps.ops import AllReduce, Scale, Update, Wait
 from simdp.steps.passes import Tags, backward, forward, send_all, send_buffers
 from simdp.strategies.base import Strategy, copies_charged
-from simdp.strategies.comm_hooks import AnyCommHook, NoHook
+from simdp.strategies.comm_hooks import AnyCommHook, CommHook, NoHook
 from simdp.strategies.delayed import Delayed, problem_with_delay
 from simdp.strategies.inference import idle_option, infer_in_processes
+from simdp.strategies.low import Low, low_problem
 from simdp.strategies.reducer import Message, Reducer
+from simdp.strategies.upcast import MixedPrecision, Upcast, cast_down, forget_wide
 from simdp.workload import Workload
 from simdp.workload.layers import Parameter
 
@@ -94,6 +97,8 @@ class DDP(Strategy):
         follows a reduction; and in the constructor and at the end of a join, with the parameters.
     comm_hook : CommHook
         What becomes of a bucket on its way: of `simdp.strategies.comm_hooks`.
+    mixed_precision : MixedPrecision or None
+        Compute in fewer bits than weights have: of `simdp.strategies.upcast`.
     join : bool
         Ranks whose samples run out take part in the others' reductions with zeros, as under
         torch's Join; at the end of the epoch the last one to go on, of several the largest rank,
@@ -120,6 +125,7 @@ class DDP(Strategy):
     charge_copies: Bool | None = None
     broadcast_buffers: Bool = True
     comm_hook: AnyCommHook = NoHook()
+    mixed_precision: MixedPrecision | None = None
     join: Bool = False
     divide_by_initial_world_size: Bool = True
     no_sync: Bool = True
@@ -139,6 +145,41 @@ class DDP(Strategy):
                 "both, or none."
             )
         return self
+
+    @model_validator(mode="after")
+    def _mixed_precision_reduces(self) -> Self:
+        given = {
+            "comm_hook": self.comm_hook.kind != "none",
+            "delay_all_reduce_named_params": bool(self.delay_all_reduce_named_params),
+        }
+        wrong = [key for key, there in given.items() if there]
+        if self.mixed_precision is not None and wrong:
+            raise problem(
+                f"mixed_precision reduces gradients by a hook of its own, beside which {wrong[0]} "
+                "has no place; leave one of them out."
+            )
+        return self
+
+    def settled(self, base: Path) -> Self:
+        try:
+            hook = self.comm_hook.settled(base)
+        except ScenarioError as error:
+            raise ScenarioError([f"comm_hook: {line}" for line in error.problems]) from None
+        return self if hook is self.comm_hook else self.model_copy(update={"comm_hook": hook})
+
+    @property
+    def param_dtype(self) -> Low | None:
+        """The dtype that layers compute in; None leaves it to ``workload.precision``."""
+        return None if self.mixed_precision is None else self.mixed_precision.param_dtype
+
+    @property
+    def buffer_dtype(self) -> Low | None:
+        """The dtype of buffers; None is the workload's."""
+        return None if self.mixed_precision is None else self.mixed_precision.buffer_dtype
+
+    @property
+    def _casts(self) -> bool:
+        return self.mixed_precision is not None and self.mixed_precision.is_low
 
     def problem_with(self, world_size: int, workload: Workload) -> str | None:
         if workload.mode == "inference":
@@ -160,7 +201,8 @@ class DDP(Strategy):
             wrong = problem_with_delay(delayed, hooked, workload)
             if wrong is not None:
                 return wrong
-        return self.comm_hook.problem_with(workload)
+        wrong = low_problem(self.param_dtype, workload)
+        return f"mixed_precision.{wrong}" if wrong else self.comm_hook.problem_with(workload)
 
     def buckets(
         self, parameters: Sequence[Parameter], ready: Sequence[str], itemsize: int, iteration: int
@@ -210,6 +252,8 @@ class DDP(Strategy):
         tags = count()
         yield from self.average_gradients(facts, step, tags)
         yield Update(step.active() if self.join else None)
+        if self._casts:
+            yield from forget_wide(facts)
         if self.join and step.closes_epoch:
             last_joiner = max(r for r, there in enumerate(step.active()) if there)
             yield from self._send_model(facts, last_joiner, tags)
@@ -224,6 +268,8 @@ class DDP(Strategy):
             # torch: after a forward under no_sync the buffers are left alone.
             if self.broadcast_buffers and not (self.no_sync and micro):
                 yield from send_buffers(facts, self._authority(step, micro), tags)
+            if self._casts:
+                yield from cast_down(facts, bool(self.no_sync and micro))
             yield from forward(facts, micro)
             if self.no_sync and micro < last:
                 yield from backward(facts, micro)
@@ -259,16 +305,27 @@ class DDP(Strategy):
         Gradients that live in their buckets need no copies.
         """
         copies = copies_charged(self.charge_copies, facts) and not self.gradient_as_bucket_view
-        hook, divisor = self.comm_hook.of(step), self._divisor(facts, step, micro)
+        hook, before, after = self._hook(facts, step, micro)
         apart = set(self.delay_all_reduce_named_params or ())
         parameters = [p for p in facts.parameters if p.name not in apart]
         ready = [name for name in facts.ready_order if name not in apart]
-        layout = self.buckets(parameters, ready, facts.itemsize, iteration) if parameters else []
+        itemsize = facts.workload.itemsize if self._casts else facts.itemsize
+        layout = self.buckets(parameters, ready, itemsize, iteration) if parameters else []
         messages = [
             Message(self._bucket(facts, names, hook.dtype), 0.0, copies, copies) for names in layout
         ]
         unused = [name for name in facts.unused if name not in apart]
-        return Reducer(facts, messages, tags, divisor, 1.0, unused, hook, self._delayed(facts))
+        return Reducer(facts, messages, tags, before, after, unused, hook, self._delayed(facts))
+
+    def _hook(self, facts: Facts, step: Step, micro: int) -> tuple[CommHook, float, float]:
+        """Who sends buckets, and what gradients are divided by before and after the sum."""
+        divisor, mixed = float(self._divisor(facts, step, micro)), self.mixed_precision
+        if mixed is None:
+            return self.comm_hook.of(step), divisor, 1.0
+        own = facts.workload.precision.gradient_dtype(facts.workload.dtype)
+        asked = None if mixed.reduce_dtype == own else mixed.reduce_dtype
+        is_first = self.no_sync or micro == 0
+        return Upcast(reduce_dtype=asked, casts=self._casts, is_first=is_first), 1.0, divisor
 
     def _delayed(self, facts: Facts) -> Delayed | None:
         """The gradients that are in no bucket; they live in a buffer of their own."""

@@ -19,9 +19,12 @@ from simdp.workload.precision.rounding import numpy_dtype
 
 pytestmark = pytest.mark.slow
 
+OWN_HOOKS = Path(__file__).parents[1] / "own_hooks.py"
 EARLY = {"kind": "power_sgd", "rank": 2, "start_step": 0, "min_compression_rate": 1}
 HOOKS = {kind: {"kind": kind} for kind in COMM_HOOKS} | {
     "power_sgd": EARLY,
+    "batched_power_sgd": {"kind": "batched_power_sgd", "rank": 2, "start_step": 0},
+    "python": {"kind": "python", "path": str(OWN_HOOKS), "name": "first_half"},
     "top_k": {"kind": "top_k", "ratio": 0.2},
 }
 
@@ -128,6 +131,42 @@ def test_what_power_sgd_applied_and_what_it_has_lost_is_all_there_was(seed, worl
     for name in shapes:
         lost = np.mean(state.errors.lost[name], axis=0)
         np.testing.assert_allclose(applied[name] + lost, there[name], atol=1e-12)
+
+
+@settings(max_examples=8)
+@given(world_size=st.integers(1, 4), warm=st.booleans(), cap=st.sampled_from([None, "200 B"]))
+def test_a_bucket_as_a_matrix_of_full_rank_averages_as_ddp_does(world_size, warm, cap):
+    full = {"kind": "batched_power_sgd", "rank": 99, "start_step": 0, "warm_start": warm}
+    model = {"model": {"kind": "mlp", "widths": [5, 7, 3], "activation": "tanh"}, "steps": 3}
+    options = {"kind": "ddp", **({"bucket_cap": cap} if cap else {})}
+    plain = play(options, world_size, **model)
+    compressed = play({**options, "comm_hook": full}, world_size, **model)
+    for name, weight in plain.replicas[0].items():
+        np.testing.assert_allclose(compressed.replicas[0][name], weight, rtol=0, atol=1e-10)
+
+
+def test_a_bucket_is_the_product_of_what_was_sent_of_its_square():
+    square, state = Factor("all", 4, 4, 1), LowRank(3, 0)
+    how = factoring([square])._replace(is_square=True)
+    lost, q = [np.zeros((4, 4))] * 3, None
+    for step in range(4):
+        bucket = gradients(step, 3, {"m": (2, 5), "bias": (3,)})
+        wanted = [np.append(flat, [0, 0, 0]).reshape(4, 4) for flat in bucket.flat]
+        thin = state.take(bucket, how)
+        q = thin.q.views("all")[0].copy() if q is None else q / np.linalg.norm(q)
+        sums = [matrix + error for matrix, error in zip(wanted, lost, strict=True)]
+        p = sum(matrix @ q for matrix in sums)
+        p /= np.linalg.norm(p)
+        sum_over_ranks(thin.p)
+        state.turn(bucket, how, thin)
+        sum_over_ranks(thin.q)
+        q = sum(matrix.T @ p for matrix in sums) / 3
+        state.join(bucket, how, thin, 3)
+        for flat in bucket.flat:
+            np.testing.assert_allclose(flat, (p @ q.T).reshape(-1)[:13], atol=1e-12)
+        lost = [matrix - p @ q.T for matrix in sums]
+    kept = state.state_dict()
+    np.testing.assert_allclose(kept["2/lost/all"], lost[2], atol=1e-12)
 
 
 def test_a_warm_start_comes_to_the_best_approximation_of_its_rank():

@@ -13,7 +13,7 @@ from for_each import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_scenario import FAST
-from test_identities import BATCH_NORM, CONVOLUTIONS, EINSUM, MLP, TRANSFORMER, stragglers
+from test_identities import BATCH_NORM, CONVOLUTIONS, EINSUM, LLAMA, MLP, TRANSFORMER, stragglers
 
 import simdp
 from simdp.scenario import checked
@@ -21,20 +21,30 @@ from simdp.strategies import STRATEGIES
 from simdp.strategies.comm_hooks import COMM_HOOKS
 
 GOLDEN = Path(__file__).parents[1] / "golden"
+OWN_HOOKS = Path(__file__).parents[1] / "own_hooks.py"
 
 DDP = {"kind": "ddp"}
 AVERAGED_WEIGHTS = {"kind": "local_sgd", "local_steps": 1}
+DEEPSPEED = {"communication": "deepspeed", "reduce_bucket_size": 40}
+SMALL = {"reduce_bucket_size": 40, "param_persistence_threshold": 5, "prefetch_bucket_size": 30}
 EXACT = [
     {"kind": "apex", "message_size": 20},
     {"kind": "data_parallel"},
     {"kind": "data_parallel", "loss_in_forward": True},
     {"kind": "ddp", "bucket_cap": "100 B"},
     {"kind": "ddp", "version": "1.4", "overlap": False},
+    {"kind": "ddp", "static_graph": True, "gradient_as_bucket_view": True},
     {"kind": "fsdp"},
-    {"kind": "fsdp1", "units": "whole", "backward_prefetch": "none"},
     {"kind": "fsdp", "reshard_after_forward": False, "forward_prefetch": 3},
+    {"kind": "fsdp", "reshard_after_forward": "some", "units": "torchtitan", "sync": "last"},
+    {"kind": "fsdp", "reshard_after_forward": True, "backward_prefetch": 2, "offload": "cpu"},
+    {"kind": "fsdp1"},
+    {"kind": "fsdp1", "units": "whole", "backward_prefetch": "none"},
+    {"kind": "fsdp1", "sharding_strategy": "SHARD_GRAD_OP"},
+    {"kind": "fsdp1", "sharding_strategy": "HYBRID_SHARD"},
     {"kind": "horovod", "fusion_threshold": "300 B", "cycle_time": "20 us"},
     {"kind": "hsdp"},
+    {"kind": "hsdp", "reshard_after_forward": "some"},
     AVERAGED_WEIGHTS,
     {"kind": "parameter_server"},
     {"kind": "zero1"},
@@ -42,13 +52,20 @@ EXACT = [
     {"kind": "zero1", "communication": "reduce_scatter", "bucket_cap": "100 B"},
     {"kind": "zero2"},
     {"kind": "zero2", "bucket_cap": "100 B", "overlap": False},
+    {"kind": "zero1", **DEEPSPEED, "offload_optimizer": "cpu"},
+    {"kind": "zero2", **DEEPSPEED, "overlap_comm": True},
+    {"kind": "zero3"},
+    {"kind": "zero3", **SMALL, "max_reuse_distance": 0, "offload_param": "cpu"}
+    | {"offload_optimizer": "cpu"},
 ]
 """Synchronous methods that average whole gradients (or, after each step of SGD, weights)."""
 
 HOOKS = {
     **{kind: {"kind": kind} for kind in COMM_HOOKS if kind != "none"},
     "power_sgd": {"kind": "power_sgd", "rank": 2, "start_step": 1, "min_compression_rate": 1},
+    "batched_power_sgd": {"kind": "batched_power_sgd", "rank": 2, "start_step": 1},
     "top_k": {"kind": "top_k", "ratio": 0.2},
+    "python": {"kind": "python", "path": str(OWN_HOOKS), "name": "first_half"},
 }
 SYNCHRONOUS = [
     *EXACT,
@@ -62,7 +79,7 @@ SGD = {"kind": "sgd", "lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}
 ADAM = {"kind": "adam", "lr": 0.01, "eps": 1e-3}
 ADAGRAD = {"kind": "adagrad", "lr": 0.1, "eps": 1e-3}
 
-models = st.sampled_from([MLP, EINSUM, CONVOLUTIONS, BATCH_NORM, TRANSFORMER])
+models = st.sampled_from([MLP, EINSUM, CONVOLUTIONS, BATCH_NORM, TRANSFORMER, LLAMA])
 world_sizes = st.integers(1, 6)
 seeds = st.integers(0, 2**16)
 few = settings(max_examples=4)
@@ -87,11 +104,18 @@ def written(strategy):
     )
 
 
+def divisors(number):
+    return [size for size in range(1, number + 1) if number % size == 0]
+
+
 def of(strategy, world_size, data):
     """The strategy with what depends on the number of ranks."""
-    if strategy["kind"] == "hsdp":
-        sizes = [size for size in range(1, world_size + 1) if world_size % size == 0]
-        return {**strategy, "shard_size": data.draw(st.sampled_from(sizes))}
+    size = world_size
+    if strategy["kind"] == "hsdp" or "HYBRID" in strategy.get("sharding_strategy", ""):
+        size = data.draw(st.sampled_from(divisors(world_size)))
+        strategy = {**strategy, "shard_size": size}
+    if strategy.get("reshard_after_forward") == "some":
+        strategy = {**strategy, "reshard_after_forward": data.draw(st.sampled_from(divisors(size)))}
     if strategy["kind"] == "parameter_server":
         return {**strategy, "server": data.draw(st.integers(0, world_size - 1))}
     return strategy

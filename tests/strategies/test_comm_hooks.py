@@ -1,16 +1,23 @@
 """What comm hooks are called, what they refuse, and which gradients PowerSGD takes apart."""
 
+from itertools import count
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from small_workload import program, workload
 
+from simdp.steps.bucket import Bucket
 from simdp.strategies.comm_hooks import COMM_HOOKS, NoHook
+from simdp.strategies.comm_hooks.batched_power_sgd import BatchedPowerSGD, side_of
 from simdp.strategies.comm_hooks.power_sgd import PowerSGD
 from simdp.strategies.comm_hooks.top_k import TopK
 from simdp.strategies.ddp import DDP
 from simdp.strategies.memory import host_memory_needed
 from simdp.workload.layers import Parameter
+
+OURS = [kind for kind in COMM_HOOKS if kind != "python"]
+"""Those that need no file."""
 
 HALF = {"dtype": "float32", "precision": {"kind": "amp", "dtype": "float16"}}
 BROAD = {"dtype": "float32", "precision": {"kind": "amp", "dtype": "bfloat16"}}
@@ -23,7 +30,7 @@ def tensor(name, *shape):
 # What is written ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", COMM_HOOKS)
+@pytest.mark.parametrize("kind", OURS)
 def test_a_hook_without_options_may_be_written_as_its_name(kind):
     short, long = DDP(comm_hook=kind), DDP(comm_hook={"kind": kind})
     assert short == long
@@ -40,8 +47,9 @@ def test_without_a_hook_gradients_travel_as_they_are():
 def test_an_unknown_hook_is_refused_with_a_hint(refuse):
     (line,) = refuse({"strategy.comm_hook": "fp61"})
     assert line == (
-        "strategy.comm_hook: unknown comm_hook 'fp61'; known: bf16, fp16, none, power_sgd, "
-        "quantization_perchannel, quantization_pertensor, top_k. Did you mean 'fp16'?"
+        "strategy.comm_hook: unknown comm_hook 'fp61'; known: batched_power_sgd, bf16, fp16, none, "
+        "power_sgd, python, quantization_perchannel, quantization_pertensor, top_k. Did you mean "
+        "'fp16'?"
     )
 
 
@@ -111,7 +119,7 @@ def test_errors_take_memory_of_this_machine_too(kind):
 
 
 def test_a_strategy_calls_what_its_hook_calls():
-    asked = {kind: set(program(DDP(comm_hook=kind)).calls) for kind in COMM_HOOKS}
+    asked = {kind: set(program(DDP(comm_hook=kind)).calls) for kind in OURS}
     for gathers in ("top_k", "quantization_perchannel", "quantization_pertensor"):
         assert asked.pop(gathers) == {("all_gather", 0), ("broadcast", 0)}
     assert all(calls == {("all_reduce", 0), ("broadcast", 0)} for calls in asked.values())
@@ -156,3 +164,25 @@ def test_matrices_of_one_shape_stand_together():
     tensors = [tensor("a", 9, 9), tensor("b", 20, 10), tensor("c", 9, 9), tensor("d", 10, 20)]
     names = [factor.name for factor in PowerSGD().factors(tensors)]
     assert names == ["a", "c", "b", "d"]
+
+
+# Batched PowerSGD --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("num_elements", "side"), [(1, 1), (2, 2), (4, 2), (5, 3), (9, 3), (10, 4), (10**12, 10**6)]
+)
+def test_a_bucket_has_room_in_the_least_square(num_elements, side):
+    assert side_of(num_elements) == side
+
+
+def test_two_thin_matrices_of_a_bucket_travel():
+    hook = BatchedPowerSGD(start_step=0, rank=2)
+    bucket = Bucket(("a", "b"), 90, "float32", 360.0)
+    sent = [
+        op for op in hook.send(None, bucket, "bucket 0", 0.0, 4.0, count()) if hasattr(op, "tag")
+    ]
+    assert [(op.label, op.nbytes) for op in sent] == [
+        ("bucket 0 P", 4 * 10 * 2),
+        ("bucket 0 Q", 4 * 10 * 2),
+    ]

@@ -44,9 +44,12 @@ class LowRank:
         self.errors = Errors()
         self._q: dict[str, list[Array]] = {}
         self._num_drawn: dict[str, int] = {}
+        self._squares: dict[str, FlatBuffers] = {}  # of buckets on their way
 
     def take(self, bucket: FlatBuffers, factoring: Factoring) -> Thin:
         """Add the errors, make Q orthonormal, and compute P = M Q."""
+        if factoring.is_square:
+            bucket = self._squares[factoring.label] = self._square(bucket, factoring)
         if factoring.error_feedback:
             self.errors.add(bucket)
         dtype, factors = bucket.flat[0].dtype, factoring.factors
@@ -68,6 +71,7 @@ class LowRank:
 
     def turn(self, bucket: FlatBuffers, factoring: Factoring, thin: Thin) -> None:
         """Make the sums of P orthonormal, and compute Q = M^T P."""
+        bucket = self._squares.get(factoring.label, bucket)
         for f in factoring.factors:
             matrices = [view.reshape(f.rows, f.columns) for view in bucket.views(f.name)]
             self._multiply(
@@ -76,6 +80,7 @@ class LowRank:
 
     def join(self, bucket: FlatBuffers, factoring: Factoring, thin: Thin, divisor: float) -> None:
         """Make the bucket's content the average that all ranks know, and keep what it lacks."""
+        whole, bucket = bucket, self._squares.pop(factoring.label, bucket)
         for flat in (*thin.rest.flat, *thin.q.flat):
             np.divide(flat, flat.dtype.type(divisor), out=flat)
         for name in factoring.rest.names:
@@ -87,6 +92,20 @@ class LowRank:
                 view.reshape(f.rows, f.columns)[...] = times(p, q.T)
         if factoring.error_feedback:
             self.errors.settle(bucket)
+        if factoring.is_square:
+            for flat, square in zip(whole.flat, bucket.flat, strict=True):
+                flat[...] = square[: flat.size]
+
+    def _square(self, bucket: FlatBuffers, factoring: Factoring) -> FlatBuffers:
+        """Copy a bucket, and fill it up with zeros."""
+        shapes: dict[str, tuple[int, ...]] = {
+            f.name: (f.rows, f.columns) for f in factoring.factors
+        }
+        squares = FlatBuffers(shapes, self.world_size, bucket.flat[0].dtype)
+        for flat, square in zip(bucket.flat, squares.flat, strict=True):
+            square[: flat.size] = flat
+            square[flat.size :] = 0
+        return squares
 
     def state_dict(self) -> dict[str, Array]:
         """Errors, the last Q of every matrix, and how many were drawn."""

@@ -14,8 +14,11 @@ from simdp.engine.compression.kernels import (
 from simdp.steps.bucket import Factoring, Selection
 from simdp.steps.coded import Code, Dequantize, Observe, Quantize
 from simdp.steps.ops import AddSelected, Join, Select, Split
+from simdp.steps.own_hook import CallHook, EndHook, OwnHook
 
-Compression = Split | Join | Select | AddSelected | Observe | Quantize | Dequantize
+Compression = (
+    Split | Join | Select | AddSelected | Observe | Quantize | Dequantize | CallHook | EndHook
+)
 KINDS = get_args(Compression)
 
 
@@ -24,7 +27,7 @@ def work_of(op: Compression, itemsize: int, world_size: int) -> tuple[str, list[
 
     Parameters
     ----------
-    op : Split, Join, Select, AddSelected, Observe, Quantize or Dequantize
+    op : Split, Join, Select, AddSelected, Observe, Quantize, Dequantize, CallHook or EndHook
         Of a comm hook.
     itemsize : int
         Bytes of a gradient's element.
@@ -46,15 +49,19 @@ def work_of(op: Compression, itemsize: int, world_size: int) -> tuple[str, list[
             return f"{code.label} to bytes", quantizing(code)
         case Dequantize(code):
             return f"{code.label} mean", dequantizing(code, world_size)
+        case CallHook(hook):
+            return f"{hook.label} hook", calling(hook)
+        case EndHook(hook):
+            return f"{hook.label} end of hook", calling(hook) if hook.goes_on else []
 
 
 def splitting(taken: Factoring, itemsize: int) -> list[Kernel]:
     """Up to the products P = M Q.
 
     The error is added (two buffers read, one written) and the sum copied; what travels as it is is
-    copied into a buffer.
+    copied into a buffer, as is a bucket that grows to a square.
     """
-    found = []
+    found = [entrywise(taken.bucket.nbytes, 2)] if taken.is_square else []
     if taken.error_feedback:
         found.append(entrywise(taken.bucket.nbytes, 5, 2))
     if taken.rest.nbytes:
@@ -132,6 +139,12 @@ def dequantizing(code: Code, world_size: int) -> list[Kernel]:
     nbytes = code.bucket.nbytes
     each = world_size * (code.num_bytes + 8.0 * nbytes)
     return [Kernel(0.0, each, 4 * world_size), entrywise(nbytes, 2)]
+
+
+def calling(hook: OwnHook) -> list[Kernel]:
+    """What is in the bucket is read, and what is sent written; or the other way round."""
+    sent = hook.bucket.nbytes if hook.sent is None else hook.sent.nbytes
+    return [Kernel(0.0, hook.bucket.nbytes + sent)]
 
 
 def _shapes(taken: Factoring) -> list[tuple[int, int, int, int]]:

@@ -16,7 +16,7 @@ from simdp.scenario import Scenario
 from simdp.steps.facts import Facts
 from simdp.steps.partition import Partition
 from simdp.steps.rows import Rows
-from simdp.strategies.memory import INTEGER_ITEMSIZE, update_temporaries
+from simdp.strategies.memory import update_temporaries
 from simdp.workload.step_costs import (
     gradient_nbytes_moved,
     optimizer_flops,
@@ -50,19 +50,22 @@ class Footprint:
 
     def parameters(self) -> Amount:
         """Parameters, from the setup on."""
-        return self._of_all(self.facts.weight_itemsize)
+        return self._of_all(self.workload.itemsize if self._casts else self.facts.weight_itemsize)
+
+    @property
+    def _casts(self) -> bool:
+        """Whether parameters are kept in 32 bits alone, and rounded when they are needed."""
+        return getattr(self.scenario.strategy, "param_dtype", None) is not None
 
     def buffers(self) -> Amount:
         """Tensors of the model that are not learned."""
-        itemsize = self.workload.itemsize
-        return self.room(
-            buffer.num_elements * (INTEGER_ITEMSIZE if buffer.integer else itemsize)
-            for buffer in self.facts.buffers
-        )
+        itemsize_of = self.facts.itemsize_of
+        return self.room(b.num_elements * itemsize_of(b) for b in self.facts.buffers)
 
     def master(self) -> Amount:
         """Master weights, from the setup on."""
-        return self._of_all(self.workload.itemsize) if self._has_master else 0.0
+        kept = self._has_master and not self._casts
+        return self._of_all(self.workload.itemsize) if kept else 0.0
 
     @property
     def _has_master(self) -> bool:
@@ -164,10 +167,7 @@ class InPieces(Footprint):
 
     @property
     def _casts(self) -> bool:
-        """Whether pieces are kept in 32 bits alone, and rounded as they are gathered."""
-        return isinstance(self._dealt, Rows) or bool(
-            getattr(self.scenario.strategy, "param_dtype", None)
-        )
+        return isinstance(self._dealt, Rows) or super()._casts
 
     def parameters(self) -> Amount:
         if self._dealt.kept.weights:

@@ -11,9 +11,7 @@ import numpy as np
 from simdp.arrays import Array, Floats
 from simdp.engine import payload
 from simdp.engine.buffers import FlatBuffers
-from simdp.engine.compression import largest, quantized
-from simdp.engine.compression.largest import Entries, Largest
-from simdp.engine.compression.low_rank import LowRank, Thin
+from simdp.engine.compression.compressed import Compressed
 from simdp.engine.launcher import Launcher
 from simdp.engine.plateau import Plateau
 from simdp.engine.readers.records import Records, Stepping
@@ -26,7 +24,7 @@ from simdp.engine.shards import Shards
 from simdp.engine.state import State
 from simdp.engine.walk import Walk
 from simdp.scenario import Scenario
-from simdp.steps import coalesced, coded, one_process, ops, unit_ops
+from simdp.steps import coalesced, one_process, ops, unit_ops
 from simdp.steps.bucket import Bucket
 from simdp.steps.program import Program
 from simdp.steps.rows import Rows
@@ -62,8 +60,7 @@ class Numbers(Records):
         self._pauses = partition is not None and not partition.kept.weights
         self._shards: Shards | None = None
         self._made: dict[Bucket, FlatBuffers] = {}  # beside those of whole gradients
-        self._thin: dict[str, Thin] = {}
-        self._chosen: dict[str, list[Entries]] = {}
+        self._compressed = Compressed(scenario, self._flat, self._made, self.replicas.shapes)
         self._walk: Walk[Any] | None = None
         self._losses: list[Floats] = []
         self._scales = self._counts = np.zeros((0, self._world_size))
@@ -87,11 +84,7 @@ class Numbers(Records):
             unit_ops.Shard: self._shard,
             unit_ops.Unshard: self._unshard,
             unit_ops.Free: self._free,
-            ops.Split: self._split,
-            ops.Join: self._join,
-            ops.Select: self._select,
-            ops.AddSelected: self._add_selected,
-            coded.Dequantize: self._dequantize,
+            **self._compressed.acts,
             one_process.Gather: self._gather,
             one_process.LossOfAll: self._loss_of_all,
             one_process.HandBack: self._hand_back,
@@ -117,11 +110,7 @@ class Numbers(Records):
 
     def state_dict(self) -> dict[str, Array]:
         found = super().state_dict() | self.replicas.state_dict() | self._plateau.state_dict()
-        if "_low_rank" in self.__dict__:
-            found |= self._low_rank.state_dict()
-        if "_largest" in self.__dict__:
-            found |= self._largest.errors.state_dict()
-        return found
+        return found | self._compressed.state_dict()
 
     def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
@@ -133,8 +122,7 @@ class Numbers(Records):
             if isinstance(op, coalesced.GatherTogether):
                 self._gather_together(op)
         self._plateau.load_state_dict(state.arrays)
-        self._low_rank.load_state_dict(state.arrays)
-        self._largest.errors.load_state_dict(state.arrays, self._world_size)
+        self._compressed.load_state_dict(state.arrays)
 
     # Forward, backward and the optimizer ---------------------------------------------------------
 
@@ -256,7 +244,7 @@ class Numbers(Records):
 
     def _all_reduce(self, op: ops.AllReduce) -> None:
         if isinstance(op.before, ops.Turn):
-            self._turn(op.before)
+            self._compressed.turn(op.before)
         if op.bucket is None:
             return
         plan = self._launcher.plan("all_reduce", op.nbytes, group=op.group)
@@ -305,46 +293,6 @@ class Numbers(Records):
 
     def _free(self, op: unit_ops.Free) -> None:
         self._pieces.free(op.unit, op.parts)
-
-    # Compression ---------------------------------------------------------------------------------
-
-    @cached_property
-    def _low_rank(self) -> LowRank:
-        return LowRank(self._world_size, self._scenario.seed)
-
-    @cached_property
-    def _largest(self) -> Largest:
-        return Largest()
-
-    def _split(self, op: ops.Split) -> None:
-        taken = op.factoring
-        thin = self._low_rank.take(self._flat(taken.bucket), taken)
-        self._thin[taken.label] = thin
-        self._made |= {taken.rest: thin.rest, taken.p: thin.p, taken.q: thin.q}
-
-    def _turn(self, op: ops.Turn) -> None:
-        taken = op.factoring
-        self._low_rank.turn(self._flat(taken.bucket), taken, self._thin[taken.label])
-
-    def _join(self, op: ops.Join) -> None:
-        taken = op.factoring
-        thin = self._thin.pop(taken.label)
-        self._low_rank.join(self._flat(taken.bucket), taken, thin, op.divisor)
-        for bucket in {taken.rest, taken.p, taken.q}:
-            del self._made[bucket]
-
-    def _select(self, op: ops.Select) -> None:
-        asked = op.selection
-        self._chosen[asked.label] = self._largest.select(
-            self._flat(asked.bucket), asked.num_entries, asked.divisor, asked.error_feedback
-        )
-
-    def _add_selected(self, op: ops.AddSelected) -> None:
-        asked = op.selection
-        largest.add(self._chosen.pop(asked.label), self._flat(asked.bucket))
-
-    def _dequantize(self, op: coded.Dequantize) -> None:
-        quantized.average(self._flat(op.code.bucket), op.code, op.divisor)
 
     # One process ---------------------------------------------------------------------------------
 

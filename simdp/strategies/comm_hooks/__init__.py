@@ -18,10 +18,12 @@ COMM_HOOKS: Family[CommHook] = Family(
     CommHook,
     __name__,
     {
+        "batched_power_sgd": "BatchedPowerSGD",
         "bf16": "Bf16",
         "fp16": "Fp16",
         "none": "NoHook",
         "power_sgd": "PowerSGD",
+        "python": "Python",
         "quantization_perchannel": "QuantizationPerChannel",
         "quantization_pertensor": "QuantizationPerTensor",
         "top_k": "TopK",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Generator
-from typing import NamedTuple
+from pathlib import Path
+from typing import NamedTuple, Self
 
 from simdp.spec import Spec
 from simdp.steps.bucket import Bucket
@@ -40,6 +41,16 @@ class CommHook(Spec):
     """
 
     kind: str
+
+    def settled(self, base: Path) -> Self:
+        """The same hook with its file read, if it has one.
+
+        Raises
+        ------
+        ScenarioError
+            If it cannot be read, or does not say what it should.
+        """
+        return self
 
     @property
     def dtype(self) -> str | None:

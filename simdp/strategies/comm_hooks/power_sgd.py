@@ -99,42 +99,18 @@ class PowerSGD(CommHook):
     def send(
         self, facts: Facts, bucket: Bucket, label: str, wait: float, divisor: float, tags: Tags
     ) -> Sending:
-        taken, sent = self._factoring(facts, bucket, label), list[int]()
-        # A copy of what is to be sent, from which the error will follow; and what goes as it is.
-        temporary = taken.rest.nbytes + self.error_feedback * bucket.nbytes
-        yield Hold("temporary", temporary)
-        yield Split(taken)
-        before: Unpack | Turn | None = None
-        if taken.rest.nbytes:
-            sent.append(next(tags))
-            yield AllReduce(sent[-1], f"{label} as it is", taken.rest.nbytes, taken.rest, wait)
-            before = Unpack(taken)
-        if taken.p.nbytes:
-            sent.append(next(tags))
-            yield AllReduce(sent[-1], f"{label} P", taken.p.nbytes, taken.p, wait, before)
-            sent.append(next(tags))
-            yield AllReduce(sent[-1], f"{label} Q", taken.q.nbytes, taken.q, wait, Turn(taken))
-        # torch's hook runs in backward's thread, and ends in a synchronize of the device.
-        yield Wait(tuple(sent))
-        yield Join(taken, divisor)
-        yield Hold("temporary", -temporary)
-        return Sent()
+        return sent_as_factors(self._factoring(facts, bucket, label), wait, divisor, tags)
 
     def _factoring(self, facts: Facts, bucket: Bucket, label: str) -> Factoring:
         by_name = {parameter.name: parameter for parameter in facts.parameters}
         factors = self.factors([by_name[name] for name in bucket.names])
         names = tuple(factor.name for factor in factors)
         rest = tuple(name for name in bucket.names if name not in set(names))
-
-        def thin(of: str, names: tuple[str, ...], num_elements: int) -> Bucket:
-            nbytes = float(num_elements * numpy_dtype(bucket.dtype).itemsize)
-            return Bucket(names, num_elements, bucket.dtype, nbytes, of=of)
-
         return Factoring(
             bucket=bucket,
-            rest=thin("rest", rest, facts.num_elements(rest)),
-            p=thin("P", names, sum(f.rows * f.rank for f in factors)),
-            q=thin("Q", names, sum(f.columns * f.rank for f in factors)),
+            rest=part_of(bucket, "rest", rest, facts.num_elements(rest)),
+            p=part_of(bucket, "P", names, sum(f.rows * f.rank for f in factors)),
+            q=part_of(bucket, "Q", names, sum(f.columns * f.rank for f in factors)),
             factors=tuple(factors),
             error_feedback=self.error_feedback,
             warm_start=self.warm_start,
@@ -142,3 +118,41 @@ class PowerSGD(CommHook):
             batched=self.batch_tensors_with_same_shape,
             label=label,
         )
+
+
+def part_of(bucket: Bucket, of: str, names: tuple[str, ...], num_elements: int) -> Bucket:
+    """What travels of a bucket in its place."""
+    nbytes = float(num_elements * numpy_dtype(bucket.dtype).itemsize)
+    return Bucket(names, num_elements, bucket.dtype, nbytes, of=of)
+
+
+def sent_as_factors(taken: Factoring, wait: float, divisor: float, tags: Tags) -> Sending:
+    """Send what a bucket has been taken apart into; backward goes on when the average is there.
+
+    Parameters
+    ----------
+    taken : Factoring
+        The bucket.
+    wait, divisor, tags
+        As of `CommHook.send`.
+    """
+    bucket, label, sent = taken.bucket, taken.label, list[int]()
+    # A copy of what is to be sent, from which the error will follow; and what goes as it is.
+    temporary = taken.rest.nbytes + taken.error_feedback * bucket.nbytes
+    yield Hold("temporary", temporary)
+    yield Split(taken)
+    before: Unpack | Turn | None = None
+    if taken.rest.nbytes:
+        sent.append(next(tags))
+        yield AllReduce(sent[-1], f"{label} as it is", taken.rest.nbytes, taken.rest, wait)
+        before = Unpack(taken)
+    if taken.p.nbytes:
+        sent.append(next(tags))
+        yield AllReduce(sent[-1], f"{label} P", taken.p.nbytes, taken.p, wait, before)
+        sent.append(next(tags))
+        yield AllReduce(sent[-1], f"{label} Q", taken.q.nbytes, taken.q, wait, Turn(taken))
+    # torch's hook runs in backward's thread, and ends in a synchronize of the device.
+    yield Wait(tuple(sent))
+    yield Join(taken, divisor)
+    yield Hold("temporary", -temporary)
+    return Sent()
