@@ -26,7 +26,9 @@ def test_json_has_the_fields_of_the_contract(capsys: pytest.CaptureFixture[str])
     arguments = ["fits", MODEL, "--gpus", "2", "--machine", "dgx-h100", "--json"]
     assert run_command_line(arguments) == 0
     document = json.loads(capsys.readouterr().out)
-    keys = "strategy recompute microbatch fits peak_memory_bytes step_time_s tokens_per_s mfu"
+    keys = (
+        "strategy recompute microbatch fits peak_memory_bytes step_time_s tokens_per_s mfu settings"
+    )
     assert all(set(row) == set(keys.split()) for row in document["rows"])
 
 

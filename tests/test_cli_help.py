@@ -94,7 +94,7 @@ def test_names_are_completed(tmp_path, monkeypatch):
     assert SCENARIOS("scales/") == ["scales/one.yaml"]
     assert MACHINES("dgx-h") == ["dgx-h100", "dgx-h200"]
     assert MODELS("bert") == ["bert-base", "bert-large"]
-    assert STRATEGIES("zero") == ["zero1", "zero2"]
+    assert STRATEGIES("zero") == ["zero1", "zero2", "zero3"]
     assert PRECISIONS("f") == ["full"]
     assert "strategies" in FAMILIES("stra")
     assert clusters("two_") == ["two_jobs", "two_nodes"]

@@ -48,9 +48,9 @@ def _precisions() -> Iterable[str]:
 
 
 def _families() -> Iterable[str]:
-    from simdp.studies.families import families
+    from simdp.studies.families import names
 
-    return families()
+    return names()
 
 
 def _left_out() -> Iterable[str]:

@@ -18,10 +18,9 @@ def list_kinds(
     """List every kind of a family, and the catalogue."""
     from simdp.errors import ScenarioError, unknown_name
     from simdp.reports import table
-    from simdp.studies.families import families
+    from simdp.studies.families import kinds, names
 
-    known = families()
-    if family is not None and family not in known:
-        raise ScenarioError([unknown_name("family", family, sorted(known))])
-    say(table.kinds({family: known[family]} if family else known))
+    if family is not None and family not in names():
+        raise ScenarioError([unknown_name("family", family, names())])
+    say(table.kinds({name: kinds(name) for name in ([family] if family else names())}))
     return 0

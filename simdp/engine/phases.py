@@ -7,13 +7,22 @@ the nearer end of the stack; from one end to the other it changes evenly, so tha
 
 from __future__ import annotations
 
-from simdp.arrays import Floats
+import numpy as np
+
+from simdp.arrays import Ints
 from simdp.engine.choice import Planner
+from simdp.engine.readers.footprints import Amount, Footprint
 from simdp.engine.readers.ledger import Ledger
+from simdp.engine.readers.memory import Memory
+from simdp.engine.readers.shapes import Shapes
+from simdp.engine.readers.tensors import Tensors
 from simdp.engine.run import Run
 from simdp.engine.slowdown import Slowdown
 from simdp.scenario import Scenario
 from simdp.steps import ops
+from simdp.steps.program import Program
+from simdp.strategies.memory import sample_nbytes
+from simdp.workload.lifetimes import Tensor
 
 Phase = tuple[str, int, int]
 """What an operation does, the call at which it stands, counted from the first one or, below zero,
@@ -24,41 +33,107 @@ EDGE = 2
 or two ahead."""
 
 
+class Line(float):
+    """Bytes with one sample in a micro-batch, and how many every further one adds."""
+
+    per_sample: float
+
+    @classmethod
+    def through(cls, one: float, two: float) -> Line:
+        """The line that has so many bytes at one sample, and at two."""
+        found = cls(one)
+        found.per_sample = two - one
+        return found
+
+    def __neg__(self) -> Line:
+        return Line.through(-float(self), -float(self) - self.per_sample)
+
+    def at(self, samples: float) -> float:
+        """Bytes with so many samples."""
+        return float(self) + (samples - 1) * self.per_sample
+
+
 class _Phases(Ledger):
-    """A ledger that also keeps the peak of each phase."""
+    """A ledger of lines that keeps the peak of each phase, at one sample and at two."""
 
     def __init__(self, world_size: int) -> None:
         super().__init__(world_size)
         self.where: tuple[str, int] | None = ("", 0)
         self.turn = 0
-        self.of_phase: dict[Phase, float] = {}
+        self.of_phase: dict[Phase, tuple[float, float]] = {}
+        self._one: Amount = 0.0
+        self._per_sample = 0.0
 
-    def hold(self, part: str, nbytes: float | Floats) -> None:
-        super().hold(part, nbytes)
+    def hold(self, part: str, nbytes: Amount) -> None:
+        if isinstance(nbytes, Line):
+            self._per_sample += nbytes.per_sample
+            nbytes = float(nbytes)
+        elif isinstance(nbytes, np.ndarray) and (nbytes == nbytes[0]).all():
+            nbytes = float(nbytes[0])
+        self._one = self._one + nbytes
         if self.where is None:
             return
-        phase, total = (*self.where, self.turn), float(self._total.max())
+        phase, fullest = (*self.where, self.turn), self._one
         self.turn += 1
-        if total > self.of_phase.get(phase, 0.0):
-            self.of_phase[phase] = total
+        one = float(fullest.max()) if isinstance(fullest, np.ndarray) else fullest
+        two = one + self._per_sample
+        most = self.of_phase.get(phase, (0.0, 0.0))
+        if one > most[0] or two > most[1]:
+            self.of_phase[phase] = max(one, most[0]), max(two, most[1])
 
 
-def peaks_by_phase(scenario: Scenario) -> dict[Phase, float]:
-    """Follow the memory of a scenario, and keep the fullest rank's peak of each phase.
+class _Lines(Tensors):
+    """Counts bytes as lines, however many samples the ranks have."""
+
+    def __init__(self, footprint: Footprint) -> None:
+        super().__init__(footprint)
+        self._found: dict[tuple[Tensor, ...], list[tuple[str, Amount]]] = {}
+
+    def by_part(self, tensors: tuple[Tensor, ...], sizes: Ints) -> list[tuple[str, Amount]]:
+        if tensors not in self._found:  # those of equal blocks are equal
+            found = self._found[tensors] = []
+            for part in dict.fromkeys(tensor.part for tensor in tensors):
+                mine = [tensor for tensor in tensors if tensor.part == part]
+                one, two = (self.room_of(mine, size) for size in (1, 2))
+                found.append((part, Line.through(one, two)))
+        return self._found[tensors]
+
+
+class _AnySize(Memory):
+    """What every rank keeps, however many samples it has."""
+
+    def __init__(self, scenario: Scenario, program: Program, shapes: Shapes) -> None:
+        super().__init__(scenario, program, shapes)
+        self._tensors = _Lines(self.footprint)
+
+    def _inputs(self, micro: int) -> Amount:
+        nbytes = sample_nbytes(self._scenario.workload)
+        one, two = (self._room(n * size for size in nbytes) for n in (1, 2))
+        return Line.through(one, two)
+
+
+def lines_by_phase(scenario: Scenario, everywhere: bool = False) -> dict[Phase, Line]:
+    """Follow the memory of a scenario, and keep what the fullest rank has in each phase.
 
     Parameters
     ----------
     scenario : Scenario
-        Without a sweep, without numerics, and of a strategy whose ranks play together.
+        Without a sweep, without numerics, and of a strategy whose ranks play together, each with
+        as many samples as the others.
+    everywhere : bool
+        Whether phases in the middle of the stack are kept too.
+
+    Two steps at least; the second is like all later ones, and none before needs more.
 
     Returns
     -------
-    dict of (str, int, int) to float
-        Bytes by phase, those in the middle of the stack left out.
+    dict of (str, int, int) to Line
+        Bytes by phase, by the samples of a micro-batch.
     """
     run = Run(scenario, Slowdown(scenario.cluster, scenario.seed), Planner(scenario.cluster))
+    run.memory = _AnySize(scenario, run.program, Shapes(scenario, run.samples, has_loss=True))
     ledger = run.memory.ledger = _Phases(scenario.cluster.world_size)
-    places = _places(scenario)
+    places = _places(scenario, everywhere)
     where: int | None = 0
 
     def watch(op: ops.Op) -> None:
@@ -70,16 +145,16 @@ def peaks_by_phase(scenario: Scenario) -> dict[Phase, float]:
         ledger.where = None if where is None else (name, where)
         ledger.turn = 0
 
-    run.follow_memory(watch)
-    return ledger.of_phase
+    run.follow_memory(watch, is_steady=True)
+    return {phase: Line.through(*peaks) for phase, peaks in ledger.of_phase.items()}
 
 
-def _places(scenario: Scenario) -> list[int | None]:
+def _places(scenario: Scenario, everywhere: bool) -> list[int | None]:
     """Where each call stands, None in the middle; the loss counts as one more call."""
     graph = scenario.workload.graph
     blocks, size = graph.blocks, len(graph.calls) + 1
     first, last = size, size
-    if len(blocks) >= 2 * EDGE:
+    if len(blocks) >= 2 * EDGE and not everywhere:
         first, last = blocks[EDGE - 1].calls[-1] + 1, blocks[-EDGE].calls[0]
     head = list(range(first))
     return [*head, *[None] * (last - first), *range(last - size, 0)]

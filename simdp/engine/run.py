@@ -225,13 +225,18 @@ class Run:
             if self.shows_memory:
                 yield Hold(self._step, part, nbytes)
 
-    def follow_memory(self, watch: Callable[[ops.Op], None] | None = None) -> None:
+    def follow_memory(
+        self, watch: Callable[[ops.Op], None] | None = None, is_steady: bool = False
+    ) -> None:
         """Follow memory alone, through the setup and the steps that are observed.
 
         Parameters
         ----------
         watch : callable, optional
             Is told of every operation before it is read.
+        is_steady : bool
+            Whether to pass over all steps but the last of these, at whose beginning there is what
+            the first leave.
         """
         memory, program = self.memory, self.program
         for _ in memory.model():
@@ -239,6 +244,8 @@ class Run:
         self._follow(program.setup, watch)
         for _ in memory.buckets():
             pass
+        if is_steady:
+            memory.state()
         workload, seed = self.scenario.workload, self.scenario.seed
         batches = workload.batches(self.world_size, seed, self.scenario.base)
         for step, step_batches in enumerate(batches):
@@ -246,13 +253,14 @@ class Run:
             memory.begin(step, step_batches)
             if not memory.is_observed:
                 break
-            self._follow(program.plan(step, step_batches), watch)
+            if not is_steady or step == memory.observed_steps - 1:
+                self._follow(program.plan(step, step_batches), watch)
 
     def _follow(
         self, plan: Iterable[ops.Op], watch: Callable[[ops.Op], None] | None = None
     ) -> None:
+        follow = self.memory.follow
         for op in flat(plan):
             if watch is not None:
                 watch(op)
-            for _ in (*self.memory.before(op), *self.memory.after(op)):
-                pass
+            follow(op)

@@ -24,6 +24,8 @@ class FittingRow:
         Of the fullest rank [bytes].
     step_time_s, tokens_per_s, mfu : float or None
         Of a steady step of one micro-step; None where it does not fit, and where it does not apply.
+    settings : dict of str to value
+        Dotted keys of a scenario, beside ``workload.microbatch``.
     """
 
     strategy: str
@@ -34,6 +36,7 @@ class FittingRow:
     step_time_s: float | None = None
     tokens_per_s: float | None = None
     mfu: float | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,10 @@ def what_follows(parts: Parts, base: Path) -> dict[str, Any]:
         changed["loss"] = loss
     low = _low_of_strategy(parts)
     if low is not None:
-        changed["precision"] = PRECISIONS["mixed"].model_validate({"dtype": low})
+        wide = "float32" if getattr(parts.strategy, "output_dtype", None) == "float32" else None
+        changed["precision"] = PRECISIONS["mixed"].model_validate(
+            {"dtype": low, "output_dtype": wide}
+        )
     if _repeats_itself(parts):
         with suppress(ScenarioError):  # of a file, which its own checks report
             changed |= _few_steps(parts, base)

@@ -276,13 +276,18 @@ def validated(raw: Raw, base: Path) -> Scenario:
     read = {"workload": workload, "collectives": collectives, "strategy": strategy}
     scenario = scenario.model_copy(update=read)
     scenario._base = base
+    return following(scenario, base, bool(raw.get("collectives")))
+
+
+def following(scenario: Scenario, base: Path, says_collectives: bool = True) -> Scenario:
+    """The scenario with what follows from its parts together, where nobody says it."""
     parts = Parts(
         scenario.cluster,
-        workload,
+        scenario.workload,
         scenario.strategy,
         scenario.numerics,
         scenario.sweep.keys(),
-        silent=not raw.get("collectives") and not scenario.neighbours,
+        silent=not says_collectives and not scenario.neighbours,
     )
     found = what_follows(parts, base)
     return scenario.model_copy(update=found) if found else scenario

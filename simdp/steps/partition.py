@@ -64,7 +64,11 @@ class Partition:
 
     def unit_elements(self, unit: int) -> int:
         """Elements of a unit, padding left out."""
-        return sum(self.sizes[name] for name in self.units[unit])
+        return self._unit_elements[unit]
+
+    @cached_property
+    def _unit_elements(self) -> list[int]:
+        return [sum(self.sizes[name] for name in names) for names in self.units]
 
     def piece_elements(self, unit: int) -> int:
         """Elements of each piece of a unit, with padding."""

@@ -19,7 +19,7 @@ from simdp.steps.rows import Rows, by_rows
 from simdp.steps.unit_ops import Shard
 from simdp.strategies.base import Strategy, uneven
 from simdp.strategies.flat_pieces import agree
-from simdp.strategies.low import Low, low_problem
+from simdp.strategies.low import Low, low_problem, output_problem
 from simdp.strategies.row_units import RowRules, RowUnit, RowWalk, row_units
 from simdp.strategies.unit_names import Units, chosen, unknown_unit
 from simdp.workload import Workload
@@ -63,9 +63,10 @@ class PerParameter(Strategy):
         Units that are gathered ahead, as by ``set_modules_to_forward_prefetch``, and by
         ``set_modules_to_backward_prefetch`` on all units but the root. None is what follows from
         streams: two in forward, one in backward.
-    param_dtype, reduce_dtype : str or None
+    param_dtype, reduce_dtype, output_dtype : str or None
         Of ``MixedPrecisionPolicy``: in which layers compute and weights are gathered, as under
-        ``precision: mixed``; in which gradients travel, that of the layers if it is left out.
+        ``precision: mixed``; in which gradients travel, that of the layers if it is left out; in
+        which the root hands on what the model makes, as layers do if it is left out.
     sync : {"every", "last"}
         After which micro-steps gradients are summed; those that are not stay whole until then.
     offload : {"none", "cpu"}
@@ -86,6 +87,7 @@ class PerParameter(Strategy):
     backward_prefetch: Int | None = Field(None, ge=1)
     param_dtype: Low | None = None
     reduce_dtype: Low | None = None
+    output_dtype: Low | None = None
     sync: Literal["every", "last"] = "every"
     offload: Literal["none", "cpu"] = "none"
     weight_by_shard: Bool = False
@@ -106,7 +108,7 @@ class PerParameter(Strategy):
                 f"unit; use true, false or one of {_divisors(size)}."
             )
         found = unknown_unit(self.units, workload) or low_problem(self.param_dtype, workload)
-        return found or uneven(workload)
+        return found or output_problem(self.output_dtype, self.param_dtype) or uneven(workload)
 
     def _shard_size(self, world_size: int) -> int | None:
         """Ranks that share a unit; None where that is a node's size."""

@@ -26,3 +26,14 @@ def low_problem(param_dtype: Low | None, workload: Workload) -> str | None:
         f"param_dtype: {param_dtype} says what workload.precision: {precision.kind} of "
         f"{precision.low} says otherwise; leave one of them out."
     )
+
+
+def output_problem(output_dtype: Low | None, param_dtype: Low | None) -> str | None:
+    """Say why outputs cannot be of this dtype where layers compute in that one; or None."""
+    made = param_dtype or "float32"
+    if output_dtype in (None, "float32", made):
+        return None
+    return (
+        f"output_dtype: {output_dtype}, but layers compute in {made}; write "
+        f"{' or '.join(dict.fromkeys(('float32', made)))}, or leave it out."
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from math import exp
 
 from simdp.cluster import device, link, machine
@@ -18,7 +20,6 @@ from simdp.spec import Spec
 from simdp.strategies import STRATEGIES
 from simdp.strategies.comm_hooks import COMM_HOOKS
 from simdp.studies.presets import describe
-from simdp.studies.validate.intervals import NORMAL_90
 from simdp.workload.compute import COMPUTES
 from simdp.workload.datasets import DATASETS
 from simdp.workload.faults import FAULTS
@@ -54,17 +55,34 @@ def tables() -> tuple[Family[Spec], ...]:
     )
 
 
+def _makers() -> dict[str, Callable[[], dict[str, str]]]:
+    """What says the kinds of each family; to say those of one is far less work than all."""
+    found: dict[str, Callable[[], dict[str, str]]] = {
+        table.name: partial(_members, table) for table in tables()
+    }
+    return found | {
+        "models": lambda: _members(MODELS) | {name: describe(name) for name in PRESETS},
+        "constants": constants,
+        "devices": lambda: {name: device.describe(name) for name in device.DEVICES.names()},
+        "links": lambda: {name: link.describe(name) for name in link.LINKS.names()},
+        "machines": lambda: {name: machine.describe(name) for name in machine.MACHINES.names()},
+        "scenarios": lambda: {name: shipped.question(name) for name in shipped.names()},
+    }
+
+
+def names() -> list[str]:
+    """Every family's name, sorted."""
+    return sorted(_makers())
+
+
+def kinds(family: str) -> dict[str, str]:
+    """The kinds of one of `names`, sorted, each with the first line of its documentation."""
+    return dict(sorted(_makers()[family]().items()))
+
+
 def families() -> dict[str, dict[str, str]]:
-    """Every family: the kinds in it, each with the first line of its documentation."""
-    kinds = {table.name: _members(table) for table in tables()}
-    presets = {name: describe(name) for name in PRESETS}
-    kinds["models"] = dict(sorted({**kinds["models"], **presets}.items()))
-    kinds["constants"] = dict(sorted(constants().items()))
-    kinds["devices"] = {name: device.describe(name) for name in device.DEVICES.names()}
-    kinds["links"] = {name: link.describe(name) for name in link.LINKS.names()}
-    kinds["machines"] = {name: machine.describe(name) for name in machine.MACHINES.names()}
-    kinds["scenarios"] = {name: shipped.question(name) for name in shipped.names()}
-    return dict(sorted(kinds.items()))
+    """Every family with its `kinds`."""
+    return {name: kinds(name) for name in names()}
 
 
 def constants() -> dict[str, str]:
@@ -82,6 +100,8 @@ def constants() -> dict[str, str]:
 
 def _said(constant: Pooled, is_share: bool) -> str:
     """A constant with its spread and its sources."""
+    from simdp.studies.validate.intervals import NORMAL_90  # brings the engine along
+
     low, high = (constant.value * exp(way * NORMAL_90 * constant.spread) for way in (-1, 1))
     if is_share:
         high = min(high, max(constant.value, 1.0))

@@ -191,6 +191,11 @@ def _halves(largest: int) -> Iterator[int]:
 
 def with_data(raw: Raw, microbatch: int) -> Raw:
     """Add a batch, and the first data set that the model takes."""
+    return with_data_checked(raw, microbatch)[1]
+
+
+def with_data_checked(raw: Raw, microbatch: int) -> tuple[Scenario, Raw]:
+    """The scenario beside its plain data; see `with_data`."""
     kind = raw["strategy"]["kind"] if isinstance(raw["strategy"], dict) else raw["strategy"]
     size = raw["cluster"]["world_size"]
     batch = {"microbatch": microbatch}
@@ -204,8 +209,7 @@ def with_data(raw: Raw, microbatch: int) -> Raw:
             workload["dataset"] = {"kind": data, **samples}
         found = {**raw, "workload": workload}
         try:
-            checked_here(found)
-            return found
+            return checked_here(found), found
         except ScenarioError as error:
             others = [line for line in error.problems if "workload.dataset" not in line]
             refused = ScenarioError(others) if others else refused or error

@@ -1,12 +1,13 @@
 """Fits: which methods train a model on so many devices, how full these get, and how fast it goes.
 
-A stack of equal blocks is followed at two depths and two sizes of micro-batch, from which its
-memory at all others follows exactly (`simdp.engine.phases`); times are those of the whole model.
+What devices keep is followed as lines in the samples of a micro-batch (`simdp.engine.phases`): of a
+stack of equal blocks at two depths, from which all others follow exactly, wherever a block is a
+unit of what is dealt to ranks, else of the whole model. Times are those of the whole model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,15 +16,18 @@ from pydantic import TypeAdapter
 
 from simdp.cluster.device import DEVICES
 from simdp.cluster.machine import MACHINES, describe, read_machine
+from simdp.engine.compute import Times
 from simdp.engine.outcome import rates
-from simdp.engine.phases import EDGE, Phase, peaks_by_phase
+from simdp.engine.phases import EDGE, Line, lines_by_phase
 from simdp.engine.simulate import play
 from simdp.errors import ScenarioError, unknown_name
 from simdp.results.fitting import Fitting, FittingRow
 from simdp.results.metrics import steady_step_time
 from simdp.results.trace import StepEnds, TraceBuilder
-from simdp.scenario import Scenario, checked
+from simdp.scenario import Scenario
+from simdp.scenario.feasibility import joint_problems
 from simdp.scenario.overrides import override_all
+from simdp.scenario.root import build, following
 from simdp.strategies import AnyStrategy, Strategy
 from simdp.studies.first_scenario import (
     Answers,
@@ -31,9 +35,10 @@ from simdp.studies.first_scenario import (
     known_value,
     raw_of,
     usual_precision,
-    with_data,
+    with_data_checked,
 )
 from simdp.workload.models import AnyModel, Model
+from simdp.workload.precision import AnyPrecision
 
 LARGEST_BATCH = 256
 """Samples of a micro-batch that are tried at most."""
@@ -44,13 +49,7 @@ STEPS = 2
 DEPTHS = 2 * EDGE, 2 * EDGE + 1
 """Of the short stacks."""
 
-METHODS: tuple[Any, ...] = ("ddp", "zero1", "zero2", "fsdp", "hsdp")
-"""Strategies that are tried."""
-
-RECOMPUTE = ("none", "blocks")
-
-Curve = tuple[float, float]
-"""Bytes without samples, and per sample."""
+RECOMPUTE = ("none", "selective", "blocks")
 
 
 class Asked(NamedTuple):
@@ -121,7 +120,7 @@ def fitting(asked: Asked) -> Fitting:
     known_size(machine, asked.gpus)
     known_value("MODEL", asked.model)
     stacks = _Stacks(asked, machine)
-    rows = [row for trial in _trials(stacks) if (row := trial.row()) is not None]
+    rows = [trial.row() for trial in _trials(stacks)]
     whole = stacks.whole
     return Fitting(
         model=str(asked.model["kind"] if isinstance(asked.model, dict) else asked.model),
@@ -150,128 +149,191 @@ def _sample_in_words(scenario: Scenario) -> str:
     return " x ".join(map(str, shape)) or "one value"
 
 
+class _Method(NamedTuple):
+    """How to train: keys of a scenario.
+
+    Attributes
+    ----------
+    strategy, precision : value
+        As in YAML.
+    recompute : str
+        Of ``workload.recompute``.
+    """
+
+    strategy: dict[str, Any]
+    precision: Any
+    recompute: str
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Dotted keys."""
+        return {
+            "strategy": self.strategy,
+            "workload.precision": self.precision,
+            "workload.recompute": self.recompute,
+        }
+
+
+def _methods(usual: Any) -> Iterator[_Method]:
+    """Every method, as its own library trains, in 16 bit where devices are made for that.
+
+    Parameters
+    ----------
+    usual : value
+        Precision that suits the devices: that of torch's autocast, or ``full``.
+    """
+    low = usual["dtype"] if isinstance(usual, dict) else None
+    mixed: Any = {"kind": "mixed", "dtype": low} if low else "full"
+    sharded = {"param_dtype": low} if low else {}
+    deepspeed = {"communication": "deepspeed"}
+    kinds: list[tuple[dict[str, Any], Any]] = [
+        ({"kind": "ddp"}, usual),
+        ({"kind": "zero1", **deepspeed}, mixed),
+        ({"kind": "zero2", **deepspeed}, mixed),
+        ({"kind": "zero3"}, mixed),
+        ({"kind": "fsdp", **sharded}, "full"),
+        ({"kind": "hsdp", **sharded}, "full"),
+    ]
+    for strategy, precision in kinds:
+        for recompute in RECOMPUTE:
+            yield _Method(strategy, precision, recompute)
+
+
 class _Stacks:
-    """The scenario at full depth, and as short stacks where the model is one."""
+    """The scenario at full depth, and as short stacks where the model is one.
+
+    Attributes
+    ----------
+    times : dict of str to Times
+        How long compute takes, by the precision that a strategy trains in.
+    """
 
     def __init__(self, asked: Asked, machine: str) -> None:
-        self.asked = asked
+        self.asked, self.precision = asked, usual_precision(machine)
         field: Any = AnyModel
         model: Model = TypeAdapter(field).validate_python(asked.model)
         key = model.depth_key
         self.depth = int(getattr(model, key)) if key else 0
         answers = Answers(machine, asked.model, asked.gpus, "ddp", 1)
-        raw = deepcopy(raw_of(answers, usual_precision(machine)))  # overrides act in place
+        raw = deepcopy(raw_of(answers, self.precision))  # overrides act in place
         raw["workload"]["steps"] = STEPS
         if asked.sequence_length is not None:
             raw = override_all(
                 raw, {"workload.model.sequence_length": asked.sequence_length}, Path()
             )
-        raw = with_data(raw, 1)
-        self.whole = checked(raw, Path())
+        self.whole, raw = with_data_checked(raw, 1)
         self.short: list[Scenario] = []
         if key and self.depth > DEPTHS[1]:
             for depth in DEPTHS:
-                shorter = override_all(deepcopy(raw), {f"workload.model.{key}": depth}, Path())
-                self.short.append(checked(shorter, Path()))
+                settings = {f"workload.model.{key}": depth}
+                self.short.append(build(override_all(deepcopy(raw), settings, Path()), Path()))
+        self.times: dict[str, Times] = {}
 
 
 class _Trial:
     """One method."""
 
-    def __init__(self, stacks: _Stacks, strategy: Strategy, recompute: str) -> None:
-        self.stacks, self.strategy, self.recompute = stacks, strategy, recompute
-        self.asked = stacks.asked
+    def __init__(self, stacks: _Stacks, method: _Method) -> None:
+        field: Any = AnyStrategy
+        self.stacks, self.method, self.asked = stacks, method, stacks.asked
+        self.strategy: Strategy = TypeAdapter(field).validate_python(method.strategy)
+        self.whole = self._of(stacks.whole)
 
-    def row(self) -> FittingRow | None:
-        """How it does; None where the scenario cannot have it."""
-        scenario = self._with(self.stacks.whole, 1)
-        if self.strategy.problem_with(self.asked.gpus, scenario.workload):
-            return None
-        room = self.stacks.whole.cluster.devices()[0].memory
-        curves = list(self._curves())
-        size = self.asked.microbatch or _largest(curves, room)
-        peak = _at(curves, size)
+    def _of(self, scenario: Scenario) -> Scenario:
+        """The method's scenario of one sample."""
+        precision: Any = AnyPrecision
+        changed = {
+            "recompute": self.method.recompute,
+            "precision": TypeAdapter(precision).validate_python(self.method.precision),
+        }
+        workload = scenario.workload.model_copy(update=changed)
+        changed_parts = {"workload": workload, "strategy": self.strategy}
+        return following(scenario.model_copy(update=changed_parts), scenario.base)
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether there can be such a scenario."""
+        whole = self.whole
+        return not joint_problems(whole.cluster, whole.workload, whole.strategy, lambda *_: True)
+
+    def row(self) -> FittingRow:
+        """How it does."""
+        room = min(device.memory for device in self.whole.cluster.devices())
+        lines = list(self._lines())
+        size = self.asked.microbatch or _largest(lines, room)
+        peak = _at(lines, size)
         fits = peak <= room
-        time = _step_time(self._with(self.stacks.whole, size)) if fits else None
-        found = rates(scenario, size * self.asked.gpus / time if time else None, time or 0.0)
+        time = self._step_time(size) if fits else None
+        samples_per_s = size * self.asked.gpus / time if time else None
+        found = rates(self.whole, samples_per_s, time or 0.0)
         return FittingRow(
             self.strategy.kind,
-            self.recompute,
+            self.method.recompute,
             size,
             fits,
             peak,
             time,
             found["tokens_per_s"],
             found["mfu"],
+            self.method.settings,
         )
 
-    def _with(self, scenario: Scenario, microbatch: int) -> Scenario:
-        changed = {"recompute": self.recompute, "microbatch": microbatch}
-        return scenario.model_copy(
-            update={
-                "workload": scenario.workload.model_copy(update=changed),
-                "strategy": self.strategy,
-            }
-        )
-
-    def _curves(self) -> Iterator[Curve]:
+    def _lines(self) -> Iterator[Line]:
         """Memory by samples of a micro-batch, at every operation that may be the peak."""
-        short = self.stacks.short
-        if short and self._grows_by_blocks():
-            shallow = [self._lines(scenario) for scenario in short]
-            further = self.stacks.depth - DEPTHS[0]
-            for phase, (base, slope) in shallow[0].items():
-                deeper, steeper = shallow[1][phase]
-                yield base + further * (deeper - base), slope + further * (steeper - slope)
+        short = [self._of(scenario) for scenario in self.stacks.short]
+        if not short or not _grows_by_blocks(short):
+            yield from lines_by_phase(self.whole, everywhere=True).values()
             return
-        yield from self._lines(self.stacks.whole).values()
+        fewer, more = (lines_by_phase(scenario) for scenario in short)
+        further = self.stacks.depth - DEPTHS[0]
+        for phase, line in fewer.items():
+            if phase in more:
+                one, two = (
+                    (1 - further) * line.at(n) + further * more[phase].at(n) for n in (1, 2)
+                )
+                yield Line.through(one, two)
 
-    def _grows_by_blocks(self) -> bool:
-        """Whether one more block is one more unit, or nothing is cut into units.
+    def _step_time(self, microbatch: int) -> float:
+        """Time of a steady step of the whole model [s]."""
+        workload = self.whole.workload.model_copy(update={"microbatch": microbatch})
+        scenario = self.whole.model_copy(update={"workload": workload})
+        ends, key = StepEnds(scenario.cluster.world_size), repr(workload.precision)
+        known = self.stacks.times.get(key)
+        played = play(scenario, TraceBuilder(keep=False, ends=ends), times=known, listen=iter)
+        self.stacks.times[key] = played.run.times
+        return steady_step_time(ends.ends())
 
-        Of buckets that end inside blocks, and of whole tensors that are dealt to ranks, short
-        stacks tell nothing.
-        """
-        dealt = [self._with(scenario, 1).program.partition for scenario in self.stacks.short]
-        if dealt[0] is None or dealt[1] is None:
-            return True
-        fewer, more = (set(one.units) for one in dealt if one is not None)
-        return dealt[0].owners is None and fewer < more and len(more - fewer) == 1
 
-    def _lines(self, scenario: Scenario) -> dict[Phase, Curve]:
-        one, two = (peaks_by_phase(self._with(scenario, size)) for size in (1, 2))
-        return {
-            phase: (2 * one[phase] - two[phase], two[phase] - one[phase])
-            for phase in one
-            if phase in two
-        }
+def _grows_by_blocks(short: Sequence[Scenario]) -> bool:
+    """Whether one more block is one more unit, or nothing is cut into units.
+
+    Of buckets that end inside blocks, and of whole tensors that are dealt to ranks, short stacks
+    tell nothing.
+    """
+    fewer, more = (scenario.program.partition for scenario in short)
+    if fewer is None or more is None:
+        return True
+    units = set(more.units) - set(fewer.units)
+    return fewer.owners is None and set(fewer.units) < set(more.units) and len(units) == 1
 
 
 def _trials(stacks: _Stacks) -> Iterator[_Trial]:
     cluster = stacks.whole.cluster
-    field: Any = AnyStrategy
-    for method in METHODS:
-        if method == "hsdp" and cluster.world_size <= (cluster.devices_per_node or 1):
+    for method in _methods(stacks.precision):
+        if method.strategy["kind"] == "hsdp" and cluster.world_size <= cluster.local_size:
             continue  # one node: the same as fsdp
-        strategy = TypeAdapter(field).validate_python(method)
-        for recompute in RECOMPUTE:
-            yield _Trial(stacks, strategy, recompute)
+        trial = _Trial(stacks, method)
+        if trial.is_possible:
+            yield trial
 
 
-def _at(curves: list[Curve], samples: int) -> float:
-    return max(base + slope * samples for base, slope in curves)
+def _at(lines: Sequence[Line], samples: int) -> float:
+    return max(line.at(samples) for line in lines)
 
 
-def _largest(curves: list[Curve], room: float) -> int:
+def _largest(lines: Sequence[Line], room: float) -> int:
     """The largest power of two that fits; 1 where nothing does."""
     size = 1
-    while size < LARGEST_BATCH and _at(curves, 2 * size) <= room:
+    while size < LARGEST_BATCH and _at(lines, 2 * size) <= room:
         size *= 2
     return size
-
-
-def _step_time(scenario: Scenario) -> float:
-    """Time of a steady step of the whole model [s]."""
-    ends = StepEnds(scenario.cluster.world_size)
-    play(scenario, TraceBuilder(keep=False, ends=ends), listen=iter)
-    return steady_step_time(ends.ends())

@@ -70,7 +70,24 @@ def need_in_words(scenario: Scenario, metrics: Mapping[str, Any]) -> str:
     worst = max(range(len(peaks)), key=lambda rank: peaks[rank] / devices[rank].memory)
     there = nbytes(devices[worst].memory) + (f" that {k} ranks share" if k > 1 else "")
     never = ", however many ranks there are" if _is_whole(scenario, metrics["memory_bytes"]) else ""
-    return f"a rank needs {nbytes(peaks[worst])} of {there}{never}"
+    needs = f"a rank needs {nbytes(peaks[worst])} of {there}{never}"
+    return needs + _too_large_a_unit(scenario, worst, devices[worst].memory / k)
+
+
+def _too_large_a_unit(scenario: Scenario, rank: int, memory: float) -> str:
+    """Say which unit alone a rank has no room for while it is whole, if there is one [bytes]."""
+    dealt, itemsize = scenario.program.partition, scenario.program.facts.weight_itemsize
+    if dealt is None or dealt.kept.weights:
+        return ""
+    largest = max(range(len(dealt.units)), key=dealt.unit_elements)
+    whole = float(dealt.unit_elements(largest) * itemsize)
+    if whole <= memory:
+        return ""
+    first = dealt.units[largest][0]
+    return (
+        f"; rank {rank} has no room for the {nbytes(whole)} of the unit that begins with {first}: "
+        "make units smaller"
+    )
 
 
 def what_fits_in_words(scenario: Scenario) -> str:

@@ -6,17 +6,18 @@ call that makes it until nothing needs it any more. Gradients of parameters are 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from functools import cache
 from math import prod
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from simdp.workload import Workload
 from simdp.workload.chains import Fused
 from simdp.workload.execution import call_dtypes
-from simdp.workload.graph import Value
+from simdp.workload.graph import Graph, Value
 from simdp.workload.layers.base import Kept
+from simdp.workload.models import Model
 from simdp.workload.precision.rounding import numpy_dtype
 from simdp.workload.recomputation import Rerun
 
@@ -90,7 +91,18 @@ def lifetimes(workload: Workload, reruns: Sequence[Rerun] = (), keeps: bool = Tr
     keeps : bool
         False keeps nothing for backward, which then has no stages: inference.
     """
-    return _Following(workload, reruns).run(keeps)
+    of = (workload.precision, workload.dtype, workload.compile, workload.loss)
+    key = (*of, tuple(reruns), keeps)
+    for graph, model, other, found in _KNOWN:
+        if graph is workload.graph and model is workload.model and other == key:
+            return found
+    found = _Following(workload, reruns).run(keeps)
+    _KNOWN.append((workload.graph, workload.model, key, found))
+    return found
+
+
+_KNOWN: deque[tuple[Graph, Model, tuple[Any, ...], Lifetimes]] = deque(maxlen=16)
+"""Those of the last micro-batches, with all that they depend on: strategies share them."""
 
 
 class _Following:
@@ -104,6 +116,7 @@ class _Following:
         # A layer of which only times are known says what it keeps, and nothing of what flows.
         self.flows = not workload.model.timed
         self.shapes = graph.shapes(workload.model.known_shapes()) if self.flows else []
+        self.widens = workload.precision.widens_outputs
         self.stored = _itemsize(workload.precision.weight_dtype(workload.dtype))
         self.uses: Counter[int] = Counter(value for call in graph.calls for value in call.inputs)
         self.uses.update(value for value, _ in graph.outputs)
@@ -132,7 +145,9 @@ class _Following:
             if block is not None and number == block[-1]:
                 again |= self._run_again(block)
             backward.append(self._backward(number, block))
-        for value, _ in self.graph.outputs:  # the script's own variable
+        if self.widens:  # the script's own variable
+            self._done(("loss", "copy"))
+        for value, _ in self.graph.outputs if not self.widens else ():
             self._done(self._value(value))
         assert not +self.needed, "whatever is taken is given back"
         end = Stage((), self._changed())
@@ -317,15 +332,18 @@ class _Following:
         return [self._value(value, block) for value in mine]
 
     def _loss_forward(self, keeps: bool) -> Stage:
-        """The outputs in full precision, where they are not, are there until the loss is."""
+        """The outputs in full precision, where they are not, are there until the loss is.
+
+        Those that the model itself hands on in full precision take the place of the others.
+        """
         copy: Token = ("loss", "copy")
         if keeps:
             self._need(("loss",), self._width() * self.workload.loss.num_kept)
-            self._need(copy, self._width() if self._width() > self._made_nbytes() else 0.0)
+        self._need(copy, self._width() if (keeps or self.widens) and self._is_low() else 0.0)
         taken = self._changed()
-        if keeps:
+        if not (keeps and self.widens):
             self._done(copy)
-        for value, _ in self.graph.outputs if not keeps else ():
+        for value, _ in self.graph.outputs if self.widens or not keeps else ():
             self._done(self._value(value))
         return Stage(taken, self._changed())
 
@@ -342,6 +360,10 @@ class _Following:
         self._done(("loss",))
         self._done(passing)
         return Stage(taken, self._changed())
+
+    def _is_low(self) -> bool:
+        """Whether the model's layers make outputs of less than full precision."""
+        return self._width() > self._made_nbytes()
 
     def _made_nbytes(self) -> float:
         """Bytes per sample of the outputs as the model makes them."""

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from simdp.engine.phases import EDGE, peaks_by_phase
+from simdp.engine.phases import EDGE, Line, lines_by_phase
 from simdp.engine.simulate import memory_needed
 from simdp.scenario import Scenario, checked
 
 WHOLE = ["ddp", "fsdp", "hsdp"]
+RECOMPUTE = ["none", "selective", "blocks"]
 
 
 def stack(strategy: str, recompute: str, depth: int, microbatch: int) -> Scenario:
@@ -40,28 +41,31 @@ def stack(strategy: str, recompute: str, depth: int, microbatch: int) -> Scenari
     return checked(raw, Path())
 
 
-@pytest.mark.parametrize("strategy", WHOLE)
-@pytest.mark.parametrize("recompute", ["none", "blocks"])
-def test_the_largest_peak_of_all_phases_is_the_peak_of_a_run(strategy: str, recompute: str) -> None:
-    scenario = stack(strategy, recompute, 7, 3)
-    peaks = peaks_by_phase(scenario)
-    assert max(peaks.values()) == memory_needed(scenario).peak.max()
+def test_a_line_says_what_each_sample_adds() -> None:
+    line = Line.through(3.0, 5.0)
+    assert [line.at(samples) for samples in (0, 1, 2, 10)] == [1.0, 3.0, 5.0, 21.0]
+    assert (-line).at(10) == -21.0
 
 
 @pytest.mark.parametrize("strategy", WHOLE)
-@pytest.mark.parametrize("recompute", ["none", "blocks"])
+@pytest.mark.parametrize("recompute", RECOMPUTE)
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_the_largest_peak_of_all_phases_is_the_peak_of_a_run(
+    strategy: str, recompute: str, everywhere: bool
+) -> None:
+    lines = lines_by_phase(stack(strategy, recompute, 7, 3), everywhere)
+    for samples in (1, 3, 8):
+        exact = memory_needed(stack(strategy, recompute, 7, samples)).peak.max()
+        assert max(line.at(samples) for line in lines.values()) == pytest.approx(exact, rel=1e-12)
+
+
+@pytest.mark.parametrize("strategy", WHOLE)
+@pytest.mark.parametrize("recompute", RECOMPUTE)
 def test_two_short_stacks_tell_the_peak_of_a_long_one(strategy: str, recompute: str) -> None:
     depth, size = 11, 6
     low, high = 2 * EDGE, 2 * EDGE + 1
-    a, b, c, d = (
-        peaks_by_phase(stack(strategy, recompute, *point))
-        for point in ((low, 1), (high, 1), (low, 2), (high, 2))
-    )
-    x, y = depth - low, size - 1
-    told = max(
-        a[p] + x * (b[p] - a[p]) + y * (c[p] - a[p]) + x * y * (d[p] - b[p] - c[p] + a[p])
-        for p in a
-        if p in b and p in c and p in d
-    )
+    a, b = (lines_by_phase(stack(strategy, recompute, depth, 1)) for depth in (low, high))
+    further = depth - low
+    told = max(a[p].at(size) + further * (b[p].at(size) - a[p].at(size)) for p in a if p in b)
     exact = memory_needed(stack(strategy, recompute, depth, size)).peak.max()
     assert told == pytest.approx(exact, rel=1e-9)

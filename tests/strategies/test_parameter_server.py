@@ -106,7 +106,12 @@ def test_it_knows_no_neighbours():
 
 
 def test_the_schedule_must_last_for_every_update():
-    schedule = {"kind": "one_cycle_lr", "max_lr": 0.1, "total_steps": 5, "cycle_momentum": False}
+    schedule = {
+        "kind": "one_cycle_lr",
+        "max_lr": 0.1,
+        "total_steps": 5,
+        "cycle_momentum": False,
+    }
     options = {"lr_schedule": schedule, "steps": 5}
     raw = {**MINIMAL, "strategy": "parameter_server", "workload": {**WORKLOAD, **options}}
     assert checked(raw, Path()).workload.steps == 5

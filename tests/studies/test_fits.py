@@ -10,29 +10,79 @@ import pytest
 import simdp
 from simdp.engine.simulate import memory_needed
 from simdp.errors import ScenarioError
-from simdp.scenario import checked
+from simdp.results.fitting import FittingRow
+from simdp.scenario import Scenario, checked
 from simdp.scenario.overrides import override_all
 from simdp.studies.first_scenario import Answers, raw_of, with_data
 from simdp.studies.fits import Asked, fitting, machine_with
 
 SMALL = {"kind": "gpt2", "n_embd": 128, "n_head": 4, "n_layer": 8, "n_positions": 128}
+LLAMA = {
+    "kind": "llama",
+    "vocab_size": 512,
+    "hidden_size": 128,
+    "intermediate_size": 352,
+    "num_hidden_layers": 9,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "sequence_length": 4096,
+    "max_position_embeddings": 4096,
+}
 
 
-def test_rows_say_what_a_run_of_the_same_scenario_says() -> None:
-    found = fitting(Asked(SMALL, 4, machine="dgx-h100", microbatch=8))
-    raw = raw_of(Answers("dgx-h100", SMALL, 4, "ddp", 8), {"kind": "amp", "dtype": "bfloat16"})
+def scenario_of(model: Any, gpus: int, row: FittingRow) -> Scenario:
+    """The scenario that a row of `dgx-h100` stands for."""
+    raw = raw_of(Answers("dgx-h100", model, gpus, "ddp", row.microbatch), "full")
     raw["workload"]["steps"] = 2
+    return checked(override_all(with_data(raw, row.microbatch), row.settings, Path()), Path())
+
+
+@pytest.mark.parametrize(("model", "gpus", "microbatch"), [(SMALL, 4, 8), (LLAMA, 16, 2)])
+def test_rows_say_what_a_run_of_the_same_scenario_says(
+    model: Any, gpus: int, microbatch: int
+) -> None:
+    found = fitting(Asked(model, gpus, machine="dgx-h100", microbatch=microbatch))
+    kinds = ["ddp", "zero1", "zero2", "zero3", "fsdp", *["hsdp"] * (gpus > 8)]
+    tried = {(row.strategy, row.recompute) for row in found.rows}
+    assert tried == {(kind, r) for kind in kinds for r in ("none", "selective", "blocks")}
     for row in found.rows:
-        settings: dict[str, Any] = {
-            "strategy": {"kind": row.strategy},
-            "workload.recompute": row.recompute,
-        }
-        scenario = checked(override_all(with_data(raw, 8), settings, Path()), Path())
+        scenario = scenario_of(model, gpus, row)
         metrics = simdp.simulate(scenario).metrics
         assert row.peak_memory_bytes == pytest.approx(max(memory_needed(scenario).peak), rel=1e-9)
         assert row.step_time_s == pytest.approx(metrics["step_time_s"])
         assert row.tokens_per_s == pytest.approx(metrics["tokens_per_s"])
         assert row.mfu == pytest.approx(metrics["mfu"])
+
+
+def test_memory_of_as_many_samples_as_fit_is_that_of_a_run() -> None:
+    found = fitting(Asked(LLAMA, 8, machine="dgx-h100"))
+    assert max(row.microbatch for row in found.rows) > 8
+    for row in found.rows:
+        exact = max(memory_needed(scenario_of(LLAMA, 8, row)).peak)
+        assert row.peak_memory_bytes == pytest.approx(exact, rel=1e-9)
+
+
+OLD = """
+cluster:
+  devices_per_node: 4
+  device: {peak: {float32: 4 TFLOP/s}, memory: 12 GB, memory_bandwidth: 240 GB/s, launch: 5 us}
+  topology: ring
+  link: pcie3-x16
+source: {cluster: an example}
+"""
+
+
+def test_devices_without_16_bit_train_in_full_precision(tmp_path: Path) -> None:
+    machine = tmp_path / "old.yaml"
+    machine.write_text(OLD)
+    found = fitting(Asked(SMALL, 2, machine=str(machine), microbatch=1))
+    assert {row.settings["workload.precision"] for row in found.rows} == {"full"}
+
+
+def test_a_model_without_blocks_has_nothing_to_compute_again() -> None:
+    einsum = {"kind": "einsum", "equation": "bd,df->bf", "d": 8, "f": 4}
+    found = fitting(Asked(einsum, 2, machine="dgx-h100", microbatch=4))
+    assert {row.recompute for row in found.rows} == {"none"}
 
 
 def test_the_best_comes_first_and_what_does_not_fit_last() -> None:

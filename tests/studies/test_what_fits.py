@@ -157,3 +157,16 @@ def test_more_ranks_cannot_help_only_where_what_is_whole_is_too_large(strategy, 
     if not never:
         more = scenario(64, strategy=strategy, model=model, optimizer="sgd")
         assert simdp.simulate(more).metrics["fits_memory"]
+
+
+def test_a_unit_that_no_device_can_hold_is_named_with_the_rank():
+    for kind in ("fsdp", "fsdp1"):
+        chosen = scenario(n=8, memory="15 GB", strategy={"kind": kind, "units": "whole"})
+        result = simdp.simulate(chosen)
+        assert result.metrics["fits_memory"] is False
+        assert need_in_words(chosen, result.metrics).endswith(
+            " of 15 GB; rank 0 has no room for the 16 GB of the unit that begins with "
+            "parameters.0: make units smaller"
+        )
+    chosen = scenario(n=8, memory="5 GB", strategy="fsdp")
+    assert "unit" not in need_in_words(chosen, simdp.simulate(chosen).metrics)

@@ -198,5 +198,12 @@ def call_kernels(workload: Workload, activity: str, inputs: Shapes) -> list[list
             found[number] = [cast, *found[number]]
     width = float(sum(prod(flowing[value]) for value, _ in graph.outputs))
     # The loss: prediction and target in, a gradient out.
-    found.append([Kernel(4 * width, 2 * width * numpy_dtype(dtype).itemsize)])
+    loss = [Kernel(4 * width, 2 * width * numpy_dtype(dtype).itemsize)]
+    if workload.precision.widens_outputs:
+        made = sum(
+            prod(flowing[value]) * numpy_dtype(ran[value - len(graph.inputs)]).itemsize
+            for value, _ in graph.outputs
+        )
+        loss.append(Kernel(0.0, made + width * numpy_dtype(dtype).itemsize))
+    found.append(loss)
     return found

@@ -118,6 +118,15 @@ class Memory:
         """What is taken, or given back, as it ends."""
         return self._noted(self._after.get(type(op)), op)
 
+    def follow(self, op: ops.Op) -> None:
+        """Tell the ledger alone what an operation of an observed step takes and gives back."""
+        hold = self.ledger.hold
+        for acts in (self._before, self._after):
+            act = acts.get(type(op))
+            for part, nbytes in () if act is None else act(op):
+                if nbytes.any() if isinstance(nbytes, np.ndarray) else nbytes:
+                    hold(part, nbytes)
+
     def _noted(self, act: Callable[[Any], Taken] | None, op: ops.Op | None) -> Taken:
         """Tell the ledger."""
         if act is None or not self.is_observed:
@@ -134,6 +143,11 @@ class Memory:
     def buckets(self) -> Taken:
         """What is there from the end of the setup on: buckets, and gradients that live in them."""
         return self._noted(self._buckets, None)
+
+    def state(self) -> None:
+        """Begin with the optimizer's state there, as it is from the second step on."""
+        self.ledger.hold("optimizer_state", self.footprint.state())
+        self._has_state = True
 
     def _model(self, op: None) -> Taken:
         yield "parameters", self.footprint.parameters()

@@ -24,13 +24,13 @@ class Tensors:
 
     def __init__(self, footprint: Footprint) -> None:
         self._footprint = footprint
-        self._known: dict[tuple[int, int | bytes], list[tuple[str, Amount]]] = {}
+        self._known: dict[tuple[tuple[Tensor, ...], int | bytes], list[tuple[str, Amount]]] = {}
 
     def by_part(self, tensors: tuple[Tensor, ...], sizes: Ints) -> list[tuple[str, Amount]]:
         """What tensors take, part by part, where the ranks have so many samples [bytes]."""
         if not tensors:
             return []
-        key = (id(tensors), _told_apart(sizes))
+        key = (tensors, _told_apart(sizes))  # those of equal blocks are equal
         if key not in self._known:
             found = list[tuple[str, Amount]]()
             for part in dict.fromkeys(tensor.part for tensor in tensors):

@@ -35,6 +35,11 @@ class Precision(Spec):
     def has_master(self) -> bool:
         """Whether the optimizer updates a 32-bit copy of the weights, beside those of the model."""
 
+    @property
+    def widens_outputs(self) -> bool:
+        """Whether the model's outputs are cast to full precision as soon as they are made."""
+        return False
+
     @abstractmethod
     def scaler(self) -> ScalerSettings | None:
         """Settings of the loss scale, or None where the loss is not scaled."""

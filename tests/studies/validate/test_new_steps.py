@@ -13,9 +13,18 @@ from benchmarks import new_steps as benchmark
 from simdp.cluster.machine import MACHINES, Calibration, read_machine
 from simdp.reports.captions import model_name
 from simdp.scenario import checked, load_scenario
+from simdp.studies.answers import complete
 from simdp.studies.validate import validate
 from simdp.studies.validate.intervals import Known
-from simdp.studies.validate.new_steps import LEAST, SPREAD, further, steps_of, what_is_new
+from simdp.studies.validate.new_steps import (
+    BY_DATA_SHEET,
+    LEAST,
+    SPREAD,
+    by_data_sheet,
+    further,
+    steps_of,
+    what_is_new,
+)
 
 FOLDER = Path(__file__).parents[3] / "scenarios" / "validation"
 STEPS = {"resnet50": [1, 2, 4], "vgg16": [1]}
@@ -126,3 +135,35 @@ def test_the_benchmark_finds_the_spread_that_holds_nine_in_ten():
     spread = benchmark.spread(steps)
     assert sum(benchmark.is_inside(one, spread) for one in steps) == 9
     assert sum(benchmark.is_inside(one, 0.98 * spread) for one in steps) < 9
+
+
+def run_on(machine, **workload):
+    raw = {
+        **MINIMAL,
+        "cluster": {"machine": machine, "world_size": 2},
+        "workload": {**MINIMAL["workload"], "steps": 2, **workload},
+    }
+    scenario = checked({**raw, "numerics": False}, Path())
+    result = simdp.simulate(scenario)
+    complete(scenario, result)
+    return result.metrics
+
+
+def test_compute_that_nobody_has_measured_widens_the_interval_by_its_part_of_the_step():
+    scenario = checked({**MINIMAL, "cluster": {"machine": "dgx-h100", "world_size": 2}}, Path())
+    metrics = {"step_time_s": 2.0, "compute_s": 1.0, "update_s": 0.5}
+    known = Known(
+        "a", Calibration(data="a", intervals={"cluster.overheads.hook": ["1 us", "2 us"]})
+    )
+    assert by_data_sheet(metrics, scenario, [known]) == pytest.approx(0.75 * BY_DATA_SHEET)
+    ends = {"cluster.device.efficiency": [0.5, 0.6]}
+    measured = Known("a", Calibration(data="a", intervals=ends))
+    assert by_data_sheet(metrics, scenario, [known, measured]) == 0
+
+
+def test_a_step_whose_compute_was_measured_is_known_better():
+    points = [{"microbatch": 4, "step_time": "10 ms"}]
+    sheet = run_on("dgx-h100")
+    measured = run_on("dgx-h100", compute={"kind": "measured", "points": points})
+    width = [m["interval_s"][1] / m["interval_s"][0] for m in (sheet, measured)]
+    assert width[0] > width[1]

@@ -53,7 +53,8 @@ def test_a_preset_has_the_published_parameters_and_flops(name):
     found = forward_flops(in_kernels(chosen.graph, "eager"), chosen.known_shapes())
     wanted = published(name, "flops")
     assert found.products / 1e9 == pytest.approx(wanted, rel=0.02)
-    assert found.total / 1e9 == pytest.approx(wanted, rel=0.05)
+    if getattr(chosen, "sliding_window", None) is None:  # plain kernels work on hidden pairs too
+        assert found.total / 1e9 == pytest.approx(wanted, rel=0.05)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +82,7 @@ def test_the_published_mpt_7b_has_alibi_and_no_biases():
 def test_a_causal_flash_kernel_saves_half_of_the_scores():
     chosen = model("llama3-8b")
     eager, flash = (
-        forward_flops(in_kernels(chosen.graph, way), chosen.known_shapes()).products
+        forward_flops(in_kernels(chosen.graph, way), chosen.known_shapes()).total
         for way in ("eager", "flash")
     )
     softmax = 5 * 32 * 32 * 8192**2
