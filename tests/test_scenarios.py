@@ -25,7 +25,10 @@ LONG = {
     "bert_mnli_small",
     "compression",
     "four_nodes",
+    "fsdp_or_ddp",
     "horovod_fusion",
+    "hsdp_two_levels",
+    "llama_small",
     "local_sgd",
     "no_sync",
     "resnet_small",
@@ -316,9 +319,55 @@ def test_apexs_default_messages_beat_a_single_one_and_small_ones():
     assert small["step_time_s"] > single["step_time_s"]
 
 
+def test_tokens_per_gpu_of_a_sharded_llama_hardly_fall_and_activations_stay():
+    metrics = point_metrics("llama3_8b_fsdp")
+    rates = [m["tokens_per_s_per_gpu"] for m in metrics]
+    assert rates == sorted(rates, reverse=True)
+    assert 0.96 < rates[-1] / rates[0] < 0.985
+    assert all(0.3 < m["mfu"] < 0.35 for m in metrics)
+    peaks = [max(m["peak_memory_bytes"]) for m in metrics]
+    assert 0.75 * peaks[0] < peaks[-1] < 0.8 * peaks[0]
+
+
+@long
+def test_sharding_is_needed_from_4_billion_parameters_on_and_costs_time_over_pcie():
+    metrics = point_metrics("fsdp_or_ddp")
+    assert [m["fits_memory"] for m in metrics] == [True] * 4 + [False] + [True] * 3
+    assert max(metrics[0]["peak_memory_bytes"]) == pytest.approx(18 * 2_651_837_440, rel=0.03)
+    ddp, zero1, kept, fsdp = (m["step_time_s"] for m in metrics[:4])
+    assert ddp < kept < fsdp < 1.1 * ddp
+    assert zero1 > 1.3 * ddp
+
+
+@long
+def test_replicas_of_nodes_save_time_over_one_card_and_none_over_eight():
+    metrics = point_metrics("hsdp_two_levels")
+    fsdp, between, hsdp, *many = (m["step_time_s"] for m in metrics)
+    assert hsdp < between < fsdp
+    assert fsdp > 1.1 * hsdp
+    assert max(many) < 1.01 * min(many)
+
+
+def test_memory_grows_with_the_square_of_the_length_but_for_flash_attention():
+    peaks = [max(m["peak_memory_bytes"]) for m in point_metrics("flash_attention_memory")]
+    eager, flash = peaks[:5], peaks[5:]
+    assert eager[4] - eager[3] == pytest.approx(4 * (eager[3] - eager[2]), rel=0.1)
+    assert flash[4] - flash[3] == pytest.approx(2 * (flash[3] - flash[2]), rel=0.01)
+    assert [peak < 80e9 for peak in peaks] == [True] * 2 + [False] * 3 + [True] * 5
+
+
+@long
+def test_four_ranks_with_quarters_of_a_llama_learn_what_one_does():
+    metrics = point_metrics("llama_small")
+    for found in metrics[1:]:
+        assert found["loss"] == pytest.approx(metrics[0]["loss"], rel=1e-12)
+    assert metrics[0]["loss"][-1] < 0.5 * metrics[0]["loss"][0]
+    assert max(metrics[3]["peak_memory_bytes"]) < max(metrics[1]["peak_memory_bytes"])
+
+
 # Two clocks ---------------------------------------------------------------------------------------
 
-LARGE = {"16384_gpus", "horovod_fusion", "zero_memory"}
+LARGE = {"16384_gpus", "horovod_fusion", "hsdp_two_levels", "llama3_8b_fsdp", "zero_memory"}
 """Those whose largest points would keep the event fabric busy for many seconds."""
 
 

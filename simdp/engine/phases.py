@@ -22,7 +22,7 @@ from simdp.scenario import Scenario
 from simdp.steps import ops
 from simdp.steps.program import Program
 from simdp.strategies.memory import sample_nbytes
-from simdp.workload.lifetimes import Tensor
+from simdp.workload.stages import Tensor
 
 Phase = tuple[str, int, int]
 """What an operation does, the call at which it stands, counted from the first one or, below zero,

@@ -121,8 +121,8 @@ def _loader(is_ours: bool) -> Any:
                         None, None, f"the key {key!r} is given twice", key_node.start_mark
                     )
                 seen.add(key)
-            found: dict[Any, Any] = super().construct_mapping(node, deep)
-            return found
+            made: dict[Any, Any] = super().construct_mapping(node, deep)
+            return made
 
         def construct_scalar(self, node: Any) -> Any:
             if node.tag in _NUMBERS and len(node.value) > MAX_DIGITS:

@@ -17,6 +17,9 @@ LEAST_SHARE = 0.005
 LEAST_IDLE = 0.5
 """Part of a node's network cards that may be idle without a word."""
 
+FEW = 100
+"""Samples a second below which three digits are written, not whole ones."""
+
 CELL, MOST_LETTERS = 53, 150
 """Letters of a line beside a row's name; and of a remark, of which the rest is in result.json."""
 
@@ -25,7 +28,8 @@ def rates(metrics: dict[str, Any]) -> Row:
     """What a run gets done in a second."""
     throughput, tokens = metrics["throughput_samples_per_s"], metrics.get("tokens_per_s")
     each = metrics.get("tokens_per_s_per_gpu")
-    said = "-" if throughput is None else f"{throughput:,.0f} samples/s"
+    few = throughput is not None and throughput < FEW
+    said = "-" if throughput is None else f"{throughput:{'.3g' if few else ',.0f'}} samples/s"
     if tokens is not None:
         said += f", {tokens:,.0f} tokens/s"
         said += "" if each in (None, tokens) else f", {each:,.0f} per device"

@@ -41,7 +41,7 @@ def _line(scenario: Mapping[str, Any], varied: Iterable[str]) -> str:
     keys = [*varied]
     cluster = scenario.get("cluster") or {}
     parts = [
-        "" if _sets(keys, "workload.model") else model_name(scenario.get("workload") or {}),
+        "" if _sets_model(keys) else model_name(scenario.get("workload") or {}),
         cluster_name(cluster, keys),
         "" if _sets(keys, "strategy", exactly=True) else _kind(scenario.get("strategy")),
     ]
@@ -53,6 +53,15 @@ def _sets(keys: Iterable[str], key: str, exactly: bool = False) -> bool:
     if exactly:
         return any(one in (key, f"{key}.kind") for one in keys)
     return any(one == key or one.startswith(f"{key}.") for one in keys)
+
+
+def _sets_model(keys: Iterable[str]) -> bool:
+    """Whether one of some keys makes another model; the length of its samples does not."""
+    lead = "workload.model."
+    return any(
+        key == lead[:-1] or (key.startswith(lead) and not _is_free(key.removeprefix(lead)))
+        for key in keys
+    )
 
 
 def model_name(workload: Mapping[str, Any]) -> str:
@@ -88,9 +97,16 @@ def _preset_of(kind: str, model: Mapping[str, Any]) -> str:
         made: Model = TypeAdapter(AnyModel).validate_python(name)
         of_preset = made.model_dump(mode="json")
         known = {key: value for key, value in of_preset.items() if not _is_free(key)}
-        if all(model.get(key, value) == value for key, value in known.items()):
+        if all(_given(model.get(key, value)) == _given(value) for key, value in known.items()):
             return name
     return ""
+
+
+def _given(value: Any) -> Any:
+    """An option without those of its own that nobody gave."""
+    if not isinstance(value, Mapping):
+        return value
+    return {key: one for key, one in value.items() if one is not None}
 
 
 def _is_free(key: str) -> bool:

@@ -23,13 +23,24 @@ LEAST_SHARE = 1e-3
 LEAST_DIFFERENCE = 0.01
 """Part by which peaks of memory differ in a table that shows them."""
 
-SPARE = ("samples/s", "update", "wait", "other", "compute", "eff.", "skipped", "memory")
+SPARE = (
+    *("samples/s", "update", "wait", "other", "compute", "eff.", "MFU"),
+    *("skipped", "tok/s/GPU", "memory"),
+)
 """Columns that a wide table can do without, in the order in which they go."""
+
+RATE = "throughput_samples_per_s"
+
+FOLDED_FOR, FOLDED_KEY = ("tok/s/GPU", "memory"), 24
+"""Columns that stay if long values of keys, broken at so many letters, leave room for them."""
+
+LONG_SAMPLE = 1000
+"""Tokens of a sample from which on tokens are counted, not samples."""
 
 LEAST_KEY = 10
 """Columns of a terminal that the values of a key have at least, however many others there are."""
 
-FOOT = "speed-up: samples/s over the first point's; * the fastest point"
+FOOT = "speed-up: {} over the first point's; * the fastest point"
 
 
 def sweep_table(study: Study) -> RenderableType:
@@ -43,14 +54,16 @@ def sweep_table(study: Study) -> RenderableType:
         head: [written(p.set[key]) for p in points] for head, key in zip(heads, keys, strict=True)
     }
     cells |= {name: [write(p.metrics) for p in points] for name, write in columns.items()}
-    best = best_of([p.metrics for p in points])
+    unequal = _differ_in_length(points)
+    rates = [p.metrics["tokens_per_s" if unequal else RATE] for p in points]
+    best = best_of([p.metrics | {RATE: rate} for p, rate in zip(points, rates, strict=True)])
     if best is not None:
-        rates = [p.metrics["throughput_samples_per_s"] for p in points]
         cells["speed-up"] = [
             figures.speedup(rate, rates[0], number == best) for number, rate in enumerate(rates)
         ]
     for name in SPARE:
-        if _width(cells) >= WIDTH:
+        folded = heads if name in FOLDED_FOR else []
+        if _width(cells, folded, FOLDED_KEY) >= WIDTH:
             cells.pop(name, None)
     title = f"{study.scenario['name']}: a step's time in {unit}, mean over ranks"
     table = Table(title=Text(title), box=box.SIMPLE_HEAD, padding=0)
@@ -68,9 +81,8 @@ def sweep_table(study: Study) -> RenderableType:
         table.add_row(*map(Text, row))
     widen(table)
     rows = [*_idle_cards(points), *answer_rows.known(points)]
-    feet = [FOOT + _among(points)] * (best is not None) + [answer_rows.lines(rows, WIDTH)] * bool(
-        rows
-    )
+    foot = FOOT.format("tokens/s" if unequal else "samples/s") + _among(points)
+    feet = [foot] * (best is not None) + [answer_rows.lines(rows, WIDTH)] * bool(rows)
     return Group(table, *map(Text, feet))
 
 
@@ -98,7 +110,12 @@ def _columns(study: Study) -> dict[str, Callable[[dict[str, Any]], str]]:
         for key, name in SHORT.items()
         if any(p.metrics[key] > LEAST_SHARE * p.metrics["step_time_s"] for p in points)
     }
-    columns["samples/s"] = lambda m: figures.short(m["throughput_samples_per_s"])
+    if all(_are_long(p.metrics) for p in points):
+        columns["tok/s/GPU"] = lambda m: f"{m['tokens_per_s_per_gpu']:,.0f}"
+        if all(p.metrics["mfu"] is not None for p in points):
+            columns["MFU"] = lambda m: figures.percent(m["mfu"])
+    else:
+        columns["samples/s"] = lambda m: figures.short(m[RATE])
     peaks = [max(p.metrics["peak_memory_bytes"]) for p in points]
     if max(peaks) > (1 + LEAST_DIFFERENCE) * min(peaks):
         columns["memory"] = lambda m: figures.nbytes(max(m["peak_memory_bytes"]))
@@ -113,6 +130,18 @@ def _columns(study: Study) -> dict[str, Callable[[dict[str, Any]], str]]:
     return columns
 
 
+def _differ_in_length(points: Sequence[Result]) -> bool:
+    """Tell whether samples of some points have more tokens than those of others."""
+    tokens = [(p.metrics.get("tokens_per_s") or 0.0) / (p.metrics[RATE] or 1.0) for p in points]
+    return min(tokens) > 0 and max(tokens) > (1 + LEAST_DIFFERENCE) * min(tokens)
+
+
+def _are_long(metrics: dict[str, Any]) -> bool:
+    """Tell whether samples are of so many tokens that rates are told in tokens."""
+    tokens, samples = metrics.get("tokens_per_s"), metrics[RATE]
+    return bool(tokens and samples and tokens >= LONG_SAMPLE * samples)
+
+
 def _scaled(key: str, scale: float, digits: str, metrics: dict[str, Any]) -> str:
     return f"{metrics[key] / scale:{digits}}" if metrics[key] else "0"
 
@@ -121,8 +150,10 @@ def _longest(head: str, cells: Sequence[str]) -> int:
     return max(map(len, [head, *cells]))
 
 
-def _width(cells: dict[str, list[str]]) -> int:
-    return sum(1 + _longest(head, column) for head, column in cells.items())
+def _width(cells: dict[str, list[str]], keys: Sequence[str] = (), longest: int = 0) -> int:
+    """Columns that a table takes, if values of some keys are broken at so many letters."""
+    widths = {head: _longest(head, column) for head, column in cells.items()}
+    return sum(1 + (min(n, longest) if head in keys else n) for head, n in widths.items())
 
 
 def _room_for_keys(cells: dict[str, list[str]], num_keys: int) -> dict[str, int]:

@@ -27,13 +27,15 @@ from simdp.reports.figures import (
     unit_of,
 )
 from simdp.results.comparison import written
+from simdp.results.memory import PARTS as MEMORY_PARTS
+from simdp.results.memory import usage
 from simdp.results.metrics import per_rank
 from simdp.results.result import Advice, Result, Study
 
 IDENTICAL = {True: "yes", False: "no", None: "there is one model"}
 
-REST = {"other": "the rest"}
-"""Parts of a rank's memory whose name says too little outside a list of all."""
+LEAST_PART = 0.01
+"""Share of a peak from which on a part of it is told apart from the rest."""
 
 __all__ = ["PARTS", "UNITS", "kinds", "nbytes", "ranks", "seconds", "summary"]
 
@@ -76,7 +78,7 @@ def _one(result: Result, advice: Advice | None) -> RenderableType:
         answer_rows.rates(m),
         ("buckets", _buckets(m["bucket_bytes"])),
         ("sent per rank and step", nbytes(max(m["bytes_sent_per_rank"]))),
-        *_memory_rows(m),
+        *_memory_rows(result),
         ("simulated", seconds(m["simulated_s"])),
         *_network_rows(result.network),
         *_server_rows(result.server),
@@ -99,17 +101,39 @@ def _one(result: Result, advice: Advice | None) -> RenderableType:
     return Group(times, facts)
 
 
-def _memory_rows(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _memory_rows(result: Result) -> list[tuple[str, str]]:
     """The peak of the fullest rank, what it is made of, and all peaks where they differ."""
+    metrics = result.metrics
     peaks, parts = metrics["peak_memory_bytes"], metrics["memory_bytes"]
     said = nbytes(max(peaks)) + ("" if metrics["fits_memory"] else ", does not fit")
+    parts = _with_names(parts, _at_peak(result), LEAST_PART * max(peaks))
     made = sorted(((size, name) for name, size in parts.items() if size), key=lambda p: -p[0])
-    each = [f"{REST.get(name, name).replace('_', ' ')} {nbytes(size)}" for size, name in made]
+    each = [f"{name.replace('_', ' ')} {nbytes(size)}" for size, name in made]
     rows = [("peak memory", said)] + [("  made of", ", ".join(each))] * bool(each)
     written = [nbytes(peak) for peak in peaks]
     if len(set(written)) > 1:
         rows.append(("  by rank", _listed(_by_rank(written))))
     return rows
+
+
+def _at_peak(result: Result) -> dict[str, int]:
+    """All parts of what the fullest rank has at its peak [bytes]; none without a trace of it."""
+    peaks = result.metrics["peak_memory_bytes"]
+    if result.trace is None or not result.trace.memory:
+        return {}
+    found = usage(result.trace.memory, [peaks.index(max(peaks))])
+    if not len(found.at) or abs(found.total.max() - max(peaks)) > len(MEMORY_PARTS):
+        return {}
+    return dict(zip(MEMORY_PARTS, map(int, found.kept[found.peak()]), strict=True))
+
+
+def _with_names(parts: Mapping[str, int], known: Mapping[str, int], least: float) -> dict[str, int]:
+    """Name what ``other`` is, where it is known and not small; what is left is the rest."""
+    found = {name: size for name, size in parts.items() if name != "other"}
+    rest = parts.get("other", 0)
+    told = {name: n for name, n in known.items() if name not in found and n >= least}
+    told = told if sum(told.values()) <= rest else {}
+    return {**found, **told, "the rest": rest - sum(told.values())}
 
 
 def _by_rank(written: Sequence[str]) -> list[str]:

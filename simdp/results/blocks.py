@@ -182,15 +182,19 @@ MAX_STACKED = 2_048
 """Spans in a stack: enough to make a call of NumPy cheap beside its work, and near in time."""
 
 
-def stacks(blocks: Sequence[Block]) -> Iterator[Stack]:
-    """Stack blocks of one activity and the same ranks, so that many small ones cost as one."""
+def stacks(blocks: Sequence[Block], num_spans: int | None = None) -> Iterator[Stack]:
+    """Stack blocks of one activity and the same ranks, so that many small ones cost as one.
+
+    Stacks have ``num_spans`` at most (`MAX_STACKED`), or one block; the rounding of sums over them
+    may depend on how many.
+    """
     groups: dict[tuple[int, int], list[Block]] = {}
     for block in blocks:
         groups.setdefault((block.activity, id(block.ranks)), []).append(block)
     for group in groups.values():
         ranks, activity = group[0].ranks, group[0].activity
         group.sort(key=lambda block: block.step)
-        most = max(MAX_STACKED // len(ranks), 1)
+        most = max((num_spans or MAX_STACKED) // len(ranks), 1)
         for i in range(0, len(group), most):
             few = group[i : i + most]
             steps = np.array([block.step for block in few])

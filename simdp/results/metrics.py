@@ -24,6 +24,9 @@ from simdp.results.blocks import Block, Stack, is_everyone, stacks
 from simdp.results.idle import Idle
 from simdp.results.trace import ACTIVITIES, COMM_LANE, FIRST_STREAM_LANE, SETUP, Trace
 
+MANY_SPANS = 2**15
+"""Spans looked at together where nothing is summed."""
+
 ORDER = (
     "step_time_s",
     "interval_s",
@@ -261,7 +264,7 @@ def step_ends(trace: Trace, world_size: int, num_steps: int) -> Floats:
         Column 0 is the end of the setup [s].
     """
     ends = np.zeros((num_steps + 1, world_size))
-    for stack in stacks(trace.blocks):
+    for stack in stacks(trace.blocks, MANY_SPANS):
         steps, heads = np.unique(stack.steps, return_index=True)
         rows, last = steps - SETUP, stack.end
         if len(rows) < len(last):

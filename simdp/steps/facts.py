@@ -67,6 +67,8 @@ class Facts:
         Left out where only the kind of operations is asked for: then nothing takes any time.
     buffer_dtype : str, optional
         That the strategy keeps the model's buffers in; the workload's if it is left out.
+    casts : bool
+        Whether weights are of the workload's dtype until the strategy rounds them for its layers.
 
     Attributes
     ----------
@@ -94,6 +96,7 @@ class Facts:
         node_bandwidth: Callable[[], float] = lambda: inf,
         nominal: Nominal | None = None,
         buffer_dtype: str | None = None,
+        casts: bool = False,
     ) -> None:
         self.workload, self.world_size, self.local_size = workload, world_size, local_size
         self.overheads, self._node_bandwidth = overheads, node_bandwidth
@@ -104,6 +107,7 @@ class Facts:
         self.itemsize = workload.gradient_itemsize
         self._gradient_dtype = workload.precision.gradient_dtype(workload.dtype)
         self.foreseen, self._nominal = set[str](), nominal
+        self._casts = casts
         self._buffer_itemsize = numpy_dtype(buffer_dtype or workload.dtype).itemsize
         self._made: dict[Any, Any] = {}
 
@@ -131,10 +135,10 @@ class Facts:
         return numpy_dtype(precision.weight_dtype(self.workload.dtype)).itemsize
 
     def itemsize_of(self, tensor: StateTensor) -> int:
-        """Bytes per element of a parameter or buffer."""
+        """Bytes per element of a parameter or buffer, as replicas are made alike."""
         if isinstance(tensor, Buffer):
             return 8 if tensor.integer else self._buffer_itemsize
-        return self.weight_itemsize
+        return self.workload.itemsize if self._casts else self.weight_itemsize
 
     def num_elements(self, names: Sequence[str]) -> int:
         """Elements of several parameters."""

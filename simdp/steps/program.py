@@ -178,8 +178,11 @@ class Program:
         """
         kinds, num_steps = workload.kinds_of_steps(world_size, num_samples, start)
         local_size = world_size if local_size is None else local_size
-        dtype: str | None = getattr(loop, "buffer_dtype", None)
-        facts = Facts(workload, world_size, local_size, overheads, node_bandwidth, nominal, dtype)
+        kept: str | None = getattr(loop, "buffer_dtype", None)
+        casts = getattr(loop, "param_dtype", None) is not None
+        facts = Facts(
+            *(workload, world_size, local_size, overheads, node_bandwidth, nominal, kept, casts)
+        )
         return cls(loop, facts, kinds, num_steps)
 
     @cached_property

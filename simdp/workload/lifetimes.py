@@ -10,7 +10,7 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from functools import cache
 from math import prod
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 from simdp.workload import Workload
 from simdp.workload.chains import Fused
@@ -20,63 +20,9 @@ from simdp.workload.layers.base import Kept
 from simdp.workload.models import Model
 from simdp.workload.precision.rounding import numpy_dtype
 from simdp.workload.recomputation import Rerun
+from simdp.workload.stages import NOTHING, Lifetimes, Stage, Tensor, TensorPart, joined
 
 Token = tuple[object, ...]
-TensorPart = Literal["activations", "outputs", "temporary"]
-
-
-class Tensor(NamedTuple):
-    """A tensor of a micro-batch of n samples takes ``n per_sample + fixed`` bytes, or 0 if n is 0.
-
-    Attributes
-    ----------
-    part : {"activations", "outputs", "temporary"}
-        Whether backward needs it; or it belongs to what the model makes, to its gradient, or to the
-        loss; or it only flows from one call to the next.
-    per_sample, fixed : float
-        Sizes [bytes].
-    """
-
-    part: TensorPart
-    per_sample: float
-    fixed: float = 0.0
-
-
-class Stage(NamedTuple):
-    """A call at work.
-
-    Attributes
-    ----------
-    taken : tuple of Tensor
-        What is made as it begins.
-    given : tuple of Tensor
-        What nothing needs any more when it ends.
-    """
-
-    taken: tuple[Tensor, ...]
-    given: tuple[Tensor, ...]
-
-
-NOTHING = Stage((), ())
-
-
-class Lifetimes(NamedTuple):
-    """What comes and goes with each call of a micro-step; the loss counts as one more call.
-
-    Attributes
-    ----------
-    forward, backward : tuple of Stage
-        By the number of the call.
-    again : dict of int to Stage
-        Calls that run forward again in backward, by their numbers.
-    end : Stage
-        When backward is through.
-    """
-
-    forward: tuple[Stage, ...]
-    backward: tuple[Stage, ...]
-    again: dict[int, Stage]
-    end: Stage
 
 
 def lifetimes(workload: Workload, reruns: Sequence[Rerun] = (), keeps: bool = True) -> Lifetimes:
@@ -279,11 +225,11 @@ class _Following:
         found, before, last = dict[int, Stage](), NOTHING, -1
         for number in block:
             if number in self.apart:
-                before = _joined(before, self._restored(number, block, inside))
+                before = joined(before, self._restored(number, block, inside))
             else:
-                found[number] = _joined(before, self._compute(number, True, block, inside))
+                found[number] = joined(before, self._compute(number, True, block, inside))
                 before, last = NOTHING, number
-        found[last] = _joined(found[last], before)
+        found[last] = joined(found[last], before)
         return found
 
     def _restored(self, number: int, block: range, inside: Counter[int]) -> Stage:
@@ -394,10 +340,6 @@ class _Following:
             for token in self._enters(block):
                 self._done(token)
         return Stage(taken, self._changed())
-
-
-def _joined(one: Stage, other: Stage) -> Stage:
-    return Stage((*one.taken, *other.taken), (*one.given, *other.given))
 
 
 @cache

@@ -75,3 +75,11 @@ def test_rows_break_at_spaces():
     text = answers.lines([("a", "word " * 40), ("b", "short")], 60)
     assert max(map(len, text.splitlines())) <= 60
     assert text.splitlines()[-1] == "b: short"
+
+
+def test_few_samples_a_second_have_three_digits():
+    for rate, said in ((0.4683, "0.468"), (5.563, "5.56"), (418479.2, "418,479"), (100.2, "100")):
+        assert answers.rates({"throughput_samples_per_s": rate}) == (
+            "throughput",
+            f"{said} samples/s",
+        )

@@ -56,4 +56,6 @@ def test_a_line_joins_model_cluster_and_method():
     assert about_scenario(scenario, []) == "gpt2 · 16 × t4-16gb in 4 nodes, ring · ddp"
     assert about_scenario(scenario, ["strategy"]).endswith("ring")
     assert about_scenario(scenario, ["workload.model"]).startswith("16 ×")
+    assert about_scenario(scenario, ["workload.model.n_layer"]).startswith("16 ×")
+    assert about_scenario(scenario, ["workload.model.sequence_length"]).startswith("gpt2 ·")
     assert about_scenario({}, []) == ""

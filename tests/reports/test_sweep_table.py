@@ -88,3 +88,37 @@ def test_the_best_has_the_most_samples_of_those_that_fit():
     assert best_of([point(1.0), None, point(3.0, False), point(2.0), point(2.0)]) == 3
     assert best_of([point(1.0, False), point(2.0, False)]) == 1
     assert speedup(None, 1.0) == speedup(1.0, None) == "- "
+
+
+def test_long_samples_are_counted_in_tokens():
+    def of(length):
+        rates = {"tokens_per_s": 1000.0 * length, "tokens_per_s_per_gpu": 500.0 * length}
+        return rates | {"mfu": 0.25}
+
+    found = lines(study([((1,), of(1000)), ((2,), of(1000))]))
+    assert any("tok/s/GPU    MFU speed-up" in line for line in found)
+    assert ["1", "1.000", "500,000", "25.0", "%", "1x*"] in [line.split() for line in found]
+    short = lines(study([((1,), of(999)), ((2,), of(999))]))
+    assert any("samples/s" in line for line in short[:3])
+    assert not any("tok" in line for line in short)
+    no_flops = lines(study([((1,), of(1000) | {"mfu": None})]))
+    assert not any("MFU" in line for line in no_flops)
+
+
+def test_speed_ups_are_of_tokens_where_samples_differ_in_length():
+    slow = {"tokens_per_s": 1e6, "tokens_per_s_per_gpu": 1e6}
+    fast = {"tokens_per_s": 2e6, "tokens_per_s_per_gpu": 2e6, "throughput_samples_per_s": 500.0}
+    found = lines(study([((1000,), slow), ((4000,), fast)]))
+    assert ["4000", "1.000", "2,000,000", "0.0", "%", "2x*"] in [line.split() for line in found]
+    assert any(line.startswith("speed-up: tokens/s over") for line in found)
+
+
+def test_long_values_are_broken_before_memory_is_left_out():
+    busy = dict.fromkeys(("compute_s", "exposed_comm_s", "wait_s", "other_s"), 2e-4)
+    points = [
+        ((7, {"kind": "fsdp", "reshard_after_forward": False, "offload": "cpu"}), busy),
+        ((8, "ddp"), busy | {"peak_memory_bytes": [5000]}),
+    ]
+    found = lines(study(points, ("workload.microbatch", "strategy")))
+    assert max(map(len, found)) <= 80
+    assert any("memory" in line for line in found)

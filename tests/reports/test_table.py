@@ -4,12 +4,15 @@ import copy
 import io
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 import simdp
 from simdp.reports import table
+from simdp.results.memory import PARTS, Holding
 from simdp.results.metrics import ORDER, per_rank
 from simdp.results.result import Result, Study
 
@@ -395,6 +398,22 @@ def test_the_summary_says_what_the_peak_is_made_of():
     assert "parameters 8 MB, activations 3 MB, the rest 500 kB" in said
     assert "gradients" not in said
     assert "by rank" not in said
+
+
+def test_large_parts_have_a_name_where_there_is_a_trace_and_small_ones_are_the_rest():
+    study = made_up(
+        memory_bytes={"parameters": 800, "other": 205}, peak_memory_bytes=[1005], simulated_s=1.0
+    )
+    ranks, nothing = np.arange(1), dict.fromkeys(PARTS, 0)
+    held = [
+        Holding(ranks, 0, PARTS.index(part), np.zeros(1), float(nbytes))
+        for part, nbytes in {**nothing, "parameters": 800, "gathered": 200, "inputs": 5}.items()
+    ]
+    study.points[0].trace = SimpleNamespace(memory=held)
+    assert "parameters 800 B, gathered 200 B, the rest 5 B" in text(table.summary(study))
+    del held[0]  # an account that is not of this peak names nothing
+    study.points[0].trace = SimpleNamespace(memory=held)
+    assert "parameters 800 B, the rest 205 B" in text(table.summary(study))
 
 
 def test_ranks_that_keep_different_sizes_are_told_apart():

@@ -8,6 +8,7 @@ import pytest
 from every_strategy import WIDTHS, scenario
 
 import simdp
+from simdp.engine.simulate import simulate
 from simdp.errors import ProgramError, ScenarioError
 from simdp.scenario import checked
 from simdp.steps.ops import AllReduce
@@ -215,3 +216,27 @@ def test_a_run_does_what_zeros_told(tmp_path, lines, said):
     assert str(error.value).startswith("rank 0, ")
     assert said in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_state_of_arrays_and_numbers_is_saved_and_others_are_refused(tmp_path):
+    lines = ["state['kept'] = object()", "return bucket.buffer()"]
+    with pytest.raises(ScenarioError) as error:
+        simulate(scenario(ddp("f", hook(tmp_path, *lines)), numerics=True), keep_state=True)
+    assert error.value.problems == [
+        "strategy.comm_hook: the state of rank 0 holds 'kept', which cannot be saved; keep arrays "
+        "and numbers by names."
+    ]
+
+
+def test_a_neighbours_hook_is_read_from_the_same_folder(tmp_path):
+    (tmp_path / "mine.py").write_text(FILE.read_text())
+    raw = scenario({"kind": "ddp"}).resolved()
+    link = {"alpha": "1 us", "bandwidth": "10 GB/s"}
+    raw["cluster"] |= {"devices_per_node": 2, "inter_node": {"topology": "switch", "link": link}}
+    own = {"kind": "ddp", "comm_hook": {"kind": "python", "path": "mine.py", "name": "half"}}
+    job = {"world_size": 4, "workload": raw["workload"], "strategy": own}
+    found = checked({**raw, "neighbours": [job]}, tmp_path).neighbour(0)
+    assert found.program.calls == [("broadcast", 0), ("all_reduce", 0)]
+    own["comm_hook"]["path"] = "no.py"
+    with pytest.raises(ScenarioError, match=r"neighbours\.0\.strategy\.comm_hook: .*no\.py: there"):
+        checked({**raw, "neighbours": [job]}, tmp_path)

@@ -104,6 +104,14 @@ def test_weights_are_cast_before_forward_and_averages_behind_their_sums():
     assert reduced.bucket.dtype == "bfloat16"
 
 
+@pytest.mark.parametrize("kind", ["ddp", "fsdp1"])
+def test_replicas_are_made_alike_before_anything_is_cast(kind):
+    low = LOW if kind == "fsdp1" else {"mixed_precision": LOW}
+    setup = scenario({"kind": kind, **low}).program.setup
+    sent = [op.nbytes for op in setup if isinstance(op, Broadcast)]
+    assert sent == [4 * NUM_ELEMENTS]
+
+
 def test_another_dtype_for_sums_takes_a_buffer_beside_the_bucket():
     ops = plan(ddp({**LOW, "reduce_dtype": "float32"}))
     assert held(ops, "temporary") == [4 * NUM_ELEMENTS, -4 * NUM_ELEMENTS]

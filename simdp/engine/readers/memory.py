@@ -23,9 +23,10 @@ from simdp.steps import coalesced, one_process, ops, unit_ops
 from simdp.steps.bucket import Group
 from simdp.steps.program import Program
 from simdp.strategies.memory import sample_nbytes
-from simdp.workload.lifetimes import Lifetimes, Stage, lifetimes
+from simdp.workload.lifetimes import lifetimes
 from simdp.workload.recomputation import recomputed
 from simdp.workload.sampling import StepBatches
+from simdp.workload.stages import Lifetimes, Stage
 
 OBSERVED_STEPS = 2
 

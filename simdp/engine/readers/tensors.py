@@ -10,7 +10,7 @@ import numpy as np
 
 from simdp.arrays import Floats, Ints
 from simdp.engine.readers.footprints import Amount, Footprint
-from simdp.workload.lifetimes import Tensor
+from simdp.workload.stages import Tensor
 
 
 class Tensors:

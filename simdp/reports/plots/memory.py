@@ -17,6 +17,7 @@ from simdp.reports.plots.memory_parts import (
     FAR,
     capacity,
     device_ranks,
+    mark_capacity,
     name_parts,
     rest,
     shown_parts,
@@ -88,7 +89,7 @@ class Memory(Plot[Study]):
         ax.set_xlim(0, times[-1])
         ax.set_ylim(0, 1.28 * top)
         if is_near:
-            _mark_capacity(ax, room / scale, times[-1], f"{room / scale:.4g} {size_unit}")
+            mark_capacity(ax, room / scale, times[-1], f"{room / scale:.4g} {size_unit}")
         _mark_peak(ax, result, shown, times, scale, size_unit, "" if is_near else _said(room))
         _name_phases(ax, result, shown, per_second)
         ax.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 2.5, 5, 10]))
@@ -157,20 +158,6 @@ def _draw_areas(ax: Axes, times: Floats, kept: Floats) -> None:
     name_parts(ax, parts)
 
 
-def _mark_capacity(ax: Axes, height: float, right: float, text: str) -> None:
-    ax.axhline(height, color=theme.STRAGGLER, linestyle="--", linewidth=theme.LINE_WIDTH)
-    ax.annotate(
-        f"capacity {text}",
-        (right, height),
-        (-4, 3),
-        textcoords="offset points",
-        ha="right",
-        va="bottom",
-        fontsize=theme.SMALL_SIZE,
-        color=theme.STRAGGLER,
-    )
-
-
 def _said(room: float) -> str:
     unit, scale = theme.nbytes_unit(room)
     return f" of {room / scale:.4g} {unit}"
@@ -216,21 +203,32 @@ def _at(result: Result, shown: Shown) -> str:
     return f", in {activity}" + (f" of {name}" if activity in ("forward", "backward") else "")
 
 
-def _name_phases(ax: Axes, result: Result, shown: Shown, per_second: float) -> None:
-    """Name the phases of the step along the lower edge, and mark where they begin."""
-    assert result.trace is not None
-    trace = result.trace.of_ranks(shown.ranks[:1])
-    mine = (trace.step == shown.step) & (trace.lane == COMPUTE_LANE)
+def _phases(trace: Trace, step: int) -> list[tuple[str, float, float]]:
+    """Find each phase of a rank's step: its name, its begin and its end [s].
+
+    Forward that backward runs again is a part of backward: only the model's first call begins
+    another micro-step.
+    """
+    mine = np.flatnonzero((trace.step == step) & (trace.lane == COMPUTE_LANE))
     runs: list[tuple[str, float, float]] = []
-    for activity, start, end in zip(
-        trace.activity[mine], trace.start[mine], trace.end[mine], strict=True
-    ):
-        name = ACTIVITIES[activity]
-        if name in PHASES and runs and runs[-1][0] == name:
-            runs[-1] = (name, runs[-1][1], float(end))
-        elif name in PHASES:
-            runs.append((name, float(start), float(end)))
-    for name, start, end in runs:
+    first = None
+    for number in mine:
+        name = ACTIVITIES[trace.activity[number]]
+        if name not in PHASES:
+            continue
+        first = trace.name[number] if first is None else first
+        before = runs[-1][0] if runs else None
+        if before == "backward" and name == "forward" and trace.name[number] != first:
+            name = before
+        begin = runs.pop()[1] if name == before else float(trace.start[number])
+        runs.append((name, begin, float(trace.end[number])))
+    return runs
+
+
+def _name_phases(ax: Axes, result: Result, shown: Shown, per_second: float) -> None:
+    """Name the phases of the step along the upper edge, and mark where they begin."""
+    assert result.trace is not None
+    for name, start, end in _phases(result.trace.of_ranks(shown.ranks[:1]), shown.step):
         if end - start < PHASE_SHARE * (shown.end - shown.begin):
             continue
         left = (start - shown.begin) * per_second

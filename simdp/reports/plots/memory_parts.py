@@ -34,6 +34,21 @@ def capacity(result: Result, rank: int) -> float:
     return Cluster.model_validate(result.scenario["cluster"]).devices()[rank].memory
 
 
+def mark_capacity(ax: Axes, height: float, right: float, text: str) -> None:
+    """Draw what a device holds as a dashed line, with its name above the right end."""
+    ax.axhline(height, color=theme.STRAGGLER, linestyle="--", linewidth=theme.LINE_WIDTH)
+    ax.annotate(
+        f"capacity {text}",
+        (right, height),
+        (-4, 3),
+        textcoords="offset points",
+        ha="right",
+        va="bottom",
+        fontsize=theme.SMALL_SIZE,
+        color=theme.STRAGGLER,
+    )
+
+
 def shown_parts(kept: Floats) -> list[int]:
     """Choose the parts that can be seen; the others are shown together.
 

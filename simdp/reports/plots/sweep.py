@@ -17,6 +17,7 @@ from simdp.reports.plots.base import Plot
 from simdp.reports.plots.collective_curves import Line, draw_lines
 from simdp.reports.plots.headings import entitle
 from simdp.reports.plots.labels import evenly, label_ends, point_names
+from simdp.reports.plots.memory_parts import capacity, mark_capacity
 from simdp.results.comparison import short_key, written
 from simdp.results.result import Result, Study
 from simdp.units import COMMON, DIMENSIONS, parse
@@ -32,6 +33,9 @@ LOG_RATIO = 8.0
 
 LEAST_DIFFERENCE = 0.01
 """Part by which something must differ to be shown."""
+
+
+PEAKS = "Peak memory of the fullest rank"
 
 
 class Second(NamedTuple):
@@ -108,6 +112,8 @@ class SweepCurve(Plot[Study]):
         top.tick_params(labelbottom=True)
         top.set_ylabel(f"Step time [{unit}]")
         bottom.set_ylabel(second.label)
+        if second.title == PEAKS:
+            _say_capacity(bottom, points)
         bottom.yaxis.set_major_formatter(FuncFormatter(theme.short_number))
         bottom.set_title(second.title, fontsize=theme.TEXT_SIZE, fontweight="normal")
 
@@ -184,8 +190,7 @@ def _second(points: list[Result]) -> Second:
     peaks = [float(max(point.metrics["peak_memory_bytes"])) for point in points]
     if _differ(peaks):
         unit, scale = theme.nbytes_unit(max(peaks))
-        title = "Peak memory of the fullest rank"
-        return Second(f"Memory [{unit}]", lambda m: max(m["peak_memory_bytes"]) / scale, title)
+        return Second(f"Memory [{unit}]", lambda m: max(m["peak_memory_bytes"]) / scale, PEAKS)
     exposed = [point.metrics.get("exposed_comm_s") or 0.0 for point in points]
     lost = [point.metrics.get("wait_s") or 0.0 for point in points]
     if _differ(exposed) or _differ(lost):
@@ -199,6 +204,16 @@ def _second(points: list[Result]) -> Second:
     return Second(
         "Throughput [samples/s]", lambda m: m.get("throughput_samples_per_s") or 0.0, "Throughput"
     )
+
+
+def _say_capacity(ax: Axes, points: list[Result]) -> None:
+    """Draw what a device holds, where some points need more."""
+    rooms = {capacity(point, 0) for point in points if not point.metrics["fits_memory"]}
+    if len(rooms) == 1:
+        room = rooms.pop()
+        peaks = [max(point.metrics["peak_memory_bytes"]) for point in points]
+        unit, scale = theme.nbytes_unit(max(peaks))
+        mark_capacity(ax, room / scale, ax.get_xlim()[1], f"{room / scale:.4g} {unit}")
 
 
 def _differ(values: list[float]) -> bool:

@@ -1,16 +1,18 @@
 """Memory over a step, and rank by rank: what is drawn is what the metrics say."""
 
 import copy
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import simdp
 from simdp.reports.plots.headings import ABOUT
-from simdp.reports.plots.memory import Memory
+from simdp.reports.plots.memory import Memory, _phases
 from simdp.reports.plots.memory_parts import capacity, device_ranks, rest, shown_parts
 from simdp.reports.plots.memory_per_rank import MemoryPerRank
 from simdp.results.memory import PARTS, usage
+from simdp.results.trace import ACTIVITIES, COMPUTE_LANE
 
 pytestmark = pytest.mark.slow
 
@@ -69,6 +71,32 @@ def test_only_parts_that_can_be_seen_have_a_name(single, drawn):
 def test_the_phases_of_the_step_are_named(single, drawn):
     (ax,) = drawn(Memory(), single)
     assert "backward" in texts(ax)
+
+
+def test_forward_that_runs_again_is_a_part_of_backward():
+    order = ("forward a", "forward b", "backward b", "forward b", "backward a", "update model")
+    again = [*order[:4], "forward a", *order[4:]]  # with the first call, too
+    assert [name for name, *_ in _phases(spans(order), 0)] == ["forward", "backward", "update"]
+    assert _phases(spans(order), 0)[1] == ("backward", 2.0, 5.0)
+    two = [*order[:3], "backward a", *order[:3], "backward a", "update model"]
+    assert [name for name, *_ in _phases(spans(two), 0)] == [
+        *("forward", "backward", "forward", "backward", "update")
+    ]
+    assert len(_phases(spans(again), 0)) == 5
+
+
+def spans(order):
+    """A rank's step of calls that take a second each."""
+    activities, names = zip(*(one.split() for one in order), strict=True)
+    known = sorted(set(names))
+    return SimpleNamespace(
+        step=np.zeros(len(order), dtype=int),
+        lane=np.full(len(order), COMPUTE_LANE),
+        activity=np.array([ACTIVITIES.index(one) for one in activities]),
+        name=np.array([known.index(one) for one in names]),
+        start=np.arange(len(order), dtype=float),
+        end=np.arange(len(order), dtype=float) + 1,
+    )
 
 
 def test_ranks_on_one_device_are_drawn_together(play, drawn):

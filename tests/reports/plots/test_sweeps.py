@@ -70,6 +70,21 @@ def test_the_lower_panel_shows_what_changes_besides(single, drawn, metrics, labe
     assert bottom.get_ylabel() == label
 
 
+@pytest.mark.slow
+def test_the_capacity_is_a_line_where_some_points_need_more(single, drawn):
+    peaks = {"peak_memory_bytes": [[40e9], [60e9], [90e9]]}
+    small = swept(single, "workload.microbatch", [1, 2, 4], **peaks)
+    large = swept(
+        single, "workload.microbatch", [1, 2, 4], **peaks, fits_memory=[True, True, False]
+    )
+    for study, expected in ((small, []), (large, ["capacity 80 GB"])):
+        _, bottom = drawn(SweepCurve(), study)
+        said = [text.get_text() for text in bottom.texts]
+        assert [text for text in said if "capacity" in text] == expected
+        heights = [line.get_ydata() for line in bottom.lines if line.get_linestyle() == "--"]
+        assert [list(height) for height in heights] == [[80.0, 80.0]] * len(expected)
+
+
 def test_values_without_a_number_have_no_axis():
     assert _places(["ring", "tree"]) is None
     assert _places([True, False]) is None
