@@ -13,9 +13,9 @@ from simdp.reports.wide_table import wide_table
 from simdp.results.fitting import Fitting
 
 FOOT = (
-    "a steady step of one micro-batch per GPU, as many samples as fit (a power of two); peak: of "
-    "the fullest GPU, without what CUDA and fragments take, often 1 to 5 GB; MFU: the model's own "
-    "FLOPs over the GPUs' peak"
+    "a steady step of one micro-batch per GPU; batch: its samples, as many as fit (a power of "
+    "two); peak: of the fullest GPU, without what CUDA and fragments take, often 1 to 5 GB; "
+    "MFU: the model's own FLOPs over the GPUs' peak"
 )
 """What the columns are."""
 
@@ -32,7 +32,7 @@ def table(found: Fitting) -> RenderableType:
     heads = [
         ("strategy", False),
         ("recompute", False),
-        ("micro-batch", True),
+        ("batch", True),
         ("fits", False),
         ("peak", True),
         ("full", True),

@@ -36,6 +36,15 @@ def _true_false_or_ranks(value: object) -> object:
     raise problem(f"{shown(value)} is not allowed; write true, false or a number of ranks.")
 
 
+def _no_word(value: object) -> object:
+    if isinstance(value, str):
+        raise problem(
+            f"{shown(value)} is not allowed; write a number of units, or strategy: "
+            "{kind: fsdp1}, which takes backward_pre, backward_post and none."
+        )
+    return value
+
+
 Reshard = Annotated[bool | int | None, BeforeValidator(_true_false_or_ranks)]
 
 
@@ -84,7 +93,7 @@ class PerParameter(Strategy):
     reshard_after_forward: Reshard = None
     reshard_after_backward: Bool = True
     forward_prefetch: Int | None = Field(None, ge=1)
-    backward_prefetch: Int | None = Field(None, ge=1)
+    backward_prefetch: Annotated[Int | None, BeforeValidator(_no_word)] = Field(None, ge=1)
     param_dtype: Low | None = None
     reduce_dtype: Low | None = None
     output_dtype: Low | None = None

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 from sharded_runs import play, sent, spans
 from small_workload import LINEAR, workload
 
@@ -252,3 +253,8 @@ def test_sums_are_divided_as_torch_does():
     found = [divisors(n, "float16")[0] for n in (1, 2, 3, 4, 8, 16)]
     assert found[1:5] == [2.0, 2.0, 2.0, 4.0]
     assert all(a * b == n for n in (2, 4, 6, 8) for a, b in [divisors(n, "float64")])
+
+
+def test_the_words_of_the_first_version_are_told_where_they_belong():
+    with pytest.raises(ValidationError, match=r"kind: fsdp1\}, which takes backward_pre"):
+        FSDP(backward_prefetch="none")
