@@ -6,8 +6,6 @@ from pathlib import Path
 
 from simdp.errors import ScenarioError
 from simdp.workload import Workload, weights
-from simdp.workload.attention import has_kernels
-from simdp.workload.chains import chains
 from simdp.workload.layers.base import ShapeError
 from simdp.workload.order import Permutation, read_permutation
 
@@ -117,13 +115,21 @@ def _problem_with_synchronising(workload: Workload, base: Path) -> str | None:
 
 
 def _problem_with_attention(workload: Workload, base: Path) -> str | None:
-    if workload.attention is None or any(has_kernels(c.layer) for c in workload.graph.calls):
+    if workload.attention is None:
+        return None
+    from simdp.workload.attention import has_kernels  # brings layers along
+
+    if any(has_kernels(call.layer) for call in workload.graph.calls):
         return None
     return "the model has no attention; leave this out."
 
 
 def _problem_with_compiling(workload: Workload, base: Path) -> str | None:
-    if not workload.compile or chains(workload.graph):
+    if not workload.compile:
+        return None
+    from simdp.workload.chains import chains  # brings layers along
+
+    if chains(workload.graph):
         return None
     return "no block of the model has an elementwise call to fuse; leave this out."
 

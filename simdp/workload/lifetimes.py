@@ -13,7 +13,6 @@ from math import prod
 from typing import Any
 
 from simdp.workload import Workload
-from simdp.workload.chains import Fused
 from simdp.workload.execution import call_dtypes
 from simdp.workload.graph import Graph, Value
 from simdp.workload.layers.base import Kept
@@ -58,7 +57,11 @@ class _Following:
         graph = workload.graph
         self.workload, self.graph, self.first = workload, graph, len(graph.inputs)
         self.dtypes = call_dtypes(graph, workload.precision, workload.dtype)
-        self.fused = Fused(graph) if workload.compile else None
+        self.fused = None
+        if workload.compile:
+            from simdp.workload.chains import Fused  # brings layers along
+
+            self.fused = Fused(graph)
         # A layer of which only times are known says what it keeps, and nothing of what flows.
         self.flows = not workload.model.timed
         self.shapes = graph.shapes(workload.model.known_shapes()) if self.flows else []

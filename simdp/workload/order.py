@@ -13,7 +13,6 @@ from simdp.errors import ScenarioError
 from simdp.files import read_npz
 from simdp.rng import stream
 from simdp.spec import Bool, Int, Spec, problem
-from simdp.workload.torch_generator import TorchGenerator
 
 MAX_MEGABATCH = 50
 MIN_MEGABATCHES = 4
@@ -76,6 +75,8 @@ class TorchShuffle(Spec):
 
     def order(self, num_samples: int, epoch: int) -> Ints:
         """Order of an epoch's samples, shape `(num_samples,)`."""
+        from simdp.workload.torch_generator import TorchGenerator  # few runs need it
+
         if self.torch == "distributed_sampler":
             return TorchGenerator(self.seed + epoch * self.set_epoch).randperm(num_samples)
         generator, loader = TorchGenerator(self.seed), self.torch != "random_sampler"

@@ -57,6 +57,8 @@ def test_a_calibrated_machine_gives_the_interval_of_a_step(tmp_path):
         on = {"machine": machine, "world_size": 8}
         raw = {"cluster": on, "workload": {**WORKLOAD, "model": "resnet50"}, "numerics": False}
         raw["workload"].pop("dataset")
+        points = [{"microbatch": WORKLOAD["microbatch"], "step_time": "99 ms"}]
+        raw["workload"]["compute"] = {"kind": "measured", "points": points}
         m = simdp.sweep(checked(raw, tmp_path)).points[0].metrics
         low, high = m["interval_s"]
         assert low < m["step_time_s"] < high

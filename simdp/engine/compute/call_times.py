@@ -10,7 +10,6 @@ import numpy as np
 
 from simdp.arrays import Floats, Ints
 from simdp.engine.compute.columns import Columns, alike
-from simdp.engine.compute.fused import Flowing, fuse
 from simdp.engine.compute.roofline import Roofline
 from simdp.workload import Workload
 from simdp.workload.execution import call_dtypes
@@ -188,6 +187,8 @@ def call_kernels(workload: Workload, activity: str, inputs: Shapes) -> list[list
             kernels = call.layer.backward_cost(given, itemsize, needs)
         found.append(kernels)
     if workload.compile:
+        from simdp.engine.compute.fused import Flowing, fuse  # brings layers along
+
         itemsizes = [numpy_dtype(name).itemsize for name in (*[dtype] * len(inputs), *ran)]
         found = fuse(activity, found, Flowing(graph, flowing, itemsizes))
     for number, (call, low) in enumerate(zip(graph.calls, ran, strict=True)):

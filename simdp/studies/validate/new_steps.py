@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import hypot
 from typing import Any
 
+from simdp.cluster.device import DEVICES
 from simdp.reports.captions import model_name
 from simdp.scenario import Scenario
 from simdp.studies.validate.intervals import Interval, Known, interval
@@ -127,10 +128,15 @@ def step_interval(
 
 
 def by_data_sheet(metrics: Mapping[str, Any], scenario: Scenario, known: Sequence[Known]) -> float:
-    """Standard deviation of a step's logarithm by compute that nobody has measured."""
+    """Standard deviation of a step's logarithm by compute that nobody has measured.
+
+    Of devices of the catalogue; those that a scenario describes itself are as it says.
+    """
     of_devices = (key for _, one in known for key in one.intervals if "cluster.device" in key)
+    names = {device.name for device in scenario.cluster.devices()}
+    told = scenario.workload.compute.kind != "roofline" or any(of_devices)
     time = float(metrics["step_time_s"])
-    if scenario.workload.compute.kind != "roofline" or any(of_devices) or not time:
+    if not known or told or not names & set(DEVICES.names()) or not time:
         return 0.0
     return BY_DATA_SHEET * float(metrics["compute_s"] + metrics["update_s"]) / time
 

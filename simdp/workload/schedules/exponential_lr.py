@@ -11,7 +11,7 @@ from simdp.workload.schedules.base import Schedule
 
 
 class ExponentialLR(Schedule):
-    """``lr(k) = base gamma^(k - 1)``, as torch.optim.lr_scheduler.ExponentialLR.
+    """``lr(k) = base gamma^(k - 1)``, as torch's ExponentialLR.
 
     Attributes
     ----------

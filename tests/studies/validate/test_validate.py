@@ -8,7 +8,7 @@ from simdp.engine.simulate import simulate
 from simdp.errors import ScenarioError
 from simdp.scenario import load_scenario
 from simdp.scenario.wiring import wiring_of
-from simdp.studies.validate import validate
+from simdp.studies.validate import new_steps, validate
 from simdp.studies.validate.collectives import clock_of
 from simdp.studies.validate.intervals import Interval
 from simdp.studies.validate.novelty import further, widened
@@ -66,7 +66,8 @@ def test_without_a_calibration_an_interval_is_a_point(write):
         assert point.low == point.simulated == point.high
 
 
-def test_intervals_are_simulated_with_either_end_of_each_constant(write):
+def test_intervals_are_simulated_with_either_end_of_each_constant(write, monkeypatch):
+    monkeypatch.setattr(new_steps, "BY_DATA_SHEET", 0.0)
     path = write("box.yaml", measured={"calibration": KNOWN})
     last = validate([path]).points[-1]
 
