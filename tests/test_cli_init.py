@@ -75,6 +75,7 @@ def test_every_key_has_a_comment_and_the_file_asks_a_question(say):
     assert not scenario.numerics
 
 
+@pytest.mark.long
 def test_every_machine_and_every_model_makes_a_scenario_that_is_valid():
     file = Path("scenario.yaml")
     pairs = [(machine, "resnet18") for machine in MACHINES] + [("dgx-a100", p) for p in PRESETS]

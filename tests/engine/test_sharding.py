@@ -96,7 +96,7 @@ SHARDED = [
     {"kind": "hsdp"},
     {"kind": "hsdp", "shard_size": 1, "forward_prefetch": 2},
 ]
-few = settings(max_examples=5)
+few = settings(max_examples=3)
 
 
 def scenario(strategy, world_size, workload, base=Path(), **more):

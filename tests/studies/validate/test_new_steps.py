@@ -128,6 +128,7 @@ def fitted():
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_machines_declare_the_steps_that_they_were_fitted_to():
     for name in MACHINES.names():
         calibration = read_machine(name, Path()).calibration
