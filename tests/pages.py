@@ -29,7 +29,7 @@ FIRST = (
 
 LONG = {
     "gallery": "it redraws all pictures: minutes",
-    "validate scenarios/validation": "it plays a thousand measured points: a minute or two",
+    "validate scenarios/validation": "it plays a thousand measured points: some minutes",
 }
 """Beginnings of the commands that run under ``--long`` alone, and why; `.ci/run` does so."""
 
