@@ -131,3 +131,17 @@ def test_constants_that_were_fitted_to_another_machine_are_its(name):
         assert key in entry.calibration.intervals
         assert key in other.calibration.intervals
         assert _at(entry.model_dump(), key) == _at(other.model_dump(), key)
+
+
+def test_a_device_that_a_machine_writes_out_has_the_catalogues_figures():
+    """Its efficiencies may be its own, since these were measured."""
+    written = 0
+    for name in MACHINES.names():
+        device = read_machine(name, Path()).cluster["device"]
+        if isinstance(device, dict) and device.get("name") in DEVICES.names():
+            known = DEVICES.figures(device["name"])
+            assert {key: known["peak"][key] for key in device["peak"]} == device["peak"], name
+            for key in ("memory", "memory_bandwidth", "launch"):
+                assert device[key] == known[key], name
+            written += 1
+    assert written
