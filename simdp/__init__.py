@@ -25,10 +25,15 @@ if "numpy" not in sys.modules:
 if TYPE_CHECKING:
     from simdp.engine.simulate import simulate
     from simdp.errors import DeadlockError, ScenarioError, SimdpError
+    from simdp.reports.rank_traces import save_traces as save_traces
     from simdp.reports.shown import as_html as as_html
     from simdp.reports.shown import as_text as as_text
     from simdp.results.result import Result, Study
     from simdp.scenario import Scenario, load_scenario
+    from simdp.studies.compare_results import compare_results
+    from simdp.studies.diagnose import diagnose
+    from simdp.studies.plan import plan
+    from simdp.studies.replay import replay
     from simdp.studies.sweep import sweep
 
 _HOMES = {
@@ -38,9 +43,14 @@ _HOMES = {
     "ScenarioError": "simdp.errors",
     "SimdpError": "simdp.errors",
     "Study": "simdp.results.result",
-    "as_html": "simdp.reports.shown",  # these two for results, which lie below reports
+    "as_html": "simdp.reports.shown",  # these, and save_traces, for results, which lie below
     "as_text": "simdp.reports.shown",
+    "compare_results": "simdp.studies.compare_results",
+    "diagnose": "simdp.studies.diagnose",
     "load_scenario": "simdp.scenario",
+    "plan": "simdp.studies.plan",
+    "replay": "simdp.studies.replay",
+    "save_traces": "simdp.reports.rank_traces",
     "simulate": "simdp.engine.simulate",
     "sweep": "simdp.studies.sweep",
 }
@@ -52,7 +62,11 @@ __all__ = [
     "ScenarioError",
     "SimdpError",
     "Study",
+    "compare_results",
+    "diagnose",
     "load_scenario",
+    "plan",
+    "replay",
     "simulate",
     "sweep",
 ]

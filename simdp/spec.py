@@ -103,6 +103,9 @@ class one_of:  # noqa: N801  reads as a word in annotations
         Names that stand for a kind with some of its keys; keys written beside the name win.
     shared : bool
         Make one member of equal values, so that what it works out of itself is worked out once.
+    by_key : bool
+        Whether a mapping that names no kind is of the kind that one of its keys is called:
+        ``{epochs: 90}`` is ``{kind: epochs, epochs: 90}``.
 
     A kind may be spelled as torch spells its classes: case, ``-`` and ``_`` do not matter. One that
     is none of these may come from outside; see `simdp.family`.
@@ -115,9 +118,10 @@ class one_of:  # noqa: N801  reads as a word in annotations
         default: str | None = None,
         presets: Mapping[str, Mapping[str, Any]] | None = None,
         shared: bool = False,
+        by_key: bool = False,
     ) -> None:
         self.family, self.table, self.default = family, table, default
-        self.presets, self.shared = presets or {}, shared
+        self.presets, self.shared, self.by_key = presets or {}, shared, by_key
         self._made: dict[str, Spec] = {}
 
     def __get_pydantic_core_schema__(
@@ -186,6 +190,11 @@ class one_of:  # noqa: N801  reads as a word in annotations
             listed = ", ".join(self.known())
             raise problem(f"{shown(value)} is not a {self.family}; known: {listed}.")
         kind = value.get("kind")
+        named = [key for key in value if key in self.table] if self.by_key else []
+        if kind is None and len(named) > 1:
+            raise problem(f"{' and '.join(named)} are both given; keep one of them.")
+        if kind is None and named:
+            return {"kind": named[0], **value}
         if kind is None and self.default is None:
             raise problem(f"this {self.family} has no kind; known: {', '.join(self.known())}.")
         if kind is None:
@@ -311,3 +320,5 @@ Bandwidth = Annotated[float, Quantity("bandwidth", exclusive=True)]
 Flops = Annotated[float, Quantity("number of operations")]
 FlopRate = Annotated[float, Quantity("compute rate", exclusive=True)]
 Throughput = Annotated[float, Quantity("throughput", exclusive=True)]
+Power = Annotated[float, Quantity("power")]
+Price = Annotated[float, Quantity("price")]

@@ -20,6 +20,59 @@ class Row(NamedTuple):
     numbers: dict[str, float]
 
 
+class Line(NamedTuple):
+    """A line of a table: its number in the file, and what stands in each column."""
+
+    number: int
+    cells: dict[str, str]
+
+
+def parse_lines(
+    text: str, where: str, required: Sequence[str], optional: Sequence[str] = ()
+) -> list[Line]:
+    """Read a table of any cells from a text; lines that begin with # are comments.
+
+    Parameters
+    ----------
+    text : str
+        CSV, whose first line that is no comment names the columns, in any order.
+    where : str
+        Leads the errors, for example the file.
+    required, optional : sequence of str
+        Columns that must be there, and that may.
+
+    Returns
+    -------
+    list of Line
+        In the order of the text; at least one.
+
+    Raises
+    ------
+    ScenarioError
+        With the line and the reason.
+    """
+    lines = ("" if line.startswith("#") else line for line in text.splitlines())
+    reader = csv.reader(lines, strict=True)
+    found, columns = list[Line](), list[str]()
+    try:
+        for cells in reader:
+            cells = [cell.strip() for cell in cells]
+            if not columns and any(cells):
+                columns = _columns(cells, required, optional)
+            elif any(cells):
+                if len(cells) != len(columns):
+                    raise ValueError(f"has {len(cells)} cells for {len(columns)} columns.")
+                found.append(Line(reader.line_num, dict(zip(columns, cells, strict=True))))
+    except csv.Error as error:
+        raise ScenarioError([f"{where}:{reader.line_num}: is not valid CSV: {error}."]) from None
+    except ValueError as error:
+        raise ScenarioError([f"{where}:{reader.line_num}: {error}"]) from None
+    if not found:
+        lacks = "rows below its columns" if columns else f"lines; begin with {','.join(required)}"
+        raise ScenarioError([f"{where}: has no {lacks}."])
+    return found
+
+
 def parse_csv(
     text: str, where: str, required: Sequence[str], optional: Sequence[str] = ()
 ) -> list[Row]:
@@ -47,28 +100,17 @@ def parse_csv(
     ScenarioError
         With the line and the reason.
     """
-    lines = ("" if line.startswith("#") else line for line in text.splitlines())
-    reader = csv.reader(lines, strict=True)
     rows: list[Row] = []
-    columns, first_line = list[str](), dict[str, int]()
-    try:
-        for cells in reader:
-            cells = [cell.strip() for cell in cells]
-            if not columns and any(cells):
-                columns = _columns(cells, required, optional)
-            elif any(cells):
-                row = _row(reader.line_num, cells, columns, required[0])
-                if row.name in first_line:
-                    raise ValueError(f"{row.name!r} is in line {first_line[row.name]} already.")
-                first_line[row.name] = row.line
-                rows.append(row)
-    except csv.Error as error:
-        raise ScenarioError([f"{where}:{reader.line_num}: is not valid CSV: {error}."]) from None
-    except ValueError as error:
-        raise ScenarioError([f"{where}:{reader.line_num}: {error}"]) from None
-    if not rows:
-        lacks = "rows below its columns" if columns else f"lines; begin with {','.join(required)}"
-        raise ScenarioError([f"{where}: has no {lacks}."])
+    first_line = dict[str, int]()
+    for line in parse_lines(text, where, required, optional):
+        try:
+            row = _row(line, required[0])
+            if row.name in first_line:
+                raise ValueError(f"{row.name!r} is in line {first_line[row.name]} already.")
+        except ValueError as error:
+            raise ScenarioError([f"{where}:{line.number}: {error}"]) from None
+        first_line[row.name] = row.line
+        rows.append(row)
     return rows
 
 
@@ -85,22 +127,28 @@ def _columns(cells: list[str], required: Sequence[str], optional: Sequence[str])
     return cells
 
 
-def _row(line: int, cells: list[str], columns: list[str], name: str) -> Row:
-    if len(cells) != len(columns):
-        raise ValueError(f"has {len(cells)} cells for {len(columns)} columns.")
-    found = dict(zip(columns, cells, strict=True))
-    if not found[name]:
+def _row(line: Line, name: str) -> Row:
+    if not line.cells[name]:
         raise ValueError(f"{name} is empty.")
-    numbers = {}
-    for column, cell in found.items():
-        if column == name:
-            continue
-        try:
-            numbers[column] = float(cell)
-        except ValueError:
-            raise ValueError(f"{column} {cell!r} is not a number.") from None
-        if not 0 <= numbers[column] < float("inf"):
-            raise ValueError(f"{column} {cell} is out of range; it must be >= 0 and finite.")
-        if numbers[column] > LARGEST:
-            raise ValueError(f"{column} {cell} is out of range; it must be <= {LARGEST:g}.")
-    return Row(line, found[name], numbers)
+    columns = [column for column in line.cells if column != name]
+    numbers = {column: parse_cell(column, line.cells[column]) for column in columns}
+    return Row(line.number, line.cells[name], numbers)
+
+
+def parse_cell(column: str, cell: str) -> float:
+    """Read a finite number of 0 or more from a table.
+
+    Raises
+    ------
+    ValueError
+        With the column and the reason.
+    """
+    try:
+        value = float(cell)
+    except ValueError:
+        raise ValueError(f"{column} {cell!r} is not a number.") from None
+    if not 0 <= value < float("inf"):
+        raise ValueError(f"{column} {cell} is out of range; it must be >= 0 and finite.")
+    if value > LARGEST:
+        raise ValueError(f"{column} {cell} is out of range; it must be <= {LARGEST:g}.")
+    return value

@@ -31,10 +31,15 @@ tebi- = 2**40 = Ti-
 second = [time] = s = sec
 minute = 60 * second = min
 hour = 3600 * second = h = hr
+day = 86400 * second = d
+week = 604800 * second
 byte = [information] = B
 bit = byte / 8 = b
 flop = [computation] = FLOP
 sample = [sample]
+joule = [energy] = J
+watt = joule / second = W
+USD = [money]
 """
 
 _NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*", re.ASCII)
@@ -62,6 +67,9 @@ DIMENSIONS: dict[str, Dimension] = {
     "compute rate": Dimension("FLOP/s", "19.5 TFLOP/s", {f"{p}FLOP/s": s for p, s in _SI.items()}),
     "number of operations": Dimension("FLOP", "20 MFLOP", {f"{p}FLOP": s for p, s in _SI.items()}),
     "throughput": Dimension("samples/s", "620 samples/s", {"samples/s": 1.0}),
+    "power": Dimension("W", "700 W", {f"{p}W": s for p, s in _SI.items() if s < 1e9}),
+    "price": Dimension("USD/s", "2.5 USD/h", {"USD/s": 1.0, "USD/h": 1 / 3600}),
+    "money": Dimension("USD", "10000 USD", {"USD": 1.0}),
 }
 
 
@@ -116,7 +124,7 @@ def parse(text: object, dimension: str) -> float:
     Returns
     -------
     float
-        The value in SI units (s, byte, byte/s, FLOP/s, FLOP, samples/s).
+        The value in SI units (s, byte, byte/s, FLOP/s, FLOP, samples/s, W), and in USD and USD/s.
 
     Raises
     ------

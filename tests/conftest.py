@@ -1,12 +1,18 @@
 """Options of the test suite, and the small scenario that many tests change."""
 
+import sys
+
 import pytest
 import yaml
 from hypothesis import settings
+from real_torch import NoTorch, torch_installed
 from small_scenario import MINIMAL
 
 from simdp.errors import ScenarioError
 from simdp.scenario import load_scenario
+
+if not torch_installed():
+    sys.meta_path.insert(0, NoTorch())
 
 # How long an example takes depends on what else the machine does, and is nobody's fault here.
 # `pytest --hypothesis-profile=thorough` looks at ten times as many.

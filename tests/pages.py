@@ -10,6 +10,7 @@ import re
 import shlex
 import subprocess
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from simdp.cli import run_command_line
@@ -32,6 +33,9 @@ LONG = {
     "validate scenarios/validation": "it plays a thousand measured points: some minutes",
 }
 """Beginnings of the commands that run under ``--long`` alone, and why; `.ci/run` does so."""
+
+TORCH = ("torchrun",)
+"""Beginnings of the commands that need torch, and are tried where it is installed."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,22 @@ def is_long(command):
     return match is not None and match[1].startswith(tuple(LONG))
 
 
+def is_tried(command, long=False):
+    """Whether a command is run here: not what is long, or needs a torch that is not there."""
+    if is_long(command) and not long:
+        return False
+    match = COMMAND.match(command)
+    return not (match and match[1].startswith(TORCH)) or has_torch()
+
+
+def has_torch():
+    """Whether torch can be imported here, and is not hidden from the tests."""
+    try:
+        return find_spec("torch") is not None
+    except ModuleNotFoundError:
+        return False
+
+
 def printed_by(command, capsys):
     """What a command prints; it must end well."""
     own, *rest = command.split(" | ")
@@ -96,7 +116,7 @@ def play(page, capsys, long=False):
     -------
     list of tuple of Block and str
         Each block of output, and what was printed in its place. One whose commands are long is
-        left out unless ``long``.
+        left out unless ``long``, and one that needs torch where it is not installed.
     """
     text = page.read_text()
     found = blocks(page)
@@ -107,7 +127,7 @@ def play(page, capsys, long=False):
         if block.language != "sh":
             continue
         own = [line for line in commands(block) if not line.endswith(FIRST)]
-        if any(map(is_long, own)) and not long:
+        if not all(is_tried(line, long) for line in own):
             continue
         printed = "".join(printed_by(command, capsys) for command in own)
         between = after and text[block.whole_end : after.whole_start]

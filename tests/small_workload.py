@@ -67,7 +67,8 @@ def facts_of(
     found.sizes = {parameter.name: parameter.num_elements for parameter in parameters}
     found.itemsize, found._gradient_dtype = itemsize, {2: "float16", 4: "float32"}[itemsize]
     calls = [SimpleNamespace(layer=None)] * len(ready)
-    found.graph = SimpleNamespace(calls=calls, ready_at=[[name] for name in reversed(ready)])
+    ready_at = [[name] for name in reversed(ready)]
+    found.graph = SimpleNamespace(calls=calls, ready_at=ready_at, frozen=frozenset())
     return found
 
 

@@ -15,13 +15,16 @@ from benchmarks import (
     layers,
     network,
     processes,
+    rank_traces,
     table,
+    traces,
     traffic,
     validation,
 )
 from benchmarks.startup import FILES, printed
 from benchmarks.startup import ROOT as STARTUP_ROOT
 from simdp.collectives.ring import RingAllReduce
+from simdp.traces import read_trace
 
 ROOT = Path(__file__).parents[1]
 TABLE = "name,forward_us,weight_grad_us,input_grad_us,gradient_bytes\na,1,2,3,4000000\nb,1,5,1,80\n"
@@ -165,9 +168,26 @@ def test_tables_count_between_fitted_sizes_or_beyond_fitted_nodes():
     ]
 
 
-MOST_FILES = 205
+MOST_FILES = 243
 
 
 @pytest.mark.slow
 def test_the_main_job_enters_few_files_with_those_that_it_imports():
     assert 0 < printed(STARTUP_ROOT, FILES) <= MOST_FILES
+
+
+def test_traces_that_are_made_to_be_read_are_read(tmp_path):
+    traces.put(tmp_path / "t.json", 100_000)
+    found = read_trace(tmp_path / "t.json")
+    assert len(found.kernels) > 50
+    assert (found.kernels.step == 0).all()
+    assert len(found.host) == 2 * len(found.kernels) + 1
+    (row,) = islice(traces.rows(tmp_path / "t.json"), 1)
+    assert row[-1]
+
+
+def test_rank_traces_are_counted(tmp_path):
+    spans, files, _ = rank_traces.rows(2, tmp_path)
+    assert spans[0].startswith("spans of 2 ranks: 4,")
+    assert files[0].startswith("2 files, ")
+    assert len(list(tmp_path.iterdir())) == 2

@@ -87,10 +87,12 @@ def test_the_plots_that_fit_are_drawn(say):
     assert files("runs/tiny") == [
         "loss.png",
         "memory.png",
+        "report.html",
         "result.json",
         "timeline.png",
         "trace.json",
     ]
+    assert b"python -m simdp run tiny.yaml" in Path("runs/tiny/report.html").read_bytes()
     assert say("run", "sweep.yaml", "--quiet")[0] == 0
     assert "scaling.png" in files("runs/sweep")
     assert all(path.read_bytes()[:4] == b"\x89PNG" for path in Path("runs").rglob("*.png"))
@@ -124,24 +126,24 @@ def test_a_sweep_that_is_killed_goes_on_and_writes_the_files_of_one_that_was_not
     assert say("run", "sweep.yaml", "--out", "whole", "--quiet")[0] == 0
     code = """
 import os, sys
-from simdp.studies.points import Points
-save = Points.save
+from simdp.studies.store import Store
+put = Store.put
 def once(self, *arguments):
-    save(self, *arguments)
+    put(self, *arguments)
     os.kill(os.getpid(), 9)
-Points.save = once
+Store.put = once
 from simdp.cli import run_command_line
 run_command_line(["run", "sweep.yaml", "--out", "part", "--quiet"])
 """
     path = str(Path(simdp.__file__).parents[1])
     done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path})
     assert done.returncode == -9
-    assert len(files("part")) == 1
+    assert "result.json" not in files("part")
     status, _, err = say("run", "sweep.yaml", "--out", "part", "--continue")
-    assert (status, err) == (0, ["1 of 2 points were done already"])
+    assert (status, err) == (0, ["points that were done already: 1"])
     assert files("part") == files("whole")
     for name in files("whole"):
-        assert name.endswith(".npz") or (
+        assert name == "points.sqlite" or (
             Path("part", name).read_bytes() == Path("whole", name).read_bytes()
         )
 
@@ -174,6 +176,17 @@ def test_verbose_adds_a_row_for_every_rank(say):
     assert "every rank" not in short
     rows = long[long.index("every rank") : long.index("batches, device")].splitlines()
     assert [row.split()[0] for row in rows if row.split()[:1] in (["0"], ["1"])] == ["0", "1"]
+
+
+def test_verbose_tells_the_slowest_ranks_where_there_are_stragglers(say):
+    slow = (
+        "cluster.stragglers=[{kind: lognormal, sigma: 0.2}, {kind: slow_rank, rank: 0, factor: 2}]"
+    )
+    _, out, _ = say("run", "tiny.yaml", "--no-plots", "--verbose", "--set", slow)
+    assert "without lognormal:" in out
+    assert "the slowest of each step: " in out
+    _, out, _ = say("run", "tiny.yaml", "--no-plots", "--verbose")
+    assert "slowest" not in out
 
 
 def test_verbose_prints_the_shapes_of_each_devices_batches(say):
@@ -615,6 +628,7 @@ def test_list_gives_every_kind_of_every_family_an_entry(say):
     ]
 
 
+@pytest.mark.long
 @for_each("family", families())
 def test_list_of_one_family_says_what_its_kinds_are(say, family):
     status, out, _ = say("list", family)
@@ -743,3 +757,36 @@ def test_no_progress_where_nobody_looks(progress):
 
 def test_a_dumb_terminal_stays_clean_after_a_short_run(progress):
     assert progress(0.1, term="dumb") == ""
+
+
+def test_traces_writes_a_file_per_rank_for_tools_that_read_torchs(say):
+    assert say("run", "tiny.yaml", "--no-plots", "--quiet", "--traces")[0] == 0
+    written = [f"traces/rank{rank}.1.pt.trace.json.gz" for rank in range(2)]
+    assert [name for name in files("runs/tiny") if name.startswith("traces")] == written
+
+
+def test_ranks_chooses_whose_traces_are_written(say):
+    status, _, _ = say("run", "sweep.yaml", "--no-plots", "--quiet", "--traces", "--ranks", "1")
+    assert status == 0
+    assert "traces/rank1.1.pt.trace.json.gz" in files("runs/sweep")
+    assert "traces/rank0.1.pt.trace.json.gz" not in files("runs/sweep")
+
+
+@for_each(
+    ("options", "reason"),
+    [
+        (["--ranks", "0"], "--ranks: says whose --traces to write; add it, or leave it out."),
+        (
+            ["--traces", "--ranks", "3-1"],
+            "--ranks: '3-1' is no list of ranks; write such as 0-7 or 0,3,8-15.",
+        ),
+        (
+            ["--traces", "--ranks", "0-x"],
+            "--ranks: '0-x' is no list of ranks; write such as 0-7 or 0,3,8-15.",
+        ),
+        (["--traces", "--ranks", "0,2"], "traces: there is no rank 2; the run has ranks 0 to 1."),
+    ],
+)
+def test_ranks_that_are_none_are_refused_before_the_run(say, options, reason):
+    assert say("run", "tiny.yaml", *options) == (2, "", [reason])
+    assert not Path("runs").exists()

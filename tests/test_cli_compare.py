@@ -37,14 +37,15 @@ def test_it_prints_a_table_and_writes_a_record_with_a_picture(say):
         assert words in out
     assert out.splitlines()[-1] == "files in runs/box-compare"
     names = sorted(path.name for path in Path("runs/box-compare").iterdir())
-    assert names == ["comparison.json", "comparison.png"]
+    assert names == ["comparison.json", "comparison.png", "report.html"]
 
 
 def test_json_is_all_that_it_prints_and_the_same_as_the_file(say):
     status, out, err = say(STRATEGIES, more=("--json", "--no-plots", "--out", "here"))
     assert (status, err) == (0, [])
     assert out == Path("here/comparison.json").read_text()
-    assert [path.name for path in Path("here").iterdir()] == ["comparison.json"]
+    names = sorted(path.name for path in Path("here").iterdir())
+    assert names == ["comparison.json", "points.sqlite"]
     content = json.loads(out)
     assert content["over"] == {"strategy": ["single", "ddp"]}
     assert [point["set"]["strategy"] for point in content["points"]] == ["single", "ddp"]
@@ -102,7 +103,7 @@ def test_if_no_point_can_run_nothing_is_written(say):
         ),
         (
             ["strategy=single", "strategy=ddp"],
-            "--over strategy=ddp: strategy is compared already; give all its values at once.",
+            "--over strategy=ddp: strategy is there already; give all its values at once.",
         ),
         (
             ["strategy=ddp"],

@@ -44,6 +44,7 @@ def test_it_prints_points_and_clusters_and_writes_a_page_with_pictures(say):
     assert out.splitlines()[-1] == "files in runs/validation"
     assert files() == [
         "collectives_against_measured.png",
+        "report.html",
         "report.md",
         "simulated_against_measured.png",
         "throughput_box.png",
@@ -56,7 +57,7 @@ def test_it_prints_points_and_clusters_and_writes_a_page_with_pictures(say):
 def test_json_is_all_that_it_prints_and_the_same_as_the_file(say):
     status, out, err = say("--json", "--no-plots", "--out", "here")
     assert (status, err) == (0, [])
-    assert files("here") == ["report.md", "validation.json"]
+    assert files("here") == ["points.sqlite", "report.md", "validation.json"]
     assert out == Path("here/validation.json").read_text()
     assert [point["role"] for point in json.loads(out)["points"]] == ["calibration", "predicted"]
 
@@ -90,7 +91,7 @@ def test_a_limit_that_is_no_share_is_refused(text, say):
         "",
         [f'--max-error: {text!r} is not a share of 0 % or more; write for example "2 %".'],
     )
-    assert not Path("runs").exists()
+    assert not Path("runs/validation").exists()
 
 
 def test_a_path_that_is_not_there_is_refused(say):
@@ -104,7 +105,7 @@ def test_a_scenario_that_is_wrong_is_refused_before_anything_is_written(say):
     assert err == [
         "bad.yaml: measured.points.1.step_time: '100 B' is not a time; write for example \"5 us\"."
     ]
-    assert not Path("runs").exists()
+    assert not Path("runs/validation").exists()
 
 
 def test_a_limit_needs_something_that_is_predicted(say):
@@ -114,7 +115,7 @@ def test_a_limit_needs_something_that_is_predicted(say):
     status, out, (line,) = say("--max-error", "10%", path="all.yaml")
     assert (status, out) == (2, "")
     assert line.startswith("--max-error: nothing is predicted; give points role: predicted")
-    assert not Path("runs").exists()
+    assert not Path("runs/validation").exists()
 
 
 def nodes(count, seconds):

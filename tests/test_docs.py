@@ -60,7 +60,7 @@ def test_a_tutorial_says_no_figure_that_its_blocks_do_not_show(page):
 
 
 def test_there_is_a_tutorial_for_each_question():
-    assert len(TUTORIALS) == 5
+    assert len(TUTORIALS) == 9
     for page in TUTORIALS:
         assert page.read_text().splitlines()[0].endswith("?")
 
@@ -99,6 +99,23 @@ def test_the_rank_program_of_the_example_runs():
     assert [(tensor.tolist(), clock >= 1e-3) for tensor, clock in names["values"]] == [
         ([16, 20], True)
     ] * 4
+
+
+def test_the_small_job_ends_with_the_weights_of_one_that_never_fails(tmp_path, monkeypatch):
+    import simdp
+
+    monkeypatch.chdir(tmp_path)
+    (example,) = blocks(GUIDES / "jobs.md", "python")
+    (file,) = (
+        block for block in blocks(GUIDES / "jobs.md", "yaml") if block.title == "small_job.yaml"
+    )
+    (tmp_path / file.title).write_text(file.text)
+    names = {}
+    exec(example.text, names)
+    result, never = names["result"], simdp.simulate(names["scenario"])
+    assert result.participation["repeated"] > 0
+    for name, value in never.replicas[0].items():
+        assert value.tobytes() == result.replicas[0][name].tobytes()
 
 
 @pytest.mark.long

@@ -4,12 +4,14 @@ import ast
 import importlib
 import inspect
 import re
+from collections import Counter
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
 import pytest
 from for_each import for_each
+from real_torch import torch_installed
 
 import simdp
 from simdp.files import Catalogue
@@ -23,14 +25,14 @@ SCENARIOS = sorted((ROOT / "scenarios").rglob("*.yaml"))
 
 FLOORS = [
     {"arrays", "phrases", "family", "spec", "units", "percent", "errors", "rng", "files", "tables"},
-    {"results"},
-    {"cluster", "workload", "collectives"},
+    {"results", "traces"},
+    {"cluster", "workload", "collectives", "job"},
     {"steps"},
     {"strategies"},
     {"scenario"},
     {"engine"},
     {"reports", "distributed"},
-    {"studies"},
+    {"studies", "torch"},
     {"cli"},
 ]
 FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names}
@@ -38,16 +40,24 @@ OFF_THE_FLOORS = {"", "__main__", "probes"}
 """The root and its door, which only hand over, and the scripts that stand alone."""
 
 HOMES = {
+    "distributed": ("studies.executor.dask",),
+    "jinja2": ("reports.page",),
     "matplotlib": ("reports",),
     "networkx": ("cluster",),
+    "pandas": ("results.columns",),
     "pint": ("units",),
+    "pyarrow": ("files.columns",),
     "rich": (
         "cli",
         "reports.batch_table",
         "reports.calibration_table",
         "reports.collective_table",
         "reports.compare_table",
+        "reports.diagnosis_table",
+        "reports.difference_table",
         "reports.fitting_table",
+        "reports.job_table",
+        "reports.plan_table",
         "reports.shown",
         "reports.sweep_table",
         "reports.table",
@@ -55,7 +65,8 @@ HOMES = {
         "reports.wide_table",
     ),
     "simpy": ("engine",),
-    "torch": ("probes",),
+    "sqlite3": ("files",),
+    "torch": ("probes", "torch"),
     "typer": ("__main__", "cli"),
     "yaml": ("files",),
 }
@@ -72,6 +83,9 @@ def module_name(path):
 
 
 MODULES = {module_name(path): path for path in FILES}
+
+LOADED = [m for m in MODULES if torch_installed() or m.split(".")[0] != "torch"]
+"""All that can be imported here."""
 
 
 @cache
@@ -281,11 +295,17 @@ def test_no_global_random_numbers_and_no_wall_clock():
         for node in definitions(module, ast.Attribute)
         if ast.unparse(node).startswith("np.random.") and ast.unparse(node) not in modern
         if not (module == "workload.torch_generator" and node.attr == "RandomState")
+        if module not in ("torch.generators", "torch.loading")
     ]
-    assert old == []  # torch's generator is an old one, with a seed of its own
+    assert old == []  # torch's generator is an old one, with a seed of its own; scripts have others
     unruly = {"datetime", "random", "secrets", "time"}
     users = {m for m in MODULES for name in imports(m) if name.split(".")[0] in unruly}
-    assert {m for m in users if top(m) != "probes"} <= {"cli.run"}  # its progress bar
+    assert {m for m in users if top(m) != "probes"} <= {
+        "cli.common",  # the progress bar
+        "torch.clocks",  # those of scripts
+        "torch.generators",
+        "torch.loading",
+    }
 
 
 # Sizes and documentation -------------------------------------------------------------------------
@@ -306,7 +326,7 @@ def test_a_file_is_short_and_documented(path):
     assert [node.name for node in public if not ast.get_docstring(node)] == []
 
 
-@for_each("module", [m for m in MODULES if top(m) not in OFF_THE_FLOORS])
+@for_each("module", [m for m in LOADED if top(m) not in OFF_THE_FLOORS])
 def test_public_methods_are_documented_where_they_are_first_declared(module):
     loaded = importlib.import_module(f"simdp.{module}")
     missing = [
@@ -326,7 +346,7 @@ def test_public_methods_are_documented_where_they_are_first_declared(module):
 
 def test_the_public_names_are_sorted_and_resolve():
     assert simdp.__all__ == sorted(simdp.__all__)
-    assert len(simdp.__all__) <= 12
+    assert len(simdp.__all__) <= 13
     for name in simdp.__all__:
         assert getattr(simdp, name).__name__ == name
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
@@ -373,8 +393,11 @@ def test_a_class_of_the_runtime_has_few_members(kind):
 
 
 ONE_FILE_PER_MEMBER = (
+    "cluster.failures",
     "cluster.stragglers",
     "cluster.topologies",
+    "job.recovery",
+    "job.target",
     "reports.plots",
     "strategies",
     "strategies.comm_hooks",
@@ -472,8 +495,15 @@ def test_every_room_has_its_tests_where_one_looks_for_them(room):
     assert own or above
 
 
+def test_no_two_files_of_tests_have_one_name():
+    """Pytest imports them by it, and would refuse the second one."""
+    names = Counter(path.name for path in ROOT.glob("tests/**/test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []
+
+
 def test_every_folder_of_tests_is_a_room_or_holds_data():
     folders = {
         path.parent.relative_to(ROOT / "tests") for path in ROOT.glob("tests/*/**/test_*.py")
     }
-    assert folders <= {*ROOMS, Path("fuzz")}  # which goes through all rooms
+    whole = {Path("fuzz"), Path("torch_scripts")}  # which go through all rooms, or run from outside
+    assert folders <= {*ROOMS, *whole}

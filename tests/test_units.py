@@ -45,6 +45,11 @@ every_dimension = for_each("dimension", DIMENSIONS)
         ("1 KiB/ms", "bandwidth", 1_024_000),
         ("19.5 TFLOP/s", "compute rate", 19.5e12),
         ("1 PFLOP/s", "compute rate", 1e15),
+        ("3 days", "time", 3 * 86400.0),
+        ("1 week", "time", 7 * 86400.0),
+        ("700 W", "power", 700.0),
+        ("1.4 kW", "power", 1400.0),
+        ("3.6 USD/h", "price", 0.001),
     ],
 )
 def test_a_quantity_is_read_as_an_si_float(text, dimension, value):

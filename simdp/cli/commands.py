@@ -40,7 +40,7 @@ def epilog(*examples: str) -> str:
 COMMANDS = {
     "run": Command(
         "run:run",
-        "Simulate a scenario: a summary here, result.json, trace.json and plots in a folder.",
+        "Simulate a scenario: a summary here, result.json, report.html and more in a folder.",
         (
             "run 8gpu_ring",
             "run scenario.yaml --set cluster.world_size=16 --set strategy=fsdp",
@@ -82,6 +82,32 @@ COMMANDS = {
             "compare scenario.yaml --set sweep=null --over cluster.world_size=8,16",
         ),
     ),
+    "compare-results": Command(
+        "compare_results:compare_results",
+        "Say what changed between two results, or a result and a real run, and what explains it.",
+        (
+            "compare-results runs/before runs/after",
+            "compare-results runs/methods/result.json traces/",
+        ),
+    ),
+    "job": Command(
+        "job:job",
+        "Simulate a job of days with its failures, many times: when it is done, what is lost.",
+        (
+            "job llama3_54_days",
+            'job scenario.yaml --until "3 days" --runs 200',
+            "job scenario.yaml --set checkpoint.every=daly --json --no-plots > job.json",
+        ),
+    ),
+    "plan": Command(
+        "plan:plan",
+        "Find the cheapest, fastest or greenest way to train: what to choose, why, what else.",
+        (
+            'plan cheapest_cluster --deadline "10 min"',
+            "plan scenario.yaml --for fastest --choose nodes=1:8 --choose strategy=ddp,fsdp",
+            "plan scenario.yaml --for greenest --workers 2 --json > plan.json",
+        ),
+    ),
     "collective": Command(
         "collective:collective",
         "Time a collective by itself: a table as nccl-tests prints it, and plots in a folder.",
@@ -90,10 +116,35 @@ COMMANDS = {
             "collective all_reduce --cluster two_nodes --algorithm ring --algorithm tree",
         ),
     ),
+    "diagnose": Command(
+        "diagnose:diagnose",
+        "Say why a real job's step takes as long as it does, from its traces, and what would help.",
+        (
+            "diagnose traces/",
+            "diagnose rank0.pt.trace.json.gz --machine dgx-a100",
+            "diagnose traces/ --json --no-remedies > diagnosis.json",
+        ),
+    ),
+    "replay": Command(
+        "replay:replay",
+        "Make a scenario of profiler traces: the same step, to be run at any size.",
+        (
+            "replay traces/ --out scenario.yaml",
+            "replay rank0.pt.trace.json.gz --machine dgx-a100 --microbatch 32",
+        ),
+    ),
     "exec": Command(
         "exec:execute",
         "Run a program of simdp.distributed on every rank of a virtual cluster, as torchrun does.",
         ("exec all_reduce --world-size 4", "exec program.py --cluster dgx-h100 -- --its-own 1"),
+    ),
+    "torchrun": Command(
+        "torchrun:command",
+        "Run an unmodified torch script on every rank of a virtual cluster, with real tensors.",
+        (
+            "torchrun --nproc-per-node 4 train.py",
+            "torchrun --nnodes 2 --nproc-per-node gpu --cluster dgx-h100 train.py",
+        ),
     ),
     "validate": Command(
         "validate:validate",

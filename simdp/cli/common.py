@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from simdp.cli.completion import SCENARIOS
 
 if TYPE_CHECKING:
+    from simdp.results.columns import Columns
     from simdp.scenario import Scenario
+    from simdp.studies.store import Store
 
 CHECK_FAILED = 3
 
@@ -27,6 +30,130 @@ Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Set a dotted key before validation."),
 ]
+
+Workers = Annotated[
+    int | None,
+    typer.Option(min=1, help="Processes of this machine that share the points [1]."),
+]
+Scheduler = Annotated[
+    str | None,
+    typer.Option(metavar="tcp://HOST:PORT", help="A Dask scheduler whose workers share them."),
+]
+GoOn = Annotated[
+    bool, typer.Option("--continue", help="Take points that are done already, by any study.")
+]
+StorePath = Annotated[
+    Path | None,
+    typer.Option("--store", metavar="FILE", help="Keeps finished points [runs/points.sqlite]."),
+]
+TablePath = Annotated[
+    Path | None,
+    typer.Option("--table", metavar="FILE.csv|.parquet", help="Write a row for each point."),
+]
+
+
+class Shared(NamedTuple):
+    """Who plays the points of a command, and where they are kept."""
+
+    workers: int | None
+    scheduler: str | None
+    go_on: bool
+    path: Path | None
+
+    @property
+    def given(self) -> list[str]:
+        """The options that were given."""
+        said = {
+            "--workers": self.workers is not None,
+            "--scheduler": self.scheduler is not None,
+            "--continue": self.go_on,
+            "--store": self.path is not None,
+        }
+        return [option for option, there in said.items() if there]
+
+    def check(self) -> None:
+        """Refuse options that contradict each other."""
+        from simdp.errors import ScenarioError
+
+        if self.workers is not None and self.scheduler is not None:
+            raise ScenarioError(
+                ["--workers: a scheduler has workers of its own; leave one of the two out."]
+            )
+
+    @contextmanager
+    def store(self, out: Path | None, quiet: bool) -> Iterator[Store]:
+        """Open the store: beside the folders of runs, or in the folder that is named.
+
+        What was taken from it is said on standard error.
+        """
+        from simdp.studies.store import Store
+
+        self.check()
+        with Store(self.path or out or Path("runs"), self.go_on) as store:
+            yield store
+            if self.go_on and not quiet:
+                num_other = store.num_other
+                complain(f"points that were done already: {store.num_found}")
+                if num_other:
+                    complain(
+                        f"{store.path}: {num_other} points are of other versions of simdp, and "
+                        "were not taken"
+                    )
+
+
+@contextmanager
+def progress_bar(what: str, silent: bool) -> Iterator[Callable[[int, int], None] | None]:
+    """A bar on standard error once a second has passed: what is done, its rate, the time left.
+
+    Yields
+    ------
+    callable or None
+        Is told how much is done, and how much there is; None where nobody looks.
+    """
+    if silent or not sys.stderr.isatty():
+        yield None
+        return
+    from time import monotonic
+
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        ProgressColumn,
+        Task,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+    from rich.text import Text
+
+    class Rate(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            return Text(f"{task.speed:.3g}/s" if task.speed else "")
+
+    columns = BarColumn(), MofNCompleteColumn(), Rate(), TimeRemainingColumn()
+    bar = Progress(
+        TextColumn("{task.description}"),
+        TextColumn("{task.percentage:>3.0f}%"),
+        *columns,
+        console=Console(stderr=True),
+        transient=True,
+    )
+    task, begin = bar.add_task(what, total=None), monotonic()
+
+    def progress(done: int, total: int) -> None:
+        if not bar.live.is_started and monotonic() - begin > 1.0:
+            bar.start()
+        bar.update(task, completed=done, total=total)
+
+    try:
+        yield progress
+    finally:
+        if bar.live.is_started:
+            bar.stop()
+
+
+NoPlots = Annotated[bool, typer.Option("--no-plots", help="Draw no pictures, and no page.")]
 
 
 def complain(line: str) -> None:
@@ -55,6 +182,21 @@ def say(renderable: Any) -> None:
     Output(highlight=False).print(renderable, soft_wrap=True)
 
 
+def table_writer(path: Path | None) -> Callable[[Callable[[], Columns]], None]:
+    """Be ready to write what ``--table`` asks for; refuse now what cannot be written later."""
+    if path is None:
+        return lambda columns: None
+    from simdp.errors import ScenarioError
+    from simdp.files import write_whole
+    from simdp.files.columns import table_writer as writer_of
+
+    try:
+        write = writer_of(path)
+    except ScenarioError as error:
+        raise ScenarioError([f"--table {line}" for line in error.problems]) from None
+    return lambda columns: write_whole(path, lambda stream: write(columns(), stream))
+
+
 def load(path: Path, settings: list[str] | None) -> Scenario:
     """Read a scenario with what ``--set`` says."""
     from simdp.scenario import load_scenario
@@ -78,6 +220,90 @@ def overrides_of(settings: list[str] | None) -> dict[str, Any]:
     return overrides
 
 
+def listed_values(
+    option: str,
+    given: Sequence[str],
+    example: str,
+    short: Callable[[str, str], list[Any] | None] | None = None,
+) -> dict[str, list[Any]]:
+    """Read ``KEY=V1,V2``, whose right side is a YAML list without its brackets.
+
+    Parameters
+    ----------
+    option : str
+        Which has them, for errors.
+    given : sequence of str
+        Its values.
+    example : str
+        Of a value, for errors.
+    short : callable, optional
+        Is asked first what a key's right side says; None where that is a list.
+    """
+    from simdp.errors import ScenarioError
+    from simdp.files import parse_yaml
+
+    found: dict[str, list[Any]] = {}
+    for text in given:
+        key, equals, values = text.partition("=")
+        if not equals or not key:
+            raise ScenarioError(
+                [f"{option} {text}: is not KEY=V1,V2; write for example {example}."]
+            )
+        if key in found:
+            raise ScenarioError(
+                [f"{option} {text}: {key} is there already; give all its values at once."]
+            )
+        told = short(key, values) if short is not None else None
+        found[key] = parse_yaml(f"[{values}]", f"{option} {text}") if told is None else told
+    return found
+
+
 def put(stream: Any, text: str) -> None:
     """Write text to a binary stream."""
     stream.write(text.encode())
+
+
+def retold(
+    command: str,
+    scenario: Path,
+    settings: Sequence[str] | None,
+    options: Mapping[str, str] | None = None,
+) -> list[str]:
+    """Tell a command line as others can give it, who have the file of the scenario too.
+
+    Parameters
+    ----------
+    command : str
+        Such as ``"run"``.
+    scenario : Path
+        As given; of a path from the root only the name stays.
+    settings : sequence of str or None
+        Those of ``--set``.
+    options : mapping of str to str, optional
+        Others, with their values.
+    """
+    told = [command, scenario.name if scenario.is_absolute() else str(scenario)]
+    for setting in settings or ():
+        told += ["--set", setting]
+    for option, value in (options or {}).items():
+        told += [option, value]
+    return told
+
+
+def add_page(add: Any, document: Any, name: str = "report.html", **more: Any) -> None:
+    """Add the page that people share to the files of a command.
+
+    Parameters
+    ----------
+    add : callable
+        Of `simdp.files.whole_files`.
+    document : value
+        Of a kind of `simdp.reports.page.KINDS`.
+    name : str
+        Of the file.
+    **more
+        As for `simdp.reports.page.write`.
+    """
+    from simdp.reports.page import write
+
+    add(name, lambda stream: write(document, stream, **more))

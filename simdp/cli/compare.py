@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from simdp.cli.common import Overrides, ScenarioPath, overrides_of, put, say
+from simdp.cli.common import (
+    GoOn,
+    NoPlots,
+    Overrides,
+    ScenarioPath,
+    Scheduler,
+    Shared,
+    StorePath,
+    TablePath,
+    Workers,
+    add_page,
+    listed_values,
+    overrides_of,
+    progress_bar,
+    put,
+    retold,
+    say,
+    table_writer,
+)
 
 
 def compare(
@@ -27,7 +43,12 @@ def compare(
     out: Annotated[Path | None, typer.Option(help="Folder for files [runs/NAME-compare].")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print comparison.json, only.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing.")] = False,
-    no_plots: Annotated[bool, typer.Option("--no-plots", help="Draw no pictures.")] = False,
+    no_plots: NoPlots = False,
+    workers: Workers = None,
+    scheduler: Scheduler = None,
+    go_on: GoOn = False,
+    store: StorePath = None,
+    table: TablePath = None,
 ) -> int:
     """Lay strategies, or any values, side by side: a table here, and a picture in a folder."""
     from simdp.files import whole_files
@@ -36,8 +57,18 @@ def compare(
     from simdp.studies import compare as study
 
     file = find(scenario)
-    with _spinner(quiet) as progress:
-        found = study.compare(file, _values(over), overrides_of(settings), progress=progress)
+    write_table = table_writer(table)
+    shared = Shared(workers, scheduler, go_on, store)
+    with shared.store(out, quiet) as kept, progress_bar("compare", quiet) as progress:
+        found = study.compare(
+            file,
+            listed_values("--over", over, "strategy=single,ddp"),
+            overrides_of(settings),
+            workers=workers or 1,
+            scheduler=scheduler,
+            progress=progress,
+            store=kept,
+        )
     folder = out or Path("runs") / f"{found.scenario['name']}-compare"
     found.scenario = move_paths(found.scenario, file.parent.resolve(), folder.resolve())
     with whole_files(folder) as add:
@@ -45,8 +76,11 @@ def compare(
         if not no_plots:
             from simdp.reports.plots import fitting, render
 
+            asked = [f"--over={text}" for text in over]
+            add_page(add, found, command=[*retold("compare", scenario, settings), *asked])
             for kind in fitting(found):
                 add(f"{kind}.png", partial(render, found, kind))
+    write_table(found.columns)
     if as_json:
         sys.stdout.write(found.to_json())
     elif not quiet:
@@ -55,35 +89,3 @@ def compare(
         say(compare_table.table(found))
         say(f"files in {folder}")
     return 0
-
-
-def _values(over: list[str]) -> dict[str, list[Any]]:
-    """Read ``KEY=V1,V2``, whose right side is a YAML list without its brackets."""
-    from simdp.errors import ScenarioError
-    from simdp.files import parse_yaml
-
-    found: dict[str, list[Any]] = {}
-    for text in over:
-        key, equals, values = text.partition("=")
-        if not equals or not key:
-            raise ScenarioError(
-                [f"--over {text}: is not KEY=V1,V2; write for example strategy=single,ddp."]
-            )
-        if key in found:
-            raise ScenarioError(
-                [f"--over {text}: {key} is compared already; give all its values at once."]
-            )
-        found[key] = parse_yaml(f"[{values}]", f"--over {text}")
-    return found
-
-
-@contextmanager
-def _spinner(silent: bool) -> Iterator[Callable[[int, int], None] | None]:
-    """Say on standard error which point is played; nothing where nobody looks."""
-    if silent or not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status("") as status:
-        yield lambda number, count: status.update(f"point {number + 1} of {count}")

@@ -60,7 +60,7 @@ def execute(
     else:
         result = run_script(program, where, arguments or [], seed)
     folder = out or Path("runs") / program.stem
-    _write(result, folder, not no_plots)
+    write_program(result, folder, not no_plots)
     if as_json:
         told = {
             "program": str(program),
@@ -106,7 +106,7 @@ def _sizes(
     return ranks, per_node
 
 
-def _write(result: ProgramResult, folder: Path, plots: bool) -> None:
+def write_program(result: ProgramResult, folder: Path, plots: bool) -> None:
     """Write trace.json, and the picture if anything took time."""
     from simdp.files import whole_files
     from simdp.reports import chrome_trace

@@ -3,21 +3,42 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 import typer
 
-from simdp.cli.common import CHECK_FAILED, Overrides, ScenarioPath, complain, load, put, say
+from simdp.cli.common import (
+    CHECK_FAILED,
+    GoOn,
+    NoPlots,
+    Overrides,
+    ScenarioPath,
+    Scheduler,
+    Shared,
+    StorePath,
+    TablePath,
+    Workers,
+    complain,
+    load,
+    progress_bar,
+    put,
+    retold,
+    say,
+    table_writer,
+)
 from simdp.cli.completion import SCENARIOS
 
 if TYPE_CHECKING:
     from simdp.engine.clocks.clock import Fabric
     from simdp.results.result import Advice, Study
     from simdp.scenario import Scenario
+    from simdp.studies.store import Store
+
+    Kept = AbstractContextManager[Store | None]
 
 
 class Part(NamedTuple):
@@ -28,7 +49,19 @@ class Part(NamedTuple):
     keeps_state: bool
 
 
+MAX_WARNINGS = 10
+"""Points of which is said, one by one, that the model does not fit."""
+
 WHOLE = Part(None, None, False)
+
+FabricName = Annotated[str, typer.Option(metavar="auto|event|vector", help="Which clock plays it.")]
+StopAfter = Annotated[
+    int | None, typer.Option(metavar="STEP", help="Stop after so many steps of the run.")
+]
+SaveState = Annotated[
+    Path | None, typer.Option(metavar="FILE.npz", help="Store a state to go on from.")
+]
+Resume = Annotated[Path | None, typer.Option(metavar="FILE.npz", help="Go on from a state.")]
 
 
 def run(
@@ -40,56 +73,70 @@ def run(
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Print every rank and batch as well.")
     ] = False,
-    no_plots: Annotated[bool, typer.Option("--no-plots", help="Draw no pictures.")] = False,
+    no_plots: NoPlots = False,
     save_weights: Annotated[
         Path | None, typer.Option(metavar="FILE.npz", help="Store the trained weights.")
     ] = None,
     require_fit: Annotated[
         bool, typer.Option("--require-fit", help="Exit with 3 if a device's memory is too small.")
     ] = False,
-    fabric: Annotated[
-        str, typer.Option(metavar="auto|event|vector", help="Which clock plays it.")
-    ] = "auto",
-    stop_after: Annotated[
-        int | None, typer.Option(metavar="STEP", help="Stop after so many steps of the run.")
-    ] = None,
-    save_state: Annotated[
-        Path | None, typer.Option(metavar="FILE.npz", help="Store a state to go on from.")
-    ] = None,
-    resume: Annotated[
-        Path | None, typer.Option(metavar="FILE.npz", help="Go on from a state.")
-    ] = None,
-    go_on: Annotated[
-        bool, typer.Option("--continue", help="Take points of a sweep that are done already.")
+    fabric: FabricName = "auto",
+    stop_after: StopAfter = None,
+    save_state: SaveState = None,
+    resume: Resume = None,
+    traces: Annotated[
+        bool, typer.Option("--traces", help="Write a trace per rank as torch's profiler does.")
     ] = False,
+    ranks: Annotated[
+        str | None, typer.Option(metavar="0-7,12", help="Ranks that --traces is for [all].")
+    ] = None,
+    workers: Workers = None,
+    scheduler: Scheduler = None,
+    go_on: GoOn = False,
+    store: StorePath = None,
+    table: TablePath = None,
 ) -> int:
-    """Simulate a scenario: a summary here, result.json, trace.json and plots in a folder."""
+    """Simulate a scenario: a summary here, result.json, report.html and more in a folder."""
     chosen = load(scenario, settings)
     asked = {"--stop-after": stop_after, "--save-state": save_state, "--resume": resume}
-    given = [option for option, value in asked.items() if value is not None]
-    _refuse_unsuited(chosen, save_weights is not None, given, go_on)
+    shared = Shared(workers, scheduler, go_on, store)
+    _refuse_unsuited(chosen, save_weights is not None, asked, shared.given)
+    listed = _listed(chosen, traces, ranks)
     part = Part(stop_after, resume, save_state is not None)
+    write_table = table_writer(table)
+    kept: Kept = shared.store(out, quiet) if chosen.sweep else nullcontext()
+    with kept as points, progress_bar(chosen.name, quiet) as progress:
+        study = _simulate(chosen, fabric, part, shared, points, progress)
     folder = out or Path("runs") / chosen.name
-    study = _simulate(chosen, fabric, quiet, part, folder / "points", go_on)
     study.scenario = chosen.resolved(folder)  # so that it loads again from there
-    _write(study, folder, not no_plots, save_weights, save_state)
+    advice = None if as_json or quiet else _advice(chosen, study, part)
+    told = {"command": _command(scenario, settings, fabric, part), "advice": advice}
+    _write(study, folder, None if no_plots else told, save_weights, save_state)
+    write_table(study.columns)
+    if listed is not None:
+        study.points[-1].save_traces(folder / "traces", listed)
     if as_json:
         sys.stdout.write(study.to_json())
     elif not quiet:
-        from simdp.reports import table
-
-        say(table.summary(study, _advice(chosen, study, part)))
-        if verbose:
-            say(table.ranks(study))
-            _say_batches(chosen)
+        _say(chosen, study, advice, verbose)
         say(f"files in {folder}")
-    return _check_fit(chosen, study, require_fit)
+    return _say_failed(study) or _check_fit(chosen, study, require_fit)
 
 
-def _refuse_unsuited(scenario: Scenario, weights: bool, part: list[str], go_on: bool) -> None:
+def _command(scenario: Path, settings: list[str] | None, fabric: str, part: Part) -> list[str]:
+    """The command line, as far as it decides what comes out."""
+    options = {"--fabric": fabric, "--stop-after": part.stop_after, "--resume": part.resume}
+    given = {name: str(value) for name, value in options.items() if value not in (None, "auto")}
+    return retold("run", scenario, settings, given)
+
+
+def _refuse_unsuited(
+    scenario: Scenario, weights: bool, asked: dict[str, Any], shared: list[str]
+) -> None:
     """Refuse options that only a sweep has, or only a run without one."""
     from simdp.errors import ScenarioError
 
+    part = [option for option, value in asked.items() if value is not None]
     if weights and (scenario.sweep or not scenario.numerics):
         why = "a sweep trains many models" if scenario.sweep else "numerics: false trains none"
         raise ScenarioError([f"--save-weights: {why}; leave it out, or --set what it needs."])
@@ -97,10 +144,23 @@ def _refuse_unsuited(scenario: Scenario, weights: bool, part: list[str], go_on: 
         raise ScenarioError(
             [f"{part[0]}: a sweep has many runs; leave it out, or --set sweep={{}}."]
         )
-    if go_on and not scenario.sweep:
-        raise ScenarioError(
-            ["--continue: a run without a sweep has no points; see --save-state and --resume."]
-        )
+    if shared and not scenario.sweep:
+        instead = "see --save-state and --resume" if shared[0] == "--continue" else "leave it out"
+        raise ScenarioError([f"{shared[0]}: a run without a sweep has no points; {instead}."])
+
+
+def _listed(scenario: Scenario, traces: bool, ranks: str | None) -> list[int] | None:
+    """Read whose traces are asked for, before anything is simulated; None is nobody."""
+    from simdp.cli.ranks import ranks_of
+    from simdp.errors import ScenarioError
+    from simdp.reports.rank_traces import chosen_ranks
+
+    if not traces:
+        if ranks is not None:
+            raise ScenarioError(["--ranks: says whose --traces to write; add it, or leave it out."])
+        return None
+    _, point = scenario.points()[-1]
+    return chosen_ranks(point.cluster.world_size, None if ranks is None else ranks_of(ranks))
 
 
 def _advice(scenario: Scenario, study: Study, part: Part) -> Advice | None:
@@ -110,6 +170,18 @@ def _advice(scenario: Scenario, study: Study, part: Part) -> Advice | None:
     from simdp.studies.advice import would_help
 
     return would_help(scenario, study.points[0])
+
+
+def _say(scenario: Scenario, study: Study, advice: Advice | None, verbose: bool) -> None:
+    """Print the summary; with ``verbose`` every rank, the slowest ones, and batches."""
+    from simdp.reports import table
+
+    say(table.summary(study, advice, verbose))
+    if verbose:
+        say(table.ranks(study))
+        if (slow := table.slowest(study)) is not None:
+            say(slow)
+        _say_batches(scenario)
 
 
 def _say_batches(scenario: Scenario) -> None:
@@ -125,23 +197,40 @@ def _say_batches(scenario: Scenario) -> None:
 
 def _check_fit(scenario: Scenario, study: Study, require_fit: bool) -> int:
     """Warn of points that do not fit; of the last one, say what would."""
-    too_large = [n for n, p in enumerate(study.points) if p.metrics["fits_memory"] is False]
-    for number in too_large:
+    from simdp.results.result import Result
+
+    too_large = [
+        (number, point)
+        for number, point in enumerate(study.in_order())
+        if isinstance(point, Result) and point.metrics["fits_memory"] is False
+    ]
+    if too_large:
+        points = scenario.points()
+    left_out = range(MAX_WARNINGS - 1, len(too_large) - 1)
+    for place, (number, point) in enumerate(too_large):
+        if place in left_out:
+            continue
         from simdp.results.comparison import short_key, written
         from simdp.studies.what_fits import need_in_words, what_fits_in_words
 
-        point = study.points[number]
-        _, alone = scenario.points()[number]
+        _, alone = points[number]
         said = [f"{short_key(key)} {written(value)}" for key, value in point.set.items()]
         where = f" at {', '.join(said)}" if said else ""
-        more = what_fits_in_words(alone) if number == too_large[-1] else ""
+        more = what_fits_in_words(alone) if place == len(too_large) - 1 else ""
         needs = need_in_words(alone, point.metrics)
         complain(f"warning: the model does not fit{where}: {needs}{more}")
+    if left_out:
+        complain(f"warning: it does not fit at {len(left_out)} more points; see result.json")
     return CHECK_FAILED if too_large and require_fit else 0
 
 
 def _simulate(
-    scenario: Scenario, fabric: str, silent: bool, part: Part, points: Path, go_on: bool
+    scenario: Scenario,
+    fabric: str,
+    part: Part,
+    shared: Shared,
+    points: Store | None,
+    progress: Callable[[int, int], None] | None,
 ) -> Study:
     from simdp.engine.clocks.clock import FABRICS
     from simdp.errors import ScenarioError, unknown_name
@@ -149,17 +238,24 @@ def _simulate(
 
     if fabric not in FABRICS:
         raise ScenarioError([f"--fabric: {unknown_name('fabric', fabric, FABRICS)}"])
+    return sweep(
+        scenario,
+        workers=shared.workers or 1,
+        scheduler=shared.scheduler,
+        fabric=cast("Fabric", fabric),
+        progress=progress,
+        store=points,
+        **_kept(part),
+    )
 
-    options = {"fabric": cast("Fabric", fabric), **_kept(part)}
-    if scenario.sweep:
-        from simdp.studies.points import Points
 
-        options["kept"] = kept = Points(points, go_on)
-    with _progress_bar(scenario, silent) as progress:
-        study = sweep(scenario, progress=progress, **options)
-    if go_on and not silent:
-        complain(f"{kept.num_found} of {len(study.points)} points were done already")
-    return study
+def _say_failed(study: Study) -> int:
+    """Say how many points have no result; the reasons stand in the table, and in result.json."""
+    if not study.failed:
+        return 0
+    number = len(study.points) + len(study.failed)
+    complain(f"{len(study.failed)} of {number} points failed: {study.failed[0].problems[0]}")
+    return max(point.exit_status for point in study.failed)
 
 
 def _kept(part: Part) -> dict[str, Any]:
@@ -176,41 +272,14 @@ def _kept(part: Part) -> dict[str, Any]:
     return found
 
 
-@contextmanager
-def _progress_bar(scenario: Scenario, silent: bool) -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on standard error that shows up once a run has taken a second."""
-    if silent or not sys.stderr.isatty():
-        yield None
-        return
-    from time import monotonic
-
-    from rich.console import Console
-    from rich.progress import Progress
-
-    totals = [
-        point.workload.num_steps(point.cluster.world_size, point.base)
-        for _, point in scenario.points()
-    ]
-    bar = Progress(console=Console(stderr=True), transient=True)
-    task = bar.add_task(scenario.name, total=sum(totals))
-    begin = monotonic()
-
-    def progress(point: int, steps: int) -> None:
-        if not bar.live.is_started and monotonic() - begin > 1.0:
-            bar.start()
-        bar.update(task, completed=sum(totals[:point]) + steps)
-
-    try:
-        yield progress
-    finally:
-        if bar.live.is_started:
-            bar.stop()
-
-
 def _write(
-    study: Study, folder: Path, plots: bool, weights: Path | None, state: Path | None
+    study: Study,
+    folder: Path,
+    drawn: dict[str, Any] | None,
+    weights: Path | None,
+    state: Path | None,
 ) -> None:
-    """Write every file of a run, or none."""
+    """Write every file of a run, or none; with what the page says besides, it and the pictures."""
     from contextlib import ExitStack
 
     from simdp.files import put_npz, whole_files
@@ -226,8 +295,11 @@ def _write(
         add = stack.enter_context(whole_files(folder))
         add("result.json", lambda stream: put(stream, study.to_json()))
         add("trace.json", lambda stream: put(stream, chrome_trace.write(study.points[-1])))
-        if plots:
+        if drawn is not None:
+            from simdp.reports import page
             from simdp.reports.plots import fitting, render
+
+            add("report.html", lambda stream: page.write(study, stream, **drawn))
 
             for kind in fitting(study):
                 add(f"{kind}.png", partial(render, study, kind))

@@ -3,20 +3,44 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simdp.cli.common import CHECK_FAILED, complain, put, say
+from simdp.cli.common import (
+    CHECK_FAILED,
+    GoOn,
+    NoPlots,
+    Scheduler,
+    Shared,
+    StorePath,
+    add_page,
+    complain,
+    progress_bar,
+    put,
+    say,
+)
 from simdp.cli.completion import LEFT_OUT, SCENARIOS
 
 if TYPE_CHECKING:
     from simdp.results.left_out import LeftOut
     from simdp.results.validation import Validation
+
+MaxError = Annotated[
+    str | None,
+    typer.Option(metavar="SHARE", help="10%: exit with 3 if a cluster's mean error is larger."),
+]
+Without = Annotated[
+    str | None,
+    typer.Option(
+        "--leave-out",
+        metavar="WHAT",
+        help="model, nodes, collective, cluster: predict each by what the others tell.",
+        autocompletion=LEFT_OUT,
+    ),
+]
 
 
 def validate(
@@ -26,23 +50,18 @@ def validate(
             metavar="PATH", help="Scenarios with measured:, or folders.", autocompletion=SCENARIOS
         ),
     ],
-    max_error: Annotated[
-        str | None,
-        typer.Option(metavar="SHARE", help="10%: exit with 3 if a cluster's mean error is larger."),
-    ] = None,
-    without: Annotated[
-        str | None,
-        typer.Option(
-            "--leave-out",
-            metavar="WHAT",
-            help="model, nodes, collective, cluster: predict each by what the others tell.",
-            autocompletion=LEFT_OUT,
-        ),
-    ] = None,
-    out: Annotated[Path, typer.Option(help="Folder for files.")] = Path("runs/validation"),
+    max_error: MaxError = None,
+    without: Without = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for files [runs/validation].")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print validation.json, only.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing.")] = False,
-    no_plots: Annotated[bool, typer.Option("--no-plots", help="Draw no pictures.")] = False,
+    no_plots: NoPlots = False,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes that share the points [all cores].")
+    ] = None,
+    scheduler: Scheduler = None,
+    go_on: GoOn = False,
+    store: StorePath = None,
 ) -> int:
     """Hold simulated times against measured ones: every point, and the errors of each cluster."""
     from simdp.files import whole_files
@@ -50,14 +69,17 @@ def validate(
     from simdp.reports.validation_words import NO_TARGET
 
     limit = None if max_error is None else _share("--max-error", max_error)
-    with _bar_of_points(quiet) as progress:
-        found, left_out = _found(paths, without, progress)
+    shared = Shared(workers, scheduler, go_on, store)
+    with shared.store(out, quiet) as kept, progress_bar("validate", quiet) as progress:
+        many = {"workers": workers, "scheduler": scheduler, "progress": progress, "store": kept}
+        found, left_out = _found(paths, without, many)
+    folder = out or Path("runs/validation")
     if limit is not None:
         _need_predictions(found)
     told = found if left_out is None else left_out
-    with whole_files(out) as add:
+    with whole_files(folder) as add:
         add("validation.json", lambda stream: put(stream, told.to_json()))
-        shown = {}
+        shown, target = {}, NO_TARGET if limit is None else limit
         if not no_plots:
             from simdp.reports.plots import render
             from simdp.reports.validation_pictures import pictures
@@ -65,7 +87,9 @@ def validate(
             for picture in pictures(found):
                 shown[picture.file] = picture.shows
                 add(picture.file, partial(render, picture.part, picture.kind))
-        text = page(found, shown, NO_TARGET if limit is None else limit, left_out)
+            asked = ["validate", *map(str, paths), *(["--leave-out", without] if without else [])]
+            add_page(add, found, command=asked, target=target, left_out=left_out)
+        text = page(found, shown, target, left_out)
         add("report.md", lambda stream: put(stream, text))
     if as_json:
         sys.stdout.write(told.to_json())
@@ -73,18 +97,18 @@ def validate(
         from simdp.reports import validation_table as tables
 
         say(tables.tables(found) if left_out is None else tables.fold_tables(left_out))
-        say(f"files in {out}")
+        say(f"files in {folder}")
     return _check_errors(found, limit)
 
 
 def _found(
-    paths: list[Path], without: str | None, progress: Callable[[int, int], None] | None
+    paths: list[Path], without: str | None, many: dict[str, Any]
 ) -> tuple[Validation, LeftOut | None]:
     """Validate; with something left out, what that says comes beside it."""
     if without is None:
         from simdp.studies.validate import validate
 
-        return validate(paths, progress=progress), None
+        return validate(paths, **many), None
     from simdp.errors import ScenarioError, unknown_name
     from simdp.studies.validate.folds import BY
     from simdp.studies.validate.leave_out import leave_out
@@ -92,7 +116,7 @@ def _found(
     by = next((one for one in BY if one == without), None)
     if by is None:
         raise ScenarioError([f"--leave-out: {unknown_name('thing to leave out', without, BY)}"])
-    found = leave_out(paths, by, progress=progress)
+    found = leave_out(paths, by, **many)
     return found.validation, found
 
 
@@ -121,17 +145,3 @@ def _check_errors(found: Validation, limit: float | None) -> int:
         said = f"{error:.1%}, and may be {limit:.1%}".replace("%", " %")
         complain(f"{cluster}: the mean error of its predicted {what} is {said}.")
     return CHECK_FAILED if too_large else 0
-
-
-@contextmanager
-def _bar_of_points(silent: bool) -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on standard error, of points that are done."""
-    if silent or not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("validate", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -11,7 +11,9 @@ from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_v
 
 from simdp.arrays import Bools, Floats, Ints
 from simdp.cluster.allocators import AnyAllocator, Exact
+from simdp.cluster.degraded import Factors, factors
 from simdp.cluster.device import AnyDevice, Device
+from simdp.cluster.failures import AnyFailures
 from simdp.cluster.host import HostMemory
 from simdp.cluster.inter_node import InterNode
 from simdp.cluster.link import AnyLink, Link
@@ -20,16 +22,18 @@ from simdp.cluster.machine import AnyMachine
 from simdp.cluster.numbering import Numbering
 from simdp.cluster.one_or_list import one_or_list
 from simdp.cluster.overheads import Overheads
+from simdp.cluster.power import LEVELS, Power, rates_of
 from simdp.cluster.stragglers import AnyStraggler
 from simdp.cluster.topologies import AnyTopology, Topology
 from simdp.cluster.topologies.switch import SwitchTopology
-from simdp.spec import Int, Spec, problem
+from simdp.results.money import Rates
+from simdp.spec import Int, Price, Spec, problem
 
 __all__ = ["Cluster", "Device", "InterNode", "Link", "Overheads"]
 
 
 class Cluster(Spec):
-    """Devices, their links and their stragglers.
+    """Devices, their links, their stragglers and their failures.
 
     Attributes
     ----------
@@ -55,11 +59,19 @@ class Cluster(Spec):
     inter_node : InterNode or None
         Needed beyond one node.
     stragglers : list of Straggler
-        Their factors multiply.
+        What slows devices and links down; their factors multiply.
+    failures : list of Failures
+        What takes nodes away in the weeks of a job, and gives them back; each is a process of
+        its own.
     overheads : Overheads
         What the software costs that trains together; nothing, unless it is given.
     host : HostMemory
         Where strategies keep what they offload.
+    price : float or None
+        Of a device [USD/s], written for example as ``2.5 USD/h``; by default the catalogue's list
+        price of it, if there is one, which is printed with its date.
+    power : Power or None
+        What devices and nodes draw; what it leaves out is the catalogue's.
 
     Notes
     -----
@@ -90,8 +102,11 @@ class Cluster(Spec):
     link: AnyLink | list[AnyLink] | None = None
     inter_node: InterNode | None = None
     stragglers: list[AnyStraggler] = Field(default_factory=list)
+    failures: list[AnyFailures] = Field(default_factory=list)
     overheads: Overheads = Overheads()
     host: HostMemory = HostMemory()
+    price: Price | None = None
+    power: Power | None = None
 
     @field_validator("device", mode="wrap")
     @classmethod
@@ -139,7 +154,7 @@ class Cluster(Spec):
                     f"device: ranks {rank // k * k} and {rank} share a device, but the list gives "
                     "them different ones; give both the same."
                 )
-        for wrong in self._list_problems():
+        for wrong in [*self._list_problems(), *self._power_problems()]:
             raise problem(wrong)
         for wrong in self._network_problems():
             raise problem(wrong)
@@ -171,6 +186,19 @@ class Cluster(Spec):
                     f"{inter.links_per_node}; give 0 ... {inter.links_per_node - 1}."
                 )
         return found
+
+    def _power_problems(self) -> list[str]:
+        """Refuse powers that say too little to be of use."""
+        if self.power is None:
+            return []
+        for device, _ in self._kinds_of_devices():
+            missing = [key for key in LEVELS if getattr(self._power_of(device), key) is None]
+            if missing:
+                return [
+                    f"power: {missing[0]} of {device.name or 'the device'} is given neither here "
+                    f"nor in the catalogue; add {missing[0]}, for example {missing[0]}: 80 W."
+                ]
+        return []
 
     def _network_problems(self) -> list[str]:
         """Refuse topologies that do not fit what they join, or leave ranks apart."""
@@ -224,15 +252,50 @@ class Cluster(Spec):
         first = np.arange(n) // k * k
         return np.minimum(k, n - first)
 
+    def rates(self) -> Rates:
+        """What all devices and nodes cost and draw, as far as anybody says."""
+        kinds = self._kinds_of_devices()
+        powers = [(self._power_of(device), count) for device, count in kinds]
+        prices = [(self._price_of(device), count) for device, count in kinds]
+        return rates_of(powers, prices, self.num_nodes)
+
+    def _kinds_of_devices(self) -> list[tuple[Device, float]]:
+        """Each device once, with how many there are."""
+        shares = 1.0 / self.sharers()
+        if not isinstance(self.device, list):
+            return [(self.device, float(shares.sum()))]
+        found: list[tuple[Device, float]] = []
+        for device, share in zip(self.device, shares.tolist(), strict=True):
+            number = next((i for i, (known, _) in enumerate(found) if known == device), None)
+            if number is None:
+                found.append((device, share))
+            else:
+                found[number] = device, found[number][1] + share
+        return found
+
+    def _power_of(self, device: Device) -> Power:
+        return (self.power or Power()).over(device.power).settled()
+
+    def _price_of(self, device: Device) -> float | None:
+        if self.price is not None:
+            return self.price
+        return None if device.price is None else device.price.amount
+
     @cached_property
     def numbering(self) -> Numbering:
         """The numbering of links and vertices, made when it is first asked for."""
         return Numbering(self.num_nodes, self.local_size, self.topology, self.link, self.inter_node)
 
+    @cached_property
+    def degraded(self) -> Factors | None:
+        """What the links that are degraded at all times have of their figures, if there are any."""
+        return factors(self.numbering, self.stragglers)
+
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Copy without the numbering, which may not suit what is updated."""
+        """Copy without what follows from the numbering, which may not suit what is updated."""
         copied = super().model_copy(update=update, deep=deep)
         copied.__dict__.pop("numbering", None)
+        copied.__dict__.pop("degraded", None)
         return copied
 
     @property
@@ -260,9 +323,15 @@ class Cluster(Spec):
     def link_figures(self, links: Ints) -> tuple[Floats, Floats]:
         """Alpha [s] and bandwidth [bytes/s] of links, two arrays shaped as ``links``.
 
-        Places that hold -1 get 0 s and 1 B/s.
+        Places that hold -1 get 0 s and 1 B/s. Links that are degraded at all times have what that
+        leaves them; of others, which come and go, see `simdp.engine.network.conditions`.
         """
-        return self.numbering.figures(links)
+        alpha, bandwidth = self.numbering.figures(links)
+        if self.degraded is not None:
+            there, mine = links >= 0, np.maximum(links, 0)
+            alpha = np.where(there, alpha * self.degraded.alpha[mine], alpha)
+            bandwidth = np.where(there, bandwidth * self.degraded.bandwidth[mine], bandwidth)
+        return alpha, bandwidth
 
     def begins_stage(self, links: Ints) -> Bools:
         """Tell before which links a route is stored and forwarded, shaped as ``links``.

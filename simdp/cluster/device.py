@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator, model_validator
 
+from simdp.cluster.power import ListPrice, Power
 from simdp.files import Catalogue
 from simdp.spec import (
     Bandwidth,
@@ -58,6 +59,11 @@ class Device(Spec):
     peer_to_peer : bool
         Whether such devices reach each other over PCIe. GeForce cards do not: what collectives get
         of PCIe where nobody measured is less (``python -m simdp list constants``).
+    price : ListPrice or None
+        What it costs by the hour, and when that was so; None where nobody says. A scenario's own
+        ``cluster.price`` comes first.
+    power : Power or None
+        What it draws, and a node of such devices beside them; as far as anybody says.
 
     References
     ----------
@@ -76,6 +82,8 @@ class Device(Spec):
     half_work: Flops = 0.0
     launch: Seconds = 5e-6
     peer_to_peer: Bool = True
+    price: ListPrice | None = None
+    power: Power | None = None
 
     @field_validator("peak")
     @classmethod

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from simdp.arrays import Ints
+from simdp.collectives.around import Around
 from simdp.collectives.base import (
     MAX_SLICES,
     AllGather,
@@ -40,7 +41,7 @@ def ring_rounds(
         yield Round(src, dst, doubled[shift : shift + n], step < num_reducing)
 
 
-class RingAllReduce(Simple, AllReduce):
+class RingAllReduce(Around, Simple, AllReduce):
     """Reduce-scatter around the ring, then all-gather: 2 (n - 1) rounds of 1/n of the buffer.
 
     Attributes
@@ -49,6 +50,9 @@ class RingAllReduce(Simple, AllReduce):
         How the payload is cut, and so the order of every sum: ``even`` splits whole elements
         evenly and sends upwards; ``gloo`` cuts, sends and adds exactly as gloo's ring does, so that
         float32 bits equal those of torch with the gloo backend. The time is the same.
+    avoid : tuple of (int, int)
+        Pairs of ranks that are no neighbours in the ring (`Around`); not with ``gloo``, whose ring
+        goes by the ranks' numbers.
 
     References
     ----------
@@ -64,6 +68,11 @@ class RingAllReduce(Simple, AllReduce):
     def num_chunks(self, layout: Layout, nbytes: float) -> int:
         return layout.world_size
 
+    def problem_with(self, layout: Layout) -> str | None:
+        if self.avoid and self.chunking == "gloo":
+            return "goes by the ranks' numbers with chunking: gloo; leave out avoid, or use even."
+        return super().problem_with(layout)
+
     def offsets(self, layout: Layout, num_chunks: int) -> Offsets:
         return (
             gloo_offsets(layout.world_size) if self.chunking == "gloo" else even_offsets(num_chunks)
@@ -72,7 +81,7 @@ class RingAllReduce(Simple, AllReduce):
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
         n = layout.world_size
         if self.chunking == "even":
-            yield from ring_rounds(np.arange(n), 0, n - 1, 2 * (n - 1))
+            yield from ring_rounds(self.around(layout), 0, n - 1, 2 * (n - 1))
             return
         yield from gloo_rounds(n, 2 * (n - 1))
 
@@ -107,7 +116,7 @@ def gloo_offsets(world_size: int) -> Offsets:
     return offsets
 
 
-class RingReduceScatter(Simple, ReduceScatter):
+class RingReduceScatter(Around, Simple, ReduceScatter):
     """n - 1 rounds; the piece of rank r starts at rank r + 1 and is complete at rank r."""
 
     order: ClassVar[Order] = "ring"
@@ -119,10 +128,10 @@ class RingReduceScatter(Simple, ReduceScatter):
 
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
         n = layout.world_size
-        yield from ring_rounds(np.arange(n), -1, n - 1, n - 1)
+        yield from ring_rounds(self.around(layout), -1, n - 1, n - 1)
 
 
-class RingAllGather(Simple, AllGather):
+class RingAllGather(Around, Simple, AllGather):
     """n - 1 rounds; every rank passes on what it received last."""
 
     order: ClassVar[Order] = "ring"
@@ -133,10 +142,10 @@ class RingAllGather(Simple, AllGather):
         return layout.world_size
 
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
-        yield from ring_rounds(np.arange(layout.world_size), 0, 0, layout.world_size - 1)
+        yield from ring_rounds(self.around(layout), 0, 0, layout.world_size - 1)
 
 
-class RingBroadcast(Simple, Broadcast):
+class RingBroadcast(Around, Simple, Broadcast):
     """A pipelined chain along the ring: chunk c leaves the root in round c.
 
     Attributes
@@ -154,13 +163,13 @@ class RingBroadcast(Simple, Broadcast):
         return pipeline_chunks(nbytes, self.chunk_size)
 
     def route(self, layout: Layout, root: int) -> Ints:
-        return (root + np.arange(layout.world_size)) % layout.world_size
+        return _from(self.around(layout), root)
 
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
         yield from _chain_rounds(self.route(layout, root), num_chunks, reduce=False)
 
 
-class RingReduce(Simple, Reduce):
+class RingReduce(Around, Simple, Reduce):
     """A pipelined chain around the ring that ends at the root: every rank adds and passes on.
 
     Attributes
@@ -178,10 +187,15 @@ class RingReduce(Simple, Reduce):
         return pipeline_chunks(nbytes, self.chunk_size)
 
     def route(self, layout: Layout, root: int) -> Ints:
-        return (root + 1 + np.arange(layout.world_size)) % layout.world_size
+        return np.roll(_from(self.around(layout), root), -1)
 
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
         yield from _chain_rounds(self.route(layout, root), num_chunks, reduce=True)
+
+
+def _from(order: Ints, root: int) -> Ints:
+    """A ring's order, beginning with the root."""
+    return np.roll(order, -int(np.flatnonzero(order == root)[0]))
 
 
 def _chain_rounds(route: Ints, num_chunks: int, reduce: bool) -> Iterator[Round]:

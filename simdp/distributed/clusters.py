@@ -76,10 +76,19 @@ def find(
 
 def _cluster(where: str, raw: dict[str, Any], base: Path) -> Cluster:
     try:
-        return Cluster.model_validate(raw, context={"base": base})
+        found = Cluster.model_validate(raw, context={"base": base})
     except ValidationError as error:
         lines = [f"{where}: cluster.{found.line}" for found in problems(error, raw)]
         raise ScenarioError(lines) from None
+    for number, straggler in enumerate(found.stragglers):
+        if straggler.kind == "degraded_link" and straggler.comes_and_goes():
+            raise ScenarioError(
+                [
+                    f"{where}: cluster.stragglers.{number}: degraded_link comes and goes by steps, "
+                    "of which a rank program knows none; leave out steps, on and off."
+                ]
+            )
+    return found
 
 
 def _collectives(path: Path, raw: dict[str, Any]) -> Collectives:

@@ -59,6 +59,8 @@ class Planner:
     groups : ndarray, shape `(num_groups, group size)`, int64, optional
         Process groups that do the same at the same time; left out, all ranks are one. Ranks that
         are in none take no part.
+    seed : int
+        Of the scenario; see `Network`.
 
     Attributes
     ----------
@@ -69,10 +71,14 @@ class Planner:
     """
 
     def __init__(
-        self, cluster: Cluster, network: Network | None = None, groups: Ints | None = None
+        self,
+        cluster: Cluster,
+        network: Network | None = None,
+        groups: Ints | None = None,
+        seed: int = 0,
     ) -> None:
         self.cluster, self.groups = cluster, groups
-        self.network = network or Network(cluster)
+        self.network = network or Network(cluster, seed=seed)
         self.layout: Layout = layout(cluster) if groups is None else group_layout(cluster, groups)
         if network is not None:
             self.layout = among_others(self.layout)

@@ -48,6 +48,14 @@ def common_to(scenario: Scenario) -> Common:
     for other, devices, found in _KNOWN:
         if other is program and devices == of:
             return found
-    found = Common()
+    found = Common(ledger=_followed(program, of))
     _KNOWN.append((program, of, found))
     return found
+
+
+def _followed(program: Program, of: tuple[Any, ...]) -> Ledger | None:
+    """What ranks keep, where it was followed for other devices, which does not matter."""
+    for other, devices, found in _KNOWN:
+        if other is program and devices[1:] == of[1:] and found.ledger is not None:
+            return found.ledger
+    return None

@@ -10,8 +10,10 @@ import numpy as np
 
 from simdp.collectives import Collectives, Part, Plan, Wiring
 from simdp.engine.choice import Planner
+from simdp.engine.network import Network
 from simdp.engine.network.sharing import meeting
 from simdp.engine.ops import Launch
+from simdp.results.trace import SETUP
 from simdp.scenario.wiring import wiring_of, wiring_of_groups
 from simdp.steps.bucket import Group
 from simdp.steps.program import ProcessGroups
@@ -53,16 +55,10 @@ class Launcher:
         self._streams: dict[Group, int] = {None: 0}
         self.num_calls, self.shows_transfers = 0, True
         cluster = planner.cluster
-        self._wirings: dict[Group, Wiring] | None = None
-        if collectives.cost.timed:
-            self._wirings = {None: wiring_of(cluster)}
+        self._wirings: dict[tuple[Group, Network], Wiring] = {}
         for several in groups:
-            of_groups = self._planners[several.name] = planner.of_groups(several.ranks)
+            self._planners[several.name] = planner.of_groups(several.ranks)
             self._streams[several.name] = several.stream
-            if self._wirings is not None:
-                side_by_side = of_groups.layout.local_size
-                wiring = wiring_of_groups(cluster, several.ranks, side_by_side)
-                self._wirings[several.name] = wiring
         self._message = cluster.overheads.before_collective(cluster.world_size)
         self._num_recorded = 0
 
@@ -82,14 +78,21 @@ class Launcher:
         if len(group) == self.planner.cluster.world_size:
             return None
         if group not in self._planners:
-            groups = np.array([group])
-            of_group = self._planners[group] = self.planner.of_groups(groups)
+            self._planners[group] = self.planner.of_groups(np.array([group]))
             self._streams[group] = 0
-            if self._wirings is not None:
-                side_by_side = of_group.layout.local_size
-                wiring = wiring_of_groups(self.planner.cluster, groups, side_by_side)
-                self._wirings[group] = wiring
         return group
+
+    def _wiring(self, group: Group, step: int) -> Wiring:
+        """What lies between the ranks of a group in a step."""
+        network = self.planner.network.at(step)
+        if (group, network) not in self._wirings:
+            planner, cluster = self._planners[group], network.cluster
+            self._wirings[group, network] = (
+                wiring_of(cluster)
+                if planner.groups is None
+                else wiring_of_groups(cluster, planner.groups, planner.layout.local_size)
+            )
+        return self._wirings[group, network]
 
     def copy(self, step: int, plan: Plan, nbytes: float, label: str) -> Launch:
         """Start copies between devices of one process, which no collective library is asked for.
@@ -126,7 +129,7 @@ class Launcher:
         """
         number, group = self.num_calls, self._known(group)
         self.num_calls += 1
-        seconds = self._seconds(plan, nbytes, group)
+        seconds = self._seconds(plan, nbytes, group, step)
         record = seconds is None and self._records(plan)
         return Launch(
             step,
@@ -161,6 +164,13 @@ class Launcher:
             seconds = self.planner.seconds(getattr(self.collectives, collective), nbytes)
         return self._message + seconds
 
+    def told(self, collective: str, nbytes: float, group: Group = None) -> float | None:
+        """How long a collective takes by its cost; None where its transfers must be played [s]."""
+        cost = self.collectives.cost
+        if not cost.timed:
+            return None
+        return cost.seconds(collective, nbytes, self._wiring(self._known(group), SETUP))
+
     def chosen(self) -> dict[str, list[dict[str, Any]]]:
         """As `Planner.chosen`; what serves process groups has their name behind the collective."""
         found: dict[str, list[dict[str, Any]]] = {}
@@ -170,11 +180,33 @@ class Launcher:
             found |= {f"{key}{behind}": sizes for key, sizes in planner.chosen().items()}
         return found
 
-    def _seconds(self, plan: Plan, nbytes: float, group: Group = None) -> float | None:
+    def serving(
+        self, collective: str, nbytes: float, root: int = 0, group: Group = None
+    ) -> tuple[str, str]:
+        """Tell which algorithm and protocol serve a collective; empty what nobody knows.
+
+        NCCL's model chooses both, and a measured table says neither. A plan that is played sends
+        nothing but payload, as NCCL's protocol Simple does.
+        """
+        from simdp.collectives.costs.nccl import NcclCost  # few runs need it
+
+        cost = self.collectives.cost
+        if isinstance(cost, NcclCost):
+            chosen = cost.choice(collective, nbytes, self._wiring(self._known(group), SETUP))
+            return chosen.algorithm, chosen.protocol
+        if cost.timed:
+            return "", ""
+        algorithm = getattr(self.collectives, collective)
+        return self._planners[self._known(group)].algorithm(algorithm, nbytes, root).kind, "simple"
+
+    def _seconds(
+        self, plan: Plan, nbytes: float, group: Group = None, step: int = SETUP
+    ) -> float | None:
         """How long a collective takes, where its cost tells [s]."""
-        if self._wirings is None:
+        cost = self.collectives.cost
+        if not cost.timed:
             return None
-        return self.collectives.cost.seconds(plan.collective, nbytes, self._wirings[group])
+        return cost.seconds(plan.collective, nbytes, self._wiring(group, step))
 
 
 def _longest_chain(plan: Plan) -> int:

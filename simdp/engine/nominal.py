@@ -37,7 +37,7 @@ class NominalTimes:
     def ready_times(self, batches: StepBatches, micro: int) -> list[float]:
         """When gradients become ready, from the start of backward, on the slowest device [s]."""
         parts, facts, hook = batches.micro[micro], self._facts, self._facts.overheads.hook
-        shapes, graph = self._samples.shapes(parts), facts.graph
+        shapes, graph = self._samples.looked_at(parts), facts.graph
 
         def slowest(activity: str) -> list[float]:
             seconds = self._times.seconds(activity, parts.sizes, *shapes).seconds

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,13 @@ from simdp.collectives.costs import Cost, Wiring
 from simdp.engine.clocks.clock import FIXED_SHARES, Clock
 from simdp.engine.network import Network
 from simdp.engine.network.traffic import Call, Traffic, report
+from simdp.engine.record import StepRecord
 from simdp.engine.run import Run
+from simdp.engine.state import WHOLE, Segment
 from simdp.results import metrics
 from simdp.scenario import Scenario
 from simdp.scenario.wiring import wiring_of
-from simdp.workload.flops import flops_of_calls
+from simdp.workload.flops import flops_of_calls, passes
 from simdp.workload.recomputation import recomputed
 
 PASSES = {"training": 3, "inference": 1}
@@ -28,8 +31,40 @@ FLOP. Chowdhery et al., PaLM, JMLR 24 (2023), appendix B."""
 RATES = ("tokens_per_s", "tokens_per_s_per_gpu", "model_flops", "mfu", "hfu")
 
 
+def mean_lengths(scenario: Scenario, segment: Segment, steps: range | None) -> dict[str, float]:
+    """Mean length of the samples of some steps without their padding, by input.
+
+    Nothing where all are equally long.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        One point.
+    segment : Segment
+        The part of the run that was played.
+    steps : range or None
+        Of this part; None is the whole data set.
+    """
+    workload = scenario.workload
+    known = workload.lengths(scenario.seed, scenario.base)
+    if not known or steps is None:
+        return {name: float(lengths.mean()) for name, lengths in known.items()}
+    n, found, samples = scenario.cluster.world_size, dict.fromkeys(known, 0), 0
+    dealt = workload.batches(n, scenario.seed, scenario.base, segment.start)
+    for batches in islice(dealt, steps.start, steps.stop):
+        for parts in batches.micro:
+            samples += int(parts.sizes.sum())
+            for name, lengths in known.items():
+                found[name] += int(parts.totals(lengths).sum())
+    return {name: total / max(samples, 1) for name, total in found.items()}
+
+
 def rates(
-    scenario: Scenario, throughput: float | None, step_time: float
+    scenario: Scenario,
+    throughput: float | None,
+    step_time: float,
+    segment: Segment = WHOLE,
+    steps: range | None = None,
 ) -> dict[str, float | None]:
     """Find the rates that follow from the samples per second of all ranks.
 
@@ -41,6 +76,8 @@ def rates(
         Of all ranks [samples/s].
     step_time : float
         Of a steady step [s].
+    segment, steps
+        As for `mean_lengths`: the steps whose samples count.
 
     Returns
     -------
@@ -61,14 +98,19 @@ def rates(
     if not throughput or model.timed or any(shapes[name] is None for name in names):
         return found
     cut = {name: tuple(shapes[name] or ()) for name in names}
-    for name, lengths in workload.lengths(scenario.seed, scenario.base).items():
-        cut[name] = (max(round(float(lengths.mean())), 1), *cut[name][1:])
+    mean = mean_lengths(scenario, segment, steps)
+    for name, length in mean.items():
+        cut[name] = (max(round(length), 1), *cut[name][1:])
     first = names[0]
     if model.num_tokens(first) is not None:
-        found["tokens_per_s"] = tokens = throughput * cut[first][0]
+        found["tokens_per_s"] = tokens = throughput * mean.get(first, cut[first][0])
         found["tokens_per_s_per_gpu"] = tokens / float((1 / cluster.sharers()).sum())
+    if (packs := workload.packs(scenario.base)) is not None:  # pieces look at themselves alone
+        throughput *= len(packs.pieces) / len(packs.first)
+        cut[first] = (max(round(float(packs.pieces.mean())), 1),)
     each = flops_of_calls(workload.graph, tuple(cut[name] for name in names))
-    flops = PASSES[workload.mode] * sum(one.products for one in each)
+    graph, most = workload.graph, PASSES[workload.mode]
+    flops = sum(min(most, passes(graph, n)) * one.products for n, one in enumerate(each))
     if not flops:
         return found
     found["model_flops"] = throughput * step_time * flops
@@ -89,6 +131,14 @@ def _peak(scenario: Scenario) -> float | None:
     peaks = [device.peak.get(dtype) for device in cluster.device]
     shared = zip(peaks, cluster.sharers().tolist(), strict=True)
     return None if None in peaks else sum((peak or 0.0) / k for peak, k in shared)
+
+
+def participation(run: Run, charged: Sequence[StepRecord]) -> dict[str, Any] | None:
+    """Whose samples counted in the steps that were charged, where not all did."""
+    if not run.dropped.any():
+        return None
+    counted = sum(record.samples for record in charged)
+    return {"counted": counted, "dropped": run.dropped.tolist()}
 
 
 def network_of(run: Run, clock: Clock, traffic: Traffic, ends: Floats) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from simdp.engine.rebalancing import rebalanced
 from simdp.engine.samples import Samples
 from simdp.results.batches import Piece
 from simdp.scenario import Scenario
@@ -21,6 +22,7 @@ def pieces(scenario: Scenario, most: int | None = None) -> Iterator[list[Piece]]
     most : int, optional
         How many ranks are looked at; left out, all of them.
     """
+    scenario = rebalanced(scenario)
     workload, n = scenario.workload, scenario.cluster.world_size
     if workload.model.timed:
         return

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from simdp.arrays import Floats
+from simdp.results.gradient_noise import Squares
 
 
 class StepRecord(NamedTuple):
@@ -29,6 +30,8 @@ class StepRecord(NamedTuple):
         By which the losses of this step were multiplied.
     skipped : bool or None
         Whether inf or nan kept the weights as they were; None without a loss scale.
+    squares : Squares or None
+        Squared norms of the ranks' gradients, where they are asked for.
     """
 
     samples: int
@@ -38,6 +41,7 @@ class StepRecord(NamedTuple):
     grad_norm: float | None
     loss_scale: float | None
     skipped: bool | None
+    squares: Squares | None = None
 
 
 def mean_losses(

@@ -72,7 +72,7 @@ def piece(works: list[Work]) -> Piece:
 
 WORK_ALONE = frozenset(
     {ops.Forward, ops.Backward, ops.Tail, ops.Copy, ops.Fill, ops.Take, ops.Split, ops.Join}
-    | {ops.Select, ops.AddSelected, ops.Done, ops.Hold, ops.Scale}
+    | {coded.Rounding, ops.Select, ops.AddSelected, ops.Done, ops.Hold, ops.Scale}
     | {unit_ops.Open, unit_ops.Release, unit_ops.Unshard, unit_ops.Free}
     | {coalesced.KeepSums, coded.Observe, coded.Quantize, coded.Dequantize, HostCopy}
     | {own_hook.CallHook, own_hook.EndHook}

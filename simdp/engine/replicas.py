@@ -11,13 +11,15 @@ from simdp.arrays import Array, Floats
 from simdp.collectives import Plan
 from simdp.engine import payload
 from simdp.engine.buffers import FlatBuffers
+from simdp.engine.by_rank import of_rank, without_repeats
 from simdp.engine.samples import Samples
 from simdp.engine.threads import each_rank
-from simdp.engine.trainer import Trainer, Update, of_rank, without_repeats
+from simdp.engine.trainer import Trainer, Update
 from simdp.engine.walk import Answer, alone, together
 from simdp.scenario import Scenario
 from simdp.workload.execution import Executor, Kept, call_dtypes
 from simdp.workload.layers.base import NO_ARRAYS, PAUSE, Exchange, Pass
+from simdp.workload.participants import Participants
 from simdp.workload.precision.rounding import numpy_dtype, rounded
 from simdp.workload.schedules.base import Progress
 
@@ -229,7 +231,8 @@ class Replicas:
     def _room(self, rank: int) -> dict[str, Array]:
         """Memory for a rank's gradients, from its first backward on."""
         if self._reuses_room and not self._own[rank]:
-            self._own[rank] = {name: np.empty_like(w) for name, w in self.weights[rank].items()}
+            learned = [p.name for p in self.graph.trainable]
+            self._own[rank] = {name: np.empty_like(self.weights[rank][name]) for name in learned}
         return self._own[rank]
 
     def forget_room(self) -> None:
@@ -349,9 +352,10 @@ def state_dicts(replicas: Replicas) -> list[dict[str, Array]]:
     return [{**w, **b} for w, b in zip(weights, buffers, strict=True)]
 
 
-def identical(replicas: Replicas) -> bool:
-    """Whether all ranks hold the same weights, bit for bit."""
-    first, *others = whole_weights(replicas)
+def identical(replicas: Replicas, who: Participants | None = None) -> bool:
+    """Whether all ranks that take part hold the same weights, bit for bit."""
+    each = whole_weights(replicas)
+    first, *others = each if who is None else [each[rank] for rank in who.ranks]
     return all(
         weights[name].tobytes() == first[name].tobytes() for weights in others for name in first
     )

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 
+from simdp.engine.backups import Backups
 from simdp.engine.choice import Planner
 from simdp.engine.compute import COMPUTE, Times
-from simdp.engine.compute.roofline import Roofline
+from simdp.engine.compute.roofline import roofline_of
 from simdp.engine.launcher import Launcher
 from simdp.engine.nominal import NominalTimes
-from simdp.engine.ops import Hold, Meet, Op, Work
+from simdp.engine.ops import Hold, Meet, Op, Stretch, Work
 from simdp.engine.readers.costs import Costs
 from simdp.engine.readers.footprints import Amount
 from simdp.engine.readers.forecast import Forecast
@@ -25,10 +27,12 @@ from simdp.engine.rehearsal import Piece
 from simdp.engine.samples import Samples
 from simdp.engine.slowdown import Slowdown
 from simdp.engine.state import WHOLE, Segment, State
+from simdp.job.target.loss import LossReached
 from simdp.results.trace import SETUP
 from simdp.scenario import Scenario
 from simdp.steps import ops
-from simdp.steps.program import flat
+from simdp.steps.program import called_by, flat
+from simdp.workload.participants import Participants
 from simdp.workload.sampling import START, Start, StepBatches
 
 
@@ -64,6 +68,8 @@ class Run:
         Whether the clock is told too what is taken, which knows when.
     is_quick : bool
         Whether times alone are asked for: then work comes in pieces, and memory is not followed.
+    dropped : ndarray, shape `(world_size,)`, int64
+        Samples of each rank whose gradients did not count.
     """
 
     def __init__(
@@ -77,24 +83,22 @@ class Run:
         self.scenario, self.slowdown = scenario, slowdown
         self._segment, self._dealt = segment, segment.start
         workload, cluster = scenario.workload, scenario.cluster
-        self._num_samples = workload.dataset.length(scenario.base)
-        if isinstance(cluster.device, list) or cluster.ranks_per_device > 1:
-            self.roofline = Roofline(cluster.devices(), sharers=cluster.sharers())
-        else:
-            self.roofline = Roofline([cluster.device], cluster.world_size)
+        self._num_samples = workload.num_samples(scenario.base)
+        self.roofline = roofline_of(cluster)
         self.times = times or COMPUTE[workload.compute.kind](workload, self.roofline)
         self.samples = Samples(scenario)
         self._shapes = Shapes(
             scenario, self.samples, len(self.times.names) > len(workload.graph.calls)
         )
         self.program = scenario.program
-        if segment.start != START:
-            self.program = scenario.program_with(None, segment.start)
+        who = segment.participants
+        if segment.start != START or who is not None:
+            self.program = scenario.program_with(None, segment.start, who)
         self.launcher = Launcher(scenario.collectives, planner, self.program.groups)
         if self.program.facts.foreseen:
             facts = self.program.facts
             nominal = NominalTimes(self.times, self.samples, facts, self.launcher)
-            self.program = scenario.program_with(nominal, segment.start)
+            self.program = scenario.program_with(nominal, segment.start, who)
         self.memory = Memory(scenario, self.program, self._shapes)
         self.costs = Costs(
             scenario,
@@ -109,6 +113,12 @@ class Run:
         )
         self.shows_memory, self.is_quick = True, False
         self._step = SETUP
+        self._backups: Backups | None = None
+        if num_late := getattr(scenario.strategy, "backup_ranks", 0):
+            facts = self.program.facts
+            self._backups = Backups(num_late, self.times, self.samples, facts, slowdown)
+        self._participants: Participants | None = None
+        self.dropped = np.zeros(self.world_size, dtype=np.int64)
 
     @cached_property
     def numbers(self) -> Records:
@@ -144,6 +154,15 @@ class Run:
             self._count(step_batches)
             if progress is not None:
                 progress(step + 1)
+            if self._is_there():
+                break
+
+    def _is_there(self) -> bool:
+        """Whether the loss is reached that the run is to reach."""
+        target = self.scenario.target
+        if not isinstance(target, LossReached) or not self.scenario.numerics:
+            return False
+        return target.is_reached([record.loss for record in self.numbers.records[-target.window :]])
 
     def _count(self, batches: StepBatches) -> None:
         """Note what has been dealt of the data."""
@@ -167,13 +186,17 @@ class Run:
             records=numbers.records,
             log=numbers.log,
             arrays=numbers.state_dict(),
+            is_whole=self._segment.is_whole,
         )
 
     def setup(self) -> Iterator[Op]:
         """What is done before the first step."""
         yield from self._held(self.memory.model())
+        segment = self._segment
+        are_alive = segment.past is not None and segment.participants is not None
         for op in self.program.setup:
-            yield from self._read(op)
+            if not (are_alive and called_by(op)):  # they have made their models the same before
+                yield from self._read(op)
         yield from self._held(self.memory.buckets())
         if self.launcher.num_calls:  # it left the ranks at different times
             yield Meet(SETUP)
@@ -185,27 +208,43 @@ class Run:
         if past is not None and step == past.num_steps:
             self.numbers = self._awake()
             self.numbers.load_state_dict(past)
-        self._shapes.begin(batches)
-        self.numbers.begin(step, batches)
-        self.memory.begin(shown, batches)
-        yield from self.costs.begin(step, shown, batches)
+        batches = self._begin(step, shown, batches)
+        yield from self._left(self.costs.begin(step, shown, batches))
         for op in self.program.plan(step, batches):
             yield from self._read(op)
         self.numbers.end()
 
     def quick_step(self, step: int, batches: StepBatches) -> Iterator[Op]:
         """One step for who asks about times alone: work in pieces, and no memory."""
-        self._shapes.begin(batches)
-        self.numbers.begin(step, batches)
-        self.memory.begin(step, batches)
-        yield from self.costs.begin(step, step, batches)
+        batches = self._begin(step, step, batches)
+        yield from self._left(self.costs.begin(step, step, batches))
         plan = self.program.plan(step, batches)
         for part in self.costs.rehearsed(plan):
             if isinstance(part, Piece):
-                yield self.costs.charged(part)
+                yield from self._left([self.costs.charged(part)])
             else:
                 yield from self._read(part)
         self.numbers.end()
+
+    def _begin(self, step: int, shown: int, batches: StepBatches) -> StepBatches:
+        """Tell readers who trains on what; return what those have that take part."""
+        who = self._segment.participants
+        if self._backups is not None:
+            who = self._backups.of(step, batches)
+        self._participants, learned = who, batches
+        if who is not None:
+            learned = replace(batches.only(who.counted), participants=who)
+            self.dropped += (batches.sizes - learned.sizes).sum(axis=0)
+            batches = replace(batches.only(who.there), participants=who)
+        self._shapes.begin(batches)
+        self.numbers.begin(step, learned)
+        self.memory.begin(shown, batches)
+        return batches
+
+    def _left(self, cost: Iterable[Op]) -> Iterable[Op]:
+        """What is left of work on ranks that do not do all of it."""
+        who = self._participants
+        return cost if who is None else (_of(who, op) for op in cost)
 
     def _read(self, op: ops.Op) -> Generator[Op, None, None]:
         if isinstance(op, ops.Unless):
@@ -214,10 +253,10 @@ class Run:
             return
         stepping = self.numbers.read(op)
         if not self.memory.is_observed:  # steps without end: not one generator more than needed
-            yield from self.costs.read(op, stepping)
+            yield from self._left(self.costs.read(op, stepping))
             return
         yield from self._held(self.memory.before(op))
-        yield from self.costs.read(op, stepping)
+        yield from self._left(self.costs.read(op, stepping))
         yield from self._held(self.memory.after(op))
 
     def _held(self, taken: Iterable[tuple[str, Amount]]) -> Iterator[Op]:
@@ -264,3 +303,10 @@ class Run:
             if watch is not None:
                 watch(op)
             follow(op)
+
+
+def _of(who: Participants, op: Op) -> Op:
+    """An operation as those play it that take part."""
+    if isinstance(op, Work):
+        return op._replace(seconds=who.seconds(op.seconds))
+    return op._replace(seconds=who.seconds(op.seconds)) if isinstance(op, Stretch) else op

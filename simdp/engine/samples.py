@@ -2,12 +2,72 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from typing import NamedTuple
+
 import numpy as np
 
-from simdp.arrays import Array, Ints
+from simdp.arrays import Array, Floats, Ints
 from simdp.scenario import Scenario
+from simdp.workload.graph import Graph
 from simdp.workload.layers.base import Shape
+from simdp.workload.packing import Packs
 from simdp.workload.sampling import Parts
+
+
+class LookedAt(NamedTuple):
+    """Shapes of micro-batches, and how much attention looks at.
+
+    Attributes
+    ----------
+    shapes : list of tuple of Shape
+        Of the inputs, per sample: those that differ in this or in their share.
+    which : ndarray, shape `(world_size,)`, int64
+        Which of them each rank has.
+    shares : tuple of float
+        The pairs of tokens that a fused attention looks at, as a share of those of one sample of
+        that length; empty where it is all of them.
+    """
+
+    shapes: list[tuple[Shape, ...]]
+    which: Ints
+    shares: tuple[float, ...] = ()
+
+    @property
+    def key(self) -> tuple[Hashable, ...]:
+        """What times are known by."""
+        return tuple(self.shapes), self.which.tobytes(), self.shares
+
+
+class Packed:
+    """The pairs of tokens that look at each other in packs.
+
+    Parameters
+    ----------
+    graph : Graph
+        The model's, whose attention says how far a token looks.
+    packs : Packs
+        The samples.
+
+    Attributes
+    ----------
+    of_packs : ndarray, shape `(num_packs,)`
+        Pairs of each pack.
+    """
+
+    def __init__(self, graph: Graph, packs: Packs) -> None:
+        from simdp.workload.layers.attention import Attention  # brings layers along
+
+        layers = [call.layer for call in graph.calls if isinstance(call.layer, Attention)]
+        self._attention = layers[0] if layers else None
+        self.of_packs: Floats = np.add.reduceat(self.of(packs.pieces), packs.first)
+
+    def of(self, lengths: Ints) -> Floats:
+        """Pairs of samples of some lengths."""
+        known, which = np.unique(lengths, return_inverse=True)
+        if self._attention is None:
+            return lengths.astype(float) ** 2
+        return np.array([self._attention.pairs(n, n) for n in known.tolist()])[which]
 
 
 class Samples:
@@ -26,6 +86,8 @@ class Samples:
         self.model = workload.model
         self.together = scenario.program.scatters
         self.lengths = workload.lengths(seed, base)
+        packs = workload.packs(base)
+        self._packed = None if packs is None else Packed(workload.graph, packs)
         self.arrays: dict[str, Array] = {}
         if scenario.numerics:
             found = workload.dataset.arrays(self.model, workload.loss, seed, base)
@@ -48,6 +110,11 @@ class Samples:
             Those that differ, each with a shape per input; and which of them each rank has. A rank
             without samples has the full ones.
         """
+        found = self.looked_at(parts)
+        return found.shapes, found.which
+
+    def _padded(self, parts: Parts) -> tuple[list[tuple[Shape, ...]], Ints]:
+        """As `shapes`, of samples that are no packs."""
         names, full = self.model.graph.inputs, self.model.known_shapes()
         if not self.lengths:
             return [full], np.zeros(len(parts), dtype=np.int64)
@@ -61,6 +128,24 @@ class Samples:
             for column in found.T
         ]
         return shapes, which.reshape(-1)
+
+    def looked_at(self, parts: Parts) -> LookedAt:
+        """What the ranks' micro-batches take depends on, beside their numbers of samples.
+
+        Packs of a micro-batch lie in one row, so that each stands for as many tokens as they have
+        on average.
+        """
+        if self._packed is None:
+            return LookedAt(*self._padded(parts))
+        ((full,),) = self.model.known_shapes()
+        sizes = np.maximum(parts.sizes, 1)
+        length = -(-parts.totals(self.lengths["x"]) // sizes)
+        length[parts.sizes == 0] = full
+        squares = sizes * self._packed.of(length)
+        share = np.where(parts.sizes > 0, parts.totals(self._packed.of_packs) / squares, 1.0)
+        found, which = np.unique(np.stack([length, share]), axis=1, return_inverse=True)
+        shapes: list[tuple[Shape, ...]] = [((int(one),),) for one in found[0]]
+        return LookedAt(shapes, which.reshape(-1), tuple(found[1].tolist()))
 
     def _longest(self, name: str, part: Ints) -> int:
         return int(self.lengths[name][part].max())

@@ -190,8 +190,14 @@ class Scattered:
             self._sums[name] = buffers.views(name)[plan.root].astype(self.dtype, copy=False)
 
     def take_sums(self) -> None:
-        """Add the sums to rank 0's gradients of the step; the others have none."""
+        """Add the sums to rank 0's gradients of the step; the others have none.
+
+        Those of frozen parameters, which are zeros, are dropped, as by autograd.
+        """
+        frozen = self.replicas.graph.frozen
         for name, found in self._sums.items():
+            if name in frozen:
+                continue
             if name in self._total:
                 self._total[name] += found
             else:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 
 import numpy as np
 
+from simdp.collectives import Plan
 from simdp.collectives.plans import ledger
 from simdp.engine.choice import Planner
 from simdp.engine.clocks.clock import (
@@ -21,17 +23,21 @@ from simdp.engine.common import common_to
 from simdp.engine.compute import Times
 from simdp.engine.network.traffic import Traffic
 from simdp.engine.ops import Op
-from simdp.engine.outcome import network_of, rates
+from simdp.engine.outcome import network_of, participation, rates
+from simdp.engine.outlook import cost_of, target_of
 from simdp.engine.plans import most_transfers, plans_of
 from simdp.engine.played import Played
 from simdp.engine.readers.ledger import Ledger
 from simdp.engine.readers.memory import OBSERVED_STEPS
+from simdp.engine.rebalancing import rebalanced
 from simdp.engine.replicas import identical, state_dicts
 from simdp.engine.run import Run
 from simdp.engine.slowdown import Slowdown
 from simdp.engine.state import WHOLE, Segment, State, segment_of
 from simdp.errors import unknown_name
 from simdp.results import metrics
+from simdp.results.gradient_noise import noise_scale
+from simdp.results.launched import Launched
 from simdp.results.memory import summed
 from simdp.results.result import Result
 from simdp.results.trace import SETUP, Trace, TraceBuilder, TraceToCome
@@ -95,16 +101,29 @@ def simulate(
         raise ValueError("the scenario has a sweep; use simdp.sweep(scenario) for all its points")
     if fabric not in FABRICS:
         raise ValueError(unknown_name("fabric", fabric, FABRICS))
+    scenario = rebalanced(scenario)
     is_whole = stop_after is None and resume is None and not keep_state
     if is_whole and not keep_trace and fabric == "auto":
         found = times_alone(scenario, progress)
         if found is not None:
             return found
+    segment = segment_of(scenario, stop_after, resume)
+    segment.check(
+        scenario.workload.num_steps(scenario.cluster.world_size, scenario.base, segment.start)
+    )
+    return simulate_segment(scenario, segment, fabric, progress, keep_state)
+
+
+def simulate_segment(
+    scenario: Scenario,
+    segment: Segment,
+    fabric: Fabric = "auto",
+    progress: Callable[[int], None] | None = None,
+    keep_state: bool = True,
+) -> Result:
+    """Simulate a part of a run; arguments as for `simulate`, the segment being checked."""
     with np.errstate(over="ignore", invalid="ignore"):  # a run that diverges has no finite loss
-        segment, trace = segment_of(scenario, stop_after, resume), TraceBuilder()
-        segment.check(
-            scenario.workload.num_steps(scenario.cluster.world_size, scenario.base, segment.start)
-        )
+        trace = TraceBuilder()
         played = play(scenario, trace, fabric, progress, segment=segment)
         return _result(scenario, played, trace, segment, keep_state)
 
@@ -115,13 +134,15 @@ def times_alone(scenario: Scenario, progress: Callable[[int], None] | None = Non
     None where there are numbers, or transfers would have to be played one by one, or operations
     depend on the network. Arguments as for `simulate`.
     """
+    scenario = rebalanced(scenario)
     together = scenario.strategy.player == "together" and not scenario.neighbours
     if scenario.numerics or not together or scenario.program.facts.foreseen:
         return None
     if scenario.strategy.one_process or scenario.cluster.world_size > FINE_RANKS:
         return None
     common, trace = common_to(scenario), TraceBuilder()
-    slowdown, planner = Slowdown(scenario.cluster, scenario.seed), Planner(scenario.cluster)
+    slowdown = Slowdown(scenario.cluster, scenario.seed)
+    planner = Planner(scenario.cluster, seed=scenario.seed)
     run = Run(scenario, slowdown, planner, common.times)
     common.times, run.costs.rehearsals, run.is_quick = run.times, common.rehearsals, True
     clock = _clock(scenario, planner, slowdown, trace, None)
@@ -135,11 +156,18 @@ def times_alone(scenario: Scenario, progress: Callable[[int], None] | None = Non
         common.ledger = memory_needed(scenario)
     run.memory.ledger = common.ledger
     found = _result(scenario, Played(run, clock, traffic), trace, WHOLE, False)
-    found.trace = TraceToCome(partial(_trace_of, scenario))
+    found.trace = TraceToCome(partial(trace_of_run, scenario))
     return found
 
 
-def _trace_of(scenario: Scenario) -> Trace:
+def _launched(scenario: Scenario) -> Launched:
+    from simdp.engine.launched import launched  # few runs are asked for it
+
+    return launched(scenario)
+
+
+def trace_of_run(scenario: Scenario) -> Trace:
+    """Spans of a run whose metrics are there already; arguments as for `simulate`."""
     trace = TraceBuilder()
     play(scenario, trace, "auto")
     return trace.build()
@@ -171,6 +199,7 @@ def play(
         Is given the script, and passes it on, where ranks play one together. Who listens asks for
         times alone: memory is not followed.
     """
+    scenario = rebalanced(scenario)
     if scenario.strategy.player == "server":
         from simdp.engine.server import play_with_server  # few runs need it
 
@@ -195,9 +224,12 @@ def _play_together(
         from simdp.engine.neighbourhood import Neighbourhood  # few runs need it
 
         others = Neighbourhood(scenario)
-    planner = Planner(scenario.cluster, others.network if others else None)
+    network = others.network if others else None
+    planner = Planner(scenario.cluster, network, seed=scenario.seed)
+    planner.network.first_step = segment.first
     run = Run(scenario, slowdown, planner, times, segment)
-    clock = _clock(scenario, planner, slowdown, trace, fabric, others.jobs if others else ())
+    jobs = others.jobs if others else ()
+    clock = _clock(scenario, planner, slowdown, trace, fabric, jobs, _plans(run, planner, segment))
     run.shows_memory = clock.fabric == "event" or run.world_size <= FINE_RANKS
     if listen is not None:
         run.memory.observed_steps = SETUP
@@ -208,6 +240,13 @@ def _play_together(
     return Played(run, clock, traffic)
 
 
+def _plans(run: Run, planner: Planner, segment: Segment) -> dict[int, list[Plan]] | None:
+    """What some of the ranks may launch by themselves; None where all take part."""
+    if segment.participants is None:
+        return None
+    return plans_of(run.scenario, planner, run.program, segment)
+
+
 def _clock(
     scenario: Scenario,
     planner: Planner,
@@ -215,11 +254,12 @@ def _clock(
     trace: TraceBuilder,
     fabric: Fabric | None,
     others: Sequence[OtherJob] = (),
+    plans: Mapping[int, list[Plan]] | None = None,
 ) -> Clock:
     """Choose the clock of a run from all plans that it may launch."""
     return clock_for(
         planner.network,
-        plans_of(scenario, planner),
+        plans or plans_of(scenario, planner),
         slowdown,
         trace,
         fabric or "auto",
@@ -249,8 +289,21 @@ def memory_needed(scenario: Scenario) -> Ledger:
         short = {"workload": scenario.workload.model_copy(update=steps)}
         return play(scenario.model_copy(update=short), TraceBuilder(keep=False)).run.memory.ledger
     run = Run(scenario, Slowdown(scenario.cluster, scenario.seed), Planner(scenario.cluster))
-    run.follow_memory()
+    run.follow_memory(is_steady=_repeats(run))
     return run.memory.ledger
+
+
+def _repeats(run: Run) -> bool:
+    """Whether the second step is the first one again, but for what the optimizer keeps by then."""
+    workload, n = run.scenario.workload, run.world_size
+    if run.samples.lengths or workload.packing is not None or run.program.facts.is_inference:
+        return False
+    if workload.num_steps(n, run.scenario.base) < OBSERVED_STEPS:
+        return False
+    steps = workload.batches(n, run.scenario.seed, run.scenario.base)
+    first, second = islice(steps, OBSERVED_STEPS)
+    alike = all((a == b).all() for a, b in zip(first.sizes, second.sizes, strict=True))
+    return alike and run.program.plan(0, first) is run.program.plan(1, second)
 
 
 def prove_plans(scenario: Scenario) -> None:
@@ -277,12 +330,18 @@ def _result(
     charged, peaks = records[segment.first :], ledger.peak
     fullest = int(peaks.argmax())
     replicas = numbers.replicas
-    alike = identical(replicas) if replicas else None
     ends = metrics.step_ends(trace, n, len(charged))
+    if segment.participants is not None:  # the devices of those that are not there are idle
+        there = segment.participants.there
+        ends[~there] = ends[there].max(axis=0)
+    alike = identical(replicas, segment.participants) if replicas else None
     times = metrics.times(trace, n, len(charged), [record.samples for record in charged], ends)
+    steps = None
+    if scenario.strategy.player == "together":  # else a step is an update, of whoever comes
+        steps = range(metrics.num_warm_up(len(charged)), len(charged))
     found = {
         **times,
-        **rates(scenario, times["throughput_samples_per_s"], times["step_time_s"]),
+        **rates(scenario, times["throughput_samples_per_s"], times["step_time_s"], segment, steps),
         "bucket_bytes": run.program.bucket_nbytes or None,
         "memory_bytes": summed(ledger.at_peak[:, fullest]),
         "peak_memory_bytes": [int(peak) for peak in peaks],
@@ -299,7 +358,12 @@ def _result(
         outputs=numbers.outputs or None,
         network=network_of(run, clock, traffic, ends),
         server=server,
+        participation=participation(run, charged),
+        cost=cost_of(scenario, found),
+        target=target_of(scenario, found, records, ends),
+        gradient_noise=noise_scale([one.squares for one in records if one.squares is not None]),
         remarks=remarks(scenario),
         state=run.state(found["simulated_s"]) if keep_state else None,
         step_ends=ends,
+        launched=partial(_launched, scenario),
     )

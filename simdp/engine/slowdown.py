@@ -27,6 +27,11 @@ class Slowdown:
     def __init__(self, cluster: Cluster, seed: int) -> None:
         self.stragglers, self.seed = cluster.stragglers, seed
         self.world_size = cluster.world_size
+        nodes = np.arange(self.world_size) // cluster.local_size
+        self._lasting = np.ones(self.world_size)
+        for number, straggler in enumerate(cluster.stragglers):
+            random = stream(seed, "straggler", number, "lasting")
+            self._lasting *= straggler.lasting(nodes, random)
         self._stops: dict[int, list[Pause]] = {}
         for straggler in cluster.stragglers:
             if isinstance(straggler, Pause) and straggler.on_the_clock():
@@ -39,7 +44,7 @@ class Slowdown:
 
     def factors(self, step: int) -> Floats:
         """Factor on each rank's compute time in a step, shape `(world_size,)`."""
-        product = np.ones(self.world_size)
+        product = self._lasting.copy()
         for number, straggler in enumerate(self.stragglers):
             random = stream(self.seed, "straggler", number, step)
             product *= straggler.slowdown(step, self.world_size, random)

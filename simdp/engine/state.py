@@ -19,13 +19,19 @@ from simdp.arrays import Array
 from simdp.engine.record import StepRecord
 from simdp.errors import ScenarioError
 from simdp.files import put_npz, read_npz, write_whole
+from simdp.job.target.loss import LossReached
+from simdp.results.gradient_noise import Squares
 from simdp.scenario import Scenario
+from simdp.workload.participants import Participants
 from simdp.workload.sampling import START, Start
 
 FORMAT = 1
 """Of a state file."""
 
-MAY_DIFFER = ("name", "sweep", "measured", "workload.steps", "workload.epochs", "numerics")
+MAY_DIFFER = (
+    *("name", "sweep", "measured", "workload.steps", "workload.epochs", "numerics", "target"),
+    *("cluster.price", "cluster.power", "workload.gradient_noise"),
+)
 """Keys of a scenario that say how long it runs, or nothing of what is learned."""
 
 ABOUT = "state"
@@ -52,6 +58,8 @@ class State:
         What else the readers of numbers answered, in order; see their ``load_state_dict``.
     arrays : dict of str to ndarray
         Weights and all else that is kept from step to step, by rank and name.
+    is_whole : bool
+        Whether the scenario is that of all its steps, and no samples were passed over.
     """
 
     scenario: dict[str, Any]
@@ -61,6 +69,7 @@ class State:
     records: Sequence[StepRecord]
     log: Sequence[Any]
     arrays: Mapping[str, Array] = field(default_factory=dict)
+    is_whole: bool = True
 
     def save(self, path: Path) -> None:
         """Write a file, whole or not at all."""
@@ -76,6 +85,7 @@ class State:
             "clock": self.clock,
             "records": [list(record) for record in self.records],
             "log": list(self.log),
+            "is_whole": self.is_whole,
             "arrays": {name: _form(array) for name, array in self.arrays.items()},
         }
         text = np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)
@@ -103,8 +113,9 @@ class State:
                 num_steps=int(about["num_steps"]),
                 start=Start._make(map(int, about["start"])),
                 clock=float(about["clock"]),
-                records=[StepRecord(*record) for record in about["records"]],
+                records=[_record(record) for record in about["records"]],
                 log=list(about["log"]),
+                is_whole=bool(about.get("is_whole", True)),
                 arrays={name: arrays[name] for name in about["arrays"] if name in arrays},
             )
             if len(found.records) != found.num_steps:
@@ -123,7 +134,8 @@ class State:
     def belongs_to(self, scenario: Scenario) -> bool:
         """Whether a scenario is the one that stopped, so that it goes on as if it never had.
 
-        On another cluster it goes on with what was learned, from where it stopped.
+        On another cluster it goes on with what was learned, from where it stopped; and so it does
+        on the same one, if it had come from another one before.
 
         Raises
         ------
@@ -142,7 +154,7 @@ class State:
                     "that stopped; go on with the same scenario, or leave --resume out."
                 ]
             )
-        return not differ
+        return self.is_whole and not differ
 
 
 class Segment(NamedTuple):
@@ -157,11 +169,20 @@ class Segment(NamedTuple):
     goes_on : bool
         Whether the past is of the very same run, which is then charged again; else times begin
         where the past stopped.
+    participants : Participants or None
+        Who takes part in its steps; None: all ranks do.
     """
 
     stop_after: int | None = None
     past: State | None = None
     goes_on: bool = False
+    participants: Participants | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether a run that stops in it is of one scenario from its first step on."""
+        past = self.past
+        return self.participants is None and (past is None or (self.goes_on and past.is_whole))
 
     @property
     def first(self) -> int:
@@ -213,12 +234,26 @@ def segment_of(
         go on with.
     """
     goes_on = past is not None and past.belongs_to(scenario)
+    target = scenario.target
+    if past is not None and isinstance(target, LossReached):
+        _check_left(target.reached_after([record.loss for record in past.records]))
     if past is not None and not goes_on:
-        _check_dealing(scenario, past)
+        check_dealing(scenario, past)
     return Segment(stop_after, past, goes_on)
 
 
-def _check_dealing(scenario: Scenario, past: State) -> None:
+def _check_left(done: int | None) -> None:
+    """Refuse to go on where nothing is left to reach."""
+    if done is not None:
+        raise ScenarioError(
+            [
+                f"--resume: the loss of target was reached after {done} steps; set target.loss to "
+                "less, or leave --resume out."
+            ]
+        )
+
+
+def check_dealing(scenario: Scenario, past: State) -> None:
     """Refuse to deal what is left of an epoch whose order is not that of the samples dealt."""
     workload, size = scenario.workload, scenario.cluster.world_size
     if workload.samples_per_rank is not None:
@@ -236,6 +271,12 @@ def _check_dealing(scenario: Scenario, past: State) -> None:
                 "have of other sizes; stop at the end of an epoch, or use workload.global_batch."
             ]
         )
+
+
+def _record(written: Sequence[Any]) -> StepRecord:
+    """A record as it is written into a file, where tuples are lists."""
+    record = StepRecord(*written)
+    return record if record.squares is None else record._replace(squares=Squares(*record.squares))
 
 
 def _said(value: Any) -> str:

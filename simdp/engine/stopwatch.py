@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
+from simdp.cluster.stragglers import Straggler
+from simdp.cluster.stragglers.degraded_link import DegradedLink
+from simdp.engine.compute import Times
 from simdp.engine.heard import Heard
 from simdp.engine.simulate import play
 from simdp.engine.slowdown import Slowdown
@@ -12,6 +16,16 @@ from simdp.results.metrics import steady_step_time, times
 from simdp.results.trace import StepEnds, TraceBuilder
 from simdp.scenario import Scenario
 from simdp.scenario.wiring import wiring_of
+from simdp.workload import Workload
+
+MICRO_STEPS = (3, 4)
+"""Of so many micro-steps the last is like all that would follow, if the first scenario's is."""
+
+WORTH_IT = 12
+"""Micro-steps of a step from which on it pays to play `MICRO_STEPS` in their place."""
+
+ALIKE = 1e-9
+"""By which a step may differ from what a few of its micro-steps say, relatively: rounding."""
 
 NETWORK = {"link": None, "inter_node": None}
 """What the cost of collectives knows of a cluster."""
@@ -55,7 +69,9 @@ class Stopwatch:
             and scenario.strategy.player == "together"
             and "collectives" not in run.program.facts.foreseen
             and self._heard.is_timed
+            and not getattr(scenario.strategy, "backup_ranks", 0)
             and not Slowdown(scenario.cluster, scenario.seed).has_stops
+            and not any(_changes_links(one) for one in scenario.cluster.stragglers)
         )
         if self.repeats:
             self._heard.forget_setup()
@@ -70,8 +86,40 @@ class Stopwatch:
         return [found[id(one)] if id(one) in found else self._played(one) for one in others]
 
     def _played(self, other: Scenario) -> float:
-        ends = StepEnds(other.cluster.world_size)
         known = self._times if self._computes_alike(other) else None
+        if self._is_periodic and other.workload is self.scenario.workload:
+            return self._continued(other, known)
+        return self._of_steps(other, known)
+
+    @cached_property
+    def _few(self) -> list[Workload]:
+        """The workload with a few of its micro-steps, if it has many that are alike."""
+        workload = self.scenario.workload
+        accumulated = workload.grad_accum
+        if not isinstance(accumulated, int) or accumulated < WORTH_IT:
+            return []
+        if workload.global_batch is not None or self.scenario.numerics:
+            return []
+        return [workload.model_copy(update={"grad_accum": few}) for few in MICRO_STEPS]
+
+    @cached_property
+    def _is_periodic(self) -> bool:
+        """Whether the first scenario's step is one that a few of its micro-steps tell."""
+        if not self._few:
+            return False
+        step = self.metrics["step_time_s"]
+        return bool(abs(self._continued(self.scenario, self._times) - step) <= ALIKE * step)
+
+    def _continued(self, other: Scenario, known: Times | None) -> float:
+        """Step time of as many micro-steps as there are, by that of a few [s]."""
+        shorter = [other.model_copy(update={"workload": one}) for one in self._few]
+        before, after = (self._of_steps(one, known) for one in shorter)
+        more = self.scenario.workload.grad_accum
+        assert isinstance(more, int)
+        return after + (more - MICRO_STEPS[-1]) * (after - before)
+
+    def _of_steps(self, other: Scenario, known: Times | None) -> float:
+        ends = StepEnds(other.cluster.world_size)
         play(other, TraceBuilder(keep=False, ends=ends), times=known, listen=iter)
         return steady_step_time(ends.ends())
 
@@ -99,7 +147,7 @@ class Stopwatch:
         before, after = a.cluster.overheads, b.cluster.overheads
         if before.hook != after.hook and (self._foresees or not before.hook):
             return False
-        beside: dict[str, Any] = {**NETWORK, "stragglers": [], "overheads": None}
+        beside: dict[str, Any] = {**NETWORK, "stragglers": [], "failures": [], "overheads": None}
         if a.cluster.model_copy(update=beside) != b.cluster.model_copy(update=beside):
             return False
         if before.model_copy(update=CHARGED_ANEW) != after.model_copy(update=CHARGED_ANEW):
@@ -108,4 +156,9 @@ class Stopwatch:
             return False  # a strategy may read this
         stragglers = [*a.cluster.stragglers, *b.cluster.stragglers]
         alike = a.cluster.stragglers == b.cluster.stragglers
-        return alike or not any(one.kind == "pause" for one in stragglers)
+        return alike or all(one.by_factors for one in stragglers)
+
+
+def _changes_links(straggler: Straggler) -> bool:
+    """Whether a collective takes longer in some steps than in others."""
+    return isinstance(straggler, DegradedLink) and straggler.comes_and_goes()

@@ -16,11 +16,12 @@ from simdp.arrays import Array
 from simdp.collectives import Plan
 from simdp.engine import payload
 from simdp.engine.buffers import FlatBuffers
+from simdp.engine.by_rank import of_rank
 from simdp.engine.threads import each_rank
-from simdp.errors import ScenarioError
 from simdp.scenario import Scenario
 from simdp.workload.optimizers.base import State
 from simdp.workload.optimizers.trust import TrustRatio, squares
+from simdp.workload.participants import Participants
 from simdp.workload.precision.rounding import rounded
 from simdp.workload.precision.scaler import GradScaler
 from simdp.workload.schedules.base import Progress
@@ -91,6 +92,7 @@ class Trainer:
         self._optimizers = {name: optimizer.for_parameter(name) for name in drawn[0]}
         self._sizes = {name: weight.size for name, weight in drawn[0].items()}
         self._shapes = {name: weight.shape for name, weight in drawn[0].items()}
+        self._frozen = self.workload.graph.frozen
         self._state = [self._new_state(own) for own in drawn]
         settings = precision.scaler()
         self._scalers = [GradScaler(settings) for _ in drawn] if settings else None
@@ -115,20 +117,25 @@ class Trainer:
             for name in names:
                 own[name][...] = self._master[root][name]
 
-    def average(self, plan: Plan) -> None:
+    def average(self, plan: Plan, who: Participants | None = None) -> None:
         """Give every rank the mean of all ranks' weights: divided, then summed by an all_reduce.
 
-        Master weights are averaged where there are some, and the others rounded from them.
+        Master weights are averaged where there are some, and the others rounded from them; frozen
+        ones stay as they are. Of those that take part, all get the mean of the ones that count.
         """
-        shapes = {name: weight.shape for name, weight in self._master[0].items()}
+        who = who or Participants.without(self.world_size, "absent", ())
+        drawn = self._master[0].items()
+        shapes = {name: weight.shape for name, weight in drawn if name not in self._frozen}
         dtype = np.dtype(self.workload.dtype)
         buffers = FlatBuffers(shapes, self.world_size, dtype)
         for name in shapes:
-            for own, view in zip(self._master, buffers.views(name), strict=True):
-                np.divide(own[name], dtype.type(self.world_size), out=view)
+            for rank, view in enumerate(buffers.views(name)):
+                own = self._master[rank][name] if who.counted[rank] else dtype.type(0)
+                np.divide(own, dtype.type(who.num_counted), out=view)
         payload.run(plan, buffers.flat)
         for name in shapes:
-            for rank, view in enumerate(buffers.views(name)):
+            views = buffers.views(name)
+            for rank, view in ((rank, views[rank]) for rank in who.ranks):
                 self._master[rank][name][...] = view
                 if self.workload.precision.has_master:
                     self.weights[rank][name][...] = rounded(view, self.stored)
@@ -160,6 +167,7 @@ class Trainer:
         return {
             name: self._optimizers[name].new_state(self._shaped(name, weight))
             for name, weight in own.items()
+            if name not in self._frozen
         }
 
     def _shaped(self, name: str, piece: Array) -> Array:
@@ -180,7 +188,8 @@ class Trainer:
             first = ranks[0]
             for name in self._optimizers:
                 found[f"{first}/weights/{name}"] = self._whole(name, ranks, self._master)
-                for part in self._optimizers[name].state_shapes(self._shapes[name]):
+                shapes = self._optimizers[name].state_shapes(self._shapes[name])
+                for part in shapes if name not in self._frozen else ():
                     kept = [{name: own[name][part]} if name in own else {} for own in self._state]
                     found[f"{first}/{part}/{name}"] = self._whole(name, ranks, kept)
         for rank, taken in enumerate(self._taken):
@@ -192,6 +201,8 @@ class Trainer:
 
     def _whole(self, name: str, ranks: Sequence[int], pieces: Sequence[Arrays]) -> Array:
         """Put a tensor together from the pieces of some ranks, flat."""
+        if name in self._frozen and name not in pieces[ranks[0]]:  # it is kept whole
+            return self.weights[ranks[0]][name].reshape(-1)
         if len(ranks) == 1 and not self._places[ranks[0]]:
             return pieces[ranks[0]][name].reshape(-1)
         holders = [rank for rank in ranks if name in self._places[rank]]
@@ -211,19 +222,21 @@ class Trainer:
         ScenarioError
             If something is missing, or of another size.
         """
+        leaders = {rank: ranks[0] for ranks in self._groups for rank in ranks}
         for rank, own in enumerate(self._master):
+            leader = leaders[rank]  # whose name stands for what their pieces make up
             for name, weight in self.weights[rank].items():
-                whole = of_rank(arrays, rank, f"weights/{name}", (self._sizes[name],))
+                whole = of_rank(arrays, leader, f"weights/{name}", (self._sizes[name],))
                 stored = self.workload.precision.has_master
                 kept = rounded(whole, self.stored) if stored else whole
                 weight[...] = kept.reshape(weight.shape)
             for name, piece in own.items():
                 place, size = self._places[rank].get(name, slice(None)), (self._sizes[name],)
-                piece.reshape(-1)[...] = of_rank(arrays, rank, f"weights/{name}", size)[place]
-                for part, kept in self._state[rank][name].items():
+                piece.reshape(-1)[...] = of_rank(arrays, leader, f"weights/{name}", size)[place]
+                for part, kept in self._state[rank].get(name, {}).items():
                     all_of_it = piece.size == self._sizes[name]
                     form = (kept.size,) if all_of_it else size
-                    whole = of_rank(arrays, rank, f"{part}/{name}", form)
+                    whole = of_rank(arrays, leader, f"{part}/{name}", form)
                     kept.reshape(-1)[...] = whole[place]
             self._taken[rank] = int(of_rank(arrays, rank, "taken", ()))
             if self._scalers:
@@ -356,36 +369,6 @@ class Trainer:
                 stored = self.weights[rank][name].reshape(-1)
                 place = self._places[rank].get(name, slice(None))
                 stored[place] = rounded(weight, self.stored).reshape(-1)
-
-
-def of_rank(arrays: Mapping[str, Array], rank: int, name: str, shape: tuple[int, ...]) -> Array:
-    """A rank's array of a state; where it has none of its own, that of rank 0.
-
-    Raises
-    ------
-    ScenarioError
-        If there is none, or it has another shape.
-    """
-    found = arrays.get(f"{rank}/{name}", arrays.get(f"0/{name}"))
-    if found is None:
-        raise ScenarioError([f"the state has no {name}, which this run keeps from step to step."])
-    if found.shape != shape:
-        raise ScenarioError(
-            [f"{name} of the state has the shape {found.shape}, but that of this run is {shape}."]
-        )
-    return found
-
-
-def without_repeats(arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """Leave out what is the same on a later rank as on the first."""
-    found: dict[str, Array] = {}
-    for key, value in arrays.items():
-        rank, _, name = key.partition("/")
-        first = arrays.get(f"0/{name}")
-        alike = rank != "0" and first is not None and value.tobytes() == first.tobytes()
-        if not alike:
-            found[key] = value
-    return found
 
 
 def _all_finite(squares: float, gradients: Arrays) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from simdp.errors import SimdpError, unknown_name
@@ -122,6 +123,13 @@ def add_precision(parser: Parser) -> None:
     """Add the precisions to measure in; the first is that of probes that know one alone."""
     known = one_of("precision", PRECISIONS)
     parser.add_argument("--precision", type=listed(known), default=["full"])
+
+
+def add_traces(parser: Parser) -> None:
+    """Add where Kineto traces go."""
+    parser.add_argument(
+        "--traces", type=Path, help="folder: a few steps more under torch's profiler, for diagnose"
+    )
 
 
 def check_device(

@@ -44,6 +44,7 @@ def parser() -> arguments.Parser:
     found.add_argument("--rounds", type=arguments.positive, default=5)
     found.add_argument("--table", help="log of simdp.probes.collectives, for the scenarios")
     found.add_argument("--out", type=Path, default=Path("probe_ddp.yaml"), help="the record")
+    arguments.add_traces(found)
     found.add_argument("--scenarios", type=Path, help="folder: write each model's scenario too")
     return found
 
@@ -75,7 +76,9 @@ def main(given: Sequence[str]) -> None:
     found = _measure(args, models, about)
     if found is None:  # another rank has it
         return
-    noted = {key: value for key, value in vars(args).items() if key not in ("out", "scenarios")}
+    noted = {
+        key: value for key, value in vars(args).items() if key not in ("out", "scenarios", "traces")
+    }
     record = ddp_record(found, about, noted)
     write_yaml(args.out, record, "Written by python -m simdp.probes.ddp.")
     say(f"record: {args.out}")
@@ -112,6 +115,7 @@ def _measure(args: Any, models: dict[str, zoo.Settings], about: About) -> dict[s
             rounds=args.rounds,
             max_foreign=args.max_foreign,
             tries=args.tries,
+            traces=args.traces,
             collect=collect,
         )
         launch(measure, job, max(args.world_sizes), place)

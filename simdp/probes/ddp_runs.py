@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +19,7 @@ from simdp.probes.figures import median
 from simdp.probes.group import Here
 from simdp.probes.quiet import undisturbed
 from simdp.probes.steps import Stepper, Times
+from simdp.probes.traces import record_trace
 from simdp.probes.zoo import Settings
 
 LOGGED_STEPS = 3
@@ -48,6 +50,8 @@ class Job(NamedTuple):
         Share of the cores that other programs may use; a round that they disturb is repeated.
     tries : int
         How often a round is taken at most.
+    traces : Path or None
+        Where Kineto traces of DDP's steps go, a folder for every world size and bucket cap.
     collect : callable
         Takes what rank 0 has found.
     """
@@ -63,6 +67,7 @@ class Job(NamedTuple):
     rounds: int
     max_foreign: float
     tries: int
+    traces: Path | None
     collect: Callable[[dict[str, Any]], None]
 
 
@@ -130,6 +135,8 @@ def _of_world_size(
                 kind.rounds.append(times)
                 kind.foreign.append(foreign)
     logged = [_logged(kind) for kind in kinds]
+    if job.traces is not None:
+        _trace(kinds, job.traces / f"{name}_{n}_ranks", here.rank)
     every = here.gathered([kind.rounds for kind in kinds])[:n]
     runs = []
     for number, kind in enumerate(kinds):
@@ -147,6 +154,14 @@ def _round(job: Job, kind: _Kind | None) -> Times | None:
     if kind is None:
         return None
     return kind.stepper.run(kind.model, job.warm_up, job.steps, kind.around)
+
+
+def _trace(kinds: list[_Kind], folder: Path, rank: int) -> None:
+    """Keep traces of all kinds of steps that are DDP's, one after the other."""
+    for kind in kinds:
+        if kind.variant == DDP:
+            cap = "default" if kind.cap is None else f"{kind.cap}MiB"
+            record_trace(kind.stepper, kind.model, folder / cap, rank, kind.around)
 
 
 def _kinds(here: Here, job: Job, name: str, settings: Settings, group: Any) -> Iterator[_Kind]:

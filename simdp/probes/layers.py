@@ -17,6 +17,8 @@ from simdp.probes.figures import median, milliseconds, percentiles
 from simdp.probes.intervals import LayerTimes
 from simdp.probes.record import measured_compute, write_text, write_yaml
 
+MODES = ("eager", "compiled")
+
 COLUMNS = ("name", "forward_us", "weight_grad_us", "input_grad_us", "gradient_bytes")
 
 
@@ -32,6 +34,14 @@ def parser() -> arguments.Parser:
     found.add_argument("--optimizer", type=optimizers, default="sgd")
     found.add_argument("--warm-up", type=arguments.positive, default=5)
     found.add_argument("--steps", type=arguments.positive, default=20)
+    modes = arguments.one_of("mode", MODES)
+    found.add_argument(
+        "--modes",
+        type=arguments.listed(modes),
+        default=["eager"],
+        help="eager, compiled: as it is, and under torch.compile, whose layers have no times",
+    )
+    arguments.add_traces(found)
     found.add_argument("--out", type=Path, default=Path("probe_layers"), help="folder")
     return found
 
@@ -69,34 +79,52 @@ def main(given: Sequence[str]) -> None:
 
 
 def _of_model(args: Any, name: str, settings: zoo.Settings, device: Any) -> dict[str, Any]:
-    """Measure one model at every precision and micro-batch; its part of the record."""
-    from simdp.probes.layer_times import measure
-    from simdp.probes.steps import Stepper
+    """Measure one model in every mode, precision and micro-batch; its part of the record."""
+    found: dict[str, Any] = {"model": settings}
+    for mode in args.modes:
+        part = {
+            precision: _of_precision(args, name, settings, device, mode, precision)
+            for precision in args.precision
+        }
+        found["precisions" if mode == "eager" else mode] = part
+    return found
 
-    compute = {}
-    for precision in args.precision:
-        points, notes = [], []
-        for microbatch in args.microbatch:
-            stepper = Stepper(settings, microbatch, precision, args.optimizer, device)
-            times = stepper.run(stepper.module, args.warm_up, args.steps)
-            layers = measure(stepper, args.warm_up, args.steps)
-            file = f"{name}_{precision}_{microbatch}.csv"
-            about = f"{name}, {precision}, micro-batches of {microbatch}, on {args.device}"
-            write_text(args.out / file, csv(layers, about))
-            points.append((microbatch, {part: [value] for part, value in times._asdict().items()}))
-            notes.append(
-                {
-                    "microbatch": microbatch,
-                    "step_time": percentiles(times.step),
-                    "sum_of_layers": milliseconds(
-                        sum(layers.forward) + sum(layers.weight_grad) + sum(layers.input_grad)
-                    ),
-                    "profile": file,
-                }
-            )
-            say(f"{about}: {milliseconds(median(times.step))}")
-        compute[precision] = {"steps": notes, "compute": measured_compute(points)}
-    return {"model": settings, "precisions": compute}
+
+def _of_precision(
+    args: Any, name: str, settings: zoo.Settings, device: Any, mode: str, precision: str
+) -> dict[str, Any]:
+    """Measure one model at every micro-batch."""
+    import torch
+
+    from simdp.probes.steps import Stepper
+    from simdp.probes.traces import record_trace
+
+    points, notes = [], []
+    for microbatch in args.microbatch:
+        stepper = Stepper(settings, microbatch, precision, args.optimizer, device)
+        model = stepper.module if mode == "eager" else torch.compile(stepper.module)
+        times = stepper.run(model, args.warm_up, args.steps)
+        points.append((microbatch, {part: [value] for part, value in times._asdict().items()}))
+        note = {"microbatch": microbatch, "step_time": percentiles(times.step)}
+        about = f"{name}, {mode}, {precision}, micro-batches of {microbatch}, on {args.device}"
+        stem = f"{name}_{precision}_{microbatch}"
+        if mode == "eager":
+            note |= _of_layers(args, stepper, stem, about)
+        notes.append(note)
+        if args.traces is not None:
+            record_trace(stepper, model, args.traces / f"{stem}_{mode}")
+        say(f"{about}: {milliseconds(median(times.step))}")
+    return {"steps": notes, "compute": measured_compute(points)}
+
+
+def _of_layers(args: Any, stepper: Any, stem: str, about: str) -> dict[str, Any]:
+    """Time the layers of a model, write their profile, and say what they sum to."""
+    from simdp.probes.layer_times import measure
+
+    layers = measure(stepper, args.warm_up, args.steps)
+    write_text(args.out / f"{stem}.csv", csv(layers, about))
+    whole = sum(layers.forward) + sum(layers.weight_grad) + sum(layers.input_grad)
+    return {"sum_of_layers": milliseconds(whole), "profile": f"{stem}.csv"}
 
 
 def csv(layers: LayerTimes, about: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from math import log, sqrt
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from simdp.probes.language import GPT2, Llama
 from simdp.probes.zoo import Settings, samples
 
 Tensor = Any
@@ -19,7 +21,14 @@ BERT_VOCABULARY, BERT_PLACES, BERT_EPS, BERT_DROPOUT = 30522, 512, 1e-12, 0.1
 
 def build(settings: Settings) -> nn.Module:
     """Make a model of `simdp.probes.zoo`, with weights that depend on torch's seed alone."""
-    kinds = {"mlp": MLP, "transformer": Transformer, "bert-base": Bert, "resnet50": ResNet50}
+    kinds: dict[str, Callable[[Settings], nn.Module]] = {
+        "mlp": MLP,
+        "transformer": Transformer,
+        "bert-base": Bert,
+        "resnet50": ResNet50,
+        "gpt2": GPT2,
+        "llama": Llama,
+    }
     return kinds[settings["kind"]](settings)
 
 

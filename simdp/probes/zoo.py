@@ -41,10 +41,37 @@ MODELS: dict[str, Settings] = {
         "intermediate_size": 3072,
     },
     "resnet50": {"kind": "resnet50", "num_classes": 1000, "image_size": 224},
+    "gpt2": {
+        "kind": "gpt2",
+        "vocab_size": 50257,
+        "n_positions": 1024,
+        "n_embd": 768,
+        "n_layer": 12,
+        "n_head": 12,
+        "embd_pdrop": 0.1,
+        "attn_pdrop": 0.1,
+        "resid_pdrop": 0.1,
+        "layer_norm_epsilon": 1e-5,
+        "sequence_length": 1024,
+    },
+    "llama-1b": {
+        "kind": "llama",
+        "vocab_size": 128256,
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 131072,
+        "rope_theta": 500000.0,
+        "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": True,
+        "sequence_length": 2048,
+    },
 }
 """What is measured by default; every key but ``kind`` and ``task`` may be set to something else."""
 
-FIXED = ("kind", "task", "layout")
+FIXED = ("kind", "task", "layout", "tie_word_embeddings")
 
 
 class Samples(NamedTuple):
@@ -73,7 +100,7 @@ def samples(settings: Settings) -> Samples:
     match settings["kind"]:
         case "mlp":
             return Samples((settings["widths"][0],), None, settings["widths"][-1], False)
-        case "transformer":
+        case "transformer" | "gpt2" | "llama":
             vocabulary = settings["vocab_size"]
             return Samples((settings["sequence_length"],), vocabulary, vocabulary, True)
         case "bert-base":
@@ -129,7 +156,8 @@ def _value(change: str, text: str, usual: Any) -> Any:
     if isinstance(usual, list):
         fits = isinstance(value, list) and len(value) > 1 and all(map(_is_size, value))
     elif isinstance(usual, float):
-        fits = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
+        most = max(usual, 1.0)  # of a share, or of a number such as rope_theta
+        fits = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= most
     elif isinstance(usual, int) and not isinstance(usual, bool):
         fits = _is_size(value)
     else:

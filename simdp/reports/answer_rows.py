@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from textwrap import fill, shorten
 from typing import Any
 
+from simdp.reports import figures
 from simdp.results.result import Advice, Result
 
 Row = tuple[str, str]
@@ -16,6 +18,12 @@ LEAST_SHARE = 0.005
 
 LEAST_IDLE = 0.5
 """Part of a node's network cards that may be idle without a word."""
+
+NEARLY_ALL = 0.995
+"""Part of a step from which on a third digit tells it from all."""
+
+MOST_CAUSES = 4
+"""Stragglers that have a line each."""
 
 FEW = 100
 """Samples a second below which three digits are written, not whole ones."""
@@ -52,18 +60,72 @@ def costs(metrics: dict[str, Any], seconds: Write) -> list[Row]:
     if ends is not None:
         rows.append(("90 % interval of a step", " to ".join(map(seconds, ends))))
     if even is not None and step_time:
-        rows.append(("without stragglers", _less(even, step_time, seconds)))
+        rows.append(("without stragglers", less(even, step_time, seconds)))
     if step_time and metrics["exposed_comm_s"] > LEAST_SHARE * step_time:
         hidden = step_time - metrics["exposed_comm_s"]
-        rows.append(("if all comm was hidden", _less(hidden, step_time, seconds)))
+        rows.append(("if all comm was hidden", less(hidden, step_time, seconds)))
     return rows
 
 
-def _less(value: float, step_time: float, seconds: Write) -> str:
+def lost(result: Result, seconds: Write) -> list[Row]:
+    """Split what several stragglers cost by cause; say who was slowest where that is by chance."""
+    step_time, rows = result.metrics["step_time_s"], list[Row]()
+    known = [one for one in result.lost if one["seconds"] is not None]
+    for one in known[:MOST_CAUSES] if len(result.lost) > 1 and step_time else ():
+        said = less(step_time - one["seconds"], step_time, seconds)
+        rows.append((f"  without {one['cause']}", f"{said}{_on(one)}"))
+    if len(known) > MOST_CAUSES and rows:
+        rows.append(("", f"and {len(known) - MOST_CAUSES} others: see result.json"))
+    if result.slowest and any(one["ranks"] is None for one in result.lost):
+        rows.append(("slowest most often", _slowest_words(result)))
+    return rows
+
+
+def _on(one: dict[str, Any]) -> str:
+    """Where a straggler is, unless it is everywhere."""
+    ranks = one["ranks"]
+    if not ranks:
+        return ""
+    if len(ranks) > 2:
+        return f" (node {one['nodes'][0]})"
+    return f" (rank{'s' if len(ranks) > 1 else ''} {' and '.join(map(str, ranks))})"
+
+
+def _slowest_words(result: Result) -> str:
+    """Who was the slowest of most steps, a rank and its node."""
+    each = max(result.slowest, key=lambda one: one["steps"])
+    num_steps, nodes = sum(one["steps"] for one in result.slowest), Counter[int]()
+    for one in result.slowest:
+        nodes[one["node"]] += one["steps"]
+    said = f"rank {each['rank']}, in {each['steps']} of {num_steps} steps"
+    node, times = nodes.most_common(1)[0]
+    cluster = result.scenario["cluster"]
+    if cluster.get("devices_per_node") and cluster["devices_per_node"] < result.world_size:
+        said += f"; node {node}, in {times}"
+    return said
+
+
+def less(value: float, step_time: float, seconds: Write = figures.seconds) -> str:
+    """Say a time, and how much less than a step it is."""
     share = 1 - value / step_time
     if share < LEAST_SHARE:
         return f"{seconds(value)}, about the same"
-    return f"{seconds(value)}, {100 * share:.2g} % less"
+    return f"{seconds(value)}, {100 * share:{'.3g' if share >= NEARLY_ALL else '.2g'}} % less"
+
+
+def gradient_noise(found: dict[str, Any] | None) -> list[Row]:
+    """How much of the gradients is chance, where somebody asked."""
+    if found is None:
+        return []
+    scale = found["noise_scale"]
+    if scale is None:
+        return [("gradient noise", f"chance hides the signal in {found['steps']} steps; try more")]
+    said = (
+        f"scale {scale:,.3g} samples, about the critical batch; this one takes "
+        f"{found['samples']:.3g} times the fewest samples, {found['steps_taken']:.3g} times the "
+        "fewest steps"
+    )
+    return [("gradient noise", said)]
 
 
 def cards(result: Result) -> list[Row]:

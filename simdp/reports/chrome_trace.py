@@ -20,9 +20,10 @@ from typing import Any
 import numpy as np
 
 from simdp.arrays import Bools, Floats, Ints
+from simdp.reports.rank_rows import waited
 from simdp.reports.trace_arrows import arrows
 from simdp.reports.trace_choice import Choice, choose
-from simdp.reports.trace_words import STREAM, Words
+from simdp.reports.trace_words import STREAM, Words, device_name, machine_name
 from simdp.results.memory import usage
 from simdp.results.result import Result
 from simdp.results.trace import COMM_LANE, FIRST_STREAM_LANE, SETUP, Trace, lane_name
@@ -72,7 +73,7 @@ def write(result: Result) -> str:
 
 def _about(result: Result, chosen: Choice) -> dict[str, Any]:
     """What stands beside the events, as torch's profiler writes it."""
-    n, device = result.world_size, _device(result)
+    n, device = result.world_size, device_name(result)
     group = {"pg_name": "0", "pg_desc": "default_pg", "backend_config": "simdp", "pg_size": n}
     if n <= MAX_LISTED:
         group["ranks"] = list(range(n))
@@ -92,15 +93,10 @@ def _about(result: Result, chosen: Choice) -> dict[str, Any]:
         "otherData": {
             "scenario": result.scenario["name"],
             "seed": result.scenario["seed"],
+            **machine_name(result),
             **chosen.said,
         },
     }
-
-
-def _device(result: Result) -> str:
-    device = result.scenario["cluster"].get("device")
-    device = device[0] if isinstance(device, list) else device
-    return str(device.get("name") or "device") if isinstance(device, dict) else str(device or "")
 
 
 class Spans:
@@ -118,12 +114,7 @@ class Spans:
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
-        is_wait, is_comm = trace.select("wait"), trace.select("comm")
-        self.is_waited = np.zeros(len(trace), dtype=bool)
-        if len(trace):
-            same = (trace.rank[1:] == trace.rank[:-1]) & (trace.lane[1:] == trace.lane[:-1])
-            same &= (trace.name[1:] == trace.name[:-1]) & (trace.start[1:] == trace.end[:-1])
-            self.is_waited[1:] = same & is_wait[:-1] & is_comm[1:]
+        self.is_waited = waited(trace.columns)
         start = trace.start.copy()
         at = np.flatnonzero(self.is_waited)
         start[at] = trace.start[at - 1]
@@ -149,7 +140,7 @@ def _meta(what: str, pid: int, tid: int | None, **args: Any) -> str:
 
 def _processes(result: Result, ranks: Sequence[int]) -> Iterator[str]:
     """Name the ranks, and put them in order."""
-    device = _device(result)
+    device = device_name(result)
     for rank in ranks:
         yield _meta("process_name", rank, None, name=f"rank {rank}")
         yield _meta("process_labels", rank, None, labels=device)

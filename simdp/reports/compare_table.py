@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from textwrap import fill
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from simdp.reports import money_rows
 from simdp.reports.figures import WIDTH, nbytes, speedup, unit_of
 from simdp.reports.wide_table import narrow_tables
 from simdp.results.comparison import ComparedPoint, Comparison, best_of, short_key, written
@@ -37,6 +39,16 @@ def table(comparison: Comparison) -> RenderableType:
     ----------
     comparison : Comparison
         With at least one point that ran.
+    """
+    title, heads, rows = grid(comparison)
+    tables = narrow_tables(title, heads, rows, len(comparison.over))
+    return Group(*tables, *(Text(_filled(line)) for line in remarks(comparison)))
+
+
+def grid(comparison: Comparison) -> tuple[str, list[tuple[str, bool]], list[list[str]]]:
+    """Title, columns and rows: a row per point, the keys that are compared first.
+
+    A column is its head, and whether it holds figures.
     """
     unit, scale = unit_of((point.metrics or {})["step_time_s"] for point in comparison.ran)
     rates = [(p.metrics or {}).get("throughput_samples_per_s") for p in comparison.points]
@@ -70,6 +82,9 @@ def table(comparison: Comparison) -> RenderableType:
                 lambda point, m: _same(point, m, point is reference),
             )
         )
+    billed = [(p.bill, p.target) for p in comparison.ran if p.bill is not None]
+    for name, tell in money_rows.columns(billed).items():
+        columns.append((name, True, partial(_told, tell)))
     if len(world_sizes) == 1 or all(
         point.set.get("cluster.world_size") == point.world_size for point in comparison.ran
     ):
@@ -84,8 +99,13 @@ def table(comparison: Comparison) -> RenderableType:
         )
     name = comparison.scenario["name"]
     title = f"{name}: {' x '.join(short_key(key) for key in keys)} compared, times in {unit}"
-    tables = narrow_tables(title, heads, rows, len(keys))
-    return Group(*tables, *(Text(_filled(line)) for line in _remarks(comparison)))
+    return title, heads, rows
+
+
+def _told(
+    tell: Callable[[money_rows.Found], str], point: ComparedPoint, metrics: dict[str, Any]
+) -> str:
+    return tell((point.bill or {}, point.target))
 
 
 def _filled(text: str) -> str:
@@ -93,11 +113,13 @@ def _filled(text: str) -> str:
     return fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
-def _remarks(comparison: Comparison) -> list[str]:
+def remarks(comparison: Comparison) -> list[str]:
     """Say what the columns mean, what was changed, and why points could not run."""
     lines = [FOOT]
     if any(point.same_weights is not None for point in comparison.ran):
         lines.append(WEIGHTS_FOOT)
+    billed = [(p.bill, p.target) for p in comparison.ran if p.bill is not None]
+    lines += [f"{name}: {said}" for name, said in money_rows.price(billed)]
     lines += comparison.notes
     lines += _few_that_differ(comparison.ran)
     for point in comparison.points:

@@ -18,6 +18,8 @@ SHORT = {"step_time_s": "step", **PARTS, "exposed_comm_s": "exposed"}
 
 UNITS = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
 
+LONG_UNITS = (("d", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0))
+
 WIDTH = 80
 """Columns of a terminal."""
 
@@ -28,6 +30,19 @@ def seconds(value: float | None) -> str:
         return "-"
     unit, scale = unit_of([value])
     return f"{value / scale:.4g} {unit}" if value else "0"
+
+
+def long_unit(seconds: float) -> tuple[str, float]:
+    """The unit of a time of a job, from days to seconds, and how many seconds it is."""
+    return next(((unit, s) for unit, s in LONG_UNITS if seconds >= 1.5 * s), LONG_UNITS[-1])
+
+
+def long_time(seconds: float | None) -> str:
+    """Write a time of a job with four digits and the unit that suits it."""
+    if seconds is None:
+        return "-"
+    unit, scale = long_unit(seconds)
+    return f"{seconds / scale:.4g} {unit}"
 
 
 def nbytes(value: float) -> str:

@@ -36,16 +36,25 @@ def slow_ranks(result: Result, blocks: Iterable[Block]) -> dict[int, str]:
 
 
 def _stragglers(result: Result) -> dict[int, str]:
-    listed: list[dict[str, Any]] = result.scenario["cluster"].get("stragglers") or []
+    cluster = result.scenario["cluster"]
+    listed: list[dict[str, Any]] = cluster.get("stragglers") or []
+    per_node = (cluster.get("devices_per_node") or 0) * cluster.get("ranks_per_device", 1)
     found = [
-        (straggler["rank"], straggler.get("factor"))
+        (rank, straggler.get("factor"))
         for straggler in listed
-        if isinstance(straggler.get("rank"), int)
-        and straggler["rank"] < result.world_size
-        and straggler.get("factor") != 1
+        for rank in _ranks_of(straggler, per_node or result.world_size)
+        if rank < result.world_size and straggler.get("factor") != 1
     ]
     found.sort(key=lambda pair: (-(pair[1] or 0.0), pair[0]))
     return {rank: f" · {factor:g}×" if factor else "" for rank, factor in found}
+
+
+def _ranks_of(straggler: dict[str, Any], per_node: int) -> Iterable[int]:
+    """The ranks whose compute one is on, where it is on some and not on all."""
+    if straggler["kind"] == "slow_node":
+        return range(straggler["node"] * per_node, (straggler["node"] + 1) * per_node)
+    rank = straggler.get("rank")
+    return [rank] if isinstance(rank, int) and straggler["kind"] != "degraded_link" else []
 
 
 def _slowest(blocks: Iterable[Block], world_size: int) -> dict[int, str]:

@@ -11,11 +11,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from simdp.reports import answer_rows, figures
+from simdp.reports import answer_rows, figures, money_rows
 from simdp.reports.figures import SHORT, WIDTH
 from simdp.reports.wide_table import widen
-from simdp.results.comparison import best_of, written
-from simdp.results.result import Result, Study
+from simdp.results.comparison import best_of, said_of, written
+from simdp.results.result import FailedPoint, Result, Study
 
 LEAST_SHARE = 1e-3
 """Part of a step below which a column is left out."""
@@ -37,6 +37,9 @@ FOLDED_FOR, FOLDED_KEY = ("tok/s/GPU", "memory"), 24
 LONG_SAMPLE = 1000
 """Tokens of a sample from which on tokens are counted, not samples."""
 
+MAX_FAILED = 10
+"""Points that failed whose reasons stand below the table."""
+
 LEAST_KEY = 10
 """Columns of a terminal that the values of a key have at least, however many others there are."""
 
@@ -45,31 +48,16 @@ FOOT = "speed-up: {} over the first point's; * the fastest point"
 
 def sweep_table(study: Study) -> RenderableType:
     """Write a row per point; columns in which next to nothing happens are left out."""
-    points, keys = study.points, list(study.scenario["sweep"])
-    unit, _ = figures.unit_of(p.metrics["step_time_s"] for p in points)
-    columns = _columns(study)
-    short = [key.rpartition(".")[2] for key in keys]
-    heads = short if len({*short, *columns}) == len(short) + len(columns) else keys
-    cells = {
-        head: [written(p.set[key]) for p in points] for head, key in zip(heads, keys, strict=True)
-    }
-    cells |= {name: [write(p.metrics) for p in points] for name, write in columns.items()}
-    unequal = _differ_in_length(points)
-    rates = [p.metrics["tokens_per_s" if unequal else RATE] for p in points]
-    best = best_of([p.metrics | {RATE: rate} for p, rate in zip(points, rates, strict=True)])
-    if best is not None:
-        cells["speed-up"] = [
-            figures.speedup(rate, rates[0], number == best) for number, rate in enumerate(rates)
-        ]
+    num_keys, cells = sweep_cells(study)
+    heads = [*cells][:num_keys]
     for name in SPARE:
         folded = heads if name in FOLDED_FOR else []
         if _width(cells, folded, FOLDED_KEY) >= WIDTH:
             cells.pop(name, None)
-    title = f"{study.scenario['name']}: a step's time in {unit}, mean over ranks"
-    table = Table(title=Text(title), box=box.SIMPLE_HEAD, padding=0)
-    room = _room_for_keys(cells, len(keys))
+    table = Table(title=Text(sweep_title(study)), box=box.SIMPLE_HEAD, padding=0)
+    room = _room_for_keys(cells, num_keys)
     for place, head in enumerate(cells):
-        is_key = place < len(keys)
+        is_key = place < num_keys
         table.add_column(
             Text(head),
             justify="left" if is_key else "right",
@@ -80,10 +68,77 @@ def sweep_table(study: Study) -> RenderableType:
     for row in zip(*cells.values(), strict=True):
         table.add_row(*map(Text, row))
     widen(table)
-    rows = [*_idle_cards(points), *answer_rows.known(points)]
-    foot = FOOT.format("tokens/s" if unequal else "samples/s") + _among(points)
-    feet = [foot] * (best is not None) + [answer_rows.lines(rows, WIDTH)] * bool(rows)
+    foot, rows = sweep_feet(study)
+    feet = [foot] * bool(foot) + [answer_rows.lines(rows, WIDTH)] * bool(rows)
     return Group(table, *map(Text, feet))
+
+
+def sweep_title(study: Study) -> str:
+    """Name a sweep, and say in which unit its times are."""
+    unit, _ = figures.unit_of(p.metrics["step_time_s"] for p in study.points)
+    return f"{study.scenario['name']}: a step's time in {unit}, mean over ranks"
+
+
+def sweep_cells(study: Study) -> tuple[int, dict[str, list[str]]]:
+    """Columns of a sweep by their heads, those of its keys first; and how many these are."""
+    points, keys = study.points, list(study.scenario["sweep"])
+    columns = _columns(study)
+    short = [key.rpartition(".")[2] for key in keys]
+    heads = short if len({*short, *columns}) == len(short) + len(columns) else keys
+    cells = {
+        head: [written(p.set[key]) for p in points] for head, key in zip(heads, keys, strict=True)
+    }
+    cells |= {name: [write(p.metrics) for p in points] for name, write in columns.items()}
+    billed = _billed(study)
+    for name, tell in money_rows.columns(billed).items():
+        cells[name] = [tell(one) for one in billed]
+    best, rates, _ = best_point(study)
+    if best is not None:
+        cells["speed-up"] = [
+            figures.speedup(rate, rates[0], number == best) for number, rate in enumerate(rates)
+        ]
+    return len(keys), cells
+
+
+def best_point(study: Study) -> tuple[int | None, list[float | None], str]:
+    """Find the fastest point; all rates, and their unit: tokens where samples differ in length."""
+    points = study.points
+    unequal = _differ_in_length(points)
+    rates = [p.metrics["tokens_per_s" if unequal else RATE] for p in points]
+    best = best_of([p.metrics | {RATE: rate} for p, rate in zip(points, rates, strict=True)])
+    return best, rates, "tokens/s" if unequal else "samples/s"
+
+
+def sweep_feet(study: Study) -> tuple[str, list[answer_rows.Row]]:
+    """What stands below a sweep's table: what its speed-ups are, and what is said of all points."""
+    points = study.points
+    best, _, unit = best_point(study)
+    rows = [*money_rows.price(_billed(study)), *_idle_cards(points), *answer_rows.known(points)]
+    rows += _failures(study.failed)
+    return (FOOT.format(unit) + _among(points)) if best is not None else "", rows
+
+
+def _billed(study: Study) -> list[money_rows.Found]:
+    return [(p.cost, p.target) for p in study.points] if _is_billed(study) else []
+
+
+def _is_billed(study: Study) -> bool:
+    """Whether the scenario, or one of its points, speaks of money, energy or a target."""
+    return any(map(money_rows.is_asked_for, [study.scenario, *(p.scenario for p in study.points)]))
+
+
+def _failures(failed: Sequence[FailedPoint]) -> list[answer_rows.Row]:
+    """Say of points without a result why they have none."""
+    rows = [
+        (f"{said_of(point.set)} failed", f"{point.problems[0]}{_more(len(point.problems) - 1)}")
+        for point in failed[:MAX_FAILED]
+    ]
+    left = len(failed) - MAX_FAILED
+    return rows + ([("failed", f"{left} more points, see result.json")] if left > 0 else [])
+
+
+def _more(count: int) -> str:
+    return f" (and {count} more in result.json)" if count else ""
 
 
 def _idle_cards(points: Sequence[Result]) -> list[answer_rows.Row]:

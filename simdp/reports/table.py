@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from simdp.reports import answer_rows
+from simdp.reports import answer_rows, money_rows
 from simdp.reports.figures import (
     PARTS,
     SHORT,
@@ -49,31 +49,51 @@ MAX_LIST = 53
 """Letters of a list beside its name, of which the rest is cut."""
 
 
-def summary(study: Study, advice: Advice | None = None) -> RenderableType:
+def summary(study: Study, advice: Advice | None = None, verbose: bool = False) -> RenderableType:
     """Summarise a study: one run in rows, a sweep as a row per point.
 
-    ``advice`` is what would make the one run faster, where somebody has looked for it.
+    ``advice`` is what would make the one run faster, where somebody has looked for it. Money and
+    energy are told where the scenario speaks of them, or of a target, or with ``verbose``.
     """
     if study.scenario.get("sweep"):
         from simdp.reports.sweep_table import sweep_table  # which takes its words from here
 
         return sweep_table(study)
-    return _one(study.points[0], advice)
+    return _one(study.points[0], advice, verbose)
 
 
-def _one(result: Result, advice: Advice | None) -> RenderableType:
-    m, n = result.metrics, result.world_size
-    step_time = m["step_time_s"]
+def _one(result: Result, advice: Advice | None, verbose: bool) -> RenderableType:
+    n = result.world_size
     times = Table(title=f"{result.scenario['name']}: {n} rank{'s' if n > 1 else ''}")
     times.add_column("per step, mean over ranks")
     times.add_column("time", justify="right")
     times.add_column("share", justify="right")
-    times.add_row("step time", seconds(step_time), "", style="bold")
+    whole, *parts = step_rows(result.metrics)
+    times.add_row(*whole, style="bold")
+    for row in parts:
+        times.add_row(*row)
+    facts = Table(show_header=False, box=None, pad_edge=False)
+    for name, value in answer_rows.wrapped(fact_rows(result, advice, verbose)):
+        facts.add_row(f"{name}:" if name else "", value)
+    return Group(times, facts)
+
+
+def step_rows(metrics: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """What a step's time is made of: name, time and share; the whole step first."""
+    m, step_time = metrics, metrics["step_time_s"]
+    rows = [("step time", seconds(step_time), "")]
     for key, name in PARTS.items():
-        times.add_row(f"  {name}", seconds(m[key]), share(m[key], step_time))
+        rows.append((f"  {name}", seconds(m[key]), share(m[key], step_time)))
     hidden = m["comm_s"] - m["exposed_comm_s"]
     said = f"{share(hidden, m['comm_s'])} hidden" if m["comm_s"] else ""
-    times.add_row("communication in all", seconds(m["comm_s"]), said)
+    return [*rows, ("communication in all", seconds(m["comm_s"]), said)]
+
+
+def fact_rows(
+    result: Result, advice: Advice | None = None, verbose: bool = False
+) -> list[answer_rows.Row]:
+    """All else that is said of a run, as names and words; see `summary`."""
+    m = result.metrics
     rows = [
         answer_rows.rates(m),
         ("buckets", _buckets(m["bucket_bytes"])),
@@ -82,6 +102,7 @@ def _one(result: Result, advice: Advice | None) -> RenderableType:
         ("simulated", seconds(m["simulated_s"])),
         *_network_rows(result.network),
         *_server_rows(result.server),
+        *_dropped_rows(result.participation),
     ]
     if m["loss"]:
         rows[1:1] = [
@@ -93,12 +114,19 @@ def _one(result: Result, advice: Advice | None) -> RenderableType:
         rows[place:place] = [("skipped steps", _listed(map(str, m["skipped_steps"])) or "none")]
         if m["loss_scale"]:
             rows.insert(place + 1, ("loss scale", _listed(_changes(m["loss_scale"]), "; ")))
-    rows[1:1] = [*answer_rows.mfu(m), *answer_rows.costs(m, seconds)]
-    rows += [*answer_rows.cards(result), *answer_rows.known([result]), *answer_rows.advice(advice)]
-    facts = Table(show_header=False, box=None, pad_edge=False)
-    for name, value in answer_rows.wrapped(rows):
-        facts.add_row(f"{name}:" if name else "", value)
-    return Group(times, facts)
+    costs = answer_rows.costs(m, seconds)
+    after = next((i for i, row in enumerate(costs, 1) if row[0] == "without stragglers"), 0)
+    costs[after:after] = answer_rows.lost(result, seconds)
+    rows[1:1] = [*answer_rows.mfu(m), *costs]
+    rows += answer_rows.gradient_noise(result.gradient_noise)
+    if verbose or money_rows.is_asked_for(result.scenario):
+        rows += money_rows.rows((result.cost, result.target))
+    return [
+        *rows,
+        *answer_rows.cards(result),
+        *answer_rows.known([result]),
+        *answer_rows.advice(advice),
+    ]
 
 
 def _memory_rows(result: Result) -> list[tuple[str, str]]:
@@ -175,6 +203,22 @@ def _server_rows(server: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     ]
 
 
+def _dropped_rows(participation: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """Samples from which nothing was learned, since their ranks were too late or not there."""
+    if participation is None:
+        return []
+    each, counted = participation["dropped"], participation["counted"]
+    rows, total = [], sum(each)
+    if total:
+        most = each.index(max(each))
+        said = f"{total} of {total + counted}, most of them rank {most}'s: {each[most]}"
+        rows.append(("samples dropped", said))
+    names = {"repeated": "samples done again", "uncommitted": "not committed"}
+    return rows + [
+        (name, str(participation[key])) for key, name in names.items() if participation.get(key)
+    ]
+
+
 def _listed(parts: Iterable[str], comma: str = ", ", room: int = MAX_LIST) -> str:
     """Join as many parts as there is room for."""
     written = list(parts)
@@ -238,6 +282,36 @@ def ranks(study: Study) -> RenderableType:
         table.add_row(_span(row), *cells[row[0]])
     if len(rows) > MAX_RANKS:
         table.caption = f"ranks {rows[MAX_RANKS][0]} ... {n - 1} are left out"
+    return table
+
+
+def slowest(study: Study) -> RenderableType | None:
+    """Who was the slowest of how many steps, rank by rank and node by node; None of nobody."""
+    result = study.points[-1]
+    if not result.slowest:
+        return None
+    unit, scale = unit_of([result.metrics["step_time_s"]])
+    digits = digits_of(result.metrics["step_time_s"] / scale)
+    table = Table(
+        title=f"the slowest of each step: {unit} per step beyond the median",
+        box=box.SIMPLE_HEAD,
+        padding=0,
+        min_width=WIDTH - 20,
+    )
+    for name in ("who", "steps", "beyond"):
+        table.add_column(name, justify="right", no_wrap=True)
+    of_nodes: dict[int, list[tuple[int, float]]] = {}
+    for one in result.slowest:
+        of_nodes.setdefault(one["node"], []).append((one["steps"], one["seconds"]))
+    rows: list[tuple[str, int, float]] = [
+        (f"node {node}", sum(steps for steps, _ in each), sum(beyond for _, beyond in each))
+        for node, each in (of_nodes.items() if len(of_nodes) > 1 else ())
+    ]
+    rows += [(f"rank {one['rank']}", one["steps"], one["seconds"]) for one in result.slowest]
+    for who, steps, beyond in rows[:MAX_RANKS]:
+        table.add_row(who, str(steps), f"{beyond / scale:{digits}}")
+    if len(rows) > MAX_RANKS:
+        table.caption = f"{len(rows) - MAX_RANKS} ranks are left out, which cost less"
     return table
 
 

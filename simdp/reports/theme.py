@@ -21,6 +21,7 @@ from matplotlib.textpath import TextToPath
 from simdp.results.calibration import CalibrationStudy
 from simdp.results.collective import CollectiveStudy
 from simdp.results.comparison import Comparison
+from simdp.results.job import JobStudy
 from simdp.results.result import Study
 from simdp.results.step_calibration import StepCalibration
 from simdp.results.validation import Validation
@@ -203,7 +204,13 @@ def line_style(number: int, covered: int) -> dict[str, Any]:
 
 
 def footer(
-    study: Study | CollectiveStudy | Validation | CalibrationStudy | StepCalibration | Comparison,
+    study: Study
+    | CollectiveStudy
+    | Validation
+    | CalibrationStudy
+    | StepCalibration
+    | Comparison
+    | JobStudy,
 ) -> str:
     """Say what a plot was made from: ``"scenario 8gpu_ring · seed 0 · simdp 0.1.0"``."""
     if isinstance(study, CollectiveStudy):

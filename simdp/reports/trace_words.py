@@ -5,32 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from simdp.reports.nccl_names import NAMES, sizes
 from simdp.results.blocks import Call
 from simdp.results.result import Result
 from simdp.results.trace import ACTIVITIES, Trace
 
 STREAM = 7
 """Number of the compute stream, as torch's default stream has; others count from it."""
-
-NAMES = {
-    "all_reduce": ("AllReduce", "allreduce"),
-    "reduce_scatter": ("ReduceScatter", "_reduce_scatter_base"),
-    "all_gather": ("AllGather", "_allgather_base"),
-    "broadcast": ("Broadcast", "broadcast"),
-    "reduce": ("Reduce", "reduce"),
-    "all_to_all": ("SendRecv", "all_to_all"),
-    "gather": ("SendRecv", "gather"),
-    "scatter": ("SendRecv", "scatter"),
-    "barrier": ("AllReduce", "barrier"),
-}
-"""Of collectives: what NCCL's kernels are called, and the "Collective name"."""
-
-DTYPES = {
-    "float64": ("Double", 8),
-    "float32": ("Float", 4),
-    "float16": ("Half", 2),
-    "bfloat16": ("BFloat16", 2),
-}
 
 CATEGORIES = {
     "input": "user_annotation",
@@ -56,7 +37,8 @@ class Words:
     def __init__(self, result: Result, trace: Trace) -> None:
         self._names = trace.names
         self._calls = {(b.step, b.name): b.call for b in trace.blocks if b.call is not None}
-        self._dtype = DTYPES.get(_dtype(result.scenario), ("Byte", 1))
+        self._dtype = _dtype(result.scenario)
+        self._hook = _hook(result.scenario)
         self._known: dict[tuple[int, int, int], tuple[str, str]] = {}
 
     def of(self, step: int, activity: int, name: int) -> tuple[str, str]:
@@ -73,7 +55,7 @@ class Words:
         said = f"{activity} {name}" if name else activity
         if activity == "comm":
             said = f"ncclDevKernel_{_kernel(name, call)}"
-            args |= self._of_call(call) if call is not None else {}
+            args |= self._of_call(name, call) if call is not None else {}
         elif activity == "wait":
             said = f"wait {name}" if name.startswith("for ") else "wait for the slowest"
         elif activity == "input":
@@ -84,24 +66,26 @@ class Words:
         written = json.dumps(args)[1:-1]
         return f'"cat": "{category}", "name": {json.dumps(said)}', f", {written}"
 
-    def _of_call(self, call: Call) -> dict[str, Any]:
-        """Write the fields of a collective; sizes are those of one rank's tensors."""
-        dtype, itemsize = self._dtype
-        if call.nbytes % itemsize:
-            dtype, itemsize = "Byte", 1
-        whole = int(call.nbytes / itemsize)
-        part = whole // call.group_size
-        given = part if call.collective == "all_gather" else whole
-        got = part if call.collective == "reduce_scatter" else whole
+    def _of_call(self, name: str, call: Call) -> dict[str, Any]:
+        is_bucket = name.removeprefix(call.collective).startswith(" bucket")
         return {
-            "Collective name": NAMES.get(call.collective, ("", call.collective))[1],
-            "In msg nelems": given,
-            "Out msg nelems": got,
-            "Group size": call.group_size,
-            "dtype": dtype,
+            **sizes(call, self._hook if self._hook and is_bucket else self._dtype),
             "Process Group Name": "0",
             "Process Group Description": "default_pg",
         }
+
+
+def machine_name(result: Result) -> dict[str, str]:
+    """Say which machine of the catalogue a run used; nothing where it used none."""
+    name = result.scenario["cluster"].get("machine")
+    return {"machine": name} if isinstance(name, str) else {}
+
+
+def device_name(result: Result, rank: int = 0) -> str:
+    """Name the device of a rank as the scenario does; empty where it does not."""
+    device = result.scenario["cluster"].get("device")
+    device = device[rank if rank < len(device) else 0] if isinstance(device, list) else device
+    return str(device.get("name") or "device") if isinstance(device, dict) else str(device or "")
 
 
 def _kernel(name: str, call: Call | None) -> str:
@@ -119,3 +103,9 @@ def _dtype(scenario: dict[str, Any]) -> str:
     precision = workload.get("precision") or {"kind": "full"}
     plain = hook.get("kind") == "none" and precision.get("kind") in ("full", "amp")
     return str(workload.get("dtype", "")) if plain else ""
+
+
+def _hook(scenario: dict[str, Any]) -> str:
+    """The type that a hook makes of gradients; empty where it makes none of NCCL's."""
+    hook = (scenario.get("strategy") or {}).get("comm_hook") or {}
+    return {"fp16": "float16", "bf16": "bfloat16"}.get(str(hook.get("kind")), "")

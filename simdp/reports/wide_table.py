@@ -84,7 +84,7 @@ def _made(
     table = Table(title=Text(title) if title else None, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for place, (head, is_number) in enumerate(columns):
         table.add_column(
-            head,
+            Text(head),
             justify="right" if is_number else "left",
             no_wrap=place not in limits,
             overflow="fold",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -50,6 +51,8 @@ class Block(NamedTuple):
         Instants [s]. Not copies: a start is often the array that ended what came before.
     nbytes : float or ndarray, float64
         As in `simdp.results.trace.Span`.
+    asked : float or ndarray, float64
+        When the rank's compute stream asked for a collective [s]; nan of all else.
     call : Call or None
         What a span of a collective takes part in.
     """
@@ -62,6 +65,7 @@ class Block(NamedTuple):
     start: Floats
     end: Floats
     nbytes: float | Floats
+    asked: float | Floats = math.nan
     call: Call | None = None
 
 
@@ -69,13 +73,14 @@ def part(block: Block, places: Ints) -> Block:
     """Take some spans of a block, by their places in it."""
     if len(places) == len(block.ranks):
         return block
-    lane, nbytes = block.lane, block.nbytes
+    lane, nbytes, asked = block.lane, block.nbytes, block.asked
     return block._replace(
         ranks=block.ranks[places],
         lane=lane[places] if isinstance(lane, np.ndarray) else lane,
         start=block.start[places],
         end=block.end[places],
         nbytes=nbytes[places] if isinstance(nbytes, np.ndarray) else nbytes,
+        asked=asked[places] if isinstance(asked, np.ndarray) else asked,
     )
 
 

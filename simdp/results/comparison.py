@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from simdp.errors import one_line
+from simdp.results.columns import FAILED, Columns, as_dataframe, columns_of, figures_of
+from simdp.results.inline import Inline
 from simdp.results.result import as_json
 
 PLAIN_KEYS = ("strategy", "strategy.kind")
@@ -42,6 +45,9 @@ class ComparedPoint:
         How many there are to compare; None where models cannot be compared.
     cost : str or None
         How its collectives were timed.
+    bill, target : dict
+        What it costs and what its target takes, as ``cost`` and ``target`` of a result; None where
+        nobody asks.
     problems : list of str
         Why it could not run; empty where it did.
     """
@@ -57,6 +63,8 @@ class ComparedPoint:
     differing: list[str] = field(default_factory=list)
     num_parameters: int | None = None
     cost: str | None = None
+    bill: dict[str, Any] | None = None
+    target: dict[str, Any] | None = None
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -81,7 +89,7 @@ class ComparedPoint:
 
 
 @dataclass
-class Comparison:
+class Comparison(Inline):
     """Everything that ``python -m simdp compare`` found.
 
     Attributes
@@ -108,6 +116,21 @@ class Comparison:
     def ran(self) -> list[ComparedPoint]:
         """The points that could run."""
         return [point for point in self.points if point.metrics is not None]
+
+    def columns(self) -> Columns:
+        """A row for each point: what it sets, its figures, and ``failed``, why it has none."""
+        return columns_of(
+            point.set | {FAILED: one_line("; ".join(point.problems))}
+            if point.metrics is None
+            else point.set
+            | {"world_size": point.world_size}
+            | figures_of(point.metrics, point.bill, point.target)
+            for point in self.points
+        )
+
+    def to_dataframe(self) -> Any:
+        """The same as a pandas DataFrame; errors as in `Study.to_dataframe`."""
+        return as_dataframe(self.columns())
 
     def to_json(self) -> str:
         """Write comparison.json; times in seconds, sizes in bytes."""
@@ -144,6 +167,11 @@ def written(value: Any) -> str:
             some.append(f"... ({len(value):,})")
         return "[" + ", ".join(some) + "]"
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def said_of(chosen: Mapping[str, Any]) -> str:
+    """Write what a point sets in full: ``cluster.world_size=8, strategy=ddp``."""
+    return ", ".join(f"{key}={written(value)}" for key, value in chosen.items())
 
 
 def best_of(points: Sequence[Mapping[str, Any] | None]) -> int | None:

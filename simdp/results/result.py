@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,8 +12,11 @@ from typing import Any, NamedTuple
 
 import simdp
 from simdp.arrays import Array, Floats
-from simdp.errors import ScenarioError
+from simdp.errors import ScenarioError, one_line
 from simdp.files import read_json, write_whole
+from simdp.results.columns import FAILED, Columns, as_dataframe, columns_of, figures_of
+from simdp.results.inline import Inline
+from simdp.results.launched import Launched
 from simdp.results.trace import Trace
 
 
@@ -32,7 +36,7 @@ class Advice(NamedTuple):
 
 
 @dataclass(repr=False)
-class Result:
+class Result(Inline):
     """What one simulation gave.
 
     Attributes
@@ -64,12 +68,38 @@ class Result:
         still ``under_way`` at the end; and the ``staleness`` of those applied, which is how many
         updates came between a worker's pull and its gradient: ``mean``, ``max``, and a
         ``histogram`` that counts the gradients of staleness 0, 1, ... None without a server.
+    participation : dict or None
+        Where not every gradient counts: ``counted``, the samples of those that did, and
+        ``dropped``, a list of how many each rank lost. None where all count.
+    cost : dict
+        What a steady step costs and draws: ``step``, ``exposed``, ``million_samples`` and
+        ``million_tokens`` as of `simdp.results.money.step_bill`; and ``price_usd_per_h``, mean over
+        devices, with ``price_date`` where it is a list price of the catalogue. Empty where nobody
+        says.
+    target : dict or None
+        What the target takes: ``samples`` (mean, sd) and ``steps``; ``time_s``, ``cost_usd`` and
+        ``energy_kwh``, each with its ``mean`` and, where luck has a part, ``p5``, ``p50``, ``p90``
+        and ``p95``, without failures. Of a loss whether it was ``reached``; steps and times are
+        None where it was not. None without a target.
+    gradient_noise : dict or None
+        As of `simdp.results.gradient_noise.noise_scale`; None where it was not asked for.
     remarks : dict of str to str
         How far the hardware's figures can be relied on; see `simdp.scenario.remarks`.
+    lost : list of dict
+        What each straggler costs: its kind (``cause``), the ``ranks`` and ``nodes`` that it is on,
+        None where it is on all of them, and the ``seconds`` of a steady step that the run would
+        save without it alone, None where that would take too long to find. What several cost
+        together is `metrics`' step time less ``without_stragglers_s``.
+    slowest : list of dict
+        Who was the slowest of how many steps, where there are stragglers; see
+        `simdp.results.slowest`.
     state : State or None
         Where the run stopped, if that was asked for; see `simdp.engine.state`.
     step_ends : ndarray, shape `(world_size, num_steps + 1)`, or None
         When each rank is done with the setup, and with each step [s]; None when loaded.
+    launched : callable, or None
+        Tells which kernels its spans consist of, and what is sent; see `simdp.results.launched`.
+        None when loaded.
     """
 
     scenario: dict[str, Any]
@@ -80,9 +110,16 @@ class Result:
     outputs: list[list[Array]] | None = None
     network: dict[str, Any] = field(default_factory=dict)
     server: dict[str, Any] | None = None
+    participation: dict[str, Any] | None = None
+    cost: dict[str, Any] = field(default_factory=dict)
+    target: dict[str, Any] | None = None
+    gradient_noise: dict[str, Any] | None = None
     remarks: dict[str, str] = field(default_factory=dict)
+    lost: list[dict[str, Any]] = field(default_factory=list)
+    slowest: list[dict[str, Any]] = field(default_factory=list)
     state: Any = None
     step_ends: Floats | None = None
+    launched: Callable[[], Launched] | None = None
 
     @property
     def world_size(self) -> int:
@@ -108,6 +145,11 @@ class Result:
         """It as the only point of its scenario."""
         return Study(simdp.__version__, {**self.scenario, "sweep": {}}, [self])
 
+    def save_traces(self, folder: Path | str, ranks: Sequence[int] | None = None) -> list[Path]:
+        """Write a trace per rank as torch's profiler does; see `simdp.reports.rank_traces`."""
+        paths: list[Path] = simdp.save_traces(self, Path(folder), ranks)
+        return paths
+
     def weights(self) -> dict[str, Array]:
         """What ``--save-weights`` stores: rank 0's parameters, and those that differ elsewhere.
 
@@ -127,8 +169,29 @@ class Result:
         return kept
 
 
+class FailedPoint(NamedTuple):
+    """A point of a sweep that could not be simulated.
+
+    Attributes
+    ----------
+    number : int
+        Its place in the grid, from 0.
+    set : dict
+        What it sets.
+    problems : list of str
+        Why, one line each.
+    exit_status : int
+        As of the command line, had it been alone.
+    """
+
+    number: int
+    set: dict[str, Any]
+    problems: list[str]
+    exit_status: int = 2
+
+
 @dataclass(repr=False)
-class Study:
+class Study(Inline):
     """The results of all points of a scenario.
 
     Attributes
@@ -139,36 +202,67 @@ class Study:
         As resolved, with its sweep.
     points : list of Result
         In the order of the grid; one point without a sweep.
+    failed : list of FailedPoint
+        Points of the sweep that have no result, in that order, too.
     """
 
     version: str
     scenario: dict[str, Any]
     points: list[Result] = field(default_factory=list)
+    failed: list[FailedPoint] = field(default_factory=list)
 
     def __repr__(self) -> str:
         count = f"{len(self.points)} point{'s' if len(self.points) != 1 else ''}"
+        count += f" and {len(self.failed)} that failed" if self.failed else ""
         over = ", ".join(self.scenario.get("sweep") or ())
         name = self.scenario.get("name", "scenario")
         return f"<Study {name}: {count}{f' over {over}' if over else ''}>"
 
-    def summary(self) -> str:
-        """What ``python -m simdp run`` prints of it, in 80 columns."""
-        return simdp.as_text(self)
-
-    def _repr_html_(self) -> str:
-        return simdp.as_html(self)
+    def in_order(self) -> list[Result | FailedPoint]:
+        """All points of the grid in its order, with a result or without."""
+        found: list[Result | FailedPoint] = list(self.points)
+        for one in self.failed:  # in rising order, so that each comes to its place
+            found.insert(one.number, one)
+        return found
 
     def to_json(self) -> str:
         """Write result.json, one value per line; what is not finite becomes null."""
         points = [
-            {"set": point.set, "metrics": point.metrics}
+            {"set": point.set, "metrics": None, "problems": point.problems}
+            if isinstance(point, FailedPoint)
+            else {"set": point.set, "metrics": point.metrics}
             | ({"network": point.network} if point.network else {})
             | ({"server": point.server} if point.server else {})
+            | ({"participation": point.participation} if point.participation else {})
+            | ({"cost": point.cost} if point.cost else {})
+            | ({"target": point.target} if point.target else {})
+            | ({"gradient_noise": point.gradient_noise} if point.gradient_noise else {})
+            | ({"lost": point.lost} if point.lost else {})
+            | ({"slowest": point.slowest} if point.slowest else {})
             | ({"remarks": point.remarks} if point.remarks else {})
-            for point in self.points
+            for point in self.in_order()
         ]
         content = {"simdp": self.version, "scenario": self.scenario, "points": points}
         return as_json(content) + "\n"
+
+    def columns(self) -> Columns:
+        """A row for each point: what it sets, its figures, and ``failed``, why it has none."""
+        return columns_of(
+            point.set | {FAILED: one_line("; ".join(point.problems))}
+            if isinstance(point, FailedPoint)
+            else point.set | figures_of(point.metrics, point.cost, point.target)
+            for point in self.in_order()
+        )
+
+    def to_dataframe(self) -> Any:
+        """The same as a pandas DataFrame.
+
+        Raises
+        ------
+        ScenarioError
+            If pandas is missing.
+        """
+        return as_dataframe(self.columns())
 
     def save(self, path: Path) -> None:
         """Write result.json, whole or not at all."""
@@ -193,11 +287,23 @@ class Study:
                     point["metrics"],
                     network=point.get("network", {}),
                     server=point.get("server"),
+                    participation=point.get("participation"),
+                    cost=point.get("cost", {}),
+                    target=point.get("target"),
+                    gradient_noise=point.get("gradient_noise"),
+                    lost=point.get("lost", []),
+                    slowest=point.get("slowest", []),
                     remarks=point.get("remarks", {}),
                 )
                 for point in content["points"]
+                if "problems" not in point
             ]
-            return cls(content["simdp"], scenario, points)
+            failed = [
+                FailedPoint(number, point["set"], point["problems"])
+                for number, point in enumerate(content["points"])
+                if "problems" in point
+            ]
+            return cls(content["simdp"], scenario, points, failed)
         except (KeyError, TypeError, AttributeError):
             raise ScenarioError([f"{path}: is not a result.json of simdp."]) from None
 

@@ -7,6 +7,7 @@ operation of many ranks, whose instants are arrays that neighbours share. What n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple, overload
@@ -118,48 +119,49 @@ class Trace:
         self.blocks, self.names, self.memory = blocks, names, memory
 
     @cached_property
-    def _columns(self) -> Columns:
+    def columns(self) -> Columns:
+        """All of them, by name."""
         return in_order(columns_of(self.blocks))
 
     @property
     def rank(self) -> Ints:
         """Whose span it is."""
-        return self._columns["rank"]
+        return self.columns["rank"]
 
     @property
     def step(self) -> Ints:
         """In which step; -1 is the setup."""
-        return self._columns["step"]
+        return self.columns["step"]
 
     @property
     def lane(self) -> Ints:
         """Numbers of lanes."""
-        return self._columns["lane"]
+        return self.columns["lane"]
 
     @property
     def activity(self) -> Ints:
         """Places in `ACTIVITIES`."""
-        return self._columns["activity"]
+        return self.columns["activity"]
 
     @property
     def name(self) -> Ints:
         """Places in ``names``."""
-        return self._columns["name"]
+        return self.columns["name"]
 
     @property
     def start(self) -> Floats:
         """Instants [s]."""
-        return self._columns["start"]
+        return self.columns["start"]
 
     @property
     def end(self) -> Floats:
         """Instants [s]."""
-        return self._columns["end"]
+        return self.columns["end"]
 
     @property
     def nbytes(self) -> Floats:
         """Bytes sent, or moved in memory by a copy."""
-        return self._columns["nbytes"]
+        return self.columns["nbytes"]
 
     @property
     def spans(self) -> Sequence[Span]:
@@ -332,6 +334,7 @@ class TraceBuilder:
         end: Floats,
         nbytes: float | Floats = 0.0,
         call: Call | None = None,
+        asked: float | Floats = math.nan,
     ) -> None:
         """Add a span for each of some ranks; every array is shaped as ``ranks``.
 
@@ -345,7 +348,7 @@ class TraceBuilder:
         if isinstance(nbytes, np.ndarray) and (nbytes == nbytes[0]).all():
             nbytes = float(nbytes[0])  # a number takes less room than an array of equal ones
         ranks = self._shared(ranks)
-        self._blocks.append(Block(ranks, step, lane, code, number, start, end, nbytes, call))
+        self._blocks.append(Block(ranks, step, lane, code, number, start, end, nbytes, asked, call))
 
     def add_one(
         self,

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, replace
 from math import log, log1p
 from typing import Any
 
+from simdp.results.inline import Inline
+
 LARGE_NBYTES = 64 * 2**20
 """From here on bandwidth decides the time of a collective [bytes]."""
 
@@ -190,7 +192,7 @@ class Summary:
 
 
 @dataclass(frozen=True)
-class Validation:
+class Validation(Inline):
     """Everything that ``python -m simdp validate`` found.
 
     Attributes

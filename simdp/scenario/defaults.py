@@ -26,9 +26,12 @@ def without_data(data: Any) -> Any:
     if not isinstance(data, Mapping) or data.get("numerics") is not False:
         return data
     workload = data.get("workload")
-    if not isinstance(workload, Mapping) or workload.get("dataset") is not None:
+    if not isinstance(workload, Mapping):
         return data
-    return {**data, "workload": {**workload, "dataset": "none"}}
+    given = workload.get("dataset")
+    if isinstance(given, Mapping) and "kind" not in given:
+        return {**data, "workload": {**workload, "dataset": {"kind": "none", **given}}}
+    return data if given is not None else {**data, "workload": {**workload, "dataset": "none"}}
 
 
 class Parts(NamedTuple):
@@ -110,7 +113,7 @@ def _usual_loss(workload: Workload) -> Loss | None:
     model = workload.model
     if workload.loss.kind != "none" or workload.dataset.kind != "none" or model.timed:
         return None
-    if workload.compute.without_data:
+    if workload.compute.without_data or model.recorded:
         return None
     shapes = model.input_shapes()
     images = any(shape is not None and len(shape) == 3 for shape in shapes.values())
@@ -131,14 +134,15 @@ def _low_of_strategy(parts: Parts) -> str | None:
 def _repeats_itself(parts: Parts) -> bool:
     """Whether an epoch of times alone is more of the same, of which a few steps are enough."""
     workload, strategy, cluster = parts.workload, parts.strategy, parts.cluster
-    if parts.numerics or workload.dataset.kind == "none":
+    if parts.numerics or not workload.dataset.has_samples:
         return False
     swept = {"numerics", "workload.steps", "workload.epochs", "workload"} & set(parts.sweep)
     if workload.steps is not None or workload.epochs is not None or swept:
         return False
-    if workload.input is not None or workload.samples_per_rank or workload.inject:
+    own = workload.samples_per_rank or workload.rebalance
+    if workload.input is not None or own or workload.inject:
         return False
-    if any(straggler.kind == "pause" for straggler in cluster.stragglers):
+    if any(straggler.comes_and_goes() for straggler in cluster.stragglers):
         return False
     late = getattr(getattr(strategy, "comm_hook", None), "start_step", 0)
     return strategy.player == "together" and not hasattr(strategy, "local_steps") and not late
@@ -147,7 +151,7 @@ def _repeats_itself(parts: Parts) -> bool:
 def _few_steps(parts: Parts, base: Path) -> dict[str, int]:
     """How many steps to simulate; nothing where an epoch has no more."""
     workload, cluster = parts.workload, parts.cluster
-    drawn = any(straggler.kind == "lognormal" for straggler in cluster.stragglers)
+    drawn = any(straggler.by_chance for straggler in cluster.stragglers)
     steps = SOME_STEPS if drawn or workload.lengths(0, base) else FEW_STEPS
-    longer = workload.dataset.length(base) > steps * workload.samples_per_step(cluster.world_size)
+    longer = workload.num_samples(base) > steps * workload.samples_per_step(cluster.world_size)
     return {"steps": steps} if longer else {}

@@ -10,8 +10,10 @@ from pathlib import Path
 
 from simdp.cluster import Cluster, Device
 from simdp.cluster.device import DEVICES
+from simdp.cluster.stragglers.pause import Pause
 from simdp.collectives import Collectives, Cost
 from simdp.errors import unknown_name
+from simdp.scenario.frozen import frozen_problems
 from simdp.scenario.placement import among_others, group_layout, layout
 from simdp.scenario.unused import unused_problems
 from simdp.scenario.wiring import wiring_of, wiring_of_groups
@@ -27,20 +29,18 @@ from simdp.workload.compute.measured import (
     is_contradiction,
 )
 from simdp.workload.optimizers import OPTIMIZERS
+from simdp.workload.rebalance import Rebalance
 from simdp.workload.step_costs import time_beside_compute
 
 Sure = Callable[..., bool]
 """``sure(("cluster", "world_size"), ...)``: whether the values at these places can be relied on."""
 
 
-def straggler_problems(cluster: Cluster, largest: int) -> list[str]:
-    """Refuse stragglers on ranks that the sweep's largest world size lacks."""
-    return [
-        f"cluster.stragglers.{i}.rank: rank {straggler.on_rank()} does not exist; the largest "
-        f"world_size is {largest}, so ranks are 0 ... {largest - 1}."
-        for i, straggler in enumerate(cluster.stragglers)
-        if (straggler.on_rank() or 0) >= largest
-    ]
+def failure_problems(cluster: Cluster, largest: int) -> list[str]:
+    """Refuse failures of nodes that the sweep's largest world size lacks."""
+    num_nodes = -(-largest // (cluster.ranks_per_node or largest))
+    found = [failures.problem_with(num_nodes) for failures in cluster.failures]
+    return [f"cluster.failures.{i}.{wrong}" for i, wrong in enumerate(found) if wrong]
 
 
 def fault_problems(workload: Workload, largest: int) -> list[str]:
@@ -62,6 +62,8 @@ def joint_problems(
     if sure(("strategy",), ("cluster", "world_size"), ("workload",)):
         wrong = _cannot_infer(workload, strategy) or strategy.problem_with(n, workload)
         found += [f"strategy.{wrong}"] if wrong else []
+    if getattr(strategy, "backup_ranks", 0) and sure(("strategy",), ("cluster", "stragglers")):
+        found += _backup_problems(cluster)
     if strategy.one_process and sure(("strategy",), ("cluster",)):
         found += _one_process_problems(cluster, strategy)
     # One process may have fewer samples than devices: some of these are then idle.
@@ -80,13 +82,32 @@ def joint_problems(
         found.append(
             f"workload.samples_per_rank: has {len(parts)} entries for {n} ranks; give one each."
         )
+    if workload.rebalance is not None and sure(("strategy",), ("cluster", "world_size")):
+        found += _rebalance_problems(workload.rebalance, strategy, n)
     if sure(("strategy",), ("cluster", "world_size"), ("workload",)):
-        found += unused_problems(workload, strategy, n)
+        found += unused_problems(workload, strategy, n) + frozen_problems(workload, strategy)
     computed = () if workload.model.timed else (workload.dtype, workload.precision.low)
     for dtype in dict.fromkeys(dtype for dtype in computed if dtype):
         found += _peak_problems(cluster, dtype) if sure(("workload", "dtype")) else []
     if sure(("cluster", "device"), ("workload",)):
         found += measured_problems(cluster, workload)
+    return found
+
+
+def _rebalance_problems(rule: Rebalance, strategy: Strategy, world_size: int) -> list[str]:
+    """Refuse unequal pieces where each rank counts the same, and shares of other ranks."""
+    found, weighs = [], getattr(strategy, "weight_by_shard", None)
+    if not weighs:
+        do = "use ddp" if weighs is None else "add strategy.weight_by_shard: true"
+        found.append(
+            f"workload.rebalance: under {strategy.kind} a rank with few samples would count as "
+            f"much as one with many; {do}{' with weight_by_shard: true' * (weighs is None)}."
+        )
+    if rule.shares is not None and len(rule.shares) != world_size:
+        found.append(
+            f"workload.rebalance.shares: has {len(rule.shares)} entries for {world_size} ranks; "
+            "give one each."
+        )
     return found
 
 
@@ -99,6 +120,17 @@ def _cannot_infer(workload: Workload, strategy: Strategy) -> str | None:
         f"kind: {strategy.kind} shares the work of training, and workload.mode is inference; use "
         f"{', '.join(able[:-1])} or {able[-1]}."
     )
+
+
+def _backup_problems(cluster: Cluster) -> list[str]:
+    """Refuse pauses on the clock where it must be known before a step who will be late."""
+    return [
+        f"strategy.backup_ranks: nobody can tell before a step whom cluster.stragglers.{i} will "
+        "stop on the clock; let it pause every so many steps, or use strategy: {kind: "
+        "parameter_server, backup: ...}."
+        for i, straggler in enumerate(cluster.stragglers)
+        if isinstance(straggler, Pause) and straggler.on_the_clock()
+    ]
 
 
 def _one_process_problems(cluster: Cluster, strategy: Strategy) -> list[str]:
@@ -257,10 +289,11 @@ def size_problems(
     cluster: Cluster, workload: Workload, strategy: Strategy, base: Path, numerics: bool
 ) -> list[str]:
     """Compare batches, data and memory of a point with which nothing else is wrong."""
-    n, num_samples = cluster.world_size, workload.dataset.length(base)
-    if workload.dataset.kind == "none":
+    n, num_samples = cluster.world_size, workload.num_samples(base)
+    if not workload.dataset.has_samples:
         num_samples = workload.samples_per_step(n)  # every step is a full one
-    wrong = _problem_with_batches(workload, n, num_samples)
+    wrong = _problem_with_packs(workload, strategy, numerics)
+    wrong = wrong or _problem_with_batches(workload, n, num_samples)
     if wrong is None:
         late = _problem_with_schedule(workload, strategy, n, base, numerics)
         wrong = f"lr_schedule: {late}" if late else None
@@ -268,6 +301,19 @@ def size_problems(
     if wrong:
         return [f"workload.{wrong}"]
     return _memory_problems(workload, strategy, n, num_samples) if numerics else []
+
+
+def _problem_with_packs(workload: Workload, strategy: Strategy, numerics: bool) -> str | None:
+    if workload.packing is None:
+        return None
+    if numerics:
+        return "packing: packs have times but no numbers; write numerics: false, or leave this out."
+    if strategy.one_process:
+        return (
+            f"packing: {strategy.kind} cuts a batch into samples, but packs lie in one row; use "
+            "ddp, or leave this out."
+        )
+    return None
 
 
 def _problem_with_schedule(

@@ -16,23 +16,26 @@ from pydantic import ValidationError
 from simdp.collectives import Collectives
 from simdp.errors import ScenarioError
 from simdp.phrases import problems
-from simdp.results.comparison import written
+from simdp.results.comparison import said_of
 from simdp.scenario.doubts import follows, sure, take_out
 from simdp.scenario.feasibility import (
     algorithm_problems,
+    failure_problems,
     fault_problems,
     group_problems,
     joint_problems,
     loner_problems,
     size_problems,
-    straggler_problems,
 )
+from simdp.scenario.goals import noise_problems, target_problems
 from simdp.scenario.machines import may_name, with_machine
 from simdp.scenario.measured import built, contradictions, world_size
 from simdp.scenario.neighbours import neighbour_problems
 from simdp.scenario.overrides import Raw, as_written, grid, move_paths, sweep_problems
+from simdp.scenario.recovering import recovery_problems
 from simdp.scenario.root import Scenario, build, validated
 from simdp.scenario.shipped import find
+from simdp.scenario.stragglers import degraded_problems, straggler_problems
 from simdp.steps.program import ProcessGroups
 from simdp.strategies.base import Strategy
 from simdp.workload import Workload
@@ -100,8 +103,7 @@ def checked(raw: Raw, base: Path, largest: int = 1) -> Scenario:
     each = [found for found, _ in looked_at]
     lines = [line for line in each[0] if all(line in other for other in each)]
     for (chosen, _), found in zip(points, each, strict=True):
-        said = ", ".join(f"{key}={written(value)}" for key, value in chosen.items())
-        lines += [f"with {said}: {line}" for line in found if line not in lines]
+        lines += [f"with {said_of(chosen)}: {line}" for line in found if line not in lines]
     if not raw.get("sweep") and not lines:  # the only point is the scenario itself
         (_, scenario), *_ = looked_at
         if scenario is not None:
@@ -178,13 +180,21 @@ def _look_at(raw: Raw, base: Path, largest: int) -> tuple[list[str], Scenario | 
     cluster, workload, strategy = scenario.cluster, scenario.workload, scenario.strategy
     if sure(doubts, ("cluster", "stragglers"), ("cluster", "world_size")):
         lines += straggler_problems(cluster, largest)
+        if sure(doubts, ("collectives",), ("strategy",)):
+            cost, player = scenario.collectives.cost, strategy.player
+            lines += degraded_problems(cluster, cost, player, bool(scenario.neighbours))
+    if sure(doubts, ("cluster", "failures"), ("cluster", "world_size")):
+        lines += failure_problems(cluster, largest)
     if sure(doubts, ("workload", "inject"), ("cluster", "world_size")):
         lines += fault_problems(workload, largest)
     lines += joint_problems(cluster, workload, strategy, partial(sure, doubts))
     lines += neighbour_problems(cluster, [job.world_size for job in scenario.neighbours])
-    lines = lines or size_problems(cluster, workload, strategy, base, scenario.numerics)
+    numerics = scenario.numerics
+    lines = lines or size_problems(cluster, workload, strategy, base, numerics)
+    lines = lines or target_problems(scenario.target, cluster, workload, base, numerics)
+    lines = lines or noise_problems(cluster, workload, strategy, base, numerics)
     if not lines and not doubts:
-        lines = _job_problems(scenario, bool(scenario.neighbours))
+        lines = _job_problems(scenario, bool(scenario.neighbours)) + recovery_problems(scenario)
         for number in range(len(scenario.neighbours)):
             job = scenario.neighbour(number)
             lines += [f"neighbours.{number}.{line}" for line in _whole_job_problems(job)]
@@ -211,7 +221,7 @@ def _called(scenario: Scenario) -> Calls:
     cluster, workload = scenario.cluster, scenario.workload
     batch = {"microbatch": None, "compute": None}
     alike = None
-    if workload.dataset.kind == "none" and workload.microbatch is not None:
+    if not workload.dataset.has_samples and workload.microbatch is not None:
         size = cluster.world_size, cluster.local_size, cluster.overheads
         alike = size, scenario.strategy, workload.model_copy(update=batch)
         for known, found in CALLED:

@@ -81,7 +81,7 @@ def neighbour_problems(cluster: Cluster, sizes: list[int]) -> list[str]:
 def with_neighbours(cluster: Cluster, sizes: list[int]) -> Cluster:
     """The cluster of a job and of its neighbours, as large as all of them need."""
     total = cluster.world_size + sum(sizes)
-    return cluster.model_copy(update={"world_size": total, "stragglers": []})
+    return cluster.model_copy(update={"world_size": total, "stragglers": [], "failures": []})
 
 
 def _misfits(cluster: Cluster, sizes: list[int]) -> list[str]:

@@ -6,6 +6,7 @@ from pydantic import ValidationError
 
 from simdp.cluster import Cluster
 from simdp.cluster.machine import Calibration, read_machine
+from simdp.cluster.stragglers.slow_node import SlowNode
 from simdp.cluster.stragglers.slow_rank import SlowRank
 from simdp.errors import ScenarioError
 from simdp.scenario.root import Scenario
@@ -29,16 +30,26 @@ def remarks(scenario: Scenario) -> dict[str, str]:
     -------
     dict of str to str
         A line each, by what it is about: ``calibration``, always; ``undetermined``, what the
-        measurements leave open; ``collectives``, where NCCL's model times them by their class.
+        measurements leave open; ``collectives``, where NCCL's model times them by their class;
+        ``job``, keys that a run does not look at.
     """
     found: dict[str, str] = {}
     for straggler in scenario.cluster.stragglers:
-        if isinstance(straggler, SlowRank) and straggler.factor < 1:
-            factor = straggler.factor
+        if isinstance(straggler, SlowRank | SlowNode) and straggler.factor < 1:
+            factor, node = straggler.factor, straggler.on_node()
+            who = f"node {node}" if node is not None else f"rank {straggler.on_rank()}"
             found["straggler"] = (
-                f"rank {straggler.rank} is the fastest: a factor below 1 takes less time; for "
+                f"{who} is the fastest: a factor below 1 takes less time; for "
                 f"{factor:.0%} of the speed write factor: {1 / factor:.3g}"
             ).replace("%", " %")
+    asked = {
+        "cluster.failures": bool(scenario.cluster.failures),
+        "checkpoint": scenario.checkpoint is not None,
+        "recovery": scenario.recovery is not None,
+    }
+    if any(asked.values()):
+        keys = ", ".join(key for key, is_given in asked.items() if is_given)
+        found["job"] = f"{keys}: not in this run; python -m simdp job plays them"
     known = calibration_of(scenario)
     timed = scenario.collectives.cost.kind == "nccl" and scenario.cluster.world_size > 1
     if known is None:

@@ -22,6 +22,9 @@ from pydantic import (
 from simdp.cluster import Cluster
 from simdp.collectives import Collectives
 from simdp.errors import ScenarioError, shown
+from simdp.job.checkpoint import Checkpoint
+from simdp.job.recovery import AnyRecovery
+from simdp.job.target import AnyTarget
 from simdp.phrases import problems
 from simdp.scenario.defaults import Parts, what_follows, without_data
 from simdp.scenario.machines import may_name
@@ -34,6 +37,7 @@ from simdp.steps.facts import Nominal
 from simdp.steps.program import Program
 from simdp.strategies import AnyStrategy, Strategy
 from simdp.workload import Workload
+from simdp.workload.participants import Participants
 from simdp.workload.sampling import START, Start
 
 Of = tuple[Cluster, Workload, Strategy]
@@ -74,10 +78,17 @@ class Scenario(Spec):
     numerics : bool
         False simulates time only, without arrays; the default where the model has no numbers, or
         no data set.
+    target : Target or None
+        What training is to reach: epochs, samples, the quality of a benchmark, or a loss, at which
+        the run ends.
     sweep : dict of str to list
         Dotted keys and their values; several make a grid whose last key runs fastest.
     measured : Measured or None
         What a real machine did.
+    checkpoint : Checkpoint or None
+        How the state is kept through a job of days; None: it is not. For ``job``, as the next one.
+    recovery : Recovery or None
+        What is done when part of the cluster fails; None: ``restart``, in no time.
     """
 
     # For editors: ASCII but what stands in names, and all beyond ASCII.
@@ -90,12 +101,16 @@ class Scenario(Spec):
     neighbours: list[Neighbour] = Field(default_factory=list)
     placement: Literal["packed", "interleaved"] = "packed"
     numerics: Bool = Field(_AS_THE_MODEL, validate_default=True)
+    target: AnyTarget | None = None
     sweep: dict[str, list[Any]] = Field(default_factory=dict)
     measured: Measured | None = None
+    checkpoint: Checkpoint | None = None
+    recovery: AnyRecovery | None = None
 
     _base: Path = PrivateAttr(default=Path())
     _written: Raw = PrivateAttr(default={})
     _measured: list[Scenario] = PrivateAttr(default=[])
+    _shortened: bool = PrivateAttr(default=False)
 
     @model_validator(mode="before")
     @classmethod
@@ -126,7 +141,18 @@ class Scenario(Spec):
                 f"the model {workload.model.kind} has times but no numbers; leave this out, or "
                 "write numerics: false."
             )
-        return not (timed or no_data) if value is _AS_THE_MODEL else value
+        packed = workload is not None and workload.quantized is not None
+        if value is True and packed:
+            raise problem(
+                "weights in 4 bits (workload.quantized) have times but no numbers; leave this out, "
+                "or write numerics: false."
+            )
+        return not (timed or no_data or packed) if value is _AS_THE_MODEL else value
+
+    @property
+    def is_shortened(self) -> bool:
+        """Whether its steps stand for an epoch, of which nobody said how much to simulate."""
+        return self._shortened
 
     @property
     def base(self) -> Path:
@@ -148,15 +174,16 @@ class Scenario(Spec):
         return known[1]
 
     def __getstate__(self) -> dict[Any, Any]:
-        """A process that gets this makes the program anew, if it needs it."""
+        """A process that gets this makes the program and the graph anew, or has them already."""
         state = super().__getstate__()
         fields = {key: value for key, value in state["__dict__"].items() if key != KNOWN_PROGRAM}
+        fields["workload"] = self.workload.model_copy(update={"model": self.workload.model})
         return {**state, "__dict__": fields}
 
     def _like_others(self) -> Program:
         """A program made before for a scenario that differs in its network alone, or a new one."""
         cluster = self.cluster
-        num_samples = self.workload.dataset.length(self.base)
+        num_samples = self.workload.num_samples(self.base)
         of = cluster.world_size, cluster.local_size, cluster.overheads, num_samples
         for other, workload, strategy, program in MADE:
             if other == of and strategy == self.strategy and workload == self.workload:
@@ -165,19 +192,25 @@ class Scenario(Spec):
         MADE.append((of, self.workload, self.strategy, program))
         return program
 
-    def program_with(self, nominal: Nominal | None, start: Start = START) -> Program:
-        """What the ranks do, made anew: by nominal times, or from another start than the first."""
+    def program_with(
+        self,
+        nominal: Nominal | None,
+        start: Start = START,
+        participants: Participants | None = None,
+    ) -> Program:
+        """What the ranks do, made anew: by nominal times, from another start, or by some ranks."""
         cluster, workload = self.cluster, self.workload
         return Program.of(
             self.strategy,
             workload,
             cluster.world_size,
-            workload.dataset.length(self.base),
+            workload.num_samples(self.base),
             cluster.local_size,
             cluster.overheads,
             lambda: wiring_of(cluster).inter_bandwidth,
             nominal,
             start,
+            participants,
         )
 
     def measured_scenarios(self) -> tuple[list[Scenario], list[Scenario]]:
@@ -196,7 +229,7 @@ class Scenario(Spec):
         strategy = job.strategy
         with suppress(ScenarioError):
             strategy = strategy.settled(self._base)
-        size = {"world_size": job.world_size, "stragglers": []}
+        size = {"world_size": job.world_size, "stragglers": [], "failures": []}
         return self.model_copy(
             update={
                 "cluster": self.cluster.model_copy(update=size),
@@ -290,7 +323,12 @@ def following(scenario: Scenario, base: Path, says_collectives: bool = True) -> 
         silent=not says_collectives and not scenario.neighbours,
     )
     found = what_follows(parts, base)
-    return scenario.model_copy(update=found) if found else scenario
+    if not found:
+        return scenario
+    following = scenario.model_copy(update=found)
+    before, after = scenario.workload, following.workload
+    following._shortened = before.steps is None and after.steps is not None
+    return following
 
 
 def _nulls(spec: Spec) -> Raw:

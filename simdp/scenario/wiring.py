@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import inf
 
 import numpy as np
 
 from simdp.arrays import Bools, Floats, Ints
 from simdp.cluster import Cluster
+from simdp.cluster.degraded import Factors
 from simdp.cluster.numbering import NodeKind
 from simdp.collectives.costs import Wiring
 
@@ -35,6 +37,10 @@ def wiring_of(cluster: Cluster) -> Wiring:
         cards = len(np.unique(cluster.numbering.nics))
         inter_alpha = max(link.alpha for link in links)
         inter_bandwidth = cards * min(link.bandwidth for link in links)
+        if cluster.degraded is not None:  # channels have equal parts: the slowest card counts
+            first = cluster.numbering.between
+            inter_alpha *= float(cluster.degraded.alpha[first:].max(initial=1.0))
+            inter_bandwidth *= float(cluster.degraded.bandwidth[first:].min(initial=1.0))
     return Wiring(
         world_size=cluster.world_size,
         num_nodes=nodes,
@@ -106,27 +112,42 @@ def _inside(cluster: Cluster) -> tuple[float, float]:
     """Latency of a link inside a node [s], and what its slowest device can send [bytes/s]."""
     if cluster.local_size == 1:
         return 0.0, inf
-    kinds = [_inside_kind(kind, cluster.local_size) for kind in cluster.numbering.inside]
+    kinds = [_inside_kind(*each) for each in _insides(cluster)]
     return max(alpha for alpha, _ in kinds), min(bandwidth for _, bandwidth in kinds)
 
 
-def _inside_kind(kind: NodeKind, n: int) -> tuple[float, float]:
+def _insides(cluster: Cluster) -> Iterator[tuple[NodeKind, int, Factors]]:
+    """Each kind of node, and each node with degraded links, with the factors of its links."""
+    n, numbering = cluster.local_size, cluster.numbering
+    for kind in numbering.inside:
+        yield kind, n, Factors(np.ones(kind.num_links), np.ones(kind.num_links))
+    if cluster.degraded is not None:
+        for node in range(cluster.num_nodes):
+            mine = slice(numbering.first[node], numbering.first[node + 1])
+            factors = Factors(*(each[mine] for each in cluster.degraded))
+            if (factors.alpha != 1).any() or (factors.bandwidth != 1).any():
+                yield numbering.inside[numbering.kind_of[node]], n, factors
+
+
+def _inside_kind(kind: NodeKind, n: int, factors: Factors) -> tuple[float, float]:
     topology, cards = kind.topology, kind.cards
     src = np.arange(n)
     routes = topology.routes(src, (src + 1) % n, n, cards)
     route_alpha, route_bandwidth = topology.figures(routes, kind.link, n, cards)
-    used = routes >= 0
-    alpha = float(route_alpha[used].max())
+    used, number = routes >= 0, np.maximum(routes, 0)
+    alpha = float((route_alpha * factors.alpha[number])[used].max())
     begins = topology.begins_stage(routes, n, cards) & used
     if begins.any():
-        each = _staged(np.where(used, route_bandwidth, inf), begins)
+        each = _staged(np.where(used, route_bandwidth * factors.bandwidth[number], inf), begins)
         return alpha, float(each.min())
     links = np.arange(topology.num_links(n, cards))
     leaves, enters = topology.ends(links, n, cards)
     _, bandwidth = topology.figures(links, kind.link, n, cards)
     of_device = (leaves < n) & (leaves != enters)  # a full mesh has numbers for loops too
     sums = np.bincount(leaves[of_device], weights=bandwidth[of_device], minlength=n)
-    return alpha, float(sums.min())
+    least = np.ones(n)  # channels have equal parts here too
+    np.minimum.at(least, leaves[of_device], factors.bandwidth[of_device])
+    return alpha, float((sums * least).min())
 
 
 def _staged(bandwidth: Floats, begins: Bools) -> Floats:

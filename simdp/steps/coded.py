@@ -55,3 +55,21 @@ class Dequantize(NamedTuple):
 
 
 Coded = Observe | Quantize | Dequantize
+
+
+class Rounding(NamedTuple):
+    """A bucket is cast to a smaller dtype and divided before it travels, or cast back afterwards.
+
+    Attributes
+    ----------
+    bucket : Bucket
+        In the dtype that travels.
+    label : str
+        Its name in the trace.
+    is_back : bool
+        Whether it comes back.
+    """
+
+    bucket: Bucket
+    label: str
+    is_back: bool = False

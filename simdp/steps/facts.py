@@ -15,9 +15,11 @@ from simdp.arrays import Ints
 from simdp.cluster import Overheads
 from simdp.steps.bucket import Bucket
 from simdp.steps.ops import Op
+from simdp.steps.quorum import Quorum
 from simdp.workload import Workload
 from simdp.workload.layers import Buffer, Parameter
 from simdp.workload.layers.base import Synchronised
+from simdp.workload.participants import Participants
 from simdp.workload.precision.rounding import numpy_dtype
 from simdp.workload.recomputation import recomputed
 from simdp.workload.sampling import StepBatches
@@ -69,6 +71,10 @@ class Facts:
         That the strategy keeps the model's buffers in; the workload's if it is left out.
     casts : bool
         Whether weights are of the workload's dtype until the strategy rounds them for its layers.
+    participants : Participants, optional
+        Who takes part in every step, where not all ranks do.
+    num_late : int
+        How many ranks come too late in every step.
 
     Attributes
     ----------
@@ -77,7 +83,8 @@ class Facts:
     parameters, buffers : sequence of Parameter or Buffer
         In torch's order of registration.
     ready_order, unused : sequence of str
-        Parameters in the order in which backward finishes their gradients; those without one.
+        Parameters in the order in which backward finishes their gradients; those without one,
+        though they are not frozen.
     sizes : dict of str to int
         Elements of each parameter.
     itemsize : int
@@ -85,6 +92,8 @@ class Facts:
     foreseen : set of {"network", "compute", "collectives"}
         What has been asked for that depends on links or devices: what a node can send, when
         gradients are ready, and what collectives take.
+    quorum : Quorum
+        Who takes part, and how many gradients are averaged.
     """
 
     def __init__(
@@ -97,6 +106,8 @@ class Facts:
         nominal: Nominal | None = None,
         buffer_dtype: str | None = None,
         casts: bool = False,
+        participants: Participants | None = None,
+        num_late: int = 0,
     ) -> None:
         self.workload, self.world_size, self.local_size = workload, world_size, local_size
         self.overheads, self._node_bandwidth = overheads, node_bandwidth
@@ -110,6 +121,8 @@ class Facts:
         self._casts = casts
         self._buffer_itemsize = numpy_dtype(buffer_dtype or workload.dtype).itemsize
         self._made: dict[Any, Any] = {}
+        count = world_size if participants is None else participants.num_counted
+        self.quorum = Quorum(count - num_late, participants)
 
     def once(self, key: Any, make: Callable[[], T]) -> T:
         """Make something that follows from these facts when it is first asked for."""
@@ -122,11 +135,6 @@ class Facts:
     def is_inference(self) -> bool:
         """Whether outputs alone are asked for, and nothing is learned."""
         return self.workload.mode == "inference"
-
-    @property
-    def has_loss_scale(self) -> bool:
-        """Whether an inf or nan may keep an update from changing anything."""
-        return self.workload.precision.scaler() is not None
 
     @cached_property
     def weight_itemsize(self) -> int:
@@ -199,6 +207,16 @@ class Facts:
             for number, call in enumerate(self.graph.calls)
             if getattr(call.layer, "input_time", 0.0) > 0
         )
+
+
+def trainable(facts: Facts) -> list[Parameter]:
+    """Parameters that are not frozen, in torch's order of registration."""
+    return [p for p in facts.parameters if p.name not in facts.graph.frozen]
+
+
+def num_trainable(facts: Facts) -> int:
+    """Elements of those."""
+    return facts.num_elements([parameter.name for parameter in trainable(facts)])
 
 
 class Step:

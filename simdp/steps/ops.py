@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from simdp.steps.bucket import Bucket, Factoring, Group, Selection
 from simdp.steps.coalesced import Coalesced
-from simdp.steps.coded import Coded
+from simdp.steps.coded import Coded, Rounding
 from simdp.steps.offload import HostCopy
 from simdp.steps.one_process import CopyOut, Gather, HandBack, LossOfAll, Reduce, Scatter, TakeSums
 from simdp.steps.own_hook import CallHook, EndHook
@@ -264,6 +264,7 @@ class Average(NamedTuple):
     tag: int
     label: str
     nbytes: float
+    group: Group = None
 
 
 class Wait(NamedTuple):
@@ -284,7 +285,7 @@ class NewGroup(NamedTuple):
     name : str
         What collectives call them.
     ranks : tuple of tuple of int
-        Members of each; every rank is in one of them.
+        Members of each; every rank that takes part is in one of them.
     stream : int
         The communication stream that takes their collectives.
     """
@@ -356,6 +357,7 @@ Op = (
     | Release
     | Fill
     | Take
+    | Rounding
     | AllReduce
     | ReduceScatter
     | AllGather

@@ -40,6 +40,7 @@ from simdp.steps.ops import (
 from simdp.steps.partition import Partition
 from simdp.steps.unit_ops import Free, Shard
 from simdp.workload import Workload
+from simdp.workload.participants import Participants
 from simdp.workload.sampling import START, Start, StepBatches
 
 Plan = tuple[Op, ...]
@@ -92,7 +93,7 @@ class ProcessGroups(NamedTuple):
     name : str
         What operations call them.
     ranks : ndarray, shape `(num_groups, group size)`, int64
-        Every rank is in one group.
+        Every rank that takes part is in one group.
     stream : int
         The communication stream that takes their collectives.
     collectives : tuple of str
@@ -111,7 +112,7 @@ def called_by(op: Op) -> Called | None:
         case AllReduce():
             return Called("all_reduce", 0, op.group, op.nbytes)
         case Average():
-            return Called("all_reduce", 0, None, op.nbytes)
+            return Called("all_reduce", 0, op.group, op.nbytes)
         case Exchange():
             return Called(op.collective, 0, None, op.nbytes)
         case ReduceScatter():
@@ -171,6 +172,7 @@ class Program:
         node_bandwidth: Callable[[], float] = lambda: inf,
         nominal: Nominal | None = None,
         start: Start = START,
+        participants: Participants | None = None,
     ) -> Program:
         """Make the program of a run; ``num_samples`` are those of its data set, others as `Facts`.
 
@@ -180,9 +182,13 @@ class Program:
         local_size = world_size if local_size is None else local_size
         kept: str | None = getattr(loop, "buffer_dtype", None)
         casts = getattr(loop, "param_dtype", None) is not None
+        late: int = getattr(loop, "backup_ranks", 0)
         facts = Facts(
-            *(workload, world_size, local_size, overheads, node_bandwidth, nominal, kept, casts)
+            *(workload, world_size, local_size, overheads, node_bandwidth, nominal, kept, casts),
+            *(participants, late),
         )
+        if participants is not None:
+            kinds = [kind.only(participants.there) for kind in kinds]
         return cls(loop, facts, kinds, num_steps)
 
     @cached_property

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from simdp.spec import Bool, Float, Int
 from simdp.steps.buckets import assign
-from simdp.steps.facts import Facts, Ops, Step
+from simdp.steps.facts import Facts, Ops, Step, trainable
 from simdp.steps.ops import Scale, Update
 from simdp.steps.passes import Tags, backward, forward, send
 from simdp.strategies.base import Strategy, copies_charged, uneven
@@ -111,7 +111,7 @@ class Apex(Strategy):
         back = copied and not self.retain_allreduce_buffers
         dtype = "float32" if self.allreduce_always_fp32 else None
         iteration = int(not step.reduced_before(1))
-        layout = self.buckets(facts.parameters, facts.ready_order, iteration)
+        layout = self.buckets(trainable(facts), facts.ready_order, iteration)
         buckets = [facts.bucket(names, dtype, is_compressed=bool(dtype)) for names in layout]
         if not self.retain_allreduce_buffers:
             largest = max(buckets, key=lambda bucket: bucket.nbytes) if iteration else None

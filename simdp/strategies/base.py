@@ -69,6 +69,20 @@ class Strategy(Spec):
         """Say why this strategy cannot train this on so many ranks, led by a key; or None."""
         return None
 
+    def problem_with_groups(
+        self, num_groups: int, world_size: int, workload: Workload
+    ) -> str | None:
+        """Say why replica groups cannot drop out of steps and come back, led by a key; or None."""
+        return (
+            f"kind: {self.kind} knows no replica groups that go on without each other; use ddp, "
+            "hsdp or local_sgd, or a recovery that restarts all ranks."
+        )
+
+    @property
+    def steps_together(self) -> int:
+        """Steps after which ranks agree on weights, and before which none can drop out."""
+        return 1
+
     def num_updates(self, world_size: int, num_steps: int) -> int:
         """Count the optimizer's updates in so many steps, which the learning rate follows."""
         return num_steps

@@ -16,16 +16,23 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from simdp.errors import ScenarioError, shown
-from simdp.spec import Bool, Bytes, problem
+from simdp.spec import Bool, Bytes, Int, problem
 from simdp.steps.bucket import Bucket
 from simdp.steps.buckets import assign, limits, rules
-from simdp.steps.facts import Facts, Ops, Step
+from simdp.steps.facts import Facts, Ops, Step, trainable
 from simdp.steps.ops import AllReduce, Scale, Update, Wait
 from simdp.steps.passes import Tags, backward, forward, send_all, send_buffers
 from simdp.strategies.base import Strategy, copies_charged
 from simdp.strategies.comm_hooks import AnyCommHook, CommHook, NoHook
 from simdp.strategies.delayed import Delayed, problem_with_delay
 from simdp.strategies.inference import idle_option, infer_in_processes
+from simdp.strategies.left_out import (
+    asks_others,
+    dropped_in_part,
+    meet_again,
+    problem_with_backups,
+    unequal_groups,
+)
 from simdp.strategies.low import Low, low_problem
 from simdp.strategies.reducer import Message, Reducer
 from simdp.strategies.upcast import MixedPrecision, Upcast, cast_down, forget_wide
@@ -110,6 +117,13 @@ class DDP(Strategy):
     weight_by_shard : bool
         Weight each rank's loss by its share of what counts, which restores the mean over the global
         batch where ranks have unequal shards. torch does not.
+    backup_ranks : int
+        So many ranks are dropped in every step: those that would be the last to have their
+        gradients (ties: the higher ranks). They leave each layer when the slowest of the others has
+        done it, add zeros, and get the mean of the others as all do; what their samples teach is
+        lost, and what forward would make of their buffers. Who that is follows from the times of
+        compute with its stragglers, as if all ranks began the step together. Not in torch; see Chen
+        et al., arXiv 1604.00981, 2016.
     """
 
     kind: Literal["ddp"] = "ddp"
@@ -130,11 +144,14 @@ class DDP(Strategy):
     divide_by_initial_world_size: Bool = True
     no_sync: Bool = True
     weight_by_shard: Bool = False
+    backup_ranks: Int = Field(0, ge=0)
 
     @model_validator(mode="after")
-    def _divisor_needs_join(self) -> Self:
+    def _join_and_backups_fit(self) -> Self:
         if not (self.join or self.divide_by_initial_world_size):
             raise problem("divide_by_initial_world_size: false needs join: true.")
+        if self.backup_ranks and (wrong := dropped_in_part(self.join, self.comm_hook)):
+            raise problem(f"backup_ranks drops gradients, {wrong}")
         return self
 
     @model_validator(mode="after")
@@ -201,8 +218,22 @@ class DDP(Strategy):
             wrong = problem_with_delay(delayed, hooked, workload)
             if wrong is not None:
                 return wrong
+        if self.backup_ranks and (
+            wrong := problem_with_backups(self.backup_ranks, world_size, workload)
+        ):
+            return wrong
         wrong = low_problem(self.param_dtype, workload)
         return f"mixed_precision.{wrong}" if wrong else self.comm_hook.problem_with(workload)
+
+    def problem_with_groups(
+        self, num_groups: int, world_size: int, workload: Workload
+    ) -> str | None:
+        wrong = dropped_in_part(self.join, self.comm_hook)
+        if wrong is not None:
+            return f"kind: replica groups drop out with their gradients, {wrong}"
+        if self.backup_ranks:
+            return "backup_ranks: replica groups have none; leave it out."
+        return unequal_groups(num_groups, world_size) or asks_others(workload)
 
     def buckets(
         self, parameters: Sequence[Parameter], ready: Sequence[str], itemsize: int, iteration: int
@@ -240,7 +271,9 @@ class DDP(Strategy):
 
     def setup(self, facts: Facts) -> Ops:
         """Make every replica a copy of rank 0's."""
-        yield from self._send_model(facts, 0, count())
+        yield from meet_again(facts)
+        if facts.quorum.group is None:
+            yield from self._send_model(facts, 0, count())
         yield from self.comm_hook.setup(facts)
 
     def _send_model(self, facts: Facts, root: int, tags: Tags) -> Ops:
@@ -251,7 +284,7 @@ class DDP(Strategy):
     def train_step(self, facts: Facts, step: Step) -> Ops:
         tags = count()
         yield from self.average_gradients(facts, step, tags)
-        yield Update(step.active() if self.join else None)
+        yield Update(step.active() if self.join else facts.quorum.there)
         if self._casts:
             yield from forget_wide(facts)
         if self.join and step.closes_epoch:
@@ -266,7 +299,9 @@ class DDP(Strategy):
             if self.join:
                 yield from self._announce(tags)
             # torch: after a forward under no_sync the buffers are left alone.
-            if self.broadcast_buffers and not (self.no_sync and micro):
+            # Replica groups have nobody to broadcast to.
+            is_silent = (self.no_sync and micro) or facts.quorum.participants is not None
+            if self.broadcast_buffers and not is_silent:
                 yield from send_buffers(facts, self._authority(step, micro), tags)
             if self._casts:
                 yield from cast_down(facts, bool(self.no_sync and micro))
@@ -307,7 +342,7 @@ class DDP(Strategy):
         copies = copies_charged(self.charge_copies, facts) and not self.gradient_as_bucket_view
         hook, before, after = self._hook(facts, step, micro)
         apart = set(self.delay_all_reduce_named_params or ())
-        parameters = [p for p in facts.parameters if p.name not in apart]
+        parameters = [p for p in trainable(facts) if p.name not in apart]
         ready = [name for name in facts.ready_order if name not in apart]
         itemsize = facts.workload.itemsize if self._casts else facts.itemsize
         layout = self.buckets(parameters, ready, itemsize, iteration) if parameters else []
@@ -342,8 +377,8 @@ class DDP(Strategy):
 
     def _used_map(self, facts: Facts, iteration: int, tags: Tags) -> Iterator[AllReduce]:
         if not iteration if self.static_graph else self.find_unused_parameters:
-            nbytes = float(USED_MAP_ITEMSIZE * len(facts.parameters))
-            yield AllReduce(next(tags), "used parameters", nbytes)
+            nbytes = float(USED_MAP_ITEMSIZE * len(trainable(facts)))
+            yield AllReduce(next(tags), "used parameters", nbytes, group=facts.quorum.group)
 
     def _announce(self, tags: Tags) -> Ops:
         """Under Join, ranks count who still has samples, and whether gradients will be reduced."""
@@ -360,5 +395,5 @@ class DDP(Strategy):
 
     def _divisor(self, facts: Facts, step: Step, micro: int) -> int:
         if self.divide_by_initial_world_size:
-            return facts.world_size
+            return facts.quorum.num_counted
         return sum(step.active(micro))

@@ -16,7 +16,7 @@ import numpy as np
 from simdp.spec import problem
 from simdp.steps.bucket import Bucket
 from simdp.steps.coalesced import KeepSums
-from simdp.steps.facts import Facts, Ops, Step
+from simdp.steps.facts import Facts, Ops, Step, trainable
 from simdp.steps.offload import HostCopy
 from simdp.steps.ops import AllGather, AllReduce, Hold, Scale, Unless, Update, Wait
 from simdp.steps.partition import Kept, Partition
@@ -86,8 +86,8 @@ def refuse_torchs(has_cap: bool, overlap: bool) -> None:
 
 def deal_flat(facts: Facts, kept: Kept) -> Partition:
     """Deal all parameters, one after the other, in equal pieces."""
-    whole = [[parameter.name for parameter in facts.parameters]]
-    return Partition(facts.parameters, whole, np.arange(facts.world_size)[None, :], kept)
+    whole = [[parameter.name for parameter in trainable(facts)]]
+    return Partition(trainable(facts), whole, np.arange(facts.world_size)[None, :], kept)
 
 
 def step_of_deepspeed(facts: Facts, step: Step, partition: Partition, how: DeepSpeed) -> Ops:

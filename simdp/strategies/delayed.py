@@ -27,7 +27,7 @@ class Delayed(NamedTuple):
 
 def problem_with_delay(names: Sequence[str], hooked: str, workload: Workload) -> str | None:
     """Say why gradients cannot wait for one that is to start their all_reduce; or None."""
-    ready, all_of_them = workload.graph.ready_order, [p.name for p in workload.graph.parameters]
+    ready, all_of_them = workload.graph.ready_order, [p.name for p in workload.graph.trainable]
     unknown = [name for name in names if name not in all_of_them]
     if unknown:
         return (

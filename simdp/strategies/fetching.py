@@ -6,8 +6,10 @@ uses, the trace, is known, and parameters are fetched ahead of it.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from functools import partial
+from itertools import accumulate
 from typing import NamedTuple
 
 from simdp.steps.coalesced import GatherTogether
@@ -65,7 +67,8 @@ def trace_of(facts: Facts, partition: Partition) -> Trace:
             found.uses.append(Use(own[call], own[call]))
     for call in reversed(range(len(calls))):
         again = [unit for inside in facts.recomputed.get(call, ()) for unit in own[inside]]
-        needed = tuple(dict.fromkeys([*own[call], *again]))
+        here = own[call] if facts.graph.flows[call] else ()
+        needed = tuple(dict.fromkeys([*here, *again]))
         if needed:
             found.backward[call] = len(found.uses)
             found.uses.append(Use(needed, own[call]))
@@ -114,6 +117,11 @@ class Fetcher:
         self.pending = set[int]()
         self.live = sum(map(partition.unit_elements, persistent))
         self.queue = [(place, u) for place, use in enumerate(trace.uses) for u in use.units]
+        each = [sum(map(partition.unit_elements, use.units)) for use in trace.uses]
+        self.passed = [0, *accumulate(each)]  # elements used before each place
+        self.places: dict[int, list[int]] = {}
+        for place, unit in self.queue:
+            self.places.setdefault(unit, []).append(place)
         self.ahead = 0
         self.fetched_for: dict[int, int] = {}
 
@@ -161,22 +169,24 @@ class Fetcher:
         place = places[call]
         gone = [unit for unit in self.trace.uses[place].own if unit in self.there]
         if self.is_known:
-            soon = self._used_soon(place)
-            gone = [u for u in gone if self.fetched_for.get(u, -1) <= place and u not in soon]
+            gone = [
+                unit
+                for unit in gone
+                if self.fetched_for.get(unit, -1) <= place and not self._is_used_soon(unit, place)
+            ]
         for unit in gone:
             del self.there[unit]
             self.live -= self.partition.unit_elements(unit)
             yield Free(unit)
 
-    def _used_soon(self, place: int) -> set[int]:
-        """Units that are used within ``max_reuse_distance`` elements of what comes next."""
-        found, passed = set[int](), 0
-        for use in self.trace.uses[place + 1 :]:
-            if passed >= self.rules.max_reuse_distance:
-                break
-            found.update(use.units)
-            passed += sum(map(self.partition.unit_elements, use.units))
-        return found
+    def _is_used_soon(self, unit: int, place: int) -> bool:
+        """Whether a unit is used within ``max_reuse_distance`` elements of what comes next."""
+        places = self.places[unit]
+        further = bisect_right(places, place)
+        if further == len(places):
+            return False
+        passed = self.passed[places[further]] - self.passed[place + 1]
+        return passed < self.rules.max_reuse_distance
 
     def around(self, places: dict[int, int]) -> tuple[AtCall, AtCall]:
         """What to run before and after each call of a pass, of which the trace has the places."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from simdp.steps.bucket import Bucket, Group
 from simdp.steps.buckets import assign, limits
-from simdp.steps.facts import Facts, Ops, Step
+from simdp.steps.facts import Facts, Ops, Step, trainable
 from simdp.steps.ops import AllGather, AllReduce, Fill, ReduceScatter, Scale, Unless, Update, Wait
 from simdp.steps.partition import Kept, Partition
 from simdp.steps.passes import Tags, backward, forward
@@ -25,7 +25,7 @@ ShardedGradScaler)."""
 
 
 def deal_buckets(facts: Facts, bucket_cap: float | None, kept: Kept) -> Partition:
-    """Deal each bucket of gradients to all ranks, in equal pieces.
+    """Deal each bucket of gradients to all ranks, in equal pieces; what is frozen, to nobody.
 
     Parameters
     ----------
@@ -36,8 +36,8 @@ def deal_buckets(facts: Facts, bucket_cap: float | None, kept: Kept) -> Partitio
     kept : Kept
         What is there on every rank.
     """
-    buckets = assign(facts.parameters[::-1], facts.itemsize, limits(bucket_cap))
-    return Partition(facts.parameters, buckets, np.arange(facts.world_size)[None, :], kept)
+    buckets = assign(trainable(facts)[::-1], facts.itemsize, limits(bucket_cap))
+    return Partition(trainable(facts), buckets, np.arange(facts.world_size)[None, :], kept)
 
 
 def unit_bucket(facts: Facts, partition: Partition, unit: int, dtype: str | None = None) -> Bucket:
@@ -145,7 +145,7 @@ def agree(facts: Facts, tags: Tags, group: Group = None) -> Ops:
     optimizer = facts.workload.optimizer
     trusting = sum(optimizer.for_parameter(name).trusts for name in facts.ready_order)
     asked = {
-        "inf or nan": float(facts.has_loss_scale),
+        "inf or nan": float(facts.workload.precision.scaler() is not None),
         "gradient norm": float(facts.workload.clip_grad_norm is not None),
         "trust ratios": 2.0 * trusting,
     }

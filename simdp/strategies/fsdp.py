@@ -53,15 +53,16 @@ class PerParameter(Strategy):
 
     Every parameter is cut along its first dimension. A unit is gathered before its modules'
     forward, copied out into parameters and freed after it; the same for its backward, after which
-    its gradients are summed, each rank's rows on that rank. Nothing but streams holds the host
-    back.
+    its gradients are summed, each rank's rows on that rank; frozen parameters have none. Nothing
+    but streams holds the host back.
 
     Attributes
     ----------
     units : {"blocks", "torchtitan", "whole"} or tuple of str
         Modules that are units: those that the model repeats (`Graph.blocks`); these, what comes
         before them, and what comes behind, as torchtitan wraps models; none but the model itself;
-        or those of these names. What is in none of them is the root's.
+        or those of these names, in which ``*`` stands for any text between dots. Units may lie
+        within each other; what is in none of them is the root's.
     reshard_after_forward : bool, int or None
         Whether units are freed after forward. None frees all but the root, and torchtitan's last
         unit, which backward needs first; a number lets so many neighbours keep a unit together
@@ -151,9 +152,9 @@ class PerParameter(Strategy):
         """Make every rank's model that of rank 0, and keep the pieces."""
         partition, _ = facts.once("units", lambda: self._dealt(facts))
         if partition.after_forward is not None:
-            yield NewGroup(PART, members(partition.after_forward.ranks), 2)
+            yield NewGroup(PART, members(facts.quorum.among(partition.after_forward.ranks)), 2)
         tags = count()
-        for group in self._groups():
+        for group in self._groups() if facts.quorum.group is None else ():
             yield from send_all(facts, facts.parameters, "parameters", 0, tags, group)
             yield from send_buffers(facts, 0, tags, group)
         yield Shard(partition)
@@ -182,7 +183,7 @@ class PerParameter(Strategy):
         for micro in range(step.num_micro_steps):
             yield from walk.run(micro, micro == step.num_micro_steps - 1)
         yield from agree(facts, tags, rules.inside)
-        yield Update()
+        yield Update(facts.quorum.there)
 
 
 class FSDP(PerParameter):

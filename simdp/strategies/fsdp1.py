@@ -31,7 +31,9 @@ class FSDP1(Strategy):
 
     A unit is gathered before its module's forward, freed after it, gathered again before its
     backward, and its gradients are then summed piece by piece on their owners, after every
-    micro-step: 3 (n - 1)/n of all parameters pass through a ring's every rank.
+    micro-step: 3 (n - 1)/n of all parameters pass through a ring's every rank. A unit that is
+    frozen is not summed; of one that is in parts the whole flat parameter is, as with
+    ``use_orig_params``.
 
     Attributes
     ----------

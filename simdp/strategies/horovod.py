@@ -16,7 +16,7 @@ from pydantic import model_validator
 
 from simdp.spec import Bandwidth, Bool, Bytes, Seconds, problem
 from simdp.steps.buckets import MiB
-from simdp.steps.facts import Facts, Ops, StateTensor, Step
+from simdp.steps.facts import Facts, Ops, StateTensor, Step, num_trainable, trainable
 from simdp.steps.ops import Reserve, Scale, Update
 from simdp.steps.passes import backward, forward, send
 from simdp.strategies.base import Strategy, copies_charged, uneven
@@ -116,9 +116,9 @@ class Horovod(Strategy):
 
     def _buffers(self, facts: Facts) -> float:
         """Size of the fusion buffer, and of what compressed gradients take [bytes]."""
-        elements = sum(facts.sizes.values())
+        elements = num_trainable(facts)
         compressed = float(elements * HALF_ITEMSIZE) if self.compression == "fp16" else 0.0
-        if self.merge == "none" or len(facts.parameters) == 1:
+        if self.merge == "none" or len(trainable(facts)) == 1:
             return compressed
         if self.merge == "threshold":
             return compressed + self.fusion_threshold

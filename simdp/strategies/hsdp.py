@@ -13,6 +13,7 @@ from simdp.steps.bucket import Group
 from simdp.steps.facts import Facts, Ops
 from simdp.steps.ops import NewGroup
 from simdp.strategies.fsdp import PerParameter, members
+from simdp.strategies.left_out import asks_others
 from simdp.workload import Workload
 
 SHARD, REPLICATE = "shard", "replicate"
@@ -37,6 +38,17 @@ class HSDP(PerParameter):
     def problem_with(self, world_size: int, workload: Workload) -> str | None:
         return unequal(self.shard_size, world_size) or super().problem_with(world_size, workload)
 
+    def problem_with_groups(
+        self, num_groups: int, world_size: int, workload: Workload
+    ) -> str | None:
+        if self.shard_size is None or self.shard_size * num_groups != world_size:
+            return (
+                "shard_size: ranks that have all pieces together drop out together; write "
+                f"{max(world_size // num_groups, 1)} for {num_groups} replica groups of "
+                f"{world_size} ranks."
+            )
+        return asks_others(workload)
+
     def _shard_size(self, world_size: int) -> int | None:
         return self.shard_size
 
@@ -48,7 +60,7 @@ class HSDP(PerParameter):
 
     def setup(self, facts: Facts) -> Ops:
         """Make the groups, and in them every rank's model that of rank 0; keep the pieces."""
-        ranks = self._ranks(facts)
+        ranks = facts.quorum.among(self._ranks(facts))
         yield NewGroup(SHARD, members(ranks), 0)
         yield NewGroup(REPLICATE, members(ranks.T), 1)
         yield from super().setup(facts)

@@ -8,11 +8,12 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from simdp.spec import Bool, Bytes, Int
-from simdp.steps.facts import Facts, Ops, Step
+from simdp.steps.facts import Facts, Ops, Step, num_trainable
 from simdp.steps.ops import Average, Copy, Hold, Scale, Update, Wait
 from simdp.steps.passes import Tags, backward, forward
 from simdp.strategies.base import Strategy, copies_charged, uneven
 from simdp.strategies.ddp import DDP
+from simdp.strategies.left_out import asks_others, unequal_groups
 from simdp.workload import Workload
 
 AFTER_WARMUP = 10**6
@@ -77,6 +78,25 @@ class LocalSGD(Strategy):
             )
         return uneven(workload)
 
+    def problem_with_groups(
+        self, num_groups: int, world_size: int, workload: Workload
+    ) -> str | None:
+        given = {
+            "warmup_steps": self.warmup_steps or self.averager_warmup_steps,
+            "average_at": self.average_at == "begin",
+        }
+        wrong = [key for key, there in given.items() if there]
+        if wrong:
+            return (
+                f"{wrong[0]}: replica groups take part in whole periods, each with its average at "
+                "its end; leave this out."
+            )
+        return unequal_groups(num_groups, world_size) or asks_others(workload)
+
+    @property
+    def steps_together(self) -> int:
+        return self.local_steps
+
     def setup(self, facts: Facts) -> Ops:
         """Make every replica a copy of rank 0's."""
         yield from self._ddp.setup(facts)
@@ -90,8 +110,17 @@ class LocalSGD(Strategy):
         for micro in range(step.num_micro_steps):
             yield from forward(facts, micro)
             yield from backward(facts, micro)
-        yield Update(step.active())  # who has no samples has nothing to learn from
+        yield Update(self._learning(facts, step))
         yield from self._averaged(facts, step)
+
+    def _learning(self, facts: Facts, step: Step) -> tuple[bool, ...]:
+        """Who has samples, and does not just wait for the weights of the others."""
+        active, who = step.active(), facts.quorum.participants
+        if who is None:
+            return active
+        return tuple(
+            one and counts for one, counts in zip(active, who.counted.tolist(), strict=True)
+        )
 
     def _averaged(self, facts: Facts, step: Step) -> Ops:
         """Average the weights, if this is the step of a period that does."""
@@ -104,16 +133,16 @@ class LocalSGD(Strategy):
             yield from self._average(facts, count(AFTER_WARMUP))
 
     def _average(self, facts: Facts, tags: Tags) -> Ops:
-        """All weights travel as one buffer, divided before the sum.
+        """All weights that are not frozen travel as one buffer, divided before the sum.
 
         With master weights these are averaged, or the next update would undo it.
         """
-        nbytes, tag = float(sum(facts.sizes.values()) * facts.workload.itemsize), next(tags)
+        nbytes, tag = float(num_trainable(facts) * facts.workload.itemsize), next(tags)
         copies = copies_charged(self.charge_copies, facts)
         yield Hold("temporary", nbytes)
         if copies:
             yield Copy("weights", nbytes)
-        yield Average(tag, "weights", nbytes)
+        yield Average(tag, "weights", nbytes, facts.quorum.group)
         yield Wait((tag,))
         if copies:
             yield Copy("weights", nbytes)

@@ -15,6 +15,7 @@ from simdp.strategies.base import Strategy
 from simdp.workload import Workload
 from simdp.workload.lifetimes import lifetimes
 from simdp.workload.optimizers import Optimizer
+from simdp.workload.precision.rounding import numpy_dtype
 from simdp.workload.sampling import chunk_sizes
 
 INTEGER_ITEMSIZE = 8
@@ -118,8 +119,9 @@ def host_memory_needed(
     target = workload.loss.target_shape(model.output_shape())
     sample = sum(map(prod, model.known_shapes())) + prod(target)
     data, drawn = num_samples * sum(sample_nbytes(workload)), float(num_samples * sample * 8)
-    largest = max(parameter.num_elements for parameter in model.parameters())
-    whole = world_size * float(model.num_parameters() * itemsize)
+    parameters = workload.graph.parameters
+    largest = max(parameter.num_elements for parameter in parameters)
+    whole = world_size * float(workload.graph.num_parameters * itemsize)
     drawing = whole + cores * largest * 8.0
     compared = 2.0 * largest * itemsize * (world_size > 1)  # whether replicas are identical
     has_server = strategy.player == "server"  # its workers are served one after the other
@@ -163,7 +165,7 @@ def _host_dealt(
 
 def _host_lasting(workload: Workload, strategy: Strategy, program: Program) -> float:
     """Bytes of a rank's arrays that last from step to step."""
-    whole = workload.model.num_parameters() * workload.itemsize
+    whole = workload.graph.num_parameters * workload.itemsize
     learns = workload.mode == "training"
     copies = 1 + learns + workload.precision.has_master
     # A server's messages are not flattened here; one process has flat buffers piece by piece.
@@ -173,11 +175,23 @@ def _host_lasting(workload: Workload, strategy: Strategy, program: Program) -> f
     return float(copies * whole + _num_state(workload) * workload.itemsize)
 
 
+def checkpoint_nbytes(workload: Workload) -> float:
+    """Bytes of all that training goes on from: weights, master weights, the optimizer's state.
+
+    Once, whatever the replicas; 14 for each parameter of Adam in mixed precision.
+    """
+    whole, precision = float(workload.model.num_parameters()), workload.precision
+    nbytes = (whole + _num_state(workload)) * workload.itemsize
+    if precision.has_master:  # beside weights of fewer bits
+        nbytes += whole * numpy_dtype(precision.weight_dtype(workload.dtype)).itemsize
+    return nbytes
+
+
 def _num_state(workload: Workload) -> int:
-    """Elements of an optimizer's state of all parameters."""
+    """Elements of an optimizer's state of all parameters that it may change."""
     return sum(
         sum(workload.optimizer.for_parameter(parameter.name).state_elements(parameter.shape))
-        for parameter in workload.graph.parameters
+        for parameter in workload.graph.trainable
     )
 
 
@@ -197,18 +211,19 @@ def _host_passing(workload: Workload, world_size: int, cores: int, in_turn: bool
     micro-step are there before they are added, and arrays before they are rounded, on the ranks
     that are being served. In turn, a rank is through with backward before the next one begins.
     """
-    model, itemsize, low = workload.model, workload.itemsize, workload.precision.low is not None
+    itemsize, low = workload.itemsize, workload.precision.low is not None
     accumulate = workload.grad_accum
     again = (len(accumulate) if isinstance(accumulate, list) else accumulate) > 1
-    whole = model.num_parameters() * itemsize
+    whole = workload.graph.num_parameters * itemsize
     each = micro_step_nbytes(workload, max(largest_microbatches(workload, world_size)))
-    kernels = (p.num_elements for p in model.parameters() if len(p.shape) == CONVOLUTION_AXES)
+    parameters = workload.graph.parameters
+    kernels = (p.num_elements for p in parameters if len(p.shape) == CONVOLUTION_AXES)
     laid_out = LAID_OUT * max(kernels, default=0) * itemsize
     # Without backward, nothing is there of ranks that are not being served.
     several = world_size if workload.mode == "training" else cores
     if in_turn:
         several = cores = 1
-    rounding = LAID_OUT * low * max(p.num_elements for p in model.parameters()) * itemsize
+    rounding = LAID_OUT * low * max(p.num_elements for p in parameters) * itemsize
     rounded = workload.precision.has_master * whole  # else they are among the activations
     on_cores = again * whole + max(laid_out, rounding)
     return float(several * ((1 + low) * each + rounded) + cores * on_cores)

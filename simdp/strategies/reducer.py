@@ -115,8 +115,8 @@ class Reducer:
             yield Fill(delayed.bucket, name, self.before)
         if name == delayed.hooked:
             self.delayed_tags.append(next(self.tags))
-            nbytes = delayed.bucket.nbytes
-            yield AllReduce(self.delayed_tags[-1], "delayed gradients", nbytes, delayed.bucket)
+            tag, bucket, group = self.delayed_tags[-1], delayed.bucket, self.facts.quorum.group
+            yield AllReduce(tag, "delayed gradients", bucket.nbytes, bucket, group=group)
 
     def finish(self, others: Sequence[int] = ()) -> Ops:
         """Wait for all buckets and ``others``, and take the averages out of the buckets."""

@@ -45,6 +45,8 @@ class RowUnit(NamedTuple):
         Whether no gradient flows out of it, so that nothing tells that its backward is over.
     names : tuple of str
         Of the parameters in it that get gradients.
+    has_backward : bool
+        Whether gradients flow through any of its calls, so that backward needs it.
     """
 
     number: int
@@ -54,6 +56,7 @@ class RowUnit(NamedTuple):
     stays: bool
     is_late: bool
     names: tuple[str, ...]
+    has_backward: bool = True
 
 
 class RowRules(NamedTuple):
@@ -109,8 +112,10 @@ def row_units(graph: Graph, modules: Sequence[Module]) -> list[RowUnit]:
             continue
         is_late = not number or not any(graph.needs[module.first])
         names = tuple(name for name in module.parameters if name in learned)
+        first, last = module.first, module.last
+        flows = any(graph.flows[first : last + 1])
         found.append(
-            RowUnit(number, module.label, module.first, module.last, module.stays, is_late, names)
+            RowUnit(number, module.label, first, last, module.stays, is_late, names, flows)
         )
     return sorted(found, key=lambda unit: (unit.number > 0, unit.first))
 
@@ -239,7 +244,7 @@ class RowWalk:
 
     def _before_backward(self, number: int) -> Ops:
         for unit in self.units:
-            if unit.last == number:
+            if unit.last == number and unit.has_backward:
                 yield from self._need(unit)
                 place = self.left[unit.number].pop()
                 for following in self._ahead(unit, place):
@@ -283,7 +288,7 @@ class RowWalk:
         bucket = Bucket(
             unit.names, padded * places, dtype, float(padded * places * itemsize), unit=unit.number
         )
-        before, after = divisors(self.partition.ranks.size, dtype)
+        before, after = divisors(self.facts.quorum.num_counted, dtype)
         yield Open(bucket)
         for name in unit.names:
             yield Fill(bucket, name, before)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BeforeValidator
@@ -34,8 +35,29 @@ Units = Annotated[
 def names_of(graph: Graph, units: Units) -> tuple[str, ...]:
     """Names of the modules that are units, but for the root."""
     if isinstance(units, tuple):
-        return units
+        paths = list(dict.fromkeys(_paths(graph)))
+        return tuple(name for asked in units for name in _matching(asked, paths))
     return () if units == "whole" else tuple(block.name for block in graph.blocks)
+
+
+def _paths(graph: Graph) -> Iterator[str]:
+    """Names of all modules that hold parameters."""
+    for parameter in graph.parameters:
+        parts = parameter.name.split(".")[:-1]
+        yield from (".".join(parts[: end + 1]) for end in range(len(parts)))
+
+
+def _matching(asked: str, paths: Sequence[str]) -> list[str]:
+    """Modules that a pattern matches, part by part; a name stands for itself."""
+    if not set(asked) & set("*?["):
+        return [asked]
+    parts = asked.split(".")
+    found = [path for path in paths if path.count(".") == asked.count(".")]
+    return [
+        path
+        for path in found
+        if all(fnmatchcase(one, part) for one, part in zip(path.split("."), parts, strict=True))
+    ]
 
 
 class Module(NamedTuple):
@@ -109,14 +131,16 @@ def _users(graph: Graph) -> dict[str, list[int]]:
 
 def unknown_unit(units: Units, workload: Workload) -> str | None:
     """Say that a name is of no module with parameters of its own; or None."""
+    graph = workload.graph
     for prefix in units if isinstance(units, tuple) else ():
-        blocks = {block.name: block for block in workload.graph.modules(units)}
-        if not blocks[prefix].parameters:
-            known = [block.name for block in workload.graph.blocks]
-            names = ", ".join(known[:SHOWN]) + (" ..." if len(known) > SHOWN else "")
+        names = names_of(graph, (prefix,))
+        blocks = {block.name: block for block in graph.modules(names_of(graph, units))}
+        if not any(blocks[name].parameters for name in names):
+            known = [block.name for block in graph.blocks]
+            listed = ", ".join(known[:SHOWN]) + (" ..." if len(known) > SHOWN else "")
             return (
                 f"units: no module {prefix!r} has parameters of its own; "
-                + (f"the model's blocks: {names}. " if known else "the model has no blocks. ")
+                + (f"the model's blocks: {listed}. " if known else "the model has no blocks. ")
                 + "Name modules, or write units: blocks or units: whole."
             )
     return None

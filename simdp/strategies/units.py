@@ -37,6 +37,9 @@ class Unit(NamedTuple):
         Calls between which forward needs it.
     last_used, first_used : int
         Calls between which backward needs it, the last call first.
+    learns, has_backward : bool
+        Whether it has parameters that are not frozen, so that their gradients are summed; whether
+        gradients flow through any of its calls, so that backward needs it.
     """
 
     number: int
@@ -44,6 +47,8 @@ class Unit(NamedTuple):
     last: int
     last_used: int
     first_used: int
+    learns: bool = True
+    has_backward: bool = True
 
 
 class Rules(NamedTuple):
@@ -90,16 +95,18 @@ def units_in_use(graph: Graph, modules: Sequence[Module]) -> list[Unit]:
         In the order in which forward gathers them; those that no call needs are left out.
     """
     found = []
+    uses = [{p.name for p in call.layer.parameters()} for call in graph.calls]
     for number, module in enumerate(modules):
         if module.last < 0:
             continue
-        of_unit = set(module.parameters)
-        first_used = next(
-            call
-            for call in range(len(graph.calls))
-            if of_unit.intersection(p.name for p in graph.calls[call].layer.parameters())
-        )
-        found.append(Unit(number, module.first, module.last, module.last, first_used))
+        first, last, of_unit = module.first, module.last, set(module.parameters)
+        learns, flows = not graph.frozen.issuperset(of_unit), any(graph.flows[first : last + 1])
+        if learns:
+            needed = (n for n in range(first, last + 1) if graph.flows[n] and of_unit & uses[n])
+            first_used = next(needed, 0)
+        else:  # it goes when the gradient of its module's input is there, or at the end
+            first_used = first if number and any(graph.needs[first]) else 0
+        found.append(Unit(number, first, last, last, first_used, learns, flows))
     return sorted(found, key=lambda unit: (unit.number > 0, unit.first))
 
 
@@ -134,7 +141,8 @@ class UnitWalk:
         self.facts, self.partition, self.units = facts, partition, list(units)
         self.rules, self.tags = rules, tags
         self.forth = [unit for unit in self.units if unit.number]
-        self.back = sorted(self.units, key=lambda unit: (unit.number > 0, -unit.last_used))
+        needed = [unit for unit in self.units if unit.has_backward]
+        self.back = sorted(needed, key=lambda unit: (unit.number > 0, -unit.last_used))
         self.there: dict[int, tuple[int, ...]] = {}  # gathered units, and what to wait for
         self.buckets: dict[int, Bucket] = {}
         self.sent: list[int] = []
@@ -148,6 +156,9 @@ class UnitWalk:
         )
         yield Wait(tuple(self.sent))
         yield from map(Release, self.held)
+        for unit in [unit for unit in self.units if unit.number in self.there]:
+            yield from self._need(unit)
+            yield from self._free(unit)
 
     def _gather(self, unit: Unit) -> Ops:
         if unit.number not in self.there:
@@ -189,7 +200,8 @@ class UnitWalk:
             if unit.last == number and self.rules.reshard:
                 yield from self._free(unit)
                 for following in self.forth[place + self._window : place + self._window + 1]:
-                    yield from self._gather(following)
+                    if following.first > number:  # one inside this unit has been used by now
+                        yield from self._gather(following)
 
     # Backward ----------------------------------------------------------------------------------
 
@@ -221,7 +233,8 @@ class UnitWalk:
                 yield from self._free(unit)
                 if self.rules.backward_prefetch == "backward_post":
                     yield from self._gather_after(place, number)
-                yield from self._send(unit.number)
+                if unit.learns:
+                    yield from self._send(unit.number)
 
     def _send(self, unit: int) -> Ops:
         yield from map(Release, self.held)

@@ -76,7 +76,7 @@ class Upcast(CommHook):
         if beside:
             yield Copy(f"{label} to {bucket.dtype}", (bucket.nbytes + nbytes) / 2)
             yield Hold("temporary", beside)
-        yield AllReduce(tag, label, nbytes, bucket, wait)
+        yield AllReduce(tag, label, nbytes, bucket, wait, group=facts.quorum.group)
         back = [Hold("temporary", -beside)] if beside else []
         return Sent((tag,), (*self._upcast(facts, bucket, label), *back))
 

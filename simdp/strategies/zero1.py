@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from simdp.spec import Bool, Bytes, Int
-from simdp.steps.facts import Facts, Ops, Step
+from simdp.steps.facts import Facts, Ops, Step, trainable
 from simdp.steps.ops import Broadcast, Unless, Update, Wait
 from simdp.steps.partition import Kept, Partition, least_loaded
 from simdp.steps.passes import Tags
@@ -133,7 +133,7 @@ class Zero1(Strategy):
         if not self._averages:
             return deal_buckets(facts, self.bucket_cap, WHOLE)
         ranks, owners = np.arange(facts.world_size)[None, :], _owners(facts)
-        return Partition(facts.parameters, [], ranks, WHOLE, owners)
+        return Partition(trainable(facts), [], ranks, WHOLE, owners)
 
     def setup(self, facts: Facts) -> Ops:
         """Make every replica a copy of rank 0's, and deal the optimizer's state."""
@@ -174,7 +174,7 @@ def _owners(facts: Facts) -> dict[str, int]:
     """Deal the parameters of each of the optimizer's groups, those of no group last."""
     groups = facts.workload.optimizer.param_groups or ()
     sorted_out: list[list[Parameter]] = [[] for _ in range(len(groups) + 1)]
-    for parameter in facts.parameters:
+    for parameter in trainable(facts):
         matching = (i for i, group in enumerate(groups) if group.matches(parameter.name))
         sorted_out[next(matching, len(groups))].append(parameter)
     return least_loaded(sorted_out, facts.world_size)

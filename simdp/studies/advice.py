@@ -7,12 +7,12 @@ those that would take longer are left out.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from simdp.engine.simulate import times_alone
-from simdp.results.comparison import written
 from simdp.results.result import Advice, Result
 from simdp.scenario import Scenario
+from simdp.studies.around_stragglers import Change, around_stragglers
 from simdp.studies.variant import variant
 
 STEPS = 3
@@ -43,15 +43,6 @@ ALGORITHMS = ("ring", "tree", "hierarchical", "bidirectional_ring", "direct")
 """Of all_reduce, as long as links are not shared."""
 
 
-class Change(NamedTuple):
-    """What is tried: a key, its value, and what else it does; ``family`` shows one of its kind."""
-
-    family: str
-    key: str
-    value: Any
-    but: str = ""
-
-
 def would_help(scenario: Scenario, result: Result) -> Advice | None:
     """Look for single changes that would make a run faster.
 
@@ -65,30 +56,31 @@ def would_help(scenario: Scenario, result: Result) -> Advice | None:
     Returns
     -------
     Advice or None
-        None where communication costs too little, or the run is too large or of a kind that is
-        not repeated by times alone.
+        None where communication costs too little and nobody is slow, or the run is too large or of
+        a kind that is not repeated by times alone.
     """
     m, n = result.metrics, scenario.cluster.world_size
     step_time = m["step_time_s"]
     if not 1 < n <= MAX_RANKS or not step_time or scenario.workload.mode != "training":
         return None
-    if m["exposed_comm_s"] < LEAST_EXPOSED * step_time:
+    changes = [*around_stragglers(scenario)]
+    if m["exposed_comm_s"] >= LEAST_EXPOSED * step_time:
+        changes += _changes(scenario, m)
+    if not changes:
         return None
     now = _samples_per_second(scenario, {})
     if now is None:
         return None
     best: dict[str, tuple[float, str]] = {}
     tried = 0
-    for change in _changes(scenario, m):
-        found = _samples_per_second(scenario, {change.key: change.value})
+    for change in changes:
+        found = _samples_per_second(scenario, change.settings())
         if found is None:
             continue
         tried += 1
         gain = found / now - 1
         if gain >= LEAST_GAIN and gain > best.get(change.family, (0.0, ""))[0]:
-            but = f" ({change.but})" if change.but else ""
-            said = f"{1 + gain:.3g}x samples/s: {change.key}: {written(change.value)}{but}"
-            best[change.family] = gain, said
+            best[change.family] = gain, f"{1 + gain:.3g}x samples/s: {change.in_words()}"
     lines = [said for _, said in sorted(best.values(), reverse=True)]
     return Advice(lines[:MOST], tried)
 

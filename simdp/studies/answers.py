@@ -6,17 +6,22 @@ hundredths of a second longer. Points of a sweep go without.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from simdp.cluster import Cluster
+from simdp.cluster.stragglers import Straggler
+from simdp.cluster.stragglers.degraded_link import DegradedLink
+from simdp.cluster.stragglers.slow_rank import SlowRank
 from simdp.engine.simulate import play, times_alone
 from simdp.engine.stopwatch import Stopwatch
 from simdp.results.metrics import steady_step_time
 from simdp.results.result import Result
-from simdp.results.trace import StepEnds, TraceBuilder
+from simdp.results.slowest import busy_times, slowest
+from simdp.results.trace import StepEnds, Trace, TraceBuilder
 from simdp.scenario import Scenario
 from simdp.studies.validate.intervals import machine_calibration
-from simdp.studies.validate.new_steps import step_interval
+from simdp.studies.validate.new_steps import is_scaled, step_interval
 from simdp.studies.validate.unmeasured import with_pool
 
 MAX_RANKS = 1024
@@ -24,6 +29,12 @@ MAX_RANKS = 1024
 
 MAX_EVENT_RANK_STEPS = 512
 """Ranks times steps that may be repeated on links which are shared, transfer by transfer."""
+
+MAX_CAUSES = 16
+"""Stragglers of which each is left out once."""
+
+NEUTRAL = SlowRank(rank=0, factor=1.0)
+"""Stands where a straggler is left out."""
 
 INTERVAL_STEPS = 3
 """A step to warm up, and two to see what a constant does to them."""
@@ -37,15 +48,18 @@ def complete(scenario: Scenario, result: Result) -> None:
     scenario : Scenario
         One point.
     result : Result
-        Gets ``without_stragglers_s`` where it has some, and ``interval_s`` where its machine was
-        calibrated, or its collectives are NCCL's by the pool; both seconds, of a steady step.
+        Gets ``without_stragglers_s`` where it has some, with what each costs and who was the
+        slowest; and ``interval_s`` where its machine was calibrated, or its collectives are NCCL's
+        by the pool; both seconds, of a steady step.
     """
     if scenario.cluster.world_size > MAX_RANKS or scenario.strategy.player != "together":
         return
     metrics = result.metrics
     if scenario.cluster.stragglers:
-        metrics["without_stragglers_s"] = _without_stragglers(scenario)
-    metrics["interval_s"] = _interval(scenario, metrics["step_time_s"])
+        metrics["without_stragglers_s"] = step_time_with(scenario, [])
+        result.lost = lost_to(scenario, metrics["step_time_s"], metrics["without_stragglers_s"])
+        result.slowest = _slowest(scenario, result)
+    metrics["interval_s"] = interval_of(scenario, metrics["step_time_s"])
 
 
 def timed_only(scenario: Scenario, **cluster: Any) -> Scenario:
@@ -56,24 +70,103 @@ def timed_only(scenario: Scenario, **cluster: Any) -> Scenario:
     return scenario.model_copy(update=changed)
 
 
-def _without_stragglers(scenario: Scenario) -> float | None:
-    """Time of a steady step without them [s]; None where that would take too long to find."""
-    even = timed_only(scenario, stragglers=[])
+def step_time_with(scenario: Scenario, stragglers: Sequence[Straggler]) -> float | None:
+    """Time of a steady step with other stragglers [s]; None where it would take long to find."""
+    even = timed_only(scenario, stragglers=list(stragglers))
     found = times_alone(even)
     if found is not None:
         return float(found.metrics["step_time_s"])
-    n = scenario.cluster.world_size
-    if n * scenario.workload.num_steps(n, scenario.base) > MAX_EVENT_RANK_STEPS:
+    if not is_short(scenario):
         return None
-    ends = StepEnds(n)
+    ends = StepEnds(scenario.cluster.world_size)
     play(even, TraceBuilder(keep=False, ends=ends))
     return steady_step_time(ends.ends())
 
 
-def _interval(scenario: Scenario, step_time: float) -> list[float] | None:
+def lost_to(
+    scenario: Scenario, step_time: float, without_all: float | None
+) -> list[dict[str, Any]]:
+    """What each straggler costs by itself: the run again without it, with the same draws.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        One point.
+    step_time, without_all : float, float or None
+        Of a steady step, with all stragglers and with none [s].
+
+    Returns
+    -------
+    list of dict
+        As `Result.lost`.
+    """
+    cluster, found = scenario.cluster, list[dict[str, Any]]()
+    stragglers = cluster.stragglers
+    for number, one in enumerate(stragglers[:MAX_CAUSES]):
+        without = without_all
+        if len(stragglers) > 1 and without_all is not None:
+            # What comes after it keeps its number, and so its draws.
+            others = [*stragglers[:number], NEUTRAL, *stragglers[number + 1 :]]
+            without = step_time_with(scenario, others)
+        saved = None if without is None else step_time - without
+        found.append({"cause": one.kind, **_where(one, cluster), "seconds": saved})
+    return found
+
+
+def _where(straggler: Straggler, cluster: Cluster) -> dict[str, list[int] | None]:
+    """The ranks and nodes that a straggler is on; None where it is on all of them."""
+    m, rank, node = cluster.local_size, straggler.on_rank(), straggler.on_node()
+    ranks: list[int] = []
+    if isinstance(straggler, DegradedLink) and straggler.link is not None:
+        ranks = sorted(straggler.link)
+    elif rank is not None:
+        ranks = [rank]
+    elif node is not None:
+        ranks = list(range(node * m, (node + 1) * m))
+    else:
+        return {"ranks": None, "nodes": None}
+    ranks = [one for one in ranks if one < cluster.world_size]
+    return {"ranks": ranks, "nodes": sorted({one // m for one in ranks})}
+
+
+def _slowest(scenario: Scenario, result: Result) -> list[dict[str, Any]]:
+    """Who was the slowest of how many steps, by what each rank does itself.
+
+    Compute that collectives slow down takes longer on ranks that wait, so that the run is then
+    made again without that.
+    """
+    overheads, trace = scenario.cluster.overheads, result.trace
+    if overheads.compute_slowdown:
+        free = overheads.model_copy(update={"compute_slowdown": 0.0})
+        trace = _trace_of(timed_only(scenario, overheads=free))
+    if trace is None or result.step_ends is None:
+        return []
+    n, num_steps = result.world_size, result.step_ends.shape[1] - 1
+    return slowest(busy_times(trace.blocks, n, num_steps), scenario.cluster.local_size)
+
+
+def _trace_of(scenario: Scenario) -> Trace | None:
+    """The trace of a run of times alone; None where that would take too long."""
+    found = times_alone(scenario)
+    if found is not None:
+        return found.trace
+    if not is_short(scenario):
+        return None
+    builder = TraceBuilder()
+    play(scenario, builder)
+    return builder.build()
+
+
+def is_short(scenario: Scenario) -> bool:
+    """Whether a run may be repeated transfer by transfer."""
+    n = scenario.cluster.world_size
+    return n * scenario.workload.num_steps(n, scenario.base) <= MAX_EVENT_RANK_STEPS
+
+
+def interval_of(scenario: Scenario, step_time: float) -> list[float] | None:
     """The 90 % interval of a step, by how well the machine's constants are known [s]."""
     known = with_pool(machine_calibration(scenario.cluster.machine, scenario.base), scenario)
-    if not known or not step_time:
+    if not (known or is_scaled(scenario)) or not step_time:
         return None
     workload, n = scenario.workload, scenario.cluster.world_size
     steps = min(INTERVAL_STEPS, workload.num_steps(n, scenario.base))

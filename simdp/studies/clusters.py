@@ -94,7 +94,7 @@ def make_cost(written: Any, base: Path) -> Cost:
 
 
 def _cluster(path: Path, raw: dict[str, Any]) -> Cluster:
-    raw = {key: value for key, value in raw.items() if key != "stragglers"}
+    raw = {key: value for key, value in raw.items() if key not in ("stragglers", "failures")}
     try:
         return Cluster.model_validate(raw, context={"base": path.parent})
     except ValidationError as error:

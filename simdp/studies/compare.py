@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,11 @@ from pydantic_core import PydanticCustomError
 import simdp
 from simdp.arrays import Array
 from simdp.cluster import Cluster
-from simdp.engine.simulate import simulate
 from simdp.errors import ScenarioError
 from simdp.phrases import problems
 from simdp.results.comparison import PLAIN_KEYS, ComparedPoint, Comparison
 from simdp.results.metrics import num_warm_up
+from simdp.results.result import Result
 from simdp.scenario import Scenario, checked
 from simdp.scenario.machines import MACHINE
 from simdp.scenario.measured import world_size
@@ -34,9 +35,13 @@ from simdp.scenario.shipped import find
 from simdp.strategies import AnyStrategy
 from simdp.strategies.local_sgd import LocalSGD
 from simdp.studies.comparable import STRATEGY, keep_options, kind_of, make_comparable
+from simdp.studies.executor import Failed, executor_for, in_order
+from simdp.studies.many import Asked, simulated
+from simdp.studies.store import Store
 
 Weights = dict[str, Array]
 Progress = Callable[[int, int], None]
+Outcomes = Iterator[tuple[int, Result | Failed]]
 
 
 def compare(
@@ -44,7 +49,10 @@ def compare(
     over: Mapping[str, Sequence[Any]],
     overrides: Mapping[str, Any] | None = None,
     *,
+    workers: int = 1,
+    scheduler: str | None = None,
     progress: Progress | None = None,
+    store: Store | None = None,
 ) -> Comparison:
     """Simulate a scenario at every point of a grid, and lay the points side by side.
 
@@ -61,8 +69,8 @@ def compare(
         make a grid whose last key runs fastest.
     overrides : mapping of str to value, optional
         Keys that are set at every point, as for `simdp.load_scenario`.
-    progress : callable, optional
-        Called with the number of a point that begins, from 0, and with how many there are.
+    workers, scheduler, progress, store
+        As for `simdp.studies.sweep.sweep`.
 
     Returns
     -------
@@ -83,12 +91,14 @@ def compare(
             [f"{file}: sweep: compare has points of its own; leave it out, or --set sweep=null."]
         )
     raw = {key: value for key, value in raw.items() if key not in ("sweep", "measured")}
-    try:
-        points = list(grid({**raw, "sweep": values}, file.parent))
-        kept, said = keep_options(raw, points)
-        compared, notes = _played(points, file.parent, progress)
-    except ScenarioError as error:
-        raise ScenarioError([f"{file}: {line}" for line in error.problems]) from None
+    with executor_for(workers, scheduler) as executor:
+        play = partial(simulated, executor=executor, store=store, progress=progress)
+        try:
+            points = list(grid({**raw, "sweep": values}, file.parent))
+            kept, said = keep_options(raw, points)
+            compared, notes = _played(points, file.parent, play)
+        except ScenarioError as error:
+            raise ScenarioError([f"{file}: {line}" for line in error.problems]) from None
     for number in kept:
         compared[number].changed["strategy"] = raw["strategy"]
     notes = said + notes + _different_costs(compared) + _hidden_by_the_file(raw, values)
@@ -154,29 +164,35 @@ def _no_strategy(key: str, value: Any) -> list[str]:
 
 
 def _played(
-    points: Sequence[tuple[Raw, Raw]], base: Path, progress: Progress | None
+    points: Sequence[tuple[Raw, Raw]], base: Path, play: Callable[[list[Asked]], Outcomes]
 ) -> tuple[list[ComparedPoint], list[str]]:
     """Play every point that can be; raise what is wrong with all of them if none can."""
+    compared, scenarios, notes = _made(points, base)
+    asked = [Asked(scenario, "auto", None, True) for scenario in scenarios.values()]
+    _play([compared[number] for number in scenarios], asked, play(asked))
+    if not any(point.metrics for point in compared):
+        raise ScenarioError(_wrong_with_all(compared))
+    return compared, notes
+
+
+def _made(
+    points: Sequence[tuple[Raw, Raw]], base: Path
+) -> tuple[list[ComparedPoint], dict[int, Scenario], list[str]]:
+    """Make the scenario of every point that can have one, by its number; and what is to be said."""
     largest = max(world_size(raw) for _, raw in points)
     several = len({kind_of(raw) for _, raw in points}) > 1
-    compared: list[ComparedPoint] = []
+    compared, scenarios = list[ComparedPoint](), dict[int, Scenario]()
     notes: dict[str, None] = {}  # in the order in which they come up
-    first: Weights | None = None
     for number, (chosen, raw) in enumerate(points):
-        if progress is not None:
-            progress(number, len(points))
         point = ComparedPoint(chosen)
         try:
             point.changed, said = make_comparable(raw, several)
-            scenario = checked(raw, base, largest)
-            first = _play(point, scenario, first)
+            scenarios[number] = scenario = checked(raw, base, largest)
             notes.update(dict.fromkeys(said + _parts_of_periods(scenario)))
         except ScenarioError as error:
             point.problems = error.problems
         compared.append(point)
-    if all(point.problems for point in compared):
-        raise ScenarioError(_wrong_with_all(compared))
-    return compared, list(notes)
+    return compared, scenarios, list(notes)
 
 
 def _parts_of_periods(scenario: Scenario) -> list[str]:
@@ -209,18 +225,31 @@ def _wrong_with_all(compared: Sequence[ComparedPoint]) -> list[str]:
 # Playing ------------------------------------------------------------------------------------------
 
 
-def _play(point: ComparedPoint, scenario: Scenario, first: Weights | None) -> Weights | None:
-    """Play a point, and fill it in.
+def _play(points: Sequence[ComparedPoint], asked: Sequence[Asked], outcomes: Outcomes) -> None:
+    """Fill points in, each when it is its turn, so that no more weights are here than must be."""
+    first: Weights | None = None
+    for point, one, found in zip(points, asked, in_order(outcomes, len(points)), strict=True):
+        if isinstance(found, Failed):
+            point.problems = found.problems
+        else:
+            first = _fill(point, one.point, found, first)
+
+
+def _fill(
+    point: ComparedPoint, scenario: Scenario, result: Result, first: Weights | None
+) -> Weights | None:
+    """Fill a point in.
 
     Returns
     -------
     dict of str to ndarray, or None
         The weights that later points are compared with: ``first``, or else this point's.
     """
-    result = simulate(scenario)
     cluster, workload = scenario.cluster, scenario.workload
     point.world_size, point.metrics = cluster.world_size, result.metrics
     point.cost = scenario.collectives.cost.kind
+    if cluster.price is not None or cluster.power is not None or scenario.target is not None:
+        point.bill, point.target = result.cost, result.target
     point.device_bytes, point.capacity_bytes = _fullest_device(
         cluster, result.metrics["peak_memory_bytes"]
     )

@@ -8,6 +8,7 @@ from math import exp
 
 from simdp.cluster import device, link, machine
 from simdp.cluster.allocators import ALLOCATORS
+from simdp.cluster.failures import FAILURES
 from simdp.cluster.stragglers import STRAGGLERS
 from simdp.cluster.topologies import TOPOLOGIES
 from simdp.collectives import FAMILIES
@@ -15,6 +16,8 @@ from simdp.collectives.costs import COSTS
 from simdp.collectives.costs.pool import NETWORKS, PEERS, Pooled, pooled
 from simdp.errors import KindError
 from simdp.family import Family
+from simdp.job.recovery import RECOVERY
+from simdp.job.target import TARGETS, benchmark
 from simdp.scenario import shipped
 from simdp.spec import Spec
 from simdp.strategies import STRATEGIES
@@ -22,6 +25,7 @@ from simdp.strategies.comm_hooks import COMM_HOOKS
 from simdp.studies.presets import describe
 from simdp.workload.compute import COMPUTES
 from simdp.workload.datasets import DATASETS
+from simdp.workload.datasets.lengths import LENGTHS
 from simdp.workload.faults import FAULTS
 from simdp.workload.layers import LAYERS
 from simdp.workload.layers.activations import ACTIVATIONS
@@ -41,15 +45,19 @@ def tables() -> tuple[Family[Spec], ...]:
         COSTS,
         COMPUTES,
         DATASETS,
+        FAILURES,
         FAULTS,
         LAYERS,
+        LENGTHS,
         LOSSES,
         MODELS,
         OPTIMIZERS,
         PRECISIONS,
+        RECOVERY,
         SCHEDULES,
         STRATEGIES,
         STRAGGLERS,
+        TARGETS,
         TOPOLOGIES,
         *FAMILIES.values(),
     )
@@ -62,6 +70,9 @@ def _makers() -> dict[str, Callable[[], dict[str, str]]]:
     }
     return found | {
         "models": lambda: _members(MODELS) | {name: describe(name) for name in PRESETS},
+        "benchmarks": lambda: {
+            name: benchmark.describe(name) for name in benchmark.BENCHMARKS.names()
+        },
         "constants": constants,
         "devices": lambda: {name: device.describe(name) for name in device.DEVICES.names()},
         "links": lambda: {name: link.describe(name) for name in link.LINKS.names()},

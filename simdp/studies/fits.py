@@ -281,17 +281,7 @@ class _Trial:
     def _lines(self) -> Iterator[Line]:
         """Memory by samples of a micro-batch, at every operation that may be the peak."""
         short = [self._of(scenario) for scenario in self.stacks.short]
-        if not short or not _grows_by_blocks(short):
-            yield from lines_by_phase(self.whole, everywhere=True).values()
-            return
-        fewer, more = (lines_by_phase(scenario) for scenario in short)
-        further = self.stacks.depth - DEPTHS[0]
-        for phase, line in fewer.items():
-            if phase in more:
-                one, two = (
-                    (1 - further) * line.at(n) + further * more[phase].at(n) for n in (1, 2)
-                )
-                yield Line.through(one, two)
+        return lines_of_depth(self.whole, short, self.stacks.depth)
 
     def _step_time(self, microbatch: int) -> float:
         """Time of a steady step of the whole model [s]."""
@@ -302,6 +292,29 @@ class _Trial:
         played = play(scenario, TraceBuilder(keep=False, ends=ends), times=known, listen=iter)
         self.stacks.times[key] = played.run.times
         return steady_step_time(ends.ends())
+
+
+def lines_of_depth(whole: Scenario, short: Sequence[Scenario], depth: int) -> Iterator[Line]:
+    """Memory by samples of a micro-batch, at every operation that may be the peak.
+
+    Parameters
+    ----------
+    whole : Scenario
+        As `lines_by_phase` takes it.
+    short : sequence of Scenario
+        The same of a model with `DEPTHS` blocks; none where it is no stack, or no deeper.
+    depth : int
+        Blocks of the whole.
+    """
+    if not short or not _grows_by_blocks(short):
+        yield from lines_by_phase(whole, everywhere=True).values()
+        return
+    fewer, more = (lines_by_phase(scenario) for scenario in short)
+    further = depth - DEPTHS[0]
+    for phase, line in fewer.items():
+        if phase in more:
+            one, two = ((1 - further) * line.at(n) + further * more[phase].at(n) for n in (1, 2))
+            yield Line.through(one, two)
 
 
 def _grows_by_blocks(short: Sequence[Scenario]) -> bool:

@@ -1,25 +1,29 @@
-"""Sweep: simulate every point of a scenario, in this process or in several."""
+"""Sweep: simulate every point of a scenario, in this process or by many."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import simdp
-from simdp.engine import threads
 from simdp.engine.clocks.clock import Fabric
 from simdp.engine.clocks.vector import FINE_RANKS
-from simdp.engine.simulate import simulate
+from simdp.engine.simulate import simulate, trace_of_run
+from simdp.errors import ScenarioError
+from simdp.results.comparison import said_of
 from simdp.results.metrics import scaling_efficiency
-from simdp.results.result import Result, Study
+from simdp.results.result import FailedPoint, Result, Study
+from simdp.results.trace import TraceToCome
 from simdp.scenario import Scenario
 from simdp.studies.answers import complete
-from simdp.studies.points import Points
+from simdp.studies.executor import Failed, executor_for
+from simdp.studies.many import simulate_all
+from simdp.studies.store import Store
 
 Progress = Callable[[int, int], None]
 
-Job = tuple[Scenario, bool | None, Fabric, Points | None]
-"""A point, whether its trace is kept, the clock that was asked for, and where it is kept."""
+Point = tuple[dict[str, Any], Scenario]
 
 MAX_TRACES = 4
 """Points whose traces a sweep keeps, all of them or the last one's: so many a picture lays side by
@@ -29,10 +33,11 @@ side. Those of other world sizes it does not."""
 def sweep(
     scenario: Scenario,
     *,
-    processes: int = 1,
+    workers: int = 1,
+    scheduler: str | None = None,
     fabric: Fabric = "auto",
     progress: Progress | None = None,
-    kept: Points | None = None,
+    store: Store | None = None,
     **part: Any,
 ) -> Study:
     """Simulate every point of a scenario's sweep; one point if it has none.
@@ -41,11 +46,13 @@ def sweep(
     ----------
     scenario : Scenario
         With or without a sweep.
-    processes : int
-        How many processes share the points; the results are the same for any number.
+    workers : int
+        Processes that share the points; the results are the same for any number.
+    scheduler : str, optional
+        Address of a Dask scheduler whose workers share them instead.
     progress : callable, optional
-        Called with the number of a point, from 0, and of its finished steps; in one process only.
-    kept : Points, optional
+        Called with how many points are done, and how many there are; of a single run, with steps.
+    store : Store, optional
         Where each point of a sweep is written when it is done, and taken from if it is there.
     fabric, **part
         As for `simulate`; of a part ``stop_after``, ``resume`` and ``keep_state``, not for a sweep.
@@ -55,88 +62,86 @@ def sweep(
     Study
         The points in the order of the grid; of a sweep without weights, and without traces but
         the last one's, or those of up to `MAX_TRACES` points of one world size. A single run also
-        has the metrics of `simdp.studies.answers`.
+        has the metrics of `simdp.studies.answers`. Points that fail stand in ``failed``.
 
     Raises
     ------
     ValueError
-        If ``processes < 1``, or a sweep is to stop or to go on.
+        If ``workers < 1``, or a sweep is to stop or to go on.
+    ScenarioError
+        If no scheduler answers, or all points fail.
     """
     if part and scenario.sweep:
         raise ValueError(
             f"{next(iter(part))}: a sweep has many runs; stop and resume them one by one"
         )
-    if processes < 1:
-        raise ValueError(f"processes must be >= 1, got {processes}")
-    points = scenario.points()
+    study = Study(simdp.__version__, scenario.resolved())
+    with executor_for(workers, scheduler) as executor:
+        if scenario.sweep:
+            points = scenario.points()
+            alone, keep = [point for _, point in points], _traces(points)
+            several: dict[str, Any] = {"executor": executor, "store": store, "progress": progress}
+            _fill(study, points, simulate_all(alone, fabric=fabric, keep_trace=keep, **several))
+        else:
+            study.points = [_alone(scenario, fabric, progress, part)]
+    _remark(scenario, study.points)
+    _compare(scenario, study.points)
+    return study
+
+
+def _traces(points: Sequence[Point]) -> list[bool | None]:
+    """Whose traces are kept: others than the last one's are made when they are looked at."""
     last = len(points) - 1
     sizes = {point.cluster.world_size for _, point in points}
     few = last < MAX_TRACES and len(sizes) == 1 and max(sizes) <= FINE_RANKS
-    # Others than the last one's are made when they are looked at, where there are no numbers.
-    traces = [True if number == last else None if few else False for number in range(len(points))]
-    jobs = [(point, keep, fabric, kept) for (_, point), keep in zip(points, traces, strict=True)]
-    if not scenario.sweep:
-        results = [_alone(scenario, fabric, progress, part)]
-    else:
-        results = _each(jobs, processes, progress)
-    for result, (chosen, _) in zip(results, points, strict=True):
-        result.set = chosen
-    _remark(scenario, results)
-    _compare(scenario, results)
-    return Study(simdp.__version__, scenario.resolved(), results)
+    return [True if number == last else None if few else False for number in range(len(points))]
 
 
-def _each(jobs: list[Job], processes: int, progress: Progress | None) -> list[Result]:
-    """Take every point that is there, and play the others."""
-    if processes == 1:
-        return [_taken(*job) or _play(*job, number, progress) for number, job in enumerate(jobs)]
-    import multiprocessing
-    from concurrent.futures import ProcessPoolExecutor
-
-    context = multiprocessing.get_context("spawn")  # each process counts its BLAS threads anew
-    share = max(1, threads.available() // processes)
-    there = [_taken(*job) for job in jobs]
-    waiting = [job for job, found in zip(jobs, there, strict=True) if found is None]
-    with ProcessPoolExecutor(
-        processes, mp_context=context, initializer=threads.limit, initargs=(share,)
-    ) as pool:
-        played = pool.map(_play, *zip(*waiting, strict=True)) if waiting else iter(())
-        return [next(played) if found is None else found for found in there]
-
-
-def _taken(
-    point: Scenario, keep_trace: bool | None, fabric: Fabric, kept: Points | None
-) -> Result | None:
-    """A point that is done already."""
-    return kept.load(point, fabric, keep_trace is not False) if kept is not None else None
+def _fill(study: Study, points: Sequence[Point], outcomes: Sequence[Result | Failed]) -> None:
+    """Put every point where it belongs; the last one that has a result has a trace."""
+    failures = []
+    for number, ((chosen, _), outcome) in enumerate(zip(points, outcomes, strict=True)):
+        if isinstance(outcome, Failed):
+            failures.append(outcome)
+            study.failed.append(FailedPoint(number, chosen, outcome.problems, outcome.exit_status))
+        else:
+            outcome.set = chosen
+            study.points.append(outcome)
+            last = points[number][1]
+    if not study.points:
+        raise _why_all_failed(study.failed, failures)
+    if study.points[-1].trace is None:
+        study.points[-1].trace = TraceToCome(partial(trace_of_run, last))
 
 
-def _play(
-    point: Scenario,
-    keep_trace: bool | None,
-    fabric: Fabric,
-    kept: Points | None,
-    number: int = 0,
-    progress: Progress | None = None,
-) -> Result:
-    step = (lambda done: progress(number, done)) if progress else None
-    result = simulate(point, fabric=fabric, progress=step, keep_trace=keep_trace)
-    result.replicas = None
-    if keep_trace is False:
-        result.trace = None
-    if kept is not None:
-        kept.save(point, result, fabric)  # here, so that a process that is stopped loses none
-    return result
+def _why_all_failed(points: Sequence[FailedPoint], failures: Sequence[Failed]) -> Exception:
+    """Say once what all points share, and then what is wrong with each; our own faults as such."""
+    error = failures[0].error
+    if len(failures) == 1 or not isinstance(error, ScenarioError):
+        return error
+    lines = [line for line in failures[0].problems if all(line in f.problems for f in failures)]
+    for point in points:
+        lines += [
+            f"with {said_of(point.set)}: {line}" for line in point.problems if line not in lines
+        ]
+    return ScenarioError(lines)
 
 
 def _alone(
     scenario: Scenario, fabric: Fabric, progress: Progress | None, part: dict[str, Any]
 ) -> Result:
-    step = (lambda done: progress(0, done)) if progress else None
+    step = None
+    if progress is not None:
+        total = scenario.workload.num_steps(scenario.cluster.world_size, scenario.base)
+        step = partial(_report, progress, total)
     result = simulate(scenario, fabric=fabric, progress=step, keep_trace=True, **part)
     if not part:
         complete(scenario, result)
     return result
+
+
+def _report(progress: Progress, total: int, done: int) -> None:
+    progress(done, total)
 
 
 def _remark(scenario: Scenario, results: list[Result]) -> None:

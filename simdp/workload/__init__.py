@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Mapping
 from functools import cached_property
 from math import sqrt
 from pathlib import Path
@@ -28,18 +30,28 @@ from simdp.workload.graph import Graph
 from simdp.workload.host import Host
 from simdp.workload.inference import for_training_only
 from simdp.workload.input import Input
+from simdp.workload.lora import Lora
 from simdp.workload.losses import AnyLoss
 from simdp.workload.misfits import misfits
 from simdp.workload.models import MODEL, AnyModel, in_layers
 from simdp.workload.optimizers import AnyOptimizer
 from simdp.workload.order import Permutation, Shuffle, TorchShuffle
+from simdp.workload.packing import Packing
 from simdp.workload.precision import AnyPrecision
 from simdp.workload.precision.rounding import numpy_dtype
+from simdp.workload.quantized import Quantized
+from simdp.workload.rebalance import Rebalance
 from simdp.workload.schedules import AnySchedule
 from simdp.workload.schedules.base import Progress
 
 MicroSteps = Annotated[Int, Field(ge=1, le=10**6)]
 Sizes = Annotated[list[Annotated[Int, Field(ge=1, le=10**9)]], Field(min_length=1)]
+
+OF_GRAPH = {"attention", "frozen", "lora", "mode", "model", "quantized", "sync_batchnorm"}
+OF_GRAPH |= {"dtype", "precision"}  # into which 4-bit weights are packed
+"""Keys that the graph depends on."""
+
+_MADE: deque[tuple[tuple[Any, ...], Graph]] = deque(maxlen=8)  # with all that they depend on
 
 __all__ = ["Workload"]
 
@@ -95,8 +107,13 @@ class Workload(Dealing):
         Micro-steps per step; a list gives their sizes per rank.
     samples_per_rank : list of int or None
         Samples of each rank per epoch, in place of the DistributedSampler's equal parts.
+    rebalance : Rebalance or None
+        Cut each global batch by how fast the ranks are, in place of equal pieces.
     group_by_length : bool
         Bring samples of similar length together; for padded data.
+    packing : Packing or None
+        Join samples of a language model to packs, which take their place: ``true``, or how long
+        packs are. A micro-batch of packs is one row without padding. For times alone.
     sync_batchnorm : bool
         Make every batch norm a SyncBatchNorm, as torch's convert_sync_batchnorm.
     dtype : {"float32", "float64"}
@@ -109,9 +126,20 @@ class Workload(Dealing):
         Whether what does not fill every rank, or a whole step, is left out of an epoch.
     inject : list of Fault
         What is put into gradients, and when.
+    quantized : Quantized or None
+        Frozen weights that are stored in 4 bits. There are times then, but no numbers.
+    lora : Lora or None
+        Adapters beside some linear layers; then they alone learn.
+    frozen : tuple of str
+        Patterns, as in an optimizer's groups, of parameters that nobody changes, as with
+        ``requires_grad_(False)``: they get no gradient, and no state of the optimizer. Backward
+        goes only as far as something is learned.
     unused : dict of int to tuple of str
         Parameters that a rank's loss does not depend on, by rank: there they are constants, which
         get no gradient. What backward would save by it is not counted.
+    gradient_noise : bool
+        Whether the noise of gradients is measured, by those of single ranks beside their mean, and
+        with it the batch from which on larger ones cost more samples than they save steps.
     compute : Compute
         Where times come from: the devices' figures, measured steps, or a model that brings its own.
     host : Host
@@ -148,14 +176,20 @@ class Workload(Dealing):
     global_batch: Int | None = Field(None, ge=1, le=10**9)
     grad_accum: MicroSteps | Sizes = 1
     samples_per_rank: Sizes | None = None
+    rebalance: Rebalance | None = None
     group_by_length: Bool = False
+    packing: Packing | None = None
     sync_batchnorm: Bool = False
     dtype: Literal["float32", "float64"] = "float32"
     precision: AnyPrecision = Field("full", validate_default=True)
     shuffle: Shuffle = False
     drop_last: Bool = False
     inject: tuple[AnyFault, ...] = ()
+    quantized: Quantized | None = None
+    lora: Lora | None = None
+    frozen: tuple[str, ...] = ()
     unused: dict[int, tuple[str, ...]] = Field(default_factory=dict)
+    gradient_noise: Bool = False
     compute: AnyCompute = Field("roofline", validate_default=True)
     host: Host = Host()
     input: Input | None = None
@@ -172,6 +206,8 @@ class Workload(Dealing):
             data = {"optimizer": "none", **data}
         if getattr(MODEL.member(data.get("model")), "timed", False):
             data = {"dataset": "none", "compute": "profile", **data, "loss": data.get("loss")}
+        if getattr(MODEL.member(data.get("model")), "recorded", False):
+            data = {"dataset": "none", **data, "loss": data.get("loss")}
         if getattr(COMPUTE.member(data.get("compute")), "without_data", False):
             data = {"dataset": "none", **data}
             if "model" in data:
@@ -180,6 +216,11 @@ class Workload(Dealing):
             dataset = DATASET.member(data["dataset"]) if "dataset" in data else None
             data = {**data, "loss": getattr(dataset, "usual_loss", Dataset.usual_loss)}
         return data
+
+    @field_validator("packing", mode="before")
+    @classmethod
+    def _yes_no_or_how(cls, value: Any) -> Any:
+        return {True: {}, False: None}[value] if isinstance(value, bool) else value
 
     @field_validator("shuffle", mode="wrap")
     @classmethod
@@ -237,6 +278,16 @@ class Workload(Dealing):
                 "samples_per_rank deals samples to ranks, and so does global_batch; "
                 "use microbatch instead."
             )
+        if self.rebalance is not None and (self.global_batch is None or sized):
+            raise problem(
+                "rebalance cuts a global batch over the ranks; give global_batch, with a number "
+                "of grad_accum, in place of microbatch or sizes."
+            )
+        if self.rebalance is not None and self.compute.kind == "profile":
+            raise problem(
+                "rebalance moves samples, but compute: profile takes as long with few as with "
+                "many; leave it out, or use a model with layers."
+            )
         wrong = self.precision.problem_with(self.dtype)
         if wrong:
             raise problem(wrong)
@@ -252,16 +303,47 @@ class Workload(Dealing):
         """
         model = self.model.read(base, self.gradient_itemsize)
         if not model.timed:
-            model = model.with_input_shapes(self.dataset.input_shapes(model, base))
+            shapes = self.dataset.input_shapes(model, base)
+            if self.packing is not None and "x" in shapes:
+                shapes = {**shapes, "x": (self.packing.most(model),)}
+            model = model.with_input_shapes(shapes)
         return self.model_copy(update={"model": model})
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """As pydantic's; the graph is made anew where it may be another one."""
+        copied = super().model_copy(update=update, deep=deep)
+        if not OF_GRAPH.isdisjoint(update or ()):
+            copied.__dict__.pop("graph", None)
+        return copied
 
     @cached_property
     def graph(self) -> Graph:
-        """The model's graph, with its attention and its batch norms as they are asked for.
+        """The model's graph, with adapters, what is frozen, attention and batch norms as asked for.
 
         In inference it is that of the model after training.
         """
+        of = tuple(getattr(self, key) for key in sorted(OF_GRAPH))
+        for other, graph in _MADE:
+            if other == of:
+                return graph
+        _MADE.append((of, self._graph()))
+        return _MADE[-1][1]
+
+    def _graph(self) -> Graph:
         graph = self.model.graph
+        if self.quantized is not None:
+            from simdp.workload.quantization import in_4_bits  # brings the layers along
+
+            stored = numpy_dtype(self.precision.weight_dtype(self.dtype)).itemsize
+            graph = in_4_bits(graph, self.quantized, stored)
+        if self.lora is not None:
+            from simdp.workload.adapters import adapted  # brings the layers along
+
+            graph = adapted(graph, self.lora)
+        if self.frozen:
+            from simdp.workload.frozen import with_frozen
+
+            graph = with_frozen(graph, self.frozen)
         if self.attention is not None:
             from simdp.workload.attention import in_kernels  # brings the layers along
 
@@ -275,6 +357,14 @@ class Workload(Dealing):
         from simdp.workload.sync_batchnorm import synchronised  # brings the layers along
 
         return synchronised(graph)
+
+    @property
+    def adapters(self) -> frozenset[str]:
+        """Parameters that the model has not had without `lora`."""
+        if self.lora is None:
+            return frozenset()
+        own = {parameter.name for parameter in self.model.graph.parameters}
+        return frozenset(p.name for p in self.graph.parameters if p.name not in own)
 
     @property
     def itemsize(self) -> int:
@@ -303,5 +393,8 @@ class Workload(Dealing):
         """
         if self.weights is not None:
             path, names = base / self.weights, self.model.file_names
-            return weights.loaded(path, self.graph, self.dtype, names)
-        return weights.drawn(self.model, self.graph, self.dtype, seed, rank)
+            found = weights.loaded(path, self.graph, self.dtype, names, self.adapters)
+        else:
+            found = {}
+        fresh = weights.drawn(self.model, self.graph, self.dtype, seed, rank, found)
+        return fresh | found

@@ -86,6 +86,9 @@ def grouped(
         homes.append(found)
         for name in learned:
             users.setdefault(name, set()).add(found)
+    numbers: dict[str, list[int]] = {}
+    for number, of_call in enumerate(homes):
+        numbers.setdefault(of_call, []).append(number)
     ordered = list(dict.fromkeys(["", *homes, *names]))
     sorted_names: dict[str, list[str]] = {name: [] for name in ordered}
     for name in dict.fromkeys(p.name for layer in registered for p in layer.parameters()):
@@ -94,7 +97,7 @@ def grouped(
     return [
         Block(
             name,
-            tuple(number for number, of_call in enumerate(homes) if of_call == name),
+            tuple(numbers.get(name, ())),
             tuple(sorted_names[name]),
         )
         for name in ordered

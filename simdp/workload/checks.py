@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from simdp.errors import ScenarioError
+from simdp.errors import ScenarioError, shown
 from simdp.workload import Workload, weights
+from simdp.workload.frozen import matching
 from simdp.workload.layers.base import ShapeError
 from simdp.workload.order import Permutation, read_permutation
+
+SHOWN = 8
+"""Names that a message lists."""
 
 
 def workload_problems(workload: Workload, base: Path) -> list[str]:
@@ -33,12 +37,16 @@ def workload_problems(workload: Workload, base: Path) -> list[str]:
             return [f"model: {line}" for line in error.problems]
     for key, check in (
         ("model", _problem_with_model),
+        ("quantized", _problem_with_quantized),
+        ("lora", _problem_with_lora),
+        ("frozen", _problem_with_frozen),
         ("weights", _problem_with_weights),
         ("optimizer.param_groups", _problem_with_groups),
         ("optimizer", _problem_with_shapes),
         ("dataset", _problem_with_dataset),
         ("shuffle", _problem_with_shuffle),
         ("group_by_length", _problem_with_grouping),
+        ("packing", _problem_with_packing),
         ("sync_batchnorm", _problem_with_synchronising),
         ("attention", _problem_with_attention),
         ("compile", _problem_with_compiling),
@@ -69,11 +77,60 @@ def _problem_with_model(workload: Workload, base: Path) -> str | None:
     return None
 
 
+def _problem_with_quantized(workload: Workload, base: Path) -> str | None:
+    if workload.quantized is None:
+        return None
+    from simdp.workload.layers.linear import Linear
+    from simdp.workload.quantization import can_be_stored, stored_weights
+
+    layers = [layer for layer in workload.model.graph.registered if isinstance(layer, Linear)]
+    for target in workload.quantized.targets:
+        if not any(can_be_stored(layer, [target]) for layer in layers):
+            return _no_linear(target, [layer.name for layer in layers])
+    learned = [n for n in stored_weights(workload.graph) if n not in workload.graph.frozen]
+    if learned:
+        return f"{learned[0]} learns, which 4 bits cannot hold; list it in frozen, or add lora."
+    return None
+
+
+def _problem_with_lora(workload: Workload, base: Path) -> str | None:
+    if workload.lora is None:
+        return None
+    from simdp.workload.adapters import Adapted, is_target  # brings layers along
+
+    layers = [call.layer for call in workload.model.graph.calls]
+    names = list(dict.fromkeys(layer.name for layer in layers if isinstance(layer, Adapted)))
+    for target in workload.lora.targets:
+        if not any(is_target(layer, [target]) for layer in layers):
+            return _no_linear(target, names)
+    return None
+
+
+def _no_linear(target: str, names: list[str]) -> str:
+    known = f"known: {_listed(names)}" if names else "the model has none"
+    return f"targets: no linear layer is called {shown(target)}; {known}."
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:SHOWN]) + (" ..." if len(names) > SHOWN else "")
+
+
+def _problem_with_frozen(workload: Workload, base: Path) -> str | None:
+    names = [parameter.name for parameter in workload.graph.parameters]
+    for pattern in workload.frozen:
+        if not matching([pattern], names):
+            return f"no parameter matches {shown(pattern)}; known: {_listed(names)}."
+    if workload.frozen and not workload.graph.ready_order:
+        return "every parameter matches, so that nothing learns; leave some out."
+    return None
+
+
 def _problem_with_weights(workload: Workload, base: Path) -> str | None:
     if workload.weights is None:
         return None
     names = workload.model.file_names
-    return weights.problem_with(base / workload.weights, workload.graph, names)
+    path = base / workload.weights
+    return weights.problem_with(path, workload.graph, names, workload.adapters)
 
 
 def _problem_with_groups(workload: Workload, base: Path) -> str | None:
@@ -105,7 +162,35 @@ def _problem_with_dataset(workload: Workload, base: Path) -> str | None:
 def _problem_with_grouping(workload: Workload, base: Path) -> str | None:
     if not workload.group_by_length or workload.lengths(0, base):
         return None
-    return "all samples are of one length; give the model a pad_id, or leave this out."
+    return (
+        "all samples are of one length; give the data set lengths, or the model a pad_id, or leave "
+        "this out."
+    )
+
+
+def _problem_with_packing(workload: Workload, base: Path) -> str | None:
+    packing, model = workload.packing, workload.model
+    if packing is None or model.timed:
+        return None
+    if model.graph.inputs != ("x",) or model.target_follows != "x":
+        return f"joins samples of language models, and {model.kind} is none here; leave this out."
+    if workload.dataset.drawn_lengths(model, 0, base) is None:
+        return "there are no lengths of samples to join; give the data set lengths."
+    if workload.group_by_length:
+        return "packs are equally long already; leave this or group_by_length out."
+    ((takes,),) = model.known_shapes()
+    if packing.most(model) != takes:
+        return f"packs have {packing.most(model)} tokens, but the model takes {takes}; change one."
+    eager = any(
+        call.layer.kind == "attention" and call.layer.costly != "fused_attention"
+        for call in workload.graph.calls
+    )
+    if packing.strategy == "bfd" and eager:
+        return (
+            "eager attention does not keep the samples of a pack apart; write attention: flash, "
+            "or strategy: wrapped."
+        )
+    return None
 
 
 def _problem_with_synchronising(workload: Workload, base: Path) -> str | None:
@@ -137,10 +222,13 @@ def _problem_with_compiling(workload: Workload, base: Path) -> str | None:
 def _problem_with_cuda_graphs(workload: Workload, base: Path) -> str | None:
     if not workload.cuda_graphs or not workload.lengths(0, base):
         return None
-    return "samples differ in length, but a graph has fixed shapes; leave this or the pad_id out."
+    return (
+        "samples differ in length, but a graph has fixed shapes; leave this out, or give all "
+        "samples one length."
+    )
 
 
 def _problem_with_shuffle(workload: Workload, base: Path) -> str | None:
     if isinstance(workload.shuffle, Permutation):
-        read_permutation(base / workload.shuffle.path, workload.dataset.length(base), 0)
+        read_permutation(base / workload.shuffle.path, workload.num_samples(base), 0)
     return None

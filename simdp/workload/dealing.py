@@ -17,6 +17,8 @@ from simdp.workload.input import Input
 from simdp.workload.losses import Loss
 from simdp.workload.models import Model
 from simdp.workload.order import Permutation, TorchShuffle, epoch_order, grouped_by_length
+from simdp.workload.packing import Packing, Packs
+from simdp.workload.rebalance import Rebalance
 from simdp.workload.sampling import (
     START,
     Parts,
@@ -44,7 +46,9 @@ class Dealing(Spec):
         global_batch: int | None
         grad_accum: int | list[int]
         samples_per_rank: list[int] | None
+        rebalance: Rebalance | None
         group_by_length: bool
+        packing: Packing | None
         shuffle: bool | Permutation | TorchShuffle
         drop_last: bool
         input: Input | None
@@ -63,12 +67,18 @@ class Dealing(Spec):
         """Samples of an epoch below which what is left of it is dropped."""
         return self.samples_per_step(world_size) if self.drop_last else 1
 
-    def steps_of_epoch(self, order: Ints, world_size: int) -> Iterator[StepBatches]:
-        """Deal one epoch's order out to steps, micro-steps and ranks."""
-        accumulate = self.grad_accum
+    def steps_of_epoch(self, order: Ints, world_size: int, first: int = 0) -> Iterator[StepBatches]:
+        """Deal one epoch's order out to steps, the ``first`` of them, micro-steps and ranks."""
+        accumulate, rule = self.grad_accum, self.rebalance
         if self.global_batch is not None:
+
+            def by_speed(step: int, num_samples: int) -> Ints:
+                assert rule is not None
+                return rule.sizes(first + step, num_samples, world_size)
+
+            sizes = None if rule is None else by_speed
             return steps_from_global_batches(
-                order, self.global_batch, world_size, accumulate, self.drop_last
+                order, self.global_batch, world_size, accumulate, self.drop_last, sizes
             )
         if self.samples_per_rank is not None:
             per_rank: Ints | Parts = uneven_sampler(order, self.samples_per_rank)
@@ -92,10 +102,10 @@ class Dealing(Spec):
         start : Start
             Where it goes on: what is left of that epoch's order is dealt as by torch's elastic one.
         """
-        if self.dataset.kind == "none":
+        if not self.dataset.has_samples:
             yield from islice(self._full_steps(world_size), start.num_steps, None)
             return
-        num_samples = self.dataset.length(base)
+        num_samples = self.num_samples(base)
         lengths = self.lengths(seed, base) if self.group_by_length else {}
         epoch, dealt, done = start.upcoming(num_samples, self.least_dealt(world_size))
         while self.steps is not None or epoch < (self.epochs or 1):
@@ -104,7 +114,7 @@ class Dealing(Spec):
                 longest = np.maximum.reduce(list(lengths.values()))
                 order = grouped_by_length(order, longest, self.samples_per_step(world_size))
             waiting = None
-            for batches in self.steps_of_epoch(order[dealt:], world_size):
+            for batches in self.steps_of_epoch(order[dealt:], world_size, done):
                 if waiting is not None:
                     yield waiting
                 waiting, done = replace(batches, epoch=epoch), done + 1
@@ -121,12 +131,14 @@ class Dealing(Spec):
         (full,) = self._one_without_data(world_size)
         num_steps = self.steps or self._steps_without_data
         for step in range(num_steps):
+            if self.rebalance is not None:
+                (full,) = self._one_without_data(world_size, step)
             yield replace(full, closes_epoch=step == num_steps - 1)
 
-    def _one_without_data(self, world_size: int) -> Iterator[StepBatches]:
+    def _one_without_data(self, world_size: int, step: int = 0) -> Iterator[StepBatches]:
         nobody = np.broadcast_to(np.int64(0), self.samples_per_step(world_size))
         if self.global_batch is not None:
-            return self.steps_of_epoch(nobody, world_size)
+            return self.steps_of_epoch(nobody, world_size, step)
         dealt = Parts.even(nobody, world_size)
         return steps_from_microbatches(dealt, self.microbatch or 0, self.grad_accum, False)
 
@@ -135,9 +147,29 @@ class Dealing(Spec):
         """Workers that began together hand over their batches together, so that all take a turn."""
         return max(STEPS_WITHOUT_DATA, 1 + (self.input.workers if self.input else 0))
 
+    def num_samples(self, base: Path) -> int:
+        """Samples of an epoch, or packs; 0 without a data set."""
+        packs = self.packs(base)
+        return self.dataset.length(base) if packs is None else len(packs.first)
+
     def lengths(self, seed: int, base: Path) -> dict[str, Ints]:
-        """Length of every sample without its padding, by input; none where nothing is padded."""
-        return self.dataset.lengths(self.model, self.loss, seed, base)
+        """Length of every sample without its padding, by input; none where nothing is padded.
+
+        Of packs, their tokens.
+        """
+        packs = self.packs(base)
+        if packs is not None:
+            return {"x": packs.tokens}
+        return self.dataset.lengths_of(self.model, self.loss, seed, base)
+
+    def packs(self, base: Path) -> Packs | None:
+        """The data set's samples as they are joined, if they are."""
+        if self.packing is None:
+            return None
+        lengths = self.dataset.drawn_lengths(self.model, 0, base)
+        if lengths is None:  # the scenario's checks refuse this
+            return None
+        return self.packing.packs(lengths, self.packing.most(self.model))
 
     def kinds_of_steps(
         self, world_size: int, num_samples: int, start: Start = START
@@ -147,7 +179,15 @@ class Dealing(Spec):
         ``num_samples`` are those of the data set, if there is one; the others as of `batches`. The
         first step's kind comes first.
         """
-        if self.dataset.kind == "none":
+        if self.rebalance is not None and self.rebalance.every is not None:
+            one_by_one = [
+                self.model_copy(update={"rebalance": rule}).kinds_of_steps(
+                    world_size, num_samples, start
+                )
+                for rule in self.rebalance.each()
+            ]
+            return [kind for kinds, _ in one_by_one for kind in kinds], one_by_one[0][1]
+        if not self.dataset.has_samples:
             num_steps = self.steps or self._steps_without_data
             (full,) = self._one_without_data(world_size)
             closing = replace(full, closes_epoch=True)
@@ -165,13 +205,13 @@ class Dealing(Spec):
 
     def num_epochs(self, world_size: int, base: Path) -> int:
         """Number of epochs that a run begins; one where there is no data set."""
-        if self.steps is None or self.dataset.kind == "none":
+        if self.steps is None or not self.dataset.has_samples:
             return self.epochs or 1
-        order = np.arange(self.dataset.length(base))
+        order = np.arange(self.num_samples(base))
         return -(-self.steps // max(sum(1 for _ in self.steps_of_epoch(order, world_size)), 1))
 
     def num_steps(self, world_size: int, base: Path, start: Start = START) -> int:
         """Number of steps of a run, of those before the start too."""
         if self.steps is not None:
             return self.steps
-        return self.kinds_of_steps(world_size, self.dataset.length(base), start)[1]
+        return self.kinds_of_steps(world_size, self.num_samples(base), start)[1]

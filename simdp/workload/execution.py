@@ -117,7 +117,7 @@ class Executor:
         slopes : sequence of ndarray
             Gradients of the graph's outputs.
         """
-        first = len(self.graph.inputs)
+        first, frozen = len(self.graph.inputs), self.graph.frozen
         flowing: dict[int, Array] = {}
         for (value, _), slope in zip(self.graph.outputs, slopes, strict=True):
             flowing[value] = slope
@@ -138,6 +138,8 @@ class Executor:
                 for name in call.layer.ready_order():
                     if name in run.gradients:
                         run.gradients[name][...] = rounded(run.gradients[name], low)
+            for name in frozen.intersection(call.layer.ready_order()) if frozen else ():
+                run.gradients.pop(name, None)
             for value, part in zip(call.inputs, below, strict=True):
                 if part is None:
                     continue

@@ -34,6 +34,21 @@ def forward_flops(graph: Graph, inputs: Sequence[Shape]) -> Flops:
     return Flops(sum(one.total for one in found), sum(one.products for one in found))
 
 
+def passes(graph: Graph, number: int) -> int:
+    """How often a call's products run in training: forward, for its input, and for its weights.
+
+    What is frozen needs no gradient of weights, and no gradient of an input with nothing learned
+    below it. Without anything frozen it is 3 everywhere, as publications count.
+    """
+    if not graph.frozen:
+        return 3
+    if not graph.flows[number]:
+        return 1
+    matrices = [p.name for p in graph.calls[number].layer.parameters() if len(p.shape) > 1]
+    learns = not matrices or not graph.frozen.issuperset(matrices)
+    return 1 + learns + any(graph.needs[number])
+
+
 def flops_of_calls(graph: Graph, inputs: Sequence[Shape]) -> list[Flops]:
     """FLOPs of forward, call by call; as `forward_flops`."""
     flowing, found = graph.shapes(inputs), list[Flops]()

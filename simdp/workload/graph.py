@@ -44,12 +44,15 @@ class Graph:
         In the order of forward.
     outputs : tuple of (Value, float)
         What the loss sees, and the weight of each one's loss: 1 for the only one.
+    frozen : frozenset of str
+        Names of the parameters that nobody changes: torch's ``requires_grad`` is False.
     """
 
     inputs: tuple[str, ...]
     registered: tuple[Layer, ...]
     calls: tuple[Call, ...]
     outputs: tuple[tuple[Value, float], ...]
+    frozen: frozenset[str] = frozenset()
 
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -59,6 +62,16 @@ class Graph:
         return tuple(found[name] for name in names)
 
     @cached_property
+    def num_parameters(self) -> int:
+        """Number of elements of all parameters."""
+        return sum(parameter.num_elements for parameter in self.parameters)
+
+    @cached_property
+    def trainable(self) -> tuple[Parameter, ...]:
+        """Those of the parameters that are not frozen."""
+        return tuple(p for p in self.parameters if p.name not in self.frozen)
+
+    @cached_property
     def buffers(self) -> tuple[Buffer, ...]:
         """Tensors that are kept but not learned, in torch's order of registration."""
         return tuple(buffer for layer in self.registered for buffer in layer.buffers())
@@ -66,7 +79,7 @@ class Graph:
     @cached_property
     def ready_at(self) -> tuple[tuple[str, ...], ...]:
         """Names whose gradients are complete once backward has gone through each call."""
-        seen: set[str] = set()
+        seen = set(self.frozen)
         ready = []
         for call in self.calls:
             names = [name for name in call.layer.ready_order() if name not in seen]
@@ -81,9 +94,9 @@ class Graph:
 
     @cached_property
     def unused(self) -> tuple[str, ...]:
-        """Names of the parameters that get no gradient."""
+        """Names of the parameters that get no gradient, though they are not frozen."""
         used = set(self.ready_order)
-        return tuple(p.name for p in self.parameters if p.name not in used)
+        return tuple(p.name for p in self.trainable if p.name not in used)
 
     @cached_property
     def needs(self) -> tuple[tuple[bool, ...], ...]:
@@ -93,8 +106,32 @@ class Graph:
         for call in self.calls:
             needs = tuple(learned[value] for value in call.inputs)
             found.append(needs)
-            learned.append(any(needs) or bool(call.layer.parameters()))
+            learned.append(any(needs) or bool(self._learned(call.layer)))
         return tuple(found)
+
+    def _learned(self, layer: Layer) -> list[str]:
+        names = [parameter.name for parameter in layer.parameters()]
+        return [name for name in names if name not in self.frozen]
+
+    @cached_property
+    def flows(self) -> tuple[bool, ...]:
+        """For each call, whether backward goes through it: something is learned there or below."""
+        return tuple(
+            any(needs) or bool(self._learned(call.layer))
+            for call, needs in zip(self.calls, self.needs, strict=True)
+        )
+
+    def learned(self, number: int) -> tuple[str, ...]:
+        """Parameters of a call that get gradients, in the order in which torch finishes them."""
+        names = self.calls[number].layer.ready_order()
+        return tuple(name for name in names if name not in self.frozen)
+
+    @cached_property
+    def alike(self) -> tuple[int, ...]:
+        """For each call, the first one whose layer is the same but for its name."""
+        first: dict[tuple[type[Layer], str], int] = {}
+        layers = [call.layer.model_copy(update={"name": ""}) for call in self.calls]
+        return tuple(first.setdefault((type(one), repr(one)), n) for n, one in enumerate(layers))
 
     @cached_property
     def is_synchronised(self) -> bool:
@@ -105,12 +142,14 @@ class Graph:
     def blocks(self) -> tuple[Block, ...]:
         """The modules that the model repeats, in the order of their first calls.
 
-        A layer that is its own parameter, as where only its times are known, is one.
+        A layer that is its own parameter, as where only its times are known, is one, unless names
+        tell which layers are of one block, as those of ``encoder.layers.0`` do.
         """
         names = block_names([parameter.name for parameter in self.parameters])
-        for call in self.calls:
-            if any(parameter.name == call.layer.name for parameter in call.layer.parameters()):
-                names.append(call.layer.name)
+        if not any(name.rpartition(".")[2].isdigit() for name in names):
+            for call in self.calls:
+                if any(parameter.name == call.layer.name for parameter in call.layer.parameters()):
+                    names.append(call.layer.name)
         return tuple(self.modules(names)[1:])
 
     def modules(self, names: Sequence[str]) -> list[Block]:

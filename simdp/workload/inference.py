@@ -14,7 +14,11 @@ IDLE = {
     "clip_grad_value": None,
     "grad_accum": 1,
     "inject": (),
+    "frozen": (),
+    "lora": None,
+    "quantized": None,
     "sync_batchnorm": False,
+    "gradient_noise": False,
 }
 """Keys that only training reads, and what they are when they are left out."""
 

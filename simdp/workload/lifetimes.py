@@ -14,6 +14,7 @@ from typing import Any
 
 from simdp.workload import Workload
 from simdp.workload.execution import call_dtypes
+from simdp.workload.frozen import kept_of
 from simdp.workload.graph import Graph, Value
 from simdp.workload.layers.base import Kept
 from simdp.workload.models import Model
@@ -39,7 +40,7 @@ def lifetimes(workload: Workload, reruns: Sequence[Rerun] = (), keeps: bool = Tr
     of = (workload.precision, workload.dtype, workload.compile, workload.loss)
     key = (*of, tuple(reruns), keeps)
     for graph, model, other, found in _KNOWN:
-        if graph is workload.graph and model is workload.model and other == key:
+        if graph is workload.graph and model == workload.model and other == key:
             return found
     found = _Following(workload, reruns).run(keeps)
     _KNOWN.append((workload.graph, workload.model, key, found))
@@ -147,7 +148,7 @@ class _Following:
     def _kept(self, number: int) -> Kept:
         call = self.graph.calls[number]
         given = [self.shapes[value] for value in call.inputs] if self.flows else [()]
-        return call.layer.kept(given, _itemsize(self.dtypes[number]))
+        return kept_of(self.graph, number, given, _itemsize(self.dtypes[number]))
 
     def _is_fused(self, number: int) -> bool:
         return self.fused is not None and number in self.fused.of
@@ -180,7 +181,8 @@ class _Following:
             made = self.first + number
             found.append((self._value(made, block), self._nbytes(made), 0.0))
         found.append((("beside", number), kept.nbytes, kept.fixed))
-        if _itemsize(dtype) < self.stored:  # autocast's copies of the weights
+        flows = self.graph.flows[number] or not self.graph.frozen
+        if flows and _itemsize(dtype) < self.stored:  # autocast's copies of the weights
             learned = sum(parameter.num_elements for parameter in call.layer.parameters())
             if learned:
                 found.append((("weights", number), 0.0, float(learned * _itemsize(dtype))))

@@ -9,8 +9,10 @@ from simdp.workload.compute import Compute
 from simdp.workload.optimizers import Optimizer
 from simdp.workload.schedules import Schedule
 
-NEED_NUMBERS = ("weights", "group_by_length", "sync_batchnorm", "inject", "attention")
+NEED_NUMBERS = ("weights", "group_by_length", "sync_batchnorm", "inject", "attention", "packing")
+NEED_LAYERS = ("quantized", "lora", "frozen")
 NEED_KERNELS = ("compile", "cuda_graphs")
+NOT_RECORDED = (*NEED_NUMBERS, *NEED_LAYERS, "compile")
 NEED_SAMPLES = ("samples_per_rank", "shuffle", "drop_last", "epochs")
 
 
@@ -28,17 +30,32 @@ def misfits(given: Mapping[str, Any]) -> dict[str, str]:
         What is wrong with each of those keys.
     """
     model, dataset, loss, compute = (given[key] for key in ("model", "dataset", "loss", "compute"))
-    no_data = dataset.kind == "none"
-    idle = {key: _no_samples(key) for key in NEED_SAMPLES if given[key]} if no_data else {}
-    idle |= _schedule(given["lr_schedule"], given["optimizer"], given["lr_scaling"], no_data)
+    no_data, there = dataset.kind == "none", dataset.has_samples
+    idle = {} if there else {key: _no_samples(key) for key in NEED_SAMPLES if given[key]}
+    idle |= _schedule(given["lr_schedule"], given["optimizer"], given["lr_scaling"], not there)
+    if given["quantized"] is not None and given["weights"] is not None:
+        idle["weights"] = "weights in 4 bits have times but no numbers; leave this out."
     if compute.kind != "roofline":
-        idle |= {key: _no_kernels(compute.kind) for key in NEED_KERNELS if given[key]}
+        # A profile may tell the host's time from the device's, so that a graph changes something.
+        held = NEED_KERNELS if compute.kind != "profile" else ("compile",)
+        idle |= {key: _no_kernels(compute.kind) for key in held if given[key]}
+    if given["host"].ahead and (compute.kind != "roofline" or given["cuda_graphs"]):
+        why = f"compute: {compute.kind} has times that hold" if compute.kind != "roofline" else ""
+        why = why or "a CUDA graph is launched at once, without"
+        idle["host"] = f"ahead is about the launches of single kernels; {why} these; leave it out."
+    if compute.runs_eagerly and (given["compile"] or model.recorded):
+        why = "compile has none of these" if given["compile"] else "a recording has those that ran"
+        idle["compute"] = f"kernels: torch lists what eager torch runs; {why}; leave it out."
+    if model.recorded:
+        return idle | _recorded(given)
     if not model.timed:
         return _without_times(model.kind, no_data, loss.kind, compute) or idle
     why = f"the model {model.kind} has times but no numbers"
-    found = {key: f"{why}; leave this out." for key in NEED_NUMBERS if given[key]}
+    found = {key: f"{why}; leave this out." for key in NEED_NUMBERS + NEED_LAYERS if given[key]}
     if loss.kind != "none":
         found["loss"] = f"{why}; leave the loss out."
+    if getattr(dataset, "lengths", None) is not None:
+        found["dataset"] = f"{why}, whatever its samples' lengths; leave lengths out."
     if compute.kind == "roofline" or (compute.kind == "measured" and model.brings_times):
         needs = "needs layers with FLOPs" if compute.kind == "roofline" else "spreads a step's time"
         found["compute"] = (
@@ -46,6 +63,19 @@ def misfits(given: Mapping[str, Any]) -> dict[str, str]:
             "write profile, or leave this out."
         )
     return found | idle
+
+
+def _recorded(given: Mapping[str, Any]) -> dict[str, str]:
+    """What does not suit a model of which only kernels are known."""
+    why = f"the model {given['model'].kind} has kernels but no numbers"
+    found = {key: f"{why}; leave this out." for key in NOT_RECORDED if given[key]}
+    if given["loss"].kind != "none":
+        found["loss"] = f"{why}, and its loss is among them; leave the loss out."
+    if given["compute"].kind == "profile":
+        found["compute"] = f"{why}, nor times; write roofline, or measured."
+    if given["dataset"].kind != "none" or given["dataset"].has_samples:
+        found["dataset"] = f"{why}, of samples as they were recorded; leave the data set out."
+    return found
 
 
 def _without_times(model: str, no_data: bool, loss: str, compute: Compute) -> dict[str, str]:

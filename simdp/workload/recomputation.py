@@ -35,7 +35,8 @@ def recomputed(workload: Workload) -> list[Rerun]:
     ``blocks`` is torch's checkpoint of every block: only what enters it is kept. ``selective`` is
     checkpoint with torchtitan's list of operations: outputs of matrix products and convolutions are
     kept too, and those of fused attention, with what this keeps beside them; the rest is computed
-    again, plain attention with it. ``selective_every_other`` keeps the first product of each block,
+    again, plain attention with it. Nothing runs again where backward does not come, which frozen
+    parameters may spare. ``selective_every_other`` keeps the first product of each block,
     the third and so on, as torchtitan did at first.
 
     References
@@ -52,7 +53,8 @@ def recomputed(workload: Workload) -> list[Rerun]:
         for first, last in pairwise([0, *ends, len(block.calls)]):
             calls = block.calls[first:last]
             run = Rerun(range(calls[0], calls[-1] + 1), stored.intersection(calls))
-            runs += [run] if run.again else []
+            needed = any(workload.graph.flows[number] for number in calls)
+            runs += [run] if run.again and needed else []
     return sorted(runs, key=lambda run: run.calls.start)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from simdp.arrays import Bools, Ints
+from simdp.arrays import Array, Bools, Ints
+from simdp.workload.participants import Participants
 
 
 def distributed_sampler(order: Ints, world_size: int, drop_last: bool) -> Ints:
@@ -77,13 +78,20 @@ class Parts(Sequence[Ints]):
 
     def largest(self, values: Ints) -> Ints:
         """Largest value of each part's samples, shape `(world_size,)`; 0 where there are none."""
-        found = np.zeros(len(self), dtype=np.int64)
+        return self._reduced(values, np.maximum)
+
+    def totals(self, values: Array) -> Array:
+        """Sum of the values of each part's samples, shape `(world_size,)`."""
+        return self._reduced(values, np.add)
+
+    def _reduced(self, values: Array, how: np.ufunc) -> Array:
+        found = np.zeros(len(self), dtype=values.dtype)
         there = np.flatnonzero(self.sizes)
         sizes = self.sizes[there]
         first = np.cumsum(sizes) - sizes
         place = np.repeat(self.begins[there] - first, sizes) + np.arange(sizes.sum())
         if len(there):
-            found[there] = np.maximum.reduceat(values[self.order[place]], first)
+            found[there] = how.reduceat(values[self.order[place]], first)
         return found
 
 
@@ -154,17 +162,25 @@ class StepBatches:
         Whether this is the last step of an epoch, or of the run.
     epoch : int
         Which one, from 0; always 0 in steps that stand for others of their kind.
+    participants : Participants or None
+        Who takes part; None: all ranks do, and all count.
     """
 
     micro: list[Parts]
     sizes: Ints
     closes_epoch: bool = False
     epoch: int = 0
+    participants: Participants | None = None
 
     @classmethod
     def of(cls, micro: list[Parts]) -> StepBatches:
         """Count the samples of each rank in each micro-step."""
         return cls(micro, np.stack([parts.sizes for parts in micro]))
+
+    def only(self, wanted: Bools) -> StepBatches:
+        """The same step, in which some ranks alone have samples."""
+        micro = [parts.only(wanted) for parts in self.micro]
+        return replace(self, micro=micro, sizes=np.where(wanted, self.sizes, 0))
 
 
 def kinds_of(
@@ -226,7 +242,12 @@ def steps_from_microbatches(
 
 
 def steps_from_global_batches(
-    order: Ints, global_batch: int, world_size: int, accumulate: int | list[int], drop_last: bool
+    order: Ints,
+    global_batch: int,
+    world_size: int,
+    accumulate: int | list[int],
+    drop_last: bool,
+    sizes: Callable[[int, int], Ints] | None = None,
 ) -> Iterator[StepBatches]:
     """Cut an epoch's order into global batches, each into contiguous torch.chunk pieces per rank.
 
@@ -242,14 +263,20 @@ def steps_from_global_batches(
         Each rank's piece is cut again, by torch.chunk into that many, or into these sizes.
     drop_last : bool
         Leave out an incomplete batch at the end of the epoch.
+    sizes : callable, optional
+        Tells the samples of each rank, in place of torch.chunk, of a batch by its number in the
+        epoch and its samples.
     """
-    for begin in range(0, len(order), global_batch):
+    for number, begin in enumerate(range(0, len(order), global_batch)):
         batch = order[begin : begin + global_batch]
         if len(batch) < global_batch and drop_last:
             return
         shard = -(-len(batch) // world_size)
         whole = np.full(world_size, len(batch))
         shards = Parts(batch, np.zeros_like(whole), whole).cut(shard * np.arange(world_size), shard)
+        if sizes is not None:
+            each = sizes(number, len(batch))
+            shards = Parts(batch, np.cumsum(each) - each, each)
         if isinstance(accumulate, list):
             ends = np.cumsum(accumulate)
             micro = [

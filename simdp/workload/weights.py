@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -23,25 +23,41 @@ OTHER_RANK = re.compile(r"rank\d+/")
 """Leads a tensor of another rank where ``--save-weights`` found it to differ from rank 0's."""
 
 
-def drawn(model: Model, graph: Graph, dtype: str, seed: int, rank: int) -> dict[str, Array]:
-    """Draw a rank's parameters, each from a stream of its own; buffers start as torch's do."""
-    found = {
-        p.name: model.initial(p).draw(stream(seed, "weights", rank, p.name), p.shape).astype(dtype)
-        for p in graph.parameters
-    }
-    return found | {buffer.name: _fresh(buffer, dtype) for buffer in graph.buffers}
+def drawn(
+    model: Model, graph: Graph, dtype: str, seed: int, rank: int, known: Collection[str] = ()
+) -> dict[str, Array]:
+    """Draw a rank's parameters, each from a stream of its own; buffers start as torch's do.
+
+    Those that are ``known`` are left out. What the model has not built starts as its layer does.
+    """
+    own, found = {parameter.name for parameter in model.graph.parameters}, dict[str, Array]()
+    for p in [parameter for parameter in graph.parameters if parameter.name not in known]:
+        start = model.initial(p) if p.name in own else p.initial
+        found[p.name] = start.draw(stream(seed, "weights", rank, p.name), p.shape).astype(dtype)
+    fresh = [buffer for buffer in graph.buffers if buffer.name not in known]
+    return found | {buffer.name: _fresh(buffer, dtype) for buffer in fresh}
 
 
-def loaded(path: Path, graph: Graph, dtype: str, names: FileNames = PLAIN) -> dict[str, Array]:
-    """Read rank 0's parameters from a checkpoint, and those buffers that it has."""
+def loaded(
+    path: Path,
+    graph: Graph,
+    dtype: str,
+    names: FileNames = PLAIN,
+    optional: Collection[str] = (),
+) -> dict[str, Array]:
+    """Read rank 0's parameters from a checkpoint, and those buffers that it has.
+
+    ``optional`` parameters are left out where it has none.
+    """
     stored = _stored(path)
     wanted = [p.name for p in graph.parameters] + [buffer.name for buffer in graph.buffers]
     called = dict(names.pairs(stored, wanted))
-    found = {p.name: _array(stored[called[p.name]], dtype) for p in graph.parameters}
+    there = [p.name for p in graph.parameters if p.name in called or p.name not in optional]
+    found = {name: _array(stored[called[name]], dtype) for name in there}
     for buffer in graph.buffers:
         fresh = _fresh(buffer, dtype)
-        there = called.get(buffer.name)
-        found[buffer.name] = fresh if there is None else _array(stored[there], fresh.dtype.name)
+        place = called.get(buffer.name)
+        found[buffer.name] = fresh if place is None else _array(stored[place], fresh.dtype.name)
     return found
 
 
@@ -61,7 +77,9 @@ def _fresh(buffer: Buffer, dtype: str) -> Array:
     return np.full(buffer.shape, buffer.value, dtype="int64" if buffer.integer else dtype)
 
 
-def problem_with(path: Path, graph: Graph, names: FileNames = PLAIN) -> str | None:
+def problem_with(
+    path: Path, graph: Graph, names: FileNames = PLAIN, optional: Collection[str] = ()
+) -> str | None:
     """Say how a checkpoint differs from the model, the first differences by name; or None.
 
     Parameters
@@ -72,6 +90,8 @@ def problem_with(path: Path, graph: Graph, names: FileNames = PLAIN) -> str | No
         The model's; its buffers may be missing from the file.
     names : FileNames
         How else they may be called.
+    optional : collection of str
+        Parameters that may be missing from the file, too.
 
     Raises
     ------
@@ -83,7 +103,8 @@ def problem_with(path: Path, graph: Graph, names: FileNames = PLAIN) -> str | No
     known = wanted | {buffer.name: buffer for buffer in graph.buffers}
     pairs = [pair for pair in names.pairs(stored, known) if not OTHER_RANK.match(pair[1])]
     called = dict(pairs)
-    wrong = [f"has no {n!r} of shape {p.shape}" for n, p in wanted.items() if n not in called]
+    missing = [(n, p) for n, p in wanted.items() if n not in called and n not in optional]
+    wrong = [f"has no {n!r} of shape {p.shape}" for n, p in missing]
     wrong += [f"has {there!r}, which the model lacks" for name, there in pairs if name not in known]
     wrong += [
         f"has {there!r} and {called[name]!r}, which are one tensor of the model"

@@ -17,9 +17,16 @@ from simdp.phrases import problems
 from simdp.rng import stream
 
 EXAMPLES = {
+    "degraded_link": {"rank": 1, "bandwidth": 0.5},
+    "empirical": {
+        "quantiles": [{"quantile": 0, "factor": 0.9}, {"quantile": 1, "factor": 1.4}],
+    },
+    "gamma": {"cv": 0.3},
     "jitter": {"sigma": 0.3},
     "lognormal": {"sigma": 0.3},
     "pause": {"rank": 1, "every": "1 s", "duration": "0.1 s"},
+    "shared_host": {"load": "p75"},
+    "slow_node": {"node": 1, "factor": 1.5},
     "slow_rank": {"rank": 1, "factor": 1.5},
 }
 
@@ -84,6 +91,17 @@ def test_work_never_ends_before_it_would_without_a_straggler(kind):
     end = slowdown(2, straggler(kind)).finish(start, seconds, ranks)
     assert (end >= start + seconds).all()
     assert (end == start + seconds).all() == (kind != "pause")
+
+
+@every_straggler
+@for_each("world_size", [2, 64])
+def test_what_lasts_is_finite_above_zero_and_of_the_rank_alone(kind, world_size):
+    def lasting(n):
+        return straggler(kind).lasting(np.arange(n) // 2, stream(7, "straggler", 0, "lasting"))
+
+    assert lasting(world_size).shape == (world_size,)
+    assert (lasting(world_size) > 0).all()
+    np.testing.assert_array_equal(lasting(world_size), lasting(100)[:world_size])
 
 
 @pytest.mark.parametrize("kind", ["slow_rank", "pause"])

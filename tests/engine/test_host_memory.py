@@ -30,6 +30,7 @@ BRIEF = ["mlp, single", "mlp, two micro-steps", "mlp, autocast", "mlp, parameter
 BRIEF += ["mlp, zero2", "mlp, hsdp, Adam", "transformer, fsdp"]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @for_each("name", BRIEF)
 def test_the_model_is_right_within_15_percent(name, one_core):

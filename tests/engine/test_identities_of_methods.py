@@ -176,6 +176,7 @@ def test_it_learns_what_ddp_does(strategy, model, world_size, each, accumulate, 
     np.testing.assert_allclose(found.metrics["loss"], wanted.metrics["loss"], rtol=1e-11)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @for_each("strategy", SYNCHRONOUS, ids=written)
 @few

@@ -196,6 +196,7 @@ PRECISIONS = [
 ]
 
 
+@pytest.mark.long
 @for_each("strategy", SHARDED, ids=str)
 @for_each("precision", PRECISIONS, ids=str)
 def test_16_bit_training_has_the_bits_of_ddp_on_two_ranks(strategy, precision):

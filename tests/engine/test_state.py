@@ -321,6 +321,17 @@ def test_segments_deal_every_sample_of_an_epoch_once(sizes, stops, batch, drop_l
         assert len(every) - 53 < sizes[-1]
 
 
+def test_a_segment_that_stops_goes_on_from_where_it_stopped(tmp_path):
+    options, path = {"steps": 9, "shuffle": True}, tmp_path / "state.npz"
+    four = scenario({"kind": "ddp"}, numerics=True, **options)
+    two = scenario({"kind": "ddp"}, numerics=True, cluster={"world_size": 2}, **options)
+    first = simulate(four, stop_after=3, keep_state=True).state
+    simulate(two, resume=first, stop_after=6, keep_state=True).state.save(path)
+    stopped, whole = simulate(two, resume=State.load(path)), simulate(two, resume=first)
+    assert stopped.metrics["loss"] == whole.metrics["loss"]
+    assert bits(stopped.replicas[0]) == bits(whole.replicas[0])
+
+
 def test_an_epoch_ends_where_a_larger_world_would_drop_what_is_left():
     options = {"epochs": 2, "steps": None, "drop_last": True, "numerics": False}
     options |= {"dataset": {"kind": "regression", "num_samples": 45}}

@@ -152,3 +152,29 @@ def test_every_other_scenario_is_played(change, load, monkeypatch):
     monkeypatch.delattr(module, "play")
     with pytest.raises(NameError):
         stopwatch.step_times([other])[0]
+
+
+@pytest.mark.slow
+@for_each("strategy", STRATEGIES, ids=str)
+def test_many_micro_steps_take_what_a_few_of_them_say(strategy, load, monkeypatch):
+    start = {**NCCL, "strategy": strategy, "workload.grad_accum": 16, "workload.microbatch": 1}
+    first = load(start)
+    stopwatch = Stopwatch(first)
+    other = other_than(first, load, start, PLAYED[0])
+    played = []
+    whole = module.play
+    monkeypatch.setattr(
+        module, "play", lambda one, *a, **k: played.append(one) or whole(one, *a, **k)
+    )
+    assert stopwatch.step_times([other])[0] == pytest.approx(step_time(other), rel=1e-9, abs=0)
+    assert {one.workload.grad_accum for one in played} == {*module.MICRO_STEPS}
+
+
+@pytest.mark.slow
+def test_micro_steps_that_differ_are_all_played(load, monkeypatch):
+    start = {**NCCL, "workload.grad_accum": 16, "workload.input": {"per_sample": "1 ms"}}
+    first = load(start)
+    stopwatch = Stopwatch(first)
+    monkeypatch.setattr(stopwatch, "metrics", {"step_time_s": 1.01 * step_time(first)})
+    other = other_than(first, load, start, PLAYED[0])
+    assert stopwatch.step_times([other])[0] == pytest.approx(step_time(other), rel=1e-12, abs=0)

@@ -96,8 +96,8 @@ def test_wrong_arguments_are_refused_in_one_line(given, line):
         ),
         (
             ["--models", "resnet"],
-            "--models: unknown model 'resnet'; known: mlp, transformer, bert-base, resnet50. "
-            "Did you mean 'resnet50'?",
+            "--models: unknown model 'resnet'; known: mlp, transformer, bert-base, resnet50, gpt2, "
+            "llama-1b. Did you mean 'resnet50'?",
         ),
         (
             ["--set", "resnet50.image_size=64"],

@@ -1,5 +1,7 @@
 """The probes on real torch, where it is installed: same parameters, records, logs and profiles."""
 
+import gzip
+import json
 import os
 from pathlib import Path
 
@@ -20,6 +22,11 @@ SMALL = {
     "bert-base": {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
     | {"intermediate_size": 16, "sequence_length": 5},
     "resnet50": {"image_size": 32, "num_classes": 7},
+    "gpt2": {"vocab_size": 20, "n_positions": 8, "n_embd": 8, "n_head": 2, "n_layer": 2}
+    | {"sequence_length": 5},
+    "llama-1b": {"vocab_size": 20, "hidden_size": 8, "intermediate_size": 16}
+    | {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
+    | {"sequence_length": 5},
 }
 
 
@@ -105,6 +112,55 @@ def test_layers_writes_profiles_and_steps(tmp_path, capsys):
     for step in found["steps"]:
         assert (tmp_path / step["profile"]).read_text().count("\n") == 4
     assert str(tmp_path / "steps.yaml") in capsys.readouterr().out
+
+
+def test_traces_are_kept_of_steps_as_they_are_and_compiled(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda model: torch.nn.Sequential(model))  # is slow here
+    given = ["--models", "mlp", "--set", "mlp.widths=[8, 16, 4]", "--microbatch", "2"]
+    traces = ["--modes", "eager,compiled", "--traces", str(tmp_path / "traces")]
+    layers.main([*given, *traces, "--steps", "2", "--warm-up", "1", "--out", str(tmp_path)])
+    record = read_yaml(tmp_path / "steps.yaml")["models"]["mlp"]
+    assert "profile" in record["precisions"]["full"]["steps"][0]
+    assert "profile" not in record["compiled"]["full"]["steps"][0]
+    for mode in layers.MODES:
+        events = events_of(tmp_path / "traces" / f"mlp_full_2_{mode}" / "rank0.pt.trace.json.gz")
+        steps = {e["name"] for e in events if e["name"].startswith("ProfilerStep#")}
+        assert len(steps) == 4
+        assert "aten::addmm" in {event["name"] for event in events}
+
+
+def events_of(path):
+    with gzip.open(path) as stream:
+        return [e for e in json.load(stream)["traceEvents"] if e["ph"] == "X"]
+
+
+def test_every_rank_of_ddp_has_a_trace(tmp_path):
+    given = ["--models", "mlp", "--set", "mlp.widths=[8, 16, 4]", "--steps", "2", "--rounds", "1"]
+    more = ["--warm-up", "1", "--bucket-caps", "1", "--tries", "1", "--world-sizes", "2"]
+    out = ["--out", str(tmp_path / "record.yaml"), "--traces", str(tmp_path / "traces")]
+    ddp.main([*given, *more, *out])
+    for rank in (0, 1):
+        path = tmp_path / "traces" / "mlp_2_ranks" / "1MiB" / f"rank{rank}.pt.trace.json.gz"
+        assert "gloo:all_reduce" in {event["name"] for event in events_of(path)}
+    assert "traces" not in read_yaml(tmp_path / "record.yaml")["settings"]
+
+
+@pytest.mark.parametrize(
+    ("name", "family"), [("gpt2", "GPT2"), ("llama-1b", "Llama")], ids=["gpt2", "llama"]
+)
+def test_language_models_compute_what_transformers_does(name, family):
+    transformers = pytest.importorskip("transformers")
+    from simdp.probes import networks
+
+    settings = small(name)
+    keys = {key: value for key, value in settings.items() if key not in zoo.FIXED}
+    config = getattr(transformers, f"{family}Config")(**keys, tie_word_embeddings=True)
+    kind = {"GPT2": "GPT2LMHeadModel", "Llama": "LlamaForCausalLM"}[family]
+    theirs, ours = getattr(transformers, kind)(config).eval(), networks.build(settings).eval()
+    weights = {k: v for k, v in theirs.state_dict().items() if k != "lm_head.weight"}
+    ours.load_state_dict(weights)
+    x, _ = networks.batch(settings, 2, "cpu")
+    assert torch.allclose(ours(x), theirs(x).logits, atol=1e-6)
 
 
 def test_ddp_measures_one_and_two_ranks(tmp_path):

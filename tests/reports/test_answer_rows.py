@@ -37,6 +37,17 @@ def test_costs_are_written_as_the_step_without_them():
     assert answers.costs(full | {"step_time_s": 0.0, "interval_s": None}, seconds) == []
 
 
+def test_the_noise_of_gradients_is_told_with_what_the_batch_costs():
+    assert answers.gradient_noise(None) == []
+    found = {"steps": 100, "noise_scale": 212.34, "samples": 1.6, "steps_taken": 2.66}
+    ((name, said),) = answers.gradient_noise(found)
+    assert name == "gradient noise"
+    assert said.startswith("scale 212 samples, about the critical batch")
+    assert "1.6 times the fewest samples, 2.66 times the fewest steps" in said
+    ((_, said),) = answers.gradient_noise(found | {"noise_scale": None})
+    assert said == "chance hides the signal in 100 steps; try more"
+
+
 def test_cards_that_carry_nothing_are_named_with_what_would_use_them():
     assert answers.cards(result()) == []
     assert answers.cards(result({"cards": {"used": 8, "of": 8}})) == []

@@ -149,3 +149,16 @@ def test_a_bracket_in_a_value_is_no_markup():
     point.set = {"workload.optimizer.betas": ["bold", "red"]}
     found = Comparison("1", {"name": "box"}, {"workload.optimizer.betas": []}, [point], [])
     assert printed(found)[3].split()[:2] == ["[bold,", "red]"]
+
+
+def test_points_with_a_target_have_columns_of_it():
+    point = ran("ddp")
+    assert "to target" not in " ".join(printed(comparison(ran("single"), point)))
+    point.bill = {"price_usd_per_h": 3.0, "price_date": "2026-05"}
+    point.target = {"time_s": {"mean": 600.0}, "cost_usd": {"mean": 4.0}, "energy_kwh": None}
+    found = comparison(ran("single"), point)
+    said = " ".join(printed(found))
+    assert "to target" in said
+    assert "price: 3 USD/h a device, list price of 2026-05" in said
+    assert {"10", "min", "4"} <= set(row(found, "ddp"))
+    assert "-" in row(found, "single")

@@ -30,6 +30,17 @@ def test_ranks_that_the_scenario_slows_down_are_named_with_their_factors():
     assert slow(run([1, 1, 1, 1], listed)) == {2: " · 2×", 1: " · 1.5×"}
 
 
+def test_the_ranks_of_a_slow_node_are_named_and_those_of_a_degraded_link_are_not():
+    cluster = {"world_size": 4, "devices_per_node": 2, "stragglers": []}
+    result = run([1, 1, 1, 1])
+    result.scenario["cluster"] = cluster
+    cluster["stragglers"] = [
+        {"kind": "slow_node", "node": 1, "factor": 1.5},
+        {"kind": "degraded_link", "rank": 0, "bandwidth": 0.5},
+    ]
+    assert slow(result) == {2: " · 1.5×", 3: " · 1.5×"}
+
+
 def test_else_those_that_compute_longer_than_the_median_the_slowest_first():
     assert slow(run([1, 1.25, 1, 1.5, 1, 1])) == {3: " · +50 %", 1: " · +25 %"}
     assert len(slow(run([1] * 20 + [2] * 9))) == NUM_SLOWEST

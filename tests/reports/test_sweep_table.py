@@ -122,3 +122,23 @@ def test_long_values_are_broken_before_memory_is_left_out():
     found = lines(study(points, ("workload.microbatch", "strategy")))
     assert max(map(len, found)) <= 80
     assert any("memory" in line for line in found)
+
+
+def test_a_sweep_that_has_a_target_or_a_price_has_columns_of_it_and_says_whose_price_it_is():
+    plain = study([((1,), {}), ((2,), {})])
+    for point, usd in zip(plain.points, (1.5, 2.5), strict=True):
+        point.cost = {
+            "million_samples": {"cost_usd": usd, "energy_kwh": None},
+            "price_usd_per_h": 3.0,
+            "price_date": "2026-05",
+        }
+    assert "USD" not in " ".join(lines(plain))
+    plain.scenario["cluster"]["price"] = "3 USD/h"
+    said = " ".join(lines(plain))
+    assert "USD/M" in said
+    assert "price: 3 USD/h a device, list price of 2026-05" in said
+    plain.points[1].target = {"time_s": {"mean": 600.0}, "cost_usd": {"mean": 4.0}, "steps": 3}
+    plain.points[1].target["energy_kwh"] = None
+    told = lines(plain)
+    assert "to target" in " ".join(told)
+    assert any("10 min" in line for line in told)

@@ -137,6 +137,17 @@ def test_the_summary_shows_what_was_learned_and_sent(one):
     assert identical == ["replicas", "identical:", "yes"]
 
 
+def test_money_is_told_where_somebody_asks_for_it():
+    """The catalogue has a price of the device, but the scenario does not speak of money."""
+    plain = study("einsum_2gpu", **{"sweep": None, "cluster.device": "a100-sxm4-80gb"})
+    assert "a step costs" not in text(table.summary(plain))
+    said = text(table.summary(plain, verbose=True))
+    assert "a step costs" in said
+    assert "list price of 2026-05" in said
+    priced = study("einsum_2gpu", **{"sweep": None, "cluster.price": "2 USD/h"})
+    assert "2 USD/h a device" in text(table.summary(priced))
+
+
 def test_a_model_that_does_not_fit_is_named():
     assert "does not fit" in text(table.summary(made_up(fits_memory=False)))
     assert "does not fit" not in text(table.summary(made_up()))

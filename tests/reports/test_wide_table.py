@@ -44,3 +44,8 @@ def test_long_keys_are_broken_over_several_lines():
 def test_a_table_of_keys_alone_is_shown():
     tables, _ = printed([("key", False)], [["a"]], 1)
     assert len(tables) == 1
+
+
+def test_units_in_heads_are_printed():
+    _, text = printed([("name", False), ("done [d]", True)], [["a", "7.9"]], 1)
+    assert "done [d]" in text

@@ -189,6 +189,34 @@ def test_a_straggler_exists_at_the_largest_world_size(sweep, largest, refuse):
     ]
 
 
+@pytest.mark.parametrize("sweep", [{}, {"cluster.world_size": [2, 4]}, {"seed": [1]}])
+def test_failures_suit_the_largest_world_size(sweep, load, refuse):
+    raw = [
+        {"kind": "exponential", "mtbf": "1000 h", "per": "switch", "nodes_per_switch": 2},
+        {"kind": "maintenance", "every": "1 week", "duration": "1 h", "nodes": 2},
+    ]
+    sizes = {"world_size": 4, "devices_per_node": 2, "inter_node": {"link": "ib-hdr"}}
+    assert load(cluster={**CLUSTER, **sizes, "failures": raw}, sweep=sweep)
+    raw[1]["nodes"] = 3
+    assert refuse(cluster={**CLUSTER, **sizes, "failures": raw}, sweep=sweep) == [
+        "cluster.failures.1.nodes: 3 at a time are more than the 2 of the cluster; use 2 or fewer."
+    ]
+    assert refuse(cluster={**CLUSTER, "failures": raw[:1]}) == [
+        "cluster.failures.0.per: switch needs more than one node; use device or node."
+    ]
+
+
+@pytest.mark.parametrize(("sweep", "largest"), [({}, 4), ({"cluster.world_size": [2, 8]}, 8)])
+def test_a_slow_node_exists_at_the_largest_world_size(sweep, largest, refuse):
+    slow = {"kind": "slow_node", "node": 4, "factor": 2}
+    nodes = {"devices_per_node": 2, "inter_node": {"link": "ib-hdr"}}
+    cluster = {**CLUSTER, **nodes, "stragglers": [slow]}
+    assert refuse(cluster=cluster, sweep=sweep) == [
+        f"cluster.stragglers.0.node: node 4 does not exist; the largest world_size is {largest}, "
+        f"so nodes are 0 ... {largest // 2 - 1}."
+    ]
+
+
 def test_the_files_own_value_of_a_swept_key_is_no_point(load):
     scenario = load(cluster={**CLUSTER, "world_size": 0}, sweep={"cluster.world_size": [1, 2, 8]})
     assert sizes(scenario) == [1, 2, 8]

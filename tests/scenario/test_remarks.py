@@ -49,6 +49,9 @@ def test_a_slow_rank_that_is_faster_than_the_others_is_remarked(tmp_path):
     assert said.endswith("factor: 1.43")
     fair = on(tmp_path, {"machine": "dgx-h100", "stragglers": [{**slow, "factor": 1.0}]})
     assert "straggler" not in fair
+    node = {"kind": "slow_node", "node": 0, "factor": 0.5}
+    said = on(tmp_path, {"machine": "dgx-h100", "stragglers": [node]})["straggler"]
+    assert said.startswith("node 0 is the fastest: ")
 
 
 def test_a_machine_that_is_gone_is_as_one_that_nobody_measured(tmp_path):
@@ -79,3 +82,12 @@ def test_a_scenario_with_measurements_of_its_own_is_calibrated_by_these(tmp_path
     assert said == "by what the scenario itself says was measured"
     with pytest.raises(KeyError):
         study.points[0].remarks["undetermined"]
+
+
+def test_what_a_job_alone_plays_is_named(tmp_path):
+    failing = {"device": "h100-sxm5-80gb", "link": "nvlink4"}
+    failing["failures"] = [{"kind": "exponential", "mtbf": "1000 h"}]
+    said = on(tmp_path, failing, checkpoint={"every": 1, "write": "1 s"})["job"]
+    assert said == "cluster.failures, checkpoint: not in this run; python -m simdp job plays them"
+    whole = on(tmp_path, failing, recovery="restart")["job"]
+    assert whole.startswith("cluster.failures, recovery: not in this run")

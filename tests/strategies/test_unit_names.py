@@ -2,7 +2,7 @@
 
 from small_workload import workload
 
-from simdp.strategies.unit_names import chosen
+from simdp.strategies.unit_names import chosen, unknown_unit
 
 LLAMA = {
     "kind": "llama",
@@ -48,3 +48,31 @@ def test_blocks_whole_and_names():
     assert labels(LLAMA, "whole") == [("root", True, True)]
     named = labels(LLAMA, ("model.layers.1", "lm_head"))
     assert [label for label, *_ in named] == ["root", "model.layers.1", "lm_head"]
+
+
+LORA = {"rank": 2, "alpha": 2, "targets": ["q_proj", "down_proj"]}
+ADAPTERS = ("model.layers.*", "model.layers.*.*.*.lora_[AB]")
+
+
+def test_patterns_name_units_which_may_lie_within_each_other():
+    graph = workload(model=LLAMA, dataset=DATA, loss="cross_entropy", lora=LORA).graph
+    root, *inner = chosen(graph, ADAPTERS)
+    assert [module.label for module in inner[:3]] == [
+        "model.layers.0",
+        "model.layers.0.self_attn.q_proj.lora_A",
+        "model.layers.0.self_attn.q_proj.lora_B",
+    ]
+    assert len(inner) == 2 * 5
+    block, adapter, _ = inner[:3]
+    assert block.first < adapter.first == adapter.last < block.last
+    assert adapter.parameters == ("model.layers.0.self_attn.q_proj.lora_A.default.weight",)
+    assert "model.layers.0.self_attn.q_proj.weight" in block.parameters
+    assert root.parameters == ("model.embed_tokens.weight", "model.norm.weight", "lm_head.weight")
+
+
+def test_a_pattern_that_matches_no_module_is_refused():
+    found = unknown_unit(("model.layers.*", "*.lora_A"), workload(model=LLAMA, dataset=DATA))
+    assert found == (
+        "units: no module '*.lora_A' has parameters of its own; the model's blocks: "
+        "model.layers.0, model.layers.1. Name modules, or write units: blocks or units: whole."
+    )

@@ -1,8 +1,12 @@
 """Answers: what other runs tell of a single one, and which are too large to be asked."""
 
+from io import StringIO
+
 import pytest
+from rich.console import Console
 
 import simdp
+from simdp.reports.table import slowest
 from simdp.scenario import checked
 from simdp.studies import answers
 
@@ -21,9 +25,19 @@ WORKLOAD = {
 }
 
 
-def metrics(tmp_path, cluster=None, **other):
+def as_lines(table):
+    console = Console(width=100, file=StringIO())
+    console.print(table)
+    return [line for line in console.file.getvalue().splitlines() if line.strip(" ─")]
+
+
+def point(tmp_path, cluster=None, **other):
     raw = {"cluster": {**CLUSTER, **(cluster or {})}, "workload": WORKLOAD, **other}
-    return simdp.sweep(checked(raw, tmp_path)).points[0].metrics
+    return simdp.sweep(checked(raw, tmp_path)).points[0]
+
+
+def metrics(*args, **other):
+    return point(*args, **other).metrics
 
 
 def test_what_stragglers_cost_is_what_the_same_run_takes_without_them(tmp_path):
@@ -64,3 +78,94 @@ def test_a_calibrated_machine_gives_the_interval_of_a_step(tmp_path):
         assert low < m["step_time_s"] < high
         assert (high - low > 0.15 * m["step_time_s"]) == wide
     assert metrics(tmp_path)["interval_s"] is None
+
+
+# What is lost, by cause, rank and node ------------------------------------------------------------
+
+
+JITTER = {"kind": "lognormal", "sigma": 0.3}
+NODES = {"devices_per_node": 2, "inter_node": {"link": "ib-hdr"}}
+
+
+def test_what_a_straggler_costs_is_what_the_same_draws_take_without_it(tmp_path):
+    """A straggler of factor 1 in its place leaves the others their numbers, and so their draws."""
+    both, none = [SLOW, JITTER], {"kind": "slow_rank", "rank": 0, "factor": 1.0}
+    found = point(tmp_path, {"stragglers": both})
+    step_time = found.metrics["step_time_s"]
+    for place, one in enumerate(found.lost):
+        others = [none if i == place else each for i, each in enumerate(both)]
+        without = metrics(tmp_path, {"stragglers": others})["step_time_s"]
+        assert step_time - one["seconds"] == pytest.approx(without, rel=1e-9)
+    assert [one["cause"] for one in found.lost] == ["slow_rank", "lognormal"]
+    assert [one["ranks"] for one in found.lost] == [[1], None]
+    alone = point(tmp_path)
+    saved = alone.metrics["step_time_s"] - alone.metrics["without_stragglers_s"]
+    assert alone.lost == [
+        {"cause": "slow_rank", "ranks": [1], "nodes": [0], "seconds": pytest.approx(saved)}
+    ]
+
+
+def test_lost_time_is_told_by_ranks_and_nodes(tmp_path):
+    stragglers = [
+        {"kind": "slow_node", "node": 1, "factor": 1.2},
+        {"kind": "degraded_link", "node": 0, "bandwidth": 0.5},
+        {"kind": "degraded_link", "rank": 3, "bandwidth": 0.5},
+    ]
+    found = point(tmp_path, {**NODES, "stragglers": stragglers})
+    assert [one["ranks"] for one in found.lost] == [[2, 3], [0, 1], [3]]
+    assert [one["nodes"] for one in found.lost] == [[1], [0], [1]]
+    assert found.lost[0]["seconds"] > 0
+    assert found.lost[1]["seconds"] > 0
+
+
+@pytest.mark.parametrize("overheads", [{}, {"compute_slowdown": 1.0}])
+def test_the_slowest_rank_of_each_step_is_named(overheads, tmp_path):
+    """Also where ranks that wait in a collective compute more slowly meanwhile."""
+    found = point(tmp_path, {"overheads": overheads})
+    (one,) = found.slowest
+    assert (one["rank"], one["node"], one["steps"]) == (1, 0, 2)
+    assert one["seconds"] == pytest.approx(found.lost[0]["seconds"], rel=0.3)
+
+
+def test_a_run_without_stragglers_tells_nothing_of_them(tmp_path):
+    found = point(tmp_path, {"stragglers": []})
+    assert (found.lost, found.slowest) == ([], [])
+
+
+def test_what_is_lost_comes_back_from_result_json(tmp_path):
+    raw = {"cluster": {**CLUSTER, "stragglers": [SLOW, JITTER]}, "workload": WORKLOAD}
+    study = simdp.sweep(checked(raw, tmp_path))
+    study.save(tmp_path / "result.json")
+    loaded = simdp.results.result.Study.load(tmp_path / "result.json").points[0]
+    assert loaded.lost == study.points[0].lost
+    assert loaded.slowest == study.points[0].slowest
+
+
+def test_the_summary_splits_what_several_stragglers_cost(tmp_path):
+    keys = {**NODES, "stragglers": [{"kind": "slow_node", "node": 1, "factor": 2}, JITTER]}
+    said = point(tmp_path, keys).summary()
+    assert "without stragglers:" in said
+    assert "  without slow_node:" in said
+    assert "% less (ranks 2 and 3)" in said
+    assert "  without lognormal:" in said
+    assert "slowest most often:" in said
+    assert "steps; node 1, in 2" in said
+    alone = point(tmp_path).summary()
+    assert "without stragglers:" in alone
+    assert "slowest" not in alone  # that is no news
+
+
+def test_the_table_of_the_slowest_adds_up_nodes(tmp_path):
+    keys = {**NODES, "stragglers": [JITTER]}
+    raw = {"cluster": {**CLUSTER, **keys}, "workload": {**WORKLOAD, "steps": 12}}
+    study = simdp.sweep(checked(raw, tmp_path))
+    lines = as_lines(slowest(study))
+    assert "the slowest of each step: us per step beyond the median" in lines[0]
+    steps = {line.split()[0] + line.split()[1]: int(line.split()[2]) for line in lines[2:]}
+    each = [count for who, count in steps.items() if who.startswith("rank")]
+    assert sum(each) == 11
+    assert steps["node0"] == steps.get("rank0", 0) + steps.get("rank1", 0)
+    assert (
+        slowest(simdp.sweep(checked({**raw, "cluster": CLUSTER | {"stragglers": []}}, tmp_path)))
+        is None
+    )

@@ -8,8 +8,10 @@ from small_scenario import CLUSTER, FAST
 import simdp
 from simdp.errors import ScenarioError
 from simdp.strategies import STRATEGIES
+from simdp.studies import many
 from simdp.studies.comparable import keep_options
 from simdp.studies.compare import compare
+from simdp.studies.store import Store
 
 pytestmark = pytest.mark.slow
 
@@ -368,7 +370,43 @@ def test_progress_counts_the_points(tmp_path):
     path.write_text(yaml.safe_dump({"cluster": {"world_size": 2, **FAST}, "workload": WORKLOAD}))
     heard = []
     compare(path, BOTH, progress=lambda number, count: heard.append((number, count)))
-    assert heard == [(0, 2), (1, 2)]
+    assert heard == [(0, 2), (1, 2), (2, 2)]
+
+
+def test_several_processes_and_the_store_give_the_same(tmp_path):
+    path = tmp_path / "box.yaml"
+    path.write_text(yaml.safe_dump({"cluster": {"world_size": 4, **FAST}, "workload": WORKLOAD}))
+    over = {"strategy": ["single", "ddp", "fsdp", "local_sgd"]}
+    whole = compare(path, over).to_json()
+    with Store(tmp_path) as store:
+        assert compare(path, over, workers=2, store=store).to_json() == whole
+    with Store(tmp_path, go_on=True) as store:
+        assert compare(path, over, store=store).to_json() == whole
+        assert store.num_found == 4
+
+
+def test_a_point_that_fails_while_it_is_played_says_why(lay, monkeypatch):
+    simulate = many.simulate
+
+    def failing(point, **options):
+        if point.strategy.kind == "ddp":
+            raise MemoryError
+        return simulate(point, **options)
+
+    monkeypatch.setattr(many, "simulate", failing)
+    single, ddp = lay().points
+    assert (single.problems, ddp.metrics) == ([], None)
+    assert "not enough memory" in ddp.problems[0]
+
+
+def test_weights_that_are_large_are_not_kept(tmp_path, monkeypatch):
+    path = tmp_path / "box.yaml"
+    path.write_text(yaml.safe_dump({"cluster": {"world_size": 4, **FAST}, "workload": WORKLOAD}))
+    monkeypatch.setattr(many, "MAX_KEPT", 10)
+    for _ in range(2):
+        with Store(tmp_path, go_on=True) as store:
+            compare(path, BOTH, store=store)
+            assert store.num_found == 0
 
 
 # The file's own strategy --------------------------------------------------------------------------

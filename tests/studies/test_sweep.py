@@ -1,11 +1,14 @@
-"""Sweeps: every point of the grid in its order, the same for any number of processes."""
+"""Sweeps: every point of the grid in its order, the same for any number of workers."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 import simdp
+from simdp.errors import DeadlockError, ScenarioError
 from simdp.scenario import checked
+from simdp.studies import many
 from simdp.studies.sweep import sweep
 
 TINY = {
@@ -80,15 +83,15 @@ def test_a_sweep_over_one_value_is_still_a_sweep():
 @pytest.mark.slow
 def test_two_processes_give_the_same_bytes_as_one():
     whole = scenario({SIZES: [1, 2, 3], "workload.optimizer": [{"kind": "sgd", "lr": 0.1}, "adam"]})
-    one, two = sweep(whole), sweep(whole, processes=2)
+    one, two = sweep(whole), sweep(whole, workers=2)
     assert two.to_json() == one.to_json()
     assert list(two.points[-1].trace.spans) == list(one.points[-1].trace.spans)
     assert two.points[0].trace is None
 
 
 def test_there_is_no_less_than_one_process():
-    with pytest.raises(ValueError, match="processes must be >= 1, got 0"):
-        sweep(scenario(), processes=0)
+    with pytest.raises(ValueError, match="workers must be >= 1, got 0"):
+        sweep(scenario(), workers=0)
 
 
 # Scaling efficiency
@@ -114,19 +117,79 @@ def test_a_sweep_over_something_else_has_no_efficiency():
     assert efficiencies(sweep(scenario({"workload.microbatch": [2, 4]}))) == [None, None]
 
 
+# What fails
+
+
+def failing_at(monkeypatch, sizes, error):
+    simulate = many.simulate
+
+    def fails(point, **options):
+        if point.cluster.world_size in sizes:
+            raise error
+        return simulate(point, **options)
+
+    monkeypatch.setattr(many, "simulate", fails)
+
+
+def test_a_point_that_fails_is_a_row_with_its_reason(monkeypatch):
+    whole = sweep(scenario({SIZES: [1, 2]}))
+    failing_at(monkeypatch, [3], MemoryError())
+    study = sweep(scenario({SIZES: [1, 3, 2]}))
+    (failed,) = study.failed
+    assert (failed.number, failed.set, failed.exit_status) == (1, {SIZES: 3}, 2)
+    assert [point.metrics for point in study.points] == [point.metrics for point in whole.points]
+    rows = json.loads(study.to_json())["points"]
+    assert rows[1] == {"set": {SIZES: 3}, "metrics": None, "problems": failed.problems}
+    assert study.in_order()[1] is failed
+    assert repr(study) == "<Study scenario: 2 points and 1 that failed over cluster.world_size>"
+
+
+def test_the_last_point_that_has_a_result_has_a_trace(monkeypatch):
+    whole = sweep(scenario({SIZES: [1, 2]}))
+    failing_at(monkeypatch, [3], ValueError("no\nway"))
+    study = sweep(scenario({SIZES: [1, 2, 3]}))
+    assert list(study.points[-1].trace.spans) == list(whole.points[-1].trace.spans)
+    assert study.failed[0].problems == [r"ValueError: no\nway"]
+    assert study.failed[0].exit_status == 1
+
+
+def test_where_all_fail_there_is_no_study(monkeypatch):
+    sizes = scenario({SIZES: [1, 2]})
+    failing_at(monkeypatch, [1, 2], ScenarioError(["wrong."]))
+    with pytest.raises(ScenarioError) as error:
+        sweep(sizes)
+    assert error.value.problems == ["wrong."]
+    failing_at(monkeypatch, [1], ScenarioError(["wrong.", "also wrong."]))
+    with pytest.raises(ScenarioError) as error:
+        sweep(sizes)
+    assert error.value.problems == ["wrong.", "with cluster.world_size=1: also wrong."]
+    failing_at(monkeypatch, [1, 2], DeadlockError(["rank 0 waits"]))
+    with pytest.raises(DeadlockError):
+        sweep(sizes)
+
+
+def test_a_study_with_failures_loads_again(monkeypatch, tmp_path):
+    failing_at(monkeypatch, [1], MemoryError())
+    study = sweep(scenario({SIZES: [1, 2]}))
+    study.save(tmp_path / "result.json")
+    again = simdp.Study.load(tmp_path / "result.json")
+    assert again.to_json() == study.to_json()
+    assert [point.set for point in again.failed] == [{SIZES: 1}]
+
+
 # Progress
 
 
-def test_progress_counts_the_steps_of_each_point():
+def test_progress_counts_points():
     seen = []
     sweep(scenario({SIZES: [1, 2]}), progress=lambda *call: seen.append(call))
-    assert seen == [(0, 1), (0, 2), (0, 3), (1, 1), (1, 2), (1, 3)]
+    assert seen == [(0, 2), (1, 2), (2, 2)]
 
 
-def test_progress_of_a_single_run_is_that_of_point_0():
+def test_progress_of_a_single_run_counts_steps():
     seen = []
     sweep(scenario(), progress=lambda *call: seen.append(call))
-    assert seen == [(0, 1), (0, 2), (0, 3)]
+    assert seen == [(1, 3), (2, 3), (3, 3)]
 
 
 def test_watching_changes_nothing():

@@ -192,8 +192,8 @@ ONE_CYCLE = {"kind": "one_cycle_lr", "max_lr": 1.0, "total_steps": 10}
         ),
         (
             {"group_by_length": True},
-            "workload.group_by_length: all samples are of one length; give the model a pad_id, or "
-            "leave this out.",
+            "workload.group_by_length: all samples are of one length; give the data set lengths, "
+            "or the model a pad_id, or leave this out.",
         ),
         (
             {"samples_per_rank": [8, 8]},

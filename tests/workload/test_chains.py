@@ -104,7 +104,7 @@ def test_a_cuda_graph_needs_samples_of_one_length():
     data = {**TOKENS, "sequence_length": 24, "min_length": 2}
     assert problems(model, cuda_graphs=True, dataset=data, loss="cross_entropy") == [
         "workload.cuda_graphs: samples differ in length, but a graph has fixed shapes; leave this "
-        "or the pad_id out."
+        "out, or give all samples one length."
     ]
 
 
@@ -115,3 +115,14 @@ def test_measured_times_hold_what_compilation_and_graphs_would_save():
             f"workload.{key}: compute: measured has times that hold it already; write false, or "
             "compute: roofline."
         ]
+    assert problems({**GPT2}, host={"ahead": True}, compute=measured) == [
+        "workload.host: ahead is about the launches of single kernels; compute: measured has times "
+        "that hold these; leave it out."
+    ]
+
+
+def test_a_cuda_graph_leaves_nothing_to_launch_ahead():
+    assert problems({**GPT2}, host={"ahead": True}, cuda_graphs=True) == [
+        "workload.host: ahead is about the launches of single kernels; a CUDA graph is launched at "
+        "once, without these; leave it out."
+    ]

@@ -305,3 +305,12 @@ def test_blobs_do_not_suit_a_model_without_classes(loss, tmp_path):
     chosen = workload(model=SCALAR, dataset="blobs", loss=loss, microbatch=1)
     (line,) = workload_problems(chosen, tmp_path)
     assert line.startswith("dataset: ")
+
+
+def test_a_copy_has_a_graph_of_its_own_where_a_key_changes_it():
+    one = workload(microbatch=2)
+    graph = one.graph
+    assert one.model_copy(update={"microbatch": 3}).graph is graph
+    name = graph.parameters[0].name
+    assert one.model_copy(update={"frozen": (name,)}).graph.frozen == {name}
+    assert one.graph.frozen == frozenset()

@@ -13,9 +13,14 @@ STRAGGLERS: Family[Straggler] = Family(
     Straggler,
     __name__,
     {
+        "degraded_link": "DegradedLink",
+        "empirical": "Empirical",
+        "gamma": "Gamma",
         "jitter": "Jitter",
         "lognormal": "Lognormal",
         "pause": "Pause",
+        "shared_host": "SharedHost",
+        "slow_node": "SlowNode",
         "slow_rank": "SlowRank",
     },
 )

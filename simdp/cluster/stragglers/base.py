@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 
-from simdp.arrays import Floats
+from simdp.arrays import Floats, Ints
 from simdp.spec import Spec
 
 
 class Straggler(Spec):
-    """A cause of slower compute. A member overrides the effects that it has.
+    """A cause of slower compute, or of slower links. A member overrides the effects that it has.
 
     Every effect is a pure function of the step, the instant and the rank, so that a run gives the
     same times however its ranks are played.
@@ -17,9 +19,40 @@ class Straggler(Spec):
 
     kind: str
 
+    by_chance: ClassVar[bool] = False
+    """Whether steps differ by what is drawn for them."""
+
+    by_factors: ClassVar[bool] = True
+    """Whether `lasting` and `slowdown` tell all that it does."""
+
     def on_rank(self) -> int | None:
-        """Return the one rank concerned, or None when it is every rank."""
+        """Return the one rank concerned, or None when it is no single one."""
         return None
+
+    def on_node(self) -> int | None:
+        """Return the one node concerned, or None when it is no single one."""
+        return None
+
+    def comes_and_goes(self) -> bool:
+        """Whether some steps are spared by design, so that a few do not stand for all."""
+        return False
+
+    def lasting(self, nodes: Ints, random: np.random.Generator) -> Floats:
+        """Factor on the compute time of each rank in every step.
+
+        Parameters
+        ----------
+        nodes : ndarray, shape `(world_size,)`, int64
+            The node of each rank.
+        random : numpy.random.Generator
+            The stream that belongs to this straggler, whatever the step.
+
+        Returns
+        -------
+        ndarray, shape `(world_size,)`
+            Each above 0; 1 where nothing happens.
+        """
+        return np.ones(len(nodes))
 
     def slowdown(self, step: int, world_size: int, random: np.random.Generator) -> Floats:
         """Factor on the compute time of each rank in a step.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, PlainSerializer, PlainValidator, model_validator
@@ -39,6 +39,8 @@ class Pause(Straggler):
         Length of one pause [s].
     """
 
+    by_factors: ClassVar[bool] = False
+
     kind: Literal["pause"] = "pause"
     rank: Int = Field(ge=0)
     every: Annotated[
@@ -59,6 +61,9 @@ class Pause(Straggler):
 
     def on_rank(self) -> int | None:
         return self.rank
+
+    def comes_and_goes(self) -> bool:
+        return True
 
     def lost(self, step: int, world_size: int) -> Floats:
         lost = np.zeros(world_size)

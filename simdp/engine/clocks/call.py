@@ -8,6 +8,7 @@ import simpy
 
 from simdp.engine.clocks.dependencies import Dependencies
 from simdp.engine.clocks.pace import Pace
+from simdp.engine.clocks.wires import Figures
 from simdp.engine.ops import Launch
 
 
@@ -104,6 +105,8 @@ class Call:
     ----------
     ready, enter, end : dict of int to float
         When each rank asked for it, took part and was done [s].
+    figures : Figures or None
+        What its connections cost; None where its time is told.
     """
 
     def __init__(
@@ -129,6 +132,7 @@ class Call:
         self.ready = dict[int, float]()
         self.enter = dict[int, float]()
         self.end = dict[int, float]()
+        self.figures: Figures | None = None
         self._waiting = dict[int, simpy.Event]()
         self._unmet = dict[int, list[int]]()
         self._left = dict[int, int]()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import simpy
 
-from simdp.arrays import Ints
+from simdp.arrays import Floats, Ints
 from simdp.cluster import Cluster
 from simdp.engine.clocks.flows import Flows
 from simdp.engine.clocks.loop import SHARES, Loop, Moment, call_back
@@ -36,10 +36,11 @@ class Links:
         self.loop, self._cluster = loop, cluster
         self._flows = Flows()
         self._position: dict[int, int] = {}
+        self._degraded: dict[tuple[int, float], int] = {}
         self._is_due = False  # to share links anew, at this instant
         self._next_end: Moment | None = None
 
-    def route(self, links: Ints, bandwidth: float) -> Route:
+    def route(self, links: Ints, bandwidth: float, limits: Floats | None = None) -> Route:
         """Prepare a way over some links.
 
         Parameters
@@ -49,6 +50,9 @@ class Links:
         bandwidth : float
             What it lets through alone; a way that is slower than its links has a link more, of its
             own [bytes/s].
+        limits : ndarray, shaped as ``links``, optional
+            What the links let through in some steps, where they are degraded. What crosses one in
+            such a step shares it with everything, and what is left of it with its like [bytes/s].
         """
         used = links[links >= 0].tolist()
         new = [link for link in used if link not in self._position]
@@ -56,6 +60,11 @@ class Links:
             for link, limit in zip(new, self._cluster.link_figures(np.array(new))[1], strict=True):
                 self._position[link] = self._flows.add_link(float(limit))
         places = [self._position[link] for link in used]
+        for link, place, limit in zip(used, places[:], _there(limits, links), strict=False):
+            if limit < self._flows.bandwidth(place):
+                if (link, limit) not in self._degraded:
+                    self._degraded[link, limit] = self._flows.add_link(limit)
+                places.append(self._degraded[link, limit])
         if bandwidth < min(map(self._flows.bandwidth, places), default=np.inf):
             places.append(self._flows.add_link(bandwidth))
         return np.array(places, dtype=np.int64)
@@ -112,3 +121,9 @@ class Links:
     def _one_ends(self, moment: simpy.Event) -> None:
         if moment is self._next_end:  # else the shares have changed since it was announced
             self.share_anew()
+
+
+def _there(limits: Floats | None, links: Ints) -> list[float]:
+    """Limits of the links that are used; none where none is given."""
+    found: list[float] = [] if limits is None else limits[links >= 0].tolist()
+    return found

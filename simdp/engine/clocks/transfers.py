@@ -70,7 +70,10 @@ class Transfers:
         timed = op.seconds is not None
         needs = [] if timed else self._dependencies(op.plan, network, line)
         groups = Groups(op, ranks, slow, self._pace) if timed or slow else None
-        return Call(op, ranks, needs, groups, left)
+        call = Call(op, ranks, needs, groups, left)
+        if not timed:
+            call.figures = self.wires.at(network, op.step)
+        return call
 
     def _pace(self) -> Pace:
         return Pace(self.loop, self.links.share_anew)
@@ -127,15 +130,16 @@ class Transfers:
             self._enter(call, entered, rank, now)
 
     def _start(self, where: Where, i: int, now: float) -> None:
-        leg, wires = where[1], self.wires
+        leg, figures = where[1], where[0].figures
+        assert figures is not None, "it is played, not timed"
         if leg.start_of:
             leg.start_of[i] = now
         connection = leg.needs.connection[i]
-        seconds = wires.alpha[connection]
+        seconds = figures.alpha[connection]
         following = self._flow
-        if wires.own[connection]:
+        if self.wires.own[connection]:
             nbytes = leg.chunk_nbytes * leg.needs.count[i]
-            seconds += nbytes / wires.bandwidth[connection]
+            seconds += nbytes / figures.bandwidth[connection]
             following = self._arrive
         if where[0].groups is not None:
             where[0].groups.pace_of(leg.needs.src[i]).after(seconds, following, where, i)
@@ -153,7 +157,8 @@ class Transfers:
             return
         if call.groups is not None:
             pace = call.groups.pace_of(leg.needs.src[i])
-        route = self.wires.route[leg.needs.connection[i]]
+        assert call.figures is not None, "it is played, not timed"
+        route = call.figures.route[leg.needs.connection[i]]
         self.links.join(route, nbytes, self._arrive, where, i, pace=pace)
 
     def _arrive(self, where: Where, i: int, now: float) -> None:

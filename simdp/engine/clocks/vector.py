@@ -70,8 +70,9 @@ class VectorFabric:
     ) -> None:
         self.network, self.slowdown, self.trace, self.fixed = network, slowdown, trace, fixed
         self.overheads = overheads
-        self._lockstep: dict[Plan, Lockstep] = {}
-        self._known: dict[tuple[Plan, float, bytes], Floats] = {}
+        self._now = network  # as its links are in the step of the collective that is played
+        self._lockstep: dict[tuple[Plan, Network], Lockstep] = {}
+        self._known: dict[tuple[Plan, Network, float, bytes], Floats] = {}
 
     def play(self, script: Iterator[Op]) -> None:
         """Charge the time of everything that the script yields."""
@@ -130,6 +131,7 @@ class VectorFabric:
             end, members = begin.copy(), slice(None) if op.groups is None else op.groups
             end[members] = op.latest(begin)[members] + op.seconds
             return end
+        self._now = self.network.at(op.step)
         return self.times(op.plan, op.nbytes, begin, op if op.record else None)
 
     def times(
@@ -159,7 +161,7 @@ class VectorFabric:
             return self._played(plan, nbytes, enter, recorded)
         # What arrives as before, if only later, leaves as before.
         begin = float(enter.min())
-        key = (plan, nbytes, (enter - begin).tobytes())
+        key = (plan, self._now, nbytes, (enter - begin).tobytes())
         if key not in self._known:
             if len(self._known) * 2 * enter.nbytes >= MAX_KEPT_NBYTES:
                 self._known.clear()
@@ -187,7 +189,7 @@ class VectorFabric:
         op: Launch | None,
     ) -> Floats:
         """When each rank leaves a part; a rank that has no place in it leaves at once."""
-        connections = self.network.of_part(part)
+        connections = self._now.of_part(part)
         pace = self._pace(plan, number, connections, chunk_nbytes)
         members, n = part.members.T, len(begin)
         switches = np.full(max(int(members.max(initial=0)) + 1 - n, 0), -np.inf)
@@ -212,10 +214,11 @@ class VectorFabric:
     def _pace(self, plan: Plan, number: int, connections: Connections, chunk_nbytes: float) -> Pace:
         if not self.fixed:
             return Pace(connections.alpha, chunk_nbytes / connections.bandwidth)
-        if plan not in self._lockstep:
-            self._lockstep[plan] = Lockstep(self.network, plan)
+        here = plan, self._now
+        if here not in self._lockstep:
+            self._lockstep[here] = Lockstep(self._now, plan)
         whole = chunk_nbytes / len(plan.everything[number].spread)
-        each = self._lockstep[plan].times(number, whole)
+        each = self._lockstep[here].times(number, whole)
         if plan.everything[number].plan.order in REPEATING:
             return Pace(each[0], np.zeros_like(each[0]))
         return Pace(connections.alpha, np.zeros_like(connections.alpha), each)
@@ -328,6 +331,6 @@ def record_collective(
     together = len(ranks) if op.groups is None else op.groups.shape[1]
     if op.groups is not None and op.groups.size < len(ranks):
         ranks = np.sort(op.groups, axis=None)
-        begin, end, sent = begin[ranks], end[ranks], sent[ranks]
+        begin, end, sent, ready = begin[ranks], end[ranks], sent[ranks], ready[ranks]
     call = Call(op.plan.collective, op.nbytes, together)
-    trace.add(ranks, op.step, lane, "comm", name, begin, end, sent, call)
+    trace.add(ranks, op.step, lane, "comm", name, begin, end, sent, call, ready)

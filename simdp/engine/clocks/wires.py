@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,6 +15,22 @@ from simdp.engine.network.sharing import overtaken
 
 Numbers = dict[tuple[int, int, int], int]
 """Numbers of connections by source, destination and channel."""
+
+
+class Figures(NamedTuple):
+    """What connections cost.
+
+    Attributes
+    ----------
+    alpha, bandwidth : list of float
+        Of each connection: the latency of its route [s], what it lets through [bytes/s].
+    route : list of Route
+        Of each connection.
+    """
+
+    alpha: list[float]
+    bandwidth: list[float]
+    route: list[Route]
 
 
 class Wires:
@@ -43,6 +60,21 @@ class Wires:
         self.bandwidth: list[float] = []
         self.own: list[bool] = []
         self.route: list[Route] = []
+        self._ends: list[tuple[int, int]] = []
+        self._at: dict[Network, Figures] = {}
+
+    def at(self, network: Network, step: int) -> Figures:
+        """What the connections of a network cost in a step."""
+        there = network.at(step)
+        if there is network:
+            return Figures(self.alpha, self.bandwidth, self.route)
+        if there not in self._at or len(self._at[there].route) < len(self.route):
+            links, alpha, bandwidth = there.connect(*np.array(self._ends, dtype=np.int64).T)
+            limits = there.cluster.link_figures(links)[1]
+            rows = zip(links, limits, bandwidth.tolist(), strict=True)
+            routes = [self._links.route(row, limit, own) for row, own, limit in rows]
+            self._at[there] = Figures(alpha.tolist(), bandwidth.tolist(), routes)
+        return self._at[there]
 
     def lay(self, line: Hashable, network: Network, part: Part, num_ranks: int) -> Numbers:
         """Number the connections of a part.
@@ -78,6 +110,7 @@ class Wires:
                 self.route.append(self._links.route(links[i], bandwidth))
                 self.alpha.append(alpha)
                 self.bandwidth.append(bandwidth)
+                self._ends.append((src, dst))
                 self._overtaken.append(is_late)
                 self.own.append(False)
             elif is_late:

@@ -39,7 +39,7 @@ class Errors:
         for name in sorted(names):
             first = arrays[f"0/lost/{name}"]
             kept = [arrays.get(f"{rank}/lost/{name}") for rank in range(world_size)]
-            self.lost[name] = [np.zeros_like(first) if one is None else one for one in kept]
+            self.lost[name] = [np.zeros_like(first) if one is None else one.copy() for one in kept]
 
     def settle(self, bucket: FlatBuffers) -> None:
         """Subtract from what was to be sent what a bucket holds now: what was."""

@@ -12,12 +12,22 @@ from simdp.engine.compression.kernels import (
     selection,
 )
 from simdp.steps.bucket import Factoring, Selection
-from simdp.steps.coded import Code, Dequantize, Observe, Quantize
+from simdp.steps.coded import Code, Dequantize, Observe, Quantize, Rounding
 from simdp.steps.ops import AddSelected, Join, Select, Split
 from simdp.steps.own_hook import CallHook, EndHook, OwnHook
+from simdp.workload.precision.rounding import numpy_dtype
 
 Compression = (
-    Split | Join | Select | AddSelected | Observe | Quantize | Dequantize | CallHook | EndHook
+    Rounding
+    | Split
+    | Join
+    | Select
+    | AddSelected
+    | Observe
+    | Quantize
+    | Dequantize
+    | CallHook
+    | EndHook
 )
 KINDS = get_args(Compression)
 
@@ -27,7 +37,7 @@ def work_of(op: Compression, itemsize: int, world_size: int) -> tuple[str, list[
 
     Parameters
     ----------
-    op : Split, Join, Select, AddSelected, Observe, Quantize, Dequantize, CallHook or EndHook
+    op : Compression
         Of a comm hook.
     itemsize : int
         Bytes of a gradient's element.
@@ -35,6 +45,8 @@ def work_of(op: Compression, itemsize: int, world_size: int) -> tuple[str, list[
         Number of ranks.
     """
     match op:
+        case Rounding(label=label, is_back=is_back):
+            return f"{label} {'back' if is_back else 'cast'}", rounding(op, itemsize)
         case Split(factoring):
             return f"{factoring.label} P", splitting(factoring, itemsize)
         case Join(factoring):
@@ -53,6 +65,13 @@ def work_of(op: Compression, itemsize: int, world_size: int) -> tuple[str, list[
             return f"{hook.label} hook", calling(hook)
         case EndHook(hook):
             return f"{hook.label} end of hook", calling(hook) if hook.goes_on else []
+
+
+def rounding(asked: Rounding, itemsize: int) -> list[Kernel]:
+    """A cast; on its way out, a division in the smaller dtype too."""
+    low = numpy_dtype(asked.bucket.dtype).itemsize
+    cast = Kernel(0.0, float(asked.bucket.num_elements * (itemsize + low)))
+    return [cast] if asked.is_back else [cast, entrywise(float(asked.bucket.num_elements * low), 2)]
 
 
 def splitting(taken: Factoring, itemsize: int) -> list[Kernel]:

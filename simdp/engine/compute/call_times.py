@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from math import prod
 from typing import NamedTuple, TypeVar
 
@@ -13,6 +13,7 @@ from simdp.engine.compute.columns import Columns, alike
 from simdp.engine.compute.roofline import Roofline
 from simdp.workload import Workload
 from simdp.workload.execution import call_dtypes
+from simdp.workload.frozen import backward_kernels, learned_elements
 from simdp.workload.layers import Kernel
 from simdp.workload.layers.base import Shape
 from simdp.workload.precision.rounding import numpy_dtype
@@ -64,14 +65,15 @@ class CallTimes:
     Attributes
     ----------
     names : list of str
-        Of the calls' layers, and of the loss at the end.
+        Of the calls' layers, and of the loss at the end where it is not among them.
     tails : list of bool
         Whether a call's backward goes on once its gradients are ready; here none does.
     """
 
     def __init__(self, workload: Workload, roofline: Roofline) -> None:
         self.workload, self.roofline, self.graph = workload, roofline, workload.graph
-        self.names = [call.layer.name or call.layer.kind for call in self.graph.calls] + [LOSS]
+        names = [call.layer.name or call.layer.kind for call in self.graph.calls]
+        self.names = names if workload.model.recorded else [*names, LOSS]
         self.tails = [False] * len(self.names)
         ran = call_dtypes(self.graph, workload.precision, workload.dtype)
         self.call_dtypes = [*ran, workload.dtype]
@@ -81,9 +83,16 @@ class CallTimes:
         fused = [call.layer.costly == "fused_attention" for call in self.graph.calls]
         self._is_fused = np.array([*fused, False])
         self._kernels: dict[tuple[str, Shapes], Kernels] = {}
-        self._seconds: dict[tuple[str, bytes, tuple[Shapes, ...], bytes], Columns] = {}
+        self._seconds: dict[Hashable, Columns] = {}
 
-    def seconds(self, activity: str, batch: Ints, shapes: Sequence[Shapes], which: Ints) -> Columns:
+    def seconds(
+        self,
+        activity: str,
+        batch: Ints,
+        shapes: Sequence[Shapes],
+        which: Ints,
+        shares: Sequence[float] = (),
+    ) -> Columns:
         """Time of every call on every rank.
 
         Parameters
@@ -96,37 +105,68 @@ class CallTimes:
             Shapes of the inputs, different ones.
         which : ndarray, shape `(world_size,)`
             Which of them each rank has.
+        shares : sequence of float
+            For each of the shapes, the share of its pairs of tokens that fused attention looks at;
+            all of them by default.
 
         Returns
         -------
         Columns
             Of the calls and the loss; 0 on a rank without samples.
         """
-        key = (activity, batch.tobytes(), tuple(shapes), which.tobytes())
+        key = (activity, batch.tobytes(), tuple(shapes), which.tobytes(), tuple(shares))
         if key not in self._seconds:
-            found = self._work_out(activity, batch, shapes, which)
+            found = self._work_out(activity, batch, shapes, which, shares)
             keep(self._seconds, key, found, found.seconds.size + 3 * len(batch))
         return self._seconds[key]
 
     def whole(self, activity: str, rank: int, batch: int) -> float:
         """Time of all calls on a rank, for so many samples of full length [s]."""
         kernels = self._kernels_of(activity, self.workload.model.known_shapes())
-        return float(self._of_rank(kernels, rank, float(batch)).sum())
+        return float(self._of_rank(activity, kernels, rank, float(batch)).sum())
 
     def _work_out(
-        self, activity: str, batch: Ints, shapes: Sequence[Shapes], which: Ints
+        self,
+        activity: str,
+        batch: Ints,
+        shapes: Sequence[Shapes],
+        which: Ints,
+        shares: Sequence[float],
     ) -> Columns:
         first, column = alike(batch, which, self.roofline.device)
         found = np.zeros((len(self.names), len(first)))
         for number, rank in enumerate(first):
             if batch[rank]:
                 kernels = self._kernels_of(activity, shapes[which[rank]])
-                found[:, number] = self._of_rank(kernels, int(rank), float(batch[rank]))
+                if shares:
+                    part = np.where(self._is_fused[kernels.call], shares[which[rank]], 1.0)
+                    kernels = kernels._replace(flops=kernels.flops * part)
+                found[:, number] = self._of_rank(activity, kernels, int(rank), float(batch[rank]))
                 if self.workload.cuda_graphs and activity == "forward":
                     found[0, number] += self.roofline.launch[rank]
         return Columns(found, column)
 
-    def _of_rank(self, kernels: Kernels, rank: int, batch: float) -> Floats:
+    def kernels(self, activity: str, rank: int, batch: int) -> tuple[Ints, Floats, Floats]:
+        """Tell the kernels of all calls on a rank, for so many samples of full length.
+
+        Returns
+        -------
+        call : ndarray, shape `(num_kernels,)`, int64
+            Number of the call that each belongs to, rising.
+        idle, busy : ndarray, shape `(num_kernels,)`
+            How long the device waits for its launch, and how long it takes [s].
+        """
+        kernels = self._kernels_of(activity, self.workload.model.known_shapes())
+        busy = self._alone(kernels, rank, float(batch))
+        return kernels.call, self._before(activity, kernels.call, busy, rank), busy
+
+    def _of_rank(self, activity: str, kernels: Kernels, rank: int, batch: float) -> Floats:
+        seconds = self._alone(kernels, rank, batch)
+        seconds += self._before(activity, kernels.call, seconds, rank)
+        return np.bincount(kernels.call, seconds, minlength=len(self.names)).astype(float)
+
+    def _alone(self, kernels: Kernels, rank: int, batch: float) -> Floats:
+        """What each kernel takes on the device."""
         flops = np.array(
             [
                 [self.roofline.flops(name, fused)[rank] for name in self.dtypes()]
@@ -135,13 +175,22 @@ class CallTimes:
         )[self._is_fused[kernels.call].astype(int), kernels.dtype]
         products = self._has_products[kernels.call] & (kernels.flops > 0)
         half_work = self.roofline.half_work[rank] * products
-        seconds = np.maximum(
+        seconds: Floats = np.maximum(
             (batch * kernels.flops + half_work) / flops,
             (batch * kernels.nbytes + kernels.fixed) / self.roofline.bandwidth[rank],
         )
-        if not self.workload.cuda_graphs:
-            seconds += self.roofline.launch[rank]
-        return np.bincount(kernels.call, seconds, minlength=len(self.names)).astype(float)
+        return seconds
+
+    def _before(self, activity: str, call: Ints, seconds: Floats, rank: int) -> Floats:
+        """How long the device waits for the launch of each kernel."""
+        launch, idle = self.roofline.launch[rank], np.zeros(len(seconds))
+        if self.workload.host.ahead:
+            # Backward goes through the calls from the last one.
+            order = np.argsort(-call if activity == "backward" else call, kind="stable")
+            idle[order] = idle_before(seconds[order], launch)
+        elif not self.workload.cuda_graphs:
+            idle += launch
+        return idle
 
     def dtypes(self) -> list[str]:
         """Dtypes that calls run in."""
@@ -160,6 +209,28 @@ class CallTimes:
         return self._kernels[key]
 
 
+def idle_before(seconds: Floats, launch: float) -> Floats:
+    """Time for which a device waits for each launch, if the host never waits for the device.
+
+    Kernel k is launched at ``(k + 1) launch`` and begins then, or when the one before it is done.
+
+    Parameters
+    ----------
+    seconds : ndarray, shape `(num_kernels,)`
+        What kernels take, in the order in which they are launched [s].
+    launch : float
+        What the host needs for a launch [s].
+
+    Returns
+    -------
+    ndarray, shape `(num_kernels,)`
+        [s].
+    """
+    launched = launch * np.arange(1, len(seconds) + 1)
+    late = np.maximum.accumulate(launched - (np.cumsum(seconds) - seconds))
+    return np.diff(late, prepend=0.0)
+
+
 def keep(known: dict[K, V], key: K, value: V, size: int) -> None:
     """Keep a value for the next steps; where there are too many, the oldest goes."""
     if len(known) >= max(MAX_KEPT // size, MIN_ENTRIES):
@@ -168,37 +239,76 @@ def keep(known: dict[K, V], key: K, value: V, size: int) -> None:
 
 
 def call_kernels(workload: Workload, activity: str, inputs: Shapes) -> list[list[Kernel]]:
-    """Kernels of each call, and of the loss.
+    """Kernels of each call, and of the loss where it is not one of them.
 
     Calls that run in 16 bit beside 32-bit weights cast these first, as torch's autocast does.
-    Compiled, elementwise calls run chain by chain.
+    Compiled, elementwise calls run chain by chain. What runs between calls is listed with them
+    where it is asked for.
     """
     graph, dtype = workload.graph, workload.dtype
     flowing = graph.shapes(inputs)
     ran = call_dtypes(graph, workload.precision, dtype)
     stored = numpy_dtype(workload.precision.weight_dtype(dtype)).itemsize
-    found = []
-    for call, needs, low in zip(graph.calls, graph.needs, ran, strict=True):
-        given = [flowing[value] for value in call.inputs]
-        itemsize = numpy_dtype(low).itemsize
-        if activity == "forward":
-            kernels = call.layer.forward_cost(given, itemsize)
-        else:
-            kernels = call.layer.backward_cost(given, itemsize, needs)
-        found.append(kernels)
+    # Of layers that are alike, some may be frozen.
+    same = range(len(graph.calls)) if graph.frozen else graph.alike
+    found = list[list[Kernel]]()
+    known: dict[tuple[int, Shapes, tuple[bool, ...], str], list[Kernel]] = {}
+    for number, (call, needs, low) in enumerate(zip(graph.calls, graph.needs, ran, strict=True)):
+        given = tuple(flowing[value] for value in call.inputs)
+        key = (same[number], given, needs, low)
+        if key not in known:
+            itemsize = numpy_dtype(low).itemsize
+            known[key] = (
+                call.layer.forward_cost(given, itemsize)
+                if activity == "forward"
+                else backward_kernels(graph, number, given, itemsize)
+            )
+        found.append(known[key])
     if workload.compile:
         from simdp.engine.compute.fused import Flowing, fuse  # brings layers along
 
         itemsizes = [numpy_dtype(name).itemsize for name in (*[dtype] * len(inputs), *ran)]
         found = fuse(activity, found, Flowing(graph, flowing, itemsizes))
+    if workload.compute.runs_eagerly:
+        from simdp.engine.compute.beside import Flow, kernels_of_loss, with_those_beside
+
+        flow = Flow(workload, flowing, ran)
+        return [*with_those_beside(found, activity, flow), kernels_of_loss(activity, flow)]
+    if any(numpy_dtype(low).itemsize < stored for low in ran):
+        _cast_weights(found, workload, activity, ran)
+    if workload.model.recorded:  # with its loss
+        return found
+    return [*found, _kernels_of_loss(workload, flowing, ran)]
+
+
+def _cast_weights(
+    found: list[list[Kernel]], workload: Workload, activity: str, ran: Sequence[str]
+) -> None:
+    """Put the cast of each call's weights, or of their gradients, before its kernels."""
+    graph = workload.graph
+    stored = numpy_dtype(workload.precision.weight_dtype(workload.dtype)).itemsize
+    same = range(len(graph.calls)) if graph.frozen else graph.alike
+    cast_of = dict[int, int]()
     for number, (call, low) in enumerate(zip(graph.calls, ran, strict=True)):
-        learned = sum(p.num_elements for p in call.layer.parameters())
         itemsize = numpy_dtype(low).itemsize
-        if itemsize < stored and learned:
-            cast = Kernel(0.0, 0.0, float(learned * (itemsize + stored)))
+        if itemsize >= stored:
+            continue
+        like = same[number]
+        if like not in cast_of:
+            all_of_them = sum(p.num_elements for p in call.layer.parameters())
+            is_back = activity == "backward"
+            cast_of[like] = learned_elements(graph, number) if is_back else all_of_them
+        if elements := cast_of[like]:
+            cast = Kernel(0.0, 0.0, float(elements * (itemsize + stored)))
             found[number] = [cast, *found[number]]
+
+
+def _kernels_of_loss(
+    workload: Workload, flowing: Sequence[Shape], ran: Sequence[str]
+) -> list[Kernel]:
+    """Prediction and target in, a gradient out; and outputs that are widened."""
+    graph, dtype = workload.graph, workload.dtype
     width = float(sum(prod(flowing[value]) for value, _ in graph.outputs))
-    # The loss: prediction and target in, a gradient out.
     loss = [Kernel(4 * width, 2 * width * numpy_dtype(dtype).itemsize)]
     if workload.precision.widens_outputs:
         made = sum(
@@ -206,5 +316,4 @@ def call_kernels(workload: Workload, activity: str, inputs: Shapes) -> list[list
             for value, _ in graph.outputs
         )
         loss.append(Kernel(0.0, made + width * numpy_dtype(dtype).itemsize))
-    found.append(loss)
-    return found
+    return loss

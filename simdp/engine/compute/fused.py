@@ -7,6 +7,7 @@ from math import prod
 from typing import NamedTuple
 
 from simdp.workload.chains import Chain, Fused
+from simdp.workload.frozen import kept_of, learned_elements
 from simdp.workload.graph import Graph, Value
 from simdp.workload.layers import Kernel
 from simdp.workload.layers.add import Add
@@ -76,16 +77,18 @@ def _backward(chain: Chain, flops: float, flowing: Flowing, fused: Fused) -> lis
     taken = {value for number in chain.calls for value in graph.calls[number].inputs}
     for number in chain.calls:
         call, made = graph.calls[number], Value(len(graph.inputs) + number)
-        kept = call.layer.kept(
-            [flowing.shapes[value] for value in call.inputs], flowing.itemsizes[made]
-        )
+        if not graph.flows[number]:
+            continue
+        given = [flowing.shapes[value] for value in call.inputs]
+        kept = kept_of(graph, number, given, flowing.itemsizes[made])
         needed.update(dict.fromkeys(fused.kept(number, kept)))
         hands_on = isinstance(call.layer, Add)
         is_there = hands_on and made in chain.writes and made not in taken
         for value, wanted in zip(call.inputs, graph.needs[number], strict=True):
             if wanted and value in chain.reads and not is_there:
                 below[value] = made if hands_on else value
-        if weights := _learned(flowing, number):
+        if learned := learned_elements(graph, number):
+            weights = float(learned * flowing.itemsizes[made])
             size = flowing.nbytes(made)
             learning.append(Kernel(2 * prod(flowing.shapes[made]), 2 * size, weights))
     gradients = [*chain.writes, *dict.fromkeys(below.values())]

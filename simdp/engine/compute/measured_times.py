@@ -32,7 +32,14 @@ class EvenTimes:
         """As `CallTimes.whole`."""
         return float(batch * len(self.names))
 
-    def seconds(self, activity: str, batch: Ints, shapes: Sequence[Any], which: Ints) -> Columns:
+    def seconds(
+        self,
+        activity: str,
+        batch: Ints,
+        shapes: Sequence[Any],
+        which: Ints,
+        shares: Sequence[float] = (),
+    ) -> Columns:
         """As `CallTimes.seconds`."""
         first, column = alike(batch, which, self.roofline.device)
         each = (batch * self.roofline.sharers)[first].astype(float)
@@ -76,14 +83,21 @@ class MeasuredTimes:
             found.append((point.microbatch, point.step_time - beside))
         return found
 
-    def seconds(self, activity: str, batch: Ints, shapes: Sequence[Any], which: Ints) -> Columns:
+    def seconds(
+        self,
+        activity: str,
+        batch: Ints,
+        shapes: Sequence[Any],
+        which: Ints,
+        shares: Sequence[float] = (),
+    ) -> Columns:
         """Time of every call on every rank.
 
         Parameters
         ----------
         activity : {"forward", "backward"}
             Which.
-        batch, shapes, which
+        batch, shapes, which, shares
             As for `CallTimes.seconds`.
 
         Returns
@@ -91,7 +105,7 @@ class MeasuredTimes:
         Columns
             Of the calls, and of the loss where the model has one; 0 on a rank without samples.
         """
-        found = self.parts.seconds(activity, batch, shapes, which)
+        found = self.parts.seconds(activity, batch, shapes, which, shares)
         _, first = np.unique(found.column, return_index=True)
         factors = [self._factor(activity, int(rank), int(batch[rank])) for rank in first]
         return Columns(found.seconds * factors, found.column)

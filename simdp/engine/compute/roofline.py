@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from simdp.arrays import Floats, Ints
-from simdp.cluster import Device
+from simdp.cluster import Cluster, Device
 from simdp.workload import Workload
 from simdp.workload.step_costs import matrix_dtype
 
@@ -91,3 +91,10 @@ class Roofline:
         """Time to read and write bytes in device memory; a number is every rank's [s]."""
         time: Floats = nbytes / self.bandwidth
         return time
+
+
+def roofline_of(cluster: Cluster) -> Roofline:
+    """What the devices of a cluster can do; one stands for all where they are alike."""
+    if isinstance(cluster.device, list) or cluster.ranks_per_device > 1:
+        return Roofline(cluster.devices(), sharers=cluster.sharers())
+    return Roofline([cluster.device], cluster.world_size)

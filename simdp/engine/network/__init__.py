@@ -9,6 +9,7 @@ import numpy as np
 from simdp.arrays import Floats, Ints
 from simdp.cluster import Cluster
 from simdp.collectives import Part, Plan
+from simdp.engine.network.conditions import Active, Conditions
 from simdp.errors import ScenarioError
 
 MAX_ROUTE_LINKS = 50_000_000
@@ -91,13 +92,32 @@ class Network:
         Whose links.
     vertices : ndarray, optional
         The cluster's vertices that the job's ranks and switches are; all, if left out.
+    seed : int
+        Of the scenario; it draws when links that flap are degraded.
+
+    Attributes
+    ----------
+    first_step : int
+        The step of the run that the clocks call 0.
     """
 
-    def __init__(self, cluster: Cluster, vertices: Ints | None = None) -> None:
-        self.cluster, self.vertices = cluster, vertices
+    def __init__(self, cluster: Cluster, vertices: Ints | None = None, seed: int = 0) -> None:
+        self.cluster, self.vertices, self.first_step = cluster, vertices, 0
+        self._conditions = Conditions(cluster, seed)
+        self._at: dict[Active, Network] = {}
         self._pairs: dict[Plan, Ints] = {}
         self._turns: dict[Plan, list[Turn]] = {}
         self._of_part: dict[tuple[Plan, int], tuple[Ints, Connections]] = {}
+
+    def at(self, step: int) -> Network:
+        """The same routes with the figures that links have in a step."""
+        active = self._conditions.active(step + self.first_step if step >= 0 else step)
+        if not active:
+            return self
+        if active not in self._at:
+            there = self._at[active] = Network(self._conditions.cluster(active), self.vertices)
+            there._pairs, there._turns = self._pairs, self._turns
+        return self._at[active]
 
     def connect(self, src: Ints, dst: Ints) -> tuple[Ints, Floats, Floats]:
         """Route pairs of vertices.

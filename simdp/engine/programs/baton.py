@@ -43,6 +43,8 @@ class Baton:
         Number of ranks.
     enter : callable
         Called with a rank whenever it gets the baton.
+    leave : callable, optional
+        Called with a rank before another one gets the baton, unless the rank has come to its end.
 
     Attributes
     ----------
@@ -50,9 +52,14 @@ class Baton:
         Where time passes.
     """
 
-    def __init__(self, world_size: int, enter: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        world_size: int,
+        enter: Callable[[int], None],
+        leave: Callable[[int], None] | None = None,
+    ) -> None:
         self.loop = Loop()
-        self._enter = enter
+        self._enter, self._leave = enter, leave
         self._ready: deque[int] = deque()
         self._locks = [threading.Lock() for _ in range(world_size)]
         self._threads: list[threading.Thread | None] = [None] * world_size
@@ -89,15 +96,17 @@ class Baton:
         following = self._next()
         if following == rank:
             return
-        if following is None:
-            self._main.release()
-        elif (module := _imported()) is not None:
+        if following is not None and (module := _imported()) is not None:
             self._ready.appendleft(following)
             raise ProgramError(
                 f"the import of {module} waits for other ranks, which Python does not let import "
                 "it meanwhile; put the calls of the module into a function, and call it after the "
                 "import."
             )
+        if self._leave is not None:
+            self._leave(rank)
+        if following is None:
+            self._main.release()
         else:
             self._hand(following)
         self._locks[rank].acquire()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -70,16 +71,18 @@ class Handle:
         Whether it is over on this rank.
     end : float
         Since when [s].
+    enter : float
+        When the rank began to take part in it [s].
     source : int
         The rank that a message came from; -1 for all other calls.
     """
 
-    __slots__ = ("asked", "blockers", "done", "end", "rank", "source", "waiting")
+    __slots__ = ("asked", "blockers", "done", "end", "enter", "rank", "source", "waiting")
 
     def __init__(self, rank: int, asked: Asked, blockers: Callable[[], str]) -> None:
         self.rank, self.asked, self.blockers = rank, asked, blockers
         self.done = self.waiting = False
-        self.end = 0.0
+        self.end, self.enter = 0.0, inf
         self.source = -1
 
 

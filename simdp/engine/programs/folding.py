@@ -122,6 +122,26 @@ def _recipe(plan: Plan, size: int, itemsize: int) -> _Recipe:
     return _Recipe(room, steps, places(roots, np.arange(plan.num_chunks)))
 
 
+def additions(plan: Plan) -> list[Any]:
+    """What each chunk of a plan's result is the sum of.
+
+    Parameters
+    ----------
+    plan : Plan
+        As for `fold`.
+
+    Returns
+    -------
+    list
+        For each chunk a rank, whose buffer it is, or a pair of such sums, added in this order.
+    """
+    sums, roots = _trees(plan)
+    found: list[Any] = list(range(plan.world_size))
+    for left, right in zip(sums.left.tolist(), sums.right.tolist(), strict=True):
+        found.append((found[left], found[right]))
+    return [found[root] for root in roots.tolist()]
+
+
 class _Sums(NamedTuple):
     """Additions of chunks in the order of the plan.
 

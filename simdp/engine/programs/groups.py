@@ -19,11 +19,15 @@ from simdp.engine.programs.calls import NOTHING, Asked, Given, Handle, deliver, 
 from simdp.engine.programs.exchange import EXCHANGES, Values, most_given, nbytes_of
 from simdp.engine.programs.playing import Course, Playing
 from simdp.engine.programs.records import Records
+from simdp.engine.programs.stretching import Stretching
 from simdp.engine.programs.timing import GroupTimes
 from simdp.errors import ProgramError
 
 ALONE = RingAllReduce().plan(1, 0.0)
 """The plan of a group of one."""
+
+Exchange = Callable[[Sequence[Given]], None]
+"""Carries a collective out: from what every place gave to what every place gets."""
 
 Finish = Callable[[Handle, float], None]
 """Tells a rank that its part of a call is over [s]."""
@@ -46,6 +50,9 @@ class Collective:
         As for `EXCHANGES`.
     size : int
         Of the group.
+    exchange : callable or None
+        Carries the call out, as soon as the last rank takes part; None for what `EXCHANGES` has,
+        which ranks get when they are through.
     """
 
     def __init__(
@@ -57,7 +64,9 @@ class Collective:
         op: str,
         root: int,
         size: int,
+        exchange: Exchange | None,
     ) -> None:
+        self.exchange = exchange
         self.number, self.asked, self.first = number, asked, first
         self.collective, self.op, self.root = collective, op, root
         self.ready, self.enter, self.end = ([0.0] * size for _ in range(3))  # instants, by place
@@ -88,6 +97,8 @@ class Group:
         Takes the spans.
     finish : callable
         Told of each rank that is through with a call.
+    stretching : Stretching, optional
+        Told of each collective that a rank takes part in.
     """
 
     def __init__(
@@ -99,7 +110,9 @@ class Group:
         playing: Playing,
         records: Records,
         finish: Finish,
+        stretching: Stretching | None = None,
     ) -> None:
+        self._stretching = stretching
         self.name, self.ranks, self.backend = name, ranks, backend
         self.place = {rank: place for place, rank in enumerate(ranks)}
         self._members = np.array(ranks)
@@ -120,10 +133,12 @@ class Group:
         op: str = "SUM",
         root: int = 0,
         blocked: bool = False,
+        exchange: Exchange | None = None,
     ) -> Handle:
         """Let a member call a collective; it takes part at once, if its stream is free.
 
-        Who is ``blocked`` goes on in turn with the others, even if the call is over at once.
+        Who is ``blocked`` goes on in turn with the others, even if the call is over at once. What
+        the collective leaves in tensors may be the caller's ``exchange``; times are its own.
 
         Raises
         ------
@@ -133,7 +148,8 @@ class Group:
         place = self.place[rank]
         number = self._issued[place] = self._issued[place] + 1
         if number > self._over + len(self._queue):
-            call = Collective(number, asked, rank, collective, op, root, len(self.ranks))
+            size = len(self.ranks)
+            call = Collective(number, asked, rank, collective, op, root, size, exchange)
             self._queue.append(call)
         else:
             call = self._queue[number - self._over - 1]
@@ -149,6 +165,8 @@ class Group:
         call.missing -= 1
         if not call.missing:
             self._check(call)
+        if self._stretching is not None and collective is not None and len(self.ranks) > 1:
+            self._stretching.issued(handle)
         if self._left[place] == number - 1:
             self._take_part(call, place)
         return handle
@@ -170,6 +188,9 @@ class Group:
     def _take_part(self, call: Collective, place: int) -> None:
         """Let a member take part, which has issued the call and left the one before."""
         call.enter[place] = max(call.ready[place], self._free[place])
+        handle = call.handles[place]
+        assert handle is not None
+        handle.enter = call.enter[place]
         call.outside -= 1
         if call.collective is None or len(self.ranks) == 1:
             if not call.outside:
@@ -199,7 +220,9 @@ class Group:
 
     def _values(self, call: Collective, plan: Plan) -> Values:
         """What every place gets, from what all of them hold now."""
-        if call.collective is None:
+        if call.exchange is not None:
+            call.exchange(call.given)
+        if call.exchange is not None or call.collective is None:
             return [()] * len(self.ranks)
         return EXCHANGES[call.collective](call.given, plan, call.op, call.root)
 
@@ -208,7 +231,8 @@ class Group:
         for place in places:
             handle = call.handles[place]
             assert handle is not None
-            deliver(call.values[place], call.given[place])
+            if call.exchange is None:
+                deliver(call.values[place], call.given[place])
             call.end[place] = self._free[place] = now
             self._left[place] += 1
             self._finish(handle, now)
@@ -217,6 +241,7 @@ class Group:
             self._record(call)
             self._queue.popleft()
             self._over += 1
+            call.given, call.values, call.exchange = [], [], None  # which hold the ranks' memory
         for place in places:
             if self._issued[place] > self._left[place]:
                 self._take_part(self._queue[self._left[place] - self._over], place)

@@ -18,6 +18,7 @@ from simdp.engine.programs.groups import Group
 from simdp.engine.programs.playing import Playing
 from simdp.engine.programs.point_to_point import PointToPoint
 from simdp.engine.programs.records import Records
+from simdp.engine.programs.stretching import SHORT, Stretching
 from simdp.engine.programs.timing import GroupTimes
 from simdp.engine.slowdown import Slowdown
 from simdp.errors import DeadlockError, ProgramError, unknown_name
@@ -57,6 +58,10 @@ class Runtime:
         Of what stragglers draw.
     enter : callable
         Called with a rank whenever it goes on, before its code does.
+    leave : callable, optional
+        Called with a rank before another one goes on, unless the rank has come to its end.
+    compute_slowdown : float
+        The part by which work takes longer while a collective is under way.
 
     Attributes
     ----------
@@ -70,13 +75,16 @@ class Runtime:
         backends: Mapping[str, Collectives],
         seed: int,
         enter: Callable[[int], None],
+        leave: Callable[[int], None] | None = None,
+        compute_slowdown: float = 0.0,
     ) -> None:
         n = cluster.world_size
+        self._stretching = Stretching(compute_slowdown, n) if compute_slowdown else None
         self.cluster, self.backends = cluster, backends
         self.clock = [0.0] * n
         self.blocked: dict[int, Handle] = {}
         self.ended: dict[int, None] = {}
-        self._baton = Baton(n, enter)
+        self._baton = Baton(n, enter, leave)
         self._records = Records(n)
         self._playing = Playing(self._baton.loop, cluster)
         self._slowdown = Slowdown(cluster, seed)
@@ -114,6 +122,11 @@ class Runtime:
 
     def wait(self, handle: Handle) -> None:
         """Let a rank wait until its call is over."""
+        self.hear(handle)
+        self.clock[handle.rank] = max(self.clock[handle.rank], handle.end)
+
+    def hear(self, handle: Handle) -> float:
+        """Let a rank go on when its call is over, and not its compute stream; when that was [s]."""
         rank = handle.rank
         if handle.waiting or not handle.done:
             handle.waiting = True
@@ -121,7 +134,22 @@ class Runtime:
             self._baton.block(rank)
             del self.blocked[rank]
             handle.waiting = False
-        self.clock[rank] = max(self.clock[rank], handle.end)
+        return handle.end
+
+    @property
+    def now(self) -> float:
+        """The instant at which the rank that runs has come to be [s]."""
+        return self._baton.loop.now
+
+    def reach(self, rank: int, instant: float) -> float:
+        """Let a rank go on at an instant, or now if that is past; when it is then [s]."""
+        if instant > self.now:
+            self._baton.sleep(rank, instant)
+        return self.now
+
+    def finish(self, handle: Handle) -> None:
+        """End what a rank waits for, now: of a handle that belongs to no call of a group."""
+        self._finish(handle, self._baton.loop.now)
 
     def _finish(self, handle: Handle, end: float) -> None:
         handle.done, handle.end = True, end
@@ -153,8 +181,9 @@ class Runtime:
             if key not in self._times:
                 self._times[key] = GroupTimes(self.cluster, self.backends[backend], ranks)
             self._groups[name, backend] = Group(
-                name, ranks, backend, self._times[key], self._playing, self._records, self._finish
-            )
+                name, ranks, backend, self._times[key], self._playing, self._records, self._finish,
+                self._stretching,
+            )  # fmt: skip
         return self._groups[name, backend]
 
     def meet(self, rank: int, asked: Asked) -> None:
@@ -166,6 +195,14 @@ class Runtime:
     # Work ---------------------------------------------------------------------------------------
 
     def compute(self, rank: int, seconds: float, activity: Activity, name: str) -> None:
+        """Keep a rank's compute stream busy, and let the rank go on when that is done.
+
+        As `busy`.
+        """
+        self.busy(rank, seconds, activity, name)
+        self.reach(rank, self.clock[rank])
+
+    def busy(self, rank: int, seconds: float, activity: Activity, name: str) -> None:
         """Keep a rank's compute stream busy; stragglers make it longer [s].
 
         What stragglers draw anew for every step, they draw for every such call of a rank.
@@ -179,9 +216,36 @@ class Runtime:
         length = np.array([seconds * float(factors[rank]) + float(lost[rank])])
         end = float(self._slowdown.finish(np.array([start]), length, np.array([rank]))[0])
         if end > start:
-            self._records.compute(rank, activity, name, start, end)
-            self.clock[rank] = end
-            self._baton.sleep(rank, end)
+            self._work(rank, activity, name, end)
+
+    def _work(self, rank: int, activity: Activity, name: str, end: float) -> None:
+        self._records.compute(rank, activity, name, self.clock[rank], end)
+        if self._stretching is not None:
+            self._stretching.worked(rank, self.clock[rank], end)
+        self.clock[rank] = end
+
+    def is_beside(self, rank: int) -> bool:
+        """Whether a rank's work may yet turn out to have taken longer, beside a collective."""
+        return self._stretching is not None and self._stretching.is_beside(rank)
+
+    def catch_up(self, rank: int, activity: Activity, name: str) -> float:
+        """Let a rank go on when its compute stream is through with all work; when that is [s].
+
+        Beside collectives it has taken longer; what that adds is a span of this activity and name.
+        """
+        now = self.reach(rank, self.clock[rank])
+        while self._stretching is not None and (late := self._stretching.lacking(rank)):
+            self._work(rank, activity, name, self.clock[rank] + late)
+            now = self.reach(rank, self.clock[rank])
+            if late < SHORT:
+                self._stretching.lacking(rank)
+        return now
+
+    def pass_until(self, rank: int, instant: float) -> None:
+        """Let a rank do nothing until an instant [s]."""
+        if instant > self.clock[rank]:
+            self.clock[rank] = instant
+            self._baton.sleep(rank, instant)
 
     def seconds_for(self, rank: int, flops: float, dtype: str) -> float:
         """Time that a rank's device needs for one kernel, by the roofline [s].

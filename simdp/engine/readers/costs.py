@@ -15,6 +15,7 @@ from simdp.engine.compression import work
 from simdp.engine.compression.kernels import Kernel
 from simdp.engine.compression.kernels import seconds as kernels_seconds
 from simdp.engine.compute import Times
+from simdp.engine.compute.accumulation import with_accumulation
 from simdp.engine.compute.call_times import call_kernels
 from simdp.engine.compute.columns import Columns
 from simdp.engine.compute.roofline import Roofline
@@ -25,7 +26,7 @@ from simdp.engine.pipeline import Pipeline
 from simdp.engine.readers.footprints import Footprint
 from simdp.engine.readers.records import Stepping
 from simdp.engine.readers.shapes import Shapes
-from simdp.engine.readers.updates import Amounts, update_works
+from simdp.engine.readers.updates import Amounts, beside_told, update_works
 from simdp.engine.rehearsal import Piece, Rehearsals, Rehearsed, rehearse
 from simdp.engine.samples import Samples
 from simdp.engine.slowdown import Slowdown
@@ -95,7 +96,7 @@ class Costs:
         self._one_process, self._program = scenario.strategy.one_process, program
         n = self._world_size = cluster.world_size
         self._num_calls, self._overheads = len(program.facts.graph.calls), cluster.overheads
-        self._has_loss_of_pieces = False
+        self._has_loss_of_pieces, self._eager = False, workload.compute.runs_eagerly
         on_host, host = scenario.strategy.updates_on_host, cluster.host.memory_bandwidth
         self._host_bandwidth = on_host * host / cluster.local_size
         self._pipeline, self._num_fed = None, 0
@@ -146,7 +147,7 @@ class Costs:
     def read(self, op: ops.Op, stepping: Stepping | None) -> Cost:
         """What an operation costs; of an update it matters what that came to."""
         if stepping is not None:
-            amounts = self.rehearsals.update(self._per_update)
+            amounts = self.rehearsals.update(self.per_update)
             return update_works(  # type: ignore[return-value]
                 self._step, stepping, amounts, self._roofline, self._host_bandwidth
             )
@@ -156,11 +157,11 @@ class Costs:
     def rehearsed(self, plan: Plan) -> Rehearsed:
         """A plan of the current step with its work in pieces, from before or read now."""
         known, micro = self.rehearsals, self._batches.micro
-        shapes = [self._samples.shapes(parts) for parts in micro]
+        shapes = [self._samples.looked_at(parts) for parts in micro]
         key = (
             id(plan),
             self._batches.sizes.tobytes(),
-            tuple((tuple(found), which.tobytes()) for found, which in shapes),
+            tuple(found.key for found in shapes),
         )
         found = known.find(key)
         if found is None:
@@ -187,7 +188,9 @@ class Costs:
     def _seconds(self, activity: str, micro: int) -> Columns:
         if (activity, micro) not in self._columns:
             parts = self._batches.micro[micro]
-            found = self._times.seconds(activity, parts.sizes, *self._samples.shapes(parts))
+            found = self._times.seconds(activity, parts.sizes, *self._samples.looked_at(parts))
+            if self._eager and micro and activity == "backward" and self._program.partition is None:
+                found = with_accumulation(found, self._workload, self._roofline)
             self._columns[activity, micro] = found
         return self._columns[activity, micro]
 
@@ -243,11 +246,14 @@ class Costs:
     def _tail(self, op: ops.Tail) -> Cost:
         yield self._work("backward", op.call, self._seconds("tail", op.micro))
 
-    def _per_update(self) -> Amounts:
+    def per_update(self) -> Amounts:
+        """What an update moves, and takes beside."""
         kept, roofline = self._footprint, self._roofline
         products = roofline.of_products(kept.flops_of_optimizer(), self._workload)
         beside = kept.launched_by_optimizer() * roofline.launch + products
-        return kept.moved_by_scaling(), kept.moved_by_optimizer(), beside
+        moved = kept.moved_by_optimizer()
+        told = beside_told(self._workload, roofline, moved, beside)
+        return kept.moved_by_scaling(), moved, told
 
     def _copied(self, name: str, nbytes: float) -> Work:
         return Work(self._step, "copy", name, self._roofline.moving(2 * nbytes), 2 * nbytes)

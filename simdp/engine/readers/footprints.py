@@ -13,7 +13,7 @@ import numpy as np
 
 from simdp.arrays import Floats
 from simdp.scenario import Scenario
-from simdp.steps.facts import Facts
+from simdp.steps.facts import Facts, trainable
 from simdp.steps.partition import Partition
 from simdp.steps.rows import Rows
 from simdp.strategies.memory import update_temporaries
@@ -58,14 +58,21 @@ class Footprint:
         return getattr(self.scenario.strategy, "param_dtype", None) is not None
 
     def buffers(self) -> Amount:
-        """Tensors of the model that are not learned."""
+        """Tensors of the model that are not learned, and what layers hold beside theirs."""
         itemsize_of = self.facts.itemsize_of
-        return self.room(b.num_elements * itemsize_of(b) for b in self.facts.buffers)
+        beside = [layer.constant_nbytes for layer in self.facts.graph.registered]
+        return self.room(
+            [
+                *(b.num_elements * itemsize_of(b) for b in self.facts.buffers),
+                *(nbytes for nbytes in beside if nbytes),
+            ]
+        )
 
     def master(self) -> Amount:
         """Master weights, from the setup on."""
-        kept = self._has_master and not self._casts
-        return self._of_all(self.workload.itemsize) if kept else 0.0
+        if not self._has_master or self._casts:
+            return 0.0
+        return self.room(p.num_elements * self.workload.itemsize for p in trainable(self.facts))
 
     @property
     def _has_master(self) -> bool:
@@ -179,10 +186,14 @@ class InPieces(Footprint):
         itemsize = self.workload.itemsize
         if not self._has_master or self._casts:
             return 0.0
-        if self._dealt.owners is None:
+        frozen = self.facts.graph.frozen
+        if self._dealt.owners is None and not frozen:
             return self._of_pieces(itemsize)
         return self._by_place(
-            lambda mine: self.room(size * itemsize for size in mine.values()), all_of_it=True
+            lambda mine: self.room(
+                size * itemsize for name, size in mine.items() if name not in frozen
+            ),
+            all_of_it=True,
         )
 
     def gradient(self, name: str) -> Amount:

@@ -207,7 +207,7 @@ class Memory:
             there = (self._sizes(op.micro) > 0).astype(float)
             yield from self._borrow("gradients", made * there)
         else:
-            yield from self._take_gradients(self._facts.graph.calls[op.call].layer.ready_order())
+            yield from self._take_gradients(self._facts.graph.learned(op.call))
 
     def _after_backward(self, op: ops.Backward) -> Taken:
         if op.call < len(self._facts.graph.calls):

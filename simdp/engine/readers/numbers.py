@@ -13,6 +13,7 @@ from simdp.engine import payload
 from simdp.engine.buffers import FlatBuffers
 from simdp.engine.compression.compressed import Compressed
 from simdp.engine.launcher import Launcher
+from simdp.engine.noise import squares
 from simdp.engine.plateau import Plateau
 from simdp.engine.readers.records import Records, Stepping
 from simdp.engine.record import mean_losses
@@ -23,6 +24,7 @@ from simdp.engine.scattered import Scattered
 from simdp.engine.shards import Shards
 from simdp.engine.state import State
 from simdp.engine.walk import Walk
+from simdp.results.gradient_noise import Squares
 from simdp.scenario import Scenario
 from simdp.steps import coalesced, one_process, ops, unit_ops
 from simdp.steps.bucket import Bucket
@@ -54,6 +56,7 @@ class Numbers(Records):
     ) -> None:
         super().__init__(scenario, program)
         self._launcher, self._program = launcher, program
+        self._num_counted = program.facts.quorum.num_counted
         self.replicas = Replicas(scenario, samples)
         partition = program.partition
         self._plateau = Plateau(scenario.workload.lr_schedule)
@@ -63,6 +66,7 @@ class Numbers(Records):
         self._compressed = Compressed(scenario, self._flat, self._made, self.replicas.shapes)
         self._walk: Walk[Any] | None = None
         self._losses: list[Floats] = []
+        self._squares: Squares | None = None
         self._scales = self._counts = np.zeros((0, self._world_size))
         self._acts: dict[type[Any], Callable[[Any], None]] = {
             ops.Batch: self._batch,
@@ -94,7 +98,7 @@ class Numbers(Records):
 
     def begin(self, step: int, batches: StepBatches) -> None:
         super().begin(step, batches)
-        self._losses = []
+        self._losses, self._squares = [], None
         self.replicas.step = step
         if step == 1:  # DDP sorts gradients into other buckets after the first step
             self.replicas.forget_flat_buffers()
@@ -148,9 +152,9 @@ class Numbers(Records):
         ranks = [[count(target(part)) for part in parts] for parts in self._batches.micro]
         counts = np.array(ranks, dtype=float)
         if self._workload.loss.adds:  # what replicas average afterwards
-            self._scales = np.full(counts.shape, self._world_size if op.by_shard else 1.0)
+            self._scales = np.full(counts.shape, self._num_counted if op.by_shard else 1.0)
         elif op.by_shard:
-            self._scales = counts * self._world_size / (counts.sum() or 1.0)
+            self._scales = counts * self._num_counted / (counts.sum() or 1.0)
         else:
             self._scales = sizes / np.maximum(sizes.sum(axis=0), 1.0)
         self._counts = counts
@@ -185,6 +189,7 @@ class Numbers(Records):
             if not self._pauses:
                 self._walk.step()
                 self._inject(op.micro)
+                self._measure(op.micro)
         elif self._pauses:
             assert self._walk is not None, "backward begins with the loss"
             self._walk.step()
@@ -194,6 +199,17 @@ class Numbers(Records):
     def _inject(self, micro: int) -> None:
         for fault in self._faults() if micro == 0 else ():
             self.replicas.inject(fault.rank, fault.value)
+
+    def _measure(self, micro: int) -> None:
+        """Look at the ranks' gradients of a whole step, if somebody asks for their noise."""
+        asked, sizes = self._workload.gradient_noise, self._batches.sizes
+        if asked and micro == len(sizes) - 1:
+            who, found = self._batches.participants, self.replicas.gradients
+            counted = np.ones(self._world_size, dtype=bool) if who is None else who.counted
+            ranks, trainer = np.flatnonzero(counted).tolist(), self.replicas.trainer
+            scale = trainer.loss_scale(ranks[0]) if self._has_loss_scale else 1.0
+            each = sizes.sum(axis=0)[counted]
+            self._squares = squares([found[rank] for rank in ranks], each, scale)
 
     def _gather_parts(self, parts: list[Array]) -> list[Array]:
         rows = np.stack(parts)
@@ -207,13 +223,14 @@ class Numbers(Records):
 
     def _update(self, active: tuple[bool, ...] | None) -> Stepping:
         there = self._there(active)
-        scale = self.replicas.trainer.loss_scale(0) if self._has_loss_scale else None
+        first = int(there.argmax())
+        scale = self.replicas.trainer.loss_scale(first) if self._has_loss_scale else None
         done = self.replicas.update(self._progress(), [bool(one) for one in there])
         stepping = np.array([float(found is not None and not found.skipped) for found in done])
         mean, per_rank = mean_losses(self._losses, self._counts, self._workload.loss.adds)
         norm = next(found.norm for found in done if found is not None)
         told = {"loss": mean, "loss_per_rank": per_rank, "grad_norm": norm, "loss_scale": scale}
-        stepped = self._stepped(there, stepping, **told)
+        stepped = self._stepped(there, stepping, **told, squares=self._squares)
         self._plateau.look(mean, self._batches.closes_epoch)
         return stepped
 
@@ -238,6 +255,9 @@ class Numbers(Records):
     def _fill(self, op: ops.Fill) -> None:
         views = self._flat(op.bucket).views(op.name)
         self.replicas.fill(views, op.name, op.divisor, op.bucket.is_compressed)
+        if (who := self._batches.participants) is not None:  # others have earlier averages at most
+            for rank in np.flatnonzero(~who.counted):
+                views[rank][...] = 0
 
     def _take(self, op: ops.Take) -> None:
         self.replicas.empty(self._flat(op.bucket), op.divisor)
@@ -281,7 +301,8 @@ class Numbers(Records):
         self.replicas.broadcast(op.names, plan)
 
     def _average(self, op: ops.Average) -> None:
-        self.replicas.trainer.average(self._launcher.plan("all_reduce", op.nbytes))
+        plan = self._launcher.plan("all_reduce", op.nbytes, group=op.group)
+        self.replicas.trainer.average(plan, self._batches.participants)
 
     def _shard(self, op: unit_ops.Shard) -> None:
         dealt = op.partition

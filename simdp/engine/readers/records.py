@@ -60,7 +60,7 @@ class Records(ABC):
         self._scenario, self._workload = scenario, scenario.workload
         self._world_size = scenario.cluster.world_size
         self._infers = program.facts.is_inference
-        self._has_loss_scale = program.facts.has_loss_scale
+        self._has_loss_scale = self._workload.precision.scaler() is not None
         self.records: list[StepRecord] = []
         self.replicas: Replicas | None = None
         self.outputs: list[list[Array]] = []
@@ -120,6 +120,8 @@ class Records(ABC):
         """What goes wrong in the step."""
         inject = self._workload.inject
         found = [fault for fault in inject if fault.happens(self._step + 1, self._world_size)]
+        if (who := self._batches.participants) is not None:
+            return [fault for fault in found if who.counted[fault.rank]]
         if not self._scenario.strategy.one_process:
             return found
         there = self._batches.sizes[0] > 0  # a device that gets nothing has no gradients

@@ -6,14 +6,39 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from simdp.engine.compute.profile_times import told_update
 from simdp.engine.compute.roofline import Roofline
 from simdp.engine.ops import Work
 from simdp.engine.readers.footprints import Amount
 from simdp.engine.readers.records import Stepping
+from simdp.workload import Workload
+from simdp.workload.step_costs import optimizer_nbytes_moved
 
 Amounts = tuple[Amount, Amount, Amount]
 """Bytes that scaling moves, bytes that the optimizer moves, and seconds that it takes beside these
 on the device: launches, and products of matrices."""
+
+
+def beside_told(workload: Workload, roofline: Roofline, moved: Amount, beside: Amount) -> Amount:
+    """What an update takes beside the bytes that it moves, where a profile tells its time.
+
+    Parameters
+    ----------
+    workload : Workload
+        Its compute may say what the update of all parameters takes.
+    roofline : Roofline
+        The devices.
+    moved : Amount
+        What the optimizer moves on each rank [bytes]: a part of all.
+    beside : Amount
+        What comes back where no profile tells [s].
+    """
+    told = told_update(workload, roofline)
+    whole = optimizer_nbytes_moved(workload)
+    if told is None or not whole:
+        return beside
+    found: Amount = told * (moved / whole) - roofline.moving(moved)
+    return found
 
 
 def update_works(

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from simdp.arrays import Array, Floats
+from simdp.engine.by_rank import of_rank
 from simdp.engine.readers.records import Records
 from simdp.engine.replicas import Replicas
 from simdp.engine.samples import Samples
 from simdp.engine.state import State
-from simdp.engine.trainer import Trainer, of_rank
+from simdp.engine.trainer import Trainer
 from simdp.scenario import Scenario
 from simdp.steps.ops import Op
 from simdp.steps.program import Program

@@ -9,6 +9,8 @@ from simdp.reports.plots.bandwidth import Bandwidth
 from simdp.reports.plots.base import Plot
 from simdp.reports.plots.comparison import ComparisonBars
 from simdp.reports.plots.fit import FitPlot
+from simdp.reports.plots.job_finish import JobFinish
+from simdp.reports.plots.job_strip import JobStrip
 from simdp.reports.plots.loss import LossCurve
 from simdp.reports.plots.loss_time import LossTime
 from simdp.reports.plots.memory import Memory
@@ -25,6 +27,7 @@ from simdp.reports.plots.world_size import WorldSize
 from simdp.results.calibration import CalibrationStudy
 from simdp.results.collective import CollectiveStudy
 from simdp.results.comparison import Comparison
+from simdp.results.job import JobStudy
 from simdp.results.result import Study
 from simdp.results.step_calibration import StepCalibration
 from simdp.results.validation import Validation
@@ -33,6 +36,8 @@ PLOTS: dict[str, type[Plot[Any]]] = {
     "bandwidth": Bandwidth,
     "comparison": ComparisonBars,
     "fit": FitPlot,
+    "job_finish": JobFinish,
+    "job_strip": JobStrip,
     "loss": LossCurve,
     "loss_time": LossTime,
     "memory": Memory,
@@ -49,7 +54,15 @@ PLOTS: dict[str, type[Plot[Any]]] = {
 }
 
 
-Drawn = Study | CollectiveStudy | Validation | CalibrationStudy | StepCalibration | Comparison
+Drawn = (
+    Study
+    | CollectiveStudy
+    | Validation
+    | CalibrationStudy
+    | StepCalibration
+    | Comparison
+    | JobStudy
+)
 
 
 def fitting(study: Drawn) -> list[str]:
@@ -66,8 +79,8 @@ def render(study: Drawn, kind: str, stream: BinaryIO) -> None:
 
     Parameters
     ----------
-    study : Study, CollectiveStudy, Validation, CalibrationStudy, StepCalibration or Comparison
-        Left as it is.
+    study : Study, CollectiveStudy, Validation, CalibrationStudy, StepCalibration or other
+        Of `Drawn`; left as it is.
     kind : str
         A key of `PLOTS`.
     stream : binary stream

@@ -33,6 +33,8 @@ def groups(trace: Trace, world_size: int, tolerance: float) -> list[list[int]]:
     """
     label = np.zeros(world_size, dtype=np.int64)
     for block in trace.blocks:
+        if label.max(initial=0) == world_size - 1:  # each rank is a group by itself
+            break
         lanes = block.lane if isinstance(block.lane, np.ndarray) else None
         if len(block.ranks) == world_size and lanes is None:
             if np.ptp(block.start) > tolerance:
@@ -66,8 +68,9 @@ def _level(values: Floats, tolerance: float) -> Ints:
 
 def _split(label: Ints, other: Ints) -> Ints:
     """Part groups whose ranks differ in something else."""
-    _, number = np.unique(np.stack([label, other]), axis=1, return_inverse=True)
-    return number.reshape(-1).astype(np.int64)
+    _, number = np.unique(label * (int(other.max()) + 1) + other, return_inverse=True)
+    found: Ints = number.reshape(-1).astype(np.int64)
+    return found
 
 
 def listed(ranks: Iterable[int], dash: str = "–") -> str:

@@ -10,11 +10,21 @@ from matplotlib.axes import Axes
 from simdp.results.calibration import CalibrationStudy
 from simdp.results.collective import CollectiveStudy
 from simdp.results.comparison import Comparison
+from simdp.results.job import JobStudy
 from simdp.results.result import Study
 from simdp.results.step_calibration import StepCalibration
 from simdp.results.validation import Validation
 
-D = TypeVar("D", Study, CollectiveStudy, Validation, CalibrationStudy, StepCalibration, Comparison)
+D = TypeVar(
+    "D",
+    Study,
+    CollectiveStudy,
+    Validation,
+    CalibrationStudy,
+    StepCalibration,
+    Comparison,
+    JobStudy,
+)
 
 
 class Plot(ABC, Generic[D]):
@@ -26,7 +36,7 @@ class Plot(ABC, Generic[D]):
         Its name in the table and its file's.
     reads : type
         What it draws: `Study`, `CollectiveStudy`, `Validation`, `CalibrationStudy`,
-        `StepCalibration` or `Comparison`.
+        `StepCalibration`, `Comparison` or `JobStudy`.
     needs : str
         What a study must have, for messages.
     num_axes : int

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from simdp.reports import theme
 from simdp.results.comparison import short_key, written
-from simdp.results.result import Result
 
 MAX_NAME = 40
 """Letters of the longest name; of a longer one the keys are cut, then the rest."""
@@ -54,12 +53,20 @@ def evenly(count: int, limit: int) -> list[int]:
     return [i * (count - 1) // (limit - 1) for i in range(limit)]
 
 
-def point_names(points: Sequence[Result], leave_out: str = "", limit: int = MAX_NAME) -> list[str]:
+class Swept(Protocol):
+    """A point of a sweep."""
+
+    @property
+    def set(self) -> dict[str, Any]:
+        """What it sets."""
+
+
+def point_names(points: Sequence[Swept], leave_out: str = "", limit: int = MAX_NAME) -> list[str]:
     """Name each point by what it sets, without what all points have in common.
 
     Parameters
     ----------
-    points : sequence of Result
+    points : sequence of Result or Job
         Of one sweep.
     leave_out : str
         A key that an axis shows already.

@@ -77,7 +77,7 @@ class Memory(Plot[Study]):
         """Draw on one panel; see `Plot.draw`."""
         (ax,) = axes
         result = study.points[-1]
-        shown = _shown(result)
+        shown = fullest_step(result)
         unit, per_second = theme.time_unit(shown.end - shown.begin)
         times = (shown.at - shown.begin) * per_second
         total = shown.kept.sum(axis=1)
@@ -101,7 +101,7 @@ class Memory(Plot[Study]):
         entitle(ax, f"Memory of {who} {listed}, the fullest", about_point(result), rows=1)
 
 
-def _shown(result: Result) -> Shown:
+def fullest_step(result: Result) -> Shown:
     """Choose the device, and the step in which it is fullest."""
     trace = result.trace
     assert trace is not None, "draw only studies that fit"
@@ -175,7 +175,7 @@ def _mark_peak(
         for part in largest
         if kept[part] > 0
     )
-    where = _at(result, shown)
+    where = doing_at(result, shown)
     ax.plot(x, height, marker="v", color=theme.INK, clip_on=False, zorder=5)
     on_the_left = x < times[-1] / 2
     ax.annotate(
@@ -190,7 +190,7 @@ def _mark_peak(
     )
 
 
-def _at(result: Result, shown: Shown) -> str:
+def doing_at(result: Result, shown: Shown) -> str:
     """Say what the device does at the peak."""
     assert result.trace is not None
     trace, at = result.trace.of_ranks(shown.ranks), shown.at[shown.peak]

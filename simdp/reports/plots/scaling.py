@@ -69,12 +69,12 @@ class ScalingCurve(Plot[Study]):
 
     def fits(self, study: Study) -> bool:
         """Tell whether the sweep has two world sizes or more."""
-        return any(len(curve.world_size) > 1 for curve in _curves(study))
+        return any(len(curve.world_size) > 1 for curve in curves_of(study))
 
     def draw(self, study: Study, *axes: Axes) -> None:
         """Draw on two panels; see `Plot.draw`."""
         top, bottom = axes
-        every = [curve for curve in _curves(study) if len(curve.world_size)]
+        every = [curve for curve in curves_of(study) if len(curve.world_size)]
         curves = [every[i] for i in evenly(len(every), MAX_LINES)]
         sizes = sorted({int(n) for curve in curves for n in curve.world_size})
         left_out = f"; {len(curves)} of {len(every)} lines" if len(curves) < len(every) else ""
@@ -115,8 +115,8 @@ class ScalingCurve(Plot[Study]):
         label_ends(bottom, ends)
 
 
-def _curves(study: Study) -> list[Curve]:
-    """Sort a sweep's points into curves, in the order of the sweep."""
+def curves_of(study: Study) -> list[Curve]:
+    """Sort a sweep's points over world sizes into curves, in the order of the sweep."""
     points = [
         point
         for point in study.points

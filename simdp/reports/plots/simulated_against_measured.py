@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
@@ -17,6 +18,9 @@ BAND = 0.10
 
 NUM_ROWS = 18
 """Its height, in rows of bars."""
+
+MAX_ENTRIES = 18
+"""Lines of the legend that the upper panel is high enough for."""
 
 MAX_ERROR = 0.5
 """Largest error of the lower panel; what is beyond is drawn at its edge."""
@@ -67,11 +71,14 @@ class SimulatedAgainstMeasured(Plot[Validation]):
             axis.set_minor_locator(NullLocator())
             axis.set_label_text(f"{word} time [{unit}]")
         ax.tick_params(labelbottom=True)
+        handles = _handles(study, clusters, every)
         ax.legend(
-            handles=_handles(study, clusters, every),
+            handles=handles,
             loc="upper left",
             bbox_to_anchor=(1.01, 1.0),
             borderaxespad=0.0,
+            ncols=ceil(len(handles) / MAX_ENTRIES),
+            columnspacing=1.0,
         )
 
 

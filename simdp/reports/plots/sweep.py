@@ -66,23 +66,23 @@ class SweepCurve(Plot[Study]):
 
     def fits(self, study: Study) -> bool:
         """Tell whether a key has enough values, and world_size has no plot for itself."""
-        return _key(study) is not None
+        return key_of(study) is not None
 
     def draw(self, study: Study, *axes: Axes) -> None:
         """Draw on two panels; see `Plot.draw`."""
         top, bottom = axes
-        key = _key(study)
+        key = key_of(study)
         assert key is not None, "draw only studies that fit"
-        points = _timed(study)
-        place = _places([point.set[key] for point in points]) or {}
-        curves = _curves(points, key, place)
+        points = timed(study)
+        place = places_of([point.set[key] for point in points]) or {}
+        curves = curves_of(points, key, place)
         names = [*curves]
         shown = [names[i] for i in evenly(len(names), MAX_LINES)]
         left_out = f"; {len(shown)} of {len(names)} lines" if len(shown) < len(names) else ""
         entitle(top, f"Step time by {short_key(key)}{left_out}", about(study))
         longest = max(point.metrics["step_time_s"] for point in points)
         unit, per_second = theme.time_unit(longest)
-        second = _second(points)
+        second = second_of(points)
         ticks = {value: text for text, value in place.items()}
         for ax, read in (
             (top, lambda metrics: metrics["step_time_s"] * per_second),
@@ -91,7 +91,7 @@ class SweepCurve(Plot[Study]):
             lines = [
                 Line(
                     name or "simulated",
-                    [_at(point, key, place) for point in curves[name]],
+                    [place_at(point, key, place) for point in curves[name]],
                     [read(point.metrics) for point in curves[name]],
                     number,
                     number,
@@ -124,21 +124,22 @@ def _around(low: float, high: float) -> tuple[float, float]:
     return low - room, high + room
 
 
-def _timed(study: Study) -> list[Result]:
+def timed(study: Study) -> list[Result]:
+    """List the points that have a step time."""
     return [point for point in study.points if point.metrics.get("step_time_s")]
 
 
-def _key(study: Study) -> str | None:
+def key_of(study: Study) -> str | None:
     """Choose the axis: of the keys whose values are numbers the one that has most of them.
 
     None where there is none, and where more world sizes are swept, which `scaling` shows.
     """
-    points = _timed(study)
+    points = timed(study)
     keys = [*(points[0].set if points else {})]
     counts = {
         key: len(place)
         for key in keys
-        if (place := _places([point.set[key] for point in points])) is not None
+        if (place := places_of([point.set[key] for point in points])) is not None
     }
     if not counts:
         return None
@@ -146,7 +147,7 @@ def _key(study: Study) -> str | None:
     return key if counts[key] >= MIN_VALUES and key != WORLD_SIZE else None
 
 
-def _places(values: list[Any]) -> dict[str, float] | None:
+def places_of(values: list[Any]) -> dict[str, float] | None:
     """Where values stand on an axis, by how they are written; None if one is no number."""
     if any(isinstance(value, bool) or not isinstance(value, int | float | str) for value in values):
         return None
@@ -162,22 +163,23 @@ def _places(values: list[Any]) -> dict[str, float] | None:
     return None
 
 
-def _at(point: Result, key: str, place: dict[str, float]) -> float:
+def place_at(point: Result, key: str, place: dict[str, float]) -> float:
+    """Where a point stands on the axis of a key; see `places_of`."""
     return place[written(point.set[key])]
 
 
-def _curves(points: list[Result], key: str, place: dict[str, float]) -> dict[str, list[Result]]:
+def curves_of(points: list[Result], key: str, place: dict[str, float]) -> dict[str, list[Result]]:
     """Sort points into curves that differ in nothing but the key, by its value."""
     curves: dict[str, list[Result]] = {}
     for point, name in zip(points, point_names(points, leave_out=key), strict=True):
         curves.setdefault(name, []).append(point)
     return {
-        name: sorted(here, key=lambda point: _at(point, key, place))
+        name: sorted(here, key=lambda point: place_at(point, key, place))
         for name, here in curves.items()
     }
 
 
-def _second(points: list[Result]) -> Second:
+def second_of(points: list[Result]) -> Second:
     """Choose what the lower panel shows: the loss, else the memory, where they change, else more.
 
     A sweep asks what a change of the step time costs; where it costs nothing, what hides it.

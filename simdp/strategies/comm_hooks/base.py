@@ -9,6 +9,7 @@ from typing import NamedTuple, Self
 
 from simdp.spec import Spec
 from simdp.steps.bucket import Bucket
+from simdp.steps.coded import Rounding
 from simdp.steps.facts import Facts, Ops, Step
 from simdp.steps.ops import AllReduce, Hold, Op
 from simdp.steps.passes import Tags
@@ -96,19 +97,26 @@ class CommHook(Spec):
         return None
 
 
-def plain(bucket: Bucket, label: str, wait: float, tags: Tags) -> Sending:
+def plain(facts: Facts, bucket: Bucket, label: str, wait: float, tags: Tags) -> Sending:
     """Send a bucket as it is: one all_reduce, whose sum is the average."""
     tag = next(tags)
-    yield AllReduce(tag, label, bucket.nbytes, bucket, wait)
+    yield AllReduce(tag, label, bucket.nbytes, bucket, wait, group=facts.quorum.group)
     return Sent((tag,))
 
 
-def rounded(bucket: Bucket, label: str, wait: float, tags: Tags) -> Sending:
-    """Send a bucket of another dtype, which torch makes beside that of the gradients' own."""
+def rounded(facts: Facts, bucket: Bucket, label: str, wait: float, tags: Tags) -> Sending:
+    """Send a bucket of another dtype, which torch makes beside that of the gradients' own.
+
+    What its kernels take is charged where those between layers are.
+    """
+    work = facts.workload.compute.runs_eagerly
     tag, nbytes = next(tags), float(bucket.num_elements * numpy_dtype(bucket.dtype).itemsize)
     yield Hold("temporary", nbytes)
-    yield AllReduce(tag, label, nbytes, bucket, wait)
-    return Sent((tag,), (Hold("temporary", -nbytes),))
+    if work:
+        yield Rounding(bucket, label)
+    yield AllReduce(tag, label, nbytes, bucket, wait, group=facts.quorum.group)
+    back = (Rounding(bucket, label, True),) * work
+    return Sent((tag,), (*back, Hold("temporary", -nbytes)))
 
 
 def spoilt_by_a_loss_scale(kind: str, workload: Workload) -> str | None:

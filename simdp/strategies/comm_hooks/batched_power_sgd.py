@@ -9,7 +9,7 @@ from pydantic import Field
 
 from simdp.spec import Bool, Int
 from simdp.steps.bucket import Bucket, Factor, Factoring
-from simdp.steps.facts import Facts, Ops, Step
+from simdp.steps.facts import Facts, Ops, Step, num_trainable
 from simdp.steps.ops import Hold
 from simdp.steps.passes import Tags
 from simdp.strategies.comm_hooks.base import CommHook, Sending, spoilt_by_a_loss_scale
@@ -46,7 +46,7 @@ class BatchedPowerSGD(CommHook):
 
     def setup(self, facts: Facts) -> Ops:
         """The errors, and P and Q as of one bucket, are there from the start."""
-        total = facts.num_elements(list(facts.sizes))
+        total = num_trainable(facts)
         side = side_of(total)
         elements = self.error_feedback * total + 2 * side * min(side, self.rank)
         yield Hold("buckets", float(elements * facts.itemsize))

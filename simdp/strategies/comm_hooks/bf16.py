@@ -22,4 +22,4 @@ class Bf16(CommHook):
     def send(
         self, facts: Facts, bucket: Bucket, label: str, wait: float, divisor: float, tags: Tags
     ) -> Sending:
-        return rounded(bucket, label, wait, tags)
+        return rounded(facts, bucket, label, wait, tags)

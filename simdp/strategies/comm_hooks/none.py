@@ -18,4 +18,4 @@ class NoHook(CommHook):
     def send(
         self, facts: Facts, bucket: Bucket, label: str, wait: float, divisor: float, tags: Tags
     ) -> Sending:
-        return plain(bucket, label, wait, tags)
+        return plain(facts, bucket, label, wait, tags)

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from simdp.spec import Bool, Float, Int
 from simdp.steps.bucket import Bucket, Factor, Factoring
-from simdp.steps.facts import Facts, Ops, Step
+from simdp.steps.facts import Facts, Ops, Step, num_trainable, trainable
 from simdp.steps.ops import AllReduce, Hold, Join, Split, Turn, Unpack, Wait
 from simdp.steps.passes import Tags
 from simdp.strategies.comm_hooks.base import CommHook, Sending, Sent, spoilt_by_a_loss_scale
@@ -84,10 +84,10 @@ class PowerSGD(CommHook):
 
     def setup(self, facts: Facts) -> Ops:
         """P, Q and the errors are there from the start, though a later step may be the first."""
-        factors = self.factors(facts.parameters)
+        factors = self.factors(trainable(facts))
         elements = sum((f.rows + f.columns) * f.rank for f in factors)
         if self.error_feedback:
-            elements += facts.num_elements(list(facts.sizes))
+            elements += num_trainable(facts)
         yield Hold("buckets", float(elements * facts.itemsize))
 
     def of(self, step: Step) -> CommHook:

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from simdp.spec import Bool, Float
 from simdp.steps.bucket import Bucket, Selection
-from simdp.steps.facts import Facts, Ops
+from simdp.steps.facts import Facts, Ops, num_trainable
 from simdp.steps.ops import AddSelected, AllGather, Hold, Select
 from simdp.steps.passes import Tags
 from simdp.strategies.comm_hooks.base import CommHook, Sending, Sent, spoilt_by_a_loss_scale
@@ -47,7 +47,7 @@ class TopK(CommHook):
 
     def setup(self, facts: Facts) -> Ops:
         if self.error_feedback:
-            yield Hold("buckets", float(facts.num_elements(list(facts.sizes)) * facts.itemsize))
+            yield Hold("buckets", float(num_trainable(facts) * facts.itemsize))
 
     def divided(self, divisor: float) -> float:
         return 1.0

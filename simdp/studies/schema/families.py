@@ -71,7 +71,7 @@ def add_family(
         ]
         lines = {each: kinds[each] for each in names}
         needs[kind] = _add_kinds(
-            lines, definitions[places[member]], kindless or kind == marker.default
+            lines, definitions[places[member]], kindless or marker.by_key or kind == marker.default
         )
     bare = {kind: line for kind, line in kinds.items() if not needs.get(kind)}
     members = [{"$ref": WHERE + places[member]} for _, member in sorted(marker.table.items())]

@@ -11,12 +11,15 @@ import simdp
 from simdp.errors import ScenarioError
 from simdp.results.validation import CollectiveComparison, Excluded, StepComparison, Validation
 from simdp.scenario import Scenario
+from simdp.studies.executor import executor_for
+from simdp.studies.kept import Keep, done_in_order
+from simdp.studies.store import Store
 from simdp.studies.validate.collectives import time_table
 from simdp.studies.validate.files import cluster_name, load_measured
 from simdp.studies.validate.jobs import Job, jobs_of
 from simdp.studies.validate.naive import add_linear, same_work
 from simdp.studies.validate.steps import time_step
-from simdp.studies.validate.work import at_work
+from simdp.studies.validate.work import key_of_job, worthwhile
 
 Progress = Callable[[int, int], None]
 Comparisons = tuple[list[StepComparison], list[CollectiveComparison]]
@@ -27,8 +30,10 @@ __all__ = ["Progress", "compare", "joined", "validate"]
 def validate(
     paths: Sequence[Path],
     *,
-    processes: int | None = None,
+    workers: int | None = None,
+    scheduler: str | None = None,
     progress: Progress | None = None,
+    store: Store | None = None,
     intervals: bool = True,
 ) -> Validation:
     """Run every point of scenarios that say what a real machine did.
@@ -37,11 +42,15 @@ def validate(
     ----------
     paths : sequence of Path
         Scenarios, and folders with scenarios in them.
-    processes : int, optional
+    workers : int, optional
         How many processes share the points; the results are the same for any number. Left out, as
         many as there are cores, if there is enough to do.
+    scheduler : str, optional
+        Address of a Dask scheduler whose workers share them instead.
     progress : callable, optional
         Called with the numbers of points and tables that are done, and of all.
+    store : Store, optional
+        Where points are written when they are done, and taken from if they are there.
     intervals : bool
         False leaves the intervals empty, which takes a fifth of the time.
 
@@ -54,7 +63,10 @@ def validate(
     jobs = jobs_of(scenarios) if intervals else [j._replace(known=()) for j in jobs_of(scenarios)]
     points, rows = list[StepComparison](), list[CollectiveComparison]()
     done, total = 0, sum(job.size for job in jobs)
-    with at_work(compare, jobs, processes, sum(job.num_runs for job in jobs)) as results:
+    workers = workers or worthwhile(len(jobs), sum(job.num_runs for job in jobs))
+    keep = None if store is None else Keep[Job, Comparisons](store, key_of_job, Comparisons)
+    with executor_for(workers, scheduler) as executor:
+        results = done_in_order(compare, jobs, executor=executor, keep=keep)
         for job, (steps, table) in zip(jobs, results, strict=True):
             points += steps
             rows += table

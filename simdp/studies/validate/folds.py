@@ -174,7 +174,8 @@ def site_of(item: Item) -> str:
     return site or item.measured.cluster or item.machine
 
 
-def _model(item: Item) -> str | None:
+def model_of(item: Item) -> str | None:
+    """What a point trains; None for a table."""
     if item.is_table:
         return None
     return _name_of(dumps(item.made.resolved()["workload"]["model"]), item.made)
@@ -197,7 +198,7 @@ def _name_of(model: str, made: Scenario) -> str:
 
 
 UNITS: dict[str, Callable[[Item], Any]] = {
-    "model": _model,
+    "model": model_of,
     "nodes": lambda item: item.made.cluster.num_nodes,
     "collective": lambda item: item.table.collective if item.is_table else None,
     "cluster": lambda item: item.machine,

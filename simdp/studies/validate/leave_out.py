@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +14,9 @@ from simdp.results.left_out import LeftOut, Place
 from simdp.results.validation import CollectiveComparison, StepComparison
 from simdp.scenario import Scenario
 from simdp.studies.calibrate.steps import MeasuredStep, Watched
+from simdp.studies.executor import executor_for
+from simdp.studies.kept import Keep, done_in_order
+from simdp.studies.store import Store, key_of_all
 from simdp.studies.validate import Progress, joined
 from simdp.studies.validate.collectives import time_table
 from simdp.studies.validate.files import load_measured
@@ -38,7 +41,7 @@ from simdp.studies.validate.refit import (
 )
 from simdp.studies.validate.refit_steps import Intake, refit_steps
 from simdp.studies.validate.steps import time_step
-from simdp.studies.validate.work import at_work
+from simdp.studies.validate.work import key_of_item, worthwhile
 from simdp.studies.variants import with_numbers
 
 MAX_WATCHED = 192
@@ -83,14 +86,16 @@ def leave_out(
     paths: Sequence[Path],
     by: By,
     *,
-    processes: int | None = None,
+    workers: int | None = None,
+    scheduler: str | None = None,
     progress: Progress | None = None,
+    store: Store | None = None,
 ) -> LeftOut:
     """Predict every point of scenarios by constants that were fitted without what it belongs to.
 
     Parameters
     ----------
-    paths, processes, progress
+    paths, workers, scheduler, progress, store
         As for `simdp.studies.validate.validate`.
     by : {"model", "nodes", "collective", "cluster"}
         What is left out together; see `simdp.studies.validate.folds.folds_of`.
@@ -107,7 +112,11 @@ def leave_out(
     steps, rows = dict[Any, tuple[StepComparison, Place]](), dict[Any, Any]()
     done, total = 0, len(items)
     runs = sum(job.num_runs for job in jobs)
-    with at_work(predict, [jobs[i] for i in heaviest], processes, runs) as results:
+    workers = workers or worthwhile(len(jobs), runs)
+    keep = None if store is None else Keep[FoldJob, Rows](store, _keys(items), Rows)
+    with executor_for(workers, scheduler) as executor:
+        sorted_jobs = [jobs[i] for i in heaviest]
+        results = done_in_order(predict, sorted_jobs, executor=executor, keep=keep)
         for place, (some_steps, some_tables) in zip(heaviest, results, strict=True):
             left_out = jobs[place].fold.left_out
             steps |= zip([i.key for i in left_out if not i.is_table], some_steps, strict=True)
@@ -124,6 +133,19 @@ def leave_out(
         [row for row, _ in sizes],
     )
     return LeftOut(by, whole, tuple(at for _, at in points), tuple(at for _, at in sizes))
+
+
+def _keys(items: Sequence[Item]) -> Callable[[FoldJob], str]:
+    """How a fold is named by all that it depends on."""
+    keys = {item.key: key_of_item(item) for item in items}
+
+    def key(job: FoldJob) -> str:
+        each = [
+            [keys[item.key] for item in part] for part in (job.fold.left_out, job.fold.remaining)
+        ]
+        return key_of_all(each[0], each[1], "leave out", job.fold.name, job.by, job.noise)
+
+    return key
 
 
 def _jobs(items: Sequence[Item], by: By) -> Iterator[FoldJob]:

@@ -31,11 +31,15 @@ def ring_step_time(point: Scenario, compute: float) -> float:
     JPDC 69(2), 2009.
     """
     wiring, workload = wiring_of(point.cluster), point.workload
-    n = wiring.world_size
     elements = sum(tensor.num_elements for tensor in workload.graph.parameters)
-    nbytes = elements * workload.gradient_itemsize
+    return compute + ring_exchange_time(elements * workload.gradient_itemsize, wiring)
+
+
+def ring_exchange_time(nbytes: float, wiring: Wiring) -> float:
+    """What `ring_step_time` adds for gradients: ``2 (n - 1) / n S / B`` [s; S in bytes]."""
+    n = wiring.world_size
     bandwidth = min(wiring.intra_bandwidth, wiring.inter_bandwidth)
-    return compute + 2 * (n - 1) / n * nbytes / bandwidth
+    return 2 * (n - 1) / n * nbytes / bandwidth
 
 
 def ring_collective_time(collective: str, nbytes: float, wiring: Wiring) -> float:

@@ -14,11 +14,13 @@ from math import hypot
 from typing import Any
 
 from simdp.cluster.device import DEVICES
+from simdp.engine.compute.profile_times import is_measured_on
 from simdp.reports.captions import model_name
 from simdp.scenario import Scenario
 from simdp.studies.validate.intervals import Interval, Known, interval
 from simdp.studies.validate.novelty import widened
 from simdp.studies.validate.unmeasured import is_unmeasured, with_pool
+from simdp.workload.compute.profile import FromProfile
 
 SPREAD = {"model": 0.21, "nodes": 0.16, "network": 0.35, "cluster": 0.6}
 """Standard deviations of the logarithm of a step, for a step that is all exposed communication.
@@ -124,7 +126,8 @@ def step_interval(
     known = with_pool(known, scenario)
     found = interval(time, scenario, known, seconds)
     more = further(new_of(scenario, known), exposed_part(metrics))
-    return widened(time, found, hypot(more, by_data_sheet(metrics, scenario, known)))
+    more = hypot(more, by_data_sheet(metrics, scenario, known), by_scaling(metrics, scenario))
+    return widened(time, found, more)
 
 
 def by_data_sheet(metrics: Mapping[str, Any], scenario: Scenario, known: Sequence[Known]) -> float:
@@ -139,6 +142,27 @@ def by_data_sheet(metrics: Mapping[str, Any], scenario: Scenario, known: Sequenc
     if not known or told or not names & set(DEVICES.names()) or not time:
         return 0.0
     return BY_DATA_SHEET * float(metrics["compute_s"] + metrics["update_s"]) / time
+
+
+def by_scaling(metrics: Mapping[str, Any], scenario: Scenario) -> float:
+    """Standard deviation of a step's logarithm by compute that was measured on another device.
+
+    What a kernel reaches of one device's figures, it may reach more or less of on another: both
+    ends of the ratio are off as data sheets are.
+    """
+    time = float(metrics["step_time_s"])
+    if not is_scaled(scenario):
+        return 0.0
+    compute = float(metrics["compute_s"] + metrics["update_s"])
+    return BY_DATA_SHEET * compute / time if time else 0.0
+
+
+def is_scaled(scenario: Scenario) -> bool:
+    """Whether compute was measured, but on another device."""
+    spec = scenario.workload.compute
+    return isinstance(spec, FromProfile) and not all(
+        is_measured_on(spec, each) for each in scenario.cluster.devices()
+    )
 
 
 def exposed_part(metrics: Mapping[str, Any]) -> float:

@@ -1,47 +1,32 @@
-"""Work: jobs done here, or shared by several processes, with the same results in the same order."""
+"""Work: how many share the points of a validation, and by what their results are known again."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TypeVar
-
 from simdp.engine import threads
-
-J = TypeVar("J")
-R = TypeVar("R")
+from simdp.studies.store import key_of, key_of_all
+from simdp.studies.validate.folds import Item
+from simdp.studies.validate.jobs import Job
 
 WORTH_A_PROCESS = 150
 """Runs that take about as long as to start a process."""
 
 
-@contextmanager
-def at_work(
-    do: Callable[[J], R], jobs: Sequence[J], processes: int | None, num_runs: int
-) -> Iterator[Iterator[R]]:
-    """Do jobs; results come in their order.
+def worthwhile(num_jobs: int, num_runs: int) -> int:
+    """How many processes are worth while for so many jobs, and the most runs that they take."""
+    return max(1, min(threads.available(), 1 + num_runs // WORTH_A_PROCESS, num_jobs))
 
-    Parameters
-    ----------
-    do : callable
-        Does one.
-    jobs : sequence
-        All of them.
-    processes : int or None
-        How many share them; None: as many as there are cores, if there is enough to do.
-    num_runs : int
-        The most runs that all of them take.
-    """
-    if processes is None:
-        processes = min(threads.available(), 1 + num_runs // WORTH_A_PROCESS, len(jobs))
-    if processes <= 1:
-        yield map(do, jobs)
-        return
-    import multiprocessing
-    from concurrent.futures import ProcessPoolExecutor
 
-    context = multiprocessing.get_context("spawn")  # each process counts its BLAS threads anew
-    with ProcessPoolExecutor(
-        processes, mp_context=context, initializer=threads.limit, initargs=(1,)
-    ) as pool:
-        yield pool.map(do, jobs)
+def key_of_job(job: Job) -> str:
+    """Name a job by all that it depends on."""
+    made = [*job.steps, *([] if job.table is None else [job.table])]
+    known = [[one.place, one.calibration.model_dump(mode="json")] for one in job.known]
+    measured = job.measured.model_dump(mode="json")
+    return key_of_all(
+        [key_of(one) for one in made], "validate", job.file, job.name, job.first, measured, known
+    )
+
+
+def key_of_item(item: Item) -> str:
+    """Name a point or a table by all that is known of it."""
+    measured = item.measured.model_dump(mode="json")
+    return key_of(item.made, item.file, item.name, item.number, item.is_table, measured)

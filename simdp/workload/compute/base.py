@@ -14,3 +14,8 @@ class Compute(Spec):
 
     without_data: ClassVar[bool] = False
     """Whether steps of a model that has layers, but computes no numbers, need no data set."""
+
+    @property
+    def runs_eagerly(self) -> bool:
+        """Whether what torch runs between layers is charged, too."""
+        return False

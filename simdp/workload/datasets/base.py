@@ -23,6 +23,11 @@ class Dataset(Spec):
     usual_loss: ClassVar[str] = "mse"
     """The loss of a workload that names none."""
 
+    @property
+    def has_samples(self) -> bool:
+        """Whether there are samples to deal out, of which one may differ from another."""
+        return True
+
     @abstractmethod
     def length(self, base: Path) -> int:
         """Number of samples; ``base`` is the folder that relative paths start from."""
@@ -44,7 +49,11 @@ class Dataset(Spec):
         mean nothing hold its ``ignored_label()``.
         """
 
-    def lengths(self, model: Model, loss: Loss, seed: int, base: Path) -> dict[str, Ints]:
+    def drawn_lengths(self, model: Model, seed: int, base: Path) -> Ints | None:
+        """Tokens of each sample x of a data set that draws them; by default it does not."""
+        return None
+
+    def lengths_of(self, model: Model, loss: Loss, seed: int, base: Path) -> dict[str, Ints]:
         """Length of every sample without its padding, by input; by default nothing is padded.
 
         An input whose length the targets share reaches as far as the last target that counts.

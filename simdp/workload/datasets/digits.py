@@ -42,13 +42,13 @@ class Digits(Sequences):
             )
         return self
 
-    def shortest(self, model: Model) -> int:
+    def shortest(self, model: Model, base: Path) -> int:
         return self.min_digits
 
-    def longest(self, model: Model) -> int:
+    def longest(self, model: Model, base: Path) -> int:
         return self.max_digits
 
-    def source_lengths(self, model: Model, seed: int) -> Ints:
+    def source_lengths(self, model: Model, seed: int, base: Path) -> Ints:
         random = stream(seed, "dataset", "digits", "lengths")
         low, high = self.min_digits, self.max_digits
         return random.integers(low, high, size=self.num_samples, endpoint=True)
@@ -71,7 +71,8 @@ class Digits(Sequences):
     def arrays(self, model: Model, loss: Loss, seed: int, base: Path) -> dict[str, Array]:
         random = stream(seed, "dataset", "digits")
         digits = random.integers(len(WORDS), size=(self.num_samples, self.max_digits))
-        return self.translated(model, loss, digits, digits, self.source_lengths(model, seed))
+        lengths = self.source_lengths(model, seed, base)
+        return self.translated(model, loss, digits, digits, lengths)
 
 
 def spelled(model: Model, name: str, tokens: Array) -> str:

@@ -53,7 +53,7 @@ class Npz(Dataset):
     def arrays(self, model: Model, loss: Loss, seed: int, base: Path) -> dict[str, Array]:
         return self._read(base, model.graph.inputs)
 
-    def lengths(self, model: Model, loss: Loss, seed: int, base: Path) -> dict[str, Ints]:
+    def lengths_of(self, model: Model, loss: Loss, seed: int, base: Path) -> dict[str, Ints]:
         if model.padding is None:
             return {}
         arrays = self._read(base, model.graph.inputs)

@@ -26,15 +26,15 @@ class Sequences(Synthetic):
     usual_loss: ClassVar[str] = "cross_entropy"
 
     @abstractmethod
-    def shortest(self, model: Model) -> int:
+    def shortest(self, model: Model, base: Path) -> int:
         """Fewest tokens that a sample x may have."""
 
     @abstractmethod
-    def longest(self, model: Model) -> int:
+    def longest(self, model: Model, base: Path) -> int:
         """Most tokens that a sample x may have."""
 
     @abstractmethod
-    def source_lengths(self, model: Model, seed: int) -> Ints:
+    def source_lengths(self, model: Model, seed: int, base: Path) -> Ints:
         """Tokens of each sample x, shape `(num_samples,)`."""
 
     def problem_with_tokens(self, model: Model) -> str | None:
@@ -46,32 +46,46 @@ class Sequences(Synthetic):
 
     def input_shapes(self, model: Model, base: Path) -> dict[str, Shape]:
         known = [name for name in model.graph.inputs if model.num_tokens(name) is not None]
-        return {name: (self.longest(model) + (name == "tgt"),) for name in known}
+        return {name: (self.longest(model, base) + (name == "tgt"),) for name in known}
 
-    def lengths(self, model: Model, loss: Loss, seed: int, base: Path) -> dict[str, Ints]:
-        if model.padding is None:
+    def drawn_lengths(self, model: Model, seed: int, base: Path) -> Ints:
+        return self.source_lengths(model, seed, base)
+
+    def lengths_of(self, model: Model, loss: Loss, seed: int, base: Path) -> dict[str, Ints]:
+        if not self._may_differ(model, base):
             return {}
-        found = self.source_lengths(model, seed)
+        found = self.source_lengths(model, seed, base)
         return {name: found + (name == "tgt") for name in model.graph.inputs}
+
+    def _may_differ(self, model: Model, base: Path) -> bool:
+        """Whether samples are padded: by a token that is nothing else, or where nobody looks."""
+        if model.padding is not None:
+            return True
+        return model.padding_is_unseen and self.shortest(model, base) < self.longest(model, base)
+
+    def problem_with(self, model: Model, loss: Loss, base: Path) -> str | None:
+        wrong = self.problem_with_model(model) or self._problem_with_lengths(model, base)
+        return f"{self.kind} {wrong}" if wrong else super().problem_with(model, loss, base)
 
     def problem_with_model(self, model: Model) -> str | None:
         real = [name for name in model.graph.inputs if model.num_tokens(name) is None]
         if real:
             return f"draws tokens, but the model takes real numbers as {real[0]}; use npz."
-        return self.problem_with_tokens(model) or self._problem_with_lengths(model)
+        return self.problem_with_tokens(model)
 
-    def _problem_with_lengths(self, model: Model) -> str | None:
-        low, high = self.shortest(model), self.longest(model)
+    def _problem_with_lengths(self, model: Model, base: Path) -> str | None:
+        low, high = self.shortest(model, base), self.longest(model, base)
+        padded = self._may_differ(model, base)
         if low > high:
             return f"has min_length {low}, but its longest samples have {high} tokens."
         for name, (length,) in zip(model.graph.inputs, model.known_shapes(), strict=True):
             needed = high + (name == "tgt")
-            if length < needed or (length > needed and model.padding is None):
+            if length < needed or (length > needed and not padded):
                 return (
                     f"makes {name} of {needed} tokens, but the model takes {length}; "
                     "change one of them."
                 )
-        if low < high and model.padding is None:
+        if low < high and not padded:
             return (
                 f"has samples of {low} ... {high} tokens, but the model has no padding token; "
                 "give it a pad_id, or all samples one length."

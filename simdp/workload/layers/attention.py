@@ -121,15 +121,19 @@ class Attention(Layer):
             )
         if self.pad_id is not None and inputs[-1] != (keys,):
             raise ShapeError(f"gets {keys} keys, but tokens of shape {inputs[-1]}")
-        heads, others, pairs = self.num_heads, self._kv_heads(), self._pairs(queries, keys)
+        heads, others, pairs = self.num_heads, self._kv_heads(), self.pairs(queries, keys)
         return Work(queries, keys, depth, heads, others, pairs, bool(self.dropout), self.upcast)
 
-    def _pairs(self, queries: int, keys: int) -> float:
+    def pairs(self, queries: int, keys: int) -> float:
         """Queries times the keys that each looks at; half of a square counts as its triangle."""
         if not self.causal:
             return float(queries * keys)
         seen = min(self.window or keys, keys)
         return queries * seen - seen**2 / 2
+
+    def scores(self, inputs: Sequence[Shape]) -> float:
+        """How many scores there are of a sample, of all heads."""
+        return self._work(inputs).scores
 
     def output_shape(self, *inputs: Shape) -> Shape:
         work = self._work(inputs)

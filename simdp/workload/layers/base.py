@@ -155,10 +155,22 @@ class Layer(Module):
     autocast: ClassVar[Literal["lower", "float32", "promote"]] = "promote"
     """In mixed precision: 16 bit, 32 bit, or the widest of its inputs."""
 
+    keeps_for_weights: ClassVar[bool] = False
+    """Whether what it keeps serves gradients of its weights alone, as of a product."""
+
+    splits_backward: ClassVar[bool] = False
+    """Whether kernels of backward that run where no input wants a gradient serve its weights alone:
+    then frozen ones spare them."""
+
     @property
     def costly(self) -> Literal["product", "fused_attention", "no"]:
         """Whether selective recomputation keeps its output: a matrix product, or a fused kernel."""
         return "product" if self.autocast == "lower" else "no"
+
+    @property
+    def constant_nbytes(self) -> float:
+        """Bytes that it holds beside its tensors, whole on every rank."""
+        return 0.0
 
     def parameters(self) -> list[Parameter]:
         """Learned tensors, in torch's order of registration."""

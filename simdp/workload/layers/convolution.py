@@ -63,6 +63,8 @@ class Convolution(Layer):
     bias: Bool = True
 
     autocast: ClassVar[Literal["lower"]] = "lower"
+    keeps_for_weights: ClassVar[bool] = True
+    splits_backward: ClassVar[bool] = True
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

@@ -45,6 +45,8 @@ class Einsum(Layer):
     sizes: dict[str, int]
 
     autocast: ClassVar[Literal["lower"]] = "lower"
+    keeps_for_weights: ClassVar[bool] = True
+    splits_backward: ClassVar[bool] = True
 
     def _parts(self) -> tuple[str, str, str]:
         return split_equation(self.equation)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import Field
 
 from simdp.spec import Int
@@ -22,6 +24,8 @@ class EmbeddingTable(Layer):
 
     num_embeddings: Int = Field(ge=1, le=10**9)
     embedding_dim: Int = Field(ge=1, le=10**8)
+
+    splits_backward: ClassVar[bool] = True
 
     def zero_row(self) -> int | None:
         """A row that starts at 0; by default none does."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -37,6 +37,8 @@ class LayerNorm(Layer):
     eps: Float = Field(1e-5, ge=0)
     elementwise_affine: Bool = True
     bias: Bool = True
+
+    splits_backward: ClassVar[bool] = True
 
     def parameters(self) -> list[Parameter]:
         shape = (self.normalized_shape,)

@@ -36,6 +36,8 @@ class Linear(Layer):
     bias: Bool = True
 
     autocast: ClassVar[Literal["lower"]] = "lower"
+    keeps_for_weights: ClassVar[bool] = True
+    splits_backward: ClassVar[bool] = True
 
     def parameters(self) -> list[Parameter]:
         start = uniform(self.in_features**-0.5)  # torch: kaiming_uniform_(a=sqrt(5)), bias the same

@@ -45,6 +45,8 @@ class Projection(Layer):
     bound: float
 
     autocast: ClassVar[Literal["lower"]] = "lower"
+    keeps_for_weights: ClassVar[bool] = True
+    splits_backward: ClassVar[bool] = True
 
     def parameters(self) -> list[Parameter]:
         shape = (self.out_features, self.in_features)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -44,6 +44,8 @@ class RMSNorm(Layer):
     eps: Float | None = Field(None, ge=0)
     elementwise_affine: Bool = True
     fused: Bool = True
+
+    splits_backward: ClassVar[bool] = True
 
     def parameters(self) -> list[Parameter]:
         weight = Parameter(f"{self.name}.weight", (self.normalized_shape,), constant(1.0))

@@ -61,6 +61,8 @@ class TransposedConvolution(Layer):
     dilation: Extents
 
     autocast: ClassVar[Literal["lower"]] = "lower"
+    keeps_for_weights: ClassVar[bool] = True
+    splits_backward: ClassVar[bool] = True
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

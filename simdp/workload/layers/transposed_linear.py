@@ -24,6 +24,8 @@ class TransposedLinear(Layer):
     out_features: Int = Field(ge=1, le=10**8)
 
     autocast: ClassVar[Literal["lower"]] = "lower"
+    keeps_for_weights: ClassVar[bool] = True
+    splits_backward: ClassVar[bool] = True
 
     def parameters(self) -> list[Parameter]:
         shape = (self.in_features, self.out_features)

@@ -28,6 +28,7 @@ MODELS: Family[Model] = Family(
         "mistral": "Mistral",
         "mlp": "MLP",
         "mpt": "Mpt",
+        "operators": "Operators",
         "parameters": "Parameters",
         "profile": "Profile",
         "qwen2": "Qwen2",

@@ -24,8 +24,15 @@ class Model(Spec):
     timed: ClassVar[bool] = False
     """Whether layers bring their times, so that there are no numbers to compute."""
 
+    recorded: ClassVar[bool] = False
+    """Whether of its layers, and of the loss among them, only kernels and sizes are known."""
+
     depth_key: ClassVar[str | None] = None
     """The key that says how many equal blocks the model has, where it is a stack of them."""
+
+    padding_is_unseen: ClassVar[bool] = False
+    """Whether nothing that is made of a token depends on later ones: what fills a short sample up
+    is then seen by nobody, whatever token it is."""
 
     file_names: ClassVar[FileNames] = PLAIN
     """How its tensors may be called in files of weights."""

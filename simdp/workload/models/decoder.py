@@ -77,6 +77,7 @@ class Decoder(TextModel):
     """
 
     depth_key: ClassVar[str] = "num_hidden_layers"
+    padding_is_unseen: ClassVar[bool] = True
     vocab_size: Int = Field(32000, ge=1, le=10**9)
     hidden_size: Int = Field(4096, ge=1, le=10**7)
     intermediate_size: Int = Field(11008, ge=1, le=10**8)

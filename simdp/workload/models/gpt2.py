@@ -54,6 +54,7 @@ class GPT2(TextModel):
 
     kind: Literal["gpt2"] = "gpt2"
     depth_key: ClassVar[str] = "n_layer"
+    padding_is_unseen: ClassVar[bool] = True
     vocab_size: Int = Field(50257, ge=1, le=10**9)
     n_positions: Int = Field(1024, ge=1, le=10**8)
     n_embd: Int = Field(768, ge=1, le=10**7)

@@ -58,6 +58,7 @@ class GPTNeoX(TextModel):
 
     kind: Literal["gpt_neox"] = "gpt_neox"
     depth_key: ClassVar[str] = "num_hidden_layers"
+    padding_is_unseen: ClassVar[bool] = True
     vocab_size: Int = Field(50432, ge=1, le=10**9)
     hidden_size: Int = Field(6144, ge=1, le=10**7)
     num_hidden_layers: Int = Field(44, ge=1, le=10**4)

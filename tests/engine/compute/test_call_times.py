@@ -104,6 +104,40 @@ def test_kernels_take_the_longer_of_arithmetic_and_memory_each_and_a_launch(acti
     )
 
 
+def launched_ahead(device, calls, samples):
+    """When the last kernel ends, of a host that launches them one after the other."""
+    launched = done = 0.0
+    for kernel in (kernel for kernels in calls for kernel in kernels):
+        launched += device.launch
+        done = max(done, launched) + by_hand(device, [kernel], samples) - device.launch
+    return done
+
+
+@activities
+@pytest.mark.parametrize("samples", [1, 2000, 10**6])
+def test_a_host_that_runs_ahead_makes_only_an_idle_device_wait_for_launches(activity, samples):
+    ahead = times([FAST], host={"ahead": True}).seconds(activity, batch(samples), FULL_LENGTH)
+    each = times([FAST]).seconds(activity, batch(samples), FULL_LENGTH)
+    calls = call_kernels(workload(), activity, FULL_LENGTH[0])
+    num = sum(map(len, calls))
+    calls = calls[::-1] if activity == "backward" else calls
+    assert ahead.sum() == pytest.approx(launched_ahead(FAST, calls, samples), rel=1e-12)
+    assert ahead.sum() >= max(each.sum() - num * FAST.launch, num * FAST.launch)
+    assert ahead.sum() < each.sum()
+
+
+@given(
+    seconds=st.lists(st.floats(0, 1e-3), min_size=1, max_size=30),
+    launch=st.floats(1e-7, 1e-4),
+)
+def test_a_device_idles_until_it_is_told_what_is_next(seconds, launch):
+    idle, done = call_times.idle_before(np.array(seconds), launch), 0.0
+    for number, (waits, takes) in enumerate(zip(idle, seconds, strict=True), 1):
+        begins = max(done, number * launch)
+        assert waits == pytest.approx(begins - done, abs=1e-12)
+        done = begins + takes
+
+
 def test_kernels_are_those_of_the_layers_and_of_the_loss():
     forward, backward = (
         call_kernels(workload(), activity, FULL_LENGTH[0]) for activity in ("forward", "backward")

@@ -68,6 +68,7 @@ def test_partners_at_any_distance_are_played_exactly(topology):
     assert fixed(PLACES[topology], plan, 64e6) == pytest.approx(exact, rel=1e-9)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @for_each("kind", ["tree", "double_binary_tree", "multi_ring"])
 @for_each("place", PLACES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from calibrated import calibration, step_calibration
 from compared import comparison
+from jobs_drawn import three_jobs
 from measured_times import two_clusters
 
 import simdp
@@ -14,6 +15,7 @@ from simdp.reports.plots import PLOTS
 from simdp.results.calibration import CalibrationStudy
 from simdp.results.collective import CollectiveStudy
 from simdp.results.comparison import Comparison
+from simdp.results.job import JobStudy
 from simdp.results.step_calibration import StepCalibration
 from simdp.results.validation import Validation
 from simdp.studies.collective import make_algorithm, sweep_collective
@@ -129,7 +131,7 @@ def fit(grid, microbatches, overlaps, uneven, collectives):
     of_one |= {"points": overlaps, "sweep": microbatches}
     drawn = {CollectiveStudy: collectives, Validation: two_clusters()}
     drawn |= {CalibrationStudy: calibration(), StepCalibration: step_calibration()}
-    drawn |= {Comparison: comparison()}
+    drawn |= {Comparison: comparison(), JobStudy: three_jobs()}
     return lambda kind: of_one.get(kind) or drawn.get(PLOTS[kind].reads, grid)
 
 

@@ -79,6 +79,7 @@ def test_every_axis_has_a_label_with_a_unit(kind, fit, drawn):
             assert re.search(r"\S \[[^\]]+\]", label)
 
 
+@pytest.mark.long
 @for_each("kind", PLOTS)
 def test_nothing_written_leaves_the_figure(kind, fit, drawn):
     axes = drawn(PLOTS[kind](), fit(kind))
@@ -92,6 +93,7 @@ def test_nothing_written_leaves_the_figure(kind, fit, drawn):
         assert box.y1 <= height
 
 
+@pytest.mark.long
 @for_each("kind", PLOTS)
 def test_equal_studies_give_equal_bytes(kind, fit, drawn_png):
     first = drawn_png(kind)
@@ -99,6 +101,7 @@ def test_equal_studies_give_equal_bytes(kind, fit, drawn_png):
     assert png(copy.deepcopy(fit(kind)), kind) == first
 
 
+@pytest.mark.long
 @for_each("kind", PLOTS)
 def test_a_file_holds_no_time_and_no_version_of_matplotlib(kind, drawn_png):
     content = drawn_png(kind)
@@ -106,6 +109,7 @@ def test_a_file_holds_no_time_and_no_version_of_matplotlib(kind, drawn_png):
     assert matplotlib.__version__.encode() not in content
 
 
+@pytest.mark.long
 @for_each("kind", PLOTS)
 def test_drawing_leaves_the_study_and_matplotlib_as_they_were(kind, fit):
     study, settings = fit(kind), dict(matplotlib.rcParams)

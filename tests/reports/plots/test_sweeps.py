@@ -8,7 +8,7 @@ import pytest
 from simdp.reports.plots import fitting
 from simdp.reports.plots.loss_time import LossTime
 from simdp.reports.plots.points import PointBars
-from simdp.reports.plots.sweep import SweepCurve, _places
+from simdp.reports.plots.sweep import SweepCurve, places_of
 from simdp.results.result import Study
 
 
@@ -86,12 +86,12 @@ def test_the_capacity_is_a_line_where_some_points_need_more(single, drawn):
 
 
 def test_values_without_a_number_have_no_axis():
-    assert _places(["ring", "tree"]) is None
-    assert _places([True, False]) is None
-    assert _places([{"kind": "x"}, 3]) is None
-    assert _places([1, 2.5]) == {"1": 1.0, "2.5": 2.5}
-    assert _places(["1 us", "2 ms"]) == {"1 us": pytest.approx(1e-6), "2 ms": pytest.approx(2e-3)}
-    assert _places(["1 us", "2 MiB"]) is None
+    assert places_of(["ring", "tree"]) is None
+    assert places_of([True, False]) is None
+    assert places_of([{"kind": "x"}, 3]) is None
+    assert places_of([1, 2.5]) == {"1": 1.0, "2.5": 2.5}
+    assert places_of(["1 us", "2 ms"]) == {"1 us": pytest.approx(1e-6), "2 ms": pytest.approx(2e-3)}
+    assert places_of(["1 us", "2 MiB"]) is None
 
 
 def test_a_bar_per_point_is_named_by_its_value(single, drawn):

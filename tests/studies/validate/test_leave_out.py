@@ -10,6 +10,7 @@ import simdp
 from simdp.errors import ScenarioError
 from simdp.scenario import checked
 from simdp.scenario.wiring import wiring_of
+from simdp.studies.store import Store
 from simdp.studies.validate.intervals import POOL
 from simdp.studies.validate.leave_out import leave_out
 from simdp.studies.validate.unmeasured import as_unmeasured
@@ -94,7 +95,7 @@ def lab(tmp_path):
 
 
 def test_a_model_is_predicted_by_the_other_one(lab):
-    found = leave_out(lab(), "model", processes=1)
+    found = leave_out(lab(), "model", workers=1)
     names = [fold.name for fold in found.folds]
     assert names == ["20M parameters on mine", "60M parameters on mine"]
     for fold in found.folds:
@@ -109,14 +110,14 @@ def test_a_model_is_predicted_by_the_other_one(lab):
 
 
 def test_a_number_of_nodes_is_predicted_by_the_others(lab):
-    found = leave_out(lab(), "nodes", processes=1)
+    found = leave_out(lab(), "nodes", workers=1)
     assert [fold.name for fold in found.folds] == [f"{n} nodes on mine" for n in (2, 4, 8)]
     assert all(fold.mean_error < 0.01 for fold in found.folds)
 
 
 def test_a_fold_does_not_see_what_is_left_out(lab):
-    before = leave_out(lab(), "model", processes=1).whole.points
-    after = leave_out(lab(slower=10.0), "model", processes=1).whole.points
+    before = leave_out(lab(), "model", workers=1).whole.points
+    after = leave_out(lab(slower=10.0), "model", workers=1).whole.points
     for one, other in zip(before, after, strict=True):
         if one.scenario == "large":
             assert other.measured == pytest.approx(10 * one.measured)
@@ -125,15 +126,28 @@ def test_a_fold_does_not_see_what_is_left_out(lab):
             assert other.simulated != one.simulated  # fitted to the slower ones
 
 
+def test_a_fold_that_is_done_is_taken_from_the_store(lab, tmp_path):
+    paths = lab()[:1]
+    with Store(tmp_path / "points") as store:
+        whole = leave_out(paths, "nodes", workers=1, store=store).to_json()
+    with Store(tmp_path / "points", go_on=True) as store:
+        assert leave_out(paths, "nodes", workers=1, store=store).to_json() == whole
+        assert store.num_found > 0
+    with Store(tmp_path / "points", go_on=True) as store:
+        leave_out(lab(slower=2.0)[1:], "nodes", workers=1, store=store)
+        assert store.num_found == 0
+
+
+@pytest.mark.long
 def test_the_results_are_the_same_for_any_number_of_processes(lab):
     paths, done = lab(), []
-    here = leave_out(paths, "nodes", processes=1, progress=lambda *parts: done.append(parts))
-    assert leave_out(paths, "nodes", processes=2).to_json() == here.to_json()
+    here = leave_out(paths, "nodes", workers=1, progress=lambda *parts: done.append(parts))
+    assert leave_out(paths, "nodes", workers=2).to_json() == here.to_json()
     assert done[-1] == (12, 12)
 
 
 def test_a_cluster_is_predicted_by_what_is_published(lab):
-    found = leave_out(lab()[:1], "cluster", processes=1)
+    found = leave_out(lab()[:1], "cluster", workers=1)
     assert [fold.name for fold in found.folds] == ["mine"]
     bare = found.whole.points[0]
     raw = yaml.safe_load(Path(lab()[0]).read_text())
@@ -167,7 +181,7 @@ def test_the_step_of_one_device_does_not_count(lab, tmp_path):
     alone = {"set": {"cluster.world_size": 1}, "step_time": "50 ms", "role": "calibration"}
     raw["measured"]["points"].append(alone)
     paths[0].write_text(yaml.safe_dump(raw))
-    found = leave_out(paths, "model", processes=1)
+    found = leave_out(paths, "model", workers=1)
     assert [fold.num_points for fold in found.folds] == [6, 6]
     plain = json.loads(found.to_json())
     assert len(plain["points"]) == 13
@@ -208,7 +222,7 @@ def tables(tmp_path):
 
 
 def test_a_collective_is_predicted_by_the_others(tables):
-    found = leave_out(tables(), "collective", processes=1)
+    found = leave_out(tables(), "collective", workers=1)
     assert [fold.name for fold in found.folds] == ["all_reduce on mine", "all_gather on mine"]
     assert all(fold.kind == "collectives" for fold in found.folds)
     assert all(fold.mean_error < 0.01 for fold in found.folds)
@@ -217,15 +231,15 @@ def test_a_collective_is_predicted_by_the_others(tables):
 
 
 def test_tables_of_other_nodes_predict_one(tables):
-    found = leave_out(tables(), "nodes", processes=1)
+    found = leave_out(tables(), "nodes", workers=1)
     assert [fold.name for fold in found.folds] == ["2 nodes on mine", "4 nodes on mine"]
     assert all(fold.mean_error < 0.01 for fold in found.folds)
     assert {row.new for row in found.whole.rows} == {("nodes",)}
 
 
 def test_a_fold_of_tables_does_not_see_them(tables):
-    before = leave_out(tables(), "collective", processes=1).whole.rows
-    after = leave_out(tables(slower=["all_gather"]), "collective", processes=1).whole.rows
+    before = leave_out(tables(), "collective", workers=1).whole.rows
+    after = leave_out(tables(slower=["all_gather"]), "collective", workers=1).whole.rows
     for one, other in zip(before, after, strict=True):
         if one.collective == "all_gather":
             assert (one.simulated, one.low, one.high) == (other.simulated, other.low, other.high)
@@ -233,7 +247,7 @@ def test_a_fold_of_tables_does_not_see_them(tables):
 
 def test_where_no_table_remains_what_is_published_counts(lab, tables):
     paths = [*lab(), *tables(TABLES[:1])]  # tables of 2 nodes, steps of 2, 4 and 8
-    found = leave_out(paths, "nodes", processes=1)
+    found = leave_out(paths, "nodes", workers=1)
     (table,) = [fold for fold in found.folds if fold.kind == "collectives"]
     assert table.name == "2 nodes on mine"
     assert table.mean_error > 0.1
@@ -247,7 +261,7 @@ def test_where_no_table_remains_what_is_published_counts(lab, tables):
 
 def test_points_that_nothing_can_be_left_out_for_are_as_ever(lab, tables):
     paths = [*lab(), *tables(TABLES[:1])]
-    plain = json.loads(leave_out(paths, "model", processes=1).to_json())
+    plain = json.loads(leave_out(paths, "model", workers=1).to_json())
     assert {row["fold"] for row in plain["collective_points"]} == {None}
     assert {row["role"] for row in plain["collective_points"]} == {"calibration"}
     assert [fold["kind"] for fold in plain["folds"]] == ["steps", "steps"]

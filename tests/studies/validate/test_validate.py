@@ -8,6 +8,7 @@ from simdp.engine.simulate import simulate
 from simdp.errors import ScenarioError
 from simdp.scenario import load_scenario
 from simdp.scenario.wiring import wiring_of
+from simdp.studies.store import Store
 from simdp.studies.validate import new_steps, validate
 from simdp.studies.validate.collectives import clock_of
 from simdp.studies.validate.intervals import Interval
@@ -118,10 +119,25 @@ def test_the_results_are_the_same_for_any_number_of_processes(write, tmp_path):
     for number in range(3):
         write(f"box{number}.yaml", measured={"collectives": [TABLE], "calibration": KNOWN})
     done = []
-    here = validate([tmp_path], processes=1, progress=lambda *parts: done.append(parts))
-    assert validate([tmp_path], processes=2).to_json() == here.to_json()
+    here = validate([tmp_path], workers=1, progress=lambda *parts: done.append(parts))
+    assert validate([tmp_path], workers=2).to_json() == here.to_json()
     assert done[-1] == (12, 12)
     assert [done for done, _ in done] == sorted(done for done, _ in done)
+
+
+@pytest.mark.slow
+def test_what_was_validated_is_taken_from_the_store(write, tmp_path):
+    measured = {"collectives": [TABLE], "calibration": KNOWN}
+    write("box.yaml", measured=measured)
+    with Store(tmp_path / "points") as store:
+        whole = validate([tmp_path / "box.yaml"], store=store).to_json()
+    with Store(tmp_path / "points", go_on=True) as store:
+        assert validate([tmp_path / "box.yaml"], store=store).to_json() == whole
+        found = store.num_found
+        assert found > 0
+        write("box.yaml", measured=measured, seed=3)
+        validate([tmp_path / "box.yaml"], store=store)
+        assert store.num_found == found
 
 
 def test_noise_is_the_largest_of_a_clusters_scenarios(write, tmp_path):

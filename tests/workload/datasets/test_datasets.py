@@ -87,7 +87,7 @@ def test_the_same_seed_gives_the_same_data(kind, model, dataset, tmp_path):
     first, second = (chosen.arrays(model, loss, 7, tmp_path) for _ in range(2))
     for name, array in first.items():
         np.testing.assert_array_equal(array, second[name])
-    first, second = (chosen.lengths(model, loss, 7, tmp_path) for _ in range(2))
+    first, second = (chosen.lengths_of(model, loss, 7, tmp_path) for _ in range(2))
     for name, array in first.items():
         np.testing.assert_array_equal(array, second[name])
 
@@ -107,7 +107,7 @@ def test_synthetic_data_have_1024_samples_unless_told_otherwise(kind, tmp_path):
 
 @pytest.mark.parametrize("kind", ["blobs", "regression"])
 def test_real_numbers_know_no_padding(kind, tmp_path):
-    assert DATASETS[kind]().lengths(PERCEPTRON, MSE(), 0, tmp_path) == {}
+    assert DATASETS[kind]().lengths_of(PERCEPTRON, MSE(), 0, tmp_path) == {}
 
 
 @pytest.mark.parametrize(

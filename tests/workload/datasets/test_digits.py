@@ -14,7 +14,7 @@ MODEL = Reader(task="seq2seq", vocab=11, tgt_vocab=13)
 def drawn(dataset, model=MODEL, loss=None):
     model, loss = settled(dataset, model), loss or CrossEntropy()
     assert dataset.problem_with(model, loss, None) is None
-    return dataset.arrays(model, loss, 0, None), dataset.lengths(model, loss, 0, None)
+    return dataset.arrays(model, loss, 0, None), dataset.lengths_of(model, loss, 0, None)
 
 
 @pytest.mark.parametrize("model", [MODEL, Reader(task="seq2seq", vocab=40, tgt_vocab=40, pad=7)])

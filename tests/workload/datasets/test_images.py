@@ -20,7 +20,7 @@ def arrays():
 
 def test_images_suit_a_model_of_images():
     assert Images().problem_with(CAMERA, LOSS, None) is None
-    assert Images().lengths(CAMERA, LOSS, 0, None) == {}
+    assert Images().lengths_of(CAMERA, LOSS, 0, None) == {}
 
 
 def test_images_have_the_models_size_and_its_classes(arrays):

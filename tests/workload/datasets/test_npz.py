@@ -82,36 +82,36 @@ def test_what_was_read_cannot_be_changed(store):
 
 def test_a_sample_is_as_long_as_it_reaches_before_its_padding(store):
     base, model = store(x=X, y=LABELS), reader("classifier")
-    found = DATA.lengths(settled(DATA, model, base), LOSS, 0, base)
+    found = DATA.lengths_of(settled(DATA, model, base), LOSS, 0, base)
     assert {name: lengths.tolist() for name, lengths in found.items()} == {"x": [3, 4, 1, 2]}
 
 
 def test_the_targets_that_count_make_a_sample_longer(store):
     base, model = store(x=X, y=FOLLOWING), reader("language_model")
-    found = DATA.lengths(settled(DATA, model, base), LOSS, 0, base)
+    found = DATA.lengths_of(settled(DATA, model, base), LOSS, 0, base)
     assert found["x"].tolist() == [3, 4, 3, 2]
 
 
 def test_each_input_has_lengths_of_its_own(store):
     base, model = store(x=X, tgt=TGT, y=Y), reader("seq2seq")
-    found = DATA.lengths(settled(DATA, model, base), LOSS, 0, base)
+    found = DATA.lengths_of(settled(DATA, model, base), LOSS, 0, base)
     assert {name: lengths.tolist() for name, lengths in found.items()} == {
         "x": [3, 4, 1, 2],
         "tgt": [2, 1, 3, 2],
     }
-    every_target_counts = DATA.lengths(settled(DATA, model, base), CrossEntropy(), 0, base)
+    every_target_counts = DATA.lengths_of(settled(DATA, model, base), CrossEntropy(), 0, base)
     assert every_target_counts["tgt"].tolist() == [3, 3, 3, 3]
 
 
 def test_padding_in_the_middle_and_at_the_front_is_kept(store):
     base, model = store(x=np.array([[0, 2, 0, 1, 0]]), y=LABELS[:1]), reader("classifier")
-    assert DATA.lengths(settled(DATA, model, base), LOSS, 0, base)["x"].tolist() == [4]
+    assert DATA.lengths_of(settled(DATA, model, base), LOSS, 0, base)["x"].tolist() == [4]
 
 
 def test_without_a_padding_token_there_are_no_lengths(store):
     base = store(x=X, y=LABELS)
     model = reader("classifier").model_copy(update={"pad": None})
-    assert DATA.lengths(settled(DATA, model, base), LOSS, 0, base) == {}
+    assert DATA.lengths_of(settled(DATA, model, base), LOSS, 0, base) == {}
 
 
 # What is refused ---------------------------------------------------------------------------------

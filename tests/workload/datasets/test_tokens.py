@@ -16,7 +16,7 @@ every_task = pytest.mark.parametrize("task", TASKS)
 def drawn(dataset, model, loss=None, seed=0):
     model, loss = settled(dataset, model), loss or CrossEntropy()
     assert dataset.problem_with(model, loss, None) is None
-    return dataset.arrays(model, loss, seed, None), dataset.lengths(model, loss, seed, None)
+    return dataset.arrays(model, loss, seed, None), dataset.lengths_of(model, loss, seed, None)
 
 
 def problem(dataset, model, loss=None):
@@ -126,7 +126,7 @@ def test_the_targets_are_padded_to_what_the_model_takes():
 
 def test_lengths_are_uniform_between_the_shortest_and_the_longest():
     dataset = Tokens(num_samples=40_000, sequence_length=8, min_length=3)
-    found = dataset.lengths(Reader(length=8), CrossEntropy(), 0, None)["x"]
+    found = dataset.lengths_of(Reader(length=8), CrossEntropy(), 0, None)["x"]
     counts = np.bincount(found, minlength=9)
     assert counts[:3].tolist() == [0, 0, 0]
     np.testing.assert_allclose(counts[3:] / 40_000, 1 / 6, atol=0.01)
@@ -135,14 +135,14 @@ def test_lengths_are_uniform_between_the_shortest_and_the_longest():
 @pytest.mark.parametrize(("options", "sigma"), [({}, 0.5), ({"sigma": 0.2}, 0.2)])
 def test_lengths_are_log_normal_around_a_median(options, sigma):
     dataset = Tokens(num_samples=40_000, sequence_length=10_000, median_length=300, **options)
-    found = dataset.lengths(Reader(length=10_000), CrossEntropy(), 0, None)["x"]
+    found = dataset.lengths_of(Reader(length=10_000), CrossEntropy(), 0, None)["x"]
     assert np.median(found) == pytest.approx(300, rel=0.02)
     assert np.log(found).std() == pytest.approx(sigma, rel=0.02)
 
 
 def test_log_normal_lengths_are_cut_to_their_range():
     dataset = Tokens(num_samples=4000, min_length=6, median_length=8, sequence_length=10, sigma=2)
-    found = dataset.lengths(Reader(length=10), CrossEntropy(), 0, None)["x"]
+    found = dataset.lengths_of(Reader(length=10), CrossEntropy(), 0, None)["x"]
     assert set(found) == {6, 7, 8, 9, 10}
 
 
@@ -152,7 +152,7 @@ def test_lengths_are_those_of_the_arrays_without_making_them(task, monkeypatch):
     model, loss = settled(dataset, Reader(task=task)), CrossEntropy()
     arrays = dataset.arrays(model, loss, 3, None)
     monkeypatch.setattr(Tokens, "arrays", None)
-    lengths = dataset.lengths(model, loss, 3, None)
+    lengths = dataset.lengths_of(model, loss, 3, None)
     assert set(lengths) == set(model.graph.inputs)
     for name, found in lengths.items():
         assert ((arrays[name] != 0).sum(axis=1) == found).all()

@@ -1,0 +1,46 @@
+"""``compare-results``: what changed between two results, or a result and a real run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from simdp.cli.common import add_page, put, say
+
+Given = "A result.json, the folder it lies in, or traces of torch.profiler (a file, or a folder)."
+
+
+def compare_results(
+    a: Annotated[Path, typer.Argument(metavar="A", help=Given)],
+    b: Annotated[Path, typer.Argument(metavar="B", help="The same; what A is held against.")],
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder for files [none].")
+    ] = None,
+    no_attribution: Annotated[
+        bool,
+        typer.Option("--no-attribution", help="Simulate no key by itself, which takes seconds."),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, only.")] = False,
+) -> int:
+    """Say what changed between two results, or a result and a real run, and what explains it."""
+    from simdp.studies import compare_results as study
+
+    found = study.compare_results(a, b, attribution=not no_attribution)
+    if out is not None:
+        from simdp.files import whole_files
+
+        with whole_files(out) as add:
+            add("difference.json", lambda stream: put(stream, found.to_json()))
+            add_page(add, found)
+    if as_json:
+        sys.stdout.write(found.to_json())
+    else:
+        from simdp.reports import difference_table
+
+        say(difference_table.table(found))
+        if out is not None:
+            say(f"files in {out}")
+    return 0

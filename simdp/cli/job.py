@@ -1,0 +1,115 @@
+"""``job``: a job of days, many times."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from simdp.cli.common import (
+    GoOn,
+    NoPlots,
+    Overrides,
+    ScenarioPath,
+    Scheduler,
+    Shared,
+    StorePath,
+    add_page,
+    load,
+    progress_bar,
+    put,
+    retold,
+    say,
+)
+
+if TYPE_CHECKING:
+    from simdp.results.job import JobStudy
+
+
+def job(
+    scenario: ScenarioPath,
+    settings: Overrides = None,
+    runs: Annotated[int, typer.Option(min=1, help="How many times it is played.")] = 1000,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes that share the runs [all cores].")
+    ] = None,
+    scheduler: Scheduler = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="TIME", help='A deadline, as "3 days".')
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for files [runs/NAME-job].")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print job.json, only.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing.")] = False,
+    no_plots: NoPlots = False,
+    train: Annotated[
+        bool, typer.Option("--train", help="Train through the first run's failures, too.")
+    ] = False,
+    go_on: GoOn = False,
+    store: StorePath = None,
+) -> int:
+    """Simulate a job of days with its failures, many times: when it is done, what is lost."""
+    from simdp.engine import threads
+    from simdp.studies import job as study
+
+    chosen, deadline = load(scenario, settings), _deadline(until)
+    folder = out or Path("runs") / f"{chosen.name}-job"
+    shared = Shared(workers, scheduler, go_on, store)
+    with shared.store(out, quiet) as kept, progress_bar(chosen.name, quiet) as progress:
+        found = study.job(
+            chosen,
+            runs=runs,
+            workers=workers or threads.available(),
+            scheduler=scheduler,
+            until=deadline,
+            progress=progress,
+            store=kept,
+            train=train,
+        )
+    found.scenario = chosen.resolved(folder)  # so that it loads again from there
+    asked = {"--runs": str(runs), **({"--until": until} if until else {})}
+    _write(found, folder, None if no_plots else retold("job", scenario, settings, asked))
+    if as_json:
+        sys.stdout.write(found.to_json())
+    elif not quiet:
+        from simdp.reports import job_table
+
+        say(job_table.table(found))
+        say(f"files in {folder}")
+    return 0
+
+
+def _write(found: JobStudy, folder: Path, drawn: list[str] | None) -> None:
+    """Write every file of an ensemble, or none; with the command line, the page and pictures."""
+    from simdp.files import put_npz, whole_files
+
+    with whole_files(folder) as add:
+        add("job.json", lambda stream: put(stream, found.to_json()))
+        for number, point in enumerate(found.points):
+            if point.trained is not None:
+                name = f"weights-{number}.npz" if found.scenario["sweep"] else "weights.npz"
+                add(name, partial(put_npz, point.trained.weights()))
+        if drawn is not None:
+            from simdp.reports.plots import fitting, render
+
+            add_page(add, found, command=drawn)
+            for kind in fitting(found):
+                add(f"{kind}.png", partial(render, found, kind))
+
+
+def _deadline(until: str | None) -> float | None:
+    """Read ``--until``."""
+    from simdp.errors import ScenarioError, UnitError
+    from simdp.units import parse
+
+    if until is None:
+        return None
+    try:
+        seconds = parse(until, "time")
+    except UnitError as error:
+        raise ScenarioError([f"--until: {error}"]) from None
+    if not 0 < seconds < float("inf"):
+        raise ScenarioError([f'--until: {until} is out of range; write for example "3 days".'])
+    return seconds

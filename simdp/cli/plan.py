@@ -1,0 +1,161 @@
+"""``plan``: with which machine, how many nodes and which settings to train."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from simdp.cli.common import (
+    Overrides,
+    ScenarioPath,
+    add_page,
+    listed_values,
+    overrides_of,
+    put,
+    retold,
+    say,
+)
+
+if TYPE_CHECKING:
+    from simdp.results.plan import Plan
+    from simdp.studies.plan import Asked
+
+RANGE = re.compile(r"\s*[^\s,\[\]{}'\"]+:[^\s,\[\]{}'\"]+\s*")
+
+
+Deadline = Annotated[
+    str | None, typer.Option(metavar='"3 days"', help="Until the target is reached.")
+]
+Budget = Annotated[str | None, typer.Option(metavar='"10000 USD"', help="For all of it.")]
+Energy = Annotated[str | None, typer.Option(metavar='"500 kWh"', help="For all of it.")]
+Memory = Annotated[
+    str | None, typer.Option(metavar='"60 GB"', help="Of a rank at its peak [the device's].")
+]
+
+
+def plan(
+    scenario: ScenarioPath,
+    goal: Annotated[
+        str, typer.Option("--for", metavar="cheapest|fastest|greenest", help="What is least.")
+    ] = "cheapest",
+    deadline: Deadline = None,
+    budget: Budget = None,
+    energy: Energy = None,
+    max_memory: Memory = None,
+    choose: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=V1,V2",
+            help="What to choose from, as nodes=1:64 (by doubling) or strategy=ddp,fsdp.",
+        ),
+    ] = None,
+    global_batch: Annotated[
+        int | None, typer.Option(min=1, help="Samples of a step [the scenario's].")
+    ] = None,
+    settings: Overrides = None,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that share the points.")] = 1,
+    scheduler: Annotated[
+        str | None, typer.Option(metavar="tcp://HOST:PORT", help="Of a Dask cluster.")
+    ] = None,
+    go_on: Annotated[
+        bool, typer.Option("--continue", help="Take points that are done already.")
+    ] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder for files [runs/NAME-plan].")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print plan.json, only.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing.")] = False,
+) -> int:
+    """Find the cheapest, fastest or greenest way to train: what to choose, why, what else."""
+    from simdp.studies.executor import executor_for
+    from simdp.studies.plan import plan as study
+    from simdp.studies.plan import ready
+    from simdp.studies.store import Store
+
+    limits = {"deadline": deadline, "budget": budget, "energy": energy, "memory": max_memory}
+    asked = _asked(goal, limits, choose or [], global_batch)
+    overrides = overrides_of(settings)
+    kept = (out.parent if out else Path("runs")) / "points"
+    with (
+        executor_for(workers, scheduler) as at_work,
+        Store(kept, go_on) as store,
+        _line(quiet) as progress,
+    ):
+        found = study(scenario, asked, overrides, executor=at_work, store=store, progress=progress)
+    folder = out or Path("runs") / f"{found.scenario['name']}-plan"
+    given = {**limits, "global-batch": global_batch}
+    told = retold("plan", scenario, settings, {"--for": goal, **_options(given)})
+    told += [f"--choose={text}" for text in choose or ()]
+    _write(found, folder, ready(scenario, found, overrides, folder), told)
+    if as_json:
+        sys.stdout.write(found.to_json())
+    elif not quiet:
+        from simdp.reports import plan_table
+
+        say(plan_table.table(found))
+        say(f"files in {folder}: a scenario of each")
+    return 0
+
+
+def _options(given: Mapping[str, object]) -> dict[str, str]:
+    """Options that were given, by their names, as text."""
+    names = {"memory": "max-memory"}
+    return {f"--{names.get(k, k)}": str(value) for k, value in given.items() if value is not None}
+
+
+def _write(
+    found: Plan, folder: Path, scenarios: Mapping[str, Mapping[str, Any]], command: list[str]
+) -> None:
+    from simdp.files import format_yaml, whole_files
+
+    with whole_files(folder) as add:
+        add("plan.json", lambda stream: put(stream, found.to_json()))
+        add_page(add, found, command=command)
+        for name, raw in scenarios.items():
+            add(name, partial(_put_yaml, text=format_yaml(dict(raw))))
+
+
+def _put_yaml(stream: Any, text: str) -> None:
+    put(stream, text)
+
+
+def _asked(
+    goal: str, limits: Mapping[str, str | None], choose: list[str], global_batch: int | None
+) -> Asked:
+    from simdp.errors import ScenarioError, unknown_name
+    from simdp.results.plan import GOALS
+    from simdp.studies.plan.asked import Asked, parse_limit
+
+    if goal not in GOALS:
+        raise ScenarioError([f"--for: {unknown_name('goal', goal, list(GOALS))}"])
+    found = {name: parse_limit(name, text) for name, text in limits.items() if text is not None}
+    start = Asked(goal, choices=_choices(choose), global_batch=global_batch)
+    return replace(start, **found)  # type: ignore[arg-type]
+
+
+def _choices(choose: list[str]) -> dict[str, list[Any]]:
+    """Read ``KEY=V1,V2``, or a range that doubles."""
+    from simdp.studies.plan.asked import doubled
+
+    def ranged(key: str, values: str) -> list[Any] | None:
+        return doubled(key, values.strip()) if RANGE.fullmatch(values) else None
+
+    return listed_values("--choose", choose, "nodes=1,2,4", ranged)
+
+
+@contextmanager
+def _line(silent: bool) -> Iterator[Callable[[str], None] | None]:
+    """Say on standard error how far it is; nothing where nobody looks."""
+    if silent or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("") as status:
+        yield status.update

@@ -1,0 +1,200 @@
+"""``torchrun``: an unmodified torch script on virtual ranks."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import nullcontext, redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from simdp.cli.commands import COMMANDS
+from simdp.cli.common import say
+from simdp.cli.completion import clusters
+from simdp.cli.exec import write_program
+
+if TYPE_CHECKING:
+    from simdp.distributed.launch import ProgramResult
+
+OLDEST = 2, 15
+"""The oldest torch that all scripts of the tests were tried with; before 2.14 hooks are missing."""
+
+command = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+def _flag(*names: str, **more: Any) -> Any:
+    """Make an option in torchrun's two spellings."""
+    spelled = [name.replace("-", "_").replace("__", "--", 1) for name in names if name[:2] == "--"]
+    return typer.Option(*dict.fromkeys([*names, *spelled]), **more)
+
+
+Script = Annotated[str, typer.Argument(metavar="SCRIPT.py", help="A torch script.")]
+Arguments = Annotated[
+    list[str] | None, typer.Argument(metavar="ARGUMENTS", help="The script's own.")
+]
+Nnodes = Annotated[str, _flag("--nnodes", help="Nodes; of a range MIN:MAX the larger number.")]
+NprocPerNode = Annotated[
+    str, _flag("--nproc-per-node", help="Ranks per node; auto or gpu: one per device.")
+]
+Cluster = Annotated[
+    Path,
+    typer.Option(
+        "--cluster",
+        "-C",
+        help="A machine, or a scenario, whose cluster is taken.",
+        autocompletion=clusters,
+    ),
+]
+Module = Annotated[
+    bool, typer.Option("--module", "-m", help="SCRIPT is a module, as of python -m.")
+]
+Standalone = Annotated[
+    bool, typer.Option("--standalone", help="One node, which needs no other to meet.")
+]
+RdzvBackend = Annotated[str, _flag("--rdzv-backend", help="static or c10d.")]
+RdzvEndpoint = Annotated[
+    str, _flag("--rdzv-endpoint", help="HOST:PORT, of ranks that are together anyway.")
+]
+RdzvId = Annotated[str, _flag("--rdzv-id", help="What ranks find as their run's.")]
+MaxRestarts = Annotated[
+    int, _flag("--max-restarts", help="What ranks find; who fails would fail again.")
+]
+Role = Annotated[str, typer.Option("--role", help="What ranks find as theirs.")]
+NodeRank = Annotated[int, _flag("--node-rank", help="0: all nodes are run here.")]
+MasterAddr = Annotated[str, _flag("--master-addr", help="What ranks find.")]
+MasterPort = Annotated[int, _flag("--master-port", help="What ranks find.")]
+NoPython = Annotated[bool, _flag("--no-python", help="Not here.", hidden=True)]
+Tee = Annotated[
+    str, _flag("--tee", "-t", help="Mark the lines of ranks: 1 of stdout, 2 of stderr, 3.")
+]
+LocalRanksFilter = Annotated[
+    str, _flag("--local-ranks-filter", help="0,1: whose lines are shown [all].")
+]
+Fake = Annotated[
+    bool, typer.Option("--fake", help="Keep no numbers, for models larger than this host.")
+]
+Seed = Annotated[int, typer.Option(help="Of stragglers, and of generators without a seed.")]
+Out = Annotated[Path | None, typer.Option(help="Folder for files [runs/SCRIPT].")]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print times as JSON; prints go to standard error.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print what ranks print, only.")]
+Record = Annotated[
+    Path | None,
+    typer.Option(help="FILE.yaml: write what rank 0 trains as a scenario, for many fast runs."),
+]
+Compute = Annotated[
+    Path | None,
+    typer.Option(help="FILE.csv or .yaml: measured times of layers, in place of their kernels'."),
+]
+NoPlots = Annotated[bool, typer.Option("--no-plots", help="Draw no pictures.")]
+
+
+@command.command(
+    name="torchrun",
+    epilog=COMMANDS["torchrun"].epilog,
+    context_settings={"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]},
+)
+def torchrun(
+    script: Script,
+    arguments: Arguments = None,
+    nnodes: Nnodes = "1",
+    nproc_per_node: NprocPerNode = "1",
+    cluster: Cluster = Path("dgx-a100"),
+    module: Module = False,
+    standalone: Standalone = False,
+    rdzv_backend: RdzvBackend = "static",
+    rdzv_endpoint: RdzvEndpoint = "",
+    rdzv_id: RdzvId = "none",
+    max_restarts: MaxRestarts = 0,
+    role: Role = "default",
+    node_rank: NodeRank = 0,
+    master_addr: MasterAddr = "127.0.0.1",
+    master_port: MasterPort = 29500,
+    no_python: NoPython = False,
+    tee: Tee = "0",
+    local_ranks_filter: LocalRanksFilter = "",
+    fake: Fake = False,
+    seed: Seed = 0,
+    out: Out = None,
+    record: Record = None,
+    compute: Compute = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    no_plots: NoPlots = False,
+) -> int:
+    """Run a torch script on every rank of a virtual cluster, with real tensors."""
+    from simdp.cli import torchrun_flags as flags
+
+    flags.refuse(no_python, node_rank, rdzv_backend, max_restarts, standalone, nnodes)
+    torch_there()
+    from simdp.torch import launch
+    from simdp.torch.cuda.faking import faked
+    from simdp.torch.host_memory import keep_what_is_freed
+
+    keep_what_is_freed()
+    size = flags.size(cluster, nnodes, nproc_per_node)
+    code = launch.module(script) if module else launch.script(Path(script))
+    environ = flags.environment(master_addr, master_port, rdzv_endpoint, rdzv_id, role)
+    environ["TORCHELASTIC_MAX_RESTARTS"] = str(max_restarts)
+    marks = flags.marks(tee, local_ranks_filter, role, size.where)
+    given = code, size.where, arguments or [], seed, environ, marks, size.device_count
+    watched = flags.recording(record, size.where, cluster)
+    told = redirect_stdout(sys.stderr) if as_json else nullcontext()
+    with flags.computing(compute), watched, faked(fake), told:
+        result = launch.run(*given)
+    folder = out or Path("runs") / code.name
+    write_program(result, folder, not no_plots)
+    _tell(result, script, size.where.name, folder, as_json, quiet)
+    return 0
+
+
+def torch_there() -> None:
+    """Refuse to run without torch, or with one that is too old.
+
+    Raises
+    ------
+    ScenarioError
+        If it is not installed, or older than `OLDEST`.
+    """
+    from importlib.metadata import PackageNotFoundError, version
+
+    from simdp.errors import ScenarioError
+
+    try:
+        found = version("torch")
+    except PackageNotFoundError:
+        problem = "torchrun: needs torch, which is not installed; pip install 'simdp[torch]'."
+        raise ScenarioError([problem]) from None
+    if tuple(int(part) for part in found.split(".")[:2]) < OLDEST:
+        wanted = ".".join(map(str, OLDEST))
+        problem = f"torchrun: torch {found} is installed; needs {wanted} or later: "
+        raise ScenarioError([f"{problem}pip install 'torch>={wanted}'."])
+
+
+def _tell(
+    result: ProgramResult, script: str, where: str, folder: Path, as_json: bool, quiet: bool
+) -> None:
+    """Say what the ranks did."""
+    from simdp.reports import program_table
+
+    if as_json:
+        told = {
+            "script": script,
+            "cluster": where,
+            "world_size": result.world_size,
+            "simulated_s": result.simulated_s,
+            "rank_s": result.clocks.tolist(),
+            "ranks": program_table.rows(result.trace, result.clocks),
+        }
+        sys.stdout.write(json.dumps(told, indent=1) + "\n")
+    elif not quiet:
+        from simdp.reports import table
+
+        count = f"{result.world_size} rank{'s' if result.world_size > 1 else ''}"
+        took = table.seconds(result.simulated_s) if result.simulated_s else "0 s"
+        for line in program_table.lines(result.trace, result.clocks):
+            say(line)
+        say(f"{count} on {where}: {took} simulated; files in {folder}")

@@ -1,0 +1,1 @@
+"""Jobs: days and weeks of training, with what fails on the way."""

@@ -1,0 +1,113 @@
+"""Account: where a job's time goes, second by second."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from simdp.results.job import BADPUT, Stretch
+
+PARTS = ("productive", *BADPUT)
+"""Every second of a job is in one of these."""
+
+
+class Shares(NamedTuple):
+    """What time of training goes to: shares of it, or seconds.
+
+    Attributes
+    ----------
+    productive, data, straggler, other : float
+        The step as it would be alone; waiting for batches; for slow ranks; the rest.
+    """
+
+    productive: float
+    data: float = 0.0
+    straggler: float = 0.0
+    other: float = 0.0
+
+    def plus(self, others: Shares, factor: float) -> Shares:
+        """Add others times a factor."""
+        a, b, c, d = self
+        p, q, r, s = others
+        return Shares(a + factor * p, b + factor * q, c + factor * r, d + factor * s)
+
+
+class Account:
+    """The parts of a run's time.
+
+    Parameters
+    ----------
+    keeps_strip : bool
+        Whether to note what happened when, too.
+
+    Attributes
+    ----------
+    seconds : dict of str to float
+        By `PARTS`; they add up to the job's time.
+    queued : float
+        What of it the job waited for nodes [s].
+    strip : list of Stretch or None
+        What happened when, if it is kept.
+    """
+
+    def __init__(self, keeps_strip: bool = False) -> None:
+        self.seconds = dict.fromkeys(PARTS, 0.0)
+        self.queued = 0.0
+        self.strip: list[Stretch] | None = [] if keeps_strip else None
+
+    def add(self, part: str, start: float, seconds: float) -> None:
+        """Note time that is all of one part."""
+        self.seconds[part] += seconds
+        self._note(part, start, start + seconds)
+
+    def train(self, start: float, seconds: float, shares: Shares) -> None:
+        """Note time of steps."""
+        self._share(seconds, shares)
+        self._note("training", start, start + seconds)
+
+    def cycles(
+        self, start: float, count: int, training: float, saving: float, shares: Shares
+    ) -> None:
+        """Note cycles of training and a checkpoint."""
+        self._share(count * training, shares)
+        self.seconds["checkpoint_save"] += count * saving
+        for cycle in range(count) if self.strip is not None else ():
+            begin = start + cycle * (training + saving)
+            self._note("training", begin, begin + training)
+            self._note("checkpoint_save", begin + training, begin + training + saving)
+
+    def lose(self, done: Shares, since: float) -> None:
+        """Take back time of steps that have to be done again, all of them after an instant [s]."""
+        parts = self.seconds
+        for part, seconds in zip(done._fields, done, strict=True):
+            parts[part] -= seconds
+        parts["lost_work"] += sum(done)
+        self._mark_lost(since)
+
+    def _share(self, seconds: float, shares: Shares) -> None:
+        parts = self.seconds
+        productive, data, straggler, other = shares
+        parts["productive"] += seconds * productive
+        parts["data"] += seconds * data
+        parts["straggler"] += seconds * straggler
+        parts["other"] += seconds * other
+
+    def _mark_lost(self, since: float) -> None:
+        strip, place = self.strip or [], len(self.strip or ())
+        while place and strip[place - 1].end > since:
+            place -= 1
+            what, start, end = strip[place]
+            if what == "training" and start < since:
+                strip[place : place + 1] = [
+                    Stretch(what, start, since),
+                    Stretch("lost", since, end),
+                ]
+            elif what == "training":
+                strip[place] = Stretch("lost", start, end)
+
+    def _note(self, what: str, start: float, end: float) -> None:
+        strip = self.strip
+        if strip is None or end <= start:
+            return
+        if strip and strip[-1].what == what and strip[-1].end == start:
+            start = strip.pop().start
+        strip.append(Stretch(what, start, end))

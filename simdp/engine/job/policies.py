@@ -1,0 +1,286 @@
+"""Policies at work: what each kind of `simdp.job.recovery` does when something happens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from simdp.cluster.failures import Event
+from simdp.engine.job.run import Run
+from simdp.job.recovery import Recovery
+from simdp.job.recovery.elastic import Elastic
+from simdp.job.recovery.migrate import Migrate
+from simdp.job.recovery.replica_groups import ReplicaGroups
+from simdp.job.recovery.spares import Spares
+from simdp.rng import stream
+
+NOTICED = ("drain", "join")
+"""Effects that nobody has to find out about."""
+
+
+def worst(event: Event) -> str:
+    """What an event takes, of `simdp.engine.job.training.WORST`."""
+    return ("process", "node", "nodes")[min(len(event.nodes), 2)]
+
+
+class Restarting:
+    """All processes start again from the last checkpoint, when there are enough nodes.
+
+    Parameters
+    ----------
+    run : Run
+        What it acts on.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.spec: Any = run.plan.recovery
+
+    def begin(self) -> None:
+        """Start the job."""
+        self._restart(self.run.pause("startup", self.spec.restart))
+
+    def react(self, event: Event) -> None:
+        """Do what an event asks for that hit the job while it trained."""
+        hit = self._save_first() if event.effect == "drain" else None
+        if not self.run.training.is_done:
+            self._restart(hit or event)
+
+    def at_save(self) -> None:
+        """Do what had to wait for a checkpoint."""
+
+    def returned(self, nodes: list[int]) -> bool:
+        """Hear of nodes that stand by; say whether training is to be stopped for them."""
+        return False
+
+    def _restart(self, event: Event | None) -> None:
+        """Try until nothing comes between."""
+        while event is not None:
+            event = self._attempt(event, self.run.training.roll_back(worst(event)))
+        self._resumed()
+
+    def _attempt(self, event: Event, load: float) -> Event | None:
+        """Start all processes after an event; what came between, if anything did."""
+        run, spec = self.run, self.spec
+        return (
+            run.pause("recovery", self._noticing(event))
+            or self._find_nodes()
+            or run.pause("startup", spec.restart)
+            or run.pause("checkpoint_restore", load)
+        )
+
+    def _find_nodes(self) -> Event | None:
+        self._wait()
+        return self.run.pause("recovery", self.spec.rescheduling, is_queue=True)
+
+    def _wait(self) -> bool:
+        """Wait for nodes, also for those that are lost meanwhile; say whether there was need to."""
+        if self._is_enough():
+            return False
+        while self.run.wait(self._is_enough) is not None:
+            pass
+        return True
+
+    def _is_enough(self) -> bool:
+        nodes = self.run.nodes
+        nodes.claim()
+        return nodes.used >= nodes.wanted
+
+    def _resumed(self) -> None:
+        """Set out again."""
+
+    def _noticing(self, event: Event) -> float:
+        """How long until it is known what happened [s]."""
+        if event.effect in NOTICED:
+            return 0.0
+        spec: Recovery = self.spec
+        return spec.hang_timeout if event.effect == "hang" else spec.detection
+
+    def _save_first(self) -> Event | None:
+        """Finish the step and write a checkpoint, before nodes are set free; what hit meanwhile."""
+        run, training = self.run, self.run.training
+        if not training.savings:
+            return None
+        end = training.now + training.rest_of_step()
+        if run.next_time() > end:
+            training.train(end)
+        if training.is_done:
+            return None
+        last = training.savings[-1]
+        hit = run.pause("checkpoint_save", last.blocking + last.background)
+        if hit is None:
+            training.kept_now()
+        return hit
+
+
+class WithSpares(Restarting):
+    """Nodes that stand by take the places of those that are lost."""
+
+    def _find_nodes(self) -> Event | None:
+        run, nodes, spec = self.run, self.run.nodes, self.spec
+        swapped = nodes.claim() > 0
+        if self._wait():
+            return run.pause("recovery", spec.rescheduling, is_queue=True)
+        return run.pause("recovery", spec.swap) if swapped else None
+
+
+class WithFewer(Restarting):
+    """The job goes on with the nodes that are left, and takes in those that come back."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self._sizes = sorted(run.plan.paces)
+        self._running = run.plan.num_nodes
+
+    def at_save(self) -> None:
+        hit = self.run.pause("checkpoint_save", self.run.training.unwritten())
+        self._restart(hit or Event(self.run.training.now, "join", "more nodes", (), 0.0))
+
+    def returned(self, nodes: list[int]) -> bool:
+        if self._size(self.run.nodes.used + len(self.run.nodes.idle)) <= self._running:
+            return False
+        if self.spec.up == "at_once":
+            return True
+        self.run.training.stops_at_save = True
+        return False
+
+    def _find_nodes(self) -> Event | None:
+        run = self.run
+        if self._wait():
+            return run.pause("recovery", self.spec.rescheduling, is_queue=True)
+        return None
+
+    def _is_enough(self) -> bool:
+        self.run.nodes.claim()
+        return self._size(self.run.nodes.used) > 0
+
+    def _size(self, num_nodes: int) -> int:
+        """The most nodes that can train together, of so many; 0 where they are too few."""
+        return max((size for size in self._sizes if size <= num_nodes), default=0)
+
+    def _resumed(self) -> None:
+        run, nodes = self.run, self.run.nodes
+        self._running = self._size(nodes.used)
+        run.training.pace = run.plan.paces[self._running]
+        run.training.note("nodes", self._running)
+        run.training.stops_at_save = False
+        self.returned([])  # those that came while it started
+
+
+class InGroups(Restarting):
+    """Groups that fail drop out; the others go on, and heal them."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self._num_groups = run.plan.num_nodes // self.spec.group_nodes
+        self._out: dict[int, int] = {}  # groups that do not take part, and their last alarm
+        self._num_alarms = 0
+
+    def react(self, event: Event) -> None:
+        hit: Event | None = event
+        while hit is not None:
+            if not hit.nodes:
+                self._restart(hit)
+                return
+            lost = self._groups_of(hit.nodes)
+            fresh = lost - self._out.keys()
+            for group in lost:
+                self._heal(group, hit)
+            if not fresh and self._has_quorum():
+                return
+            if hit.effect != "drain":
+                self.run.training.drop_step()
+            if len(self._out) == self._num_groups:
+                self._restart(hit)
+                return
+            timeout = 0.0 if hit.effect == "drain" else self.spec.timeout
+            hit = self.run.pause("recovery", timeout) or self.run.wait(self._has_quorum)
+        self._take_pace()
+
+    def returned(self, nodes: list[int]) -> bool:
+        self.run.nodes.claim()
+        for group in self._groups_of(nodes) & self._out.keys():
+            self._heal(group, None)
+        return False
+
+    def _groups_of(self, nodes: Any) -> set[int]:
+        return {node // self.spec.group_nodes for node in nodes}
+
+    def _whole(self) -> int:
+        """Groups all of whose nodes are there."""
+        return int(self._num_groups - len(self._groups_of(self.run.nodes.away)))
+
+    def _is_enough(self) -> bool:
+        self.run.nodes.claim()
+        return bool(self._whole() >= self.spec.min_replicas)
+
+    def _has_quorum(self) -> bool:
+        return bool(self._num_groups - len(self._out) >= self.spec.min_replicas)
+
+    def _heal(self, group: int, event: Event | None) -> None:
+        """Take a group out, and set when it is back, if all its nodes are there."""
+        self._num_alarms += 1
+        self._out[group] = mine = self._num_alarms
+        if group in self._groups_of(self.run.nodes.away):
+            return
+        spec, now = self.spec, self.run.training.now
+        noticing = self._noticing(event) if event else 0.0
+        seconds = noticing + spec.rescheduling + spec.restart + self.run.plan.heal
+
+        def back() -> None:
+            if self._out.get(group) == mine:
+                del self._out[group]
+                self._take_pace()
+
+        self.run.alarm(now + seconds, back)
+
+    def _take_pace(self) -> None:
+        plan, whole = self.run.plan, self.run.plan.pace.headway
+        share = (self._num_groups - len(self._out)) / self._num_groups
+        by_samples = plan.length.counts_samples
+        self.run.training.note("absent", *sorted(self._out))
+        self.run.training.pace = plan.pace._replace(headway=whole * share if by_samples else whole)
+
+    def _resumed(self) -> None:
+        """Groups that came too late for the start are healed when their nodes are back."""
+        self._out = {}
+        for group in self._groups_of(self.run.nodes.away):
+            self._num_alarms += 1
+            self._out[group] = self._num_alarms
+        self._take_pace()
+
+
+class Moving(Restarting):
+    """What ran on a failing node goes on on another one."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self._random = stream(run.plan.seed, "migrate", run.number)
+
+    def react(self, event: Event) -> None:
+        hit: Event | None = event
+        while hit is not None:
+            if not hit.nodes or not self._can_move(hit):
+                self._restart(hit)
+                return
+            if hit.effect != "drain":
+                self.run.training.drop_step()
+            hit = self.run.pause("recovery", self._noticing(hit) + self.spec.migration)
+
+    def _can_move(self, event: Event) -> bool:
+        return event.effect == "drain" or self._random.random() < self.spec.share
+
+
+POLICIES: tuple[tuple[type[Recovery], type[Restarting]], ...] = (
+    (Elastic, WithFewer),
+    (Migrate, Moving),
+    (ReplicaGroups, InGroups),
+    (Spares, WithSpares),
+)
+"""By class of recovery; all others restart."""
+
+
+def policy_for(run: Run) -> Restarting:
+    """What is done in a run."""
+    spec = run.plan.recovery
+    kinds = (policy for kind, policy in POLICIES if isinstance(spec, kind))
+    return next(kinds, Restarting)(run)

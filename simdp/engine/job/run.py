@@ -1,0 +1,284 @@
+"""Run: one job from its start to its end, through all that happens to its nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
+from math import inf
+from typing import NamedTuple, Protocol
+
+from simdp.cluster.failures import Event
+from simdp.engine.job.account import PARTS, Account
+from simdp.engine.job.events import events
+from simdp.engine.job.nodes import Nodes
+from simdp.engine.job.plan import Plan
+from simdp.engine.job.training import Training
+from simdp.errors import ScenarioError
+
+MAX_IN_VAIN = 10_000
+"""Failures without any headway between them, after which a job is given up."""
+
+
+class Outcome(NamedTuple):
+    """What came of a run.
+
+    Attributes
+    ----------
+    finish : float
+        When the job was done [s].
+    parts : tuple of float
+        What the time went to, in the order of `simdp.engine.job.account.PARTS` [s].
+    queued : float
+        What of it the job waited for nodes [s].
+    num_failures : int
+        Events that hit it.
+    node_seconds : float
+        Sum over nodes of the time that they were there, spares too [s].
+    """
+
+    finish: float
+    parts: tuple[float, ...]
+    queued: float
+    num_failures: int
+    node_seconds: float
+
+
+class Policy(Protocol):
+    """What is done about what happens."""
+
+    def begin(self) -> None:
+        """Start the job."""
+
+    def react(self, event: Event) -> None:
+        """Do what an event asks for that hit the job while it trained."""
+
+    def at_save(self) -> None:
+        """Do what had to wait for a checkpoint."""
+
+    def returned(self, nodes: list[int]) -> bool:
+        """Hear of nodes that stand by; say whether training is to be stopped for them."""
+
+
+class Alarm(NamedTuple):
+    """Something that a run waits for: nodes that come back, or what a policy has set."""
+
+    time: float
+    number: int
+    node: int | None
+    call: Callable[[], None] | None
+
+
+class Run:
+    """A run of a job.
+
+    Parameters
+    ----------
+    plan : Plan
+        The job.
+    number : int
+        Which of an ensemble, from 0.
+    keeps_strip : bool
+        Whether to note what happens when.
+
+    Attributes
+    ----------
+    training, nodes, account
+        What the policy acts on.
+    num_failures : int
+        Events that hit the job so far.
+    """
+
+    def __init__(self, plan: Plan, number: int, keeps_strip: bool = False) -> None:
+        spec = plan.recovery
+        self.plan, self.number = plan, number
+        self.account = Account(keeps_strip)
+        self.nodes = Nodes(plan.num_nodes, spec.num_spares or 0)
+        num_steps = plan.length.drawn(plan.seed, number)
+        self.training = Training(num_steps, plan.savings, plan.pace, self.account)
+        self.num_failures = 0
+        self._replaces = spec.num_spares is None
+        self._events = self._drawn()
+        self._next = next(self._events, None)
+        self._alarms, self._num_alarms = list[Alarm](), 0
+        self._in_vain, self._best = 0, (-1, -1)
+        self._policy: Policy | None = None
+
+    def _drawn(self) -> Iterator[Event]:
+        plan = self.plan
+        if not plan.failures:
+            return iter(())
+        there = self.nodes.total
+        return events(plan.failures, there, plan.devices_per_node, plan.seed, self.number)
+
+    def play(self, policy: Policy) -> Outcome:
+        """Play it to its end.
+
+        Parameters
+        ----------
+        policy : Policy
+            The plan's, made for this run.
+
+        Raises
+        ------
+        ScenarioError
+            If it never ends: it waits for nodes that do not come back, or makes no headway.
+        """
+        training, account, self._policy = self.training, self.account, policy
+        policy.begin()
+        while not training.is_done:
+            time = self.next_time()
+            if training.train(time):
+                policy.at_save()
+                continue
+            if training.is_done:
+                break
+            event = self._take()
+            if event is not None:
+                policy.react(event)
+        self.nodes.count(training.now)
+        parts = tuple(account.seconds[part] for part in PARTS)
+        return Outcome(training.now, parts, account.queued, self.num_failures, self.nodes.seconds)
+
+    # Time -----------------------------------------------------------------------------------------
+
+    def next_time(self) -> float:
+        """When something happens next [s]; inf where nothing does."""
+        time = self._next.time if self._next else inf
+        return min(time, self._alarms[0].time) if self._alarms else time
+
+    def alarm(self, time: float, call: Callable[[], None]) -> None:
+        """Call something at an instant."""
+        self._set(time, None, call)
+
+    def _set(self, time: float, node: int | None, call: Callable[[], None] | None) -> None:
+        self._num_alarms += 1
+        heappush(self._alarms, Alarm(time, self._num_alarms, node, call))
+
+    def pause(self, part: str, seconds: float, is_queue: bool = False) -> Event | None:
+        """Let time pass in which nothing is trained.
+
+        Parameters
+        ----------
+        part : str
+            What it is counted as.
+        seconds : float
+            How long.
+        is_queue : bool
+            Whether the job waits for nodes.
+
+        Returns
+        -------
+        Event or None
+            What hit the job meanwhile, when it did so; None where nothing did.
+        """
+        until = self.training.now + seconds
+        event = None
+        while event is None and self.next_time() <= until:
+            event = self._take(part, is_queue)
+        if event is None:
+            self._pass(until, part, is_queue)
+        return event
+
+    def wait(self, ready: Callable[[], bool]) -> Event | None:
+        """Wait for nodes, until there are enough or something hits the job, which comes back.
+
+        Raises
+        ------
+        ScenarioError
+            If nothing is left that could bring them.
+        """
+        event = None
+        while event is None and not ready():
+            if self.next_time() == inf:
+                away, since = len(self.nodes.away), self.training.now / 3600
+                raise ScenarioError(
+                    [
+                        f"recovery: the job waits for ever from hour {since:.4g} on, when {away} "
+                        f"of {self.nodes.total} nodes are away and none comes back; give failures "
+                        "a repair, or let elastic go on with fewer nodes."
+                    ]
+                )
+            event = self._take("recovery", True)
+        return event
+
+    def _pass(self, until: float, part: str, is_queue: bool) -> None:
+        training = self.training
+        self.account.add(part, training.now, until - training.now)
+        if is_queue:
+            self.account.queued += until - training.now
+        training.now = until
+
+    # What happens ---------------------------------------------------------------------------------
+
+    def _take(self, part: str | None = None, is_queue: bool = False) -> Event | None:
+        """Let the next thing happen; what hits the job comes back.
+
+        Parameters
+        ----------
+        part, is_queue
+            As for `pause`, of the time until then; None: it was trained.
+        """
+        time = self.next_time()
+        if part is not None:
+            self._pass(time, part, is_queue)
+        if self._alarms and self._alarms[0].time <= time:
+            return self._ring(heappop(self._alarms))
+        event = self._next
+        assert event is not None
+        self._next = next(self._events, None)
+        if event.effect == "join":
+            return self._back(event, self.nodes.give(time, event.nodes))
+        nodes = event.nodes
+        hits = not nodes or bool(self.nodes.in_use(nodes))
+        self._send_away(event)
+        if hits:
+            self.num_failures += 1
+            self._look_for_headway()
+        return event if hits else None
+
+    def _send_away(self, event: Event) -> None:
+        """Nodes that are lost for a while; where there always is another one, none is."""
+        lost = event.nodes or (range(self.nodes.total) if event.repair else ())
+        if self._replaces or not lost or not (event.repair or event.effect == "leave"):
+            return
+        until = inf if event.effect == "leave" else event.time + event.repair
+        self.nodes.take(event.time, list(lost), until)
+        for node in lost if until < inf else ():
+            self._set(until, node, None)
+
+    def _ring(self, alarm: Alarm) -> Event | None:
+        if alarm.call is not None:
+            alarm.call()
+            return None
+        assert alarm.node is not None
+        if not self.nodes.due(alarm.node, alarm.time):
+            return None  # it was taken away again
+        back = self.nodes.give(alarm.time, [alarm.node])
+        return self._back(Event(alarm.time, "join", "repair", (), 0.0), back)
+
+    def _back(self, event: Event, nodes: list[int]) -> Event | None:
+        assert self._policy is not None
+        return event if nodes and self._policy.returned(nodes) else None
+
+    def _look_for_headway(self) -> None:
+        """Give up a job that will never be done.
+
+        Raises
+        ------
+        ScenarioError
+            If all of many failures in a row came before anything was gained.
+        """
+        found = self.training.furthest, self.training.steps
+        if found[0] > self._best[0] or found[1] > self._best[1]:
+            self._in_vain, self._best = 0, found
+            return
+        self._in_vain += 1
+        if self._in_vain > MAX_IN_VAIN:
+            of = f"step {found[1]}" if found[1] else "the first step"
+            raise ScenarioError(
+                [
+                    f"checkpoint: the job makes no headway; {MAX_IN_VAIN} failures in a row left "
+                    f"nothing that came beyond {of}; use shorter intervals, faster writes, or a "
+                    "recovery that takes less."
+                ]
+            )

@@ -1,0 +1,105 @@
+"""Rebalancing: how fast ranks turn out to be, by which later batches are cut.
+
+What a rank is measured by is its own compute: samples over the seconds of its forward and backward,
+with what its stragglers make of them, not the instants at which it meets the others. So the cut
+depends on the step, the devices and the seed, and on no clock.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simdp.arrays import Floats, Ints
+from simdp.engine.compute import COMPUTE, Times
+from simdp.engine.compute.roofline import roofline_of
+from simdp.engine.slowdown import Slowdown
+from simdp.scenario import Scenario
+from simdp.workload.rebalance import Rebalance
+
+PASSES = ("forward", "backward")
+
+
+def rebalanced(scenario: Scenario) -> Scenario:
+    """The same run with the speeds that it is to be rebalanced by, if it is to be.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        One point.
+
+    Returns
+    -------
+    Scenario
+        The very same one where nothing is to be measured.
+    """
+    workload, cluster = scenario.workload, scenario.cluster
+    rule = workload.rebalance
+    if rule is None or not rule.is_open:
+        return scenario
+    num_steps = workload.num_steps(cluster.world_size, scenario.base)
+    shares = _Measuring(scenario, rule).shares(num_steps)
+    known = workload.model_copy(update={"rebalance": rule.measured(shares)})
+    return scenario.model_copy(update={"workload": known})
+
+
+class _Measuring:
+    """Follows the speeds of ranks from period to period.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        One point, each of whose steps is taken as a full batch of full length.
+    rule : Rebalance
+        Its own.
+    """
+
+    def __init__(self, scenario: Scenario, rule: Rebalance) -> None:
+        workload, cluster = scenario.workload, scenario.cluster
+        self._n, self._rule = cluster.world_size, rule
+        self._workload = workload
+        self._times: Times = COMPUTE[workload.compute.kind](workload, roofline_of(cluster))
+        self._slowdown = Slowdown(cluster, scenario.seed)
+        self._shapes = [workload.model.known_shapes()]
+        changing = (one.by_chance or one.comes_and_goes() for one in cluster.stragglers)
+        self._is_steady = not any(changing)
+        self._own: dict[bytes, Floats] = {}
+
+    def shares(self, num_steps: int) -> list[tuple[float, ...]]:
+        """Shares after each period of the run, as many as there are before they stay the same."""
+        every, batch = self._rule.every, self._workload.global_batch
+        assert every is not None
+        assert batch is not None
+        found: list[tuple[float, ...]] = []
+        speed = np.ones(self._n)
+        for begin in range(0, max(num_steps - every, 1), every):
+            sizes = self._rule.measured(found).sizes(begin, batch, self._n)
+            steps = range(begin, min(begin + every, num_steps))
+            seconds = np.sum([self._seconds(step, sizes) for step in steps], axis=0)
+            done = sizes * len(steps)
+            # One that had nothing to do keeps the speed that it had.
+            with np.errstate(divide="ignore", invalid="ignore"):
+                speed = np.where(done > 0, done / seconds, speed)
+            share = tuple((speed / speed.sum()).tolist())
+            if self._is_steady and found and found[-1] == share:
+                break
+            found.append(share)
+        return found
+
+    def _seconds(self, step: int, sizes: Ints) -> Floats:
+        """Compute of each rank in a step [s]."""
+        key = sizes.tobytes()
+        if key not in self._own:
+            self._own[key] = self._unslowed(sizes)
+        return self._own[key] * self._slowdown.factors(step) + self._slowdown.lost(step)
+
+    def _unslowed(self, sizes: Ints) -> Floats:
+        accumulate, total = self._workload.grad_accum, np.zeros(self._n)
+        assert isinstance(accumulate, int)
+        piece, which = -(-sizes // accumulate), np.zeros(self._n, dtype=np.int64)
+        for micro in range(accumulate):
+            here = np.clip(sizes - micro * piece, 0, piece)
+            if here.any():
+                for activity in PASSES:
+                    columns = self._times.seconds(activity, here, self._shapes, which)
+                    total += columns.seconds.sum(axis=0)[columns.column]
+        return total

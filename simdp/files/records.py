@@ -1,0 +1,163 @@
+"""Records: what is kept by key in one file of SQLite, whole at any time.
+
+Each is written by itself and at once, so that a process that is killed loses none. Of two processes
+that write the same file each waits for the other.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from simdp.errors import ScenarioError
+
+SIGN = 0x53694D64
+"""By which a file of ours is known: SQLite's application_id."""
+
+LAYOUT = 1
+"""How such a file is laid out: its user_version."""
+
+PATIENCE = 60.0
+"""How long one waits for another that writes [s]."""
+
+TABLE = """
+create table records (key text primary key, version text not null, value blob not null, more blob)
+without rowid
+"""
+
+
+class Record(NamedTuple):
+    """What is kept under a key.
+
+    Attributes
+    ----------
+    value : bytes
+        What it says.
+    more : bytes or None
+        What is large, and has a place of its own.
+    """
+
+    value: bytes
+    more: bytes | None = None
+
+
+class Records:
+    """A file of records.
+
+    Parameters
+    ----------
+    path : Path
+        Made, with its folder, when the first record is written.
+
+    Raises
+    ------
+    ScenarioError
+        If the file is there and is none of ours, or of another layout, or damaged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._open: sqlite3.Connection | None = None
+        if path.is_dir():
+            raise ScenarioError([f"{path}: is a folder; name a file to keep points in."])
+        if path.exists() and path.stat().st_size:
+            with self._blamed():
+                self._check(self._connected())
+
+    def get(self, key: str) -> Record | None:
+        """What is kept under a key; None where nothing is."""
+        if self._open is None:
+            return None
+        with self._blamed():
+            row = self._open.execute("select value, more from records where key = ?", (key,))
+            found = row.fetchone()
+        return None if found is None else Record(*found)
+
+    def put(self, key: str, version: str, record: Record) -> None:
+        """Keep something under a key, in place of what was there."""
+        with self._blamed():
+            if self._open is None:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                self._lay_out(self._connected())
+            self._connected().execute(
+                "insert or replace into records values (?, ?, ?, ?)", (key, version, *record)
+            )
+
+    def count(self, other_than: str) -> int:
+        """How many records are of another version."""
+        if self._open is None:
+            return 0
+        with self._blamed():
+            found = self._open.execute(
+                "select count(*) from records where version != ?", (other_than,)
+            )
+            return int(found.fetchone()[0])
+
+    def close(self) -> None:
+        """Close the file; it is whole without this, too."""
+        if self._open is not None:
+            with suppress(sqlite3.Error):
+                self._open.close()
+            self._open = None
+
+    def _connected(self) -> sqlite3.Connection:
+        if self._open is None:
+            self._open = sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None)
+        return self._open
+
+    def _check(self, connection: sqlite3.Connection) -> None:
+        (sign,) = connection.execute("pragma application_id").fetchone()
+        (layout,) = connection.execute("pragma user_version").fetchone()
+        if sign != SIGN:
+            self.close()
+            raise ScenarioError(
+                [f"{self.path}: is no file of finished points; name another, or remove it."]
+            )
+        if layout != LAYOUT:
+            self.close()
+            raise ScenarioError(
+                [
+                    f"{self.path}: was written by another version of simdp, in layout {layout}, "
+                    f"and this one reads layout {LAYOUT}; name another file, or remove this one."
+                ]
+            )
+        self._settle(connection)
+
+    def _lay_out(self, connection: sqlite3.Connection) -> None:
+        """Make the table, unless another process has made it meanwhile."""
+        self._settle(connection)
+        connection.execute("begin immediate")
+        (sign,) = connection.execute("pragma application_id").fetchone()
+        if sign != SIGN:
+            connection.execute(f"pragma application_id = {SIGN}")
+            connection.execute(f"pragma user_version = {LAYOUT}")
+            connection.execute(TABLE)
+        connection.execute("commit")
+
+    def _settle(self, connection: sqlite3.Connection) -> None:
+        """Write ahead, where the disk can: a process that is killed then loses nothing."""
+        connection.execute("pragma journal_mode = wal")
+        connection.execute("pragma synchronous = normal")
+
+    @contextmanager
+    def _blamed(self) -> Iterator[None]:
+        """Say in a line what is wrong with the file."""
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            self.close()
+            raise ScenarioError([f"{self.path}: cannot be written to: {error}."]) from None
+        except sqlite3.Error as error:
+            self.close()
+            raise ScenarioError(
+                [
+                    f"{self.path}: is damaged, or no file of finished points ({error}); "
+                    "name another, or remove it."
+                ]
+            ) from None
+        except OSError as error:
+            why = error.strerror or error
+            raise ScenarioError([f"{self.path}: cannot be written to: {why}."]) from None

@@ -1,0 +1,177 @@
+"""Checkpoints: how often the state of a job is kept, where, and what holds training up."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, PlainSerializer, PlainValidator, model_validator
+
+from simdp.errors import unknown_name
+from simdp.percent import Percent
+from simdp.spec import (
+    Bandwidth,
+    Bytes,
+    Int,
+    PositiveBytes,
+    PositiveSeconds,
+    Quantity,
+    Seconds,
+    Spec,
+    problem,
+)
+from simdp.units import format_quantity
+
+RULES = ("daly", "simulated", "young")
+"""What finds an interval: Daly's formula of higher order, trying out, Young's formula."""
+
+_time = Quantity("time", exclusive=True)
+Steps = Annotated[Int, Field(ge=1)]
+
+
+def _steps_or_time(value: Any) -> int | float:
+    if isinstance(value, int) and not isinstance(value, bool):
+        if value < 1:
+            raise problem(f"{value} is out of range; write a time or a number of steps >= 1.")
+        return value
+    return _time.validate(value)
+
+
+def _interval(value: Any) -> int | float | str:
+    if isinstance(value, str) and value.isalpha():
+        if value not in RULES:
+            raise problem(unknown_name("interval", value, RULES))
+        return value
+    return _steps_or_time(value)
+
+
+def _written(value: int | float | str) -> int | str:
+    return format_quantity(value, "time") if isinstance(value, float) else value
+
+
+Every = Annotated[
+    int | float,
+    PlainValidator(_steps_or_time, json_schema_input_type=Steps | PositiveSeconds),
+    PlainSerializer(_written),
+]
+Interval = Annotated[
+    int | float | str,
+    PlainValidator(
+        _interval,
+        json_schema_input_type=Steps | PositiveSeconds | Literal["daly", "simulated", "young"],
+    ),
+    PlainSerializer(_written),
+]
+
+
+class Copies(Spec):
+    """Copies of the state in the memory of other nodes' hosts, beside storage.
+
+    They are there as soon as they are made, which holds training up. Each node sends what its ranks
+    keep to a peer.
+
+    Attributes
+    ----------
+    every : int or float
+        Steps, or training time [s] that is rounded to steps.
+    write : float or None
+        What each holds training up for [s]; or it follows from ``bandwidth``.
+    bandwidth : float or None
+        At which a node sends its part to a peer, and gets it back [bytes/s].
+    survives : {"process", "node"}
+        The worst after which they can still be loaded: processes that die, or one node that is
+        lost. Several nodes at once are too many.
+    """
+
+    every: Every
+    write: Seconds | None = None
+    bandwidth: Bandwidth | None = None
+    survives: Literal["process", "node"] = "node"
+
+    @model_validator(mode="after")
+    def _has_a_time(self) -> Copies:
+        if (self.write is None) == (self.bandwidth is None):
+            raise problem("write and bandwidth: give one of them; the other follows.")
+        return self
+
+
+class Checkpoint(Spec):
+    """Checkpoints on storage, and copies beside them.
+
+    Attributes
+    ----------
+    every : int, float or {"daly", "simulated", "young"}
+        Steps; training time [s], rounded to steps; or how to find the best: by Young's formula, by
+        Daly's of higher order, or by simulating the job with several.
+    mode : {"synchronous", "asynchronous"}
+        Whether training stands still until all is written, or only while each device's part is
+        copied to its host. The write behind it must end before the next begins, and a failure
+        until then leaves the checkpoint before.
+    storage : float or None
+        Bandwidth of storage, for the whole job [bytes/s].
+    per_node : float or None
+        Bandwidth between a node and storage, which its writers share [bytes/s]; None: no limit.
+    storage_size : float or None
+        Room on storage [bytes]; it must hold two checkpoints, as the one before is kept until the
+        next is complete.
+    size : float or None
+        Of a checkpoint [bytes]. By default weights and optimizer state, once for all replicas.
+    writers : int or None
+        Ranks that write equal parts at once, spread over the nodes. None: those that have shards
+        of the state, in one of all groups that do; of plain DDP one rank.
+    incremental : float
+        Share of the size that is written each time; what is loaded is whole.
+    write : float or None
+        How long a write takes [s], in place of what follows from bandwidths.
+    host_copy : float or None
+        How long the copy to the hosts takes [s], in place of what follows from ``cluster.host``;
+        for asynchronous checkpoints.
+    levels : list of Copies
+        In memory, more often than on storage.
+    """
+
+    every: Interval = "daly"
+    mode: Literal["synchronous", "asynchronous"] = "synchronous"
+    storage: Bandwidth | None = None
+    per_node: Bandwidth | None = None
+    storage_size: PositiveBytes | None = None
+    size: Bytes | None = None
+    writers: Int | None = Field(None, ge=1, le=2**20)
+    incremental: Percent = 1.0
+    write: Seconds | None = None
+    host_copy: Seconds | None = None
+    levels: list[Copies] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _can_be_timed_and_held(self) -> Checkpoint:
+        if self.write is None and self.storage is None:
+            raise problem(
+                "how long a write takes is not known; add storage: 2 TB/s, or write: 20 s."
+            )
+        if self.write is not None and (self.storage is not None or self.per_node is not None):
+            raise problem(
+                "write gives the time that storage and per_node would; keep one or the other."
+            )
+        if self.host_copy is not None and self.mode == "synchronous":
+            raise problem(
+                "host_copy is of asynchronous checkpoints; write mode: asynchronous, or leave it "
+                "out."
+            )
+        if not 0 < self.incremental <= 1:
+            raise problem(
+                f"incremental: {self.incremental:.12g} of a checkpoint is out of range; write for "
+                'example "20 %", and "100 %" for whole ones.'
+            )
+        if self.size is not None and (wrong := self.problem_with_size(self.size)):
+            raise problem(wrong)
+        return self
+
+    def problem_with_size(self, nbytes: float) -> str | None:
+        """Say why storage cannot hold checkpoints of a size [bytes]; or None."""
+        room = self.storage_size
+        if room is None or 2 * nbytes <= room:
+            return None
+        return (
+            f"storage_size: {format_quantity(room, 'data size')} cannot hold two checkpoints of "
+            f"{format_quantity(nbytes, 'data size')}, of which the one before is kept until the "
+            "next is complete; give more, or a smaller size."
+        )

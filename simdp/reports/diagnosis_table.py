@@ -1,0 +1,221 @@
+"""Page of a diagnosis for the terminal: twenty lines, the rest is in its JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from textwrap import wrap
+from typing import TypeGuard
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from simdp.reports.figures import WIDTH, nbytes, percent, seconds
+from simdp.results.diagnosis import CollectiveRow, Diagnosis, Finding, Remedy
+
+LINES = 20
+"""Of a page."""
+
+TRACE_OF = 1e-4
+"""A smaller part of a step is not shown."""
+
+MAIN_LINES = 5
+"""At most, of the evidence of the main cause."""
+
+SHOWN_COLLECTIVES = 3
+SHOWN_BUCKETS = 6
+SHOWN_REMEDIES = 2
+
+
+def page(found: Diagnosis, name: str = "") -> RenderableType:
+    """Write what was found out about a job.
+
+    Parameters
+    ----------
+    found : Diagnosis
+        Of traces, flight records or logging data.
+    name : str
+        Of the file or folder.
+    """
+    return Text("\n".join(lines(found, name)))
+
+
+def lines(found: Diagnosis, name: str = "") -> list[str]:
+    """The lines of the page."""
+    head = [*_head(found, name), *_parts(found)]
+    verdict = [*_verdict(found)]
+    told = [*head, *verdict, *_mismatches(found), *_ranks(found), *_buckets(found)]
+    told += _collectives(found, LINES - len(told))
+    room = max(LINES - len(told), 0)
+    return [*told, *_remarks(found.remarks, room)][:LINES]
+
+
+def _head(found: Diagnosis, name: str) -> Iterator[str]:
+    yield from wrap(headline(found, name), WIDTH)
+
+
+def headline(found: Diagnosis, name: str) -> str:
+    """Whose traces they are, and what a step takes."""
+    world = found.world_size or 0
+    of = f" of {world}" if world > found.num_ranks else ""
+    who = f"{found.num_ranks}{of} rank{'s' * (found.num_ranks > 1 or bool(of))}"
+    title = f"{name}: {who}" if name else who
+    if found.step_time_s is None:
+        return f"{title}, no steps" if found.source in ("kineto", "simdp") else title
+    line = f"{title}, step {seconds(found.step_time_s)}"
+    if found.num_steps == 1 and found.num_ranks > 1:
+        line += f" (a single one; {seconds(found.spread_s['max'])} on the slowest rank)"
+    elif found.num_steps > 1 and found.spread_s:
+        times = [seconds(found.spread_s[key]) for key in ("min", "median", "max")]
+        line += f" (mean of {found.num_steps}; min, median, max {', '.join(times)})"
+    return line
+
+
+def _parts(found: Diagnosis) -> Iterator[str]:
+    """Where the time of devices goes."""
+    step = found.step_time_s
+    parts = [
+        ("compute", found.compute_s),
+        ("communication in the open", found.exposed_comm_s),
+        ("hidden", found.hidden_comm_s),
+        ("copies", found.copy_s),
+        ("idle", found.idle_s),
+    ]
+    told = [f"{name} {_of(value, step)}" for name, value in parts if _is_worth(value, step)]
+    if told:
+        yield from wrap(", ".join(told), WIDTH, initial_indent="  ", subsequent_indent="  ")
+    why = [
+        ("waiting for ranks", found.wait_s),
+        ("transfers", found.transfer_s),
+        ("data late", found.input_s),
+        ("host late", found.launch_s),
+    ]
+    told = [f"{name} {_of(value, step)}" for name, value in why if _is_worth(value, step)]
+    if told:
+        line = f"of what is not compute: {', '.join(told)}"
+        yield from wrap(line, WIDTH, initial_indent="  ", subsequent_indent="  ")
+
+
+def _is_worth(value: float | None, step: float | None) -> TypeGuard[float]:
+    """Whether a time is more than what rounding leaves."""
+    return value is not None and value > TRACE_OF * (step or 0.0)
+
+
+def _of(value: float, step: float | None) -> str:
+    return seconds(value) + (f" ({percent(value / step)})" if step else "")
+
+
+def _verdict(found: Diagnosis) -> Iterator[str]:
+    if not found.verdict:
+        if not found.mismatches and found.source == "flight_record":
+            yield "verdict: ranks agree on all collectives that their dumps hold"
+        return
+    first, *others = found.verdict
+    written = wrap(f"verdict: {finding(first)}", WIDTH, subsequent_indent="  ")
+    yield from written[:MAIN_LINES]
+    for remedy in different(first.remedies)[:SHOWN_REMEDIES]:
+        line = f"  helps: {helps(found, remedy)}"
+        yield from wrap(line, WIDTH, subsequent_indent="    ")
+    also = [f"{one.cause}{share_of(one)}{ranks_of(one)}" for one in others]
+    if also:
+        yield from wrap(f"also: {', '.join(also)}", WIDTH, subsequent_indent="  ")
+
+
+def finding(one: Finding) -> str:
+    """A cause with its share, its ranks and its evidence."""
+    return f"{one.cause}{share_of(one)}{ranks_of(one)}: {one.evidence}"
+
+
+def helps(found: Diagnosis, remedy: Remedy) -> str:
+    """A change, and what a step takes with it."""
+    gain = seconds(remedy.step_time_s)
+    if found.replayed_s:
+        less = percent(1 - remedy.step_time_s / found.replayed_s)
+        gain += f" instead of {seconds(found.replayed_s)} ({less} less)"
+    return f"{remedy.change}: {gain}"
+
+
+def different(remedies: Sequence[Remedy]) -> list[Remedy]:
+    """Those that do not just say in other words what the one before them does."""
+    kept = list[Remedy]()
+    for remedy in remedies:
+        if not kept or remedy.step_time_s > 1.001 * kept[-1].step_time_s:
+            kept.append(remedy)
+    return kept
+
+
+def share_of(found: Finding) -> str:
+    """The part of the step, with a blank before it; nothing where there is none."""
+    return "" if found.cause == "desynchronised" else f" {percent(found.share)}"
+
+
+def ranks_of(found: Finding) -> str:
+    """Whose doing it is, in brackets, the first ones."""
+    if not found.ranks:
+        return ""
+    listed = ", ".join(map(str, found.ranks[:8])) + (" ..." if len(found.ranks) > 8 else "")
+    return f" (rank{'s' * (len(found.ranks) > 1)} {listed})"
+
+
+def _mismatches(found: Diagnosis) -> Iterator[str]:
+    for row in found.mismatches[1:4]:
+        line = f"  {row.name}, {row.sequence} of group {row.group or '?'}: {row.state}"
+        yield line[:WIDTH]
+    if len(found.mismatches) > 4:
+        yield f"  and {len(found.mismatches) - 4} more"
+
+
+def _ranks(found: Diagnosis) -> Iterator[str]:
+    """Who waits for whom most, one line."""
+    told = [f"{w.rank} for {w.late_rank} {seconds(w.wait_s)}" for w in found.waits[:4]]
+    if told:
+        yield from wrap(f"ranks wait, a step: {', '.join(told)}", WIDTH, subsequent_indent="  ")[:2]
+
+
+def _collectives(found: Diagnosis, room: int) -> list[str]:
+    """Those that take longest, in so many lines."""
+    rows = [row for row in found.collectives if row.transfer_s + row.wait_s > 0]
+    if not rows or room < 2:
+        return []
+    head = "collectives (transfer + wait, bus bandwidth, what the machine should take):"
+    foot = list[str]()
+    if found.machine_from is not None and any(row.nbytes for row in rows):
+        against = "" if found.machine is None else f"{found.machine}, "
+        line = f"  machine: {against}{found.machine_from}"
+        foot = wrap(line, WIDTH, subsequent_indent="    ")
+    shown = max(min(SHOWN_COLLECTIVES, room - 1 - len(foot)), 1)
+    return [head, *(_collective(row)[:WIDTH] for row in rows[:shown]), *foot]
+
+
+def _collective(row: CollectiveRow) -> str:
+    size = "size unknown" if row.nbytes is None else nbytes(row.nbytes)
+    how = " ".join(word for word in (row.algorithm, row.protocol) if word)
+    line = f"  {row.count} x {row.name} {size}" + (f" {how}" if how else "")
+    line += f": {seconds(row.transfer_s)} + {seconds(row.wait_s)}"
+    if row.busbw is not None:
+        line += f", {row.busbw / 1e9:.3g} GB/s"
+    return line + (f", {seconds(row.expected_s)}" if row.expected_s is not None else "")
+
+
+def _buckets(found: Diagnosis) -> Iterator[str]:
+    if not found.buckets:
+        return
+    told = [f"{bucket.num_elements:,}" for bucket in found.buckets[:SHOWN_BUCKETS]]
+    more = f" and {len(found.buckets) - SHOWN_BUCKETS} more" * (len(found.buckets) > SHOWN_BUCKETS)
+    dtypes = "/".join(dict.fromkeys(bucket.dtype for bucket in found.buckets))
+    line = f"buckets: {' / '.join(told)}{more} {dtypes}"
+    if found.bucket_rule:
+        line += f", {found.bucket_rule}"
+    yield from wrap(line, WIDTH, subsequent_indent="  ")
+
+
+def _remarks(remarks: Sequence[str], room: int) -> Iterator[str]:
+    """As many remarks as there is room for; the last line says how many are left out."""
+    for place, remark in enumerate(remarks):
+        written = wrap(f"note: {remark}", WIDTH, subsequent_indent="  ")
+        last = place == len(remarks) - 1
+        if len(written) > room - (not last):
+            if room > 0:
+                yield f"note: {len(remarks) - place} more in --json"
+            return
+        room -= len(written)
+        yield from written

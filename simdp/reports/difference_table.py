@@ -1,0 +1,291 @@
+"""What changed between two results, for the terminal: in words first, then side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from textwrap import wrap
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from simdp.reports.figures import PARTS, WIDTH, nbytes, number, percent, seconds, unit_of
+from simdp.reports.money_rows import energy, money
+from simdp.reports.wide_table import narrow_tables
+from simdp.results.comparison import short_key, written
+from simdp.results.difference import Difference, Figure, KeyChange, PartChange, PointDifference
+
+NAMES = {
+    **PARTS,
+    "exposed_comm_s": "exposed communication",
+    "compute_and_update_s": "compute and update",
+}
+"""Parts of a step in words."""
+
+LEAST = 1e-4
+"""A smaller part of a step is not told in words."""
+
+TINY = 1e-12
+"""What rounding may leave of a time that did not change [s]."""
+
+MAX_SHOWN = 40
+"""Letters of a value beside its key."""
+
+MAX_KEYS = 24
+"""Keys that the table has; the rest is in the JSON."""
+
+Row = list[str]
+Columns = list[tuple[str, bool]]
+
+
+def table(found: Difference) -> RenderableType:
+    """Write what changed.
+
+    Parameters
+    ----------
+    found : Difference
+        With at least one point.
+    """
+    told = [line for one in words(found) for line in wrap(one, WIDTH, subsequent_indent="    ")]
+    tables = [
+        part
+        for title, columns, rows in grids(found)
+        if rows
+        for part in narrow_tables(title, columns, rows, _num_keys(columns))
+    ]
+    foot = [line for one in remarks(found) for line in wrap(one, WIDTH, subsequent_indent="  ")]
+    return Group(Text("\n".join(told)), *tables, *map(Text, foot))
+
+
+def _num_keys(columns: Columns) -> int:
+    """Columns of words before the first of numbers."""
+    return next((n for n, (_, is_number) in enumerate(columns) if is_number), len(columns)) or 1
+
+
+def words(found: Difference) -> list[str]:
+    """What explains the difference, a line each, that which explains most first."""
+    if len(found.points) > 1:
+        return [headline(found), *map(_line_of_point, found.points)]
+    return [headline(found), *explanation(found.points[0])]
+
+
+def headline(found: Difference) -> str:
+    """How much longer a step is in B."""
+    names = f"{found.a.name} -> {found.b.name}"
+    if len(found.points) == 1:
+        return f"{names}: step {_from_to(found.points[0])}"
+    longer = sum(point.seconds > LEAST * point.a_s for point in found.points)
+    shorter = sum(point.seconds < -LEAST * point.a_s for point in found.points)
+    same = len(found.points) - longer - shorter
+    counts = ((longer, "longer"), (shorter, "shorter"), (same, "the same"))
+    said = ", ".join(f"{count} {word}" for count, word in counts if count)
+    return f"{names}: steps of {len(found.points)} points: {said}"
+
+
+def explanation(point: PointDifference) -> list[str]:
+    """What made one point's step longer or shorter, by its parts."""
+    lines = [
+        "  " + part_in_words(part, point)
+        for part in point.parts
+        if abs(part.seconds) > LEAST * point.a_s
+    ]
+    if point.interval_s is not None:
+        low, high = point.interval_s
+        inside = "inside" if low <= point.b_s <= high else "outside"
+        lines.append(
+            f"  {seconds(point.b_s)} is {inside} the simulated 90 % interval, {seconds(low)} to "
+            f"{seconds(high)}"
+        )
+    return lines or ["  no part of the step changed"]
+
+
+def part_in_words(part: PartChange, point: PointDifference) -> str:
+    """One part's change, with the keys or the evidence that explain it."""
+    said = f"{NAMES[part.part]} {signed(part.seconds)}"
+    changed = [change_in_words(one) for one in point.keys if one.key in part.keys]
+    if changed:
+        said += f" ({'; '.join(changed)})"
+    return said + "".join(f"; {line}" for line in part.evidence)
+
+
+def change_in_words(one: KeyChange) -> str:
+    """A key, what it was and what it is."""
+    before, after = values(one)
+    return f"{short_key(one.key)} {before} -> {after}"
+
+
+def _line_of_point(point: PointDifference) -> str:
+    said = f"  {label(point.set)}: {_from_to(point)}"
+    first = point.parts[0]
+    more = abs(first.seconds) > LEAST * point.a_s
+    return said + (f": {part_in_words(first, point)}" if more else "")
+
+
+def label(chosen: dict[str, Any]) -> str:
+    """What a point sets, in short."""
+    each = [f"{short_key(key)}: {written(value)}" for key, value in chosen.items()]
+    return ", ".join(each) or "the run"
+
+
+def _from_to(point: PointDifference) -> str:
+    said = f"{seconds(point.a_s)} -> {seconds(point.b_s)}"
+    if abs(point.seconds) <= LEAST * point.a_s:
+        return f"{said}, the same"
+    if point.a_s and point.b_s >= 2 * point.a_s:
+        return f"{said}, {signed(point.seconds)} ({point.b_s / point.a_s:.3g} times as long)"
+    word = "longer" if point.seconds > 0 else "shorter"
+    return f"{said}, {signed(point.seconds)} ({percent(abs(point.seconds) / point.a_s)} {word})"
+
+
+def signed(value: float) -> str:
+    """Write a time with its sign."""
+    return f"{'-' if value < 0 else '+'}{seconds(abs(value))}" if abs(value) > TINY else "0"
+
+
+def grids(found: Difference) -> Iterator[tuple[str, Columns, list[Row]]]:
+    """Title, columns and rows of every table."""
+    if len(found.points) > 1:
+        yield _points(found.points)
+        yield _common_keys(found.points)
+        return
+    (point,) = found.points
+    yield _parts(point)
+    yield _keys("keys that differ", point.keys, point.rest_s)
+    yield _figures(point)
+
+
+def _parts(point: PointDifference) -> tuple[str, Columns, list[Row]]:
+    unit, scale = unit_of([point.a_s, point.b_s])
+    columns = [("per step", False), ("A", True), ("B", True), ("B - A", True), ("of it", True)]
+    rows = [["step time", *_times(point.a_s, point.b_s, scale), ""]]
+    order = list(NAMES)
+    for part in sorted(point.parts, key=lambda one: order.index(one.part)):
+        changed = min(abs(part.seconds), abs(point.seconds)) > TINY
+        of = percent(part.seconds / point.seconds) if changed else "-"
+        rows.append([f"  {NAMES[part.part]}", *_times(part.a, part.b, scale), of])
+    return f"a steady step, times in {unit}", columns, rows
+
+
+def _times(a: float, b: float, scale: float) -> Row:
+    return [f"{a / scale:.4g}", f"{b / scale:.4g}", _change(b - a, scale)]
+
+
+def _change(value: float, scale: float) -> str:
+    return f"{value / scale:+.4g}" if abs(value) > TINY else "0"
+
+
+def _figures(point: PointDifference) -> tuple[str, Columns, list[Row]]:
+    columns = [("", False), ("A", True), ("B", True), ("B / A", True)]
+    rows = [
+        [one.name, figure(one, one.a), figure(one, one.b), _ratio(one)] for one in point.figures
+    ]
+    return "beside it", columns, rows
+
+
+def figure(of: Figure, value: float | None) -> str:
+    """Write a figure in its unit."""
+    if value is None:
+        return "-"
+    match of.unit:
+        case "s":
+            return seconds(value)
+        case "bytes":
+            return nbytes(value)
+        case "USD":
+            return money(value)
+        case "kWh":
+            return energy(value)
+        case "share":
+            return percent(value)
+    return f"{value:,.0f}" if value >= 1e4 else number(value)
+
+
+def _ratio(one: Figure) -> str:
+    return f"{one.b / one.a:.3g}x" if one.a and one.b is not None else "-"
+
+
+def _keys(
+    title: str, keys: Sequence[KeyChange], rest: float | None
+) -> tuple[str, Columns, list[Row]]:
+    columns: Columns = [("key", False), ("A", False), ("B", False)]
+    known = any(one.seconds is not None for one in keys)
+    columns += [("by itself", True)] * known
+    rows = [[one.key, *values(one), *[by_itself(one)] * known] for one in keys[:MAX_KEYS]]
+    if rest is not None and len(keys) > 1:
+        rows.append(["the rest", "", "", signed(rest)])
+    return title, columns, rows
+
+
+def by_itself(one: KeyChange) -> str:
+    """What a key adds to a step; from both sides, where they do not agree."""
+    ways = [way for way in (one.from_a, one.to_b) if way is not None]
+    said = list(dict.fromkeys(map(signed, ways)))
+    known = " or ".join(said)
+    if not one.together:
+        return known or "-"
+    return " ".join([*[known] * bool(known), "with", ", ".join(map(short_key, one.together))])
+
+
+def _points(points: Sequence[PointDifference]) -> tuple[str, Columns, list[Row]]:
+    unit, scale = unit_of(time for point in points for time in (point.a_s, point.b_s))
+    keys = list(dict.fromkeys(key for point in points for key in point.set))
+    columns: Columns = [(short_key(key), False) for key in keys]
+    columns += [("A", True), ("B", True), ("B - A", True), ("B / A", True)]
+    parts = [part for part in NAMES if any(part == one.part for one in points[0].parts)]
+    columns += [(PARTS.get(part, NAMES[part]), True) for part in parts]
+    rows = []
+    for point in points:
+        by_name = {one.part: one.seconds for one in point.parts}
+        rows.append(
+            [
+                *(written(point.set.get(key)) for key in keys),
+                *_times(point.a_s, point.b_s, scale),
+                f"{point.b_s / point.a_s:.3g}x" if point.a_s else "-",
+                *(_change(by_name[part], scale) for part in parts),
+            ]
+        )
+    return f"steady steps, times in {unit}; parts: B - A", columns, rows
+
+
+def _common_keys(points: Sequence[PointDifference]) -> tuple[str, Columns, list[Row]]:
+    """Keys that differ at every point in the same way, without what each does."""
+    shared = [
+        KeyChange(one.key, one.a, one.b)
+        for one in points[0].keys
+        if all((one.key, one.a, one.b) in [(k.key, k.a, k.b) for k in p.keys] for p in points)
+    ]
+    return _keys("keys that differ at every point", shared, None)
+
+
+def remarks(found: Difference) -> list[str]:
+    """What the columns mean, and what else to know."""
+    lines = [f"A: {found.a.name}; B: {found.b.name}"]
+    simulated = (k.seconds is not None for p in found.points if len(p.keys) > 1 for k in p.keys)
+    if len(found.points) == 1 and any(simulated):
+        lines.append(
+            "by itself: what one key adds to a step, simulated both ways: A with the value of B "
+            "less A, or B less B with the value of A; the rest: several together, and luck"
+        )
+    for side, only in ((found.a, found.only_a), (found.b, found.only_b)):
+        if only:
+            more = f" and {len(only) - 3} more" if len(only) > 3 else ""
+            lines.append(f"only in {side.name}: {'; '.join(map(label, only[:3]))}{more}")
+    most = max(len(point.keys) for point in found.points)
+    if most > MAX_KEYS:
+        lines.append(f"{most} keys differ; all are in --json")
+    return [*lines, *found.notes]
+
+
+def values(one: KeyChange) -> tuple[str, str]:
+    """What a key was and is, in short: of another kind or name that alone."""
+    a, b = one.a, one.b
+    for key in ("kind", "name"):
+        told = [value.get(key) if isinstance(value, dict) else None for value in (a, b)]
+        if told[0] != told[1]:
+            return str(told[0] or _shown(a)), str(told[1] or _shown(b))
+    return _shown(a), _shown(b)
+
+
+def _shown(value: Any) -> str:
+    said = written(value)
+    return said if len(said) <= MAX_SHOWN else f"{said[: MAX_SHOWN - 4]} ..."

@@ -1,0 +1,178 @@
+"""Tables of a job for the terminal: when it is done, and where its time goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from textwrap import fill
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from simdp.reports.figures import WIDTH, long_time, long_unit, percent
+from simdp.reports.job_names import cells
+from simdp.reports.wide_table import narrow_tables, wide_table
+from simdp.results.job import Job, JobStudy, Spread
+from simdp.results.result import Result
+
+NAMES = {
+    "startup": "starts",
+    "data": "waiting for data",
+    "checkpoint_save": "checkpoints written",
+    "checkpoint_restore": "checkpoints loaded",
+    "lost_work": "lost work",
+    "recovery": "recovery",
+    "straggler": "slow ranks",
+    "other": "other",
+}
+"""What the parts of `simdp.results.job.BADPUT` are called."""
+
+Grid = tuple[list[tuple[str, bool]], list[list[str]]]
+"""Columns, each its head and whether it holds figures; and rows."""
+
+
+def table(study: JobStudy) -> RenderableType:
+    """Summarise a job: one in rows, those of a sweep in a row each."""
+    if study.scenario.get("sweep"):
+        return _several(study)
+    return _one(study)
+
+
+def _one(study: JobStudy) -> RenderableType:
+    (job,) = study.points
+    name, runs = study.scenario["name"], runs_of(job)
+    return Group(
+        wide_table(f"{name}: {runs}", *spreads(job)),
+        wide_table("", *parts(job)),
+        Text("\n".join(fill(line, WIDTH) for line in foot(study, job))),
+    )
+
+
+def spreads(job: Job) -> Grid:
+    """Columns and rows of what differs from run to run."""
+    heads = [("", False), ("mean", True), ("50 %", True), ("90 %", True), ("99 %", True)]
+    rows = [_spread("done after", job.finish_s, long_time)]
+    rows += [_spread("goodput", job.goodput, percent), _spread("ETTR", job.ettr, percent)]
+    if job.cost_usd is not None:
+        rows.append(_spread("USD", job.cost_usd, "{:,.0f}".format))
+    if job.energy_kwh is not None:
+        rows.append(_spread("kWh", job.energy_kwh, "{:,.0f}".format))
+    return heads, rows
+
+
+def parts(job: Job) -> Grid:
+    """Columns and rows of where the time goes."""
+    total = job.finish_s.mean
+    rows = [
+        [name, long_time(seconds), percent(seconds / total)]
+        for name, seconds in parts_s(job).items()
+    ]
+    return [("where the time goes", False), ("mean", True), ("share", True)], rows
+
+
+def parts_s(job: Job) -> dict[str, float]:
+    """Where the time goes, by the names of its parts; mean over runs [s]."""
+    lost = {NAMES[part]: seconds for part, seconds in job.badput_s.items() if seconds > 0}
+    return {"productive": job.finish_s.mean - sum(job.badput_s.values()), **lost}
+
+
+def _spread(name: str, found: Spread, write: object) -> list[str]:
+    assert callable(write)
+    return [name, *(write(value) for value in (found.mean, found.p50, found.p90, found.p99))]
+
+
+def _several(study: JobStudy) -> RenderableType:
+    (heads, rows), num_keys = grid(study), len(study.scenario["sweep"])
+    title = f"{study.scenario['name']}: {runs_of(study.points[0])} of each point"
+    return Group(*narrow_tables(title, heads, rows, num_keys), Text(fill(grid_foot(study), WIDTH)))
+
+
+def grid(study: JobStudy) -> Grid:
+    """Columns and rows of a sweep: a row per point, what it sets first."""
+    keys, points = list(study.scenario["sweep"]), study.points
+    unit, scale = long_unit(min(job.finish_s.mean for job in points))
+    columns: list[tuple[str, list[str]]] = [
+        (f"done [{unit}]", [f"{job.finish_s.mean / scale:.4g}" for job in points]),
+        ("90 % of runs", [_interval(job, scale) for job in points]),
+        ("goodput", [percent(job.goodput.mean) for job in points]),
+    ]
+    if any(job.ettr != job.goodput for job in points):
+        columns.append(("ETTR", [percent(job.ettr.mean) for job in points]))
+    columns.append(("failures", [f"{job.num_failures:.3g}" for job in points]))
+    for name, part in (("lost", "lost_work"), ("saving", "checkpoint_save")):
+        columns.append((name, [percent(job.badput_s[part] / job.finish_s.mean) for job in points]))
+    intervals = _intervals(study)
+    if len(set(intervals)) > 1:
+        columns.append(("interval", intervals))
+    if any(job.cost_usd for job in points):
+        columns.append(("USD", [_mean(job.cost_usd) for job in points]))
+    if study.until_s is not None:
+        columns.append(("in time", [percent(job.chance_to_finish) for job in points]))
+    values = [cells(points, key) for key in keys]
+    rows = [[*row] for row in zip(*values, *(column for _, column in columns), strict=True)]
+    heads = [(key.rpartition(".")[2], False) for key in keys]
+    heads += [(name, True) for name, _ in columns]
+    return heads, rows
+
+
+def _intervals(study: JobStudy) -> list[str]:
+    return [long_time(job.assumed["interval_s"]) for job in study.points]
+
+
+def grid_foot(study: JobStudy) -> str:
+    """What the columns of a sweep are."""
+    intervals = _intervals(study)
+    foot = "done, goodput and all others but 90 %: means; lost, saving: shares of the time"
+    if len(set(intervals)) == 1 and intervals[0] != "-":
+        foot += f"; a checkpoint every {intervals[0]} of training"
+    return foot
+
+
+def _interval(job: Job, scale: float) -> str:
+    low, high = (f"{seconds / scale:.4g}" for seconds in job.finish_interval_s)
+    return f"{low} - {high}"
+
+
+def _mean(found: Spread | None) -> str:
+    return "-" if found is None else f"{found.mean:,.0f}"
+
+
+def runs_of(job: Job) -> str:
+    """How often it was played, in words."""
+    return f"{job.runs} run{'s' if job.runs > 1 else ''}"
+
+
+def foot(study: JobStudy, job: Job) -> Iterator[str]:
+    """What else there is to say of one job, a line each."""
+    given, low_high = job.assumed, " - ".join(map(long_time, job.finish_interval_s))
+    yield f"90 % of the runs are done after {low_high}"
+    if job.chance_to_finish is not None:
+        yield f"done within {long_time(study.until_s)}: {percent(job.chance_to_finish)} of the runs"
+    failures = f"{job.num_failures:.4g} failures in a run"
+    yield failures + (f", one every {long_time(job.mttf_s)}" if job.mttf_s else "")
+    said = f"assumed: {given['num_steps']:,.0f} steps of {given['step_s']:.4g} s on "
+    said += f"{given['num_nodes']} node{'s' if given['num_nodes'] > 1 else ''}"
+    if given["interval_s"] is not None:
+        behind = given["background_s"]
+        said += f"; a checkpoint every {long_time(given['interval_s'])} of training"
+        said += f" ({given['interval_steps']} steps), which holds it up for "
+        said += f"{given['blocking_s']:.3g} s" + (f", {behind:.3g} s behind it" if behind else "")
+        said += f"; {given['load_s']:.3g} s to load it"
+    if job.cost_usd is not None and given["price_date"]:
+        yield f"USD: by list prices of {given['price_date']}"
+    if job.trained is not None:
+        yield from _training(job.trained)
+    recovery = given["recovery"]
+    times = [f"{key} {value}" for key, value in recovery.items() if key not in ("kind", "load")]
+    yield f"{said}; {recovery['kind']} with {', '.join(times)}"
+
+
+def _training(trained: Result) -> Iterator[str]:
+    """What became of the first run's numbers."""
+    told, losses = trained.participation or {}, trained.metrics["loss"]
+    missed = {
+        "were repeated": told.get("repeated", 0),
+        "were passed over": told.get("uncommitted", 0),
+    }
+    said = [f"{count:,} {what}" for what, count in missed.items() if count]
+    samples = f"the first run trained on {told.get('counted', 0):,} samples"
+    yield ", ".join([samples, *said, f"to a loss of {losses[-1]:.6g}"])

@@ -1,0 +1,288 @@
+"""The page of a diagnosis: why a real job's step is slow, with evidence, and what would help."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from shlex import join
+
+from simdp.reports import diagnosis_table as table
+from simdp.reports import theme
+from simdp.reports.figures import nbytes, percent, seconds
+from simdp.reports.page.sections import (
+    Axis,
+    Cell,
+    Chart,
+    Page,
+    Section,
+    Series,
+    Source,
+    Summary,
+    Table,
+    Tile,
+    Verdict,
+)
+from simdp.reports.page.told import told
+from simdp.results.diagnosis import Diagnosis
+
+PARTS = (
+    ("compute", "compute_s", "compute"),
+    ("transfers in the open", "transfer_s", "comm"),
+    ("waiting for ranks", "wait_s", "wait"),
+    ("data late", "input_s", "input"),
+    ("host late", "launch_s", "host"),
+)
+"""Names, fields and fills of where a step goes; what is in none is `other`."""
+
+TINY = 1e-10
+"""Shorter times are what rounding leaves, as traces count nanoseconds [s]."""
+
+MANY_RANKS = 64
+"""From here on lateness is a line, not bars."""
+
+
+def page(found: Diagnosis, command: Sequence[str] = (), title: str = "") -> Page:
+    """Make the page of a diagnosis.
+
+    Parameters
+    ----------
+    found : Diagnosis
+        Of traces, flight records or logging data.
+    command : sequence of str
+        As for `simdp.reports.page.study.page`.
+    title : str
+        Name of the file or folder.
+    """
+    sections = [
+        *_verdict(found),
+        _summary(found),
+        *[Verdict("Warnings", found.remarks, "warning") for _ in found.remarks[:1]],
+        *_remedies(found),
+        *_parts(found),
+        *_lateness(found),
+        *_tables(found),
+        *_reproduce(command),
+    ]
+    said = "why its step takes so long" if found.step_time_s else "what its records say"
+    foot = f"{title or 'traces'} · read as {found.source.replace('_', ' ')}"
+    return Page(f"{title or 'The job'}: {said}", table.headline(found, title), sections, foot)
+
+
+def _verdict(found: Diagnosis) -> Iterator[Section]:
+    if found.verdict:
+        first, *others = found.verdict
+        lines = [table.finding(first)]
+        lines += [
+            f"helps: {table.helps(found, one)}" for one in table.different(first.remedies)[:2]
+        ]
+        yield Verdict("Verdict", lines, "warning")
+        if others:
+            yield Verdict("Other causes", [table.finding(one) for one in others])
+    elif not found.mismatches:
+        yield Verdict("Verdict", ["No rank disagrees with another."], "good")
+
+
+def _summary(found: Diagnosis) -> Section:
+    step = found.step_time_s
+    tiles = [Tile("ranks", str(found.num_ranks), f"of {found.world_size or found.num_ranks}")]
+    if step is not None:
+        spread = found.spread_s
+        said = f"{seconds(spread['min'])} to {seconds(spread['max'])}" if spread else ""
+        tiles.insert(0, Tile("step time", seconds(step), said))
+        for name, value in (
+            ("compute", found.compute_s),
+            ("communication in the open", found.exposed_comm_s),
+            ("idle", found.idle_s),
+        ):
+            if value is not None:
+                tiles.append(Tile(name, percent(value / step), seconds(value)))
+    rows = []
+    if found.num_steps:
+        rows.append(("steps", f"{found.num_steps}, {found.steps_are}".removesuffix(", ")))
+    if found.hidden_comm_s is not None:
+        rows.append(("communication hidden by compute", seconds(found.hidden_comm_s)))
+    if found.machine_from is not None:
+        rows.append(("machine", ", ".join(filter(None, [found.machine, found.machine_from]))))
+    if found.buckets:
+        each = ", ".join(f"{one.num_elements:,} {one.dtype}" for one in found.buckets[:12])
+        more = f" and {len(found.buckets) - 12} more" if len(found.buckets) > 12 else ""
+        rows.append(
+            ("buckets", each + more + (f"; {found.bucket_rule}" if found.bucket_rule else ""))
+        )
+    return Summary("Summary", tiles, rows)
+
+
+def _remedies(found: Diagnosis) -> Iterator[Section]:
+    """What would help, simulated, the best first."""
+    each = [(one, remedy) for one in found.verdict for remedy in one.remedies]
+    if not each:
+        return
+    each.sort(key=lambda pair: pair[1].step_time_s)
+    now = found.replayed_s
+    rows = [
+        [
+            remedy.change,
+            one.cause,
+            Cell(seconds(remedy.step_time_s), remedy.step_time_s),
+            Cell(percent(1 - remedy.step_time_s / now), 1 - remedy.step_time_s / now)
+            if now
+            else "-",
+        ]
+        for one, remedy in each
+    ]
+    note = f"Beside a step of {seconds(now)} in the replay of these traces." if now else ""
+    heads = ["change", "against", "step", "less"]
+    yield Table("What would help", heads, rows, note=note)
+
+
+def _parts(found: Diagnosis) -> Iterator[Section]:
+    """Where a step goes, means over ranks."""
+    step = found.step_time_s
+    if step is None:
+        return
+    unit, per_second = theme.time_unit(step)
+    known = [(name, getattr(found, field) or 0.0, fill) for name, field, fill in PARTS]
+    rest = max(step - sum(value for _, value, _ in known), 0.0)
+    known.append(("other", rest, "copy"))
+    series = [
+        Series(
+            name,
+            ["step"],
+            [value * per_second],
+            "bar",
+            color=_bar_color(fill),
+            hatch=theme.FILLS[fill].hatch,
+            stack="step",
+        )
+        for name, value, fill in known
+    ]
+    yield Chart(
+        "Where a step's time goes",
+        Axis("", "category"),
+        Axis(f"Time [{unit}], mean over ranks", unit=unit),
+        series,
+        said=", ".join(f"{name} {seconds(value)}" for name, value, _ in known if value),
+        sideways=True,
+    )
+
+
+def _bar_color(name: str) -> str:
+    fill = theme.FILLS[name]
+    return fill.hatch_color if fill.color.startswith(("#FFF", "#F2")) else fill.color
+
+
+def _lateness(found: Diagnosis) -> Iterator[Section]:
+    """How late each rank is, and how long it waits for others."""
+    rows = [row for row in found.ranks if row.rank is not None]
+    if len(rows) < 2 or not any(row.late_s or row.wait_s for row in rows):
+        return
+    unit, per_second = theme.time_unit(max(max(row.late_s, row.wait_s) for row in rows))
+    many = len(rows) > MANY_RANKS
+    at: list[float] | list[str]
+    at = [float(row.rank or 0) for row in rows] if many else [str(row.rank) for row in rows]
+    series = [
+        Series(
+            name,
+            at,
+            [value * per_second for value in values],
+            "line" if many else "bar",
+            color=color,
+        )
+        for name, values, color in (
+            ("comes later than the first", [row.late_s for row in rows], theme.STRAGGLER),
+            ("waits for others", [row.wait_s for row in rows], theme.WAIT),
+        )
+    ]
+    yield Chart(
+        "Who is late, and who waits",
+        Axis("Rank", "value" if many else "category"),
+        Axis(f"Time of a step [{unit}]", unit=unit),
+        series,
+        said="Means of a step: how late each rank comes to what ranks meet in, and its waiting.",
+    )
+
+
+def _tables(found: Diagnosis) -> Iterator[Section]:
+    if found.ranks:
+        yield _ranks(found)
+    yield from _collectives(found)
+    if found.late:
+        yield told(
+            "Steps that lost most to late ranks",
+            [("step", True), ("rank that came last", True), ("lost", True)],
+            [[str(row.step), str(row.rank), _time(row.lost_s)] for row in found.late],
+        )
+    if found.mismatches:
+        heads = ("collective", "number", "state", "ranks", "how")
+        yield told(
+            "What ranks disagree on",
+            [(head, head == "number") for head in heads],
+            [
+                [
+                    row.name,
+                    str(row.sequence),
+                    row.state,
+                    ", ".join(map(str, row.culprit_ranks or row.missing_ranks)),
+                    row.detail,
+                ]
+                for row in found.mismatches
+            ],
+        )
+
+
+RANK_COLUMNS = {
+    "step": "step_time_s",
+    "compute": "compute_s",
+    "exposed": "exposed_comm_s",
+    "hidden": "hidden_comm_s",
+    "idle": "idle_s",
+    "waits": "wait_s",
+    "late": "late_s",
+    "data late": "input_s",
+    "host late": "launch_s",
+}
+"""Heads and fields of the table of ranks."""
+
+
+def _ranks(found: Diagnosis) -> Section:
+    heads = [("rank", True), *((head, True) for head in RANK_COLUMNS)]
+    rows = [
+        [
+            "-" if row.rank is None else str(row.rank),
+            *(_time(getattr(row, field)) for field in RANK_COLUMNS.values()),
+        ]
+        for row in found.ranks
+    ]
+    return told("Ranks", heads, rows, "Means of a step.")
+
+
+def _time(value: float | None) -> str:
+    """Write a time; what rounding leaves of none is none."""
+    return seconds(0.0 if value is not None and abs(value) < TINY else value)
+
+
+def _collectives(found: Diagnosis) -> Iterator[Section]:
+    if not found.collectives:
+        return
+    heads = [("collective", False), ("size", True), ("how", False), ("count", True)]
+    heads += [(name, True) for name in ("transfer", "wait", "bus bandwidth", "should take")]
+    rows = [
+        [
+            row.name,
+            "-" if row.nbytes is None else nbytes(row.nbytes),
+            f"{row.algorithm} {row.protocol}".strip() or "-",
+            str(row.count),
+            seconds(row.transfer_s),
+            seconds(row.wait_s),
+            "-" if row.busbw is None else f"{row.busbw / 1e9:.3g} GB/s",
+            seconds(row.expected_s),
+        ]
+        for row in found.collectives
+    ]
+    machine = ", ".join(filter(None, [found.machine, found.machine_from]))
+    yield told("Collectives", heads, rows, f"should take: {machine}" if machine else "")
+
+
+def _reproduce(command: Sequence[str]) -> Iterator[Section]:
+    if command:
+        given = join(["python", "-m", "simdp", *command])
+        yield Source("How to reproduce it", source=given, name="command line")

@@ -1,0 +1,236 @@
+"""The page of a job of days: when it is done, what it does when, and where its time goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from simdp.reports import job_table, theme
+from simdp.reports.captions import about_scenario
+from simdp.reports.figures import long_time, long_unit, percent
+from simdp.reports.job_names import names
+from simdp.reports.page.closing import closing
+from simdp.reports.page.sections import (
+    Axis,
+    Chart,
+    Mark,
+    Page,
+    Section,
+    Series,
+    Summary,
+    Tile,
+    Verdict,
+)
+from simdp.reports.page.told import told
+from simdp.reports.plots.job_strip import LOOKS
+from simdp.results.job import Job, JobStudy, Stretch
+
+NUM_BINS = 240
+"""Columns that one run is cut into."""
+
+MAX_LINES = len(theme.SERIES)
+"""Points of a sweep whose finish times are drawn."""
+
+COLORS = {
+    **{part: color for part, (color, _) in LOOKS.items()},
+    "lost_work": LOOKS["lost"][0],
+    "data": theme.INPUT,
+    "straggler": theme.COMM,
+    "other": theme.MUTED,
+}
+"""By parts of `simdp.results.job.BADPUT`, as a strip has them."""
+
+NUM_STEPS = 200
+"""Places of a line of finish times, at most."""
+
+
+def page(study: JobStudy, command: Sequence[str] = ()) -> Page:
+    """Make the page of a job.
+
+    Parameters
+    ----------
+    study : JobStudy
+        Of one job, or of one for every point of a sweep.
+    command : sequence of str
+        As for `simdp.reports.page.study.page`.
+    """
+    single = not study.scenario.get("sweep")
+    sections = [
+        *(_one(study, study.points[0]) if single else _several(study)),
+        *finishes(study),
+        *badput(study),
+        *strip(study.points[0]),
+        *closing(study.scenario, study.version, "job", command or _command(study)),
+    ]
+    name = str(study.scenario["name"])
+    return Page(
+        f"{name}: when the job is done",
+        about_scenario(study.scenario, list(study.scenario.get("sweep") or {})),
+        sections,
+        f"{theme.footer(study)} · {job_table.runs_of(study.points[0])}",
+    )
+
+
+def _command(study: JobStudy) -> list[str]:
+    """What plays the scenario at the end of the page as often."""
+    until = [] if study.until_s is None else ["--until", f"{study.until_s:.10g} s"]
+    runs = ["--runs", str(study.points[0].runs)]
+    return ["job", f"{study.scenario['name']}.yaml", *runs, *until]
+
+
+def _one(study: JobStudy, job: Job) -> Iterator[Section]:
+    lines = [f"Done after {long_time(job.finish_s.mean)}, mean of {job_table.runs_of(job)}."]
+    lost = {NAME: s for NAME, s in job_table.parts_s(job).items() if NAME != "productive"}
+    if lost:
+        most = max(lost, key=lambda name: lost[name])
+        lines.append(
+            f"{percent(job.goodput.mean)} of the time is productive; most of the rest, "
+            f"{long_time(lost[most])}, goes to: {most}."
+        )
+    chance = job.chance_to_finish
+    level = "warning" if chance is not None and chance < 0.9 else "good"
+    if chance is not None:
+        lines.insert(0, f"Done within {long_time(study.until_s)}: {percent(chance)} of the runs.")
+    yield Verdict("Verdict", lines, "warning" if level == "warning" else "good")
+    low, high = map(long_time, job.finish_interval_s)
+    money = [] if job.cost_usd is None else [Tile("cost", f"{job.cost_usd.mean:,.0f} USD", "mean")]
+    yield Summary(
+        "Summary",
+        [
+            Tile("done after", long_time(job.finish_s.mean), f"90 % of runs: {low} to {high}"),
+            Tile("goodput", percent(job.goodput.mean), "of the job's time is productive"),
+            Tile("failures", f"{job.num_failures:.4g}", "in a run"),
+            *money,
+        ],
+        [("about it" * (not n), line) for n, line in enumerate(job_table.foot(study, job))],
+    )
+    yield told(f"Over {job_table.runs_of(job)}", *job_table.spreads(job))
+    yield told("Where the time goes", *job_table.parts(job))
+
+
+def _several(study: JobStudy) -> Iterator[Section]:
+    called = names(study.points)
+    best = min(range(len(called)), key=lambda i: study.points[i].finish_s.mean)
+    job = study.points[best]
+    yield Verdict(
+        "Verdict",
+        [
+            f"{called[best]} is done first, after {long_time(job.finish_s.mean)}; "
+            f"{percent(job.goodput.mean)} of its time is productive."
+        ],
+        "good",
+    )
+    yield told("The points", *job_table.grid(study), job_table.grid_foot(study))
+
+
+def finishes(study: JobStudy) -> Iterator[Section]:
+    """The share of runs that are done, over time: a line for each point."""
+    points = [job for job in study.points if len(set(job.finishes)) > 1]
+    if not points:
+        return
+    chosen, called = points[:MAX_LINES], names(study.points)
+    unit, scale = long_unit(max(max(job.finishes) for job in chosen))
+    series = []
+    for job in chosen:
+        times = np.sort(job.finishes) / scale
+        done = np.linspace(1, len(times), min(len(times), NUM_STEPS)).round().astype(int)
+        at = [float(times[0]), *times[done - 1].tolist()]
+        shares = [0.0, *(100 * done / len(times)).tolist()]
+        low, high = map(long_time, job.finish_interval_s)
+        name = called[study.points.index(job)] or "runs"
+        series.append(Series(f"{name}: 90 % from {low} to {high}", at, shares))
+    marks = []
+    if study.until_s is not None:
+        marks = [Mark(f"deadline, {long_time(study.until_s)}", study.until_s / scale, "x")]
+    left = f"The first {len(chosen)} of {len(points)} points." if len(points) > MAX_LINES else ""
+    yield Chart(
+        "When the runs are done",
+        Axis(f"Time from the start of the job [{unit}]", unit=unit),
+        Axis("Runs that are done [%]", unit="%"),
+        series,
+        marks,
+        said=f"How many of the {points[0].runs} runs are done by when.",
+        note=left,
+    )
+
+
+def badput(study: JobStudy) -> Iterator[Section]:
+    """What the time goes to beside productive steps, by cause."""
+    points, called = study.points, [name or "the job" for name in names(study.points)]
+    each = [job_table.parts_s(job) for job in points]
+    causes = {
+        name: COLORS[part]
+        for part, name in job_table.NAMES.items()
+        if any(name in one for one in each)
+    }
+    if not causes:
+        return
+    series = [
+        Series(
+            cause,
+            called,
+            [
+                100 * one.get(cause, 0.0) / job.finish_s.mean
+                for one, job in zip(each, points, strict=True)
+            ],
+            "bar",
+            color=color,
+            stack="lost",
+        )
+        for cause, color in causes.items()
+    ]
+    yield Chart(
+        "What is lost, by cause",
+        Axis("", "category"),
+        Axis("Part of the job's time [%]", unit="%"),
+        series,
+        said="Mean over all runs; the rest of the time is productive.",
+        sideways=True,
+    )
+
+
+def strip(job: Job) -> Iterator[Section]:
+    """What keeps the first run from training when: of each column of time the shares."""
+    if not job.strip:
+        return
+    end = max(stretch.end for stretch in job.strip)
+    unit, scale = long_unit(end)
+    edges = np.linspace(0.0, end, NUM_BINS + 1)
+    lost = [what for what in LOOKS if what != "training" and any(s.what == what for s in job.strip)]
+    series = [
+        Series(
+            LOOKS[what][1],
+            (edges[:-1] / scale).tolist(),
+            (100 * _within(job.strip, what, edges)).round(3).tolist(),
+            "steps",
+            color=LOOKS[what][0],
+            stack="time",
+        )
+        for what in lost
+    ]
+    if series:
+        yield Chart(
+            "One run: what holds it up when",
+            Axis(f"Time from the start of the job [{unit}]", unit=unit),
+            Axis("Part of the time [%]", unit="%"),
+            series,
+            said=(
+                f"The first run, done after {long_time(end)}, in {NUM_BINS} columns of "
+                f"{long_time(end / NUM_BINS)}: what share of each goes to what. The rest is "
+                "training that counts."
+            ),
+        )
+
+
+def _within(strip: Sequence[Stretch], what: str, edges: np.ndarray) -> np.ndarray:
+    """The share of each bin that is spent on one thing."""
+    mine = [s for s in strip if s.what == what]
+    total = np.zeros(len(edges))
+    for bound, sign in (
+        (np.array([s.start for s in mine]), 1),
+        (np.array([s.end for s in mine]), -1),
+    ):
+        total += sign * np.array([np.clip(edge - bound, 0.0, None).sum() for edge in edges])
+    found: np.ndarray = np.diff(total) / np.diff(edges)
+    return found

@@ -1,0 +1,258 @@
+"""The page of a plan: which way to train, what else there is, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from simdp.files import format_yaml
+from simdp.reports import theme
+from simdp.reports.captions import about_scenario
+from simdp.reports.figures import nbytes, percent, seconds
+from simdp.reports.money_rows import DURATIONS, duration, energy, money
+from simdp.reports.page.closing import closing
+from simdp.reports.page.sections import (
+    Axis,
+    Cell,
+    Chart,
+    Page,
+    Section,
+    Series,
+    Source,
+    Summary,
+    Table,
+    Tile,
+    Verdict,
+)
+from simdp.reports.plan_table import REASONS, limit_written
+from simdp.reports.plots.step_parts import PARTS
+from simdp.results.plan import Option, Plan
+
+
+def page(plan: Plan, command: Sequence[str] = ()) -> Page:
+    """Make the page of a plan.
+
+    Parameters
+    ----------
+    plan : Plan
+        With options, or with the one that misses its limits least.
+    command : sequence of str
+        As for `simdp.reports.page.study.page`.
+    """
+    sections = [
+        _verdict(plan),
+        _summary(plan),
+        *[Verdict("Warnings", plan.notes, "warning") for _ in plan.notes[:1]],
+        *front(plan),
+        _options(plan),
+        *_shares(plan),
+        *_scenarios(plan),
+        *closing(plan.scenario, plan.version, "plan", command),
+    ]
+    name = str(plan.scenario.get("name", "scenario"))
+    seed = plan.scenario.get("seed", 0)
+    return Page(
+        f"{name}: the {plan.goal} way to train",
+        about_scenario(plan.scenario, plan.choices),
+        sections,
+        f"scenario {name} · seed {seed} · simdp {plan.version}",
+    )
+
+
+def _verdict(plan: Plan) -> Section:
+    if not plan.best:
+        lines = [f"No point meets the limits{_binding(plan)}."]
+        if plan.nearest is not None:
+            over = ", ".join(
+                f"{name} {value:.3g} times" for name, value in plan.nearest.misses.items()
+            )
+            lines.append(f"The nearest: {plan.nearest.label}: {over} what is allowed.")
+        return Verdict("Verdict", lines, "warning")
+    best = plan.best[0]
+    lines = [f"{best.label}: done after {duration(best.finish_s)}, {_bill(best)}.", best.why]
+    limited = f"What limits it: {best.limit}." if best.limit else ""
+    lines += [
+        limited,
+        plan.order,
+        f"A better one is ruled out{_binding(plan)}." if plan.binding else "",
+    ]
+    return Verdict("Verdict", [line for line in lines if line], "good")
+
+
+def _binding(plan: Plan) -> str:
+    if plan.binding is None:
+        return ""
+    allowed = plan.limits.get(plan.binding)
+    said = "" if allowed is None else f", {limit_written(plan.binding, allowed)}"
+    return f" by the {plan.binding}{said}"
+
+
+def _bill(option: Option) -> str:
+    said = [money(option.cost_usd)] if option.cost_usd is not None else []
+    said += [energy(option.energy_kwh)] if option.energy_kwh is not None else []
+    return ", ".join([*said, f"{nbytes(option.peak_memory_bytes)} of the fullest device"])
+
+
+def _summary(plan: Plan) -> Section:
+    tiles = []
+    if plan.best:
+        best = plan.best[0]
+        interval = best.finish_interval
+        said = "" if interval is None else f"90 %: {' to '.join(map(duration, interval))}"
+        tiles = [
+            Tile("done after", duration(best.finish_s), said),
+            Tile("a step", seconds(best.step_time_s), _interval(best)),
+            Tile("memory", percent(best.memory_share), nbytes(best.peak_memory_bytes)),
+        ]
+        if best.cost_usd is not None:
+            tiles.insert(1, Tile("costs", money(best.cost_usd)))
+    rows = [
+        ("until", plan.target or "a million samples are trained"),
+        *((name, f"{limit_written(name, value)} at most") for name, value in plan.limits.items()),
+        ("points", f"{plan.num_points:,}, of which {plan.num_simulated:,} were simulated"),
+        *((f"  {REASONS[why]}", f"{count:,}") for why, count in plan.pruned.items() if count),
+        (
+            "the answer is",
+            "exact: all other points are proved to be none of these"
+            if plan.is_exact
+            else "of a sample: the space was not looked at as a whole",
+        ),
+    ]
+    return Summary("Summary", tiles, rows)
+
+
+def _interval(option: Option) -> str:
+    if option.low_s is None or option.high_s is None:
+        return "no interval: nobody has measured the machine"
+    return f"90 %: {seconds(option.low_s)} to {seconds(option.high_s)}"
+
+
+def front(plan: Plan) -> Iterator[Section]:
+    """Time against money and against memory, with the intervals of times."""
+    options = plan.front or plan.best
+    if len(options) < 2:
+        return
+    longest = max(one.finish_s for one in options)
+    unit, size = next(
+        ((name, size) for name, size, least in DURATIONS if longest >= least * size), ("s", 1.0)
+    )
+    ways = [("Money [USD]", "USD", [one.cost_usd for one in options])]
+    ways += [
+        ("Memory of the fullest device [GB]", "GB", [o.peak_memory_bytes / 1e9 for o in options])
+    ]
+    for label, of, values in ways:
+        if any(value is None for value in values):
+            continue
+        series = [
+            _series(name, those, size, of)
+            for name, those in (
+                ("the best", plan.best[:1]),
+                ("the front", tuple(one for one in options if one.set != _best_set(plan))),
+            )
+            if those
+        ]
+        yield Chart(
+            f"Time against {label.partition(' ')[0].lower()}",
+            Axis(label, "value", of),
+            Axis(f"Time until it is done [{unit}]", unit=unit),
+            series,
+            said="No other point is better in time, money and memory at once than these; bars are "
+            "the 90 % intervals of time.",
+        )
+
+
+def _best_set(plan: Plan) -> object:
+    return plan.best[0].set if plan.best else None
+
+
+def _series(name: str, options: Sequence[Option], size: float, of: str) -> Series:
+    at = [(one.cost_usd if of == "USD" else one.peak_memory_bytes / 1e9) or 0.0 for one in options]
+    ends = [one.finish_interval or (None, None) for one in options]
+    low = [None if end[0] is None else end[0] / size for end in ends]
+    high = [None if end[1] is None else end[1] / size for end in ends]
+    known = any(end is not None for end in low)
+    times = [one.finish_s / size for one in options]
+    return Series(name, at, times, "points", low if known else (), high if known else ())
+
+
+def _options(plan: Plan) -> Section:
+    """Every option that the plan tells of."""
+    heads = [
+        "option",
+        "done after",
+        "90 % interval",
+        "USD",
+        "energy",
+        "memory",
+        "step",
+        "limit",
+        "why",
+    ]
+    rows = list[list[Cell | str]]()
+    for one in plan.options:
+        interval = one.finish_interval
+        said = "-" if interval is None else " to ".join(map(duration, interval))
+        rows.append(
+            [
+                one.label,
+                Cell(duration(one.finish_s), one.finish_s),
+                Cell(said, None if interval is None else interval[1]),
+                Cell(money(one.cost_usd).removesuffix(" USD"), one.cost_usd),
+                Cell(energy(one.energy_kwh), one.energy_kwh),
+                Cell(nbytes(one.peak_memory_bytes), one.peak_memory_bytes),
+                Cell(seconds(one.step_time_s), one.step_time_s),
+                one.limit or "-",
+                one.why or "-",
+            ]
+        )
+    return Table("The options", heads, rows, note="The best comes first, then the front.")
+
+
+def _shares(plan: Plan) -> Iterator[Section]:
+    """What a step of each option is made of."""
+    options = [one for one in plan.options if one.shares]
+    if not options:
+        return
+    unit, per_second = theme.time_unit(max(one.step_time_s for one in options))
+    names = [one.label for one in options]
+    series = [
+        Series(
+            name,
+            names,
+            [one.shares.get(key.removesuffix("_s"), 0.0) * per_second for one in options],
+            "bar",
+            color=fill.color,
+            hatch=fill.hatch,
+            stack="step",
+        )
+        for key, (name, fill) in PARTS.items()
+    ]
+    yield Chart(
+        "Where a step's time goes",
+        Axis("", "category"),
+        Axis(f"Time [{unit}], mean over ranks", unit=unit),
+        series,
+        said="A bar for each option; its parts add up to the step.",
+        sideways=True,
+    )
+
+
+def _scenarios(plan: Plan) -> Iterator[Section]:
+    """What each option sets, and the file that plays it."""
+    parts = []
+    for number, one in enumerate(plan.options, 1):
+        lead = f"# option {number}: {one.file or one.label}\n"
+        parts.append(lead + "".join(_line(key, value) for key, value in one.set.items()))
+    note = "Each file beside this page is a whole scenario: python -m simdp run FILE."
+    yield Source(
+        "What the options set",
+        note=note if any(one.file for one in plan.options) else "",
+        folded=True,
+        source="\n".join(parts),
+        name="options.yaml",
+    )
+
+
+def _line(key: str, value: object) -> str:
+    """A key and its value as YAML, without the brackets of a short mapping."""
+    written = format_yaml({key: value})
+    return written[1:-2] + "\n" if written.startswith("{") else written

@@ -1,0 +1,93 @@
+"""Sections of one run, in the words of the terminal's summary."""
+
+from __future__ import annotations
+
+from simdp.reports import table, theme
+from simdp.reports.figures import PARTS, nbytes, percent, seconds, share
+from simdp.reports.page import ranks
+from simdp.reports.page.links import links
+from simdp.reports.page.memory import memory
+from simdp.reports.page.sections import Axis, Chart, Section, Series, Summary, Tile, Verdict
+from simdp.reports.page.timeline import timeline
+from simdp.reports.plots.step_parts import PARTS as FILLS
+from simdp.results.result import Advice, Result
+
+
+def sections(result: Result, advice: Advice | None = None) -> list[Section]:
+    """Make the sections of a run, without those that every page has."""
+    return [
+        *verdict(result, advice),
+        summary(result),
+        step(result),
+    ]
+
+
+def pictures(result: Result) -> list[Section]:
+    """Make the sections of all that happened within a run, one with a trace above all."""
+    return [
+        *timeline(result),
+        *ranks.stragglers(result),
+        *ranks.every_rank(result),
+        *memory(result),
+        *links(result),
+    ]
+
+
+def verdict(result: Result, advice: Advice | None) -> list[Section]:
+    """What limits the run, what would help, and what to be careful of."""
+    m, rows = result.metrics, table.fact_rows(result, advice)
+    largest = max((key for key in PARTS), key=lambda key: m[key])
+    found = [
+        f"A step takes {seconds(m['step_time_s'])}; most of it, "
+        f"{share(m[largest], m['step_time_s'])}, is {PARTS[largest]}."
+    ]
+    found += [f"{name}: {said}" for name, said in rows if name == "would help"]
+    made: list[Section] = [Verdict("Verdict", found, "good" if largest == "compute_s" else "note")]
+    careful = [f"{name}: {said}" for name, said in rows if name in result.remarks]
+    if m["fits_memory"] is False:
+        careful.insert(
+            0, f"The model does not fit: it needs {nbytes(max(m['peak_memory_bytes']))}."
+        )
+    return made + [Verdict("Warnings", careful, "warning")] * bool(careful)
+
+
+def summary(result: Result) -> Section:
+    """The figures that matter most, and all that the terminal says."""
+    m, rows = result.metrics, table.fact_rows(result)
+    said = dict(rows)
+    tiles = [
+        Tile("step time", seconds(m["step_time_s"]), said.get("90 % interval of a step", "")),
+        Tile(
+            "throughput",
+            said["throughput"].partition(", ")[0],
+            said["throughput"].partition(", ")[2],
+        ),
+        Tile("compute", percent(m["utilization"]), "of a step"),
+        Tile("peak memory", said["peak memory"]),
+    ]
+    return Summary("Summary", tiles, rows)
+
+
+def step(result: Result) -> Section:
+    """What a step's time is made of."""
+    m = result.metrics
+    unit, per_second = theme.time_unit(m["step_time_s"])
+    series = [
+        Series(
+            name,
+            ["step"],
+            [m[key] * per_second],
+            "bar",
+            color=fill.color,
+            hatch=fill.hatch,
+            stack="step",
+        )
+        for key, (name, fill) in FILLS.items()
+    ]
+    return Chart(
+        "Where a step's time goes",
+        Axis("", "category"),
+        Axis(f"Time [{unit}], mean over ranks", unit=unit),
+        series,
+        sideways=True,
+    )

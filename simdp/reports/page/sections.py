@@ -1,0 +1,306 @@
+"""Sections: what a page consists of, as plain values; `simdp.reports.page.rendering` makes HTML.
+
+Texts are plain, never HTML: whatever stands in them is shown as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, NamedTuple
+
+
+class Tile(NamedTuple):
+    """A key figure.
+
+    Attributes
+    ----------
+    name, value : str
+        What it is, and the figure with its unit.
+    note : str
+        A few words below it; may be empty.
+    """
+
+    name: str
+    value: str
+    note: str = ""
+
+
+class Cell(NamedTuple):
+    """A cell of a table.
+
+    Attributes
+    ----------
+    text : str
+        As shown.
+    value : float or None
+        What its column is sorted by, in SI units; without one, by the text.
+    """
+
+    text: str
+    value: float | None = None
+
+
+class Axis(NamedTuple):
+    """An axis of a chart.
+
+    Attributes
+    ----------
+    label : str
+        With its unit: ``"Step time [ms]"``.
+    scale : {"value", "log", "log2", "category"}
+        Of a category axis the series' places are names; a ``log2`` axis has its ticks at them.
+    unit : str
+        What is written behind a value; may be empty.
+    """
+
+    label: str
+    scale: Literal["value", "log", "log2", "category"] = "value"
+    unit: str = ""
+
+
+class Series(NamedTuple):
+    """A line of a chart, a set of points, bars, or an area.
+
+    Attributes
+    ----------
+    name : str
+        As in the legend.
+    x : sequence of float or str
+        Places; names on a category axis.
+    y : sequence of float or None
+        Values; None is a gap.
+    look : {"line", "points", "bar", "area", "steps"}
+        ``points`` stand alone and are open, as measurements are; an ``area`` is filled down to the
+        series that it is stacked on; ``steps`` is an area whose values last until the next.
+    low, high : sequence of float or None
+        A band around it, such as an interval.
+    color : str
+        ``"#RRGGBB"``; without one the house's colours in turn.
+    hatch : str
+        Matplotlib's pattern, which repeats what the colour says.
+    dashed : bool
+        Whether it is theory.
+    stack : str
+        Series of one name stand on top of each other.
+    """
+
+    name: str
+    x: Sequence[float] | Sequence[str]
+    y: Sequence[float | None]
+    look: Literal["line", "points", "bar", "area", "steps"] = "line"
+    low: Sequence[float | None] = ()
+    high: Sequence[float | None] = ()
+    color: str = ""
+    hatch: str = ""
+    dashed: bool = False
+    stack: str = ""
+
+
+class Mark(NamedTuple):
+    """A line across a chart, such as a capacity.
+
+    Attributes
+    ----------
+    text : str
+        Written at its end.
+    value : float
+        Where it crosses its axis.
+    axis : {"x", "y"}
+        Which axis that is.
+    """
+
+    text: str
+    value: float
+    axis: Literal["x", "y"] = "y"
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a page.
+
+    Attributes
+    ----------
+    title : str
+        Its heading.
+    note : str
+        A line below its content; may be empty.
+    folded : bool
+        Whether it is closed until somebody opens it.
+    """
+
+    kind: ClassVar[str]
+
+    title: str
+    note: str = field(default="", kw_only=True)
+    folded: bool = field(default=False, kw_only=True)
+
+
+@dataclass(frozen=True)
+class Summary(Section):
+    """Key figures, and rows of a name and what is said of it.
+
+    Attributes
+    ----------
+    tiles : sequence of Tile
+        The few that matter most.
+    rows : sequence of (str, str)
+        All others. A row without a name goes on with the one before.
+    """
+
+    kind = "summary"
+
+    tiles: Sequence[Tile] = ()
+    rows: Sequence[tuple[str, str]] = ()
+
+
+@dataclass(frozen=True)
+class Verdict(Section):
+    """What was found, or what to be careful of.
+
+    Attributes
+    ----------
+    lines : sequence of str
+        A sentence each, the most important first.
+    level : {"good", "note", "warning"}
+        How it looks.
+    """
+
+    kind = "verdict"
+
+    lines: Sequence[str] = ()
+    level: Literal["good", "note", "warning"] = "note"
+
+
+@dataclass(frozen=True)
+class Table(Section):
+    """A table whose columns sort.
+
+    Attributes
+    ----------
+    heads : sequence of str
+        Names of the columns.
+    rows : sequence of sequence of Cell or str
+        A column whose cells all are text is set left, others right.
+    """
+
+    kind = "table"
+
+    heads: Sequence[str] = ()
+    rows: Sequence[Sequence[Cell | str]] = ()
+
+
+@dataclass(frozen=True)
+class Chart(Section):
+    """Lines, points, bars and areas over one pair of axes.
+
+    Attributes
+    ----------
+    x, y : Axis
+        The axes.
+    series : sequence of Series
+        What is drawn.
+    marks : sequence of Mark
+        Lines across.
+    said : str
+        What a reader who does not see it is told first; its data are in a table below it.
+    sideways : bool
+        Whether bars lie: ``x`` goes down, ``y`` to the right.
+    """
+
+    kind = "chart"
+
+    x: Axis
+    y: Axis
+    series: Sequence[Series] = ()
+    marks: Sequence[Mark] = ()
+    said: str = ""
+    sideways: bool = False
+
+
+@dataclass(frozen=True)
+class Timeline(Section):
+    """Who did what, when: rows of ranks and their streams; it zooms and filters.
+
+    Attributes
+    ----------
+    data : mapping
+        As `simdp.reports.page.spans.packed` gives it.
+    said : str
+        As of a chart.
+    """
+
+    kind = "timeline"
+
+    data: Mapping[str, Any] = field(default_factory=dict)
+    said: str = ""
+
+
+@dataclass(frozen=True)
+class Graph(Section):
+    """Nodes, and links between them coloured by their load.
+
+    Attributes
+    ----------
+    nodes : sequence of str
+        Names.
+    links : sequence of (int, int, float, str)
+        Places of both ends in ``nodes``, the load from 0 to 1, and what is said of it.
+    said : str
+        As of a chart.
+    """
+
+    kind = "graph"
+
+    nodes: Sequence[str] = ()
+    links: Sequence[tuple[int, int, float, str]] = ()
+    said: str = ""
+
+
+@dataclass(frozen=True)
+class Text(Section):
+    """Paragraphs."""
+
+    kind = "text"
+
+    paragraphs: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Source(Section):
+    """Text that is set letter by letter and can be copied: YAML, a command line.
+
+    Attributes
+    ----------
+    source : str
+        The text.
+    name : str
+        What a file of it would be called; may be empty.
+    """
+
+    kind = "source"
+
+    source: str = ""
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page.
+
+    Attributes
+    ----------
+    title : str
+        Its heading, and the window's title.
+    about : str
+        A line below it: which model, cluster and method.
+    sections : sequence of Section
+        From the top.
+    foot : str
+        What it was made from: scenario, seed, version.
+    """
+
+    title: str
+    about: str
+    sections: Sequence[Section]
+    foot: str

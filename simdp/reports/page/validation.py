@@ -1,0 +1,187 @@
+"""The page of a validation: simulated times against measured ones, with their intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from shlex import join
+
+from simdp.reports import left_out_words, theme
+from simdp.reports import validation_words as words
+from simdp.reports.page.sections import (
+    Axis,
+    Chart,
+    Page,
+    Section,
+    Series,
+    Source,
+    Summary,
+    Tile,
+    Verdict,
+)
+from simdp.reports.page.told import told
+from simdp.results.left_out import LeftOut
+from simdp.results.validation import Comparison, Validation
+
+BAND = 0.10
+"""The error that lines beside the diagonal mark."""
+
+
+def page(
+    found: Validation,
+    command: Sequence[str] = (),
+    target: float = words.NO_TARGET,
+    left_out: LeftOut | None = None,
+) -> Page:
+    """Make the page of a validation.
+
+    Parameters
+    ----------
+    found : Validation
+        Left as it is.
+    command : sequence of str
+        As for `simdp.reports.page.study.page`.
+    target : float
+        Error beyond which a predicted point is missed.
+    left_out : LeftOut, optional
+        Where the validation is that of what was left out.
+    """
+    sections = [
+        *_verdict(found, target),
+        _summary(found),
+        *_summaries(found, left_out),
+        *against(found),
+        *_points(found),
+        *_excluded(found),
+        *_sources(found),
+        *_reproduce(found, command),
+    ]
+    return Page("Measured and simulated times", _about(found), sections, theme.footer(found))
+
+
+def _about(found: Validation) -> str:
+    names = found.clusters
+    more = f" and {len(names) - 6} more" if len(names) > 6 else ""
+    return ", ".join(names[:6]) + more
+
+
+def _verdict(found: Validation, target: float) -> Iterator[Section]:
+    lines, missed = list[str](), found.beyond(target)
+    overall = found.overall()
+    if overall is not None and overall.mean_error is not None:
+        lines.append(
+            f"Steps: {words.share(overall.mean_error)} off in the mean of "
+            f"{overall.num_predicted} predicted points, {words.share(overall.worst_error)} at "
+            f"worst; {words.share(overall.inside)} lie in their 90 % interval."
+        )
+    for one in found.collective_summaries():
+        if one.mean_error is not None:
+            lines.append(
+                f"Collectives on {one.name}: {words.share(one.mean_error)} off in the mean."
+            )
+    if not lines:
+        lines.append("Nothing here is predicted: constants were fitted to every point.")
+    yield Verdict("Verdict", lines, "note" if missed else "good")
+    careful = [
+        f"{name}: {what} are {words.share(error)} off in the mean, more than {words.share(target)}."
+        for name, what, error in missed
+    ]
+    wins = [f"{words.RING_WINS}: {line}." for line in words.ring_wins(found)]
+    if careful or wins:
+        yield Verdict("Warnings", [*careful, *wins], "warning")
+
+
+def _summary(found: Validation) -> Section:
+    every: list[Comparison] = [*found.points, *found.rows]
+    predicted = [one for one in every if one.is_predicted]
+    inside = sum(one.is_inside for one in predicted) / len(predicted) if predicted else None
+    worst = max(predicted, key=lambda one: abs(one.error), default=None)
+    tiles = [
+        Tile("measured times", f"{len(every):,}", f"{len(found.points):,} of them steps"),
+        Tile("predicted", f"{len(predicted):,}", "nothing was fitted to them"),
+        Tile("in their interval", words.share(inside), "90 % would be right"),
+    ]
+    if worst is not None:
+        said = f"{worst.scenario}, {words.setting(worst.set)}".removesuffix(", ")
+        tiles.append(Tile("worst", words.share(worst.error, "+"), said))
+    return Summary("Summary", tiles)
+
+
+def _summaries(found: Validation, left_out: LeftOut | None) -> Iterator[Section]:
+    if left_out is not None:
+        for title, rows in left_out_words.titles(left_out):
+            yield told(title, left_out_words.FOLD_COLUMNS, rows, left_out_words.EXPLAINED)
+    if found.points:
+        rows = words.summary_rows(found)
+        yield told("Step times", words.SUMMARY_COLUMNS, rows, words.EXPLAINED)
+    if found.rows:
+        yield told("Collectives", words.TABLE_COLUMNS, words.table_rows(found), words.EXPLAINED)
+
+
+def against(found: Validation) -> Iterator[Section]:
+    """Simulated over measured times, each with its interval, by cluster."""
+    for what, every in (("steps", found.points), ("collectives", found.rows)):
+        if not every:
+            continue
+        unit, per_second = theme.time_unit(max(one.measured for one in every))
+        series = []
+        for cluster in found.clusters:
+            here = [one for one in every if one.cluster == cluster]
+            if here:
+                series.append(
+                    Series(
+                        cluster,
+                        [one.measured * per_second for one in here],
+                        [one.simulated * per_second for one in here],
+                        "points",
+                        [one.low * per_second for one in here],
+                        [one.high * per_second for one in here],
+                    )
+                )
+        ends = [end([one.measured for one in every]) * per_second for end in (min, max)]
+        for name, factor in (("equal", 1.0), ("+10 %", 1 + BAND), ("-10 %", 1 - BAND)):
+            series.append(Series(name, ends, [end * factor for end in ends], dashed=True))
+        yield Chart(
+            f"Simulated against measured {what}",
+            Axis(f"Measured [{unit}]", "log", unit),
+            Axis(f"Simulated [{unit}]", "log", unit),
+            series,
+            said="A point for each measured time; its bar is the 90 % interval of the simulation.",
+        )
+
+
+def _points(found: Validation) -> Iterator[Section]:
+    columns = (words.Column("cluster", False), *words.STEP_COLUMNS)
+    rows = [[point.cluster, *words.step_cells(point)] for point in found.points]
+    if rows:
+        yield told("Every step", columns, rows)
+    sizes = [
+        [row.cluster, words.table_name([row]), str(row.world_size), *words.size_cells(row)]
+        for row in found.rows
+    ]
+    if sizes:
+        heads = (words.Column("cluster", False), words.Column("collective", False))
+        yield told("Every collective", (*heads, words.Column("ranks"), *words.SIZE_COLUMNS), sizes)
+
+
+def _excluded(found: Validation) -> Iterator[Section]:
+    rows = [
+        [one.cluster, one.scenario, words.setting(one.set) or "-", one.reason]
+        for one in found.excluded
+    ]
+    if rows:
+        heads = [(name, False) for name in ("cluster", "scenario", "set", "why")]
+        yield told("Left out", heads, rows)
+
+
+def _sources(found: Validation) -> Iterator[Section]:
+    if found.sources:
+        lines = [f"{name}: {' '.join(said.split())}" for name, said in found.sources.items()]
+        yield Verdict("Sources", lines, folded=True)
+
+
+def _reproduce(found: Validation, command: Sequence[str]) -> Iterator[Section]:
+    given = join(["python", "-m", "simdp", *command]) if command else ""
+    version = f"# simdp {found.version}"
+    yield Source(
+        "How to reproduce it", source="\n".join(filter(None, [given, version])), name="command line"
+    )

@@ -1,0 +1,116 @@
+"""Job strip: what one run of a job does when."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch
+
+from simdp.reports import theme
+from simdp.reports.captions import about_scenario
+from simdp.reports.figures import long_time, long_unit
+from simdp.reports.job_names import names
+from simdp.reports.plots.base import Plot
+from simdp.reports.plots.headings import entitle
+from simdp.reports.plots.labels import cut, evenly
+from simdp.results.job import JobStudy, Stretch
+
+MAX_ROWS = 10
+"""Rows of points; of more some are left out."""
+
+MAX_NAME = 28
+"""Letters of a row's name."""
+
+NUM_PIECES = 6
+"""Rows that a single run is cut into, one below the other."""
+
+LOOKS = {
+    "training": (theme.COMPUTE, "training"),
+    "checkpoint_save": (theme.COPY, "checkpoint"),
+    "recovery": (theme.WAIT, "recovery"),
+    "startup": (theme.HOST, "start"),
+    "checkpoint_restore": (theme.UPDATE, "load"),
+    "lost": (theme.STRAGGLER, "training that was lost"),
+}
+"""Colour and name of what a run does, from the first drawn to the last."""
+
+Row = list[Stretch]
+
+
+class JobStrip(Plot[JobStudy]):
+    """The first run as a strip of time: cut into rows, or of each point of a sweep a row."""
+
+    kind = "job_strip"
+    reads = JobStudy
+    needs = "a run with its strip"
+
+    def fits(self, study: JobStudy) -> bool:
+        """Tell whether there is one."""
+        return any(job.strip for job in study.points)
+
+    def num_rows(self, study: JobStudy) -> int:
+        """Count rows; see `Plot.num_rows`."""
+        return len(_rows(study)[0])
+
+    def draw(self, study: JobStudy, *axes: Axes) -> None:
+        """Draw on one panel; see `Plot.draw`."""
+        (ax,) = axes
+        called, rows = _rows(study)
+        unit, scale = long_unit(max(row[-1].end for row in rows))
+        present = [what for what in LOOKS if any(s.what == what for row in rows for s in row)]
+        for y, row in enumerate(rows):
+            for what in present:
+                bars = [(s.start / scale, (s.end - s.start) / scale) for s in row if s.what == what]
+                if what == "training":  # lies behind all else, so that no seams show
+                    bars = [(0.0, row[-1].end / scale)]
+                # What is thinner than a pixel tints it.
+                ax.broken_barh(
+                    bars, (y - 0.38, 0.76), color=LOOKS[what][0], linewidth=0, snap=False
+                )
+        ax.set_yticks(range(len(rows)), called)
+        ax.set_ylim(len(rows) - 0.5, -0.5)
+        ax.set_xlim(0, max(row[-1].end for row in rows) / scale)
+        ax.grid(visible=False, axis="y")
+        single = len(study.points) == 1
+        ax.set_ylabel("Row [from]" if single else "Job [what it sets]")
+        ax.set_xlabel(f"Time{' in the row' if single else ''} [{unit}]")
+        whole = long_time(study.points[0].strip[-1].end)
+        title = f"One run of the job, done after {whole}" if single else "One run of each job"
+        sweep = list(study.scenario.get("sweep") or {})
+        entitle(ax, title, about_scenario(study.scenario, sweep), 1)
+        patches = [Patch(color=LOOKS[what][0], label=LOOKS[what][1]) for what in present]
+        ax.legend(
+            handles=patches, loc="lower left", bbox_to_anchor=(0, 1), ncols=6, borderaxespad=0.2
+        )
+
+
+def _rows(study: JobStudy) -> tuple[list[str], list[Row]]:
+    """Names of rows and what is drawn in each."""
+    points = [job for job in study.points if job.strip]
+    if len(study.points) == 1:
+        return _pieces(points[0].strip)
+    chosen, called = evenly(len(points), MAX_ROWS), names(points)
+    return [cut(called[i], MAX_NAME) for i in chosen], [_in_order(points[i].strip) for i in chosen]
+
+
+def _in_order(strip: Sequence[Stretch]) -> Row:
+    """By their ends, so that the last one is where the run ends."""
+    return sorted(strip, key=lambda s: s.end)
+
+
+def _pieces(strip: Sequence[Stretch]) -> tuple[list[str], list[Row]]:
+    """Cut a run into equal rows, each from its own start."""
+    end = max(s.end for s in strip)
+    unit, scale = long_unit(end)
+    length = end / NUM_PIECES
+    rows: list[Row] = [[] for _ in range(NUM_PIECES)]
+    for s in strip:
+        first, last = int(s.start / length), int(s.end / length)
+        for piece in range(first, min(last, NUM_PIECES - 1) + 1):
+            begin = piece * length
+            start, stop = max(s.start - begin, 0.0), min(s.end - begin, length)
+            if stop > start:
+                rows[piece].append(Stretch(s.what, start, stop))
+    called = [f"{piece * length / scale:.3g} {unit}" for piece in range(NUM_PIECES)]
+    return called, [_in_order(row) for row in rows]

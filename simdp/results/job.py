@@ -1,0 +1,161 @@
+"""Job: what days and weeks of training come to, over many runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from simdp.results.inline import Inline
+from simdp.results.result import Result, as_json
+
+BADPUT = (
+    "startup",
+    "data",
+    "checkpoint_save",
+    "checkpoint_restore",
+    "lost_work",
+    "recovery",
+    "straggler",
+    "other",
+)
+"""What a job's time goes to beside productive steps."""
+
+
+class Stretch(NamedTuple):
+    """A stretch of a run, for pictures.
+
+    Attributes
+    ----------
+    what : str
+        ``training``, ``lost`` (training, too), or a part of `BADPUT`.
+    start, end : float
+        On the job's clock [s].
+    """
+
+    what: str
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A figure over all runs.
+
+    Attributes
+    ----------
+    mean, p50, p90, p99 : float
+        Mean and quantiles; of goodput and ettr, as of all others, the larger the higher.
+    """
+
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Of the value of every run."""
+        p50, p90, p99 = np.quantile(values, [0.5, 0.9, 0.99]).tolist()
+        return cls(float(np.mean(values)), p50, p90, p99)
+
+
+@dataclass(frozen=True)
+class Job:
+    """The runs of a job.
+
+    Attributes
+    ----------
+    set : dict
+        Dotted keys and values of its point of a sweep.
+    runs : int
+        How many.
+    goodput, ettr, finish_s : Spread
+        Productive step time over job time; over the time that the job was not queued for nodes;
+        job time [s].
+    cost_usd, energy_kwh : Spread or None
+        None where the cluster has no price, or no power.
+    num_failures : float
+        Mean number of events that hit the job.
+    mttf_s : float or None
+        Job time of all runs per failure [s]; None without any.
+    badput_s : dict of str to float
+        Means of what the job time goes to beside productive steps [s], by `BADPUT`.
+    chance_to_finish : float or None
+        Share of runs that are done by the deadline; None without one.
+    finish_interval_s : tuple of float
+        Between which 90 % of all runs are done [s].
+    assumed : dict of str to value
+        Figures behind the runs, in SI units: of the step, of checkpoints, of failures.
+    finishes : list of float
+        Job time of every run, in their order [s]; for pictures.
+    strip : list of Stretch
+        The first run; for pictures.
+    trained : Result or None
+        The numbers of the first run, which trained through its failures; None where that was not
+        asked for.
+    """
+
+    set: dict[str, Any]
+    runs: int
+    goodput: Spread
+    ettr: Spread
+    finish_s: Spread
+    cost_usd: Spread | None
+    energy_kwh: Spread | None
+    num_failures: float
+    mttf_s: float | None
+    badput_s: dict[str, float]
+    chance_to_finish: float | None
+    finish_interval_s: tuple[float, float]
+    assumed: dict[str, Any]
+    finishes: list[float] = field(default_factory=list)
+    strip: list[Stretch] = field(default_factory=list)
+    trained: Result | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """All but what is for pictures, and arrays, as plain data."""
+        document = asdict(replace(self, trained=None))
+        for name in ("finishes", "strip", "trained"):
+            del document[name]
+        if self.trained is None:
+            return document
+        losses = self.trained.metrics["loss"]
+        return {**document, "trained": {**(self.trained.participation or {}), "loss": losses}}
+
+
+@dataclass
+class JobStudy(Inline):
+    """A job, or one for every point of a sweep.
+
+    Attributes
+    ----------
+    version : str
+        Of simdp.
+    scenario : dict
+        As resolved.
+    until_s : float or None
+        The deadline [s].
+    points : list of Job
+        In the order of the sweep; one without a sweep.
+    """
+
+    version: str
+    scenario: dict[str, Any]
+    until_s: float | None
+    points: list[Job] = field(default_factory=list)
+
+    def to_json(self) -> str:
+        """One JSON document; the same input, the same bytes.
+
+        The job's figures stand beside the scenario, those of a sweep in ``points``.
+        """
+        head = {"simdp": self.version, "scenario": self.scenario, "until_s": self.until_s}
+        points = [point.to_dict() for point in self.points]
+        if self.scenario.get("sweep"):
+            return as_json({**head, "points": points})
+        (only,) = points
+        del only["set"]
+        return as_json({**head, **only})

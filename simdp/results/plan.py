@@ -1,0 +1,198 @@
+"""Plan: which of many settings to train with, what else there is, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from simdp.errors import ScenarioError
+from simdp.files import read_json
+from simdp.results.comparison import PLAIN_KEYS, short_key, written
+from simdp.results.inline import Inline
+from simdp.results.result import as_json
+
+GOALS = {"cheapest": "cost_usd", "fastest": "finish_s", "greenest": "energy_kwh"}
+"""What a plan may be for, and the field of an option that is least then."""
+
+WAYS = ("finish_s", "cost_usd", "peak_memory_bytes")
+"""In which an option of the front is no worse than any other, or better in another one."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """One way to train, as it was simulated.
+
+    Attributes
+    ----------
+    set : dict
+        Dotted keys and values, all that differ from the scenario.
+    step_time_s : float
+        Of a steady step [s].
+    finish_s : float
+        Until the target is reached [s]; without a target, until a million samples are trained.
+    cost_usd, energy_kwh : float or None
+        Of that time; None where nobody says what devices cost, or draw.
+    peak_memory_bytes : float
+        Of the fullest rank [bytes].
+    low_s, high_s : float or None
+        The 90 % interval of a step [s]; None where nobody has measured the machine.
+    why : str
+        In words: what makes it better than the next one, or what it is on the front for.
+    limit : str
+        What takes most of its step or, where it is all but full, ``memory``: ``compute``,
+        ``communication``, ``waiting``, ``other``.
+    shares : dict of str to float
+        Parts of a steady step [s]: ``compute``, ``update``, ``exposed_comm``, ``wait``, ``other``.
+    world_size, global_batch : int
+        Ranks, and samples of all of them in a step.
+    memory_share : float
+        Of the fullest device's memory.
+    file : str or None
+        The scenario that plays it, in the plan's folder.
+    misses : dict of str to float
+        By constraint, what it has over what is allowed where that is more than 1.
+    """
+
+    set: dict[str, Any]
+    step_time_s: float
+    finish_s: float
+    cost_usd: float | None
+    energy_kwh: float | None
+    peak_memory_bytes: float
+    low_s: float | None = None
+    high_s: float | None = None
+    why: str = ""
+    limit: str = ""
+    shares: dict[str, float] = field(default_factory=dict)
+    world_size: int = 1
+    global_batch: int = 1
+    memory_share: float = 0.0
+    file: str | None = None
+    misses: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """What it sets, in short: ``"machine: dgx-h100, world_size: 32, fsdp"``."""
+        return ", ".join(
+            written(value) if key in PLAIN_KEYS else f"{short_key(key)}: {written(value)}"
+            for key, value in self.set.items()
+        )
+
+    @property
+    def finish_interval(self) -> tuple[float, float] | None:
+        """The 90 % interval of `finish_s`, as far as the step decides it [s]."""
+        if self.low_s is None or self.high_s is None or not self.step_time_s:
+            return None
+        scale = self.finish_s / self.step_time_s
+        return scale * self.low_s, scale * self.high_s
+
+    def value(self, way: str) -> float | None:
+        """One of its figures: a value of `GOALS`, or of `WAYS`."""
+        found: float | None = getattr(self, way)
+        return found
+
+
+@dataclass(frozen=True)
+class Plan(Inline):
+    """Everything that ``python -m simdp plan`` found.
+
+    Attributes
+    ----------
+    version : str
+        Of simdp.
+    scenario : dict
+        As resolved.
+    goal : str
+        A key of `GOALS`.
+    limits : dict of str to float
+        What was asked for, in SI units, by constraint: ``deadline`` [s], ``budget`` [USD],
+        ``energy`` [kWh], ``memory`` [bytes of a device].
+    target : str or None
+        What `Option.finish_s` leads to, in words; None where it is a million samples.
+    choices : dict of str to list
+        Dotted keys, and the values that were looked at.
+    best : tuple of Option
+        Of those that meet the limits: the best, and the next alternatives, best first. Empty where
+        none does.
+    front : tuple of Option
+        Of those that meet the limits all that no other one is better than in time, money and
+        memory at once, the fastest first.
+    nearest : Option or None
+        Where none meets the limits: the one that misses them least.
+    binding : str or None
+        The constraint without which there would be a better one, or one at all; see `limits`.
+    order : str
+        How sure it is that the best is the best, in words.
+    num_points, num_simulated : int
+        How many there are, and how many of them were simulated.
+    pruned : dict of str to int
+        Why the others were not: ``impossible``, ``memory``, ``deadline``, ``budget``, ``energy``,
+        ``worse`` than one that was simulated, or not ``sampled``.
+    is_exact : bool
+        Whether best and front are proved to be those of all points; else a sample was looked at.
+    notes : tuple of str
+        What else there is to say.
+    """
+
+    version: str
+    scenario: dict[str, Any]
+    goal: str
+    limits: dict[str, float]
+    target: str | None
+    choices: dict[str, list[Any]]
+    best: tuple[Option, ...]
+    front: tuple[Option, ...]
+    nearest: Option | None = None
+    binding: str | None = None
+    order: str = ""
+    num_points: int = 0
+    num_simulated: int = 0
+    pruned: dict[str, int] = field(default_factory=dict)
+    is_exact: bool = True
+    notes: tuple[str, ...] = ()
+
+    @property
+    def options(self) -> tuple[Option, ...]:
+        """All that it tells of, each once: the best, the next ones, the front, or the nearest."""
+        found: list[Option] = []
+        nearest = () if self.nearest is None else (self.nearest,)
+        for option in (*self.best, *self.front, *nearest):
+            if all(option.set != other.set for other in found):
+                found.append(option)
+        return tuple(found)
+
+    def to_json(self) -> str:
+        """Write plan.json; times in seconds, sizes in bytes; the same input, the same bytes."""
+        document = asdict(self)
+        return as_json({"simdp": document.pop("version"), **document}) + "\n"
+
+    @classmethod
+    def load(cls, path: Path) -> Plan:
+        """Read a plan.json.
+
+        Raises
+        ------
+        ScenarioError
+            If the file is none.
+        """
+        content = read_json(path)
+        try:
+            return cls.of(content)
+        except (KeyError, TypeError, AttributeError):
+            raise ScenarioError([f"{path}: is not a plan.json of simdp."]) from None
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> Plan:
+        """Make it again of what `to_json` writes, read as plain data."""
+        rest = {**content}
+        nearest = rest.pop("nearest")
+        return cls(
+            version=rest.pop("simdp"),
+            best=tuple(Option(**one) for one in rest.pop("best")),
+            front=tuple(Option(**one) for one in rest.pop("front")),
+            nearest=None if nearest is None else Option(**nearest),
+            notes=tuple(rest.pop("notes")),
+            **rest,
+        )

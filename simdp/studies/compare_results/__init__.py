@@ -1,0 +1,159 @@
+"""Compare results: what changed between two, or between a result and a real run, and by what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import simdp
+from simdp.results.diagnosis import Diagnosis
+from simdp.results.difference import Difference, KeyChange, PointDifference
+from simdp.results.result import Result
+from simdp.studies.compare_results.attribution import Budget, attributed
+from simdp.studies.compare_results.figures import (
+    Known,
+    Values,
+    both,
+    figures_of_result,
+    figures_of_traces,
+    laid_out,
+    part_changes,
+    parts_of_result,
+    parts_of_traces,
+)
+from simdp.studies.compare_results.keys import differing
+from simdp.studies.compare_results.matching import beside_traces, matched
+from simdp.studies.compare_results.sides import Given, Input, Point, given, steps_of
+
+__all__ = ["Input", "compare_results"]
+
+
+def compare_results(a: Input, b: Input, *, attribution: bool = True) -> Difference:
+    """Say what changed between two results, or between a result and a real run, and by what.
+
+    Parameters
+    ----------
+    a, b : path-like, Study, Result or Diagnosis
+        A result.json, the folder it lies in, or traces of torch.profiler: a file, or a folder with
+        one per rank. Points of sweeps are matched by what they set.
+    attribution : bool
+        Whether to simulate what each key that differs does by itself, where few do and that takes
+        seconds: A with the value of B, and B with the value of A.
+
+    Returns
+    -------
+    Difference
+        Times per steady step, mean over ranks [s].
+
+    Raises
+    ------
+    ScenarioError
+        If one of them is neither a result nor a trace with steps, or they have no point in common.
+    """
+    first, second = given(a), given(b)
+    if first.name == second.name:
+        first, second = (
+            replace(side, name=f"{side.name} ({letter})")
+            for side, letter in ((first, "A"), (second, "B"))
+        )
+    if first.study is None or second.study is None:
+        return _beside_traces(first, second)
+    pairs, budget = matched(first, second), Budget()
+    notes, points = dict[str, None](), list[PointDifference]()
+    for one, other in pairs:
+        here, there = first.point(one, first.base), second.point(other, first.base)
+        changes = _keys(here, there, first, budget if attribution else None)
+        points.append(_point(here, there, changes))
+        notes.update(dict.fromkeys(_notes(here, there, first, second)))
+    if budget.spent:
+        notes["Too many keys differ to simulate each by itself."] = None
+    left = [{n for n, _ in pairs}, {n for _, n in pairs}]
+    only_a, only_b = (
+        tuple(r.set for n, r in enumerate(side.results) if n not in known)
+        for side, known in zip((first, second), left, strict=True)
+    )
+    return Difference(
+        simdp.__version__, first.side, second.side, tuple(points), only_a, only_b, tuple(notes)
+    )
+
+
+def _keys(here: Point, there: Point, first: Given, budget: Budget | None) -> list[KeyChange]:
+    """Which keys differ, and what each does."""
+    changed = differing(here.raw, there.raw)
+    if len(changed) == 1:
+        (one,), m, n = changed, here.result.metrics, there.result.metrics
+        parts = {name: n[name] - m[name] for name in parts_of_result(here.result, False)}
+        total = n["step_time_s"] - m["step_time_s"]
+        return [KeyChange(one.key, one.a, one.b, total, total, total, parts)]
+    if budget is None or not (here.loads and there.loads):
+        return [KeyChange(one.key, one.a, one.b) for one in changed]
+    steps = min(steps_of(point.raw, point.result) for point in (here, there))
+    return attributed(here.raw, there.raw, first.base, steps, changed, budget)
+
+
+def _point(here: Point, there: Point, keys: list[KeyChange]) -> PointDifference:
+    a, b = here.result, there.result
+    step_a, step_b = a.metrics["step_time_s"], b.metrics["step_time_s"]
+    known = [one.seconds for one in keys if one.seconds is not None]
+    return PointDifference(
+        {**a.set, **b.set},
+        step_a,
+        step_b,
+        None,
+        part_changes(parts_of_result(a, False), parts_of_result(b, False), keys, ()),
+        laid_out(figures_of_result(a), figures_of_result(b)),
+        tuple(keys),
+        step_b - step_a - sum(known) if known else None,
+    )
+
+
+def _notes(here: Point, there: Point, first: Given, second: Given) -> Iterator[str]:
+    """What a reader has to know of two results."""
+    for side in (first, second):
+        written = side.side.version
+        if written != simdp.__version__:
+            yield f"{side.name} was written by simdp {written}; this is {simdp.__version__}."
+    for side, point in ((first, here), (second, there)):
+        if not point.loads:
+            yield (
+                f"{side.name}: its scenario does not load here, so that keys are compared as they "
+                "are written, and none by itself."
+            )
+    a, b = (point.result.remarks.get("calibration") for point in (here, there))
+    if a != b and a and b:
+        yield f"calibration: {first.name}: {a}; {second.name}: {b}."
+
+
+def _beside_traces(first: Given, second: Given) -> Difference:
+    """Compare where at least one side is a real run."""
+    notes, results = list[str](), list[Result | None]()
+    for side, other in ((first, second), (second, first)):
+        if side.study is None:
+            results.append(None)
+            continue
+        number, odd = beside_traces(side, other)
+        results.append(side.results[number])
+        notes += odd
+    traces = list[tuple[str, Diagnosis]]()
+    told = list[tuple[float, Values, Known]]()
+    for side, result in zip((first, second), results, strict=True):
+        if result is not None:
+            step = float(result.metrics["step_time_s"])
+            told.append((step, parts_of_result(result, True), figures_of_result(result)))
+        elif side.found is not None:
+            step = side.found.step_time_s or 0.0
+            told.append((step, parts_of_traces(side.found), figures_of_traces(side.found)))
+            traces.append((side.name, side.found))
+            notes += [f"{side.name}: {remark}" for remark in side.found.remarks]
+    (a_s, a_parts, a_figures), (b_s, b_parts, b_figures) = told
+    known = results[0]
+    point = PointDifference(
+        {} if known is None else known.set,
+        a_s,
+        b_s,
+        None if known is None else known.metrics.get("interval_s"),
+        part_changes(a_parts, b_parts, (), traces),
+        laid_out(*both(a_figures, b_figures)),
+        (),
+    )
+    return Difference(simdp.__version__, first.side, second.side, (point,), (), (), tuple(notes))

@@ -1,0 +1,186 @@
+"""Diagnose: what the traces of a job say of its step, and why it takes as long as it does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from simdp.results.diagnosis import Diagnosis, RankRow, StepRow
+from simdp.studies.diagnose.case import Case, put_together
+from simdp.studies.diagnose.ddp_log import diagnose_logging
+from simdp.studies.diagnose.figures import mean
+from simdp.studies.diagnose.flight import diagnose_flight, disagreement
+from simdp.studies.diagnose.gradient_buckets import Buckets, buckets_of
+from simdp.studies.diagnose.help import with_remedies
+from simdp.studies.diagnose.one_job import check_traces
+from simdp.studies.diagnose.out_of_step import mismatches
+from simdp.studies.diagnose.rows import (
+    all_step_rows,
+    collective_rows,
+    late_rows,
+    node_rows,
+    rank_rows,
+    wait_rows,
+)
+from simdp.studies.diagnose.verdict import findings, reading
+from simdp.traces import (
+    RankTrace,
+    kind_of,
+    read_ddp_logging,
+    read_flight_records,
+    read_traces,
+)
+
+
+def diagnose(
+    traces: Path | str | Sequence[RankTrace], *, machine: str | None = None, remedies: bool = True
+) -> Diagnosis:
+    """Diagnose a job from what its ranks recorded.
+
+    Parameters
+    ----------
+    traces : Path, str, or sequence of RankTrace
+        A trace, a folder or archive with one per rank, dumps of NCCL's flight recorder, or DDP's
+        logging data; or traces that were read already.
+    machine : str or None
+        Whose links the job used: a name of the catalogue, a machine's file, or a scenario.
+    remedies : bool
+        Whether to simulate what would help.
+
+    Returns
+    -------
+    Diagnosis
+        Its times are means per step and over ranks.
+
+    Raises
+    ------
+    ScenarioError
+        If there is nothing that can be read, it is not of one job, or there is no such machine.
+    """
+    if isinstance(traces, str | Path):
+        path = Path(traces)
+        kind = kind_of(path)
+        if kind == "flight_records":
+            return diagnose_flight(read_flight_records(path))
+        if kind == "ddp_logging":
+            return diagnose_logging(read_ddp_logging(path))
+        traces = read_traces(path)
+    return _of_traces(traces, machine, remedies)
+
+
+def _of_traces(traces: Sequence[RankTrace], machine: str | None, remedies: bool) -> Diagnosis:
+    check_traces(traces)
+    case = put_together(traces, machine)
+    read = reading(case)
+    steps = all_step_rows(case)
+    ranks = tuple(rank_rows(case, read, steps))
+    differing = mismatches(case.lines, case.found)
+    lacks = _lacks_events(case)
+    verdict = [disagreement(row) for row in differing[:1]]
+    verdict += findings(case, read, lacks)
+    buckets = Buckets() if lacks else buckets_of(case.lines)
+    said = Diagnosis(
+        source=traces[0].source,
+        num_ranks=len(traces),
+        **_means(ranks, steps),
+        buckets=buckets.rows,
+        verdict=tuple(verdict),
+        world_size=next((t.world_size for t in traces if t.world_size is not None), None),
+        num_steps=len(case.numbers) if case.has_steps else 0,
+        steps_are=case.lines[0].are,
+        spread_s=_spread(steps),
+        copy_s=mean([row.copy_s for row in ranks]),
+        input_s=mean([row.input_s for row in ranks]),
+        launch_s=mean([row.launch_s for row in ranks]),
+        wait_s=mean([row.wait_s for row in ranks]),
+        transfer_s=float(case.charge("transfer").mean()),
+        machine=case.yardstick.name,
+        machine_from=case.yardstick.source,
+        bucket_rule=buckets.rule,
+        ranks=ranks,
+        nodes=tuple(node_rows(case, ranks)),
+        steps=tuple(steps),
+        late=tuple(late_rows(case, read)),
+        collectives=tuple(collective_rows(case)),
+        waits=tuple(wait_rows(case)),
+        mismatches=tuple(differing),
+        remarks=tuple(dict.fromkeys([*_remarks(case, lacks)])),
+    )
+    if not remedies:
+        return said
+    helped = with_remedies(said.verdict, traces, machine)
+    return replace(
+        said,
+        verdict=helped.verdict,
+        replayed_s=helped.replayed_s,
+        remarks=(*said.remarks, *helped.remarks),
+    )
+
+
+def _means(ranks: Sequence[RankRow], steps: Sequence[StepRow]) -> dict[str, float | None]:
+    times = [row.step_time_s for row in ranks if row.step_time_s is not None]
+    return {
+        "step_time_s": mean(times) if steps and times else None,
+        "compute_s": mean([row.compute_s for row in ranks]),
+        "exposed_comm_s": mean([row.exposed_comm_s for row in ranks]),
+        "hidden_comm_s": mean([row.hidden_comm_s for row in ranks]),
+        "idle_s": mean([row.idle_s for row in ranks]),
+    }
+
+
+def _spread(steps: Sequence[StepRow]) -> dict[str, float]:
+    """Of steps that count, each as long as on the rank where it is longest [s]."""
+    longest = dict[int, float]()
+    for row in steps:
+        if row.counted:
+            longest[row.step] = max(row.step_time_s, longest.get(row.step, 0.0))
+    if not longest:
+        return {}
+    times = np.array(list(longest.values()))
+    return {
+        "min": float(times.min()),
+        "median": float(np.median(times)),
+        "max": float(times.max()),
+    }
+
+
+def _lacks_events(case: Case) -> bool:
+    """Whether traces are samples: they say so, or the order of their collectives is wrong."""
+    said = any("is a sample" in remark for line in case.lines for remark in line.trace.remarks)
+    return said or bool(case.found.by_ends)
+
+
+def _remarks(case: Case, lacks: bool) -> Iterator[str]:
+    several = len(case.lines) > 1
+    if case.lines[0].are == "Optimizer.step":
+        yield "There is no ProfilerStep: a step is what lies between two ends of Optimizer.step."
+    for remark in dict.fromkeys(r for line in case.lines for r in line.trace.remarks):
+        if case.has_steps and "no ProfilerStep" in remark:
+            continue
+        whose = [line.rank for line in case.lines if remark in line.trace.remarks]
+        yield f"Rank {whose[0]}: {remark}" if several and len(whose) == 1 else remark
+    filling = sorted({int(n) for line in case.lines for n in line.number[~line.used].tolist()})
+    if filling:
+        yield (
+            f"In step{'s' * (len(filling) > 1)} {', '.join(map(str, filling))} the launch queue "
+            "still fills: the host runs ahead, and its marks are no step times."
+        )
+    if case.found.by_ends:
+        yield (
+            "Events are missing: the order of collectives differs among ranks, and they were "
+            f"matched by their ends ({case.found.unmatched} have none to match). All times are "
+            "lower bounds, idle ones upper bounds."
+        )
+    elif case.found.unmatched:
+        yield f"{case.found.unmatched} collectives are in the trace of one rank only."
+    if lacks:
+        yield "That the device idles is no evidence in a sample, so that the host is not blamed."
+    seen, world = len(case.lines), case.yardstick.world_size
+    if seen < world:
+        yield (
+            f"{seen} of {world} ranks have traces: waiting for another than these looks like a "
+            "slow transfer."
+        )

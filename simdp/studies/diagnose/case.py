@@ -1,0 +1,253 @@
+"""Case: all that is found out about a job before anything is said of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from simdp.arrays import Floats, Ints
+from simdp.studies.diagnose.charges import (
+    KINDS,
+    Call,
+    Charges,
+    Like,
+    calls_of,
+    charges,
+    shortest_of_like,
+    transfer_times,
+)
+from simdp.studies.diagnose.expected import Should, Size, Yardstick, whole_buffer
+from simdp.studies.diagnose.meetings import Matched, matched
+from simdp.studies.diagnose.one_job import check_meetings, check_steps
+from simdp.studies.diagnose.peers import late_peers
+from simdp.studies.diagnose.timeline import Timeline, timeline
+from simdp.traces import RankTrace
+
+SLOW = 1.5
+"""A transfer is slow from so many times what is expected; models of machines err by less."""
+
+QUICK = 0.25
+"""Like transfers in other steps are held against the quickest quarter."""
+
+LEAST_SLOW = 50e-6
+"""No transfer is slow that takes less: launches and protocols differ by so much [s]."""
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A job's traces, put together.
+
+    Attributes
+    ----------
+    lines : list of Timeline
+        One per rank.
+    found : Matched
+        Their collectives and clocks.
+    calls : list of list of Call
+        Each rank's collectives: what of them is waiting.
+    charged : list of Charges
+        Where each rank's steps go.
+    numbers : ndarray, shape `(num_steps,)`, int64
+        Steps that every rank has and that count.
+    at : ndarray, shape `(num_steps, num_ranks)`, int64
+        Their places in each rank's timeline.
+    yardstick : Yardstick
+        What collectives are held against.
+    expected : dict of Size to Should
+        What they should take [s].
+    sizes : list of dict of int to Size
+        By rank and place among ``calls``: those whose size is known.
+    excess : ndarray, shape `(num_steps, num_ranks)`
+        What transfers took longer than is expected, where they are slow [s].
+    least_seen : dict
+        The quickest of like transfers, by name, bytes and number of ranks [s].
+    """
+
+    lines: list[Timeline]
+    found: Matched
+    calls: list[list[Call]]
+    charged: list[Charges]
+    numbers: Ints
+    at: Ints
+    yardstick: Yardstick
+    expected: dict[Size, Should]
+    sizes: list[dict[int, Size]]
+    excess: Floats
+    least_seen: dict[Like, float]
+
+    def should(self, sizes: Iterable[Size]) -> dict[Size, float]:
+        """What transfers should take: as the machine, or the quickest of like groups [s]."""
+        found = {size: should_take(size, self.expected, self.least_seen) for size in sizes}
+        return {size: value for size, value in found.items() if np.isfinite(value)}
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether there are steps, and not the whole traces in their place."""
+        return bool(self.lines[0].are)
+
+    @property
+    def window(self) -> Floats:
+        """Length of each step on each rank's device, shape `(num_steps, num_ranks)` [s]."""
+        return self._by_step([each.window for each in self.charged])
+
+    def charge(self, kind: str) -> Floats:
+        """What goes to one of `KINDS`, shape `(num_steps, num_ranks)` [s]."""
+        assert kind in KINDS
+        return self._by_step([each.of[kind] for each in self.charged])
+
+    @property
+    def blamed(self) -> Floats:
+        """Who waits for whom, shape `(num_steps, num_ranks, num_ranks + 1)` [s]."""
+        return self._by_step([each.blamed for each in self.charged])
+
+    def _by_step(self, columns: Sequence[Floats]) -> Floats:
+        return np.stack([column[self.at[:, i]] for i, column in enumerate(columns)], axis=1)
+
+
+def put_together(traces: Sequence[RankTrace], machine: str | None) -> Case:
+    """Find out all about a job.
+
+    Parameters
+    ----------
+    traces : sequence of RankTrace
+        Of ranks of one job.
+    machine : str or None
+        Whose links they used, if that is known.
+
+    Raises
+    ------
+    ScenarioError
+        If there is no such machine, or ranks share no step, or no collective.
+    """
+    lines = [timeline(trace, place) for place, trace in enumerate(traces)]
+    found = matched(lines)
+    check_meetings(traces, found)
+    transfers, least = transfer_times(lines, found), shortest_of_like(lines)
+    calls = [calls_of(lines, place, found, transfers, least) for place in range(len(lines))]
+    numbers = _common(lines)
+    check_steps(traces, len(numbers))
+    at = np.array(
+        [[int(np.flatnonzero(line.number == n)[0]) for line in lines] for n in numbers.tolist()]
+    ).reshape(len(numbers), len(lines))
+    world_size = _world_size(lines)
+    sizes = [_sizes(line, each, world_size) for line, each in zip(lines, calls, strict=True)]
+    yardstick = _yardstick(traces, machine, world_size)
+    expected = yardstick.seconds(size for rank in sizes for size in rank.values())
+    if yardstick.is_given:
+        calls = [
+            late_peers(each, known, expected, found.every)
+            for each, known in zip(calls, sizes, strict=True)
+        ]
+    charged = [
+        charges(line, float(found.offset[place]), calls[place], len(lines))
+        for place, line in enumerate(lines)
+    ]
+    least_seen = _least_seen(calls, sizes)
+    excess = np.zeros(at.shape)
+    for rank, line in enumerate(lines):
+        until = (line.end - found.offset[rank])[at[:, rank]]
+        begin = (line.begin - found.offset[rank])[at[:, rank]]
+        for place, size in sizes[rank].items():
+            call = calls[rank][place]
+            over = _slow_by(call, should_take(size, expected, least_seen))
+            excess[(begin < call.end) & (call.end <= until), rank] += over
+    return Case(
+        lines=lines,
+        found=found,
+        calls=calls,
+        charged=charged,
+        numbers=numbers,
+        at=at,
+        yardstick=yardstick,
+        expected=expected,
+        sizes=sizes,
+        excess=excess,
+        least_seen=least_seen,
+    )
+
+
+def _yardstick(traces: Sequence[RankTrace], machine: str | None, world_size: int) -> Yardstick:
+    """What transfers are held against."""
+    name = next((trace.device_name for trace in traces if trace.device_name), None)
+    told = next((trace.machine for trace in traces if trace.machine), None)
+    return Yardstick(machine, name, world_size, told)
+
+
+def should_take(
+    size: Size, expected: Mapping[Size, Should], least_seen: Mapping[Like, float]
+) -> float:
+    """What a transfer should take: as the machine gives, or most groups of as many ranks get [s].
+
+    Infinite where nothing is known of it.
+    """
+    longest = expected[size].longest if size in expected else np.inf
+    return min(longest, least_seen.get(_like(size), np.inf))
+
+
+def _slow_by(call: Call, should: float) -> float:
+    """How much longer a transfer takes than it should, if it is slow [s]."""
+    lasted = call.end - call.middle
+    return lasted - should if lasted > max(SLOW * should, LEAST_SLOW) else 0.0
+
+
+def _least_seen(
+    calls: Sequence[Sequence[Call]], sizes: Sequence[dict[int, Size]]
+) -> dict[Like, float]:
+    """What the quickest quarter of like transfers takes, in the quickest group of one size [s]."""
+    lasted = dict[Size, list[float]]()
+    for listed, known in zip(calls, sizes, strict=True):
+        for place, size in known.items():
+            lasted.setdefault(size, []).append(listed[place].end - listed[place].middle)
+    least = dict[Like, float]()
+    for size, times in lasted.items():
+        quick = float(np.quantile(times, QUICK))
+        least[_like(size)] = min(quick, least.get(_like(size), np.inf))
+    return least
+
+
+def _like(size: Size) -> Like:
+    return size.name, size.nbytes, len(size.ranks)
+
+
+def _sizes(line: Timeline, calls: Sequence[Call], world_size: int) -> dict[int, Size]:
+    """Sizes of a rank's collectives, where the trace tells them, by their places in ``calls``."""
+    columns, found = line.trace.collectives, dict[int, Size]()
+    for place, call in enumerate(calls):
+        at = call.place
+        size = int(columns.group_size[at])
+        size = world_size if size < 0 else size
+        name = columns.names[columns.name[at]]
+        whole = whole_buffer(
+            name,
+            int(columns.num_elements[at]),
+            int(columns.out_elements[at]),
+            str(columns.dtype[at]),
+            size,
+        )
+        group = line.trace.groups.get(str(columns.group[at]))
+        ranks = group.ranks if group is not None else None
+        if whole is not None and size > 1:
+            found[place] = Size(name, whole, ranks or tuple(range(size)))
+    return found
+
+
+def _common(lines: Sequence[Timeline]) -> Ints:
+    """Numbers of the steps that every rank has and that count."""
+    numbers = lines[0].number
+    for line in lines[1:]:
+        numbers = np.intersect1d(numbers, line.number)
+    used = [
+        n
+        for n in numbers.tolist()
+        if all(line.used[np.flatnonzero(line.number == n)[0]] for line in lines)
+    ]
+    return np.array(used or numbers.tolist(), dtype=np.int64)
+
+
+def _world_size(lines: Sequence[Timeline]) -> int:
+    """Ranks of the job; at least as many as any trace speaks of."""
+    said = [line.trace.world_size or 0 for line in lines]
+    sizes = [int(line.trace.collectives.group_size.max(initial=0)) for line in lines]
+    return max(*said, *sizes, *(line.rank + 1 for line in lines))

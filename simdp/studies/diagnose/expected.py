@@ -1,0 +1,218 @@
+"""Expected: how large a collective is, and what it should take on a machine of the catalogue.
+
+Without a machine, those of the catalogue with the device that the traces name are a yardstick: one
+of them is shown, and only what takes longer than on the slowest of them counts as slow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from simdp.cluster import Cluster
+from simdp.cluster.machine import MACHINES
+from simdp.collectives import FAMILIES
+from simdp.collectives.costs import Cost
+from simdp.engine.collective import Bench
+from simdp.errors import ScenarioError
+from simdp.scenario.wiring import wiring_of, wiring_of_groups
+from simdp.studies.clusters import load_clusters, load_cost
+from simdp.studies.collective import make_algorithm, usual_kind
+from simdp.studies.diagnose.devices import device_of, machines_with
+from simdp.studies.fits import machine_with
+
+ITEMSIZE = {
+    "bool": 1,
+    "uint8": 1,
+    "int8": 1,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "float16": 2,
+    "bfloat16": 2,
+    "int16": 2,
+    "int32": 4,
+    "float32": 4,
+    "int64": 8,
+    "float64": 8,
+}
+"""Bytes per element of torch's types."""
+
+
+class Size(NamedTuple):
+    """A collective, as far as its time depends on it.
+
+    Attributes
+    ----------
+    name : str
+        As torch says it.
+    nbytes : float
+        Of the whole buffer, as nccl-tests counts [bytes].
+    ranks : tuple of int
+        Who takes part.
+    """
+
+    name: str
+    nbytes: float
+    ranks: tuple[int, ...]
+
+
+def whole_buffer(
+    name: str, num_elements: int, out_elements: int, dtype: str, group_size: int
+) -> float | None:
+    """Bytes of a collective as nccl-tests counts them; None where the trace does not say."""
+    item = ITEMSIZE.get(dtype)
+    if item is None or num_elements < 0 or group_size < 1:
+        return None
+    if name in ("all_gather", "gather"):
+        whole = out_elements if name == "all_gather" and out_elements > 0 else 0
+        return float(item * (whole or num_elements * group_size))
+    if name == "scatter":
+        return float(item * (out_elements * group_size if out_elements > 0 else num_elements))
+    return float(item * num_elements)
+
+
+class Should(NamedTuple):
+    """What a collective should take [s].
+
+    Attributes
+    ----------
+    usual : float
+        On the machine, or on the one that the device suggests.
+    longest : float
+        On the slowest of those that it may be.
+    """
+
+    usual: float
+    longest: float
+
+
+class Yardstick:
+    """A machine, or several, whose times collectives are held against.
+
+    Parameters
+    ----------
+    machine : str or None
+        A name of the catalogue, a machine's file, or a scenario.
+    device_name : str or None
+        As the traces say it, for where no machine is given.
+    world_size : int
+        Ranks of the job.
+    told : str or None
+        The machine that a trace of ours says it ran on; one that is not in the catalogue, or has
+        no room, is passed over.
+
+    Raises
+    ------
+    ScenarioError
+        If there is no such machine, or it has no room for so many ranks.
+
+    Attributes
+    ----------
+    world_size : int
+        Ranks of the job.
+    name : str or None
+        The machine; None if there is none.
+    is_given : bool
+        Whether it is the job's, and not a yardstick.
+    source : str
+        Why it is this one, or why there is none.
+    """
+
+    def __init__(
+        self,
+        machine: str | None,
+        device_name: str | None,
+        world_size: int,
+        told: str | None = None,
+    ) -> None:
+        source = "which was given"
+        if machine is None and told in MACHINES.names() and _if_room(str(told), world_size):
+            machine, source = told, "which the traces name"
+        self.world_size, self.is_given = world_size, machine is not None
+        self._benches: list[tuple[str, Cluster, Cost]] = []
+        if machine is not None:
+            self._benches = [_loaded(machine, world_size)]
+            self.name: str | None = machine
+            self.source = source
+            return
+        self.name, device = None, device_of(device_name)
+        if device_name is None:
+            self.source = "the traces name no device; --machine says what links should give"
+        elif device is None or not (known := machines_with(device)):
+            self.source = f"no machine of the catalogue has {device_name}; give --machine"
+        else:
+            self._benches = [bench for name in known if (bench := _if_room(name, world_size))]
+            self._benches.sort(key=lambda bench: bench[0] != _suggested(device))
+            self.name = self._benches[0][0] if self._benches else None
+            self.source = (
+                f"suggested by {device}, of {len(self._benches)} that have it; give --machine"
+                if self._benches
+                else f"no machine with {device} has room for {world_size} ranks; give --machine"
+            )
+
+    @property
+    def local_size(self) -> int | None:
+        """Ranks of a node of the job's machine; None if that is not known."""
+        return self._benches[0][1].local_size if self.is_given else None
+
+    def seconds(self, sizes: Iterable[Size]) -> dict[Size, Should]:
+        """What collectives should take; those that nothing can be said of are left out [s]."""
+        found = dict[Size, Should]()
+        for size in dict.fromkeys(sizes):
+            if size.name not in FAMILIES or len(size.ranks) < 2 or not self._benches:
+                continue
+            if max(size.ranks) >= self.world_size:
+                continue
+            times = [_time(cluster, cost, size) for _, cluster, cost in self._benches]
+            known = [time for time in times if time is not None]
+            if known:
+                found[size] = Should(known[0], max(known))
+        return found
+
+
+def _suggested(device: str) -> str | None:
+    try:
+        return machine_with(device)
+    except ScenarioError:
+        return None
+
+
+def _loaded(machine: str, world_size: int) -> tuple[str, Cluster, Cost]:
+    try:
+        _, clusters = load_clusters(Path(machine), [world_size])
+        return machine, clusters[0], load_cost(Path(machine))
+    except ScenarioError as error:
+        lines = [line.removeprefix("--cluster ") for line in error.problems]
+        raise ScenarioError([f"--machine: {line}" for line in lines]) from None
+
+
+def _if_room(machine: str, world_size: int) -> tuple[str, Cluster, Cost] | None:
+    try:
+        return _loaded(machine, world_size)
+    except ScenarioError:
+        return None
+
+
+def _time(cluster: Cluster, cost: Cost, size: Size) -> float | None:
+    """What a collective takes on a cluster; None where nothing is known of it [s]."""
+    whole = len(size.ranks) == cluster.world_size
+    groups = None if whole else np.array([size.ranks], dtype=np.int64)
+    if cost.timed:
+        nodes = np.bincount(np.array(size.ranks) // cluster.local_size)
+        beside = set(nodes[nodes > 0].tolist())
+        wiring = (
+            wiring_of(cluster)
+            if groups is None
+            else wiring_of_groups(cluster, groups, beside.pop() if len(beside) == 1 else 0)
+        )
+        if cost.problem_with(size.name, wiring) is not None:
+            return None
+        return cost.seconds(size.name, size.nbytes, wiring)
+    try:
+        bench = Bench(cluster, groups)
+        return bench.time(make_algorithm(size.name, usual_kind(size.name)), size.nbytes).seconds
+    except ValueError:
+        return None

@@ -1,0 +1,151 @@
+"""Rows: ranks, collectives and waits of a job, as a diagnosis lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from simdp.collectives import FAMILIES
+from simdp.results.bandwidth import bus_bandwidth_factor
+from simdp.results.diagnosis import (
+    CollectiveRow,
+    LateRow,
+    NodeRow,
+    RankRow,
+    StepRow,
+    WaitRow,
+)
+from simdp.studies.diagnose.case import Case
+from simdp.studies.diagnose.figures import lengths_of, mean, step_rows
+from simdp.studies.diagnose.timeline import activity
+from simdp.studies.diagnose.verdict import Reading
+
+
+def all_step_rows(case: Case) -> list[StepRow]:
+    """A row per rank and step."""
+    return [row for line in case.lines for row in step_rows(line)]
+
+
+def rank_rows(case: Case, read: Reading, steps: Sequence[StepRow]) -> Iterator[RankRow]:
+    """A row per rank: means of its steps that count, or figures of its whole trace."""
+    wait, fetching, launch = (
+        case.charge(kind).mean(axis=0) for kind in ("wait", "input", "launch")
+    )
+    late = read.late.late.mean(axis=0)
+    for place, line in enumerate(case.lines):
+        whole = lengths_of(activity(line.trace))
+        mine = [row for row in steps if row.rank == line.rank and row.counted]
+        of_step = {
+            key: mean([getattr(row, key) for row in mine]) if mine else whole[key]
+            for key in ("busy_s", "compute_s", "comm_s", "hidden_comm_s", "copy_s")
+        }
+        time = mean([row.step_time_s for row in mine]) if mine else None
+        yield RankRow(
+            rank=line.trace.rank,
+            step_time_s=time,
+            compute_s=of_step["compute_s"],
+            exposed_comm_s=of_step["comm_s"] - of_step["hidden_comm_s"],
+            hidden_comm_s=of_step["hidden_comm_s"],
+            copy_s=of_step["copy_s"],
+            idle_s=max((whole["span_s"] if time is None else time) - of_step["busy_s"], 0.0),
+            wait_s=float(wait[place]),
+            late_s=float(late[place]),
+            input_s=float(fetching[place]),
+            launch_s=float(launch[place]),
+            clock_s=_clock(case, place),
+            trace=whole,
+        )
+
+
+def _clock(case: Case, place: int) -> float:
+    """What the ends of collectives say beyond what the files' own clocks do [s]."""
+    origins = case.lines[0].trace.origin_ns - case.lines[place].trace.origin_ns
+    return float(case.found.offset[place]) - origins * 1e-9
+
+
+def collective_rows(case: Case) -> list[CollectiveRow]:
+    """A row per kind, size and group, by the time that they take."""
+    seen = dict[tuple[object, ...], list[tuple[int, int]]]()
+    for rank, line in enumerate(case.lines):
+        columns = line.trace.collectives
+        for place, call in enumerate(case.calls[rank]):
+            at = call.place
+            key = (
+                columns.names[columns.name[at]],
+                int(columns.num_elements[at]),
+                str(columns.dtype[at]),
+                str(columns.group[at]),
+                int(columns.group_size[at]),
+                str(columns.algorithm[at]),
+                str(columns.protocol[at]),
+            )
+            seen.setdefault(key, []).append((rank, place))
+    rows = [_collective(case, key, where) for key, where in seen.items()]
+    return sorted(rows, key=lambda row: -row.count * (row.transfer_s + row.wait_s))
+
+
+def _collective(
+    case: Case, key: tuple[object, ...], where: Sequence[tuple[int, int]]
+) -> CollectiveRow:
+    name, elements, dtype, group, size, algorithm, protocol = key
+    calls = [case.calls[rank][place] for rank, place in where]
+    rank, place = where[0]
+    known = case.sizes[rank].get(place)
+    transfer = mean([call.end - call.middle for call in calls])
+    algbw = known.nbytes / transfer if known is not None and transfer > 0 else None
+    factor = None
+    if known is not None and str(name) in FAMILIES:
+        factor = bus_bandwidth_factor(str(name), len(known.ranks))
+    by_rank = np.bincount([rank for rank, _ in where])
+    assert isinstance(elements, int)
+    assert isinstance(size, int)
+    return CollectiveRow(
+        name=str(name),
+        num_elements=elements if elements >= 0 else None,
+        dtype=str(dtype),
+        nbytes=None if known is None else known.nbytes,
+        group=str(group),
+        group_size=size if size > 0 else None,
+        algorithm=str(algorithm),
+        protocol=str(protocol),
+        count=int(by_rank.max()),
+        transfer_s=transfer,
+        wait_s=mean([call.middle - call.start for call in calls]),
+        algbw=algbw,
+        busbw=None if algbw is None or factor is None else algbw * factor,
+        expected_s=case.expected[known].usual if known in case.expected else None,
+    )
+
+
+def late_rows(case: Case, read: Reading) -> Iterator[LateRow]:
+    """What each step lost, and who came last; none of jobs of one rank."""
+    if len(case.lines) < 2 or not case.has_steps:
+        return
+    late = read.late
+    last = late.late.argmax(axis=1)
+    for row, step in enumerate(case.numbers.tolist()):
+        yield LateRow(step, case.lines[int(last[row])].rank, float(late.cost[row]))
+
+
+def node_rows(case: Case, ranks: Sequence[RankRow]) -> Iterator[NodeRow]:
+    """Means over the ranks of each node, where these are known."""
+    local_size = case.yardstick.local_size
+    if local_size is None:
+        return
+    node_of = [line.rank // local_size for line in case.lines]
+    if len(set(node_of)) > 1:
+        for node in sorted(set(node_of)):
+            mine = [row for row, of in zip(ranks, node_of, strict=True) if of == node]
+            yield NodeRow(node, mean([r.wait_s for r in mine]), mean([r.late_s for r in mine]))
+
+
+def wait_rows(case: Case) -> Iterator[WaitRow]:
+    """Who waits for whom in the open, by how long."""
+    mean_wait = case.blamed[:, :, :-1].mean(axis=0)
+    order = np.argsort(-mean_wait, axis=None, kind="stable")
+    for flat in order.tolist():
+        rank, late = divmod(flat, mean_wait.shape[1])
+        if mean_wait[rank, late] > 0:
+            ours, theirs = case.lines[rank].rank, case.lines[late].rank
+            yield WaitRow(ours, theirs, float(mean_wait[rank, late]))

@@ -1,0 +1,195 @@
+"""The workers of a Dask scheduler: as many machines as it has, which may come, go and die.
+
+What a worker had when it died is done again by another one, until the scheduler takes it for what
+kills them: after distributed.scheduler.allowed-failures, 3. Each worker does one thing at a time,
+since what is played in one process shares what it knows.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import CancelledError
+from functools import partial
+from itertools import chain, count, islice
+from threading import Lock
+from typing import Any
+
+import simdp
+from simdp.engine import threads
+from simdp.errors import ScenarioError, SimdpError
+from simdp.studies.executor.outcome import Done, Executor, Failed, R, T, attempt
+
+PATIENCE = 4.0
+"""How long a scheduler may take to answer, and to have a worker [s]."""
+
+AHEAD = 4
+"""Items that lie ready for each thread of a worker."""
+
+TURNS = 50
+"""How often results come in until one looks how many workers there are."""
+
+LOOK, LOOKS = 5.0, 12
+"""How long one waits for an item until one looks whether there are workers [s]; and how often."""
+
+LOGS = ("distributed", "distributed.client", "distributed.core")
+
+INSTALL = "--scheduler: needs distributed; pip install 'simdp[cluster]'."
+
+ALONE = Lock()
+"""Held by what a worker does."""
+
+
+class Cluster(Executor):
+    """Does things on the workers of a Dask scheduler.
+
+    Parameters
+    ----------
+    address : str
+        Where it listens, as ``"tcp://host:8786"``.
+
+    Raises
+    ------
+    ScenarioError
+        If no scheduler answers there, it has no workers, or the library is missing.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._levels = {name: logging.getLogger(name).level for name in LOGS}
+        for name in LOGS:  # what goes wrong is said here, in a line
+            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+        try:
+            self._client = _connected(address)
+        except BaseException:
+            self._speak()
+            raise
+
+    def _speak(self) -> None:
+        for name, level in self._levels.items():
+            logging.getLogger(name).setLevel(level)
+
+    @property
+    def workers(self) -> int:
+        return max(1, int(sum(self._client.nthreads().values())))
+
+    def each(
+        self, function: Callable[[T], R], items: Sequence[T]
+    ) -> Iterator[tuple[int, Done[R] | Failed]]:
+        do = partial(_attempt, simdp.__version__, function)
+        numbers: dict[Any, int] = {}
+        coming = iter(range(len(items)))
+        again: list[int] = []
+        try:
+            for turn in count():
+                if turn % TURNS == 0:
+                    workers = self.workers
+                room = workers * AHEAD - len(numbers)
+                for number in chain(again, islice(coming, max(0, room))):
+                    numbers[self._client.submit(do, items[number], pure=False)] = number
+                again = []
+                if not numbers:
+                    return
+                for future in self._finished(list(numbers)):
+                    number, outcome = numbers.pop(future), self._outcome(future)
+                    if outcome is None:  # what a worker had when it died
+                        again.append(number)
+                    else:
+                        yield number, outcome
+        except OSError:  # of the connection: what an item raises is an outcome
+            raise self._gone("went away") from None
+        finally:
+            if numbers and self._client.status == "running":
+                self._client.cancel(list(numbers))
+
+    def _finished(self, futures: list[Any]) -> Iterable[Any]:
+        """Those that are done, once there are any; some worker must turn up now and then."""
+        from distributed import wait
+
+        for _ in range(LOOKS):
+            try:
+                with self._client.as_current():
+                    done: set[Any] = wait(futures, LOOK, return_when="FIRST_COMPLETED").done
+                return done
+            except TimeoutError:
+                if self._client.nthreads():
+                    return ()
+            except CancelledError:
+                return [future for future in futures if future.status != "pending"]
+        raise self._gone("has no workers any more")
+
+    def _outcome(self, future: Any) -> Done[Any] | Failed | None:
+        """What became of an item; None where it was lost with its worker."""
+        if future.status == "error":
+            return Failed.of(_told(future.exception()))
+        if self._client.status != "running":
+            raise self._gone("went away")
+        try:
+            found: Done[Any] | Failed = future.result(timeout=LOOK * LOOKS)
+            return found
+        except TimeoutError:  # it was lost with its worker, and no other has done it since
+            if not self._client.nthreads():
+                raise self._gone("has no workers any more") from None
+            return None
+        except CancelledError:
+            if self._client.status != "running":
+                raise self._gone("went away") from None
+            return None
+
+    def _gone(self, what: str) -> ScenarioError:
+        return ScenarioError(
+            [
+                f"--scheduler {self.address}: {what}; what is done is kept: start it again, and "
+                "add --continue."
+            ]
+        )
+
+    def close(self) -> None:
+        self._client.close(timeout=PATIENCE)
+        self._speak()
+
+
+def _connected(address: str) -> Any:
+    """Find the scheduler, and a worker that it has."""
+    try:
+        from distributed import Client
+    except ImportError:
+        raise ScenarioError([INSTALL]) from None
+    where = f"--scheduler {address}"
+    try:
+        client = Client(address, timeout=PATIENCE, set_as_default=False)
+    except Exception as error:  # whatever else may listen there
+        raise ScenarioError(
+            [
+                f"{where}: no scheduler answers there ({type(error).__name__}); start one by `dask "
+                "scheduler`, and give the address that it prints, as tcp://127.0.0.1:8786."
+            ]
+        ) from None
+    try:
+        client.wait_for_workers(1, timeout=PATIENCE)
+    except TimeoutError:
+        client.close()
+        raise ScenarioError(
+            [f"{where}: the scheduler has no workers; start some by `dask worker {address}`."]
+        ) from None
+    return client
+
+
+def _told(error: Any) -> Exception:
+    """What a worker that could not even begin says of it."""
+    if isinstance(error, ModuleNotFoundError):
+        return SimdpError(f"a worker has no {error.name}; install simdp on every one.")
+    if type(error).__name__ == "KilledWorker":
+        return SimdpError("the workers that played it died; they may have too little memory.")
+    return error if isinstance(error, Exception) else SimdpError(str(error))
+
+
+def _attempt(version: str, function: Callable[[T], R], item: T) -> Done[R] | Failed:
+    """Call a function on a worker, which must be what asks."""
+    if simdp.__version__ != version:
+        return Failed.of(
+            SimdpError(f"a worker has simdp {simdp.__version__}, not {version}; install that there")
+        )
+    with ALONE:
+        threads.limit(1)
+        return attempt(function, item)

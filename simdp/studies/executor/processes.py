@@ -1,0 +1,95 @@
+"""Local processes, which are started when they are needed and stay until the end.
+
+A process that dies, as one does that takes more memory than there is, takes whatever is under way
+with it. What was under way is then done one by one, so that the item that kills its process is
+known, and fails; the others are done.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from typing import Any
+
+from simdp.engine import threads
+from simdp.errors import SimdpError
+from simdp.studies.executor.outcome import Done, Executor, Failed, R, T, attempt
+
+AHEAD = 2
+"""Items that lie ready for each process, so that none waits."""
+
+MAX_DEATHS = 2
+"""Processes that an item may take with it, alone, until it has failed."""
+
+DIED = "its process died; it may have needed more memory than there is: try fewer workers."
+
+
+class Processes(Executor):
+    """Does things in several processes of this machine.
+
+    Parameters
+    ----------
+    workers : int
+        How many, 1 or more; they share the cores.
+    """
+
+    def __init__(self, workers: int) -> None:
+        if workers < 1:
+            raise ValueError(f"workers must be >= 1, got {workers}")
+        self._workers = workers
+        self._pool: ProcessPoolExecutor | None = None
+
+    @property
+    def workers(self) -> int:
+        return self._workers
+
+    def each(
+        self, function: Callable[[T], R], items: Sequence[T]
+    ) -> Iterator[tuple[int, Done[R] | Failed]]:
+        do: Any = partial(attempt, function)
+        waiting, suspects = deque(range(len(items))), deque[int]()
+        deaths = dict.fromkeys(range(len(items)), 0)
+        running: dict[Future[Any], int] = {}
+        try:
+            while waiting or suspects or running:
+                alone = bool(suspects)
+                here = suspects or waiting
+                while here and len(running) < (1 if alone else self._workers * AHEAD):
+                    number = here.popleft()
+                    running[self._started().submit(do, items[number])] = number
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    number = running.pop(future)
+                    try:
+                        yield number, future.result()
+                    except BrokenProcessPool:
+                        deaths[number] += alone
+                        if deaths[number] < MAX_DEATHS:
+                            suspects.append(number)
+                        else:
+                            yield number, Failed([DIED], SimdpError(DIED))
+                        self.close()
+                    except Exception as error:  # what it returned, or is, cannot be pickled
+                        yield number, Failed.of(error)
+        finally:
+            for future in running:
+                future.cancel()
+
+    def _started(self) -> ProcessPoolExecutor:
+        if self._pool is None:
+            import multiprocessing
+
+            # Each process of this kind counts its BLAS threads anew.
+            context = multiprocessing.get_context("spawn")
+            share = max(1, threads.available() // self._workers)
+            self._pool = ProcessPoolExecutor(
+                self._workers, mp_context=context, initializer=threads.limit, initargs=(share,)
+            )
+        return self._pool
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None

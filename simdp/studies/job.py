@@ -1,0 +1,228 @@
+"""Job: ensembles of runs, shared by many, each block of which is kept when it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from math import isfinite
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import simdp
+from simdp.arrays import Floats
+from simdp.engine.job.account import PARTS
+from simdp.engine.job.interval import mttf_of
+from simdp.engine.job.plan import Plan
+from simdp.engine.job.planning import planned
+from simdp.engine.job.policies import policy_for
+from simdp.engine.job.run import Outcome, Run
+from simdp.engine.outlook import price_date
+from simdp.errors import ScenarioError
+from simdp.results.job import BADPUT, Job, JobStudy, Spread, Stretch
+from simdp.results.money import Bill, bill
+from simdp.results.result import Result
+from simdp.scenario import Scenario
+from simdp.studies.executor import Executor, executor_for
+from simdp.studies.kept import Keep, done_in_order
+from simdp.studies.store import Store, key_of, key_of_all
+
+RUNS, BLOCK = 1000, 25
+"""Runs of an ensemble that does not say how many it has, and of what is kept at a time."""
+
+TRAINED = ("productive", "data", "lost_work", "straggler", "other")
+"""Parts of a job's time in which steps are taken."""
+
+Progress = Callable[[int, int], None]
+
+Block = tuple[int, int]
+"""The first run of a block, and how many it has."""
+
+
+def job(
+    scenario: Scenario,
+    *,
+    runs: int = RUNS,
+    workers: int = 1,
+    scheduler: str | None = None,
+    until: float | None = None,
+    progress: Progress | None = None,
+    store: Store | None = None,
+    train: bool = False,
+) -> JobStudy:
+    """Simulate a job of days many times, at every point of the scenario's sweep.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        With ``cluster.failures``, ``checkpoint`` and ``recovery``; none of them is required.
+    runs : int
+        How many.
+    workers : int
+        Processes that share them; the results are the same for any number.
+    scheduler : str, optional
+        Address of a Dask scheduler whose workers share them instead.
+    until : float, optional
+        A deadline [s].
+    progress : callable, optional
+        Called with how many runs are done, of all points, and how many there are.
+    store : Store, optional
+        Where runs are written when they are done, and taken from if they are there.
+    train : bool
+        Whether the first run really trains through its failures.
+
+    Raises
+    ------
+    ScenarioError
+        If a job has no end, or never comes to it; is to train, and cannot; or no scheduler answers.
+    ValueError
+        If there is no run or no process.
+    """
+    if runs < 1 or workers < 1:
+        raise ValueError(f"runs and workers must be >= 1, got {runs} and {workers}")
+    study = JobStudy(simdp.__version__, scenario.resolved(), until)
+    points = scenario.points()
+    blocks = len(points) * -(-runs // BLOCK)
+    with executor_for(min(workers, blocks), scheduler) as executor:
+        for number, (chosen, point) in enumerate(points):
+            done = partial(_told, progress, number * runs, len(points) * runs)
+            trained = _trained(point) if train else None
+            ask = Asked(runs, until, executor, store, done)
+            study.points.append(replace(_job(point, chosen, ask), trained=trained))
+    return study
+
+
+class Asked(NamedTuple):
+    """What is asked of each point, and who plays it."""
+
+    runs: int
+    until: float | None
+    executor: Executor
+    store: Store | None
+    progress: Callable[[int], None]
+
+
+def _told(progress: Progress | None, before: int, total: int, done: int) -> None:
+    if progress is not None:
+        progress(before + done, total)
+
+
+def _trained(point: Scenario) -> Result:
+    """The first run with its numbers."""
+    if not point.numerics:
+        raise ScenarioError(["--train: numerics: false trains nothing; leave one of them out."])
+    from simdp.engine.job.through import train_through
+    from simdp.engine.job.witness import history_of
+
+    return train_through(point, history_of(point))
+
+
+def _job(point: Scenario, chosen: dict[str, Any], asked: Asked) -> Job:
+    if point.workload.mode == "inference":
+        raise ScenarioError(
+            ["workload.mode: a job trains, and inference does not; leave mode out."]
+        )
+    plan = planned(point)
+    outcomes = _ensemble(plan, point, asked)
+    return _summed(point, plan, chosen, outcomes, asked.until, _strip(plan))
+
+
+def _ensemble(plan: Plan, point: Scenario, asked: Asked) -> list[Outcome]:
+    """All runs, block by block, in their order."""
+    runs = asked.runs
+    blocks = [(first, min(BLOCK, runs - first)) for first in range(0, runs, BLOCK)]
+    keep: Keep[Block, list[Outcome]] | None = None
+    if asked.store is not None:
+        name = partial(key_of_all, [key_of(point, "job")])
+        keep = Keep(asked.store, name, list[Outcome])
+    found = list[Outcome]()
+    for block in done_in_order(partial(_play, plan), blocks, executor=asked.executor, keep=keep):
+        found += block
+        asked.progress(len(found))
+    return found
+
+
+def _play(plan: Plan, block: Block) -> list[Outcome]:
+    """A block of runs."""
+    first, count = block
+    found = []
+    for number in range(first, first + count):
+        run = Run(plan, number)
+        found.append(run.play(policy_for(run)))
+    return found
+
+
+def _strip(plan: Plan) -> list[Stretch]:
+    """The first run, once more, with what happened when."""
+    run = Run(plan, 0, keeps_strip=True)
+    run.play(policy_for(run))
+    return run.account.strip or []
+
+
+def _summed(
+    point: Scenario,
+    plan: Plan,
+    chosen: dict[str, Any],
+    outcomes: Sequence[Outcome],
+    until: float | None,
+    strip: list[Stretch],
+) -> Job:
+    finishes = [one.finish for one in outcomes]
+    times, parts = np.array(finishes), np.array([one.parts for one in outcomes])
+    queued = np.array([one.queued for one in outcomes])
+    productive = parts[:, PARTS.index("productive")]
+    failures = sum(one.num_failures for one in outcomes)
+    spent = _bill(plan, times, parts, np.array([one.node_seconds for one in outcomes]))
+    low, high = np.quantile(times, [0.05, 0.95]).tolist()
+    return Job(
+        set=chosen,
+        runs=len(outcomes),
+        goodput=Spread.of((productive / times).tolist()),
+        ettr=Spread.of((productive / (times - queued)).tolist()),
+        finish_s=Spread.of(finishes),
+        cost_usd=_spread(spent.cost_usd),
+        energy_kwh=_spread(spent.energy_kwh),
+        num_failures=failures / len(outcomes),
+        mttf_s=float(times.sum()) / failures if failures else None,
+        badput_s={part: float(parts[:, PARTS.index(part)].mean()) for part in BADPUT},
+        chance_to_finish=None if until is None else float((times <= until).mean()),
+        finish_interval_s=(low, high),
+        assumed=_assumed(point, plan),
+        finishes=finishes,
+        strip=strip,
+    )
+
+
+def _bill(plan: Plan, times: Floats, parts: Floats, node_seconds: Floats) -> Bill[Floats]:
+    """Cost and energy of runs, in which devices rest while nothing is trained.
+
+    Nodes that are away neither cost nor draw anything; spares rest.
+    """
+    whole = node_seconds / plan.num_nodes  # as if all nodes were there for so long
+    trained = parts[:, [PARTS.index(part) for part in TRAINED]].sum(axis=1)
+    trained = trained * np.minimum(whole / times, 1.0)
+    busy, waiting = plan.busy * trained, plan.waiting * trained
+    return bill(plan.rates, busy, waiting, whole - busy - waiting)
+
+
+def _spread(values: Floats | None) -> Spread | None:
+    return None if values is None else Spread.of(values.tolist())
+
+
+def _assumed(point: Scenario, plan: Plan) -> dict[str, Any]:
+    """Figures behind the runs, which the scenario does not say itself."""
+    mttf, saving = mttf_of(plan), plan.savings[-1] if plan.savings else None
+    return {
+        "num_steps": plan.length.num_steps,
+        "step_s": plan.pace.step,
+        "num_nodes": plan.num_nodes,
+        "mttf_s": mttf if isfinite(mttf) else None,
+        "interval_steps": saving.every if saving else None,
+        "interval_s": saving.every * plan.pace.step if saving else None,
+        "blocking_s": saving.blocking if saving else None,
+        "background_s": saving.background if saving else None,
+        "load_s": saving.load if saving else None,
+        "price_date": price_date(point.cluster) if plan.rates.price is not None else None,
+        "recovery": plan.recovery.model_dump(mode="json", exclude_none=True),
+    }

@@ -1,0 +1,211 @@
+"""Many: play points that do not depend on each other, and keep each as soon as it is done.
+
+What an executor sends back, what a store keeps and what is taken from there is the same plain data,
+so that neither shows in the results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from simdp.arrays import Array
+from simdp.engine.clocks.clock import Fabric
+from simdp.engine.launched import launched
+from simdp.engine.simulate import simulate, trace_of_run
+from simdp.results.result import Result
+from simdp.results.trace import Trace, TraceToCome
+from simdp.results.trace_arrays import arrays_of, trace_of
+from simdp.scenario import Scenario
+from simdp.scenario.overrides import Raw
+from simdp.studies.executor import Done, Executor, Failed, in_order
+from simdp.studies.store import Store, key_of_plain
+
+Progress = Callable[[int, int], None]
+
+NOT_KEPT = ("scenario", "set", "trace", "replicas", "outputs", "state", "launched")
+"""What follows from the scenario, is kept as arrays, or is not there in many runs."""
+
+TO_COME = "trace_to_come"
+
+
+WEIGHTS = "weights/"
+"""What leads the names of weights among arrays."""
+
+MAX_KEPT = 64 * 2**20
+"""Bytes of arrays of a point; what has more is not kept, and played again when it is asked for."""
+
+
+class Asked(NamedTuple):
+    """A point, the clock that was asked for, and what is kept of it, as for `simulate_all`."""
+
+    point: Scenario
+    fabric: Fabric
+    keep_trace: bool | None
+    keep_weights: bool = False
+
+
+class Plain(NamedTuple):
+    """A result as plain data, and its arrays."""
+
+    value: dict[str, Any]
+    arrays: dict[str, Array] | None
+
+    @property
+    def can_be_kept(self) -> bool:
+        """Whether a file is the place for it: small arrays of types that NumPy knows itself."""
+        arrays = list((self.arrays or {}).values())
+        known = all(array.dtype.kind != "V" for array in arrays)
+        return known and sum(array.nbytes for array in arrays) <= MAX_KEPT
+
+
+def simulate_all(
+    points: Sequence[Scenario],
+    *,
+    executor: Executor,
+    store: Store | None = None,
+    progress: Progress | None = None,
+    fabric: Fabric = "auto",
+    keep_trace: bool | Sequence[bool | None] | None = False,
+) -> list[Result | Failed]:
+    """Play many points; those that the store has are taken from it.
+
+    Parameters
+    ----------
+    points : sequence of Scenario
+        Without sweeps.
+    executor : Executor
+        Who plays them; the results are the same for any.
+    store : Store, optional
+        Where each is written when it is done, and taken from if it is there.
+    progress : callable, optional
+        Called with how many points are done, and how many there are.
+    fabric
+        As for `simulate`.
+    keep_trace : bool or None, or a sequence of these
+        As for `simulate`, of all points or each; False leaves results without a trace.
+
+    Returns
+    -------
+    list of Result or Failed
+        In the order of the points; without weights and with an empty ``set``.
+    """
+    if keep_trace is None or isinstance(keep_trace, bool):
+        keep_trace = [keep_trace] * len(points)
+    asked = [Asked(point, fabric, keep) for point, keep in zip(points, keep_trace, strict=True)]
+    return list(in_order(simulated(asked, executor, store, progress), len(asked)))
+
+
+def simulated(
+    asked: Sequence[Asked],
+    executor: Executor,
+    store: Store | None = None,
+    progress: Progress | None = None,
+) -> Iterator[tuple[int, Result | Failed]]:
+    """Play many points, each as it is asked for; arguments as for `simulate_all`.
+
+    Yields
+    ------
+    int, Result or Failed
+        The number of a point, and what came of it, as they finish. Of weights those of rank 0.
+    """
+    raws = [one.point.resolved() for one in asked]
+    keys = list[str]()
+    if store is not None:
+        keys = [_key(one, raw) for one, raw in zip(asked, raws, strict=True)]
+    waiting, done = list[int](), 0
+    for number, one in enumerate(asked):
+        there = taken(store, keys[number], one, raws[number]) if store is not None else None
+        if there is None:
+            waiting.append(number)
+        else:
+            done += 1
+            yield number, there
+    if progress is not None:
+        progress(done, len(asked))
+    for place, outcome in executor.each(play, [asked[number] for number in waiting]):
+        number = waiting[place]
+        found: Result | Failed
+        if isinstance(outcome, Done):
+            plain = outcome.value
+            if store is not None and plain.can_be_kept:
+                store.put(keys[number], *plain)
+            found = result_of(asked[number], raws[number], *plain)
+        else:
+            found = outcome
+        done += 1
+        if progress is not None:
+            progress(done, len(asked))
+        yield number, found
+
+
+def _key(asked: Asked, raw: Raw) -> str:
+    """What tells points apart; whoever looks at the trace may have another clock play."""
+    return key_of_plain(raw, asked.point.base, *asked[1:])
+
+
+def play(asked: Asked) -> Plain:
+    """Play a point, wherever this is called, and lay the result out as plain data."""
+    result = simulate(asked.point, fabric=asked.fabric, keep_trace=asked.keep_trace)
+    value = {
+        one.name: getattr(result, one.name) for one in fields(result) if one.name not in NOT_KEPT
+    }
+    if result.step_ends is not None:
+        value["step_ends"] = result.step_ends.tolist()
+    arrays: dict[str, Array] = {}
+    if asked.keep_trace is not False and result.trace is not None:
+        value[TO_COME] = isinstance(result.trace, TraceToCome)
+        arrays |= {} if value[TO_COME] else arrays_of(result.trace)
+    if asked.keep_weights and result.replicas is not None:
+        arrays |= {f"{WEIGHTS}{name}": array for name, array in result.replicas[0].items()}
+    return Plain(value, arrays or None)
+
+
+def taken(store: Store, key: str, asked: Asked, raw: Raw) -> Result | None:
+    """A point that is done already; None where there is none, or what is kept is damaged."""
+    value = store.get(key)
+    if value is None:
+        return None
+    try:
+        return result_of(asked, raw, value, store.arrays(key))
+    except (LookupError, ValueError, TypeError):
+        store.num_found -= 1
+        return None
+
+
+def result_of(
+    asked: Asked, raw: Raw, value: Mapping[str, Any], arrays: Mapping[str, Array] | None
+) -> Result:
+    """Make a result of plain data again; ``raw`` is its scenario as resolved.
+
+    Raises
+    ------
+    KeyError, ValueError, TypeError
+        If the data is of something else.
+    """
+    value = dict(value)
+    to_come = value.pop(TO_COME, None)
+    trace: Trace | None = None
+    if to_come:
+        trace = TraceToCome(partial(trace_of_run, asked.point))
+    elif to_come is not None:
+        trace = trace_of(arrays or {})
+    weights = {
+        name.removeprefix(WEIGHTS): array
+        for name, array in (arrays or {}).items()
+        if name.startswith(WEIGHTS)
+    }
+    ends = value.pop("step_ends")
+    return Result(
+        scenario=raw,
+        set={},
+        trace=trace,
+        replicas=[weights] if weights else None,
+        step_ends=None if ends is None else np.array(ends),
+        launched=partial(launched, asked.point),
+        **value,
+    )

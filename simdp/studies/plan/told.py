@@ -1,0 +1,145 @@
+"""Told: what a plan tells of the points that were simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from simdp.errors import ScenarioError
+from simdp.results.plan import GOALS, Option
+from simdp.scenario import Scenario
+from simdp.studies.executor import Done, Executor
+from simdp.studies.plan.asked import Asked
+from simdp.studies.plan.playing import Player, step_interval_of
+from simdp.studies.plan.search import LIMITS, NUM_BEST, Played, Search
+from simdp.studies.plan.words import why_best, why_on_front
+
+MAX_INTERVALS = 12
+"""Options of the front whose intervals are found."""
+
+
+UNTOLD = {
+    "cost_usd": "nobody says what these devices cost; add cluster.price: 2 USD/h, or choose "
+    "others.",
+    "energy_kwh": "nobody says what these devices draw; add cluster.power: {rest: 80 W, busy: "
+    "700 W}, or choose others.",
+}
+"""Of what an option has no figure without, and what to do."""
+
+
+def refuse_untold(search: Search, asked: Asked) -> None:
+    """Refuse a goal or a limit of which no point has a figure.
+
+    Raises
+    ------
+    ScenarioError
+        With every one of them.
+    """
+    fields = {f"--for {asked.goal}": GOALS[asked.goal]}
+    fields |= {f"--{name}": LIMITS[name] for name in asked.limits}
+    there = search.bounds.is_possible
+    found = [
+        f"{option}: {UNTOLD[field]}"
+        for option, field in fields.items()
+        if field in UNTOLD and not np.isfinite(search.least(field)[there]).any()
+    ]
+    if found:
+        raise ScenarioError(found)
+
+
+def refuse_untold_nearest(search: Search, asked: Asked, nearest: Played) -> None:
+    """Refuse a goal of which all that meets the limits has no figure.
+
+    Raises
+    ------
+    ScenarioError
+        If so.
+    """
+    field = GOALS[asked.goal]
+    missed = search.misses(nearest.number, nearest.option)
+    if nearest.option.value(field) is None and not missed:
+        said = f"{nearest.option.label or 'the scenario'} meets the limits, and {UNTOLD[field]}"
+        raise ScenarioError([f"--for {asked.goal}: {said}"])
+
+
+class Made:
+    """Makes what a plan tells of what a search found."""
+
+    def __init__(self, search: Search, player: Player, executor: Executor, asked: Asked) -> None:
+        self._search, self._player, self._asked = search, player, asked
+        self._executor = executor
+        self._intervals: dict[int, tuple[float, float] | None] = {}
+        self._left_out = 0
+
+    def best(self) -> list[Option]:
+        """The best and the next ones, with their intervals."""
+        found = self._search.meeting()[:NUM_BEST]
+        self._find_intervals(found)
+        options = []
+        for place, one in enumerate(found):
+            later = found[place + 1].option if place + 1 < len(found) else None
+            why = why_best(one.option, later, self._asked.goal) if place == 0 or later else ""
+            options.append(self.told(one, why))
+        return options
+
+    def front(self) -> list[Option]:
+        """The front, with intervals of its first options."""
+        found = self._search.front()
+        self._left_out = max(len(found) - MAX_INTERVALS, 0)
+        self._find_intervals(found[:MAX_INTERVALS])
+        options = [one.option for one in found]
+        return [self.told(one, why_on_front(one.option, options)) for one in found]
+
+    def _find_intervals(self, found: Sequence[Played]) -> None:
+        wanted = [one.number for one in found if one.number not in self._intervals]
+        shorts = [self._player.simulated[number].short for number in wanted]
+        for place, outcome in self._executor.each(step_interval_of, shorts):
+            known = outcome.value if isinstance(outcome, Done) else None
+            self._intervals[wanted[place]] = known
+
+    def told(self, one: Played, why: str) -> Option:
+        """An option with its interval, and why it is told of."""
+        option, ends = one.option, self._intervals.get(one.number)
+        if one.number not in self._intervals and one.number in self._player.simulated:
+            return replace(option, why=why, misses=self._search.misses(one.number, option))
+        low, high = (None, None) if ends is None else (option.step_time_s * e for e in ends)
+        misses = self._search.misses(one.number, option)
+        return replace(option, low_s=low, high_s=high, why=why, misses=misses)
+
+    def misses_in_words(self, one: Played) -> str:
+        """How an option misses the limits."""
+        found = self._search.misses(one.number, one.option)
+        return "misses " + ", ".join(
+            f"{name} by {100 * (over - 1):.3g} %" for name, over in found.items()
+        )
+
+    def binding(self, nearest: Played | None) -> str | None:
+        """The limit that binds: missed most, or without which there would be a better one."""
+        search = self._search
+        if nearest is not None:
+            missed = search.misses(nearest.number, nearest.option)
+            return max(missed, key=lambda name: missed[name], default=None)
+        field = GOALS[self._asked.goal]
+        best = search.meeting()[0].option.value(field)
+        gains: dict[str, float] = {}
+        for name in self._asked.limits:
+            other = search.without(name)
+            value = None if other is None else other.option.value(field)
+            if best is not None and value is not None and value < best:
+                gains[name] = best - value
+        return max(gains, key=lambda name: gains[name], default=None)
+
+    def notes(self, scenario: Scenario) -> list[str]:
+        """What else there is to say."""
+        found = []
+        if scenario.target is None:
+            found.append("no target: times, money and energy are those of a million samples")
+        if self._left_out:
+            found.append(
+                f"90 % intervals are of the best and of the first {MAX_INTERVALS} of the front"
+            )
+        if any(option.cost_usd is None for option in self._search.options.values()):
+            found.append("of some devices nobody says what they cost; see cluster.price")
+        return found

@@ -1,0 +1,8 @@
+"""Replay: traces of real steps become scenarios, which can then be changed."""
+
+from simdp.studies.replay.job import read_job, replay, size_of
+from simdp.studies.replay.remedies import remedies
+from simdp.studies.replay.replayed import Replayed
+from simdp.studies.replay.scenario import replay_of, workload_of
+
+__all__ = ["Replayed", "read_job", "remedies", "replay", "replay_of", "size_of", "workload_of"]

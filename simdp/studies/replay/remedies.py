@@ -1,0 +1,205 @@
+"""Remedies: what would shorten a step, found by playing the replayed scenario with each change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import get_args
+
+from simdp.errors import ScenarioError, unknown_name
+from simdp.results.diagnosis import Cause, Remedy
+from simdp.studies.replay.replayed import Replayed
+from simdp.studies.replay.scenario import Raw, replay_of
+from simdp.traces import RankTrace
+from simdp.units import format_quantity, parse
+
+LEAST_GAIN = 0.002
+"""What shortens a step by a smaller part of it is no remedy."""
+
+BUCKETS_MIB = (5, 50, 100)
+"""Limits that are tried beside the job's own."""
+
+FACTORS = (2, 4)
+"""By which micro-batches, micro-steps and workers are multiplied."""
+
+FASTER_LINK = 4
+
+ALGORITHMS = ("ring", "tree", "halving_doubling")
+"""Of an all_reduce, where its transfers are played."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change to a scenario.
+
+    Attributes
+    ----------
+    said : str
+        In words.
+    settings : dict
+        Dotted keys.
+    times : float
+        Steps of the job that one step of the changed one stands for: its samples over theirs.
+    """
+
+    said: str
+    settings: Raw
+    times: float = 1.0
+
+
+def remedies(traces: Sequence[RankTrace], cause: str, machine: str | None = None) -> list[Remedy]:
+    """Simulate what would help against a cause.
+
+    Parameters
+    ----------
+    traces : sequence of RankTrace
+        Of one rank, or of several of the same job.
+    cause : str
+        A cause of `simdp.results.diagnosis`.
+    machine : str, optional
+        As for `replay_of`.
+
+    Returns
+    -------
+    list of Remedy
+        The best first, without what does not help. Their times are those of as many samples as a
+        step of the job has, on the same base as `Replayed.simulate`.
+
+    Raises
+    ------
+    ScenarioError
+        If there is no such cause, or nothing to replay.
+    """
+    if cause not in get_args(Cause):
+        raise ScenarioError([f"{unknown_name('cause', cause, get_args(Cause))}"])
+    kinds = AGAINST[cause]
+    if not kinds:
+        return []
+    found = replay_of(traces, machine=machine)
+    base = step_time(found)
+    helpful = []
+    for kind in kinds:
+        tried = []
+        for change in kind(found):
+            try:
+                seconds = step_time(found, change.settings) / change.times
+            except ScenarioError:  # which this cluster or strategy cannot have
+                continue
+            tried.append(Remedy(change.said, seconds))
+        best = min(tried, key=lambda one: one.step_time_s, default=None)
+        if best is not None and best.step_time_s < (1 - LEAST_GAIN) * base:
+            helpful.append(best)
+    return sorted(helpful, key=lambda one: one.step_time_s)
+
+
+def step_time(found: Replayed, settings: Raw | None = None) -> float:
+    """Time of a steady step of a replay, with keys set [s]."""
+    return float(found.simulate(settings).metrics["step_time_s"])
+
+
+# Changes; of each kind the best counts ----------------------------------------------------------
+
+
+def _bucket(found: Replayed) -> Iterator[Change]:
+    if found.scenario["strategy"]["kind"] in ("ddp", "zero2"):
+        for mib in BUCKETS_MIB:
+            yield Change(f"bucket_cap_mb={mib}", {"strategy.bucket_cap": f"{mib} MiB"})
+
+
+def _hook(found: Replayed) -> Iterator[Change]:
+    strategy = found.scenario["strategy"]
+    if strategy["kind"] == "ddp" and "comm_hook" not in strategy:
+        yield Change(
+            "gradients sent in 16 bit (comm hook bf16_compress)", {"strategy.comm_hook": "bf16"}
+        )
+
+
+def _accumulate(found: Replayed) -> Iterator[Change]:
+    now = int(found.scenario["workload"].get("grad_accum", 1))
+    for factor in FACTORS:
+        yield Change(
+            f"gradients accumulated over {now * factor} micro-batches "
+            f"(time of {_batches(now)}, as a step has now)",
+            {"workload.grad_accum": now * factor},
+            factor,
+        )
+
+
+def _larger(found: Replayed) -> Iterator[Change]:
+    now = int(found.scenario["workload"]["microbatch"])
+    yield Change(
+        "a micro-batch twice as large (time of as many samples as a step has now)",
+        {"workload.microbatch": 2 * now},
+        2,
+    )
+
+
+def _algorithm(found: Replayed) -> Iterator[Change]:
+    if "machine" not in found.scenario["cluster"]:
+        for name in ALGORITHMS:
+            yield Change(f"all_reduce by {name}", {"collectives.all_reduce": name})
+
+
+def _graphs(found: Replayed) -> Iterator[Change]:
+    settings: Raw = {"workload.cuda_graphs": True}
+    host = parse(found.scenario["workload"].get("host", {}).get("step", "0 s"), "time")
+    if found.update_gap_s:
+        rest = max(host - found.update_gap_s, 0.0)
+        settings["workload.host.step"] = format_quantity(float(f"{rest:.9g}"), "time")
+    yield Change("CUDA graphs or torch.compile: kernels without launch gaps", settings)
+
+
+def _replaced(found: Replayed) -> Iterator[Change]:
+    """Each rank that is slow or late in its steps, as fast as the others; and all of them."""
+    listed = found.scenario["cluster"].get("stragglers", [])
+    ranks = list(dict.fromkeys(one["rank"] for one in listed if "rank" in one))
+    for rank in ranks:
+        others = [one for one in listed if one.get("rank") != rank]
+        yield Change(f"rank {rank} replaced", {"cluster.stragglers": others})
+
+
+def _even(found: Replayed) -> Iterator[Change]:
+    listed = found.scenario["cluster"].get("stragglers", [])
+    others = [one for one in listed if "rank" not in one]
+    if len(others) < len(listed):
+        yield Change("work dealt evenly to all ranks", {"cluster.stragglers": others})
+
+
+def _workers(found: Replayed) -> Iterator[Change]:
+    given = found.scenario["workload"].get("input")
+    if given is None:
+        return
+    now = int(given["workers"])
+    for workers in (factor * max(now, 1) for factor in FACTORS):
+        yield Change(
+            f"{workers / max(now, 1):g} times the loader's workers"
+            if now
+            else f"{workers} loader workers in place of none",
+            {"workload.input.workers": workers},
+        )
+
+
+def _link(found: Replayed) -> Iterator[Change]:
+    for key, bandwidth in found.links().items():
+        faster = format_quantity(FASTER_LINK * bandwidth, "bandwidth")
+        where = "between nodes" if "inter_node" in key else "between ranks"
+        yield Change(f"links {where} {FASTER_LINK} times as fast", {key: faster})
+
+
+def _batches(number: int) -> str:
+    return "one" if number == 1 else str(number)
+
+
+Kind = Callable[[Replayed], Iterator[Change]]
+
+AGAINST: dict[str, tuple[Kind, ...]] = {
+    "launch_bound": (_graphs, _larger, _accumulate),
+    "exposed_communication": (_bucket, _hook, _accumulate, _algorithm, _larger, _link),
+    "straggler": (_replaced, _even),
+    "imbalance": (_even, _replaced),
+    "input_stall": (_workers,),
+    "compute_bound": (_graphs, _larger),
+    "slow_link": (_link, _hook, _accumulate, _bucket, _algorithm),
+    "desynchronised": (),
+}
+"""Changes that are tried against each cause: what cannot be simulated has none."""

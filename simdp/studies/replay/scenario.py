@@ -1,0 +1,370 @@
+"""Scenario: traces of one or several ranks become a scenario and its profile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from simdp.cluster.machine import read_machine
+from simdp.errors import ScenarioError
+from simdp.reports import figures
+from simdp.reports.figures import nbytes
+from simdp.studies.replay.adjusted import (
+    optimizer_of,
+    ready_times,
+    with_foreign,
+    without_unit_copies,
+)
+from simdp.studies.replay.devices import UNKNOWN, catalogue_name
+from simdp.studies.replay.network import Network, fitted
+from simdp.studies.replay.phases import UPDATE
+from simdp.studies.replay.profile_text import text_of
+from simdp.studies.replay.replayed import Replayed
+from simdp.studies.replay.rows import layers_of
+from simdp.studies.replay.skew import skewed
+from simdp.studies.replay.steps import Windows, windows
+from simdp.studies.replay.strategy import SHARDED, Recognised, recognise
+from simdp.studies.replay.tensors import are_labelled, units_of
+from simdp.studies.replay.timeline import Charges, StepWork, step_work
+from simdp.studies.replay.typical import Typical, critical, micro_steps, typical
+from simdp.traces import RankTrace
+from simdp.units import format_quantity
+
+STEPS = 3
+"""Steps of the scenario: the first is warm-up."""
+
+PARTLY_UPDATED = ("fsdp", "fsdp1", "hsdp", "zero1", "zero2", "zero3")
+"""Strategies of which a rank updates its own part alone."""
+
+LEAST_STALL = 0.02
+"""Waiting for input that takes less of a step is none."""
+
+Raw = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a replay is told beside traces.
+
+    Attributes
+    ----------
+    machine : str or None
+        Whose network and devices to take; None fits the network to the traces.
+    device : str or None
+        A name of the catalogue, where a trace's own says nothing.
+    microbatch : int
+        Samples of a micro-step: traces do not say.
+    gradients : float or None
+        Bytes of all gradients, for a trace without collectives.
+    name : str
+        Of the scenario.
+    """
+
+    machine: str | None = None
+    device: str | None = None
+    microbatch: int = 1
+    gradients: float | None = None
+    name: str = "replay"
+
+
+def replay_of(
+    traces: Sequence[RankTrace],
+    *,
+    machine: str | None = None,
+    device: str | None = None,
+    microbatch: int = 1,
+    gradients: float | None = None,
+    name: str = "replay",
+) -> Replayed:
+    """Make a scenario of traces.
+
+    Parameters
+    ----------
+    traces : sequence of RankTrace
+        Of one rank, or of several of the same job.
+    machine : str, optional
+        Whose devices and network to take: a name of the catalogue, or a file as ``calibrate``
+        writes it. By default links are fitted to the transfers of the traces.
+    device : str, optional
+        On what the traces were taken, a name of the catalogue; by default what they say.
+    microbatch : int
+        Samples of a micro-step, which traces do not tell: throughput is in these.
+    gradients : float, optional
+        Bytes of all gradients, where no collective tells them.
+    name : str
+        Of the scenario and of its profile.
+
+    Returns
+    -------
+    Replayed
+        Whose step on the traces' own number of ranks takes what it took there.
+
+    Raises
+    ------
+    ScenarioError
+        If there is nothing to replay, or traces are of different jobs.
+    """
+    asked = Asked(machine, device, microbatch, gradients, name)
+    _same_job(traces)
+    return _Replay(traces, asked).done()
+
+
+def workload_of(traces: Sequence[RankTrace], machine: str | None = None) -> Replayed:
+    """`replay_of` with nothing else told."""
+    return replay_of(traces, machine=machine)
+
+
+def _same_job(traces: Sequence[RankTrace]) -> None:
+    """Refuse ranks that cannot be of one job."""
+    if not traces:
+        raise ScenarioError(["there is no trace; give one or more."])
+    sizes = {trace.world_size for trace in traces if trace.world_size}
+    if len(sizes) > 1:
+        said = " and ".join(map(str, sorted(sizes)))
+        raise ScenarioError(
+            [f"{traces[0].path.parent}: traces are of jobs of {said} ranks; give those of one job."]
+        )
+    ranks = [trace.rank for trace in traces if trace.rank is not None]
+    twice = next((rank for rank in ranks if ranks.count(rank) > 1), None)
+    if twice is not None:
+        where = " and ".join(str(trace.path) for trace in traces if trace.rank == twice)
+        raise ScenarioError([f"{where}: both are of rank {twice}; give one trace for each rank."])
+
+
+class _Replay:
+    """A replay under way."""
+
+    def __init__(self, traces: Sequence[RankTrace], asked: Asked) -> None:
+        self.traces, self.asked = traces, asked
+        self.own = traces[0].source == "simdp"
+        self.remarks = list[str]()
+        self.overheads: Mapping[str, Any] = {}
+        self.brought: list[Any] = []
+        if asked.machine is not None:
+            cluster = read_machine(asked.machine, Path()).cluster
+            self.overheads = cluster.get("overheads") or {}
+            self.brought = list(cluster.get("stragglers") or [])
+        self.has_sent = any(len(trace.collectives) for trace in traces)
+        self.charges = Charges(
+            copies=asked.machine is not None and self.own,
+            slowdown=float(self.overheads.get("compute_slowdown", 0.0)),
+        )
+        found = [windows(trace) for trace in traces]
+        self._say_of_steps(found)
+        works = [
+            [step_work(trace, window, self.charges) for window in each.steps]
+            for trace, each in zip(traces, found, strict=True)
+        ]
+        self.ranks = [t.rank if t.rank is not None else i for i, t in enumerate(traces)]
+        self.typical: Typical = typical(dict(zip(self.ranks, works, strict=True)))
+        self.late = dict(self.typical.late)
+        self.step_time = self.typical.step_time
+        if len(traces) > 1 and max(map(len, works)) == 1:
+            self._skew([one[0] for one in works])
+        sizes = [t.world_size for t in traces if t.world_size]
+        groups = [s.group_size for s in self.typical.step.sent if s.group_size > 0]
+        self.num_ranks = max([*sizes[:1], *groups, len(traces)]) if not sizes else sizes[0]
+        self.found: Recognised = recognise(self.typical.step, self.num_ranks)
+        self.remarks += self.found.said
+        if self.found.foreign and len(traces) > 1:
+            self._meet_within(dict(zip(self.ranks, works, strict=True)))
+
+    def _say_of_steps(self, found: Sequence[Windows]) -> None:
+        said = dict.fromkeys(line for each in found for line in each.said)
+        for trace in self.traces:
+            said |= dict.fromkeys(trace.remarks)
+        self.remarks += said
+
+    def _meet_within(self, works: Mapping[int, Sequence[StepWork]]) -> None:
+        """Ranks wait for each other within a step, where the replay does not."""
+        self.typical, ranks = critical(self.typical, works, self.late)
+        self.remarks.append(
+            "ranks meet at these collectives, so that the slowest of each phase stands for all: "
+            f"rank {ranks[0]} in forward, {ranks[1]} in backward, {ranks[2]} in the update"
+        )
+
+    def _skew(self, works: Sequence[StepWork]) -> None:
+        """A single step: ranks may begin it late, for what was before the traces."""
+        late, self.step_time = skewed(self.ranks, works)
+        for rank, seconds in late.items():
+            self.late[rank] = self.late.get(rank, 0.0) + seconds
+        if late:
+            last = max(late, key=late.__getitem__)
+            self.remarks.append(
+                f"one step of each rank: rank {last} begins it "
+                f"{figures.seconds(late[last])} after the first, for what was "
+                "before the traces; the replay has such a pause in every step"
+            )
+
+    # The parts of the scenario ---------------------------------------------------------------
+
+    def done(self) -> Replayed:
+        """Put the scenario together."""
+        step, found = self.typical.step, self.found
+        if found.kind in SHARDED and not self.charges.copies:
+            step = without_unit_copies(step)
+        step = with_foreign(step, found.foreign)
+        micros = len(micro_steps(step))
+        dtype = "float64" if any(s.dtype == "float64" for s in found.buckets) else "float32"
+        itemsize = 8 if dtype == "float64" else 4
+        ready = ready_times(self.traces[0], step)
+        layers = layers_of(step, ready, found, itemsize, self._elements(itemsize))
+        if not any(size for layer in layers for _, size in layer.tensors):
+            self.remarks.append(
+                "no collective tells how large gradients are: one element stands for them, so "
+                "that ranks meet in every step; give --gradients, the bytes of all of them"
+            )
+            layers[-1] = replace(layers[-1], tensors=((layers[-1].name, 1),))
+        at = step.phase == UPDATE
+        update, gap = float(step.busy[at].sum()), float(step.idle[at].sum())
+        if found.kind in PARTLY_UPDATED:
+            update *= found.strategy.get("shard_size", self.num_ranks)
+        profile = text_of(layers, itemsize, self._buffers(), f"replay of {self.asked.name}")
+        lead = self.typical.lead + gap
+        if not self._is_stalled:
+            lead += self.typical.stalled
+        scenario: Raw = {
+            "name": self.asked.name,
+            "cluster": self._cluster(),
+            "workload": self._workload(dtype, micros, update, lead),
+            "strategy": self._strategy(),
+        }
+        return Replayed(
+            scenario,
+            profile,
+            f"{self.asked.name}.csv",
+            self.step_time,
+            self.num_ranks,
+            len(self.traces),
+            self.typical.num_steps,
+            tuple(self.remarks),
+            gap,
+        )
+
+    def _strategy(self) -> Raw:
+        if self.found.kind not in SHARDED:
+            return dict(self.found.strategy)
+        layers = [name.removeprefix("backward ") for name in self.typical.step.names]
+        named = layers if are_labelled(self.found, layers) else None
+        return {**self.found.strategy, "units": units_of(self.found, named)}
+
+    def _elements(self, itemsize: int) -> int | None:
+        """Elements of all gradients, as the user says."""
+        if self.asked.gradients is None or self.found.buckets:
+            return None
+        return round(self.asked.gradients / itemsize)
+
+    def _buffers(self) -> tuple[int, int]:
+        """Bytes of buffers and of counters that are broadcast before forward."""
+        kinds = [0, 0]
+        for number, sent in enumerate(self.found.buffers):
+            # Our own traces count integers as elements of the gradients' type, behind the others.
+            kinds[sent.dtype == "int64" or (self.own and number > 0)] += int(sent.nbytes)
+        return kinds[0] // 8 * 8, -(-kinds[1] // 8) * 8
+
+    def _workload(self, dtype: str, micros: int, update: float, lead: float) -> Raw:
+        compute: Raw = {"kind": "profile", "microbatch": self.asked.microbatch}
+        if (name := self._device()) is not None:
+            compute = {"kind": "profile", "device": name, "microbatch": self.asked.microbatch}
+        compute["update"] = seconds(update)
+        workload: Raw = {
+            "model": {"kind": "profile", "path": f"{self.asked.name}.csv"},
+            "compute": compute,
+            "optimizer": optimizer_of(self.traces[0]),
+            "microbatch": self.asked.microbatch,
+        }
+        if dtype != "float32":
+            workload["dtype"] = dtype
+        if micros > 1:
+            workload["grad_accum"] = micros
+        if lead > 0:
+            workload["host"] = {"step": seconds(lead)}
+        if self._is_stalled:
+            workload["input"] = self._input(self.typical.stalled, micros)
+        else:
+            workload["steps"] = STEPS
+        return workload
+
+    @property
+    def _is_stalled(self) -> bool:
+        return self.typical.stalled > LEAST_STALL * self.step_time
+
+    def _input(self, stalled: float, micros: int) -> Raw:
+        """Loaders that keep the step as long as it is."""
+        names = [name for t in self.traces for name in t.host.names if "DataLoader" in name]
+        each = self.asked.microbatch * micros
+        if any("SingleProcess" in name for name in names):
+            return {"workers": 0, "per_sample": seconds(stalled / each)}
+        self.remarks.append(
+            "how many workers load is not in a trace: one here, which takes a step for a batch"
+        )
+        return {"workers": 1, "per_sample": seconds(self.step_time / each)}
+
+    def _device(self) -> str | None:
+        return self.asked.device or catalogue_name(self.traces[0].device_name)
+
+    def _cluster(self) -> Raw:
+        cluster: Raw
+        if self.asked.machine is not None:
+            cluster = {"machine": self.asked.machine, "world_size": self.num_ranks}
+            held: Raw = {"hook": "0 s", "launch": "0 s"}
+            held |= {} if self.charges.copies else {"copies": False}
+            held = {key: value for key, value in held.items() if self.overheads.get(key)}
+            if held and self.has_sent:  # the trace holds them
+                cluster["overheads"] = held
+        else:
+            cluster = self._fitted_cluster()
+        stragglers = self._stragglers()
+        if stragglers:
+            cluster["stragglers"] = [*self.brought, *stragglers]
+        return cluster
+
+    def _fitted_cluster(self) -> Raw:
+        name = self._device()
+        if name is None:
+            said = self.traces[0].device_name
+            self.remarks.append(
+                f"{'the device' if said is None else said} is not in the catalogue, so that times "
+                "cannot be scaled to others"
+            )
+        cluster: Raw = {"world_size": self.num_ranks, "device": name or dict(UNKNOWN)}
+        network = fitted([*self.typical.step.sent])
+        cluster["topology"] = "switch"
+        cluster["link"] = self._link(network)
+        return cluster
+
+    def _link(self, network: Network | None) -> Raw:
+        if network is None:
+            self.remarks.append(
+                "no transfer tells of the network: 10 us and 10 GB/s are placeholders; name a "
+                "machine, or write cluster.link"
+            )
+            return {"alpha": "5 us", "bandwidth": "10 GB/s"}
+        low, high = (nbytes(one) for one in (network.smallest, network.largest))
+        self.remarks.append(
+            f"links are fitted to {network.num_sizes} collectives of {low} to {high}, off by "
+            f"{network.error:.0%} on average: each as short as it ever was, which still holds what "
+            "all ranks waited; other sizes, more ranks and further nodes are extrapolated"
+        )
+        # A switch is two links, each with the latency.
+        return {
+            "alpha": seconds(network.alpha / 2),
+            "bandwidth": format_quantity(float(f"{network.bandwidth:.6g}"), "bandwidth"),
+        }
+
+    def _stragglers(self) -> list[Raw]:
+        found: list[Raw] = [
+            {"kind": "slow_rank", "rank": rank, "factor": round(factor, 6)}
+            for rank, factor in self.typical.slow.items()
+        ]
+        return found + [
+            {"kind": "pause", "rank": rank, "every": 1, "duration": seconds(late)}
+            for rank, late in self.late.items()
+        ]
+
+
+def seconds(value: float) -> str:
+    """Write a time as a scenario does, to a nanosecond's thousandth."""
+    return format_quantity(float(f"{value:.9g}"), "time")

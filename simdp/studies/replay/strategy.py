@@ -1,0 +1,263 @@
+"""Strategy: how ranks trained together, recognised from a step's collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from simdp.reports import figures
+from simdp.steps.buckets import BUCKET_CAP_NBYTES, FIRST_BUCKET_NBYTES
+from simdp.strategies.zero3 import PREFETCHED_ELEMENTS
+from simdp.studies.replay.phases import BACKWARD
+from simdp.studies.replay.timeline import ITEMSIZE, Sent, StepWork
+
+FLOATS = ("float64", "float32", "float16", "bfloat16", "")
+
+LOW = {"float16": "fp16", "bfloat16": "bf16"}
+
+LEAST_NBYTES = 1024
+"""All_reduces in backward of fewer bytes are no buckets, but statistics or flags."""
+
+UNIT_COPIES = ("Memcpy DtoD", "split_with_sizes_copy", "chunk_cat", "fsdp::")
+"""What copies of units out of and into the buffers that are sent are called: fully_shard has them,
+FullyShardedDataParallel has not."""
+
+SHARDED = ("fsdp", "fsdp1", "hsdp")
+"""Strategies whose units come and go."""
+
+
+@dataclass(frozen=True)
+class Recognised:
+    """A strategy, and what of a step's collectives is its own.
+
+    Attributes
+    ----------
+    strategy : dict
+        As a scenario writes it.
+    buckets : tuple of Sent
+        What carries gradients, in the order of its launch; of ``fsdp`` the units of backward.
+    units : tuple of Sent
+        Of ``fsdp`` and ``zero3``: the gathers of forward.
+    persistent : tuple of Sent
+        Of ``zero3``: gathers behind the update, of parameters that stay whole.
+    tensors : tuple of float
+        Bytes of single parameters, where collectives tell them; in no order.
+    buffers : tuple of Sent
+        Broadcasts before forward.
+    foreign : tuple of Sent
+        Collectives that no strategy of simdp makes: their time stays where it is.
+    said : tuple of str
+        What a report should say.
+    """
+
+    strategy: dict[str, Any]
+    buckets: tuple[Sent, ...] = ()
+    units: tuple[Sent, ...] = ()
+    persistent: tuple[Sent, ...] = ()
+    tensors: tuple[float, ...] = ()
+    buffers: tuple[Sent, ...] = ()
+    foreign: tuple[Sent, ...] = ()
+    said: tuple[str, ...] = field(default=())
+
+    @property
+    def kind(self) -> str:
+        """The strategy's kind."""
+        return str(self.strategy["kind"])
+
+    def caps(self) -> list[float]:
+        """Limits of buckets [bytes]; torch's, unless the strategy says another."""
+        cap = self.strategy.get("bucket_cap")
+        if cap is not None:
+            return [float(cap.split()[0])]
+        zero = self.kind == "zero2"
+        return [BUCKET_CAP_NBYTES if zero else FIRST_BUCKET_NBYTES, BUCKET_CAP_NBYTES]
+
+
+def recognise(step: StepWork, world_size: int) -> Recognised:
+    """Tell the strategy by a step's collectives.
+
+    All_reduces in backward are DDP's buckets; with broadcasts behind the update they are ZeRO-1's.
+    Reduce_scatters in backward are ZeRO-2's with gathers behind the update; with as many gathers in
+    forward FSDP's, the newer one where units are copied; all_reduces of fewer ranks beside these
+    make that HSDP. Gathers both in forward and behind the update, or another number of them than of
+    reduce_scatters, are ZeRO-3's.
+    """
+    back = np.flatnonzero(step.phase == BACKWARD)
+    first, last = (int(back[0]), int(back[-1])) if len(back) else (len(step.names), -1)
+    real = [sent for sent in step.sent if sent.dtype in FLOATS]
+    if world_size > 1:  # a rank alone has its collectives for nothing, but they say their sizes
+        real = [sent for sent in real if sent.group_size != 1]
+    before = [sent for sent in real if sent.after <= first]
+    behind = [sent for sent in real if sent.after > last + 1]
+    inside = [sent for sent in real if sent.after > first and sent not in behind]
+    gathers = _named(before, "all_gather")
+    scatters = _named([*inside, *behind], "reduce_scatter")
+    reduces = [s for s in _named([*inside, *behind], "all_reduce") if not s.nbytes < LEAST_NBYTES]
+    told = [sent for sent in reduces if sent.nbytes == sent.nbytes]
+    if gathers and scatters:
+        copied = any(word in name for name in step.names for word in UNIT_COPIES)
+        persistent = _named(behind, "all_gather")
+        if persistent or len(gathers) != len(scatters):
+            found = _zero3(gathers, scatters, persistent)
+        else:
+            found = _sharded(gathers, scatters, reduces, world_size, copied)
+    elif scatters:
+        found = Recognised({"kind": "zero2", **_cap(scatters, zero=True)}, tuple(scatters))
+    elif told and _named(behind, "all_gather"):
+        found = Recognised({"kind": "zero1", "communication": "deepspeed"}, tuple(told))
+    elif told and len(_named(behind, "broadcast")) > 1:
+        sizes = tuple(s.nbytes for s in _named(behind, "broadcast"))
+        found = Recognised({"kind": "zero1", **_cap(told)}, tuple(told), tensors=sizes)
+    elif told:
+        found = Recognised({"kind": "ddp", **_cap(told), **_hook(told)}, tuple(told))
+    else:
+        found = Recognised({"kind": "ddp"})
+    if found.kind in SHARDED:
+        found = replace(found, buckets=_units_apart(found.buckets, first, last + 1))
+    else:
+        found = replace(found, buckets=_launched(found.buckets, step, first, last + 1))
+    buffers = tuple(s for s in step.sent if s.name == "broadcast" and s.after <= first)
+    strategy = dict(found.strategy)
+    if found.kind == "ddp" and not _known(buffers):
+        strategy["broadcast_buffers"] = False
+    own = {"all_reduce", "all_gather", "reduce_scatter", "broadcast"}
+    foreign = tuple(s for s in step.sent if s.name not in own or s.nbytes != s.nbytes)
+    return Recognised(
+        strategy,
+        found.buckets,
+        found.units,
+        found.persistent,
+        found.tensors,
+        _known(buffers) if found.kind in ("ddp", "zero1") else (),
+        foreign,
+        (*found.said, *_said(foreign)),
+    )
+
+
+def whole_nbytes(sent: Sent) -> float:
+    """Bytes of a bucket as wide as its gradients are: twice what a 16-bit hook sends."""
+    return sent.nbytes * (2 if sent.dtype in LOW else 1)
+
+
+def _launched(buckets: Sequence[Sent], step: StepWork, first: int, last: int) -> tuple[Sent, ...]:
+    """Place buckets that stood in a queue between those that did not.
+
+    The last one is launched when backward ends. Between two that are known, backward's time is
+    dealt to the others by their bytes, as far as they had begun by then.
+    """
+    if not any(sent.queued for sent in buckets):
+        return tuple(buckets)
+    clock = np.concatenate([[0.0], np.cumsum(step.busy + step.idle)])
+    found, known = list[Sent](), first
+    for number, sent in enumerate(buckets):
+        if not sent.queued or number == len(buckets) - 1:
+            known = sent.after
+            found.append(sent)
+            continue
+        ahead = list(buckets[number:])
+        stop = next((i for i, one in enumerate(ahead) if not one.queued), len(ahead) - 1)
+        end = ahead[stop].after if not ahead[stop].queued else last
+        part = sent.nbytes / sum(one.nbytes for one in ahead[: stop + 1])
+        at = clock[known] + part * (clock[end] - clock[known])
+        known = min(max(int(np.searchsorted(clock, at)), known), sent.after)
+        found.append(replace(sent, after=known))
+    return tuple(found)
+
+
+def _units_apart(units: Sequence[Sent], first: int, last: int) -> tuple[Sent, ...]:
+    """Place units whose sums stood in a queue when backward was over.
+
+    Each has as many kernels as the next one before it that is as large, else its part by bytes; the
+    root keeps at least one.
+    """
+    found = list[Sent]()
+    for number, sent in enumerate(units):
+        before = found[-1].after if found else first
+        if sent.after >= last and number < len(units) - 1:
+            bounds = [first, *(one.after for one in found)]
+            alike = [k for k, one in enumerate(found) if one.nbytes == sent.nbytes]
+            if alike:
+                num = bounds[alike[-1] + 1] - bounds[alike[-1]]
+            else:
+                part = sent.nbytes / sum(one.nbytes for one in units[number:])
+                num = round(part * (last - before))
+            sent = replace(sent, after=max(min(before + num, last - 1), before))
+        found.append(sent)
+    return tuple(found)
+
+
+def _named(sent: Sequence[Sent], name: str) -> list[Sent]:
+    return [one for one in sent if one.name == name]
+
+
+def _known(sent: Sequence[Sent]) -> tuple[Sent, ...]:
+    return tuple(one for one in sent if one.nbytes == one.nbytes)
+
+
+def _sharded(
+    gathers: Sequence[Sent],
+    scatters: Sequence[Sent],
+    reduces: Sequence[Sent],
+    world_size: int,
+    copied: bool,
+) -> Recognised:
+    size = gathers[0].group_size
+    across = [sent for sent in reduces if 1 < sent.group_size < world_size]
+    strategy: dict[str, Any]
+    if across and 1 < size < world_size:
+        strategy = {"kind": "hsdp", "shard_size": size}
+    else:
+        strategy = {"kind": "fsdp" if copied else "fsdp1"}
+    return Recognised(strategy, tuple(scatters), tuple(gathers))
+
+
+def _zero3(
+    gathers: Sequence[Sent], scatters: Sequence[Sent], persistent: Sequence[Sent]
+) -> Recognised:
+    """ZeRO-3, with the sizes of buckets that its collectives show.
+
+    What is fetched ahead is at least so much, but for the last; the first is what forward's first
+    call needs.
+    """
+    strategy: dict[str, Any] = {"kind": "zero3"}
+    if len(scatters) > 1:
+        strategy["reduce_bucket_size"] = max(elements_of(sent) for sent in scatters)
+    ahead = min((elements_of(sent) for sent in gathers[1:-1]), default=PREFETCHED_ELEMENTS)
+    if ahead < PREFETCHED_ELEMENTS:
+        strategy["prefetch_bucket_size"] = ahead
+    return Recognised(strategy, tuple(scatters), tuple(gathers), tuple(persistent))
+
+
+def elements_of(sent: Sent) -> int:
+    """Elements of a collective's buffer; those of codes count four bytes."""
+    return round(sent.nbytes / ITEMSIZE.get(sent.dtype, 4))
+
+
+def _cap(buckets: Sequence[Sent], zero: bool = False) -> dict[str, str]:
+    """The limit of buckets, where torch's own does not explain them."""
+    *full, _ = [whole_nbytes(sent) for sent in buckets]
+    caps = [BUCKET_CAP_NBYTES if zero else FIRST_BUCKET_NBYTES]
+    caps += [BUCKET_CAP_NBYTES] * len(full)
+    if all(nbytes >= cap for nbytes, cap in zip(full, caps, strict=False)):
+        return {}
+    return {"bucket_cap": f"{int(min(full))} B"}
+
+
+def _hook(buckets: Sequence[Sent]) -> dict[str, str]:
+    """Buckets in 16 bit are taken for those of a hook; weights are as wide as the workload's."""
+    hook = LOW.get(buckets[0].dtype)
+    return {} if hook is None else {"comm_hook": hook}
+
+
+def _said(foreign: Sequence[Sent]) -> list[str]:
+    if not foreign:
+        return []
+    names = ", ".join(dict.fromkeys(sent.name for sent in foreign))
+    total = figures.seconds(sum(sent.seconds for sent in foreign))
+    return [
+        f"{len(foreign)} collectives ({names}) are not of data parallelism, or without a size: "
+        f"each keeps the shortest time that it had, {total} in all, on any number of ranks"
+    ]

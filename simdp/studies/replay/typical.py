@@ -1,0 +1,216 @@
+"""Typical: one step that stands for all steps of all ranks, and how ranks differ from it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from simdp.arrays import Floats, Ints
+from simdp.studies.replay.phases import BACKWARD, FORWARD, UPDATE
+from simdp.studies.replay.timeline import Sent, StepWork
+
+LEAST_SLOW = 0.03
+"""A rank whose work takes so much longer than the others' is a straggler; less is noise."""
+
+LEAST_LATE = 0.01
+"""The same of time that its host loses before a step, as a part of the step."""
+
+
+class RankWork(NamedTuple):
+    """What one rank's steps take on average [s]: its work, and what is lost before it begins."""
+
+    work: float
+    lead: float
+
+
+@dataclass(frozen=True, eq=False)
+class Typical:
+    """A step that stands for all.
+
+    Attributes
+    ----------
+    step : StepWork
+        Kernel by kernel, means over the steps that have the same kernels.
+    step_time : float
+        Mean over steps and ranks [s].
+    num_steps : int
+        Of all ranks together.
+    lead : float
+        What the host takes before the first kernel, its input apart [s].
+    stalled : float
+        What it waits for its input [s].
+    slow : dict of int to float
+        Ranks whose work takes longer than the others', and by which factor.
+    late : dict of int to float
+        Ranks whose host loses time before each step, and how much [s].
+    """
+
+    step: StepWork
+    step_time: float
+    num_steps: int
+    lead: float
+    stalled: float
+    slow: dict[int, float]
+    late: dict[int, float]
+
+
+def typical(steps: Mapping[int, Sequence[StepWork]]) -> Typical:
+    """Find what all steps have in common.
+
+    Parameters
+    ----------
+    steps : mapping of int to sequence of StepWork
+        Of each rank.
+    """
+    each = {rank: _work_of(mine) for rank, mine in steps.items()}
+    middle = float(np.median([one.work for one in each.values()]))
+    normal = [r for r, one in each.items() if one.work <= (1 + LEAST_SLOW) * middle] or [*each]
+    base = float(np.mean([each[rank].work for rank in normal]))
+    leads = [each[rank].lead for rank in each]
+    lead = float(np.median(leads))
+    all_steps = [one for mine in steps.values() for one in mine]
+    step_time = float(np.mean([one.end - one.begin for one in all_steps]))
+    slow = {r: one.work / base for r, one in each.items() if one.work > (1 + LEAST_SLOW) * base}
+    late = {
+        r: one.lead - lead for r, one in each.items() if one.lead - lead > LEAST_LATE * step_time
+    }
+    chosen = [one for rank in normal for one in steps[rank]]
+    return Typical(
+        step=_mean(chosen, base, all_steps),
+        step_time=step_time,
+        num_steps=len(all_steps),
+        lead=lead,
+        stalled=float(np.mean([one.stalled for one in all_steps])),
+        slow=slow if len(each) > 1 else {},
+        late=late if len(each) > 1 else {},
+    )
+
+
+def _work_of(steps: Sequence[StepWork]) -> RankWork:
+    leads = [float(one.idle[0]) for one in steps]
+    work = [float((one.busy + one.idle).sum()) - float(one.idle[0]) for one in steps]
+    return RankWork(float(np.mean(work)), float(np.mean(leads)))
+
+
+def _mean(steps: Sequence[StepWork], work: float, everybody: Sequence[StepWork]) -> StepWork:
+    """Mean of the steps with the most common kernels, scaled to the work of all."""
+    names, _ = Counter(one.names for one in steps).most_common(1)[0]
+    alike = [one for one in steps if one.names == names]
+    if len(alike) == 1 and len(steps) > 1:
+        alike = [sorted(steps, key=lambda one: one.end - one.begin)[len(steps) // 2]]
+    busy = np.mean([one.busy for one in alike], axis=0)
+    idle = np.mean([one.idle for one in alike], axis=0)
+    waits = np.mean([one.waits for one in alike], axis=0)
+    total = float((busy + idle).sum() - idle[0])
+    factor = work / total if total else 1.0
+    first = alike[0]
+    sent = _shortest(alike, everybody)
+    return replace(first, busy=busy * factor, idle=idle * factor, waits=waits, sent=sent)
+
+
+def _shortest(alike: Sequence[StepWork], everybody: Sequence[StepWork]) -> tuple[Sent, ...]:
+    """The collectives of the first step, each as long as the shortest of its likes on any rank."""
+    first = alike[0].sent
+    named = [sent.name for sent in first]
+    same = [one.sent for one in alike if len(one.sent) == len(first)]
+    others = [one.sent for one in everybody if [sent.name for sent in one.sent] == named]
+    return tuple(
+        replace(
+            sent,
+            seconds=min(one[i].seconds for one in [*same, *others]),
+            after=int(np.median([one[i].after for one in same])),
+        )
+        for i, sent in enumerate(first)
+    )
+
+
+def micro_steps(step: StepWork, least: float = 0.02) -> list[Ints]:
+    """Cut a step's kernels where a further forward begins.
+
+    Parameters
+    ----------
+    step : StepWork
+        Kernel by kernel.
+    least : float
+        Part of the step that a forward takes at least; what is shorter lies within backward.
+
+    Returns
+    -------
+    list of ndarray
+        Indices of each micro-step's kernels, without those of the update.
+    """
+    at = np.flatnonzero((step.phase == FORWARD) | (step.phase == BACKWARD))
+    took = step.busy + step.idle
+    whole = took[at].sum()
+    cuts = np.flatnonzero(np.diff(step.phase[at])) + 1
+    found, current, seen_back = list[Ints](), list[int](), False
+    for run in np.split(at, cuts):
+        is_forward = bool(len(run)) and step.phase[run[0]] == FORWARD
+        if is_forward and seen_back and took[run].sum() > least * whole:
+            found.append(np.array(current))
+            current, seen_back = [], False
+        current += run.tolist()
+        seen_back |= not is_forward
+    return [*found, np.array(current, dtype=np.int64)]
+
+
+class Critical(NamedTuple):
+    """A typical step whose phases are those of the ranks that all others wait for.
+
+    Attributes
+    ----------
+    typical : Typical
+        Without slow ranks: what they take is in it.
+    ranks : tuple of int
+        Of forward, backward and the update.
+    """
+
+    typical: Typical
+    ranks: tuple[int, ...]
+
+
+def critical(
+    found: Typical, steps: Mapping[int, Sequence[StepWork]], late: Mapping[int, float]
+) -> Critical:
+    """Let the slowest rank of each phase stand for all.
+
+    Where ranks meet within a step, at collectives that a replay does not play, one rank's forward
+    and another one's backward make the step long. Forward's is the rank that is done with it last.
+
+    Parameters
+    ----------
+    found : Typical
+        Of all ranks.
+    steps : mapping of int to sequence of StepWork
+        Of each rank.
+    late : mapping of int to float
+        When ranks begin after the first [s].
+    """
+    each = {rank: np.mean([_by_phase(one) for one in mine], axis=0) for rank, mine in steps.items()}
+    leads = {rank: float(np.mean([one.idle[0] for one in mine])) for rank, mine in steps.items()}
+    first = max(each, key=lambda rank: late.get(rank, 0.0) + leads[rank] + each[rank][FORWARD])
+    ranks = (
+        first,
+        *(max(each, key=lambda rank: each[rank][phase]) for phase in (BACKWARD, UPDATE)),
+    )
+    own = _by_phase(found.step)
+    busy, idle = found.step.busy.copy(), found.step.idle.copy()
+    for phase, rank in enumerate(ranks):
+        at = found.step.phase == phase
+        factor = each[rank][phase] / own[phase] if own[phase] else 1.0
+        busy[at], idle[at] = busy[at] * factor, idle[at] * factor
+    step = replace(found.step, busy=busy, idle=idle)
+    stalled = float(np.mean([one.stalled for one in steps[first]]))
+    chosen = replace(found, step=step, slow={}, lead=leads[first], stalled=stalled)
+    return Critical(chosen, ranks)
+
+
+def _by_phase(step: StepWork) -> Floats:
+    """Time of each phase without what it waited for, and without the host's before the step [s]."""
+    took = step.busy + step.idle
+    took[0] = step.busy[0]
+    return np.bincount(step.phase, took, minlength=3).astype(float)

@@ -1,0 +1,21 @@
+"""TORCH: unmodified torch scripts on virtual ranks, with real tensors and a virtual clock.
+
+A rank is a thread, of which one runs at a time; what torch and Python keep once per process, each
+rank has for itself. ``import torch`` in this room is the real one.
+
+`workload` makes a scenario's workload of any module, without running it.
+"""
+
+from importlib import import_module
+from typing import Any
+
+_HOMES = {
+    "RecordedWorkload": "simdp.torch.recording.recorded",
+    "workload": "simdp.torch.recording.workload",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'simdp.torch' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

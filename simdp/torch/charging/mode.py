@@ -1,0 +1,197 @@
+"""The mode through which every operator of a rank goes: where it runs, and what it costs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from simdp.engine.programs.runtime import Activity
+from simdp.errors import ProgramError
+from simdp.torch.charging import buckets, dropouts
+from simdp.torch.cuda import faking
+from simdp.torch.cuda.machine import Machine
+from simdp.torch.cuda.placing import placed, results
+from simdp.torch.cuda.tags import PLAIN
+from simdp.torch.kernels.launched import launched_by
+from simdp.torch.kernels.sizes import mean_itemsize
+
+PASSED = frozenset({"c10d", "_c10d_functional", "c10d_functional", "profiler", "symm_mem", "prim"})
+"""Namespaces of operators that are no kernels of a device."""
+
+MAX_KEPT = 2**16
+"""Kinds of calls whose time is kept."""
+
+
+class Charging(TorchDispatchMode):
+    """Runs each operator on the host, and lets the virtual device take its time for it.
+
+    Parameters
+    ----------
+    machine : Machine
+        The rank's.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__()
+        self.machine = machine
+        self.rank = machine.rank
+        self._hook = machine.rank.runtime.cluster.overheads.hook
+        self._launch = machine.speed.launch
+        self._seen: dict[Any, bool] = {}
+        self._known: dict[Any, float] = {}
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        return True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else the first operator imports the compiler
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Run an operator."""
+        for kind in types:
+            if kind not in PLAIN:
+                if issubclass(kind, FakeTensor):  # torch asks what comes out of an operator
+                    return func(*args, **(kwargs or {}))
+                return NotImplemented  # a wrapper's own operators come here again, one by one
+        seen = self._seen.get(func)
+        if seen is None:
+            seen = self._seen[func] = only_looks(func)
+        if seen:
+            if self.machine.fake and func.namespace == "_c10d_functional":
+                with self:
+                    return faking.collective(func, args, kwargs or {})
+            return func(*args, **(kwargs or {}))
+        return self._run(func, args, kwargs or {})
+
+    def _run(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        machine = self.machine
+        place = -1
+        if machine.used or ("device" in kwargs and _names_device(kwargs["device"])):
+            place, kwargs = placed(machine, func, args, kwargs)
+        try:
+            fake = machine.fake
+            out = faking.run(machine, func, args, kwargs) if fake else func(*args, **kwargs)
+        except RuntimeError as error:
+            raise _of_memory(error, machine, place) from None
+        if type(out) not in PLAIN and _is_fake(out):
+            return out
+        if place != -1:
+            results(machine, place, out)
+        if machine.quiet or machine.update is not None or (place < 0 and machine.used):
+            return out
+        activity: Activity = "backward" if torch._C._current_graph_task_id() >= 0 else "forward"
+        if machine.turns is not None and machine.turns.covers(func, activity == "backward"):
+            return out
+        seconds = self._seconds(func, args, kwargs, out, place, activity == "backward")
+        if machine.turns is not None:
+            seconds = machine.turns.scaled(seconds, place, activity == "backward")
+        if func in buckets.INTO and self._hook and place >= 0:
+            seconds += buckets.beside_launch(func, args, kwargs, self._hook, self._launch)
+        if seconds:
+            if place < 0:
+                self.rank.charge(seconds, activity, activity)
+            else:
+                machine.charge(place, seconds, activity)
+        return out
+
+    def _seconds(
+        self, func: Any, args: Any, kwargs: Any, out: Any, place: int, backward: bool
+    ) -> float:
+        key = [func, place, torch._C._get_cublas_allow_tf32(), self.machine.launches]
+        for arg in args:
+            _describe(arg, key)
+        for arg in kwargs.values():
+            _describe(arg, key)
+        _describe(out, key)
+        if func in dropouts.CONCERNED:
+            key.append(dropouts.stage(func, args, backward))
+        known = tuple(key)
+        seconds = self._known.get(known)
+        if seconds is None:
+            if len(self._known) >= MAX_KEPT:
+                self._known.clear()
+            speed = self.machine.devices[place].speed if place >= 0 else self.machine.speed
+            launched = launched_by(func, args, dict(kwargs), out)
+            if func in dropouts.CONCERNED:
+                launched = dropouts.counted(key[-1], launched, args)
+            dtype = _dtype((out, *args))
+            itemsize = mean_itemsize((args, kwargs, out)) or dtype.itemsize
+            allow_tf32 = torch.backends.cuda.matmul.allow_tf32
+            seconds = speed.seconds(launched, dtype, itemsize, allow_tf32)
+            seconds += (self.machine.launches - 1) * len(launched.kernels) * speed.launch
+            self._known[known] = seconds
+        return seconds
+
+
+def _is_fake(out: Any) -> bool:
+    if isinstance(out, (list, tuple)):
+        return any(isinstance(inner, FakeTensor) for inner in out)
+    return isinstance(out, FakeTensor)
+
+
+def _names_device(device: torch.device | None) -> bool:
+    return device is not None and device.type == "cuda"
+
+
+def _describe(value: Any, key: list[Any]) -> None:
+    """Add to a key what of an argument may matter."""
+    if isinstance(value, torch.Tensor):
+        key.append(value.shape)
+        key.append(value.dtype)
+    elif isinstance(value, (list, tuple)):
+        key.append(len(value))
+        for inner in value:
+            _describe(inner, key)
+    elif isinstance(value, (bool, int)):
+        key.append(value)
+
+
+def _dtype(values: Any) -> torch.dtype:
+    """What an operator computes in: the dtype of its first tensor of real numbers."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            if value.is_floating_point():
+                return value.dtype
+        elif isinstance(value, (list, tuple)):
+            found = _dtype(value)
+            if found is not torch.int64:
+                return found
+    return torch.int64
+
+
+def only_looks(func: Any) -> bool:
+    """Whether an operator shows a tensor in another way, or is no kernel of a device at all."""
+    if func.namespace in PASSED:
+        return True
+    aliases = [returned.alias_info for returned in func._schema.returns]
+    return bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)
+
+
+FULL = re.compile(r"DefaultCPUAllocator.*allocate (\d+) bytes")
+"""What torch says when the host's memory is full."""
+
+
+def _of_memory(error: RuntimeError, machine: Machine, place: int) -> Exception:
+    """The same error; if the host's memory is full, one of the device or of what to do."""
+    found = FULL.search(str(error))
+    if found is None:
+        return error
+    wanted = int(found.group(1))
+    if place >= 0:
+        try:
+            machine.devices[place].ledger.check(wanted)
+        except torch.OutOfMemoryError as full:
+            return full
+    return ProgramError(
+        f"the host has no room for a tensor of {wanted:,} bytes; run the script with --fake, which "
+        "keeps no numbers."
+    )

@@ -1,0 +1,89 @@
+"""Speed: how long what an operator launches takes on a device.
+
+The roofline is that of scenarios (`simdp.engine.compute.roofline`), kernel by kernel.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from simdp.cluster.device import DTYPES, Device
+from simdp.errors import ProgramError
+from simdp.torch.kernels.sizes import Launched
+
+PRODUCTS = ("product", "fused_attention")
+
+ACCELERATED = {"float32": "tfloat32"}
+"""What products run in where a script allows it (``torch.backends.cuda.matmul.allow_tf32``)."""
+
+
+class Speed:
+    """What one device, or a rank's share of it, can do.
+
+    Parameters
+    ----------
+    device : Device
+        Which.
+    sharers : int
+        Ranks that take turns on it.
+
+    Attributes
+    ----------
+    launch : float
+        Time to start a kernel [s].
+    """
+
+    def __init__(self, device: Device, sharers: int = 1) -> None:
+        self.device, self.sharers = device, sharers
+        self._part = device.slice(sharers) if sharers > 1 else device
+        self.launch, self._bandwidth = self._part.launch, self._part.memory_rate
+
+    def seconds(
+        self, launched: Launched, dtype: torch.dtype, itemsize: float, allow_tf32: bool = False
+    ) -> float:
+        """Time of an operator's kernels, one after the other [s].
+
+        Parameters
+        ----------
+        launched : Launched
+            The kernels.
+        dtype : torch.dtype
+            What they compute in.
+        itemsize : float
+            Bytes of a real number that they read or write, of several dtypes the mean.
+        allow_tf32 : bool
+            Whether products of float32 may run in tfloat32.
+
+        Raises
+        ------
+        ProgramError
+            If the device has no peak for products in this dtype.
+        """
+        if not launched.kernels:
+            return 0.0
+        rate, half_work = self._rate(launched.policy, dtype, allow_tf32)
+        total = 0.0
+        for kernel in launched.kernels:
+            moving = self.moving(kernel.elements * itemsize + kernel.nbytes)
+            flops = kernel.flops + half_work if kernel.flops else 0.0
+            total += max(flops / rate, moving) + self.launch
+        return total
+
+    def moving(self, nbytes: float) -> float:
+        """Time to read and write bytes in device memory [s]."""
+        return nbytes / self._bandwidth
+
+    def _rate(self, policy: str, dtype: torch.dtype, allow_tf32: bool) -> tuple[float, float]:
+        """Arithmetic per second, and what a product has to do beside its own work [FLOP]."""
+        peak, name = self._part.peak, str(dtype).removeprefix("torch.")
+        if policy not in PRODUCTS:
+            return self._part.rate(name if name in peak else next(iter(peak))), 0.0
+        if allow_tf32 and ACCELERATED.get(name, "") in peak:
+            name = ACCELERATED[name]
+        if name not in peak:
+            known = ", ".join(known for known in DTYPES if known in peak)
+            raise ProgramError(
+                f"products in {name}: {self.device.name or 'the device'} has no peak for this "
+                f"dtype, only for {known}; choose one of these, or another --cluster."
+            )
+        return self._part.rate(name, policy == "fused_attention"), self._part.half_work

@@ -1,0 +1,382 @@
+"""Turns: layers of a script that take what a record says, in place of their kernels.
+
+A layer's turn is what the record counts as its own: in forward from its call to that of the next
+layer, or of another module with parameters, and in backward from its output's gradient to that of
+the next; the loss is the last layer's. What runs inside is free, but for what one device does not
+do: gradients that are added or copied into buckets. Modules inside of a layer are part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+
+from simdp.errors import ProgramError, ScenarioError
+from simdp.torch.charging.record_files import MeasuredRecord, Record, Times
+from simdp.torch.charging.whole_steps import WholeSteps
+from simdp.torch.cuda.machine import Machine, machine
+from simdp.torch.cuda.tags import block_of
+from simdp.torch.kernels.sizes import tensors_in
+from simdp.torch.parts import Part
+from simdp.torch.ranks import Rank
+from simdp.workload.layers.timed import TimedLayer
+
+OUTSIDE = ("torch::autograd::AccumulateGrad",)
+"""Autograd's nodes that are no part of a layer's backward."""
+
+WRAPPED = "_checkpoint_wrapped_module."
+
+
+class Border(NamedTuple):
+    """A module at whose call another turn begins.
+
+    Attributes
+    ----------
+    name : str
+        The module's.
+    layers : tuple of TimedLayer
+        Its lines of the record; none if others than the record count for it.
+    """
+
+    name: str
+    layers: tuple[TimedLayer, ...]
+
+
+class Turns:
+    """Whose turn it is on one rank.
+
+    Parameters
+    ----------
+    record : Record
+        What layers take.
+    here : Machine
+        The rank's.
+
+    Attributes
+    ----------
+    called : list of str
+        Classes of the modules that the script called and the record has nothing of.
+    is_met : bool
+        Whether it called one that has the record's layers.
+    """
+
+    def __init__(self, record: Record, here: Machine) -> None:
+        self.record, self.here = record, here
+        self.called: list[str] = []
+        self.is_met = False
+        self._elements = 0
+        self._known: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+        self._learned: dict[int, nn.Module] = {}
+        self._depth = self._samples = self._passes = 0
+        self._covered = self._backward = False
+        self._done: set[tuple[int, int, bool]] = set()
+        self._tail: tuple[int, float] | None = None
+
+    # What the script calls ------------------------------------------------------------------------
+
+    def call(self, called: Any, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        """Call a module; the outermost one may be one that the record has."""
+        if self._depth or _in_backward():
+            return called(module, *args, **kwargs)
+        self._begin(module, args, kwargs)
+        self._depth += 1
+        try:
+            return called(module, *args, **kwargs)
+        finally:
+            self._depth -= 1
+            if not torch.is_grad_enabled():
+                self._covered = False
+
+    def _begin(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        inner = module
+        if isinstance(module, nn.parallel.DistributedDataParallel):
+            inner = module.module
+        known = self._known.get(inner)
+        if known is None:
+            known = self._known[inner] = self._meet(inner)
+        if not known:
+            return
+        if isinstance(module, nn.DataParallel):
+            raise ProgramError(
+                f"--compute {self.record.path}: nn.DataParallel divides the batch among replicas; "
+                "use DistributedDataParallel, or leave the record out."
+            )
+        self._finish()
+        self._passes += 1
+        tensors = [one for one in tensors_in([args, kwargs]) if one.ndim]
+        self._samples = int(tensors[0].shape[0]) if tensors else 1
+
+    def _meet(self, module: nn.Module) -> bool:
+        """Listen to a module if the record is of it."""
+        inner = module.module if isinstance(module, nn.DataParallel) else module
+        borders = self._borders(inner)
+        if borders is None:
+            self.called.append(type(module).__name__)
+            return False
+        self.is_met = True
+        for one, border in borders.items():
+            one.register_forward_pre_hook(_entering(border))
+            one.register_forward_hook(_leaving(border))
+        return True
+
+    def _borders(self, module: nn.Module) -> dict[nn.Module, Border] | None:
+        """Modules at which turns begin; None of a module of which the record has no layer."""
+        modules = {name.replace(WRAPPED, ""): one for name, one in module.named_modules()}
+        tensors = {name.replace(WRAPPED, ""): one for name, one in module.named_parameters()}
+        found: dict[str, list[TimedLayer]] = {}
+        missing = []
+        for layer in self.record.layers:
+            if layer.name in modules:
+                found.setdefault(layer.name, []).append(layer)
+            elif layer.name in tensors:
+                found.setdefault(layer.name.rpartition(".")[0], []).append(layer)
+            else:
+                missing.append(layer.name)
+        if not found:
+            return None
+        if missing:
+            own = [name for name, one in modules.items() if name and _own(one)]
+            raise ProgramError(
+                f"--compute {self.record.path}: {type(module).__name__} has no layer {missing[0]}; "
+                f"its layers: {_some(own)}. Name the record's lines after them, or leave it out."
+            )
+        for name, layers in found.items():
+            self._check(type(module).__name__, name, modules[name], layers, tensors, found)
+        for parameter in tensors.values():
+            self._learned[id(parameter)] = module
+        self._elements = sum(one.numel() for one in tensors.values())
+        borders = {modules[name]: Border(name, tuple(layers)) for name, layers in found.items()}
+        for name, one in modules.items():
+            inside = any(not up or name.startswith(f"{up}.") for up in found)
+            if one not in borders and not inside and _own(one):
+                borders[one] = Border(name, ())
+        return borders
+
+    def _check(
+        self,
+        model: str,
+        name: str,
+        module: nn.Module,
+        layers: list[TimedLayer],
+        tensors: dict[str, Any],
+        found: dict[str, Any],
+    ) -> None:
+        """Refuse a record of a layer of another size."""
+        if any(other != name and other.startswith(f"{name}." if name else "") for other in found):
+            return
+        told = sum(layer.num_elements for layer in layers)
+        named = [tensors[layer.name] for layer in layers if layer.name in tensors]
+        given = named or list(module.parameters())
+        count = sum(one.numel() for one in given)
+        nbytes = sum(one.numel() * one.element_size() for one in given)
+        if told and told not in (nbytes, 4 * count):
+            raise ProgramError(
+                f"--compute {self.record.path}: layer {name} has gradients of {told} bytes in the "
+                f"record, and of {nbytes} in {model}; measure the model that is run."
+            )
+
+    # Turns ----------------------------------------------------------------------------------------
+
+    def enter(self, module: nn.Module, border: Border) -> None:
+        """A module is called."""
+        if not (self._depth or _in_backward()):
+            return
+        backward = _in_backward()
+        self._take_tail()
+        self._covered = bool(border.layers)
+        self._take(module, border, "forward", self._passes, self._samples, backward)
+
+    def listen(self, module: nn.Module, border: Border, out: Any) -> None:
+        """A module has returned; its turn in backward begins when this has a gradient."""
+        number, samples = self._passes, self._samples
+        for tensor in tensors_in(dict(out) if hasattr(out, "items") else out):
+            if tensor.requires_grad:
+                tensor.register_hook(lambda _: self.turn_back(module, border, number, samples))
+                return
+
+    def turn_back(self, module: nn.Module, border: Border, number: int, samples: int) -> None:
+        """The gradient of its output is there."""
+        self._begin_backward()
+        self._take_tail()
+        self._covered = bool(border.layers)
+        self._take(module, border, "gradient", number, samples, True)
+
+    def _take(
+        self, module: nn.Module, border: Border, kind: str, number: int, samples: int, back: bool
+    ) -> None:
+        """Let a layer take its time, once in a pass, whose calls a record counts together."""
+        key = id(module), number, back and kind == "forward"
+        if back and kind == "gradient":
+            key = -id(module), number, True
+        if not border.layers or key in self._done:
+            return
+        self._done.add(key)
+        place = self._place(module)
+        speed = self.here.devices[place].speed if place >= 0 else self.here.speed
+        each = [
+            self.record.times(layer, speed.device, speed.sharers, samples)
+            for layer in border.layers
+        ]
+        whole = Times(*(sum(times) for times in zip(*each, strict=True)))
+        if kind == "forward":
+            self._charge(place, whole.forward, "backward" if back else "forward")
+            return
+        self._charge(place, whole.gradient, "backward")
+        self._tail = place, whole.tail
+
+    def _take_tail(self) -> None:
+        if self._tail is not None:
+            (place, seconds), self._tail = self._tail, None
+            self._charge(place, seconds, "backward")
+
+    def _charge(self, place: int, seconds: float, activity: Any) -> None:
+        if place >= 0:
+            self.here.charge(place, seconds, activity)
+        elif not self.here.used and not self.here.quiet:
+            self.here.rank.charge(seconds, activity, activity)
+
+    def _place(self, module: nn.Module) -> int:
+        for parameter in module.parameters():
+            block = block_of(parameter)
+            return -1 if block is None else block.place
+        return self.here.place if self.here.used else -1
+
+    def _begin_backward(self) -> None:
+        if not self._backward:
+            self._backward = True
+            engine: Any = torch.autograd.Variable._execution_engine
+            engine.queue_callback(self._take_tail)
+
+    def _finish(self) -> None:
+        """Come to the end of what was the record's."""
+        self._take_tail()
+        self._covered = self._backward = False
+
+    # What runs ------------------------------------------------------------------------------------
+
+    def covers(self, func: Any, backward: bool) -> bool:
+        """Whether an operator's time is in that of the layer whose turn it is."""
+        if backward:
+            node: Any = torch._C._current_autograd_node()
+            if node is None or node.name() in OUTSIDE:
+                return False
+        elif self._backward:
+            self._finish()
+        if not self._covered or func.namespace != "aten":
+            return False
+        return backward or self._depth > 0 or torch.is_grad_enabled()
+
+    def update(self, parameter: Any, count: int) -> float | None:
+        """What an optimizer's step takes for so many numbers of a parameter [s]; None: unknown."""
+        told = self.record.spec.update
+        if told is None or id(parameter) not in self._learned:
+            return None
+        return told * count / self._elements
+
+    def scaled(self, seconds: float, place: int, backward: bool) -> float:
+        """What an operator takes that no turn covers: its roofline's time [s]."""
+        return seconds
+
+    def updated(self, seconds: float) -> None:
+        """An optimizer has stepped, which is no part of a layer."""
+
+
+class Recorded(Part):
+    """Charges what a record says.
+
+    Parameters
+    ----------
+    record : Record or MeasuredRecord
+        Of layers, or of whole steps.
+    """
+
+    def __init__(self, record: Record | MeasuredRecord) -> None:
+        self.record = record
+        self.turns: list[Turns | WholeSteps] = []
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        called = nn.Module.__call__
+        nn.Module.__call__ = _around(called)
+        try:
+            yield
+        finally:
+            nn.Module.__call__ = called
+
+    def begin(self, rank: Rank) -> None:
+        here = machine()
+        if here is not None:
+            if isinstance(self.record, MeasuredRecord):
+                made: Turns | WholeSteps = WholeSteps(self.record, here)
+            else:
+                made = Turns(self.record, here)
+            here.turns = made
+            self.turns.append(made)
+
+    def check(self) -> None:
+        """Refuse a record that was of nothing.
+
+        Raises
+        ------
+        ScenarioError
+            If no module of the script has its layers.
+        """
+        if any(turns.is_met for turns in self.turns):
+            return
+        if isinstance(self.record, MeasuredRecord):
+            raise ScenarioError(
+                [f"--compute {self.record.path}: the script trains no module; leave it out."]
+            )
+        called = list(dict.fromkeys(name for turns in self.turns for name in turns.called))
+        problem = (
+            f"--compute {self.record.path}: no module that the script calls has the record's "
+            f"layers {_some([layer.name for layer in self.record.layers])}; it calls "
+            f"{_some(called) or 'none'}. Name the record's lines after the model's modules."
+        )
+        raise ScenarioError([problem])
+
+
+def _around(called: Any) -> Any:
+    def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+        here = machine()
+        if here is None or here.turns is None:
+            return called(self, *args, **kwargs)
+        return here.turns.call(called, self, args, kwargs)
+
+    return __call__
+
+
+def _entering(border: Border) -> Any:
+    def hook(module: nn.Module, args: Any) -> None:
+        here = machine()
+        if here is not None and here.turns is not None:
+            here.turns.enter(module, border)
+
+    return hook
+
+
+def _leaving(border: Border) -> Any:
+    def hook(module: nn.Module, args: Any, out: Any) -> None:
+        here = machine()
+        if here is not None and here.turns is not None and torch.is_grad_enabled():
+            here.turns.listen(module, border, out)
+
+    return hook
+
+
+def _in_backward() -> bool:
+    return bool(torch._C._current_graph_task_id() >= 0)
+
+
+def _own(module: nn.Module) -> bool:
+    return any(True for _ in module.parameters(recurse=False))
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(names[:8])
+    return f"{shown} ... ({len(names)} in all)" if len(names) > 8 else shown

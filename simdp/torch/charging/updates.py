@@ -1,0 +1,119 @@
+"""Updates: what a step of an optimizer costs, as scenarios count it.
+
+Scenarios charge an update the bytes that it reads and writes, as if all tensors were taken at once;
+its operators, on the host, run tensor by tensor. So these are not charged, and that is.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from simdp.torch.charging import settled
+from simdp.torch.cuda.machine import Machine, machine
+from simdp.torch.cuda.patches import Patches
+from simdp.torch.cuda.tags import block_of, inner_of
+from simdp.workload.optimizers import OPTIMIZERS
+from simdp.workload.optimizers.base import Optimizer
+
+LIKE_GRADIENTS = ("lr", "params", "initial_lr", "max_lr", "min_lr")
+"""What of a group has no effect on what an update moves."""
+
+
+def patch(patches: Patches) -> None:
+    """Count the steps of all optimizers."""
+    patches.undo(register_optimizer_step_pre_hook(_begin).remove)
+    patches.undo(register_optimizer_step_post_hook(_end).remove)
+    for name, module in list(sys.modules.items()):  # torch.optim forgets the names of its own
+        if name.startswith("torch.optim.") and hasattr(module, "_default_to_fused_or_foreach"):
+            patches.put(module, "_default_to_fused_or_foreach", _neither)
+
+
+def _neither(*_: Any, **__: Any) -> tuple[bool, bool]:
+    """Take tensors one by one, unless a script asks for something else: as on the CPU."""
+    return False, False
+
+
+def _begin(optimizer: Any, args: Any, kwargs: Mapping[str, Any]) -> None:
+    here = machine()
+    if here is None or len(args) > 1 or kwargs.get("closure") is not None:
+        return
+    seconds = moved(optimizer, here)
+    if seconds is not None:
+        here.update = seconds
+        here.begun = settled.begin(optimizer, here)
+
+
+def _end(optimizer: Any, args: Any, kwargs: Mapping[str, Any]) -> None:
+    here = machine()
+    if here is not None and here.update is not None:
+        seconds, here.update = here.update, None
+        begun, here.begun = here.begun, None
+        settled.end(optimizer, here, begun)
+        if here.turns is not None:
+            here.turns.updated(sum(seconds.values()))
+        for place, each in seconds.items():
+            charge(here, place, each)
+
+
+def charge(here: Machine, place: int, seconds: float) -> None:
+    """Charge an update on a device, -1 for what a script without devices runs on."""
+    if place >= 0:
+        here.charge(place, seconds, "update")
+    elif not here.used and not here.quiet:
+        here.rank.charge(seconds, "update", "update")
+
+
+def moved(optimizer: Any, here: Machine) -> dict[int, float] | None:
+    """Time that a step takes on each device [s]; None of optimizers that scenarios know not."""
+    kind = type(optimizer).__name__.lower()
+    seconds: dict[int, float] = {}
+    for group in optimizer.param_groups:
+        known = spec_of(kind, group)
+        if known is None:
+            return None
+        for parameter in group["params"]:
+            if parameter.grad is None:
+                continue
+            block = block_of(parameter)
+            place = -1 if block is None else block.place
+            local = inner_of(parameter)
+            tensor = parameter if local is None else local
+            speed = here.devices[place].speed if place >= 0 else here.speed
+            told = here.turns and here.turns.update(parameter, tensor.numel())
+            if told is not None:
+                seconds[place] = seconds.get(place, 0.0) + told
+                continue
+            nbytes = known.nbytes_moved(tensor.numel(), tensor.element_size())
+            launches = known.launches_per_tensor() * speed.launch
+            seconds[place] = seconds.get(place, 0.0) + speed.moving(nbytes) + launches
+    return seconds
+
+
+def spec_of(kind: str, group: Mapping[str, Any]) -> Optimizer | None:
+    """The scenario's optimizer of this kind with the arguments of a group."""
+    if kind not in OPTIMIZERS:
+        return None
+    fields = OPTIMIZERS[kind].model_fields
+    given = {
+        name: value
+        for name, value in group.items()
+        if name in fields and name not in LIKE_GRADIENTS and isinstance(value, (int, float, bool))
+    }
+    return _spec(kind, tuple(sorted(given.items())))
+
+
+@lru_cache(maxsize=256)
+def _spec(kind: str, arguments: tuple[tuple[str, Any], ...]) -> Optimizer | None:
+    try:
+        return TypeAdapter(OPTIMIZERS[kind]).validate_python({"kind": kind, **dict(arguments)})
+    except ValidationError:
+        return None

@@ -1,0 +1,93 @@
+"""What ``torch.accelerator`` says, and the random numbers of devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from simdp.torch.cuda import memory, queries, streams
+from simdp.torch.cuda.machine import machine
+from simdp.torch.cuda.patches import Patches
+
+
+def current_accelerator(check_available: bool = False) -> torch.device | None:
+    """The type of the devices."""
+    return torch.device("cuda") if queries.is_available() else None
+
+
+def _found(original: Callable[..., Any]) -> Callable[..., Any]:
+    """What ``fully_shard`` without a mesh asks: where ranks are that use devices, or NCCL."""
+
+    def accelerator(*args: Any) -> torch.device:
+        here = machine()
+        meets = dist.is_initialized() and dist.get_backend() == "nccl"
+        if here is not None and queries.is_available() and (here.used or meets):
+            return torch.device("cuda")
+        found: torch.device = original(*args)
+        return found
+
+    return accelerator
+
+
+def patch(patches: Patches) -> None:
+    """Put the functions in place."""
+    accelerator = torch.accelerator
+    patches.wrap(torch._C, "_get_accelerator", _found)
+    for name, value in {
+        "is_available": queries.is_available,
+        "current_accelerator": current_accelerator,
+        "device_count": queries.device_count,
+        "current_device_index": queries.current_device,
+        "current_device_idx": queries.current_device,
+        "set_device_index": queries.set_device,
+        "set_device_idx": queries.set_device,
+        "current_stream": streams.current_stream,
+        "set_stream": streams.set_stream,
+        "synchronize": streams.synchronize,
+        "device_index": queries.device,
+        "empty_cache": memory.empty_cache,
+        "memory_allocated": memory.memory_allocated,
+        "max_memory_allocated": memory.max_memory_allocated,
+        "memory_reserved": memory.memory_reserved,
+        "max_memory_reserved": memory.max_memory_reserved,
+        "memory_stats": memory.memory_stats,
+        "reset_peak_memory_stats": memory.reset_peak_memory_stats,
+        "get_memory_info": memory.mem_get_info,
+    }.items():
+        if hasattr(accelerator, name):
+            patches.put(accelerator, name, value)
+    _random(patches)
+
+
+def _random(patches: Patches) -> None:
+    """Let devices draw from the rank's generator.
+
+    No seed of a device changes that, so that a script draws what it draws without devices.
+    """
+    for owner in (torch.cuda, torch.cuda.random):
+        patches.put(owner, "manual_seed", lambda seed: None)
+        patches.put(owner, "manual_seed_all", lambda seed: None)
+        patches.put(owner, "seed", lambda: None)
+        patches.put(owner, "seed_all", lambda: None)
+        patches.put(owner, "initial_seed", lambda: torch.initial_seed())
+        patches.put(owner, "get_rng_state", lambda device="cuda": torch.get_rng_state())
+        patches.put(owner, "set_rng_state", _set_state)
+        patches.put(owner, "get_rng_state_all", _states)
+        patches.put(owner, "set_rng_state_all", _set_states)
+
+
+def _set_state(new_state: Any, device: Any = "cuda") -> None:
+    torch.set_rng_state(new_state)
+
+
+def _states() -> list[Any]:
+    found = machine()
+    return [torch.get_rng_state() for _ in (found.devices if found else ())]
+
+
+def _set_states(new_states: Any) -> None:
+    for state in list(new_states)[:1]:
+        torch.set_rng_state(state)

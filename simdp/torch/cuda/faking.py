@@ -1,0 +1,249 @@
+"""Faking: tensors without numbers, for models that the host has no room for.
+
+Real numbers lie on torch's device ``meta``: shapes, dtypes and sizes are right, so that times and
+memory are. Whole numbers and what a script makes from Python's own data are there as ever, so that
+samplers shuffle; where they meet tensors without numbers, what comes out has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from math import nan
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from simdp.errors import ProgramError
+from simdp.torch.cuda import autocast
+from simdp.torch.cuda.machine import KEY, Machine, machine
+from simdp.torch.cuda.patches import Patches
+from simdp.torch.cuda.tags import CPU
+
+aten = torch.ops.aten
+
+META = torch.device("meta")
+
+FACTORIES = {
+    aten.empty.memory_format, aten.empty_strided.default, aten.zeros.default, aten.ones.default,
+    aten.full.default, aten.rand.default, aten.rand.generator, aten.randn.default,
+    aten.randn.generator,
+}  # fmt: skip
+"""What makes tensors of real numbers, large ones."""
+
+_CHOSEN = [False]
+
+
+@contextmanager
+def faked(chosen: bool) -> Iterator[None]:
+    """Let ranks that begin now have no numbers, or have them."""
+    before, _CHOSEN[0] = _CHOSEN[0], chosen
+    try:
+        yield
+    finally:
+        _CHOSEN[0] = before
+
+
+def is_chosen() -> bool:
+    """Whether ranks that begin now have no numbers."""
+    return _CHOSEN[0]
+
+
+def prepared(func: Any, args: Any, kwargs: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Arguments of an operator such that it runs without numbers, where any of them has none."""
+    changed = dict(kwargs)
+    if func in FACTORIES:
+        if not args[0]:  # a single number
+            return args, changed
+        dtype = changed.get("dtype") or torch.get_default_dtype()
+        if func is aten.full.default and changed.get("dtype") is None:
+            dtype = torch.float32 if isinstance(args[1], float) else torch.int64
+        if dtype.is_floating_point or dtype.is_complex:
+            changed["device"] = META
+            if "generator" in changed:
+                changed["generator"] = None
+        return args, changed
+    if not _any_meta(args) and not _any_meta(changed.values()):
+        if changed.get("device") == META:  # whole numbers, which torch wants beside real ones
+            changed["device"] = CPU
+        return args, changed
+    if "device" in changed:
+        changed["device"] = META
+    return _without(args), {name: _without(value) for name, value in changed.items()}
+
+
+def _any_meta(values: Any) -> bool:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            if value.is_meta:
+                return True
+        elif isinstance(value, (list, tuple)) and _any_meta(value):
+            return True
+    return False
+
+
+def _without(value: Any) -> Any:
+    """The same without numbers; what is on ``meta`` stays the same object."""
+    if isinstance(value, torch.Tensor):
+        return value if value.is_meta else torch.empty_like(value, device=META)
+    if isinstance(value, (list, tuple)):
+        return type(value)(_without(inner) for inner in value)
+    return value
+
+
+def run(here: Machine, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+    """Run an operator of a rank that has no numbers.
+
+    What torch computes of it in Python sees tensors as they are, on ``meta``.
+
+    Raises
+    ------
+    ProgramError
+        If what it gives depends on numbers.
+    """
+    if func is aten._local_scalar_dense.default and args[0].is_meta:
+        if args[0].is_floating_point():
+            return nan
+        raise ProgramError(_depends("what a script does next"))
+    ready, named = prepared(func, args, kwargs)
+    try:
+        with _as_they_are(here):
+            out = func(*ready, **named)
+    except NotImplementedError:
+        raise ProgramError(_depends(f"what {func._schema.name} gives")) from None
+    changed = func._schema.is_mutable and isinstance(out, torch.Tensor)
+    if changed and ready and out is ready[0]:
+        return args[0]
+    return out
+
+
+def collective(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+    """Run a functional collective by its group, where torch would only tell the shape.
+
+    Raises
+    ------
+    ProgramError
+        If it is one that is not timed without numbers.
+    """
+    name = func.overloadpacket.__name__.rstrip("_")
+    if name in ("wait_tensor", "_wrap_tensor_autograd"):
+        return args[0]
+    if name not in COLLECTIVES:
+        raise ProgramError(
+            f"--fake: {func._schema.name} is not timed without numbers; known: "
+            f"{', '.join(sorted(COLLECTIVES))}. Run the script without --fake."
+        )
+    given = dict(zip([a.name for a in func._schema.arguments], args, strict=False)) | dict(kwargs)
+    tensor = given["input"]
+    group = dist.distributed_c10d._resolve_process_group(given["group_name"])
+    return COLLECTIVES[name](tensor, given, group)
+
+
+def _all_reduce(tensor: Any, given: dict[str, Any], group: Any) -> Any:
+    out = torch.empty_like(tensor)
+    dist.all_reduce(out, group=group)
+    return out
+
+
+def _all_gather(tensor: Any, given: dict[str, Any], group: Any) -> Any:
+    out = tensor.new_empty((tensor.shape[0] * given["group_size"], *tensor.shape[1:]))
+    dist.all_gather_into_tensor(out, tensor, group=group)
+    return out
+
+
+def _reduce_scatter(tensor: Any, given: dict[str, Any], group: Any) -> Any:
+    out = tensor.new_empty((tensor.shape[0] // given["group_size"], *tensor.shape[1:]))
+    dist.reduce_scatter_tensor(out, tensor, group=group)
+    return out
+
+
+COLLECTIVES: dict[str, Callable[[Any, dict[str, Any], Any], Any]] = {
+    "all_reduce": _all_reduce,
+    "all_gather_into_tensor": _all_gather,
+    "reduce_scatter_tensor": _reduce_scatter,
+}
+"""Functional collectives by their names in ``_c10d_functional``."""
+
+
+@contextmanager
+def _as_they_are(here: Machine) -> Iterator[None]:
+    """Let tensors be seen as on ``meta`` by code of torch's own."""
+    here.rank.state[KEY] = None
+    try:
+        yield
+    finally:
+        here.rank.state[KEY] = here
+
+
+def _depends(what: str) -> str:
+    return (
+        f"--fake: {what} depends on numbers, and there are none; run the script without --fake, or "
+        "without this."
+    )
+
+
+def patch(patches: Patches) -> None:
+    """Let what asks for numbers in Python be answered, or refused."""
+    for name in ("numpy", "__array__", "tolist"):
+        patches.wrap(torch.Tensor, name, _refusing)
+    for owner, name in ((FakeTensorMode, "__torch_dispatch__"), (FakeTensorMode, "from_tensor")):
+        patches.wrap(owner, name, _seeing)
+    patches.wrap(torch.nn.functional, "scaled_dot_product_attention", _attention)
+
+
+def _is_fake() -> Machine | None:
+    here = machine()
+    return here if here is not None and here.fake else None
+
+
+def _seeing(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Around torch's own tensors without numbers, with which it asks for shapes."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        here = _is_fake()
+        if here is None:
+            return original(*args, **kwargs)
+        with _as_they_are(here):
+            return original(*args, **kwargs)
+
+    return call
+
+
+def _refusing(original: Callable[..., Any]) -> Callable[..., Any]:
+    def answer(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.is_meta and _is_fake() is not None:
+            raise ProgramError(_depends("what a script does next"))
+        return original(self, *args, **kwargs)
+
+    return answer
+
+
+def _is_low(tensor: Any) -> bool:
+    """Whether fused attention runs on it in 16 bits."""
+    return tensor.dtype is not torch.float32 or torch.is_autocast_enabled("cuda")
+
+
+def _attention(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Which kernel runs would else be chosen by the device, and ``meta`` has none."""
+
+    def attention(
+        query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
+        is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+    ) -> Any:  # fmt: skip
+        here = _is_fake()
+        given: Sequence[Any] = (query, key, value)
+        grouped = enable_gqa and not _is_low(query)  # which no fused kernel of a device takes
+        if here is None or dropout_p or grouped or not query.is_meta or query.dim() != 4:
+            return original(
+                query, key, value, attn_mask, dropout_p, is_causal,
+                scale=scale, enable_gqa=enable_gqa,
+            )  # fmt: skip
+        if torch.is_autocast_enabled("cuda"):
+            given = [autocast.cast(t, torch.get_autocast_dtype("cuda"), here) for t in given]
+        return aten._scaled_dot_product_flash_attention_for_cpu(
+            *given, 0.0, is_causal, attn_mask=attn_mask, scale=scale
+        )[0]
+
+    return attention

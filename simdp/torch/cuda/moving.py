@@ -1,0 +1,69 @@
+"""Moving tensors between the host and virtual devices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from simdp.torch.cuda.machine import Machine
+from simdp.torch.cuda.tags import block_of
+
+
+class Moved(torch.autograd.Function):
+    """A tensor on another device; its gradient goes the way back."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Any, machine: Machine, place: int, blocking: bool) -> Any:
+        """Copy it."""
+        ctx.machine, ctx.back, ctx.blocking = machine, place_of(tensor), blocking
+        return copied(machine, tensor, place, blocking)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        """Copy its gradient."""
+        return copied(ctx.machine, grads[0], ctx.back, ctx.blocking), None, None, None
+
+
+def place_of(tensor: Any) -> int:
+    """The number of a tensor's device; -1 for the CPU."""
+    block = block_of(tensor)
+    return -1 if block is None else block.place
+
+
+def moved(machine: Machine, tensor: Any, place: int, blocking: bool = True) -> Any:
+    """A copy of a tensor on another device, through which gradients flow."""
+    if tensor.requires_grad and torch.is_grad_enabled():
+        return Moved.apply(tensor, machine, place, blocking)
+    return copied(machine, tensor, place, blocking)
+
+
+def copied(machine: Machine, tensor: Any, place: int, blocking: bool = True) -> Any:
+    """A copy of a tensor's numbers on another device, and the time that it takes."""
+    before = place_of(tensor)
+    if tensor.layout is not torch.strided:
+        raise NotImplementedError(
+            f"a tensor of layout {tensor.layout} cannot be moved between virtual devices; make it "
+            "dense first, with to_dense()."
+        )
+    with torch._C._DisableTorchDispatch(), torch.no_grad():
+        found = tensor.detach().clone()
+    if place >= 0:
+        machine.hold(found.untyped_storage(), place)
+    if machine.used and not machine.quiet and max(before, place) >= 0:
+        _take_time(machine, before, place, found.untyped_storage().nbytes(), blocking)
+    return found
+
+
+def _take_time(machine: Machine, source: int, target: int, nbytes: float, blocking: bool) -> None:
+    seconds = machine.copying(source, target, nbytes)
+    busy = target if target >= 0 else source
+    if min(source, target) < 0:
+        machine.charge(busy, seconds, "compute")
+        if blocking:
+            machine.synchronize(busy)
+        return
+    lanes = [machine.devices[place].lane for place in (source, target)]
+    end = max(machine.clock(lane) for lane in lanes) + seconds
+    for lane in lanes:
+        machine.hold_back(lane, end)

@@ -1,0 +1,249 @@
+"""Queries: the functions of ``torch.cuda`` that say which devices there are and choose one."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import torch
+
+from simdp.errors import ProgramError
+from simdp.torch.cuda.machine import Machine, machine
+from simdp.torch.cuda.patches import Patches
+
+CAPABILITIES = {
+    "v100": ((7, 0), 80, "Tesla V100"),
+    "t4": ((7, 5), 40, "Tesla T4"),
+    "rtx2080ti": ((7, 5), 68, "NVIDIA GeForce RTX 2080 Ti"),
+    "a100": ((8, 0), 108, "NVIDIA A100"),
+    "a10g": ((8, 6), 80, "NVIDIA A10G"),
+    "rtx3090": ((8, 6), 82, "NVIDIA GeForce RTX 3090"),
+    "l4": ((8, 9), 58, "NVIDIA L4"),
+    "rtx4090": ((8, 9), 128, "NVIDIA GeForce RTX 4090"),
+    "h100": ((9, 0), 132, "NVIDIA H100"),
+    "h200": ((9, 0), 132, "NVIDIA H200"),
+}
+"""Compute capability, multiprocessors and marketing name by the first part of a catalogue name
+(docs.nvidia.com/cuda/cuda-c-programming-guide, compute capabilities; the parts' data sheets)."""
+
+UNKNOWN = ((8, 0), 108, "")
+"""Of devices that no catalogue entry names."""
+
+NCCL_VERSION = (2, 27, 3)
+
+
+def here(call: str) -> Machine:
+    """The machine of the rank whose thread this is.
+
+    Raises
+    ------
+    ProgramError
+        If it is no rank's.
+    """
+    found = machine()
+    if found is None:
+        raise ProgramError(
+            f"torch.cuda.{call}: this code runs on no rank; call it in the rank's own thread."
+        )
+    return found
+
+
+def _facts(asked: Any = None) -> tuple[tuple[int, int], int, str]:
+    found = here("get_device_properties")
+    device = found.devices[found.device_of(asked).index].speed.device
+    name = device.name or "simulated device"
+    capability, units, marketing = CAPABILITIES.get(name.split("-")[0], UNKNOWN)
+    rest = name.split("-")[1:]
+    full = " ".join([marketing, *[part.upper() for part in rest]]) if marketing else name
+    return capability, units, full
+
+
+class Properties:
+    """What ``torch.cuda.get_device_properties`` says of a device."""
+
+    def __init__(self, asked: Any = None) -> None:
+        (self.major, self.minor), self.multi_processor_count, self.name = _facts(asked)
+        found = here("get_device_properties")
+        device = found.devices[found.device_of(asked).index]
+        self.total_memory = device.ledger.capacity
+        self.is_integrated = self.is_multi_gpu_board = 0
+        self.warp_size = 32
+        self.max_threads_per_multi_processor = 2048
+        self.max_threads_per_block = 1024
+        self.regs_per_multiprocessor = 65536
+        self.shared_memory_per_block = 49152
+        self.L2_cache_size = 0
+        self.gcnArchName = f"sm_{self.major}{self.minor}"
+        self.uuid = f"simulated-{device.index}"
+        self.pci_bus_id, self.pci_device_id, self.pci_domain_id = device.index, 0, 0
+
+    def __repr__(self) -> str:
+        return (
+            f"_CudaDeviceProperties(name='{self.name}', major={self.major}, minor={self.minor}, "
+            f"total_memory={self.total_memory // 2**20}MB, "
+            f"multi_processor_count={self.multi_processor_count})"
+        )
+
+
+def device_count() -> int:
+    """Number of devices of the rank's node."""
+    found = machine()
+    return 0 if found is None else len(found.devices)
+
+
+def is_available(*_: Any) -> bool:
+    """Whether there is any device."""
+    return device_count() > 0
+
+
+def current_device() -> int:
+    """Number of the current device."""
+    found = here("current_device")
+    return found.use(found.place).index
+
+
+def set_device(device: Any) -> None:
+    """Choose the current device."""
+    index = index_of(device)
+    if index >= 0:
+        found = here("set_device")
+        found.place = found.use(index).index
+        found.follow()
+
+
+def index_of(device: Any, optional: bool = True, allow_cpu: bool = False) -> int:
+    """Number of a device that a script names; None is the current one.
+
+    Raises
+    ------
+    ValueError
+        As torch's, if it is no CUDA device.
+    """
+    if isinstance(device, int):
+        return device
+    found = here("device").device_of(device)
+    if found.type == "cuda":
+        return int(found.index)
+    if allow_cpu and found.type == "cpu":
+        return -1
+    raise ValueError(f"Expected a cuda device, but got: {found}")
+
+
+class device:  # noqa: N801
+    """``with torch.cuda.device(...)``: another current device for a while."""
+
+    def __init__(self, device: Any) -> None:
+        self.idx = index_of(device) if device is not None else -1
+        self.prev_idx = -1
+
+    def __enter__(self) -> None:
+        found = here("device")
+        self.prev_idx = found.place
+        if self.idx >= 0:
+            set_device(self.idx)
+
+    def __exit__(self, *_: Any) -> None:
+        found = here("device")
+        found.place = self.prev_idx
+        found.follow()
+
+
+class device_of(device):  # noqa: N801
+    """The same, with the device of a tensor."""
+
+    def __init__(self, obj: Any) -> None:
+        super().__init__(obj.get_device() if obj.is_cuda else None)
+
+
+def exchange_device(index: int) -> int:
+    """Choose another device, and tell which it was; a number below 0 changes nothing."""
+    found = here("device")
+    before = found.place
+    if index >= 0:
+        set_device(index)
+    return before
+
+
+def get_device_name(device: Any = None) -> str:
+    """Name of a device."""
+    return _facts(device)[2]
+
+
+def get_device_capability(device: Any = None) -> tuple[int, int]:
+    """Compute capability of a device."""
+    return _facts(device)[0]
+
+
+def is_bf16_supported(including_emulation: bool = True) -> bool:
+    """Whether products may be in bfloat16."""
+    return including_emulation or get_device_capability() >= (8, 0)
+
+
+def is_tf32_supported() -> bool:
+    """Whether products may be in tfloat32."""
+    return get_device_capability() >= (8, 0)
+
+
+def can_device_access_peer(device: Any, peer_device: Any) -> bool:
+    """Whether two devices reach each other's memory."""
+    found = here("can_device_access_peer")
+    one, other = index_of(device), index_of(peer_device)
+    return one != other and found.use(one).speed.device.peer_to_peer
+
+
+def get_arch_list() -> list[str]:
+    """What torch was compiled for: the architecture that there is."""
+    return ["sm_{}{}".format(*get_device_capability())]
+
+
+def _refused(name: str, instead: str) -> Any:
+    def call(*_: Any, **__: Any) -> Any:
+        raise ProgramError(f"{name}: virtual devices run no such thing; {instead}.")
+
+    return call
+
+
+REFUSED = {
+    "CUDAGraph": "leave the graph out, and set workload.cuda_graphs in a scenario to price one",
+    "graph": "leave the graph out, and set workload.cuda_graphs in a scenario to price one",
+    "make_graphed_callables": "leave the graphs out",
+    "ExternalStream": "take torch.cuda.Stream()",
+    "CUDAPluggableAllocator": "leave torch's own allocator",
+    "change_current_allocator": "leave torch's own allocator",
+    "caching_allocator_alloc": "take a tensor of bytes",
+    "cudart": "take the functions of torch.cuda",
+    "_compile_kernel": "write the kernel with torch's operators",
+    "jiterator": "write the kernel with torch's operators",
+    "utilization": "read the result of the run",
+    "temperature": "read the result of the run",
+    "power_draw": "read the result of the run",
+    "clock_rate": "read the result of the run",
+}
+"""What virtual devices have not, and what to do instead."""
+
+
+def patch(patches: Patches) -> None:
+    """Put all of them in place."""
+    cuda = torch.cuda
+    for function in (
+        device_count, is_available, current_device, set_device, device, device_of,
+        get_device_name, get_device_capability, is_bf16_supported, is_tf32_supported,
+        can_device_access_peer, get_arch_list,
+    ):  # fmt: skip
+        patches.put(cuda, function.__name__, function)
+    patches.put(cuda, "get_device_properties", Properties)
+    patches.put(cuda, "_get_device_index", index_of)
+    patches.put(torch.cuda._utils, "_get_device_index", index_of)
+    for name in ("_exchange_device", "_maybe_exchange_device"):
+        patches.put(cuda, name, exchange_device)
+    for name in ("_lazy_init", "init", "ipc_collect"):
+        patches.put(cuda, name, lambda: None)
+    patches.put(cuda, "_lazy_call", lambda call, **_: call())
+    patches.put(cuda, "is_initialized", lambda: machine() is not None)
+    patches.put(cuda, "_is_in_bad_fork", lambda: False)
+    patches.put(cuda, "is_current_stream_capturing", lambda: False)
+    patches.put(cuda.nccl, "version", lambda: NCCL_VERSION)
+    patches.put(cuda.nccl, "is_available", lambda tensors: True)
+    patches.put(torch.version, "cuda", torch.version.cuda or "12.8")
+    for name, instead in REFUSED.items():
+        patches.put(cuda, name, _refused(f"torch.cuda.{re.sub('^_', '', name)}", instead))

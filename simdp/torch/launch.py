@@ -1,0 +1,396 @@
+"""Launch: a script, a module or a function on every rank of a virtual cluster."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any, NamedTuple
+
+import torch
+
+import simdp
+from simdp.distributed.backends import BACKENDS, collectives_of
+from simdp.distributed.clusters import Where, find
+from simdp.distributed.launch import MAX_RANKS, ProgramResult
+from simdp.distributed.shelter import Left, sheltered
+from simdp.engine.programs.baton import Ended
+from simdp.engine.programs.runtime import Runtime
+from simdp.errors import ProgramError, ScenarioError, SimdpError
+from simdp.files import read_text
+from simdp.torch.clocks import Clocks
+from simdp.torch.compilers import Compilers
+from simdp.torch.cuda.part import Devices
+from simdp.torch.generators import Generators
+from simdp.torch.libraries import Libraries
+from simdp.torch.loading import Loading
+from simdp.torch.modules import Modules
+from simdp.torch.parts import PARTS
+from simdp.torch.processes import Processes
+from simdp.torch.ranks import Rank, become, current
+from simdp.torch.spawning import KEY, Spawning, together
+from simdp.torch.stores import Stores
+from simdp.torch.works import Futures
+from simdp.torch.worlds import Worlds
+
+OURS, TORCHS = (str(Path(str(each.__file__)).parent) for each in (simdp, torch))
+
+_ALONE = threading.RLock()
+"""Held while a program runs, which has the process for itself."""
+
+Body = Callable[[Rank], Any]
+"""What a rank does."""
+
+
+class RankError(ProgramError):
+    """What a rank raised, told with the rank."""
+
+
+class Code(NamedTuple):
+    """What is run as ``__main__``.
+
+    Attributes
+    ----------
+    name : str
+        The program's.
+    code : code
+        Compiled.
+    file : str
+        Its ``__file__`` and ``sys.argv[0]``.
+    spec : ModuleSpec or None
+        Of a module.
+    folder : str
+        What stands first in ``sys.path``.
+    """
+
+    name: str
+    code: CodeType
+    file: str
+    spec: Any
+    folder: str
+
+
+def script(path: Path) -> Code:
+    """Read a script.
+
+    Raises
+    ------
+    ScenarioError
+        If the file cannot be read.
+    ProgramError
+        If it is not Python.
+    """
+    text = read_text(path, "a script is Python")
+    return Code(path.stem, _compiled(text, str(path)), str(path), None, str(path.parent.resolve()))
+
+
+def module(name: str) -> Code:
+    """Find a module, as ``python -m`` does.
+
+    Raises
+    ------
+    ProgramError
+        If there is none, or it cannot be run.
+    """
+    folder = str(Path.cwd())
+    sys.path.insert(0, folder)
+    try:
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = importlib.util.find_spec(f"{name}.__main__")
+    except (ImportError, ValueError):
+        spec = None
+    finally:
+        sys.path.remove(folder)
+    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+        raise ProgramError(
+            f"-m {name}: there is no such module to run; give the dotted name of a file that can "
+            "be imported from here."
+        )
+    text = read_text(Path(spec.origin), "a module is Python")
+    return Code(name.rpartition(".")[2], _compiled(text, spec.origin), spec.origin, spec, folder)
+
+
+def _compiled(text: str, path: str) -> CodeType:
+    try:
+        return compile(text, path, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        raise ProgramError(f"{path}:{error.lineno}: is not valid Python: {error.msg}.") from None
+    except ValueError as error:  # a null byte
+        raise ProgramError(f"{path}: is not valid Python: {error}.") from None
+
+
+def run(
+    code: Code,
+    where: Where,
+    arguments: Sequence[str] = (),
+    seed: int = 0,
+    environ: Mapping[str, str] | None = None,
+    marks: Sequence[Mapping[str, str | None]] = (),
+    device_count: int | None = None,
+) -> ProgramResult:
+    """Run a script or module as ``__main__`` on every rank of a cluster, as torchrun does.
+
+    Parameters
+    ----------
+    code : Code
+        From `script` or `module`.
+    where : Where
+        From `simdp.distributed.clusters.find`.
+    arguments : sequence of str
+        The script's own.
+    seed : int
+        Of what stragglers draw, and of generators that a script does not seed.
+    environ : mapping of str to str, optional
+        What ranks find in their environment beside what torchrun puts there.
+    marks : sequence of mapping of str to str or None
+        What each rank's lines begin with on ``stdout`` and ``stderr``; None if they are not shown.
+    device_count : int, optional
+        Devices of a node; as many as the cluster has ranks there, if left out.
+
+    Returns
+    -------
+    ProgramResult
+        Its trace and clocks.
+
+    Raises
+    ------
+    ProgramError
+        If a rank raises, or asks for what cannot be served.
+    DeadlockError
+        If ranks wait for what never comes.
+    """
+
+    def body(rank: Rank) -> None:
+        exec(code.code, sys.modules["__main__"].__dict__)
+
+    with _ALONE:
+        sys.path.insert(0, code.folder)
+        MODULES.folder = Path(code.folder)
+        try:
+            given = [code.file, *arguments]
+            prepare = _prepared(code, marks)
+            return play(code.name, where, body, given, seed, environ, prepare, device_count)
+        finally:
+            sys.path.remove(code.folder)
+            MODULES.folder = None
+
+
+def _prepared(code: Code, marks: Sequence[Mapping[str, str | None]]) -> Callable[[Rank], None]:
+    """Give each rank its ``__main__`` and its marks."""
+
+    def prepare(rank: Rank) -> None:
+        main = ModuleType("__main__")
+        main.__file__, main.__spec__ = code.file, code.spec
+        main.__dict__["__builtins__"] = __builtins__
+        if code.spec is not None:
+            main.__package__ = code.spec.parent
+        rank.state["main"] = main
+        if marks:
+            rank.state["marks"] = marks[rank.rank]
+
+    return prepare
+
+
+def play(
+    name: str,
+    where: Where,
+    body: Body,
+    arguments: Sequence[str],
+    seed: int = 0,
+    environ: Mapping[str, str] | None = None,
+    prepare: Callable[[Rank], None] | None = None,
+    device_count: int | None = None,
+) -> ProgramResult:
+    """Run a function on every rank, with all that each has for itself; see `run`.
+
+    Parameters
+    ----------
+    name, where, seed, environ, device_count
+        As for `run`.
+    body : callable
+        Called with each rank.
+    arguments : sequence of str
+        Every rank's ``sys.argv``.
+    prepare : callable, optional
+        Called with each rank before all else.
+    """
+    cluster = where.cluster
+    if cluster.world_size > MAX_RANKS:
+        raise ScenarioError(
+            [
+                f"--nnodes x --nproc-per-node = {cluster.world_size}: a script runs a thread for "
+                f"each rank, and {MAX_RANKS} of them at most; take fewer."
+            ]
+        )
+    backends = {backend: collectives_of(backend, where.collectives) for backend in BACKENDS}
+    ranks: list[Rank] = []
+
+    def enter(rank: int) -> None:
+        for part in PARTS:
+            part.enter(ranks[rank])
+
+    def leave(rank: int) -> None:
+        for part in reversed(PARTS):
+            part.leave(ranks[rank])
+
+    slowdown = cluster.overheads.compute_slowdown
+    runtime = Runtime(cluster, backends, seed, enter, leave, slowdown)
+    count = device_count or int(cluster.local_size)
+    for number in range(cluster.world_size):
+        mine = {**os.environ, **_variables(number, cluster), **(environ or {})}
+        ranks.append(Rank(number, runtime, count, mine, list(arguments), seed))
+        ranks[-1].state["where"] = where
+        if prepare is not None:
+            prepare(ranks[-1])
+    with _installed():
+        played = runtime.run(lambda number: _live(ranks[number], body))
+    result = ProgramResult(name, where, seed, played.values, played.clocks, played.trace)
+    spawned = [pair for rank in ranks for pair in rank.state.get(KEY, ())]
+    return together(result, spawned) if spawned else result
+
+
+def _play_spawned(rank: Rank, name: str, count: int, body: Body) -> ProgramResult:
+    """Play ranks that a rank has started, which find what it has."""
+    environ, main = dict(os.environ), sys.modules["__main__"]
+    where = rank.state["where"]
+    cluster = find(where.cluster, count, count).cluster
+
+    def prepare(child: Rank) -> None:
+        child.environ = environ
+        child.state |= {"main": main, "marks": rank.state.get("marks", {})}
+
+    given = where._replace(cluster=cluster), body, rank.arguments, rank.seed, None, prepare
+    return play(name, *given, max(rank.device_count, count))
+
+
+@contextmanager
+def _installed() -> Iterator[None]:
+    if current() is not None:  # for a program that a rank has started
+        yield
+        return
+    with ExitStack() as stack:
+        stack.enter_context(_ALONE)
+        stack.enter_context(sheltered())
+        for part in PARTS:
+            stack.enter_context(part.installed())
+        yield
+
+
+def _variables(rank: int, cluster: Any) -> dict[str, str]:
+    """What torchrun puts into the environment of a rank."""
+    local, nodes = cluster.local_size, cluster.world_size // cluster.local_size
+    found = {
+        "LOCAL_RANK": rank % local,
+        "RANK": rank,
+        "GROUP_RANK": rank // local,
+        "ROLE_RANK": rank,
+        "ROLE_NAME": "default",
+        "LOCAL_WORLD_SIZE": local,
+        "WORLD_SIZE": cluster.world_size,
+        "GROUP_WORLD_SIZE": nodes,
+        "ROLE_WORLD_SIZE": cluster.world_size,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": 29500,
+        "TORCHELASTIC_RESTART_COUNT": 0,
+        "TORCHELASTIC_MAX_RESTARTS": 0,
+        "TORCHELASTIC_RUN_ID": "none",
+    }
+    return {name: str(value) for name, value in found.items()}
+
+
+def _live(rank: Rank, body: Body) -> Any:
+    """Let a rank do its part; what it raises is told with the rank."""
+    become(rank)
+    begun = []
+    try:
+        if rank.runtime.cluster.local_size > 1:
+            torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+        for part in PARTS:
+            part.begin(rank)
+            begun.append(part)
+        found = body(rank)
+        SPAWNING.run_started(rank)
+        rank.settle()
+        return found
+    except (Ended, KeyboardInterrupt):
+        raise
+    except RankError:  # of a rank that this one has started
+        raise
+    except ProgramError as error:
+        raise RankError(f"rank {rank.rank}{_place(error)}: {error}") from None
+    except SimdpError:
+        raise
+    except Left as error:
+        if error.status:
+            raise _failed(rank, error.status, f"left with {error.call}") from None
+        return None
+    except SystemExit as error:
+        if error.code in (None, 0):
+            rank.settle()
+            return None
+        status = error.code if isinstance(error.code, int) else 1
+        raise _failed(rank, status, f"left with sys.exit({error.code!r})") from None
+    except BaseException as error:
+        raise _failed(rank, 1, "raised", _told(error)) from None
+    finally:
+        for part in reversed(begun):
+            part.end(rank)
+        become(None)
+
+
+def _failed(rank: Rank, status: int, how: str, told: str = "") -> RankError:
+    """What torchrun says of a rank that failed, the first of all."""
+    lines = "".join(f"[rank{rank.rank}]: {line}\n" for line in told.splitlines())
+    return RankError(
+        f"{lines}rank {rank.rank} {how}: exitcode {status}, local_rank {rank.local_rank}; it is "
+        "the first that failed, and the others were stopped."
+    )
+
+
+def _place(error: BaseException) -> str:
+    """Where in the script an error was raised: ``, train.py:12``."""
+    found = [
+        f", {frame.filename}:{frame.lineno}"
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith((OURS, TORCHS))
+    ]
+    return found[-1] if found else ""
+
+
+def _told(error: BaseException) -> str:
+    """A traceback as Python prints it, without our frames."""
+    told = traceback.TracebackException.from_exception(error)
+    chain: list[traceback.TracebackException] = [told]
+    while chain:
+        each = chain.pop()
+        kept = [frame for frame in each.stack if not frame.filename.startswith(OURS)]
+        each.stack = traceback.StackSummary.from_list(kept)
+        chain += [cause for cause in (each.__cause__, each.__context__) if cause is not None]
+    return "".join(told.format()).rstrip("\n")
+
+
+SPAWNING = Spawning(_play_spawned)
+
+MODULES = Modules()
+
+PARTS[:] = [
+    Compilers(),
+    Processes(),
+    MODULES,
+    Clocks(),
+    Generators(),
+    Futures(),
+    Stores(),
+    Worlds(),
+    Loading(),
+    SPAWNING,
+    Libraries(),
+    Devices(),
+]

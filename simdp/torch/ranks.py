@@ -1,0 +1,166 @@
+"""Ranks: what a virtual rank of a torch script knows, and how its clock goes on.
+
+Who charges work for operators, or answers for a device, asks `current` whose turn it is.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from simdp.engine.programs.calls import Handle
+from simdp.engine.programs.runtime import Activity, Runtime
+from simdp.errors import ProgramError
+
+_LOCAL = threading.local()
+
+
+class Lane(Protocol):
+    """A stream beside the compute stream.
+
+    Attributes
+    ----------
+    end : float
+        When it is through with what it was given [s].
+    """
+
+    end: float
+
+
+class Rank:
+    """A rank of a running script, as if it were a process of its own.
+
+    Parameters
+    ----------
+    rank : int
+        Which, of all ranks.
+    runtime : Runtime
+        What plays the program. Its cluster has a device for each rank.
+    device_count : int
+        Devices of a node, as ``torch.cuda.device_count()`` has them; the node may have more than
+        the program has ranks there.
+    environ : dict of str to str
+        Its ``os.environ`` to begin with.
+    arguments : list of str
+        Its ``sys.argv``.
+    seed : int
+        Of the program.
+
+    Attributes
+    ----------
+    state : dict
+        What parts of this room keep for each rank, each under a name of its own.
+    waits : dict
+        Works that are under way and somebody may wait for, in the order of their calls.
+    lane : Lane or None
+        A stream beside the compute stream that the script gives work to now.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        runtime: Runtime,
+        device_count: int,
+        environ: dict[str, str],
+        arguments: list[str],
+        seed: int = 0,
+    ) -> None:
+        self.seed = seed
+        self.rank, self.runtime, self.device_count = rank, runtime, device_count
+        self.environ, self.arguments = environ, arguments
+        self.state: dict[str, Any] = {}
+        self.waits: dict[Any, None] = {}
+        self.lane: Lane | None = None
+        self._due = 0.0
+        self._activity: Activity = "compute"
+        self._name = "compute"
+
+    @property
+    def local_rank(self) -> int:
+        """Which of its node's ranks it is; its device, if the script takes the usual one."""
+        return self.rank % self.runtime.cluster.local_size
+
+    @property
+    def clock(self) -> float:
+        """Virtual time of the rank's compute stream, with all that was charged [s]."""
+        return self.runtime.clock[self.rank] + self._due
+
+    def charge(self, seconds: float, activity: Activity = "compute", name: str = "compute") -> None:
+        """Keep the rank's compute stream busy, behind all that it does already.
+
+        Nothing happens now but an addition: time passes when the rank next calls another one, and
+        what was charged one after the other of one activity and name is one span by then.
+
+        Parameters
+        ----------
+        seconds : float
+            How long, if nothing slows the rank down [s].
+        activity : {"compute", "forward", "backward", "update"}
+            How pictures show it.
+        name : str
+            What exactly, for ``trace.json``.
+        """
+        if activity != self._activity or name != self._name:
+            self.advance()
+            self._activity, self._name = activity, name
+        self._due += seconds
+
+    def advance(self) -> float:
+        """Put all that was charged onto the compute stream; when that is through [s]."""
+        if self._due:
+            due, self._due = self._due, 0.0
+            self.runtime.busy(self.rank, due, self._activity, self._name)
+        return self.runtime.clock[self.rank]
+
+    def settle(self) -> float:
+        """Let time pass for all that was charged; the clock of the rank then [s]."""
+        self.advance()
+        return self.runtime.catch_up(self.rank, self._activity, self._name)
+
+    def idle(self, until: float) -> None:
+        """Let the compute stream do nothing until an instant [s]."""
+        self.runtime.clock[self.rank] = max(self.advance(), until)
+
+    def issue(self) -> float:
+        """Let time pass until a call that is made now takes part; when that is [s]."""
+        if self.lane is None:
+            return self.settle()
+        return self.runtime.reach(self.rank, self.lane.end)
+
+    def wait(self, handles: Sequence[Handle]) -> None:
+        """Let what comes next wait for calls: the compute stream, or another one in its place."""
+        if self.lane is None:
+            self.settle()
+            for handle in handles:
+                self.runtime.wait(handle)
+            return
+        for handle in handles:
+            self.lane.end = max(self.lane.end, self.runtime.hear(handle))
+
+
+def current() -> Rank | None:
+    """The rank whose thread this is; None off all ranks."""
+    return getattr(_LOCAL, "rank", None)
+
+
+def asking(call: str) -> Rank:
+    """The rank whose thread this is.
+
+    Raises
+    ------
+    ProgramError
+        If the code runs on no rank.
+    """
+    found = current()
+    if found is None:
+        raise ProgramError(
+            f"{call}: this code runs on no rank; threads that a rank starts are no ranks, so call "
+            "it in the rank's own thread."
+        )
+    return found
+
+
+def become(rank: Rank | None) -> None:
+    """Say whose thread this is from now on."""
+    _LOCAL.rank = rank

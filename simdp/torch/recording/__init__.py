@@ -1,0 +1,1 @@
+"""RECORDING: torch modules as simdp workloads, on tensors without memory; nothing is computed."""

@@ -1,0 +1,183 @@
+"""Workload: a torch module as a simdp workload, by a forward and backward without memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from simdp.errors import SimdpError
+from simdp.torch.kernels.sizes import tensors_in
+from simdp.torch.recording.differences import Taped, calls_of
+from simdp.torch.recording.fakes import AsOnDevices, bare, fake_leaf, faked, resized
+from simdp.torch.recording.recorded import RecordedWorkload
+from simdp.torch.recording.settings import optimizer_keys
+from simdp.torch.recording.tape import Tape
+from simdp.workload.layers.operator import Held, Learned
+from simdp.workload.models.operators import FORMAT, GraphInput, Recording
+
+
+class Call(NamedTuple):
+    """What a module is called with."""
+
+    args: list[Any]
+    kwargs: dict[str, Any]
+
+
+Loss = Callable[..., torch.Tensor]
+
+
+def workload(
+    module: torch.nn.Module,
+    sample: Any,
+    *,
+    target: Any = None,
+    loss: Loss | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    scales: bool = True,
+) -> RecordedWorkload:
+    """Make a workload of a torch module: its operators, parameters and the order of its gradients.
+
+    Forward and backward run on tensors without memory, so that a module of any size takes seconds;
+    one on the ``meta`` device needs no memory either. What depends on numbers cannot be followed.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        In the mode in which it is; its weights and buffers stay as they are.
+    sample : Tensor, tuple, or dict
+        A batch: the only argument, all of them, or all by name; only shapes and dtypes count.
+        The first axis of its first tensor counts the samples.
+    target : Tensor, tuple or dict, optional
+        What the loss takes beside the output.
+    loss : callable, optional
+        ``loss(output, target)``, or ``loss(output)`` without a target. Without it backward begins
+        at the output's own ``loss``, if it has one, and else at all of its numbers.
+    optimizer : torch.optim.Optimizer, optional
+        Named in the scenario, with its arguments.
+    scales : bool
+        Whether to run a second batch, twice as large, to tell what grows with the samples; False
+        takes the batch as one sample.
+
+    Returns
+    -------
+    RecordedWorkload
+
+    Raises
+    ------
+    SimdpError
+        If the module's operators depend on numbers or on the batch's size, or there is no tensor
+        in the sample.
+    """
+    batch = _batch_of(sample)
+    small = max(batch, 2) if scales else batch
+    taped = [_taped(module, sample, target, loss, batch, small)]
+    if scales:
+        taped.append(_taped(module, sample, target, loss, batch, 2 * small))
+    first, larger = taped[0], taped[1] if scales else None
+    if not scales:
+        first = first._replace(batch=1)
+    keys = {}
+    if optimizer is not None:
+        names = {id(one): name for name, one in module.named_parameters()}
+        keys["optimizer"] = optimizer_keys(optimizer, names)
+    recording = _recording(module, first, larger)
+    size, ready = batch if scales else 1, tuple(first.tape.ready)
+    return RecordedWorkload(recording, size, keys, ready, tuple(first.tape.outputs))
+
+
+def _batch_of(sample: Any) -> int:
+    tensors = [one for one in tensors_in(sample) if one.ndim]
+    if not tensors:
+        raise SimdpError(
+            "workload: the sample holds no tensor with an axis; give a batch, such as "
+            "torch.empty(8, 3, 224, 224)."
+        )
+    return int(tensors[0].shape[0])
+
+
+def _taped(
+    module: torch.nn.Module, sample: Any, target: Any, loss: Loss | None, batch: int, wanted: int
+) -> Taped:
+    """Run forward and backward without memory, at a batch size."""
+    with faked():
+        leaves = {name: fake_leaf(p, p.requires_grad) for name, p in module.named_parameters()}
+        buffers = {name: fake_leaf(b, False) for name, b in module.named_buffers()}
+        given = resized(sample, batch, wanted)
+        aim = resized(target, batch, wanted)
+        tape = Tape(module, leaves, buffers, list(tensors_in([given, aim])))
+        args, kwargs = _arguments(given)
+        try:
+            with bare(module), tape.recording(module), AsOnDevices():
+                tensors = {**leaves, **buffers}
+                out = torch.func.functional_call(module, tensors, args, kwargs, tie_weights=True)
+                tape.returned(_plain(out))
+                _backward(out, aim, loss)
+        except (RuntimeError, NotImplementedError) as error:
+            line = str(error).strip().splitlines()[0] if str(error).strip() else "no reason given"
+            raise SimdpError(
+                f"workload: {type(module).__name__} cannot run without numbers: {line}"
+            ) from error
+        tape.finish()
+    return Taped(wanted, tape)
+
+
+def _arguments(given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(given, torch.Tensor):
+        return (given,), {}
+    if isinstance(given, dict):
+        return (), given
+    if isinstance(given, Call):
+        return tuple(given.args), given.kwargs
+    return tuple(given), {}
+
+
+def _backward(out: Any, target: Any, loss: Loss | None) -> None:
+    if loss is not None:
+        found = loss(out) if target is None else loss(out, target)
+        found.backward()
+        return
+    own = getattr(out, "loss", None)
+    if isinstance(own, torch.Tensor):
+        own.backward()
+        return
+    ends = [one for one in tensors_in(_plain(out)) if one.requires_grad]
+    torch.autograd.backward(ends, [torch.empty_like(one) for one in ends])
+
+
+def _plain(out: Any) -> Any:
+    """What transformers' modules return is a dictionary of its own kind."""
+    return dict(out) if hasattr(out, "items") else out
+
+
+def _recording(module: torch.nn.Module, first: Taped, larger: Taped | None) -> Recording:
+    tape = first.tape
+    calls = calls_of(first, larger)
+    if not calls:
+        raise SimdpError(
+            f"workload: {type(module).__name__} launches nothing; give a module that computes."
+        )
+    shapes = {name: tuple(leaf.shape) for name, leaf in tape.parameters.items()}
+    learned = [leaf.requires_grad for leaf in tape.parameters.values()]
+    return Recording(
+        format=FORMAT,
+        module=type(module).__name__,
+        torch=torch.__version__,
+        inputs=tuple(
+            GraphInput(
+                name="x" if number == 0 else f"x{number}",
+                elements=one.numel() // first.batch,
+                integers=not one.is_floating_point(),
+            )
+            for number, one in enumerate(tape.inputs)
+        ),
+        parameters=tuple(Learned(name, shape) for name, shape in shapes.items()),
+        frozen=tuple(number for number, is_learned in enumerate(learned) if not is_learned),
+        buffers=tuple(
+            Held(name, tuple(buffer.shape), not buffer.is_floating_point())
+            for name, buffer in tape.buffers.items()
+        ),
+        operators=tuple(calls),
+        output=tape.first + len(calls) - 1,
+    )

@@ -1,0 +1,79 @@
+"""Intervals: how long unions and intersections of many are, from arrays of starts and ends."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simdp.arrays import Floats, Ints
+
+
+def union(start: Floats, end: Floats) -> tuple[Floats, Floats]:
+    """Merge intervals that touch or overlap.
+
+    Parameters
+    ----------
+    start, end : ndarray, shape `(n,)`
+        In any order; what ends before it starts counts as nothing.
+
+    Returns
+    -------
+    start, end : ndarray, shape `(m,)`
+        Disjoint, in order, none empty.
+    """
+    real = end > start
+    start, end = start[real], end[real]
+    if not len(start):
+        return start, end
+    order = np.argsort(start, kind="stable")
+    start, latest = start[order], np.maximum.accumulate(end[order])
+    first = np.concatenate([[True], start[1:] > latest[:-1]])
+    last = np.concatenate([first[1:], [True]])
+    return start[first], latest[last]
+
+
+def union_length(start: Floats, end: Floats) -> float:
+    """Time that is covered by at least one of the intervals."""
+    begin, until = union(start, end)
+    return float((until - begin).sum())
+
+
+def covered(start: Floats, end: Floats, at: Floats) -> Floats:
+    """How much of the time before each instant disjoint intervals in order cover.
+
+    Parameters
+    ----------
+    start, end : ndarray, shape `(m,)`
+        As `union` gives them.
+    at : ndarray
+        Instants.
+
+    Returns
+    -------
+    ndarray, the shape of ``at``
+    """
+    if not len(start):
+        return np.zeros(np.shape(at))
+    total = np.concatenate([[0.0], np.cumsum(end - start)])
+    begun = np.searchsorted(start, at, side="right")
+    before = np.maximum(begun - 1, 0)
+    within = np.clip(at - start[before], 0.0, end[before] - start[before])
+    found: Floats = np.where(begun > 0, total[before] + within, 0.0)
+    return found
+
+
+def overlap_length(start: Floats, end: Floats, others_start: Floats, others_end: Floats) -> float:
+    """Time that is covered by intervals of both kinds at once."""
+    begin, until = union(start, end)
+    theirs = union(others_start, others_end)
+    return float((covered(*theirs, until) - covered(*theirs, begin)).sum())
+
+
+def union_by_step(start: Floats, end: Floats, step: Ints, num_steps: int) -> Floats:
+    """`union_length` of the intervals of each step; what has step -1 is left out.
+
+    Returns
+    -------
+    ndarray, shape `(num_steps,)`
+    """
+    mine = [step == i for i in range(num_steps)]
+    return np.array([union_length(start[at], end[at]) for at in mine])

@@ -1,0 +1,221 @@
+"""Sources: a file, a folder or a packed folder with the trace of each rank of one job."""
+
+from __future__ import annotations
+
+import re
+import tarfile
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, cast
+
+from simdp.errors import ScenarioError, shown
+from simdp.traces.rank_trace import RankTrace
+from simdp.traces.stream import opened, unpacked
+from simdp.traces.trace_files import read_stream
+
+ENDINGS = (".json", ".json.gz")
+"""Of files that may be traces."""
+
+MAX_FILES = 4_096
+"""Files of one folder that are read."""
+
+BEGINNING = 2**22
+"""Characters within which a trace says that it is one."""
+
+TELLING = (b'"traceEvents"', b'"deviceProperties"', b'"distributedInfo"')
+"""Fields of which a trace has one near its beginning."""
+
+_RANK = re.compile(r"(?:rank|worker|gpu|device)[-_ ]?(\d{1,6})(?!\d)", re.IGNORECASE)
+_FAR_APART_NS = 3_600 * 10**9
+_SINCE_1970_NS = 10**18
+
+
+def of_path(path: Path) -> list[RankTrace]:
+    """Read all traces of a path, sorted by rank; see `reading.read_traces`."""
+    if path.is_dir():
+        files, others = _in_folder(path)
+        traces = _of_one_job(path, [trace for file in files for trace in of_file(file)])
+        if others:
+            said = f"Files of its folder that are no traces were passed over: {_named(others)}."
+            traces[0] = _with_remark(traces[0], said)
+        return traces
+    if is_packed_folder(path):
+        return _of_one_job(path, list(_in_archive(path)))
+    return _of_one_job(path, of_file(path))
+
+
+def of_file(path: Path) -> list[RankTrace]:
+    """Read the traces of one file; what does not say its rank may say it by its name."""
+    with opened(path) as stream:
+        return [_with_rank(trace) for trace in read_stream(stream, path)]
+
+
+def is_packed_folder(path: Path) -> bool:
+    """Tell whether a file is a .tar or a .tar.gz, by its beginning."""
+    try:
+        with opened(path) as stream:
+            return stream.read(262)[257:] == b"ustar"
+    except (OSError, EOFError, zlib.error):
+        return False
+
+
+def is_trace(stream: IO[bytes]) -> bool:
+    """Tell by its beginning whether a file holds events."""
+    try:
+        text = stream.read(BEGINNING)
+    except (OSError, EOFError, zlib.error):
+        return False
+    begin = text[:4096].lstrip(b"\xef\xbb\xbf \t\r\n")
+    if begin.startswith(b"["):
+        return b'"ph"' in text
+    return begin.startswith(b"{") and any(field in text for field in TELLING)
+
+
+def _named(files: Sequence[Path]) -> str:
+    more = f" and {len(files) - 5} more" if len(files) > 5 else ""
+    return ", ".join(file.name for file in files[:5]) + more
+
+
+def _in_folder(path: Path) -> tuple[list[Path], list[Path]]:
+    """Give the files of a folder that are traces, and those that might have been."""
+    files = sorted(p for p in path.iterdir() if p.name.endswith(ENDINGS) and p.is_file())
+    if len(files) > MAX_FILES:
+        raise ScenarioError(
+            [f"{path}: holds {len(files)} files; at most {MAX_FILES} traces are read at once."]
+        )
+    traces = []
+    for file in files:
+        with opened(file) as stream:
+            if is_trace(stream):
+                traces.append(file)
+    if not traces:
+        raise ScenarioError(
+            [
+                f"{path}: no trace is in this folder ({len(files)} files end in "
+                f"{' or '.join(ENDINGS)}); put one file per rank there, as torch.profiler's "
+                "export_chrome_trace writes it."
+            ]
+        )
+    return traces, [file for file in files if file not in traces]
+
+
+def _in_archive(path: Path) -> Iterator[RankTrace]:
+    """Read the files of an archive as they come; nothing is unpacked to disk."""
+    found = 0
+    try:
+        with opened(path) as stream, tarfile.open(fileobj=stream, mode="r|") as archive:
+            for member in archive:
+                inner = archive.extractfile(member) if member.isfile() else None
+                if inner is None or not member.name.endswith(ENDINGS):
+                    continue
+                found += 1
+                if found > MAX_FILES:
+                    raise ScenarioError([f"{path}: holds more than {MAX_FILES} files."])
+                with unpacked(inner, member.name.endswith(".gz")) as raw:
+                    for trace in read_stream(raw, path / member.name):
+                        yield _with_rank(trace)
+    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
+        raise ScenarioError(
+            [f"{path}: is a damaged archive ({error}); pack the folder again."]
+        ) from None
+    if not found:
+        raise ScenarioError([f"{path}: no trace is in this archive; pack one file per rank."])
+
+
+def _with_rank(trace: RankTrace) -> RankTrace:
+    if trace.rank is not None:
+        return trace
+    found = _RANK.findall(trace.path.name)
+    if len(set(found)) != 1:
+        return trace
+    said = f"It does not say its rank: {int(found[0])} is taken from the name of the file."
+    return _with_remark(replace(trace, rank=int(found[0])), said)
+
+
+def _with_remark(trace: RankTrace, said: str) -> RankTrace:
+    return replace(trace, remarks=(*trace.remarks, said))
+
+
+# Of one job --------------------------------------------------------------------------------------
+
+
+def _of_one_job(path: Path, traces: Sequence[RankTrace]) -> list[RankTrace]:
+    """Sort traces by their ranks, once it is clear that they belong together."""
+    if len(traces) < 2:
+        return list(traces)
+    problems = [*_unknown(traces), *_twice(traces)] or [*_strangers(traces)]
+    if problems:
+        raise ScenarioError([f"{path}: {problem}" for problem in problems])
+    ordered = sorted(traces, key=lambda trace: cast("int", trace.rank))
+    first = ordered[0]
+    apart = max(abs(trace.origin_ns - first.origin_ns) for trace in ordered)
+    if apart > _FAR_APART_NS and min(trace.origin_ns for trace in ordered) > _SINCE_1970_NS:
+        hours = apart / _FAR_APART_NS
+        said = f"By their clocks, the traces of the ranks begin {hours:,.1f} hours apart."
+        ordered[0] = _with_remark(ordered[0], said)
+    return ordered
+
+
+def _unknown(traces: Sequence[RankTrace]) -> Iterator[str]:
+    for trace in traces:
+        if trace.rank is None:
+            yield (
+                f"{trace.path.name} does not say its rank (distributedInfo), nor does its name; "
+                "name it rank0.json, rank1.json and so on, or give one file alone."
+            )
+
+
+def _twice(traces: Sequence[RankTrace]) -> Iterator[str]:
+    known: dict[int | None, RankTrace] = {}
+    for trace in traces:
+        other = known.setdefault(trace.rank, trace)
+        if other is not trace and trace.rank is not None:
+            yield (
+                f"{other.path.name} and {trace.path.name} are both of rank {trace.rank}; keep "
+                "one file per rank of one job."
+            )
+
+
+def _strangers(traces: Sequence[RankTrace]) -> Iterator[str]:
+    """Say which traces are not of one job: by world size, members of groups, and steps."""
+    advice = "keep the files of one job only."
+    first = traces[0]
+    for trace in traces:
+        pair = f"{first.path.name} and {trace.path.name}"
+        rank, size = cast("int", trace.rank), trace.world_size
+        if first.world_size != size and None not in (first.world_size, size):
+            yield (
+                f"{pair} are of different jobs: of {first.world_size} and of {size} ranks; {advice}"
+            )
+        elif size is not None and rank >= size:
+            yield f"{trace.path.name} is of rank {rank}, but of a job of {size} ranks; {advice}"
+        elif different := _other_group(first, trace):
+            yield f"{pair} are of different jobs: {different}; {advice}"
+        elif first.source != trace.source:
+            yield f"{pair} are of different jobs: only one is simulated; {advice}"
+        elif _no_step_in_common(first, trace):
+            listed = [f"{t.steps.number[0]} to {t.steps.number[-1]}" for t in (first, trace)]
+            yield f"{pair} have no step in common: {' and '.join(listed)}; {advice}"
+
+
+def _other_group(first: RankTrace, trace: RankTrace) -> str:
+    """Say which group of all ranks has other members in another trace; empty if none has."""
+    for name, group in trace.groups.items():
+        known = first.groups.get(name)
+        if known is None or None in (group.size, known.size) or trace.world_size is None:
+            continue
+        if trace.world_size in (group.size, known.size) and (
+            group.size != known.size
+            or (None not in (group.ranks, known.ranks) and group.ranks != known.ranks)
+        ):
+            mine, other = shown(known.ranks or known.size), shown(group.ranks or group.size)
+            return f"their process group {name!r} has the ranks {mine} and {other}"
+    return ""
+
+
+def _no_step_in_common(first: RankTrace, trace: RankTrace) -> bool:
+    if not len(first.steps) or not len(trace.steps):
+        return False
+    return not set(first.steps.number.tolist()) & set(trace.steps.number.tolist())

@@ -1,0 +1,69 @@
+"""Pages of all kinds but studies, opened and operated in a headless Chromium."""
+
+import pytest
+from browser import chromium, opened, written
+from test_kinds import MADE, texts
+
+from simdp.reports.page import page_of
+from simdp.reports.page.sections import Chart, Table
+from simdp.reports.shown import as_html
+
+pytestmark = [pytest.mark.slow, pytest.mark.long]
+
+SIZES = {"desktop": (1280, 900, "light"), "phone": (390, 844, "dark")}
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as started:
+        yield started
+
+
+@pytest.mark.parametrize("name", list(MADE))
+def test_it_draws_every_chart_and_fits_a_phone(name, browser, tmp_path):
+    document = MADE[name]()
+    file = written(document, tmp_path / "report.html")
+    charts = [one for one in page_of(document).sections if isinstance(one, Chart)]
+    for width, height, scheme in SIZES.values():
+        size = {"width": width, "height": height}
+        with opened(browser, file, viewport=size, color_scheme=scheme, offline=True) as tab:
+            assert tab.locator(".chart canvas").count() == len(charts)
+            assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.parametrize("name", list(MADE))
+def test_its_tables_say_what_the_sections_say_and_sort_by_figures(name, browser, tmp_path):
+    document = MADE[name]()
+    tables = [one for one in page_of(document).sections if isinstance(one, Table)]
+    with opened(browser, written(document, tmp_path / "report.html")) as tab:
+        shown = tab.locator("table.sorts")
+        assert shown.count() == len(tables)
+        for number, table in enumerate(tables):
+            rows = shown.nth(number).locator("tbody tr")
+            cells = [rows.nth(i).locator("td").all_inner_texts() for i in range(rows.count())]
+            assert cells == [[cell.strip() for cell in row] for row in texts(table)]
+            known = [getattr(cell, "value", None) for cell in table.rows[0]]
+            column = next((at for at, value in enumerate(known) if value is not None), None)
+            if column is None:
+                continue
+            shown.nth(number).locator("th button").nth(column).click()
+            values = [
+                float(value)
+                for i in range(rows.count())
+                if (value := rows.nth(i).locator("td").nth(column).get_attribute("data-value"))
+            ]
+            assert values in (sorted(values), sorted(values, reverse=True))
+
+
+def test_in_a_frame_of_a_notebook_its_links_stay_in_it(browser, tmp_path):
+    file = tmp_path / "notebook.html"
+    file.write_text(
+        f'<!DOCTYPE html><html data-ready="yes" data-drawn="yes">{as_html(MADE["job"]())}'
+    )
+    with opened(browser, file, offline=True) as tab:
+        (frame,) = tab.frames[1:]
+        frame.wait_for_selector('html[data-drawn="yes"]', state="attached")
+        frame.click("nav li:last-child a")
+        frame.wait_for_function("scrollY > 0")
+        assert frame.url == "about:srcdoc"
+        assert frame.locator(".chart canvas").count() == 3

@@ -1,0 +1,64 @@
+"""Tables of a job: one in rows, several side by side, no number cut off."""
+
+import io
+
+from jobs_drawn import HOUR, one_job, three_jobs
+from rich.console import Console
+
+from simdp.reports.figures import long_time
+from simdp.reports.job_table import table
+from simdp.results.job import Spread
+
+
+def text(study):
+    stream = io.StringIO()
+    Console(file=stream, width=80).print(table(study), soft_wrap=True)
+    return stream.getvalue()
+
+
+def test_one_job_says_when_it_is_done_where_time_goes_and_what_was_assumed():
+    found = text(one_job(chance_to_finish=0.25, until_s=20.5 * HOUR))
+    for words in (
+        "small: 20 runs",
+        "done after  20.95 h  20.95 h",
+        "lost work   1.5 h    7.2 %",
+        "90 % of the runs are done after 20 h - 21.9 h",
+        "done within 20.5 h: 25.0 % of the runs",
+        "1 failures in a run, one every 21 h",
+        "assumed: 10,000 steps of 6.5 s on 8 nodes",
+        "(100 steps)",
+        "20 s behind it",
+        "restart with",
+    ):
+        assert " ".join(words.split()) in " ".join(found.split()), words
+    assert "waiting for data" not in found
+    assert "USD" not in found
+
+
+def test_money_and_energy_have_rows_where_they_are_known():
+    spread = Spread(12345.6, 1.0, 2.0, 3.0)
+    found = text(one_job(cost_usd=spread, energy_kwh=spread))
+    assert "USD" in found
+    assert "kWh" in found
+    assert "USD: by list prices of 2026-05" in found
+    assert found.count("12,346") == 2
+
+
+def test_a_sweep_has_a_row_per_point():
+    found = text(three_jobs())
+    assert "small: 20 runs of each point" in found
+    rows = [line for line in found.splitlines() if line.strip().startswith(("10 min", "daly"))]
+    assert "21.95" in rows[0]
+    assert "50.0 %" in found
+    assert "in time" in found
+    assert max(map(len, found.splitlines())) <= 80
+
+
+def test_long_times_have_units_that_suit():
+    assert [long_time(t) for t in (None, 1.0, 100.0, 6000.0, 54 * 86400.0)] == [
+        "-",
+        "1 s",
+        "1.667 min",
+        "1.667 h",
+        "54 d",
+    ]

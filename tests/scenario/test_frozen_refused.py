@@ -1,0 +1,26 @@
+"""Which strategies refuse frozen parameters."""
+
+import pytest
+
+LOW = {"kind": "ddp", "mixed_precision": {"param_dtype": "bfloat16"}}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "line"),
+    [
+        (
+            {"kind": "parameter_server"},
+            "workload.frozen: strategy.kind: parameter_server hands out every weight and takes a "
+            "gradient of each; use ddp or another strategy without a server.",
+        ),
+        (
+            LOW,
+            "workload.frozen: strategy.mixed_precision copies weights down and forgets the copies "
+            "with their gradients, of which frozen ones have none; leave it out, or write "
+            "workload.precision.",
+        ),
+    ],
+)
+def test_strategies_that_cannot_carry_frozen_parameters_are_refused(refuse, strategy, line):
+    wrong = {"strategy": strategy, "workload.frozen": ["*.bias"], "workload.dtype": "float32"}
+    assert line in refuse(wrong)

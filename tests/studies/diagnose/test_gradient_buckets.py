@@ -1,0 +1,72 @@
+"""Buckets: those of the usual step, and what torch's rule makes of the same gradients."""
+
+import pytest
+from trace_maker import RankMaker
+
+from simdp.results.diagnosis import BucketRow
+from simdp.studies.diagnose.gradient_buckets import buckets_of, preset_buckets, rule_in_words
+from simdp.studies.diagnose.timeline import timeline
+
+RESNET50 = [2_049_000, 7_875_584, 6_563_840, 6_637_568, 2_431_040]
+"""Torch 2.4's own, as a Kineto trace of ResNet-50 under DDP shows them."""
+
+MILLION = 1_000_000
+
+
+def line(steps, marked=True):
+    maker = RankMaker(0, 2)
+    for step, sizes in enumerate(steps):
+        if marked:
+            maker.step(step + 1, float(step), step + 1.0)
+        maker.call("broadcast", step + 0.01, step + 0.02, 53_120)
+        for i, elements in enumerate(sizes):
+            maker.call("all_reduce", step + 0.1 * (i + 1), step + 0.1 * (i + 1) + 0.05, elements)
+        maker.call("all_reduce", step + 0.95, step + 0.96, 1)  # of the loss, for a log
+    return timeline(maker.trace(), 0)
+
+
+def sizes(rows):
+    return [row.num_elements for row in rows]
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_the_usual_steps_buckets_are_found(marked):
+    steps = [RESNET50] * 4 if not marked else [[sum(RESNET50)], *[RESNET50] * 3]
+    found = buckets_of([line(steps, marked)]).rows
+    assert sizes(found) == RESNET50
+    assert {row.dtype for row in found} == {"float32"}
+
+
+def test_buckets_of_a_model_of_the_catalogue_are_held_against_simdps_own():
+    assert preset_buckets("resnet50") == RESNET50
+    rows = [BucketRow(size, "float32") for size in RESNET50]
+    assert rule_in_words(rows) == "as torch's rule makes them of resnet50 by default"
+
+
+@pytest.mark.parametrize(
+    ("elements", "words"),
+    [
+        ([MILLION, 7 * MILLION, 7 * MILLION, MILLION], "as torch's default limits make them"),
+        ([3 * MILLION, 3 * MILLION, MILLION], "not by torch's default limits"),
+        ([7 * MILLION, 7 * MILLION, MILLION], "as one limit for all makes them"),
+        ([5 * MILLION], "one bucket"),
+    ],
+)
+def test_other_buckets_are_held_against_the_limits(elements, words):
+    assert words in rule_in_words([BucketRow(count, "float32") for count in elements])
+
+
+def test_without_gradients_there_is_no_rule():
+    assert rule_in_words([]) is None
+    assert rule_in_words([BucketRow(4, "")]) is None
+    assert buckets_of([line([[]])]) == ((), None)
+
+
+def test_without_all_reduces_reduce_scatters_are_the_buckets():
+    maker = RankMaker(0, 2)
+    for step in range(2):
+        maker.step(step + 1, float(step), step + 1.0)
+        for i in range(3):
+            maker.call("reduce_scatter", step + 0.1 * i + 0.1, step + 0.1 * i + 0.15, 500 + i)
+    found = buckets_of([timeline(maker.trace(), 0)])
+    assert (sizes(found.rows), found.rule) == ([500, 501, 502], None)

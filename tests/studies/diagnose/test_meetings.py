@@ -1,0 +1,148 @@
+"""Meetings: which collectives are the same, and how clocks differ."""
+
+import numpy as np
+import pytest
+from trace_maker import RankMaker, job
+
+from simdp.studies.diagnose.meetings import matched
+from simdp.studies.diagnose.timeline import timeline
+
+
+def put(traces):
+    return matched([timeline(trace, place) for place, trace in enumerate(traces)])
+
+
+def test_clocks_become_one_by_the_ends_whatever_the_files_say():
+    found = put(job([[0, 0.05, 0.2]] * 4, origins=[0, 5_000_000_000, -70_000_000]))
+    assert found.offset == pytest.approx([0.0, -5.0, 0.07])
+    for meeting in found.meetings:
+        assert np.ptp(meeting.end) < 1e-9
+        assert meeting.start - meeting.start[0] == pytest.approx([0, 0.05, 0.2])
+        assert meeting.last == 2
+        assert meeting.shortest == pytest.approx(0.01)
+        assert meeting.is_complete
+    assert (len(found.meetings), found.unmatched, found.by_ends) == (4, 0, set())
+
+
+def dropped(sequence=False):
+    """Two ranks of which each lacks two of the ten collectives that the other has."""
+    makers = [RankMaker(rank, 2, origin_ns=rank * 10**9) for rank in range(2)]
+    end = np.cumsum([0.1, 0.07, 0.2, 0.11, 0.4, 0.09, 0.31, 0.15, 0.05, 0.21])
+    for rank, maker in enumerate(makers):
+        for i, done in enumerate(end):
+            if i not in ((1, 6), (3, 4))[rank]:
+                at = done - rank
+                more = {"sequence": i} if sequence else {}
+                maker.call("all_reduce", at - 0.01 * (1 + rank), at, **more)
+    return [maker.trace() for maker in makers]
+
+
+def test_where_events_are_missing_ends_tell_which_collectives_are_the_same():
+    found = put(dropped())
+    assert found.by_ends == {"0"}
+    assert found.unmatched == 4
+    assert found.offset == pytest.approx([0.0, -1.0])
+    assert [meeting.places.tolist() for meeting in found.meetings] == [
+        [0, 0],
+        [1, 2],
+        [4, 3],
+        [5, 5],
+        [6, 6],
+        [7, 7],
+    ]
+
+
+def test_sequence_numbers_are_believed():
+    found = put(dropped(sequence=True))
+    assert found.by_ends == set()
+    assert [meeting.number for meeting in found.meetings] == [0, 2, 5, 7, 8, 9]
+
+
+def test_groups_of_one_name_and_different_ranks_are_different():
+    makers = [RankMaker(rank, 4) for rank in range(4)]
+    for rank, maker in enumerate(makers):
+        maker.group("1", (0, 1) if rank < 2 else (2, 3))
+        for i in range(3):
+            done = i + 1 + 0.3 * (rank // 2)
+            maker.call("all_reduce", done - 0.1 * (rank + 1), done, group="1", size=2)
+    found = put([maker.trace() for maker in makers])
+    assert sorted({tuple(meeting.ranks.tolist()) for meeting in found.meetings}) == [(0, 1), (2, 3)]
+    assert {meeting.last for meeting in found.meetings} == {0, 2}
+
+
+def test_messages_and_groups_of_one_rank_are_no_meetings():
+    makers = [RankMaker(rank, 2) for rank in range(2)]
+    for maker in makers:
+        maker.call("send", 0.1, 0.2)
+        maker.call("all_reduce", 0.3, 0.4, size=1)
+    assert put([maker.trace() for maker in makers]).meetings == []
+
+
+def test_a_trace_that_begins_later_is_matched_by_the_numbers_of_its_steps():
+    traces = job([[0, 0.1]] * 5)
+    late = job([[0, 0.1]] * 5)[1]
+    keep = late.collectives.step >= 2
+    maker = RankMaker(1, 2)
+    for start, end, step in zip(
+        late.collectives.start[keep],
+        late.collectives.end[keep],
+        late.collectives.step[keep],
+        strict=True,
+    ):
+        number = int(late.steps.number[step])
+        maker.step(number, late.steps.start[step], late.steps.end[step])
+        maker.call("all_reduce", start, end)
+    found = put([traces[0], maker.trace()])
+    assert [meeting.places.tolist() for meeting in found.meetings] == [[2, 0], [3, 1], [4, 2]]
+    assert found.offset == pytest.approx([0, 0])
+
+
+def piped(late=0.0, origins=(0, 0), peers=True):
+    """Rank 0 sends to rank 1, which waits since the middle of rank 0's compute; and back."""
+    makers = [RankMaker(rank, 2, origin_ns=origins[rank]) for rank in range(2)]
+    for step in range(4):
+        for rank, maker in enumerate(makers):
+            shift = -origins[rank] * 1e-9
+            maker.step(step, step + shift, step + 1 + shift)
+            there, back = ("send", "recv") if rank == 0 else ("recv", "send")
+            more = {"peer": 1 - rank} if peers else {}
+            arrives = step + 0.2 + late
+            begins = (arrives - 0.01) if rank == 0 else step + 0.1
+            maker.call(there, begins + shift, arrives + shift, **more)
+            maker.kernel(arrives + shift, arrives + 0.1 + shift)
+            answers = (arrives + 0.1, arrives + 0.12)
+            maker.call(back, answers[0] + shift, answers[1] + shift, **more)
+    return [maker.trace() for maker in makers]
+
+
+def test_messages_are_matched_by_pair_and_order():
+    found = put(piped(origins=(0, 3_000_000_000)))
+    assert (found.meetings, len(found.messages), found.unmatched) == ([], 8, 0)
+    assert found.offset == pytest.approx([0, -3])
+    there = [message for message in found.messages if message.ranks.tolist() == [0, 1]]
+    assert [message.places.tolist() for message in there] == [[0, 0], [2, 2], [4, 4], [6, 6]]
+    assert {message.signature.name for message in there} == {"send"}
+    assert [message.last for message in there] == [0] * 4
+    assert there[2].end == pytest.approx([2.2, 2.2])
+    assert put(piped(peers=False)).messages == []
+
+
+def test_peers_are_ranks_of_their_group():
+    makers = [RankMaker(rank, 4) for rank in (1, 3)]
+    for number, maker in enumerate(makers):
+        maker.group("pipe", (1, 3))
+        name = ("send", "recv")[number]
+        maker.call(name, 0.1, 0.2, group="pipe", size=2, peer=1 - number)
+    (message,) = put([maker.trace() for maker in makers]).messages
+    assert message.group == "pipe of 1,3"
+    assert message.ranks.tolist() == [0, 1]
+
+
+def test_who_receives_waits_for_who_sends():
+    from simdp.studies.diagnose import diagnose
+
+    waits = [diagnose(piped(late), remedies=False).waits for late in (0.0, 0.3)]
+    for late, listed in zip((0.0, 0.3), waits, strict=True):
+        (row,) = listed
+        assert (row.rank, row.late_rank) == (1, 0)
+        assert row.wait_s == pytest.approx(0.09 + late, rel=0.01)

@@ -1,0 +1,129 @@
+"""Executors: each item once, in any order, whatever becomes of the others and of processes."""
+
+import os
+import pickle
+import signal
+from functools import partial
+
+import pytest
+
+from simdp.errors import DeadlockError, ScenarioError, SimdpError
+from simdp.studies.executor import (
+    Done,
+    Failed,
+    Here,
+    attempt,
+    executor_for,
+    in_order,
+)
+from simdp.studies.executor.processes import Processes
+
+
+class StubbornError(Exception):
+    """One that no other process can make anew."""
+
+    def __init__(self, one, two):
+        super().__init__(one)
+
+
+def half(number):
+    if number == 3:
+        raise ScenarioError(["first: wrong.", "second: wrong, too."])
+    if number == 5:
+        raise StubbornError(1, 2)
+    return number / 2
+
+
+def die_at(number_of_death, folder, number):
+    """Kill this process; at a negative number, only the first time."""
+    mark = folder / "died"
+    once = number_of_death < 0
+    if number == abs(number_of_death) and not (once and mark.exists()):
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def limit(_):
+    from simdp.engine import threads
+
+    return threads._limit
+
+
+EXECUTORS = [Here, partial(Processes, 2)]
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_each_item_comes_once_and_what_fails_has_a_reason(executor):
+    with executor() as several:
+        found = dict(several.each(half, range(8)))
+        again = dict(several.each(half, [10]))
+    assert sorted(found) == list(range(8))
+    assert found[4] == Done(2.0)
+    assert found[3].reason == "first: wrong.; second: wrong, too."
+    assert found[3].problems == ["first: wrong.", "second: wrong, too."]
+    assert found[5].reason == "StubbornError: 1"
+    assert again == {0: Done(5.0)}
+
+
+def test_reasons_are_one_line_each_and_travel():
+    deadlock = attempt(partial(_raise, DeadlockError(["rank 0 waits", "rank 1 waits"])), 0)
+    assert deadlock.reason == "deadlock: rank 0 waits; rank 1 waits"
+    assert "not enough memory" in attempt(partial(_raise, MemoryError()), 0).reason
+    assert attempt(partial(_raise, ValueError("a\nb")), 0).reason == r"ValueError: a\nb"
+    assert isinstance(pickle.loads(pickle.dumps(deadlock)).error, DeadlockError)
+    assert isinstance(attempt(partial(_raise, StubbornError(1, 2)), 0).error, SimdpError)
+
+
+def _raise(error, _):
+    raise error
+
+
+def test_keys_that_interrupt_are_not_caught():
+    with pytest.raises(KeyboardInterrupt):
+        attempt(partial(_raise, KeyboardInterrupt()), 0)
+
+
+@pytest.mark.slow
+def test_processes_share_the_cores():
+    from simdp.engine import threads
+
+    with Processes(2) as two:
+        ((_, outcome),) = two.each(limit, [0])
+    assert outcome == Done(max(1, threads.available() // 2))
+
+
+@pytest.mark.slow
+def test_an_item_that_kills_its_process_fails_and_the_others_are_done(tmp_path):
+    with Processes(2) as two:
+        found = dict(two.each(partial(die_at, 4, tmp_path), range(9)))
+    assert sorted(found) == list(range(9))
+    assert found.pop(4).reason.startswith("its process died")
+    assert found == {number: Done(number) for number in found}
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_from_outside_loses_nothing(tmp_path):
+    with Processes(2) as two:
+        found = dict(two.each(partial(die_at, -4, tmp_path), range(9)))
+    assert found == {number: Done(number) for number in range(9)}
+
+
+@pytest.mark.slow
+def test_what_cannot_be_sent_fails_alone():
+    with Processes(2) as two:
+        found = dict(two.each(str, [1, lambda: 1, 3]))
+    assert (found[0], found[2]) == (Done("1"), Done("3"))
+    assert isinstance(found[1], Failed)
+
+
+def test_outcomes_can_be_had_in_order():
+    outcomes = [(2, Done("c")), (0, Done("a")), (1, Failed(["no"], SimdpError("no")))]
+    assert [type(one) for one in in_order(iter(outcomes), 3)] == [Done, Failed, Done]
+
+
+def test_the_number_of_workers_chooses():
+    assert isinstance(executor_for(), Here)
+    assert executor_for(3).workers == 3
+    with pytest.raises(ValueError, match="workers must be >= 1, got 0"):
+        executor_for(0)

@@ -1,0 +1,271 @@
+"""Plans: the pruned search finds what an exhaustive one finds, and says what binds."""
+
+import random
+
+import pytest
+import yaml
+
+import simdp
+from simdp.errors import ScenarioError
+from simdp.studies.executor import executor_for
+from simdp.studies.plan import Asked, plan, ready
+from simdp.studies.plan.asked import doubled, machines_for, parse_limit
+from simdp.studies.store import Store
+
+SMALL = {
+    "name": "small",
+    "cluster": {
+        "world_size": 4,
+        "devices_per_node": 2,
+        "device": "a100-sxm4-80gb",
+        "link": {"alpha": "5 us", "bandwidth": "5 GB/s"},
+        "inter_node": {"topology": "switch", "link": {"alpha": "20 us", "bandwidth": "1 GB/s"}},
+        "price": "1 USD/h",
+        "power": {"rest": "50 W", "waiting": "80 W", "busy": "300 W"},
+    },
+    "workload": {
+        "model": {"kind": "mlp", "widths": [512, 1024, 512]},
+        "optimizer": "adam",
+        "microbatch": 4,
+        "grad_accum": 4,
+    },
+    "numerics": False,
+    "target": {"samples": 1e8},
+}
+
+KEYS = {
+    "nodes": [1, 2, 4],
+    "strategy": ["ddp", "zero1", "zero2", "fsdp", {"kind": "ddp", "comm_hook": "fp16"}],
+    "workload.microbatch": [1, 2, 4, 8, 16],
+    "cluster.price": ["1 USD/h", "2 USD/h"],
+    "cluster.inter_node.link.bandwidth": ["500 MB/s", "10 GB/s"],
+    "cluster.device": ["a100-sxm4-80gb", "v100-sxm2-16gb", "t4-16gb"],
+}
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "small.yaml"
+    path.write_text(yaml.safe_dump(SMALL))
+    return path
+
+
+def everything(file, asked):
+    """Play all points of a plan, and find the front and the best by looking at each."""
+    found = plan(file, Asked(asked.goal, choices=asked.choices))
+    from simdp.studies.plan import _plain, as_written
+    from simdp.studies.plan.space import Point, Space
+
+    raw = _plain(as_written(file), asked)
+    batch = 4 * 4 * 4
+    space = Space(raw, file.parent, asked.choices, batch)
+    rows = []
+    for point in space.points():
+        if not isinstance(point, Point):
+            continue
+        try:
+            scenario = space.scenario(point.settings)
+        except ScenarioError:
+            continue
+        result = simdp.simulate(scenario)
+        seconds = 1e8 / result.metrics["throughput_samples_per_s"]
+        cost = result.target["cost_usd"]["mean"]
+        energy = result.target["energy_kwh"]["mean"]
+        memory = max(result.metrics["peak_memory_bytes"])
+        rows.append((seconds, cost, memory, energy))
+    return found, rows
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("seed", "goal"),
+    [(seed, ("cheapest", "fastest", "greenest")[seed % 3]) for seed in [0, 1, 2]],
+)
+def test_the_pruned_search_finds_what_looking_at_everything_finds(file, seed, goal):
+    dealt = random.Random(seed)
+    choices = {
+        key: dealt.sample(values, dealt.randint(1, min(3, len(values))))
+        for key, values in KEYS.items()
+    }
+    found, rows = everything(file, Asked(goal, choices=choices))
+    place = {"fastest": 0, "cheapest": 1, "greenest": 3}[goal]
+    values = [(o.finish_s, o.cost_usd, o.energy_kwh)[min(place, 2)] for o in found.best]
+    assert values == pytest.approx(sorted(row[place] for row in rows)[:5], rel=1e-6)
+    front = {
+        tuple(f"{v:.6g}" for v in row[:3])
+        for row in rows
+        if not any(
+            all(a <= b * (1 + 1e-9) for a, b in zip(other, row[:3], strict=True))
+            and any(a < b * (1 - 1e-9) for a, b in zip(other, row[:3], strict=True))
+            for other in (r[:3] for r in rows)
+        )
+    }
+    told = {
+        tuple(f"{v:.6g}" for v in (o.finish_s, o.cost_usd, o.peak_memory_bytes))
+        for o in found.front
+    }
+    assert told == front
+    assert found.num_simulated < found.num_points or found.num_points < 20
+    counted = found.num_simulated + sum(found.pruned.values())
+    assert counted == found.num_points
+
+
+FEW = Asked("cheapest", choices={"nodes": [1, 2], "strategy": ["ddp", "fsdp"]})
+
+
+@pytest.mark.slow
+def test_the_answer_is_the_same_for_any_number_of_workers_and_from_a_store(file, tmp_path):
+    alone = plan(file, FEW)
+    with executor_for(2) as executor:
+        shared = plan(file, FEW, executor=executor)
+    assert alone.to_json() == shared.to_json()
+    kept = tmp_path / "kept"
+    with Store(kept) as store:
+        plan(file, FEW, store=store)
+    with Store(kept, go_on=True) as store:
+        assert plan(file, FEW, store=store).to_json() == alone.to_json()
+        assert store.num_found >= alone.num_simulated
+
+
+def test_each_option_has_a_scenario_that_plays_it(file, tmp_path):
+    asked = Asked("fastest", choices={"nodes": [1, 2], "workload.microbatch": [1, 4]})
+    found = plan(file, asked)
+    scenarios = ready(file, found, folder=tmp_path)
+    assert [option.file for option in found.options] == list(scenarios)
+    for option in found.options:
+        path = tmp_path / option.file
+        path.write_text(yaml.safe_dump(scenarios[option.file]))
+        metrics = simdp.simulate(simdp.load_scenario(path)).metrics
+        assert metrics["step_time_s"] == pytest.approx(option.step_time_s, rel=1e-9)
+        assert max(metrics["peak_memory_bytes"]) == option.peak_memory_bytes
+        assert option.low_s is None or option.low_s <= option.step_time_s <= option.high_s
+
+
+def test_a_deadline_binds_and_says_so(file):
+    choices, fast = {"nodes": [1, 2, 4]}, {"cluster.inter_node.link.bandwidth": "100 GB/s"}
+    free = plan(file, Asked("cheapest", choices=choices, global_batch=4096), fast)
+    assert free.binding is None
+    assert free.front[0].finish_s < free.best[0].finish_s
+    between = (free.front[0].finish_s + free.best[0].finish_s) / 2
+    asked = Asked("cheapest", deadline=between, choices=choices, global_batch=4096)
+    bound = plan(file, asked, fast)
+    assert bound.binding == "deadline"
+    assert bound.best[0].finish_s <= between
+    assert bound.best[0].cost_usd > free.best[0].cost_usd
+
+
+def test_where_nothing_meets_the_limits_it_tells_the_nearest(file):
+    choices = {"nodes": [1, 2, 4]}
+    free = plan(file, Asked("fastest", choices=choices))
+    fastest = free.best[0]
+    asked = Asked("cheapest", deadline=fastest.finish_s / 2, budget=1e9, choices=choices)
+    found = plan(file, asked)
+    assert found.best == found.front == ()
+    assert found.binding == "deadline"
+    assert found.nearest.set == fastest.set
+    assert found.nearest.misses == pytest.approx({"deadline": 2.0})
+    assert "misses deadline by 100 %" in found.nearest.why
+
+
+def test_a_device_that_is_too_small_is_told_as_memory(file):
+    asked = Asked("fastest", memory=1e6, choices={"strategy": ["ddp", "fsdp"]})
+    found = plan(file, asked)
+    assert found.best == ()
+    assert found.binding == "memory"
+    assert found.nearest.set["strategy"] == "fsdp"
+
+
+def test_failures_make_a_job_longer(file):
+    over = {"cluster.failures": [{"kind": "exponential", "per": "node", "mtbf": "1 h"}]}
+    over |= {"checkpoint": {"every": "5 min", "write": "10 s"}}
+    asked = Asked("fastest", choices={"nodes": [2]})
+    plain, failing = plan(file, asked).best[0], plan(file, asked, over).best[0]
+    assert failing.step_time_s == plain.step_time_s
+    assert failing.finish_s > plain.finish_s
+
+
+@pytest.mark.parametrize(
+    ("asked", "line"),
+    [
+        (Asked("nicest"), "--for: "),
+        (Asked(choices={"nodse": [1]}), "--choose nodse: "),
+        (Asked(choices={"nodes": [0]}), "--choose nodes: 0 is no whole number"),
+        (Asked(choices={"nodes": []}), "--choose nodes: has no value"),
+        (Asked(choices={"nodes": [1, 1]}), "has a value twice"),
+        (Asked(choices={"nodes": [1], "cluster.world_size": [2]}), "keep one"),
+        (Asked(choices={"strategy": ["dpp"]}), "unknown strategy 'dpp'"),
+        (Asked(choices={"nodes": [1]}, global_batch=7), "are no whole micro-steps"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_cannot_be_asked_is_said_in_a_line(file, asked, line):
+    with pytest.raises(ScenarioError) as caught:
+        plan(file, asked)
+    assert line in caught.value.problems[0]
+    assert all("\n" not in problem for problem in caught.value.problems)
+
+
+@pytest.mark.parametrize(
+    ("dealt", "batch"),
+    [({"grad_accum": [4, 2, 2]}, 32), ({"global_batch": 64}, 64), ({"microbatch": 4}, 16)],
+    ids=str,
+)
+def test_where_no_choice_is_of_the_batch_it_is_that_of_the_scenario(tmp_path, dealt, batch):
+    kept = {k: v for k, v in SMALL["workload"].items() if k not in ("microbatch", "grad_accum")}
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump({**SMALL, "workload": {**kept, **dealt}}))
+    found = plan(tmp_path / "own.yaml", Asked("fastest", choices={"strategy": ["ddp", "fsdp"]}))
+    assert [option.global_batch for option in found.best] == [batch, batch]
+
+
+@pytest.mark.slow
+def test_nodes_that_leave_cost_nothing_by_their_bound(file):
+    over = {"cluster.failures": [{"kind": "exponential", "per": "node", "mtbf": "1 h"}]}
+    over |= {"checkpoint": {"every": "5 min", "write": "10 s"}, "recovery": "elastic"}
+    asked = Asked("cheapest", choices={"nodes": [2], "workload.microbatch": [1, 2, 4]})
+    found = plan(file, asked, over)
+    assert found.num_simulated == found.num_points == 3
+
+
+def test_a_deadline_needs_a_target(file):
+    with pytest.raises(ScenarioError, match=r"--deadline: .*add target"):
+        plan(file, Asked(deadline=60.0, choices={"nodes": [1]}), {"target": None})
+
+
+def test_without_a_price_nothing_is_cheapest(file):
+    asked = Asked("cheapest", choices={"nodes": [1]})
+    over = {"cluster.price": None, "cluster.device": "t4-16gb"}
+    with pytest.raises(ScenarioError, match=r"nobody says what .* cost"):
+        plan(file, asked, over)
+
+
+def test_a_machine_that_has_room_but_no_price_is_not_the_cheapest(file):
+    over = {"workload.model.widths": [50_000, 60_000], "cluster.price": None}
+    choices = {"cluster.device": ["a100-sxm4-40gb", "b200-180gb"]}
+    with pytest.raises(
+        ScenarioError, match=r"device: b200-180gb, .* meets the limits, and nobody says"
+    ):
+        plan(file, Asked("cheapest", choices=choices), over)
+    assert plan(file, Asked("fastest", choices=choices), over).best[0].cost_usd is None
+
+
+def test_ranges_double_and_sizes_keep_their_unit():
+    assert doubled("nodes", "1:8") == [1, 2, 4, 8]
+    assert doubled("strategy.bucket_cap", "1MiB:4MiB") == ["1048576 B", "2097152 B", "4194304 B"]
+    with pytest.raises(ScenarioError, match=r"--choose nodes=8:1"):
+        doubled("nodes", "8:1")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [("deadline", "3 days", 259200.0), ("budget", "10000 USD", 1e4), ("energy", "5 kWh", 5.0)],
+)
+def test_limits_have_units(name, text, value):
+    assert parse_limit(name, text) == pytest.approx(value)
+    for wrong in ("3", "-1 USD", "much", "3 GB/s"):
+        with pytest.raises(ScenarioError, match=f"--{name} "):
+            parse_limit(name, wrong)
+
+
+def test_the_cheapest_is_chosen_among_machines_with_a_price():
+    assert set(machines_for("cheapest")) < set(machines_for("fastest"))
+    assert "dgx-h100" in machines_for("cheapest")

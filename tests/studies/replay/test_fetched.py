@@ -1,0 +1,108 @@
+"""Parameters of ZeRO-3 are found from what is gathered."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from simdp.studies.replay.fetched import by_fetches
+from simdp.studies.replay.phases import BACKWARD, FORWARD
+from simdp.studies.replay.strategy import Recognised
+from simdp.studies.replay.tensors import Layer, units_of
+from simdp.studies.replay.timeline import Sent, StepWork
+
+NAMES = ("embed", "norm", "a", "act", "b")
+
+LARGE = 200_000
+
+
+def layers():
+    """In backward's order; forward takes 1 ms each, and what has weights has more of backward."""
+    backward = {"embed": 2e-3, "a": 4e-3, "b": 3e-3}
+    return [
+        Layer(name, 1e-3, backward.get(name, 1e-3), 0.0, 0.0, 0.0, place)
+        for place, name in enumerate(reversed(NAMES))
+    ]
+
+
+def sent(label, elements, until=0):
+    return Sent(
+        name="all_gather",
+        label=f"AllGather {label}".strip(),
+        nbytes=4.0 * elements,
+        dtype="float32",
+        group="0",
+        group_size=2,
+        after=0,
+        queued=False,
+        seconds=1e-3,
+        start=0.0,
+        end=1e-3,
+        until=until,
+    )
+
+
+def step(*waits):
+    """A kernel for each layer, forward and backward; which of them waited for a gather."""
+    n = len(NAMES)
+    waited = np.zeros(2 * n)
+    waited[[*waits]] = 1e-3
+    return StepWork(
+        names=tuple(f"kernel{i}" for i in range(2 * n)),
+        phase=np.array([FORWARD] * n + [BACKWARD] * n),
+        busy=np.full(2 * n, 1e-3),
+        idle=np.zeros(2 * n),
+        waits=waited,
+        nbytes=np.full(2 * n, np.nan),
+        launched=np.arange(2 * n) * 1e-3,
+        stalled=0.0,
+        begin=0.0,
+        end=1e-2,
+        sent=(),
+    )
+
+
+def sizes(units, persistent=(), waits=(), **strategy):
+    """Elements by layer, in forward's order."""
+    found = Recognised(
+        {"kind": "zero3", **strategy}, (), tuple(units), persistent=tuple(persistent)
+    )
+    given = reversed(by_fetches(layers(), found, step(*waits)))
+    return [sum(size for _, size in layer.tensors) for layer in given]
+
+
+def test_gathers_of_our_own_say_whose_parameters_they_bring():
+    units = [sent("embed.weight", LARGE), sent("a.weight and 1 more", 4 * LARGE)]
+    assert sizes(units) == [LARGE, 0, 2 * LARGE, 0, 2 * LARGE]
+
+
+def test_parameters_that_stay_whole_are_dealt_to_the_other_layers():
+    units = [sent("embed.weight", LARGE), sent("a.weight and 1 more", 4 * LARGE)]
+    whole = [sent("norm.weight and 3 more", 500)]
+    assert sizes(units, whole) == [LARGE, 250, 2 * LARGE, 250, 2 * LARGE]
+
+
+def test_a_gather_begins_with_the_kernel_that_waited_for_it():
+    """Its elements would put the second one further on: it has a fifth of them."""
+    units = [sent("", 4 * LARGE, until=0), sent("", LARGE, until=2)]
+    waited, hidden = sizes(units, waits=(0, 2)), sizes(units)
+    assert (sum(waited[:2]), sum(waited[2:])) == (4 * LARGE, LARGE)
+    assert (sum(hidden[:4]), sum(hidden[4:])) == (4 * LARGE, LARGE)
+
+
+def test_the_last_of_what_is_fetched_ahead_fills_the_bucket():
+    """As many as would fill it before it are not fetched at once."""
+    units = [sent("a.weight and 1 more", 10 * LARGE)]
+    assert sizes(units, prefetch_bucket_size=LARGE) == [0, 0, LARGE - 1, 0, 9 * LARGE + 1]
+
+
+def test_no_fetched_tensor_is_so_small_that_it_would_stay_whole():
+    assert sizes([sent("", 150_000)]).count(0) == len(NAMES) - 1
+
+
+def test_numbers_of_units_are_a_pattern_only_where_it_means_no_other_module():
+    units = tuple(sent(f"blocks.{i}", LARGE) for i in (2, 1, 0))
+    found = Recognised({"kind": "fsdp"}, units)
+    names = [f"blocks.{i}.norm" for i in range(3)]
+    assert units_of(found, names) == ["blocks.*"]
+    apart = replace(found, buckets=units[::2])
+    assert units_of(apart, names) == ["blocks.0", "blocks.2"]

@@ -1,0 +1,174 @@
+"""``python -m simdp torchrun``: what it prints and writes, and what it refuses."""
+
+import json
+from importlib import metadata
+
+import pytest
+from real_torch import torch_installed
+
+from simdp.cli import run_command_line
+from simdp.cli.torchrun_flags import environment, marks, size
+from simdp.distributed.clusters import find
+
+SCRIPT = """
+import argparse, os
+import torch, torch.distributed as dist
+parser = argparse.ArgumentParser()
+parser.add_argument("--times", type=int)
+arguments = parser.parse_args()
+dist.init_process_group("nccl")
+x = torch.ones(1_000_000)
+for _ in range(arguments.times):
+    dist.all_reduce(x)
+print(os.environ["RANK"], x[0].item(), os.environ["MASTER_ADDR"], os.environ["ROLE_NAME"])
+"""
+
+
+@pytest.fixture
+def torchrun(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(SCRIPT)
+
+    def torchrun(*arguments):
+        status = run_command_line(["torchrun", *map(str, arguments)])
+        found = capsys.readouterr()
+        return status, found.out, found.err
+
+    return torchrun
+
+
+def needs_torch():
+    pytest.importorskip("torch")
+
+
+def test_a_script_prints_what_ranks_print_and_a_table(torchrun, tmp_path):
+    needs_torch()
+    status, out, err = torchrun(
+        *("--nproc_per_node", 2, "-C", "dgx-h100", "--role", "mine", "--tee", 1),
+        *("--rdzv-backend", "c10d", "--rdzv-endpoint", "host:1234"),
+        *("train.py", "--times", "2"),
+    )
+    assert (status, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[:2] == [f"[mine{rank}]:{rank} 4.0 host mine" for rank in range(2)]
+    assert lines[2].split() == [
+        *("rank", "compute", "communication", "exposed", "wait", "idle", "end")
+    ]
+    assert lines[3].split()[0] == "0-1"
+    assert lines[4].startswith("2 ranks on dgx-h100: ")
+    assert lines[4].endswith(" simulated; files in runs/train")
+    assert {path.name for path in (tmp_path / "runs/train").iterdir()} == {
+        *("trace.json", "timeline.png")
+    }
+
+
+def test_json_has_every_ranks_times_which_add_up(torchrun, tmp_path):
+    needs_torch()
+    status, out, err = torchrun(
+        *("--nproc-per-node", "gpu", "--json", "--no-plots", "--out", tmp_path / "out"),
+        *("--local-ranks-filter", "3", "train.py", "--times", "1"),
+    )
+    assert (status, err) == (0, "3 8.0 127.0.0.1 default\n")
+    told = json.loads(out)
+    assert (told["world_size"], told["cluster"]) == (8, "dgx-a100")
+    for row in told["ranks"]:
+        parts = ("compute_s", "exposed_comm_s", "wait_s", "idle_s")
+        assert sum(row[part] for part in parts) == pytest.approx(row["end_s"])
+        assert row["comm_s"] == pytest.approx(row["exposed_comm_s"])
+        assert row["comm_s"] > 0
+    assert told["simulated_s"] == pytest.approx(max(told["rank_s"]))
+
+
+def test_a_deadlock_and_a_failure_have_their_status(torchrun, tmp_path):
+    needs_torch()
+    (tmp_path / "train.py").write_text(
+        "import torch.distributed as dist\ndist.init_process_group('gloo')\n"
+        "if dist.get_rank():\n    dist.barrier()"
+    )
+    status, _, err = torchrun("--nproc-per-node", 2, "train.py")
+    assert status == 4
+    assert "rank 1 waits in barrier() of group default, call 2, for rank 0" in err
+    (tmp_path / "train.py").write_text("raise SystemExit(3)")
+    status, _, err = torchrun("train.py")
+    assert (status, err) == (
+        2,
+        "rank 0 left with sys.exit(3): exitcode 3, local_rank 0; it is the first that failed, and "
+        "the others were stopped.\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (
+            ["--no-python"],
+            "--no-python: other programs cannot run on virtual ranks; give a script.",
+        ),
+        (["--node-rank", 1], "--node-rank 1: this command runs all nodes; leave it out."),
+        (["--rdzv-backend", "etcd"], "--rdzv-backend: unknown name 'etcd'; known: c10d, static."),
+        (["--max-restarts", -1], "--max-restarts -1: must be >= 0."),
+        (
+            ["--standalone", "--nnodes", 2],
+            "--nnodes 2: --standalone is for one node; leave one of them out.",
+        ),
+        (["--redirects", 3], "No such option: --redirects"),
+    ],
+)
+def test_flags_that_cannot_be_served_are_refused(torchrun, arguments, told):
+    status, out, err = torchrun(*arguments, "train.py")
+    assert (status, out) == (2, "")
+    assert err.startswith(told)
+    assert err.count("\n") == 1
+
+
+def test_without_torch_it_says_so(torchrun):
+    if torch_installed():
+        pytest.skip("torch is there")
+    assert torchrun("train.py") == (
+        2,
+        "",
+        "torchrun: needs torch, which is not installed; pip install 'simdp[torch]'.\n",
+    )
+
+
+def test_numbers_of_ranks_are_torchruns(tmp_path):
+    found = size("dgx-h100", "1:2", "4")
+    assert (found.where.cluster.world_size, found.where.cluster.local_size) == (8, 4)
+    assert found.device_count == 8
+    assert size("dgx-h100", "2", "auto").where.cluster.world_size == 16
+    path = tmp_path / "slow.yaml"
+    slow = "{kind: slow_rank, rank: 1, factor: 3}"
+    path.write_text(f"cluster: {{machine: dgx-h100, stragglers: [{slow}]}}")
+    assert size(path, "1", "2").device_count == 2
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda: size("dgx-h100", "0", "1"), "--nnodes 0: must be a number >= 1, or a range"),
+        (lambda: size("dgx-h100", "x:2", "1"), "--nnodes x:2: must be a number >= 1, or a range"),
+        (lambda: size("dgx-h100", "1", "cpu"), "--nproc-per-node cpu: must be a number >= 1, auto"),
+        (lambda: environment("", 1, "host:x", "", ""), "--rdzv-endpoint host:x: must be HOST:PORT"),
+        (lambda: marks("4", "", "", find("dgx-h100", 2, 2)), "--tee 4: must be 0, 1 (stdout), 2"),
+        (
+            lambda: marks("0", "0,2", "", find("dgx-h100", 2, 2)),
+            "--local-ranks-filter 0,2: must be some of 0 ... 1, as 0,1.",
+        ),
+    ],
+)
+def test_values_of_flags_are_checked(call, told):
+    from simdp.errors import ScenarioError
+
+    with pytest.raises(ScenarioError) as caught:
+        call()
+    assert str(caught.value).startswith(told)
+
+
+def test_an_old_torch_is_refused(torchrun, monkeypatch):
+    for old in ("2.4.1+cu121", "2.13.0"):
+        monkeypatch.setattr(metadata, "version", lambda name, old=old: old)
+        status, out, err = torchrun("train.py")
+        assert (status, out) == (2, "")
+        assert err == (
+            f"torchrun: torch {old} is installed; needs 2.15 or later: pip install 'torch>=2.15'.\n"
+        )

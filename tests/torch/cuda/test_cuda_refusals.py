@@ -1,0 +1,31 @@
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.utils import cpp_extension  # noqa: E402
+from virtual_rank import virtual_rank  # noqa: E402
+
+from simdp.errors import ProgramError  # noqa: E402
+
+
+def test_kernels_of_a_scripts_own_are_refused():
+    with virtual_rank(), pytest.raises(ProgramError, match=r"cpp_extension.load_inline: a virtual"):
+        cpp_extension.load_inline("own", "")
+
+
+def test_compiled_functions_run_as_they_are_and_say_so():
+    with virtual_rank():
+        with pytest.warns(UserWarning, match=r"^torch.compile: operators run one by one here"):
+            double = torch.compile(lambda x: 2 * x, mode="reduce-overhead")
+        assert double(3) == 6
+        with pytest.warns(UserWarning, match=r"the times and memory of eager mode"):
+
+            @torch.compile(fullgraph=True)
+            def triple(x):
+                return 3 * x
+
+        assert triple(3) == 9
+        net = torch.nn.Linear(2, 2).cuda()
+        with pytest.warns(UserWarning, match=r"workload.compile in a scenario"):
+            net.compile()
+        assert net(torch.ones(1, 2, device="cuda")).is_cuda

@@ -1,0 +1,132 @@
+import copy
+import io
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from virtual_rank import virtual_rank  # noqa: E402
+
+
+@pytest.fixture
+def here():
+    with virtual_rank() as found:
+        yield found
+
+
+def test_tensors_are_where_they_were_put(here):
+    x = torch.ones(3, device="cuda:1")
+    assert x.device == torch.device("cuda", 1)
+    assert x.is_cuda
+    assert not x.is_cpu
+    assert x.get_device() == 1
+    assert x.type() == "torch.cuda.FloatTensor"
+    assert (x * 2)[1:].device == x.device
+    assert x.cpu().device == torch.device("cpu")
+    assert x.to("cuda").device == torch.device("cuda", 0)
+    assert x.to(torch.float64).device == x.device
+    assert x.to(torch.device("cuda", 2), torch.float16).dtype == torch.float16
+    assert x.to(torch.zeros(1, device="cuda:3")).device == torch.device("cuda", 3)
+    assert x.to(x.device) is x
+    assert "device='cuda:1'" in repr(x)
+
+
+def test_factories_make_tensors_on_devices(here):
+    x = torch.ones(2, 2, device="cuda:1")
+    made = [
+        torch.zeros_like(x), x.new_zeros(3), x.new_tensor([1.0]), torch.empty_like(x),
+        torch.arange(3, device=1), torch.tensor([1, 2], device="cuda:1"), x.clone(),
+        torch.nn.functional.one_hot(torch.tensor([1]).cuda(1)), torch.as_tensor([1.0], device=1),
+    ]  # fmt: skip
+    assert {str(t.device) for t in made} == {"cuda:1"}
+    on_host = [torch.zeros_like(x, device="cpu"), x.new_zeros(3, device="cpu"), torch.rand(2)]
+    assert {str(t.device) for t in on_host} == {"cpu"}
+    with torch.device("cuda:2"):
+        inside = [torch.zeros(2), torch.tensor([1.0]), torch.nn.Linear(2, 2).weight]
+    assert {str(t.device) for t in inside} == {"cuda:2"}
+
+
+def test_devices_are_not_mixed(here):
+    x = torch.ones(3, device="cuda")
+    with pytest.raises(RuntimeError, match="two devices, cuda:0 and cpu!"):
+        x + torch.ones(3)
+    with pytest.raises(RuntimeError, match="two devices, cuda:0 and cuda:1!"):
+        torch.cat([x, x.to("cuda:1")])
+    with pytest.raises(TypeError, match=r"can't convert cuda:0 .* Use Tensor.cpu\(\)"):
+        x.numpy()
+    assert (x * torch.tensor(2.0)).device == x.device  # a number goes with everything
+    assert x[torch.tensor([0, 2])].device == x.device
+    y = torch.zeros(3)
+    y.copy_(x)
+    assert y.device.type == "cpu"
+    assert y.sum() == 3
+    with pytest.raises(RuntimeError, match="cuda:7 was asked for, and the node has 4 devices"):
+        x.cuda(7)
+
+
+def test_gradients_go_back_to_where_their_tensors_are(here):
+    w = torch.ones(3, requires_grad=True)
+    (w.cuda() * torch.arange(3.0, device="cuda")).sum().backward()
+    assert w.grad.device.type == "cpu"
+    assert w.grad.tolist() == [0, 1, 2]
+    a = torch.ones(3, device="cuda:1", requires_grad=True)
+    (a * 2).to("cuda:2").sum().backward()
+    assert a.grad.device == torch.device("cuda", 1)
+
+
+def test_modules_move_and_are_copied_with_their_devices(here):
+    net = torch.nn.Linear(4, 4)
+    weight = net.weight
+    assert net.cuda(2).weight is weight
+    assert weight.device == torch.device("cuda", 2)
+    assert copy.deepcopy(net).weight.device == torch.device("cuda", 2)
+    with pytest.raises(RuntimeError, match="same device"):
+        net(torch.ones(1, 4))
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [(None, "cuda:2"), ("cpu", "cpu"), ("cuda:1", "cuda:1"), ({"cuda:2": "cuda:3"}, "cuda:3")],
+)
+def test_files_remember_devices(here, where, expected):
+    file, net = io.BytesIO(), torch.nn.Linear(2, 2).to("cuda:2")
+    torch.save(net.state_dict(), file)
+    file.seek(0)
+    read = torch.load(file, map_location=where)
+    assert str(read["weight"].device) == expected
+    assert torch.equal(read["weight"].cpu(), net.weight.cpu())
+
+
+def test_a_run_on_a_device_has_the_bits_of_a_run_on_the_cpu(here):
+    def trained(device):
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(
+            torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Dropout(0.1), torch.nn.Linear(16, 4)
+        ).to(device)
+        adam = torch.optim.Adam(net.parameters())
+        for _ in range(3):
+            x, y = torch.randn(5, 8).to(device), torch.randint(0, 4, (5,)).to(device)
+            adam.zero_grad()
+            torch.nn.functional.cross_entropy(net(x), y).backward()
+            torch.nn.utils.clip_grad_norm_(net.parameters(), 0.5)
+            adam.step()
+        return [p.detach().cpu() for p in net.parameters()]
+
+    pairs = zip(trained("cpu"), trained("cuda:1"), strict=True)
+    assert all(torch.equal(one, other) for one, other in pairs)
+
+
+def test_pinned_memory_is_known(here):
+    assert torch.rand(3, pin_memory=True).is_pinned()
+    assert torch.rand(3).pin_memory().is_pinned()
+    assert not torch.rand(3).is_pinned()
+    with pytest.raises(RuntimeError, match="only dense CPU tensors can be pinned"):
+        torch.rand(3).cuda().pin_memory()
+
+
+def test_nothing_of_it_stays_behind():
+    before = torch.Tensor.to, torch.cuda.is_available, torch.zeros, torch.Generator
+    with virtual_rank():
+        assert torch.cuda.is_available()
+    assert (torch.Tensor.to, torch.cuda.is_available, torch.zeros, torch.Generator) == before
+    assert torch.zeros(2).device.type == "cpu"

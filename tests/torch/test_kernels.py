@@ -1,0 +1,102 @@
+"""Kernels of torch's operators against those of simdp's layers."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
+from simdp.torch.kernels.launched import launched_by  # noqa: E402
+from simdp.torch.kernels.sizes import mean_itemsize  # noqa: E402
+from simdp.workload.layers.conv2d import Conv2d  # noqa: E402
+from simdp.workload.layers.dropout import Dropout  # noqa: E402
+from simdp.workload.layers.layer_norm import LayerNorm  # noqa: E402
+from simdp.workload.layers.linear import Linear  # noqa: E402
+
+
+class Noted(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        launched = launched_by(func, args, kwargs or {}, out)
+        self.found += launched.kernels
+        return out
+
+
+def noted(call, *args):
+    with Noted() as mode:
+        out = call(*args)
+    return mode.found, out
+
+
+def sums(kernels, batch):
+    return [(batch * k.flops, batch * k.nbytes + k.fixed) for k in kernels]
+
+
+NETS = {
+    "conv": (torch.nn.Conv2d(3, 4, 3), (3, 8, 8), Conv2d, {"in_channels": 3, "out_channels": 4}),
+    "linear": (torch.nn.Linear(6, 5), (6,), Linear, {"in_features": 6, "out_features": 5}),
+    "norm": (torch.nn.LayerNorm(8), (3, 8), LayerNorm, {"normalized_shape": 8}),
+}
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_an_operator_costs_what_the_layer_does(name):
+    module, shape, kind, keys = NETS[name]
+    more = {"kernel_size": (3, 3)} if name == "conv" else {}
+    layer = kind(name="a", **keys, **more)
+    x = torch.randn(4, *shape, requires_grad=True)
+    found, out = noted(module, x)
+    assert [k.flops for k in found] == [
+        flops for flops, _ in sums(layer.forward_cost([shape], 4), 4)
+    ]
+    moved = [4 * k.elements + k.nbytes for k in found]
+    wanted = [nbytes for _, nbytes in sums(layer.forward_cost([shape], 4), 4)]
+    assert moved == pytest.approx(wanted, rel=0.15)  # statistics of rows
+    back, _ = noted(out.backward, torch.ones_like(out))
+    flops = sorted(flops for flops, _ in sums(layer.backward_cost([shape], 4, [True]), 4))
+    assert sorted(k.flops for k in back) == flops
+
+
+def test_a_mask_counts_in_bytes():
+    x = torch.randn(10, 20)
+    ((kernel,), _) = noted(lambda: torch.native_dropout(x, 0.5, True))
+    (wanted,) = Dropout(name="a", p=0.5).forward_cost([(20,)], 4)
+    assert (kernel.elements, kernel.nbytes) == (2 * 200, 200)
+    assert 4 * kernel.elements + kernel.nbytes == 10 * wanted.nbytes
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: x.t(),
+        lambda x: x.view(-1),
+        lambda x: x.detach(),
+        lambda x: torch.empty(3),
+        lambda x: x.expand(2, 3, 4),
+        lambda x: x.chunk(3),
+    ],
+)
+def test_what_moves_no_memory_launches_nothing(call):
+    assert noted(call, torch.randn(3, 4))[0] == []
+
+
+def test_a_look_up_reads_rows_and_not_the_table():
+    table, rows = torch.randn(1000, 8), torch.tensor([1, 2, 2])
+    ((kernel,), _) = noted(torch.embedding, table, rows)
+    assert (kernel.elements, kernel.nbytes) == (2 * 3 * 8, 3 * 8)
+
+
+def test_what_is_only_written_is_not_read():
+    x, out = torch.ones(10, 10), torch.empty(10, 10)
+    kernels, _ = noted(lambda: torch.mul(x, 0.5, out=out))
+    assert kernels[0].elements == 200
+
+
+def test_a_cast_reads_one_dtype_and_writes_another():
+    x = torch.ones(10)
+    assert mean_itemsize(([x], {"out": x.half()})) == 3
+    assert mean_itemsize((torch.ones(3, dtype=torch.int64), 2)) == 0

@@ -1,0 +1,76 @@
+import numpy as np
+import pytest
+from for_each import for_each
+
+from simdp.traces.rows import BLOCK, Names, Places, Rows, nanoseconds, whole
+
+
+@for_each(
+    ("written", "ns"),
+    [
+        (3, 3000),
+        ("3.250", 3250),
+        ("1712195495519689.047", 1_712_195_495_519_689_047),
+        ("0.5", 500),
+        ("1.2345", 1234),
+        ("1e3", 1_000_000),
+        ("-0.250", -250),
+        ("-3.5", -3500),
+    ],
+)
+def test_times_are_exact_to_the_nanosecond(written, ns):
+    assert nanoseconds(written) == ns
+
+
+@for_each(
+    "written",
+    [
+        "NaN",
+        "-Infinity",
+        "",
+        "x",
+        "1.2.345",
+        None,
+        True,
+        [1],
+        10**17,
+        "1e300",
+        "1e999999",
+        "9" * 999,
+    ],
+)
+def test_what_is_no_time_is_refused(written):
+    with pytest.raises(ValueError, match="no time: "):
+        nanoseconds(written)
+
+
+@for_each(
+    ("written", "number"),
+    [(7, 7), ("7", 7), ("7.9", 7), (None, -1), (2**63, -1), ("x", -1), (True, -1), ([], -1)],
+)
+def test_whole_numbers_or_none(written, number):
+    assert whole(written) == number
+
+
+def test_rows_are_packed_in_blocks_and_keep_their_order():
+    rows = Rows("a", "b")
+    for i in range(2 * BLOCK + 3):
+        rows.add((i, -i))
+    assert len(rows) == 2 * BLOCK + 3
+    columns = rows.arrays()
+    assert columns["a"].tolist() == list(range(2 * BLOCK + 3))
+    assert (columns["b"] == -columns["a"]).all()
+    assert columns["a"].dtype == np.int64
+    assert Rows("a").arrays()["a"].shape == (0,)
+
+
+def test_names_and_places_have_numbers():
+    names, places = Names(), Places()
+    assert [names.code(name) for name in "abca"] == [0, 1, 2, 0]
+    assert names.listed() == ("a", "b", "c")
+    written = [7, "7", "stream 7", "main", "other", "main", 2**70, -1]
+    numbers = [places.number(place) for place in written]
+    assert numbers[:3] == [7, 7, 7]
+    assert numbers[3] == numbers[5] != numbers[4]
+    assert len({*numbers[3:7]}) == 3
+    assert max(numbers[3:7]) < -1
