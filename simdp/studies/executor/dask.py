@@ -156,9 +156,11 @@ def _connected(address: str) -> Any:
     except ImportError:
         raise ScenarioError([INSTALL]) from None
     where = f"--scheduler {address}"
+    client = Client.__new__(Client)  # so that there is something to close where it can't begin
     try:
-        client = Client(address, timeout=PATIENCE, set_as_default=False)
+        Client.__init__(client, address, timeout=PATIENCE, set_as_default=False)
     except Exception as error:  # whatever else may listen there
+        client.close()  # a finalizer that does so waits for ever, if it runs while another begins
         raise ScenarioError(
             [
                 f"{where}: no scheduler answers there ({type(error).__name__}); start one by `dask "

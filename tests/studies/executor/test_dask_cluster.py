@@ -1,5 +1,6 @@
 """A Dask scheduler: nothing lost and nothing twice, whoever dies, and the same results."""
 
+import gc
 import os
 import signal
 import threading
@@ -112,6 +113,15 @@ def refused(address):
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "nonsense", "tcp://", "ftp://x:1"])
 def test_a_scheduler_that_is_not_there_is_said_in_a_line(address):
     assert "no scheduler answers there" in refused(address)
+
+
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "nonsense"])
+def test_a_client_that_cannot_begin_leaves_its_finalizer_nothing_to_close(monkeypatch, address):
+    left = []
+    monkeypatch.setattr(distributed.Client, "__del__", lambda client: left.append(client.status))
+    refused(address)
+    gc.collect()
+    assert {*left} == {"closed"}  # whoever else was to be collected, too
 
 
 def test_what_is_no_scheduler_is_said_in_a_line():
