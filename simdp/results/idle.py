@@ -13,7 +13,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 
 from simdp.arrays import Floats, Ints
-from simdp.results.blocks import Block, Columns, blocks_by_turn, columns_of, is_everyone
+from simdp.results.blocks import Block, columns_of, is_everyone
 from simdp.results.trace import COMPUTE_LANE, Trace
 
 
@@ -34,11 +34,7 @@ class Idle:
         lanes = (COMPUTE_LANE, *beside)
         work = [b for b in trace.blocks if isinstance(b.lane, int) and b.lane in lanes]
         gaps, in_turn = _gaps(work, world_size) if not beside else ([], False)
-        if not in_turn:
-            columns = columns_of(work)
-            in_columns = blocks_by_turn(_united(columns) if beside else columns)
-            gaps, _ = _gaps(in_columns, world_size)
-        self._gaps = gaps
+        self._gaps = gaps if in_turn else _gaps_by_rank(work, world_size)
         self._bound()
 
     def _bound(self) -> None:
@@ -81,17 +77,26 @@ class Idle:
         return found
 
 
-def _united(columns: Columns) -> Columns:
-    """Put the spans of each rank on one lane, without what one covers of another."""
+def _gaps_by_rank(work: list[Block], world_size: int) -> list[tuple[Floats, Floats]]:
+    """Tell the gaps of ranks whose work comes in any order, and may lie side by side.
+
+    The first of each rank, then the second of each, and so on; who has none any more has one of no
+    length, after all others.
+    """
+    columns = columns_of(work)
     order = np.lexsort([columns["start"], columns["rank"]])
-    found = {key: column[order] for key, column in columns.items()}
-    found["lane"] = np.zeros_like(found["lane"])
-    heads = np.flatnonzero(np.diff(found["rank"], prepend=-1))
-    for first, last in pairwise([*heads.tolist(), len(order)]):
-        start, end = found["start"][first:last], found["end"][first:last]
-        np.maximum.accumulate(end, out=end)
-        start[1:] = np.maximum(start[1:], end[:-1])
-    return found
+    rank, start, end = (columns[key][order] for key in ("rank", "start", "end"))
+    cuts = np.searchsorted(rank, np.arange(world_size + 1)).tolist()
+    found = []
+    for first, last in pairwise(cuts):
+        done = np.maximum.accumulate(end[first:last])
+        begin, until = np.append(-np.inf, done), np.append(start[first:last], np.inf)
+        rests = until > begin
+        found.append((begin[rests], until[rests]))
+    ends = np.full((2, max(len(begin) for begin, _ in found), world_size), np.inf)
+    for one, gaps in enumerate(found):
+        ends[:, : len(gaps[0]), one] = gaps
+    return [(begin, until) for begin, until in zip(*ends, strict=True)]
 
 
 def _spread(values: Floats, ranks: Ints, others: Floats) -> Floats:

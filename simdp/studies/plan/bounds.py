@@ -55,11 +55,15 @@ class Look(NamedTuple):
         Plain data.
     base : Path
         Folder that relative paths start from.
+    microbatch, room : int, float
+        The smallest of all points that it stands for, and the most memory [bytes].
     """
 
     steps: Raw
     memory: Raw
     base: Path
+    microbatch: int
+    room: float
 
 
 Read = tuple[Sheet | None, list[tuple[float, float]]]
@@ -72,14 +76,16 @@ def looked_at(asked: Look) -> Read:
     Returns
     -------
     sheet : Sheet or None
-        None where operations depend on times.
+        None where operations depend on times, or no point has room for them.
     lines : list of (float, float)
         Bytes with one sample in a micro-batch, and what each further one adds.
     """
     scenario = build(asked.steps, asked.base)
-    sheet = None if scenario.program.facts.foreseen else Sheet(scenario)
-    lines = lines_of(asked.memory, asked.base)
-    return sheet, [(float(line), line.per_sample) for line in lines]
+    found = lines_of(asked.memory, asked.base)
+    lines = [(float(line), line.per_sample) for line in found]
+    least = max((one + more * (asked.microbatch - 1) for one, more in lines), default=0.0)
+    is_known = not scenario.program.facts.foreseen and SAFETY * least <= asked.room
+    return Sheet(scenario) if is_known else None, lines
 
 
 class Bounds:
@@ -278,7 +284,9 @@ class Bounds:
             self.space.raw_of({**point.settings, **self._some_batch, ACCUM: accum})
             for accum in (count, min(count, 2))
         ]
-        return Look(raws[0], raws[1], self.space.base)
+        smallest = min(self.points[number].microbatch for number in group)
+        room = float(self.room[group].max())
+        return Look(raws[0], raws[1], self.space.base, smallest, room)
 
     def _take(self, group: Sequence[int], found: Read) -> None:
         """Charge what was found for all points of a group."""

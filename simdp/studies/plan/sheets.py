@@ -133,9 +133,11 @@ class Sheet:
                 self.segments.append(segment)
                 segment = []
             self._add(op, segment)
-            started |= {e.tag for e in segment[-1:] if isinstance(e, Asks) and e.tag is not None}
+            last = segment[-1] if segment else None
             if isinstance(op, ops.Wait):
                 started -= set(op.tags)
+            elif isinstance(last, Asks) and last.tag is not None:
+                started.add(last.tag)
         self.segments.append(segment)
         self.is_closed = not started
         self.rows: Floats = np.array(self._rows).reshape(-1, 3 * self._num_calls + NUM_BESIDE)
