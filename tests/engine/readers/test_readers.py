@@ -90,6 +90,15 @@ def test_the_memory_question_has_the_answer_of_a_run(strategy):
     assert peaks.tolist() == simdp.simulate(chosen).metrics["peak_memory_bytes"]
 
 
+def test_a_second_step_of_fewer_micro_steps_keeps_what_a_run_does():
+    samples = {"dataset": {"kind": "regression", "num_samples": 64}, "steps": 3}
+    chosen = scenario({"kind": "ddp"}, **samples, microbatch=4, grad_accum=3)
+    first, second, *_ = chosen.workload.batches(4, chosen.seed, chosen.base)
+    assert (len(first.sizes), len(second.sizes)) == (3, 1)
+    peaks = memory_needed(chosen).peak
+    assert peaks.tolist() == simdp.simulate(chosen).metrics["peak_memory_bytes"]
+
+
 def test_what_may_be_left_out_is_followed_too(monkeypatch):
     run = run_of(scenario({"kind": "ddp"}))
     room = ops.Unless((ops.Hold("temporary", 1e9), ops.Hold("temporary", -1e9)))
