@@ -170,5 +170,5 @@ def test_an_old_torch_is_refused(torchrun, monkeypatch):
         status, out, err = torchrun("train.py")
         assert (status, out) == (2, "")
         assert err == (
-            f"torchrun: torch {old} is installed; needs 2.15 or later: pip install 'torch>=2.15'.\n"
+            f"torchrun: torch {old} is installed; needs 2.14 or later: pip install 'torch>=2.14'.\n"
         )

@@ -18,8 +18,8 @@ from simdp.cli.exec import write_program
 if TYPE_CHECKING:
     from simdp.distributed.launch import ProgramResult
 
-OLDEST = 2, 15
-"""The oldest torch that all scripts of the tests were tried with; before 2.14 hooks are missing."""
+OLDEST = 2, 14
+"""The oldest torch that all scripts of the tests were tried with; before it hooks are missing."""
 
 command = typer.Typer(add_completion=False, rich_markup_mode=None)
 
