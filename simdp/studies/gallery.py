@@ -16,6 +16,7 @@ from simdp.studies.collective_request import Request, answer
 from simdp.studies.compare import compare
 from simdp.studies.sweep import sweep
 from simdp.studies.validate import validate
+from simdp.studies.validate.jobs import Intervals
 
 PICTURES = (
     ("8gpu_ring", "timeline"),
@@ -61,8 +62,8 @@ VALIDATIONS = (
 """Name, folder below ``validation`` and kind of plot of each picture of measured clusters."""
 
 
-WITH_INTERVALS = ("reliability", "throughput_curves")
-"""Plots that show how sure a prediction is."""
+INTERVALS: dict[str, Intervals] = {".": "predicted", "hkbu": "all", "pollux": "all"}
+"""By folder, of which points a plot shows how sure they are: `reliability` of what is predicted."""
 
 WITH_TABLES = ("reliability",)
 """Plots of measured clusters that show collectives beside steps."""
@@ -112,9 +113,7 @@ def _draw_validations(measured: Path, out: Path) -> Iterator[Path]:
     known: dict[str, Validation] = {}
     for name, folder, kind in VALIDATIONS:
         if folder not in known:
-            kinds = {each for _, other, each in VALIDATIONS if other == folder}
-            intervals = not kinds.isdisjoint(WITH_INTERVALS)
-            known[folder] = validate([measured / folder], intervals=intervals)
+            known[folder] = validate([measured / folder], intervals=INTERVALS[folder])
         found = known[folder]
         shown = found if kind in WITH_TABLES else replace(found, rows=())
         path = out / f"{name}_{kind}.png"

@@ -16,7 +16,7 @@ from simdp.studies.kept import Keep, done_in_order
 from simdp.studies.store import Store
 from simdp.studies.validate.collectives import time_table
 from simdp.studies.validate.files import cluster_name, load_measured
-from simdp.studies.validate.jobs import Job, jobs_of
+from simdp.studies.validate.jobs import Intervals, Job, jobs_of
 from simdp.studies.validate.naive import add_linear, same_work
 from simdp.studies.validate.steps import time_step
 from simdp.studies.validate.work import key_of_job, worthwhile
@@ -34,7 +34,7 @@ def validate(
     scheduler: str | None = None,
     progress: Progress | None = None,
     store: Store | None = None,
-    intervals: bool = True,
+    intervals: Intervals = "all",
 ) -> Validation:
     """Run every point of scenarios that say what a real machine did.
 
@@ -51,8 +51,8 @@ def validate(
         Called with the numbers of points and tables that are done, and of all.
     store : Store, optional
         Where points are written when they are done, and taken from if they are there.
-    intervals : bool
-        False leaves the intervals empty, which takes a fifth of the time.
+    intervals : {"all", "predicted", "none"}
+        Of which points: of others they are empty, which takes a fifth of their time.
 
     Raises
     ------
@@ -60,7 +60,9 @@ def validate(
         If a scenario is wrong, or says nothing that was measured.
     """
     scenarios = load_measured(paths)
-    jobs = jobs_of(scenarios) if intervals else [j._replace(known=()) for j in jobs_of(scenarios)]
+    jobs = jobs_of(scenarios)
+    if intervals != "all":
+        jobs = [job.with_intervals(intervals) for job in jobs]
     points, rows = list[StepComparison](), list[CollectiveComparison]()
     done, total = 0, sum(job.size for job in jobs)
     workers = workers or worthwhile(len(jobs), sum(job.num_runs for job in jobs))
@@ -110,16 +112,17 @@ def compare(job: Job) -> Comparisons:
     ScenarioError
         If one cannot be simulated.
     """
-    steps, rows, known = list[StepComparison](), list[CollectiveComparison](), job.known
+    steps, rows = list[StepComparison](), list[CollectiveComparison]()
     place = ""
     try:
         for number, point in enumerate(job.steps, job.first):
             place = f"points.{number}"
-            steps.append(time_step(job.name, job.measured.points[number], point, known))
+            measured = job.measured.points[number]
+            steps.append(time_step(job.name, measured, point, job.known_of(measured)))
         if job.table is not None:
             place = f"collectives.{job.first}"
             table = job.measured.collectives[job.first]
-            rows += time_table(job.name, table, job.table, known, job.first)
+            rows += time_table(job.name, table, job.table, job.known, job.first)
     except ScenarioError as error:
         where = f"{job.file}: measured.{place}"
         raise ScenarioError([f"{where}: {line}" for line in error.problems]) from None

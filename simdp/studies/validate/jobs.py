@@ -6,15 +6,18 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from simdp.scenario import Scenario
-from simdp.scenario.measured import Measured
+from simdp.scenario.measured import Measured, MeasuredPoint
 from simdp.studies.validate.intervals import OWN, Known, machine_calibration
 from simdp.studies.validate.steps import shortened
 
 MAX_POINTS = 8
 """Points of one job."""
+
+Intervals = Literal["all", "predicted", "none"]
+"""Which points have an interval."""
 
 
 class Job(NamedTuple):
@@ -36,6 +39,8 @@ class Job(NamedTuple):
         With what a table sets.
     known : sequence of Known
         How well the constants are known.
+    only_predicted : bool
+        Whether points of other roles have no interval.
     """
 
     file: str
@@ -45,6 +50,7 @@ class Job(NamedTuple):
     steps: Sequence[Scenario]
     table: Scenario | None
     known: Sequence[Known]
+    only_predicted: bool = False
 
     @property
     def size(self) -> int:
@@ -56,6 +62,16 @@ class Job(NamedTuple):
         """The most runs that it takes, with those for intervals."""
         constants = sum(len(calibration.intervals) for _, calibration in self.known)
         return len(self.steps) * (1 + 2 * constants)
+
+    def with_intervals(self, of: Intervals) -> Job:
+        """The same, with intervals of some points alone."""
+        return self._replace(
+            known=() if of == "none" else self.known, only_predicted=of == "predicted"
+        )
+
+    def known_of(self, point: MeasuredPoint) -> Sequence[Known]:
+        """How well the constants of one point are known; nothing where nobody asks for that."""
+        return () if self.only_predicted and point.role != "predicted" else self.known
 
 
 def jobs_of(scenarios: Mapping[Path, Scenario]) -> list[Job]:

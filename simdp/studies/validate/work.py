@@ -22,7 +22,14 @@ def key_of_job(job: Job) -> str:
     known = [[one.place, one.calibration.model_dump(mode="json")] for one in job.known]
     measured = job.measured.model_dump(mode="json")
     return key_of_all(
-        [key_of(one) for one in made], "validate", job.file, job.name, job.first, measured, known
+        [key_of(one) for one in made],
+        "validate",
+        job.file,
+        job.name,
+        job.first,
+        measured,
+        known,
+        job.only_predicted,
     )
 
 

@@ -85,6 +85,18 @@ def test_intervals_are_simulated_with_either_end_of_each_constant(write, monkeyp
     assert last.high == pytest.approx(last.simulated + (up[0] ** 2 + up[1] ** 2 + rest**2) ** 0.5)
 
 
+def test_points_that_nobody_asks_for_have_no_interval(write, tmp_path):
+    path = write("box.yaml", measured={"calibration": KNOWN})
+    with Store(tmp_path / "points") as store:
+        whole = validate([path], store=store)
+    with Store(tmp_path / "points", go_on=True) as store:
+        some, none = (validate([path], intervals=of, store=store) for of in ("predicted", "none"))
+    calibrated, *predicted = some.points
+    assert tuple(predicted) == whole.points[1:]
+    assert calibrated.low == calibrated.simulated == calibrated.high > whole.points[0].low
+    assert all(point.low == point.simulated == point.high for point in none.points)
+
+
 def test_tables_are_what_the_collective_takes_by_itself(write):
     found = validate([write("box.yaml", measured={"points": [], "collectives": [TABLE]})])
     assert [row.role for row in found.rows] == ["calibration", "predicted", "calibration"]
