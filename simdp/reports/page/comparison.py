@@ -19,8 +19,8 @@ from simdp.reports.page.sections import (
     Tile,
     Verdict,
 )
+from simdp.reports.page.step import steps as bars
 from simdp.reports.page.told import told
-from simdp.reports.plots.step_parts import PARTS as FILLS
 from simdp.results.comparison import ComparedPoint, Comparison, best_of, short_key
 
 
@@ -127,28 +127,11 @@ def _careful(found: Comparison) -> list[str]:
 
 def steps(title: str, points: Sequence[ComparedPoint]) -> Section:
     """What a step of each point is made of, as bars that lie."""
-    metrics = [point.metrics or {} for point in points]
-    unit, per_second = theme.time_unit(max(m["step_time_s"] for m in metrics))
-    names = [point.label for point in points]
-    series = [
-        Series(
-            name,
-            names,
-            [m[key] * per_second for m in metrics],
-            "bar",
-            color=fill.color,
-            hatch=fill.hatch,
-            stack="step",
-        )
-        for key, (name, fill) in FILLS.items()
-    ]
-    return Chart(
+    return bars(
         title,
-        Axis("", "category"),
-        Axis(f"Time [{unit}], mean over ranks", unit=unit),
-        series,
+        [point.label for point in points],
+        [point.metrics or {} for point in points],
         said="A bar for each point; its parts add up to the step.",
-        sideways=True,
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from simdp.files import format_yaml
-from simdp.reports import theme
 from simdp.reports.captions import about_scenario
 from simdp.reports.figures import nbytes, percent, seconds
 from simdp.reports.money_rows import DURATIONS, duration, energy, money
@@ -23,8 +22,8 @@ from simdp.reports.page.sections import (
     Tile,
     Verdict,
 )
+from simdp.reports.page.step import steps
 from simdp.reports.plan_table import REASONS, limit_written
-from simdp.reports.plots.step_parts import PARTS
 from simdp.results.plan import Option, Plan
 
 
@@ -212,27 +211,11 @@ def _shares(plan: Plan) -> Iterator[Section]:
     options = [one for one in plan.options if one.shares]
     if not options:
         return
-    unit, per_second = theme.time_unit(max(one.step_time_s for one in options))
-    names = [one.label for one in options]
-    series = [
-        Series(
-            name,
-            names,
-            [one.shares.get(key.removesuffix("_s"), 0.0) * per_second for one in options],
-            "bar",
-            color=fill.color,
-            hatch=fill.hatch,
-            stack="step",
-        )
-        for key, (name, fill) in PARTS.items()
-    ]
-    yield Chart(
+    yield steps(
         "Where a step's time goes",
-        Axis("", "category"),
-        Axis(f"Time [{unit}], mean over ranks", unit=unit),
-        series,
+        [one.label for one in options],
+        [{f"{key}_s": value for key, value in one.shares.items()} for one in options],
         said="A bar for each option; its parts add up to the step.",
-        sideways=True,
     )
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from simdp.reports import table, theme
+from simdp.reports import table
 from simdp.reports.figures import PARTS, nbytes, percent, seconds, share
 from simdp.reports.page import ranks
 from simdp.reports.page.links import links
 from simdp.reports.page.memory import memory
-from simdp.reports.page.sections import Axis, Chart, Section, Series, Summary, Tile, Verdict
+from simdp.reports.page.sections import Section, Summary, Tile, Verdict
+from simdp.reports.page.step import steps
 from simdp.reports.page.timeline import timeline
-from simdp.reports.plots.step_parts import PARTS as FILLS
 from simdp.results.result import Advice, Result
 
 
@@ -70,24 +70,4 @@ def summary(result: Result) -> Section:
 
 def step(result: Result) -> Section:
     """What a step's time is made of."""
-    m = result.metrics
-    unit, per_second = theme.time_unit(m["step_time_s"])
-    series = [
-        Series(
-            name,
-            ["step"],
-            [m[key] * per_second],
-            "bar",
-            color=fill.color,
-            hatch=fill.hatch,
-            stack="step",
-        )
-        for key, (name, fill) in FILLS.items()
-    ]
-    return Chart(
-        "Where a step's time goes",
-        Axis("", "category"),
-        Axis(f"Time [{unit}], mean over ranks", unit=unit),
-        series,
-        sideways=True,
-    )
+    return steps("Where a step's time goes", ["step"], [result.metrics])

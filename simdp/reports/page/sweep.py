@@ -20,9 +20,9 @@ from simdp.reports.page.sections import (
     Tile,
     Verdict,
 )
+from simdp.reports.page.step import steps
 from simdp.reports.plots.labels import cut, evenly, point_names
 from simdp.reports.plots.scaling import MAX_LINES, Curve, curves_of
-from simdp.reports.plots.step_parts import PARTS as FILLS
 from simdp.reports.plots.sweep import curves_of as curves_over
 from simdp.reports.plots.sweep import key_of, place_at, places_of, second_of, timed
 from simdp.reports.sweep_table import RATE, best_point, sweep_cells, sweep_feet, sweep_title
@@ -239,28 +239,12 @@ def bars(study: Study) -> Section:
     chosen = evenly(len(study.points), MOST_BARS)
     names = point_names(study.points)
     points = [study.points[i] for i in chosen]
-    unit, per_second = theme.time_unit(max(p.metrics["step_time_s"] for p in points))
-    labels = [names[i] or "the step" for i in chosen]
-    series = [
-        Series(
-            name,
-            labels,
-            [point.metrics[key] * per_second for point in points],
-            "bar",
-            color=fill.color,
-            hatch=fill.hatch,
-            stack="step",
-        )
-        for key, (name, fill) in FILLS.items()
-        if any(point.metrics[key] for point in points)
-    ]
     left = len(study.points) - len(points)
-    return Chart(
+    return steps(
         "What a step is made of",
-        Axis("Point", "category"),
-        Axis(f"Step time [{unit}], mean over ranks", unit=unit),
-        series,
-        sideways=True,
+        [names[i] or "the step" for i in chosen],
+        [point.metrics for point in points],
+        axis="Point",
         note=f"{left} of {len(study.points)} points are left out; all are in the table."
         if left
         else "",
