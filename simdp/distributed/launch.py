@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from simdp.arrays import Floats
 from simdp.cluster import Cluster
 from simdp.distributed.backends import BACKENDS, collectives_of
 from simdp.distributed.clusters import DEFAULT, Where, find
+from simdp.distributed.frames import place_of, without_ours
 from simdp.distributed.process import CURRENT, Process
 from simdp.distributed.shelter import Left, sheltered
 from simdp.engine.programs.baton import Ended
@@ -35,8 +35,6 @@ MAX_RANKS = 1024
 
 _ALONE = threading.Lock()
 """Held while a program runs: its ranks have the process's environment and arguments in turn."""
-
-OURS = str(Path(simdp.__file__).parent)
 
 Body = Callable[[Process], Any]
 """What a rank does."""
@@ -243,7 +241,7 @@ def _live(me: Process, body: Body) -> Any:
     except (Ended, KeyboardInterrupt):
         raise
     except ProgramError as error:
-        raise ProgramError(f"rank {me.rank}{_place(error.__traceback__)}: {error}") from None
+        raise ProgramError(f"rank {me.rank}{place_of(error.__traceback__)}: {error}") from None
     except SimdpError:
         raise
     except Left as error:
@@ -255,26 +253,4 @@ def _live(me: Process, body: Body) -> Any:
             return None
         raise ProgramError(f"rank {me.rank} left with sys.exit({error.code!r}).") from None
     except BaseException as error:
-        raise ProgramError(f"rank {me.rank} raised:\n{_told(error)}") from None
-
-
-def _place(trace: TracebackType | None) -> str:
-    """Where in the program an error was raised: ``, program.py:12``."""
-    found = [
-        f", {frame.filename}:{frame.lineno}"
-        for frame in traceback.extract_tb(trace)
-        if not frame.filename.startswith(OURS)
-    ]
-    return found[-1] if found else ""
-
-
-def _told(error: BaseException) -> str:
-    """A traceback as Python prints it, with the program's frames only."""
-    told = traceback.TracebackException.from_exception(error)
-    chain: list[traceback.TracebackException] = [told]
-    while chain:
-        each = chain.pop()
-        kept = [frame for frame in each.stack if not frame.filename.startswith(OURS)]
-        each.stack = traceback.StackSummary.from_list(kept)
-        chain += [cause for cause in (each.__cause__, each.__context__) if cause is not None]
-    return "".join(told.format()).rstrip("\n")
+        raise ProgramError(f"rank {me.rank} raised:\n{without_ours(error)}") from None

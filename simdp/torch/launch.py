@@ -6,7 +6,6 @@ import importlib.util
 import os
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -15,9 +14,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-import simdp
 from simdp.distributed.backends import BACKENDS, collectives_of
 from simdp.distributed.clusters import Where, find
+from simdp.distributed.frames import place_of, without_ours
 from simdp.distributed.launch import MAX_RANKS, ProgramResult
 from simdp.distributed.shelter import Left, sheltered
 from simdp.engine.programs.baton import Ended
@@ -39,7 +38,7 @@ from simdp.torch.stores import Stores
 from simdp.torch.works import Futures
 from simdp.torch.worlds import Worlds
 
-OURS, TORCHS = (str(Path(str(each.__file__)).parent) for each in (simdp, torch))
+TORCHS = str(Path(str(torch.__file__)).parent)
 
 _ALONE = threading.RLock()
 """Held while a program runs, which has the process for itself."""
@@ -324,7 +323,8 @@ def _live(rank: Rank, body: Body) -> Any:
     except RankError:  # of a rank that this one has started
         raise
     except ProgramError as error:
-        raise RankError(f"rank {rank.rank}{_place(error)}: {error}") from None
+        where = place_of(error.__traceback__, TORCHS)
+        raise RankError(f"rank {rank.rank}{where}: {error}") from None
     except SimdpError:
         raise
     except Left as error:
@@ -338,7 +338,7 @@ def _live(rank: Rank, body: Body) -> Any:
         status = error.code if isinstance(error.code, int) else 1
         raise _failed(rank, status, f"left with sys.exit({error.code!r})") from None
     except BaseException as error:
-        raise _failed(rank, 1, "raised", _told(error)) from None
+        raise _failed(rank, 1, "raised", without_ours(error)) from None
     finally:
         for part in reversed(begun):
             part.end(rank)
@@ -352,28 +352,6 @@ def _failed(rank: Rank, status: int, how: str, told: str = "") -> RankError:
         f"{lines}rank {rank.rank} {how}: exitcode {status}, local_rank {rank.local_rank}; it is "
         "the first that failed, and the others were stopped."
     )
-
-
-def _place(error: BaseException) -> str:
-    """Where in the script an error was raised: ``, train.py:12``."""
-    found = [
-        f", {frame.filename}:{frame.lineno}"
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith((OURS, TORCHS))
-    ]
-    return found[-1] if found else ""
-
-
-def _told(error: BaseException) -> str:
-    """A traceback as Python prints it, without our frames."""
-    told = traceback.TracebackException.from_exception(error)
-    chain: list[traceback.TracebackException] = [told]
-    while chain:
-        each = chain.pop()
-        kept = [frame for frame in each.stack if not frame.filename.startswith(OURS)]
-        each.stack = traceback.StackSummary.from_list(kept)
-        chain += [cause for cause in (each.__cause__, each.__context__) if cause is not None]
-    return "".join(told.format()).rstrip("\n")
 
 
 SPAWNING = Spawning(_play_spawned)

@@ -3,34 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from simdp.arrays import Array
-from simdp.spec import Int
-from simdp.workload.layers.base import Kept, Kernel, Layer, Pass, Shape
-from simdp.workload.layers.shapes import axis_of
+from simdp.workload.layers.base import Pass
+from simdp.workload.layers.exponentials import Exponentials
 
 
-class Softmax(Layer):
-    """``exp(x) / sum exp(x)``.
-
-    Attributes
-    ----------
-    dim : int
-        The axis that adds up to 1; the samples are axis 0, and -1 is the last.
-    """
+class Softmax(Exponentials):
+    """``exp(x) / sum exp(x)``."""
 
     kind: Literal["softmax"] = "softmax"
-    dim: Int = -1
-
-    autocast: ClassVar[Literal["float32"]] = "float32"
-
-    def output_shape(self, *inputs: Shape) -> Shape:
-        axis_of(self.dim, inputs[0])
-        return inputs[0]
 
     def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
         y = inputs[0] - inputs[0].max(axis=self.dim, keepdims=True)
@@ -44,16 +29,3 @@ class Softmax(Layer):
         if not needs[0]:
             return (None,)
         return (saved * (dy - (dy * saved).sum(axis=self.dim, keepdims=True)),)
-
-    def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
-        size = float(prod(inputs[0]))
-        return [Kernel(5 * size, 2 * size * itemsize)]
-
-    def backward_cost(
-        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
-    ) -> list[Kernel]:
-        size = float(prod(inputs[0]))
-        return [Kernel(4 * size, 3 * size * itemsize)] * needs[0]
-
-    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
-        return Kept(output=True)
