@@ -1,6 +1,12 @@
 """Options of the test suite, and the small scenario that many tests change."""
 
+import os
 import sys
+
+# Workers of xdist share the cores: threads of NumPy's that wait for one another there take four
+# times as long. Said before NumPy is loaded, here and by what tests start.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pytest
 import yaml
