@@ -69,6 +69,7 @@ def test_figures_on_the_page_are_those_of_result_json(browser, run, file):
         assert sent == metrics["bytes_sent_per_rank"]
         data = tab.locator("#loss .data")
         data.locator("summary").click()
+        data.locator("tbody tr").first.wait_for()  # made when it opens
         losses = data.locator("tbody tr td:nth-child(3)").all_inner_texts()
         assert [float(text) for text in losses] == pytest.approx(metrics["loss"], rel=1e-3)
 
@@ -123,8 +124,11 @@ def test_the_timeline_filters_steps_ranks_and_streams(browser, file):
         assert names == ["2", "▲ 3 · 2×", "4", "7"]
         before = place.locator(".chart").screenshot()
         place.get_by_label("comm", exact=True).uncheck()
-        tab.wait_for_timeout(100)
-        assert place.locator(".chart").screenshot() != before
+        for _ in range(50):  # it is drawn with the next frame
+            tab.wait_for_timeout(100)
+            if place.locator(".chart").screenshot() != before:
+                return
+        raise AssertionError("a stream that is not shown is still drawn")
 
 
 def test_the_timeline_says_what_a_span_is(browser, file):
@@ -133,7 +137,7 @@ def test_the_timeline_says_what_a_span_is(browser, file):
         box.scroll_into_view_if_needed()
         where = box.bounding_box()
         tab.mouse.move(where["x"] + where["width"] / 2, where["y"] + 16)
-        assert tab.locator("#tip").is_visible()
+        tab.locator("#tip").wait_for()
         said = tab.locator("#tip").inner_text()
         assert re.match(r"rank 0\n[a-z]+", said)
 
@@ -173,7 +177,7 @@ def test_the_scenario_is_folded_and_opens(browser, file):
         text = tab.locator("#the-scenario-every-default-resolved pre")
         assert not text.is_visible()
         tab.locator("#the-scenario-every-default-resolved summary").press("Enter")
-        assert text.is_visible()
+        text.wait_for()
         assert "name: 8gpu_ring" in text.inner_text()
 
 
