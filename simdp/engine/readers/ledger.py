@@ -14,7 +14,7 @@ class Ledger:
     """Running totals of every part of every rank's memory, and what its peak was made of.
 
     Ranks that have always kept the same share a column, so that a thousand equal ranks cost as much
-    as one.
+    as one. What all take alike is counted once, and told to the columns when one differs again.
 
     Parameters
     ----------
@@ -27,20 +27,28 @@ class Ledger:
         self._now = np.zeros((len(PARTS), 1))
         self._total, self._peak = np.zeros(1), np.zeros(1)
         self._at_peak = np.zeros((len(PARTS), 1))
+        self._begin_alike()
+
+    def _begin_alike(self) -> None:
+        self._alike, self._sum = [0.0] * len(PARTS), 0.0
+        self._most, self._at_most = 0.0, self._alike.copy()
 
     @property
     def now(self) -> Floats:
         """What each rank keeps [bytes], part by part; shape `(len(PARTS), world_size)`."""
+        self._settle()
         return self._now[:, self._column]
 
     @property
     def peak(self) -> Floats:
         """The most that each rank has kept at a time [bytes], shape `(world_size,)`."""
+        self._settle()
         return self._peak[self._column]
 
     @property
     def at_peak(self) -> Floats:
         """What that was made of [bytes], shape `(len(PARTS), world_size)`."""
+        self._settle()
         return self._at_peak[:, self._column]
 
     def hold(self, part: str, nbytes: float | Floats) -> None:
@@ -54,25 +62,37 @@ class Ledger:
             How much [bytes].
         """
         if isinstance(nbytes, np.ndarray):
-            columns = self._by_column(nbytes)
-            nbytes = columns if len(columns) > 1 else columns.item()
-        if len(self._total) == 1:
-            self._hold_alike(PLACES[part], float(nbytes))
-            return
-        self._now[PLACES[part]] += nbytes
-        self._total += nbytes
-        higher = self._total > self._peak
-        if higher.any():
-            np.maximum(self._peak, self._total, out=self._peak)
-            np.copyto(self._at_peak, self._now, where=higher)
+            if (nbytes != nbytes[0]).any():
+                self._hold_by_column(PLACES[part], nbytes)
+                return
+            nbytes = nbytes.item(0)
+        self._hold_alike(PLACES[part], nbytes)
 
     def _hold_alike(self, place: int, nbytes: float) -> None:
-        """Hold, where all ranks have always kept the same: single numbers are no work for NumPy."""
-        self._now[place, 0] += nbytes
-        total = self._total[0] = self._total.item() + nbytes
-        if total > self._peak.item():
-            self._peak[0] = total
-            self._at_peak[:] = self._now
+        self._alike[place] += nbytes
+        self._sum += nbytes
+        if self._sum > self._most:
+            self._most, self._at_most = self._sum, self._alike.copy()
+
+    def _hold_by_column(self, place: int, nbytes: Floats) -> None:
+        self._settle()
+        columns = self._by_column(nbytes)
+        self._now[place] += columns
+        self._total += columns
+        self._note(self._total, self._now)
+
+    def _settle(self) -> None:
+        """Tell the columns what all have taken alike since it was last told."""
+        self._note(self._total + self._most, self._now + np.array(self._at_most)[:, None])
+        self._now += np.array(self._alike)[:, None]
+        self._total += self._sum
+        self._begin_alike()
+
+    def _note(self, total: Floats, now: Floats) -> None:
+        """Keep it if it is a peak."""
+        higher = total > self._peak
+        np.copyto(self._peak, total, where=higher)
+        np.copyto(self._at_peak, now, where=higher)
 
     def _by_column(self, nbytes: Floats) -> Floats:
         """One number per column; a column whose ranks differ from now on is divided."""
