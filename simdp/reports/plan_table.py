@@ -18,14 +18,18 @@ MAX_FRONT = 12
 """Options of the front that are shown; its file has all."""
 
 REASONS = {
-    "impossible": "cannot be",
-    "memory": "need more memory",
-    "deadline": "miss the deadline",
-    "budget": "miss the budget",
-    "energy": "miss the energy",
-    "worse": "are no better than one that was simulated",
-    "sampled": "were not looked at",
+    "impossible": ("cannot be", "cannot be"),
+    "memory": ("needs more memory", "need more memory"),
+    "deadline": ("misses the deadline", "miss the deadline"),
+    "budget": ("misses the budget", "miss the budget"),
+    "energy": ("misses the energy", "miss the energy"),
+    "worse": (
+        "is no better than one that was simulated",
+        "are no better than one that was simulated",
+    ),
+    "sampled": ("was not looked at", "were not looked at"),
 }
+"""Why points were not simulated: of one, and of more."""
 
 
 def table(found: Plan) -> RenderableType:
@@ -111,11 +115,16 @@ def _foot(found: Plan) -> Iterator[str]:
     elif found.binding:
         yield fill(f"{found.binding} binds", WIDTH)
     yield fill("batch: samples per GPU and micro-step; x: micro-steps per step", WIDTH)
-    pruned = ", ".join(f"{count:,} {REASONS[why]}" for why, count in found.pruned.items() if count)
+    pruned = ", ".join(f"{n:,} {reason(why, n)}" for why, n in found.pruned.items() if n)
     rest = f"; of the others {pruned}" if pruned else ""
     yield fill(f"{found.num_points:,} points, {found.num_simulated:,} simulated{rest}", WIDTH)
     for note in found.notes:
         yield fill(note, WIDTH)
+
+
+def reason(why: str, count: int) -> str:
+    """Say why so many points were not simulated; ``why`` is a key of `Plan.pruned`."""
+    return REASONS[why][count != 1]
 
 
 def limit_written(name: str, value: float) -> str:

@@ -56,6 +56,12 @@ def test_where_nothing_meets_the_limits_the_nearest_stands_alone():
     assert "9 miss the deadline" in shown
 
 
+def test_why_points_were_not_simulated_is_said_of_one_and_of_more():
+    shown = text(plan((option(1),), pruned={"memory": 1, "worse": 2, "budget": 0}))
+    assert "of the others 1 needs more memory, 2 are no better than one" in shown.replace("\n", " ")
+    assert "budget," not in shown.split("others")[1]
+
+
 @pytest.mark.parametrize("order", ["sure: really", ""])
 def test_it_says_how_sure_the_order_is(order):
     assert ("order: sure" in text(plan((option(1),), order=order))) == bool(order)

@@ -23,7 +23,7 @@ from simdp.reports.page.sections import (
     Verdict,
 )
 from simdp.reports.page.step import steps
-from simdp.reports.plan_table import REASONS, limit_written
+from simdp.reports.plan_table import limit_written, reason
 from simdp.results.plan import Option, Plan
 
 
@@ -108,7 +108,7 @@ def _summary(plan: Plan) -> Section:
         ("until", plan.target or "a million samples are trained"),
         *((name, f"{limit_written(name, value)} at most") for name, value in plan.limits.items()),
         ("points", f"{plan.num_points:,}, of which {plan.num_simulated:,} were simulated"),
-        *((f"  {REASONS[why]}", f"{count:,}") for why, count in plan.pruned.items() if count),
+        *((f"  {reason(why, count)}", f"{count:,}") for why, count in plan.pruned.items() if count),
         (
             "the answer is",
             "exact: all other points are proved to be none of these"

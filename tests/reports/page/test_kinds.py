@@ -373,3 +373,8 @@ def test_summaries_have_tiles(document):
     tiles = [tile for one in sections(page_of(document), Summary) for tile in one.tiles]
     assert all(tile.name and tile.value for tile in tiles)
     assert tiles
+
+
+def test_a_plan_says_how_many_points_were_not_simulated_and_why():
+    told = repr(page_of(plan()).sections)
+    assert "('  need more memory', '3')" in told
