@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import simdp
+from simdp.cli.torchrun import OLDEST
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -72,3 +73,10 @@ def test_it_says_where_it_is_at_home_and_what_it_runs_on():
 
 def test_its_version_is_the_packages():
     assert PROJECT["version"] == simdp.__version__
+
+
+def test_the_oldest_torch_is_the_same_wherever_it_is_said():
+    oldest = ".".join(map(str, OLDEST))
+    assert PROJECT["optional-dependencies"]["torch"] == [f"torch>={oldest}"]
+    guide = (ROOT / "docs" / "guides" / "torchrun.md").read_text()
+    assert f"`pip install 'simdp[torch]'` {oldest} or later" in guide

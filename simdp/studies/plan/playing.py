@@ -159,20 +159,6 @@ class Player:
             return point.world_size * point.microbatch * point.micro_steps
         return int(scenario.workload.samples_per_step(point.world_size))
 
-    def interval(self, number: int) -> tuple[float, float] | None:
-        """The 90 % interval of a step [s], as wide for its size as that of what was played."""
-        found = self.simulated[number]
-        played = found.short.model_copy(update={"numerics": False})
-        ends = step_interval_of(played)
-        return (
-            None
-            if ends is None
-            else (
-                found.metrics["step_time_s"] * ends[0],
-                found.metrics["step_time_s"] * ends[1],
-            )
-        )
-
 
 def step_interval_of(scenario: Scenario) -> tuple[float, float] | None:
     """The 90 % interval of a step over its time; None where nobody has measured the machine."""
