@@ -59,9 +59,10 @@ class Family(Mapping[str, type[M]]):
     base : type
         What every member is derived from.
     package : str
-        The family's folder, in which a file is called as the kind whose class stands in it.
+        The family's package.
     classes : mapping of str to str
-        The classes' names by kind.
+        For each kind the name of its class, in the module of the package that is named as the
+        kind, or ``module:Class`` where one module of the package holds several members.
     others : Family
         A family whose members belong to this one too; they come first.
     """
@@ -78,7 +79,11 @@ class Family(Mapping[str, type[M]]):
         self._homes: dict[str, tuple[str, str]] = {}
         for other in others:
             self._homes |= other._homes
-        self._homes |= {kind: (f"{package}.{kind}", name) for kind, name in classes.items()}
+        for kind, name in classes.items():
+            module, colon, member = name.partition(":")
+            self._homes[kind] = (
+                (f"{package}.{module}", member) if colon else (f"{package}.{kind}", name)
+            )
         self._found: dict[str, type[M]] = {}
 
     def __getitem__(self, kind: str) -> type[M]:

