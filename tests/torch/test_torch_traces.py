@@ -30,7 +30,7 @@ dist.init_process_group("gloo")
 torch.set_num_threads(1)
 rank, folder = dist.get_rank(), Path(sys.argv[1])
 net = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 512), nn.Linear(512, 10))
-net[2].register_full_backward_hook(lambda *_: time.sleep(0.05 * rank))
+net[2].register_full_backward_hook(lambda *_: time.sleep(0.2 * rank))
 ddp = DDP(net, bucket_cap_mb=0.5)
 optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
 
