@@ -22,7 +22,7 @@ from simdp.reports.page.sections import (
 )
 from simdp.reports.page.step import steps
 from simdp.reports.plots.labels import cut, evenly, point_names
-from simdp.reports.plots.scaling import MAX_LINES, Curve, curves_of
+from simdp.reports.plots.scaling import MAX_LINES, Curve, curves_of, is_about_scaling
 from simdp.reports.plots.sweep import curves_of as curves_over
 from simdp.reports.plots.sweep import key_of, place_at, places_of, second_of, timed
 from simdp.reports.sweep_table import RATE, best_point, sweep_cells, sweep_feet, sweep_title
@@ -129,7 +129,7 @@ def of_last(section: Section, last: Result) -> Section:
 def scaling(study: Study) -> list[Section]:
     """Step time, with its interval and what was measured, and throughput against world size."""
     every = [curve for curve in curves_of(study) if len(curve.world_size) > 1]
-    if not every:
+    if not is_about_scaling(study, every):
         return []
     chosen = [every[i] for i in evenly(len(every), MAX_LINES)]
     unit, per_second = theme.time_unit(max(float(curve.step_time.max()) for curve in chosen))
@@ -153,7 +153,23 @@ def scaling(study: Study) -> list[Section]:
             [one for pair in rates for one in pair],
             said=f"{said} Dashed: linear scaling from the smallest.",
         ),
+        Chart(
+            "Scaling efficiency by world size",
+            over,
+            Axis("Scaling efficiency [%]", unit="%"),
+            [_efficiency(curve, number) for number, curve in enumerate(chosen)],
+            said="Throughput per GPU over that of the smallest world size.",
+        ),
     ]
+
+
+def _efficiency(curve: Curve, number: int) -> Series:
+    return Series(
+        curve.name or "simulated",
+        curve.world_size.tolist(),
+        (100 * curve.efficiency).tolist(),
+        color=theme.look(number)[0],
+    )
 
 
 def _steps(study: Study, curve: Curve, number: int, per_second: float) -> Series:

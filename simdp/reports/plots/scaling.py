@@ -22,9 +22,6 @@ AXIS = "cluster.world_size"
 MAX_LINES = 6
 """Lines; of more some are left out."""
 
-_LINE = 1.3 * theme.SMALL_SIZE
-_GLYPHS = dict(zip(theme.MARKERS[:MAX_LINES], "●■▲◆▼◀", strict=True))
-
 
 class Curve(NamedTuple):
     """The points of a sweep that differ in nothing but the world size, by world size.
@@ -60,20 +57,20 @@ class Curve(NamedTuple):
 
 
 class ScalingCurve(Plot[Study]):
-    """How much faster more ranks are: step time above, throughput and efficiency below."""
+    """How much faster more ranks are: step time, throughput and scaling efficiency."""
 
     kind = "scaling"
     reads = Study
-    needs = f"a sweep over {AXIS} with two values or more"
-    num_axes = 2
+    needs = f"a sweep over {AXIS} alone, or with three of its values or more"
+    num_axes = 3
 
     def fits(self, study: Study) -> bool:
-        """Tell whether the sweep has two world sizes or more."""
-        return any(len(curve.world_size) > 1 for curve in curves_of(study))
+        """Tell whether the sweep is about scaling; see `is_about_scaling`."""
+        return is_about_scaling(study, curves_of(study))
 
     def draw(self, study: Study, *axes: Axes) -> None:
-        """Draw on two panels; see `Plot.draw`."""
-        top, bottom = axes
+        """Draw on three panels; see `Plot.draw`."""
+        top, middle, bottom = axes
         every = [curve for curve in curves_of(study) if len(curve.world_size)]
         curves = [every[i] for i in evenly(len(every), MAX_LINES)]
         sizes = sorted({int(n) for curve in curves for n in curve.world_size})
@@ -82,6 +79,7 @@ class ScalingCurve(Plot[Study]):
         entitle(top, title, about(study))
         for ax in axes:
             _size_axis(ax, sizes)
+            ax.tick_params(labelbottom=True)
         longest = max(float(curve.step_time.max()) for curve in curves)
         unit, per_second = theme.time_unit(longest)
         top.set_ylabel(f"Step time [{unit}]")
@@ -93,26 +91,43 @@ class ScalingCurve(Plot[Study]):
             min,
         )
         top.set_ylim(0, longest * per_second * 1.12)
-        top.tick_params(labelbottom=True)
         label_ends(top, ends)
 
-        bottom.set_title(
-            f"Scaling efficiency at each point: throughput per GPU over that of {sizes[0]}"
-            f" GPU{'s' * (sizes[0] != 1)}",
-            fontsize=theme.TEXT_SIZE,
-            fontweight="normal",
-        )
-        bottom.set_ylabel("Throughput [samples/s]")
+        middle.set_ylabel("Throughput [samples/s]")
         ends = _draw_curves(
-            bottom,
+            middle,
             curves,
             [curve.throughput for curve in curves],
             [curve.ideal_throughput for curve in curves],
             max,
         )
-        _throughput_axis(bottom, curves)
-        _label_efficiency(bottom, curves, sizes)
+        _throughput_axis(middle, curves)
+        label_ends(middle, ends)
+
+        bottom.set_title(
+            f"Scaling efficiency: throughput per GPU over that of {sizes[0]}"
+            f" GPU{'s' * (sizes[0] != 1)}",
+            fontsize=theme.TEXT_SIZE,
+            fontweight="normal",
+        )
+        bottom.set_ylabel("Scaling efficiency [%]")
+        percents = [100 * curve.efficiency for curve in curves]
+        ends = _draw_curves(bottom, curves, percents, [np.full_like(e, 100) for e in percents], max)
+        bottom.set_ylim(0, max(100.0, *(float(each.max()) for each in percents)) * 1.12)
+        bottom.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
+        if len(curves) == 1:
+            _label_efficiency(bottom, curves[0], percents[0], sizes)
         label_ends(bottom, ends)
+
+
+def is_about_scaling(study: Study, curves: list[Curve]) -> bool:
+    """Whether a sweep's points make a scaling curve.
+
+    Two world sizes are enough where nothing else is swept. Beside other keys they compare one
+    GPU, or one node, with several, which `points` shows.
+    """
+    alone = all(len(point.set) == 1 for point in study.points)
+    return any(len(curve.world_size) > (1 if alone else 2) for curve in curves)
 
 
 def curves_of(study: Study) -> list[Curve]:
@@ -205,13 +220,11 @@ def _size_axis(ax: Axes, sizes: list[int]) -> None:
 
 
 def _throughput_axis(ax: Axes, curves: list[Curve]) -> None:
-    """Make the axis logarithmic, so that the distance from the dashed line is the efficiency."""
+    """Make the axis logarithmic: linear scaling is a straight line at every world size."""
     values = np.concatenate([c.throughput for c in curves] + [c.ideal_throughput for c in curves])
     low, high = float(values.min()), float(values.max())
-    points = theme.PANEL_HEIGHT * 72 * 0.75  # the panel's height
-    below = (_LINE * len(curves) + 9) / points  # for the efficiencies under the lowest point
-    high *= (high / low) ** 0.08
-    low = high / (high / low) ** (1 / (1 - below))
+    margin = (high / low) ** 0.08
+    low, high = low / margin, high * margin
     ax.set_yscale("log")
     ax.set_ylim(low, high)
     few, many = high / low < 5, high / low > 1e3
@@ -222,45 +235,19 @@ def _throughput_axis(ax: Axes, curves: list[Curve]) -> None:
     ax.yaxis.set_minor_locator(NullLocator())
 
 
-def _label_efficiency(ax: Axes, curves: list[Curve], sizes: list[int]) -> None:
-    """Write the efficiencies of each world size below its lowest point, one line's under another's.
-
-    Lines rise to the right, so that there is room.
-    """
+def _label_efficiency(ax: Axes, curve: Curve, percents: Floats, sizes: list[int]) -> None:
+    """Write the efficiency below each point that has room for it."""
     halo = [withStroke(linewidth=2.5, foreground="white")]
-    for size in _apart(sizes, 10):
-        here = [
-            (float(curve.throughput[i]), float(curve.efficiency[i]), number)
-            for number, curve in enumerate(curves)
-            for i in np.flatnonzero(curve.world_size == size)
-        ]
-        lowest = min(throughput for throughput, _, _ in here)
-        here.sort(key=lambda item: (-item[0], item[2]))
-        for place, (_, efficiency, number) in enumerate(here):
-            color, marker = theme.look(number)
-            down = -_LINE * (place + 1) - 2
-            text = f"{efficiency:.0%}".replace("%", " %")
-            ax.annotate(
-                text,
-                (size, lowest),
-                (9 if len(curves) > 1 else 0, down),
-                textcoords="offset points",
-                ha="center",
-                va="center",
-                fontsize=theme.SMALL_SIZE,
-                path_effects=halo,
-                zorder=5,
-            )
-            if len(curves) > 1:
-                ax.annotate(
-                    _GLYPHS[marker],
-                    (size, lowest),
-                    (-9, down),
-                    textcoords="offset points",
-                    ha="center",
-                    va="center",
-                    fontsize=theme.SMALL_SIZE - 1,
-                    color=color,
-                    path_effects=halo,
-                    zorder=5,
-                )
+    for size in _apart(sizes, 14):
+        (place,) = np.flatnonzero(curve.world_size == size)
+        ax.annotate(
+            f"{percents[place]:.0f} %",
+            (size, float(percents[place])),
+            (0, -1.3 * theme.SMALL_SIZE - 2),
+            textcoords="offset points",
+            ha="center",
+            va="center",
+            fontsize=theme.SMALL_SIZE,
+            path_effects=halo,
+            zorder=5,
+        )

@@ -25,9 +25,20 @@ def test_one_world_size_does_not_make_a_curve(play):
     assert not ScalingCurve().fits(study)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "others", "is_drawn"),
+    [([2, 4], {}, True), ([2, 4], {"strategy.overlap": [True, False]}, False)],
+)
+def test_two_world_sizes_make_a_curve_only_where_nothing_else_is_swept(
+    play, sizes, others, is_drawn
+):
+    study = play(set={"sweep": {"cluster.world_size": sizes, **others}})
+    assert ScalingCurve().fits(study) is is_drawn
+
+
 def test_the_solid_lines_are_what_was_simulated(sizes, drawn):
-    top, bottom = drawn(ScalingCurve(), sizes)
-    (step_time,), (throughput,) = lines(top, "-"), lines(bottom, "-")
+    top, middle, _ = drawn(ScalingCurve(), sizes)
+    (step_time,), (throughput,) = lines(top, "-"), lines(middle, "-")
     assert top.get_ylabel() == "Step time [us]"
     assert np.allclose(step_time.get_ydata(), metric(sizes, "step_time_s") * 1e6)
     assert np.array_equal(throughput.get_ydata(), metric(sizes, "throughput_samples_per_s"))
@@ -36,8 +47,8 @@ def test_the_solid_lines_are_what_was_simulated(sizes, drawn):
 
 
 def test_the_dashed_lines_scale_linearly_from_the_smallest_world_size(sizes, drawn):
-    top, bottom = drawn(ScalingCurve(), sizes)
-    (step_time,), (throughput,) = lines(top, "--"), lines(bottom, "--")
+    top, middle, _ = drawn(ScalingCurve(), sizes)
+    (step_time,), (throughput,) = lines(top, "--"), lines(middle, "--")
     first = sizes.points[0].metrics
     assert np.allclose(step_time.get_ydata(), first["step_time_s"] * 1e6)  # fixed microbatch
     assert np.allclose(
@@ -45,8 +56,12 @@ def test_the_dashed_lines_scale_linearly_from_the_smallest_world_size(sizes, dra
     )
 
 
-def test_each_point_is_labelled_with_its_scaling_efficiency(sizes, drawn):
-    _, bottom = drawn(ScalingCurve(), sizes)
+def test_the_efficiency_has_a_linear_axis_of_its_own_and_a_label_at_each_point(sizes, drawn):
+    *_, bottom = drawn(ScalingCurve(), sizes)
+    (efficiency,) = lines(bottom, "-")
+    assert np.allclose(efficiency.get_ydata(), 100 * metric(sizes, "scaling_efficiency"))
+    assert (bottom.get_yscale(), bottom.get_ylim()[0]) == ("linear", 0)
+    assert bottom.get_ylabel() == "Scaling efficiency [%]"
     written = [text.get_text() for text in bottom.texts if "%" in text.get_text()]
     wanted = [f"{value:.0%}".replace("%", " %") for value in metric(sizes, "scaling_efficiency")]
     assert written == wanted
@@ -58,7 +73,7 @@ def test_world_sizes_are_plain_numbers_on_a_log2_axis(sizes, drawn):
         assert [label.get_text() for label in ax.get_xticklabels()] == ["2", "4", "8"]
 
 
-@pytest.mark.parametrize("panel", [0, 1])
+@pytest.mark.parametrize("panel", [0, 1, 2])
 def test_a_second_key_gives_a_named_line_per_value(panel, grid, drawn):
     ax = drawn(ScalingCurve(), grid)[panel]
     named = {text.get_text() for text in ax.texts}
@@ -69,5 +84,5 @@ def test_a_second_key_gives_a_named_line_per_value(panel, grid, drawn):
 
 def test_points_are_drawn_by_world_size_in_whatever_order_they_were_swept(play, drawn):
     study = play(set={"sweep": {"cluster.world_size": [8, 2]}})
-    top, _ = drawn(ScalingCurve(), study)
+    top, *_ = drawn(ScalingCurve(), study)
     assert list(lines(top, "-")[0].get_xdata()) == [2, 8]
