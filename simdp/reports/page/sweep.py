@@ -21,10 +21,10 @@ from simdp.reports.page.sections import (
     Verdict,
 )
 from simdp.reports.page.step import steps
-from simdp.reports.plots.labels import cut, evenly, point_names
+from simdp.reports.plots.labels import cut, evenly, key_label, point_names
 from simdp.reports.plots.scaling import MAX_LINES, Curve, curves_of, is_about_scaling
 from simdp.reports.plots.sweep import curves_of as curves_over
-from simdp.reports.plots.sweep import key_of, place_at, places_of, second_of, timed
+from simdp.reports.plots.sweep import key_of, lowered, place_at, places_of, second_of, timed
 from simdp.reports.sweep_table import RATE, best_point, sweep_cells, sweep_feet, sweep_title
 from simdp.results.comparison import short_key, written
 from simdp.results.result import Result, Study
@@ -213,20 +213,21 @@ def curves(study: Study) -> list[Section]:
     unit, per_second = theme.time_unit(max(p.metrics["step_time_s"] for p in points))
     second = second_of(points)
     texts = [text for text, _ in sorted(place.items(), key=lambda pair: pair[1])]
-    over = Axis(key, "category" if any(" " in text for text in texts) else "value")
+    label = key_label(key, study.scenario)
+    over = Axis(label, "category" if any(" " in text for text in texts) else "value")
 
     def lines(read: Callable[[dict[str, Any]], float]) -> list[Series]:
         return [_curve(name, at, read, key, place, over) for name, at in found.items()]
 
     return [
         Chart(
-            f"Step time by {short_key(key)}",
+            f"Step time by {lowered(label)}",
             over,
             Axis(f"Step time [{unit}]", unit=unit),
             lines(lambda m: m["step_time_s"] * per_second)[:MAX_LINES],
         ),
         Chart(
-            f"{second.title} by {short_key(key)}",
+            f"{second.title} by {lowered(label)}",
             over,
             Axis(second.label),
             lines(second.read)[:MAX_LINES],

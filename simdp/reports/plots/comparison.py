@@ -9,9 +9,9 @@ from matplotlib.axes import Axes
 from simdp.reports.captions import about_scenario
 from simdp.reports.plots.base import Plot
 from simdp.reports.plots.headings import entitle
-from simdp.reports.plots.labels import cut
+from simdp.reports.plots.labels import key_label, wrapped
 from simdp.reports.plots.step_parts import MAX_ROWS, draw_points, shown_points
-from simdp.results.comparison import ComparedPoint, Comparison, short_key, written
+from simdp.results.comparison import ComparedPoint, Comparison, written
 
 
 class ComparisonBars(Plot[Comparison]):
@@ -28,8 +28,9 @@ class ComparisonBars(Plot[Comparison]):
         return bool(study.ran)
 
     def num_rows(self, study: Comparison) -> int:
-        """Count the points that are shown."""
-        return min(len(study.points), MAX_ROWS)
+        """Count the points that are shown; names of three lines and more need higher rows."""
+        lines = max(name.count("\n") + 1 for name in _names(study.points))
+        return min(len(study.points), MAX_ROWS) * -(-lines // 2)
 
     def draw(self, study: Comparison, *axes: Axes) -> None:
         """Draw on two panels; see `Plot.draw`."""
@@ -39,8 +40,7 @@ class ComparisonBars(Plot[Comparison]):
         hidden = len(study.points) - len(points)
         said = f"{len(points)} of {len(study.points)} points are shown" if hidden else ""
         draw_points(left, right, points, _names(points), said)
-        keys = ", ".join(dict.fromkeys(short_key(key) for key in study.over))
-        left.set_ylabel(f"Compared [{keys}]")
+        left.set_ylabel(", ".join(dict.fromkeys(key_label(k, study.scenario) for k in study.over)))
         of = about_scenario(study.scenario, study.over)
         entitle(left, "What a step is made of", of, rows=1)
 
@@ -55,5 +55,5 @@ def _names(points: Sequence[ComparedPoint]) -> list[str]:
         # The axis names the key; one alone need not stand in every row.
         name = written(*point.set.values()) if len(point.set) == 1 else point.label
         tell = several and not told and point.world_size is not None
-        names.append(cut(name) + (f" · {ranks}" if tell else ""))
+        names.append(wrapped(name + (f" · {ranks}" if tell else "")))
     return names

@@ -1,8 +1,9 @@
-"""Direct labels: what a point of a sweep is called, and where the name of a line stands."""
+"""Labels: names of swept keys on axes, of points of a sweep, and of lines beside their ends."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from matplotlib.axes import Axes
@@ -16,6 +17,72 @@ MAX_NAME = 40
 
 MIN_KEY = 6
 """Letters that a key keeps."""
+
+
+KEY_NAMES = {
+    "ahead": "Asynchronous launch",
+    "alpha": "Latency",
+    "bucket_cap": "Bucket cap",
+    "devices_per_node": "Node size [GPUs]",
+    "global_batch": "Global batch [samples]",
+    "grad_accum": "Gradient accumulation [micro-steps]",
+    "links_per_node": "NICs per node",
+    "local_steps": "Local steps [steps between averages]",
+    "lr": "Learning rate",
+    "microbatch": "Micro-batch [samples per GPU]",
+    "world_size": "World size [GPUs]",
+}
+"""Axis labels of keys whose own name, in words, would not be clear or lacks its unit."""
+
+
+def key_label(key: str, scenario: Mapping[str, Any]) -> str:
+    """Name a swept key as a label of an axis.
+
+    Parameters
+    ----------
+    key : str
+        Dotted.
+    scenario : mapping
+        As in ``result.json``; an entry of a list, such as a straggler, is named by what it is.
+
+    Returns
+    -------
+    str
+        For example ``"Overlap"``, ``"World size [GPUs]"`` or ``"Slowdown of rank 3 [x]"``.
+    """
+    *path, last = key.removesuffix(".kind").split(".")
+    if last.isdecimal():
+        return f"{_in_words(path[-1] if path else last)} {last}"
+    if not (path and path[-1].isdecimal()):
+        return KEY_NAMES.get(last, _in_words(last))
+    found: Any = scenario
+    for part in path:
+        place = int(part) if part.isdecimal() and isinstance(found, list) else part
+        try:
+            found = found[place]
+        except (KeyError, IndexError, TypeError):
+            return f"{_in_words(last)} of {path[-2]} {path[-1]}"
+    kind = found.get("kind", "") if isinstance(found, Mapping) else str(found)
+    rank = found.get("rank") if isinstance(found, Mapping) else None
+    whose = f"rank {rank}" if rank is not None else str(kind).replace("_", " ")
+    if last == "factor":
+        return f"Slowdown of {whose} [x]"
+    return f"{_in_words(last)} of {whose or f'{path[-2]} {path[-1]}'}"
+
+
+def _in_words(name: str) -> str:
+    return name[:1].upper() + name[1:].replace("_", " ")
+
+
+def wrapped(text: str, limit: int = MAX_NAME) -> str:
+    """Break a long name into lines, behind commas where that is possible; nothing is cut."""
+    lines = [""]
+    for piece in text.replace(", ", ",\0").split("\0"):
+        if lines[-1] and len(f"{lines[-1]} {piece}") > limit:
+            lines.append(piece)
+        else:
+            lines[-1] = f"{lines[-1]} {piece}".strip()
+    return "\n".join(part for line in lines for part in textwrap.wrap(line, limit) or [line])
 
 
 class End(NamedTuple):

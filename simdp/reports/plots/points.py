@@ -7,13 +7,16 @@ from matplotlib.axes import Axes
 from simdp.reports.captions import about
 from simdp.reports.plots.base import Plot
 from simdp.reports.plots.headings import entitle
-from simdp.reports.plots.labels import cut, point_names
+from simdp.reports.plots.labels import key_label, point_names, wrapped
 from simdp.reports.plots.memory_parts import capacity, device_ranks
 from simdp.reports.plots.scaling import ScalingCurve
 from simdp.reports.plots.step_parts import MAX_ROWS, draw_points, shown_points
 from simdp.reports.plots.sweep import SweepCurve
-from simdp.results.comparison import ComparedPoint, short_key, written
+from simdp.results.comparison import ComparedPoint, written
 from simdp.results.result import Result, Study
+
+MOST_LETTERS = 400
+"""Letters of a name that is broken into lines; only longer ones are cut."""
 
 
 class PointBars(Plot[Study]):
@@ -32,24 +35,30 @@ class PointBars(Plot[Study]):
         return len(timed) > 1 and not shown
 
     def num_rows(self, study: Study) -> int:
-        """Count the points that are shown."""
-        return min(len(study.points), MAX_ROWS)
+        """Count the points that are shown; names of three lines and more need higher rows."""
+        lines = max(name.count("\n") + 1 for name in _names(study))
+        return min(len(study.points), MAX_ROWS) * -(-lines // 2)
 
     def draw(self, study: Study, *axes: Axes) -> None:
         """Draw on two panels; see `Plot.draw`."""
         left, right = axes
         every = [_compared(point) for point in study.points]
         points = shown_points(every)
-        names = [name or "-" for name in point_names(study.points)]
-        keys = [*study.points[0].set]
-        if len(keys) == 1:  # the axis names it
-            names = [cut(written(*point.set.values())) for point in study.points]
+        names = _names(study)
         chosen = [names[every.index(point)] for point in points]
         hidden = len(every) - len(points)
         said = f"{len(points)} of {len(every)} points are shown" if hidden else ""
         draw_points(left, right, points, chosen, said)
-        left.set_ylabel(f"Swept [{', '.join(dict.fromkeys(map(short_key, keys)))}]")
+        keys = study.points[0].set
+        left.set_ylabel(", ".join(dict.fromkeys(key_label(k, study.scenario) for k in keys)))
         entitle(left, "What a step is made of", about(study), rows=1)
+
+
+def _names(study: Study) -> list[str]:
+    """Name the rows, whole: the axis names a single key."""
+    if len(study.points[0].set) == 1:
+        return [wrapped(written(*point.set.values())) for point in study.points]
+    return [wrapped(name or "-") for name in point_names(study.points, limit=MOST_LETTERS)]
 
 
 def _compared(point: Result) -> ComparedPoint:

@@ -16,9 +16,9 @@ from simdp.reports.captions import about
 from simdp.reports.plots.base import Plot
 from simdp.reports.plots.collective_curves import Line, draw_lines
 from simdp.reports.plots.headings import entitle
-from simdp.reports.plots.labels import evenly, label_ends, point_names
+from simdp.reports.plots.labels import evenly, key_label, label_ends, point_names
 from simdp.reports.plots.memory_parts import capacity, mark_capacity
-from simdp.results.comparison import short_key, written
+from simdp.results.comparison import written
 from simdp.results.result import Result, Study
 from simdp.units import COMMON, DIMENSIONS, parse
 
@@ -79,7 +79,8 @@ class SweepCurve(Plot[Study]):
         names = [*curves]
         shown = [names[i] for i in evenly(len(names), MAX_LINES)]
         left_out = f"; {len(shown)} of {len(names)} lines" if len(shown) < len(names) else ""
-        entitle(top, f"Step time by {short_key(key)}{left_out}", about(study))
+        label = key_label(key, study.scenario)
+        entitle(top, f"Step time by {lowered(label)}{left_out}", about(study))
         longest = max(point.metrics["step_time_s"] for point in points)
         unit, per_second = theme.time_unit(longest)
         second = second_of(points)
@@ -99,7 +100,7 @@ class SweepCurve(Plot[Study]):
                 for number, name in enumerate(shown)
             ]
             ends = draw_lines(ax, lines)
-            _value_axis(ax, ticks, key)
+            _value_axis(ax, ticks, label)
             values = [value for line in lines for value in line.y]
             low, high = min(values), max(values)
             if ax is top or low > 0.5 * high:
@@ -201,7 +202,7 @@ def second_of(points: list[Result]) -> Second:
         return Second(
             f"Lost [{unit}]",
             lambda m: sum(m.get(part) or 0.0 for part in parts) * per_second,
-            "Of which nothing hides: communication, and waiting for slower ranks",
+            "Exposed communication, and waiting for slower ranks",
         )
     return Second(
         "Throughput [samples/s]", lambda m: m.get("throughput_samples_per_s") or 0.0, "Throughput"
@@ -225,7 +226,7 @@ def _differ(values: list[float]) -> bool:
     return bool(np.ptp(array) > LEAST_DIFFERENCE * np.abs(array).max())
 
 
-def _value_axis(ax: Axes, ticks: dict[float, str], key: str) -> None:
+def _value_axis(ax: Axes, ticks: dict[float, str], label: str) -> None:
     """Give the key's values an axis, on which they stand as they are written."""
     values = sorted(ticks)
     if values[0] > 0 and values[-1] / values[0] >= LOG_RATIO:
@@ -244,11 +245,12 @@ def _value_axis(ax: Axes, ticks: dict[float, str], key: str) -> None:
     ax.xaxis.set_major_locator(FixedLocator([values[i] for i in reversed(kept)]))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _tick(ticks, value)))
     ax.xaxis.set_minor_locator(NullLocator())
-    ax.set_xlabel(f"{key} [{'as written' if _has_units(ticks) else 'number'}]")
+    ax.set_xlabel(label)
 
 
-def _has_units(ticks: dict[float, str]) -> bool:
-    return any(" " in text for text in ticks.values())
+def lowered(label: str) -> str:
+    """Write the label of an axis inside a sentence, without its unit."""
+    return label[:1].lower() + label[1:].partition(" [")[0]
 
 
 def _tick(ticks: dict[float, str], value: float) -> str:

@@ -86,7 +86,7 @@ def test_rows_are_named_from_the_top_with_their_ranks_where_they_differ(drawn):
     names = [label.get_text() for label in left.get_yticklabels()]
     assert names == ["single · 1 GPU", "ddp · 8 GPUs", "fsdp(units=whole) · 8 GPUs", "horovod"]
     assert left.get_ylim()[0] > left.get_ylim()[1]
-    assert left.get_ylabel() == "Compared [strategy]"
+    assert left.get_ylabel() == "Strategy"
     left, _ = drawn(ComparisonBars(), comparison(ran("ddp"), ran("apex")))
     assert [label.get_text() for label in left.get_yticklabels()] == ["ddp", "apex"]
 
@@ -98,7 +98,7 @@ def test_a_key_alone_stands_at_the_axis_and_not_in_every_row(drawn):
     found = comparison(ran("ddp"))
     found.over, found.points = {"workload.microbatch": [2, 4]}, points
     left, _ = drawn(ComparisonBars(), found)
-    assert left.get_ylabel() == "Compared [microbatch]"
+    assert left.get_ylabel() == "Micro-batch [samples per GPU]"
     assert [label.get_text() for label in left.get_yticklabels()] == ["2 · 2 GPUs", "4 · 4 GPUs"]
 
 

@@ -4,7 +4,14 @@ import itertools
 
 import pytest
 
-from simdp.reports.plots.labels import MAX_NAME, evenly, point_names, spread
+from simdp.reports.plots.labels import (
+    MAX_NAME,
+    evenly,
+    key_label,
+    point_names,
+    spread,
+    wrapped,
+)
 from simdp.results.result import Result
 
 
@@ -87,3 +94,36 @@ def test_labels_that_were_spread_keep_their_order_and_never_overlap(wanted):
 
 def test_labels_with_room_stay_where_they_were():
     assert spread([0.2, 0.8, 0.5], 0.1) == [0.2, 0.8, 0.5]
+
+
+STRAGGLERS = {
+    "cluster": {
+        "stragglers": [{"kind": "slow_rank", "rank": 3, "factor": 1.5}, {"kind": "lognormal"}]
+    }
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "label"),
+    [
+        ("strategy.overlap", "Overlap"),
+        ("cluster.world_size", "World size [GPUs]"),
+        ("strategy.kind", "Strategy"),
+        ("collectives.all_reduce", "All reduce"),
+        ("cluster.stragglers.0.factor", "Slowdown of rank 3 [x]"),
+        ("cluster.stragglers.1.sigma", "Sigma of lognormal"),
+        ("cluster.stragglers.7.sigma", "Sigma of stragglers 7"),
+        ("cluster.stragglers.0", "Stragglers 0"),
+    ],
+)
+def test_an_axis_names_a_key_in_words_with_its_unit(key, label):
+    assert key_label(key, STRAGGLERS) == label
+
+
+def test_a_long_name_is_broken_into_lines_and_never_cut():
+    name = "links_per_node: 1, strategy: fsdp(reshard_after_forward=false, units=whole)"
+    lines = wrapped(name, 40).split("\n")
+    assert " ".join(lines) == name
+    assert max(map(len, lines)) <= 40
+    assert wrapped("short") == "short"
+    assert wrapped("x" * 50, 40) == "x" * 40 + "\n" + "x" * 10

@@ -49,7 +49,8 @@ def test_a_curve_stands_where_the_values_are(single, drawn):
     assert line.get_ydata().tolist() == pytest.approx([3.0, 2.0, 1.0])
     assert top.get_xscale() == "log"
     assert [label.get_text() for label in top.get_xticklabels()] == CAPS
-    assert top.get_title(loc="left") == "Step time by bucket_cap"
+    assert top.get_title(loc="left") == "Step time by bucket cap"
+    assert top.get_xlabel() == "Bucket cap"
     assert top.get_ylabel() == "Step time [ms]"
 
 
@@ -97,7 +98,7 @@ def test_values_without_a_number_have_no_axis():
 def test_a_bar_per_point_is_named_by_its_value(single, drawn):
     left, right = drawn(PointBars(), swept(single, "strategy.overlap", [False, True]))
     assert [label.get_text() for label in left.get_yticklabels()] == ["false", "true"]
-    assert left.get_ylabel() == "Swept [overlap]"
+    assert left.get_ylabel() == "Overlap"
     assert right.get_xlabel().startswith("Peak memory [")
 
 
