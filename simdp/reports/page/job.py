@@ -23,8 +23,8 @@ from simdp.reports.page.sections import (
     Verdict,
 )
 from simdp.reports.page.told import told
-from simdp.reports.plots.job_strip import LOOKS
-from simdp.results.job import Job, JobStudy, Stretch
+from simdp.reports.plots.job_strip import LOOKS, shares
+from simdp.results.job import Job, JobStudy
 
 NUM_BINS = 240
 """Columns that one run is cut into."""
@@ -202,7 +202,7 @@ def strip(job: Job) -> Iterator[Section]:
         Series(
             LOOKS[what][1],
             (edges[:-1] / scale).tolist(),
-            (100 * _within(job.strip, what, edges)).round(3).tolist(),
+            (100 * shares(job.strip, what, edges)).round(3).tolist(),
             "steps",
             color=LOOKS[what][0],
             stack="time",
@@ -221,16 +221,3 @@ def strip(job: Job) -> Iterator[Section]:
                 "training that counts."
             ),
         )
-
-
-def _within(strip: Sequence[Stretch], what: str, edges: np.ndarray) -> np.ndarray:
-    """The share of each bin that is spent on one thing."""
-    mine = [s for s in strip if s.what == what]
-    total = np.zeros(len(edges))
-    for bound, sign in (
-        (np.array([s.start for s in mine]), 1),
-        (np.array([s.end for s in mine]), -1),
-    ):
-        total += sign * np.array([np.clip(edge - bound, 0.0, None).sum() for edge in edges])
-    found: np.ndarray = np.diff(total) / np.diff(edges)
-    return found

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
+from simdp.arrays import Floats
 from simdp.reports import theme
 from simdp.reports.captions import about_scenario
 from simdp.reports.figures import long_time, long_unit
@@ -33,7 +35,10 @@ LOOKS = {
     "checkpoint_restore": (theme.UPDATE, "load"),
     "lost": (theme.STRAGGLER, "training that was lost"),
 }
-"""Colour and name of what a run does, from the first drawn to the last."""
+"""Colour and name of what a run does; in a column of the picture from the top to the bottom."""
+
+NUM_COLUMNS, HEIGHT = 500, 0.76
+"""Columns of time of the longest row; a row's height."""
 
 Row = list[Stretch]
 
@@ -59,30 +64,61 @@ class JobStrip(Plot[JobStudy]):
         called, rows = _rows(study)
         unit, scale = long_unit(max(row[-1].end for row in rows))
         present = [what for what in LOOKS if any(s.what == what for row in rows for s in row)]
+        whole = max(row[-1].end for row in rows)
         for y, row in enumerate(rows):
-            for what in present:
-                bars = [(s.start / scale, (s.end - s.start) / scale) for s in row if s.what == what]
-                if what == "training":  # lies behind all else, so that no seams show
-                    bars = [(0.0, row[-1].end / scale)]
-                # What is thinner than a pixel tints it.
-                ax.broken_barh(
-                    bars, (y - 0.38, 0.76), color=LOOKS[what][0], linewidth=0, snap=False
+            # A column's height is its time: what is shorter than a column keeps its own colour.
+            edges = np.append(np.arange(0.0, row[-1].end, whole / NUM_COLUMNS), row[-1].end)
+            low = np.full(len(edges), y + HEIGHT / 2)
+            for what in reversed(present):
+                share = shares(row, what, edges)
+                high = low - HEIGHT * np.append(share, share[-1])
+                ax.fill_between(
+                    edges / scale, low, high, step="post", color=LOOKS[what][0], linewidth=0
                 )
+                low = high
         ax.set_yticks(range(len(rows)), called)
         ax.set_ylim(len(rows) - 0.5, -0.5)
-        ax.set_xlim(0, max(row[-1].end for row in rows) / scale)
+        ax.set_xlim(0, whole / scale)
         ax.grid(visible=False, axis="y")
         single = len(study.points) == 1
         ax.set_ylabel("Row [from]" if single else "Job [what it sets]")
         ax.set_xlabel(f"Time{' in the row' if single else ''} [{unit}]")
-        whole = long_time(study.points[0].strip[-1].end)
-        title = f"One run of the job, done after {whole}" if single else "One run of each job"
+        done = long_time(study.points[0].strip[-1].end)
+        title = f"One run of the job, done after {done}" if single else "One run of each job"
         sweep = list(study.scenario.get("sweep") or {})
         entitle(ax, title, about_scenario(study.scenario, sweep), 1)
         patches = [Patch(color=LOOKS[what][0], label=LOOKS[what][1]) for what in present]
         ax.legend(
             handles=patches, loc="lower left", bbox_to_anchor=(0, 1), ncols=6, borderaxespad=0.2
         )
+
+
+def shares(strip: Sequence[Stretch], what: str, edges: Floats) -> Floats:
+    """Compute the share of each column of time that is spent on one activity.
+
+    Parameters
+    ----------
+    strip : sequence of Stretch
+        Of one run.
+    what : str
+        The activity.
+    edges : ndarray, shape `(num_columns + 1,)`
+        Of the columns, rising [s].
+
+    Returns
+    -------
+    ndarray, shape `(num_columns,)`
+        From 0 to 1.
+    """
+    mine = [(s.start, s.end) for s in strip if s.what == what]
+    if not mine:
+        return np.zeros(len(edges) - 1)
+    bounds = np.array(sorted(mine)).reshape(-1)
+    spent = np.concatenate(
+        [[0.0], np.cumsum(np.diff(bounds) * (np.arange(len(bounds) - 1) % 2 == 0))]
+    )
+    found: Floats = np.diff(np.interp(edges, bounds, spent)) / np.diff(edges)
+    return found
 
 
 def _rows(study: JobStudy) -> tuple[list[str], list[Row]]:

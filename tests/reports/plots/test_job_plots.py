@@ -1,10 +1,14 @@
 """Pictures of a job: one run as a strip, and when runs are done."""
 
+import numpy as np
 import pytest
 from jobs_drawn import HOUR, one_job, three_jobs
+from matplotlib.colors import to_hex
 
 from simdp.reports import theme
 from simdp.reports.plots import PLOTS, fitting
+from simdp.reports.plots.job_strip import HEIGHT, LOOKS, shares
+from simdp.results.job import Stretch
 
 pytestmark = pytest.mark.slow
 
@@ -26,12 +30,19 @@ def test_a_single_run_is_cut_into_rows_that_hold_all_of_it():
     study = one_job()
     ax = drawn(study, "job_strip")
     assert PLOTS["job_strip"]().num_rows(study) == 6
-    boxes = [path.get_extents() for collection in ax.collections for path in collection.get_paths()]
-    training = [box for box in boxes if box.width == pytest.approx(20 / 6)]
-    others = 0.5 + 0.5 + 1.5 + 1 + 0.5  # start, checkpoint, lost, recovery, load
-    assert len(training) == 6
-    assert sum(box.width for box in boxes) == pytest.approx(20.0 + others)
-    assert all(box.x0 >= 0 and box.x1 <= 20 / 6 + 1e-9 for box in boxes)
+    spent = {}
+    for collection in ax.collections:
+        (x, y) = collection.get_paths()[0].vertices.T
+        assert x.min() >= 0
+        assert x.max() <= 20 / 6 + 1e-9
+        color = to_hex(collection.get_facecolor()[0])
+        area = abs(np.dot(x, np.roll(y, 1)) - np.dot(y, np.roll(x, 1))) / 2
+        spent[color] = spent.get(color, 0.0) + area / HEIGHT
+    assert sum(spent.values()) == pytest.approx(20.0)
+    others = {"checkpoint_save": 0.5, "recovery": 1, "startup": 0.5, "checkpoint_restore": 0.5}
+    for what, hours in {**others, "lost": 1.5}.items():
+        assert spent[to_hex(LOOKS[what][0])] == pytest.approx(hours), what
+    assert {*spent} == {to_hex(patch.get_facecolor()) for patch in ax.get_legend().get_patches()}
     names = [text.get_text() for text in ax.get_legend().get_texts()]
     assert names == [
         "training",
@@ -41,6 +52,14 @@ def test_a_single_run_is_cut_into_rows_that_hold_all_of_it():
         "load",
         "training that was lost",
     ]
+
+
+def test_the_shares_of_a_column_are_its_parts():
+    strip = [Stretch("lost", 0, 1), Stretch("training", 1, 3), Stretch("lost", 3, 3.5)]
+    edges = np.array([0.0, 2.0, 4.0])
+    assert shares(strip, "lost", edges).tolist() == [0.5, 0.25]
+    assert shares(strip, "training", edges).tolist() == [0.5, 0.5]
+    assert shares(strip, "startup", edges).tolist() == [0, 0]
 
 
 def test_jobs_of_a_sweep_have_a_row_each():
