@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from math import log, log1p
 from typing import Any
 
@@ -35,6 +35,9 @@ class Comparison:
         The 90 % interval of the simulated time [s].
     note : str or None
         What the simulation lacks here.
+    joined : str
+        Class of the network that joins the ranks, such as ``"nvlink"`` or ``"tcp"``, of
+        `simdp.collectives.costs.pool`; of several nodes that between them. Empty for one rank.
     """
 
     scenario: str
@@ -47,6 +50,7 @@ class Comparison:
     low: float
     high: float
     note: str | None
+    joined: str = field(default="", kw_only=True)
 
     @property
     def error(self) -> float:

@@ -39,3 +39,10 @@ class Wiring(NamedTuple):
     cards: int
     peer: str = "nvlink"
     network: str = "rdma"
+
+    @property
+    def joined(self) -> str:
+        """Class of the slowest network that the ranks cross; empty for one rank."""
+        if self.num_nodes > 1:
+            return self.network
+        return self.peer if self.local_size > 1 else ""

@@ -22,6 +22,22 @@ NUM_ROWS = 18
 MAX_ENTRIES = 18
 """Lines of the legend that the upper panel is high enough for."""
 
+MAX_CLUSTERS = 8
+"""Clusters that have a colour each; more are grouped by the class of their network."""
+
+NETWORKS = {
+    "": "one GPU",
+    "nvlink": "one node, NVLink or xGMI",
+    "pcie": "one node, PCIe peer-to-peer",
+    "host": "one node, through host memory",
+    "rdma": "nodes, InfiniBand or RoCE",
+    "roce": "nodes, RDMA on shared PCIe",
+    "libfabric": "nodes, EFA or Slingshot",
+    "staged": "nodes, RDMA through host memory",
+    "tcp": "nodes, TCP",
+}
+"""Names of the classes of `simdp.collectives.costs.pool`, as the legend shows them."""
+
 MAX_ERROR = 0.5
 """Largest error of the lower panel; what is beyond is drawn at its edge."""
 
@@ -50,9 +66,8 @@ class SimulatedAgainstMeasured(Plot[Validation]):
         values = [time * per_second for p in every for time in (p.measured, p.simulated)]
         low, high = min(values) / 1.3, max(values) * 1.3
         _draw_band(ax, low, high)
-        clusters = [name for name in study.clusters if any(p.cluster == name for p in every)]
-        for number, name in enumerate(clusters):
-            here = [point for point in every if point.cluster == name]
+        groups = _groups(study, every)
+        for number, here in enumerate(groups.values()):
             measured = [point.measured * per_second for point in here]
             _draw(ax, here, measured, [p.simulated * per_second for p in here], _look(number))
             _draw(bottom, here, measured, [_percent(p.error) for p in here], _look(number))
@@ -71,7 +86,7 @@ class SimulatedAgainstMeasured(Plot[Validation]):
             axis.set_minor_locator(NullLocator())
             axis.set_label_text(f"{word} time [{unit}]")
         ax.tick_params(labelbottom=True)
-        handles = _handles(study, clusters, every)
+        handles = _handles(study, groups)
         ax.legend(
             handles=handles,
             loc="upper left",
@@ -80,6 +95,15 @@ class SimulatedAgainstMeasured(Plot[Validation]):
             ncols=ceil(len(handles) / MAX_ENTRIES),
             columnspacing=1.0,
         )
+
+
+def _groups(study: Validation, every: Sequence[Comparison]) -> dict[str, list[Comparison]]:
+    """Points by cluster; of many clusters by what joins their ranks, the fastest first."""
+    names = [name for name in study.clusters if any(p.cluster == name for p in every)]
+    if len(names) <= MAX_CLUSTERS:
+        return {name: [p for p in every if p.cluster == name] for name in names}
+    groups = {name: [p for p in every if p.joined == key] for key, name in NETWORKS.items()}
+    return {name: points for name, points in groups.items() if points}
 
 
 def _look(number: int) -> tuple[str, str]:
@@ -141,19 +165,18 @@ def _draw(
         )
 
 
-def _handles(
-    study: Validation, clusters: Sequence[str], every: Sequence[Comparison]
-) -> list[Line2D]:
-    """What stands in the legend: clusters with their mean errors, hollow markers, the band."""
+def _handles(study: Validation, groups: dict[str, list[Comparison]]) -> list[Line2D]:
+    """Name each group with its mean error, then hollow markers and the band."""
     handles = []
     means = {found.name: found.mean_error for found in study.collective_summaries()}
     means |= {found.name: found.mean_error for found in study.step_summaries()}
-    for number, name in enumerate(clusters):
+    for number, (name, points) in enumerate(groups.items()):
         color, marker = _look(number)
-        mean = means[name]
-        said = "" if mean is None else f": {mean:.1%}".replace("%", " %")
-        handles.append(Line2D([], [], color=color, marker=marker, ls="", label=f"{name}{said}"))
-    if not all(point.is_predicted for point in every):
+        errors = [abs(point.error) for point in points if point.is_predicted]
+        mean = means[name] if name in means else sum(errors) / len(errors) if errors else None
+        text = "" if mean is None else f": {mean:.1%}".replace("%", " %")
+        handles.append(Line2D([], [], color=color, marker=marker, ls="", label=f"{name}{text}"))
+    if not all(point.is_predicted for points in groups.values() for point in points):
         handles.append(
             Line2D([], [], color=theme.MUTED, marker="o", mfc="white", ls="", label="calibration")
         )

@@ -99,6 +99,7 @@ def time_table(
                 nbytes=nbytes,
                 new=new,
                 ring=ring_collective_time(collective, nbytes, wiring),
+                joined=wiring.joined,
             )
         )
     return rows

@@ -8,6 +8,7 @@ from simdp.engine.stopwatch import Stopwatch
 from simdp.results.validation import StepComparison
 from simdp.scenario import Scenario
 from simdp.scenario.measured import MeasuredPoint
+from simdp.scenario.wiring import wiring_of
 from simdp.studies.validate.files import cluster_name
 from simdp.studies.validate.intervals import Known
 from simdp.studies.validate.naive import ring_step_time
@@ -76,4 +77,5 @@ def time_step(
         new=new_of(point, with_pool(known, point)),
         exposed_measured=measured.exposed_sync,
         exposed_simulated=float(metrics["exposed_comm_s"] + metrics["wait_s"]),
+        joined=wiring_of(point.cluster).joined,
     )

@@ -3,7 +3,9 @@ from __future__ import annotations
 import pytest
 from measured_times import row, step, two_clusters, validation
 
-from simdp.reports.plots.simulated_against_measured import SimulatedAgainstMeasured
+from simdp.collectives.costs.pool import NETWORKS as COST_NETWORKS
+from simdp.collectives.costs.pool import PEERS
+from simdp.reports.plots.simulated_against_measured import NETWORKS, SimulatedAgainstMeasured
 
 
 def markers(ax):
@@ -35,11 +37,22 @@ def test_predicted_points_are_filled_and_calibrated_ones_hollow(drawn):
 
 
 @pytest.mark.slow
-def test_clusters_differ_in_colour_and_marker(drawn):
-    points = [step(cluster=f"cluster{i}") for i in range(21)]
+def test_few_clusters_differ_in_colour_and_marker(drawn):
+    points = [step(cluster=f"cluster{i}") for i in range(8)]
     top, _ = drawn(SimulatedAgainstMeasured(), validation(points))
     looks = {(line.get_color(), line.get_marker()) for line in markers(top)}
-    assert len(looks) == 21
+    assert len(looks) == 8
+
+
+@pytest.mark.slow
+def test_many_clusters_are_grouped_by_the_class_of_their_network(drawn):
+    classes = ["", *PEERS, *COST_NETWORKS]
+    assert [*NETWORKS] == classes
+    points = [step(0.1, 0.12, cluster=f"c{i}", joined=classes[i % 9]) for i in range(21)]
+    top, bottom = drawn(SimulatedAgainstMeasured(), validation(points))
+    labels = [text.get_text() for text in top.get_legend().get_texts()]
+    assert labels == [*(f"{name}: 20.0 %" for name in NETWORKS.values()), "within 10 %"]
+    assert len(values(markers(top))) == len(values(markers(bottom))) == 21
 
 
 def test_the_band_is_ten_percent_wide(drawn):
