@@ -2,6 +2,8 @@
 
 import gc
 import json
+import os
+import socket
 import warnings
 import zipfile
 from pathlib import Path
@@ -31,7 +33,9 @@ from simdp.files import (
     write_whole,
 )
 from simdp.files.elements import parse_xml
+from simdp.files.records import Records
 from simdp.files.whole import PART
+from simdp.traces.stream import opened
 
 pytestmark = pytest.mark.slow
 
@@ -53,7 +57,7 @@ def test_a_missing_file_is_named(read, tmp_path):
     assert refusal(read, path) == f"{path}: there is no such file."
 
 
-@pytest.mark.parametrize("read", [read_text, read_yaml, read_json, read_tensors])
+@pytest.mark.parametrize("read", [read_text, read_yaml, read_json, read_npz, read_tensors])
 def test_a_folder_is_no_file(read, tmp_path):
     assert refusal(read, tmp_path) == f"{tmp_path}: is a folder; name a file in it."
 
@@ -85,9 +89,35 @@ def test_a_file_inside_a_file_cannot_be_read(tmp_path):
     assert refusal(read_yaml, path) == f"{path}: cannot be read: Not a directory."
 
 
-def test_a_device_without_an_end_is_read_to_the_limit():
-    wanted = "/dev/zero: is larger than 1 MiB, so it is another file; a log."
-    assert refusal(read_text, Path("/dev/zero"), "a log", 2**20) == wanted
+READERS = [read_text, read_yaml, read_json, read_npz, read_tensors, read_scenario, opened]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no pipes with names")
+@pytest.mark.parametrize("read", READERS)
+def test_devices_pipes_and_sockets_are_refused_before_they_are_read(read, tmp_path, monkeypatch):
+    pipe, link = tmp_path / "pipe.npz", tmp_path / "link"
+    os.mkfifo(pipe)
+    link.symlink_to("/dev/zero")
+    advice = "not a regular file; store its content in a file, and name that."
+    assert refusal(read, pipe) == f"{pipe}: is a pipe, {advice}"
+    for path in (Path("/dev/zero"), Path("/dev/urandom"), link):
+        assert refusal(read, path) == f"{path}: is a device, {advice}"
+    with socket.socket(socket.AF_UNIX) as listening:
+        monkeypatch.chdir(tmp_path)  # names of sockets are short
+        listening.bind("socket")
+        assert refusal(read, Path("socket")) == f"socket: is a socket, {advice}"
+    assert fingerprint(pipe) == fingerprint(Path("/dev/zero")) == ""
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no pipes with names")
+def test_nothing_is_written_over_a_pipe(tmp_path):
+    pipe = tmp_path / "points"
+    os.mkfifo(pipe)
+    wanted = f"{pipe}: is a pipe, not a regular file; store its content in a file, and name that."
+    assert refusal(Records, pipe) == wanted
+    wanted = f"{pipe}: is a pipe; name a regular file to write to."
+    assert refusal(write_whole, pipe, lambda stream: None) == wanted
+    assert pipe.is_fifo()
 
 
 def test_a_name_that_no_file_can_have_is_refused():
@@ -106,6 +136,7 @@ def test_a_name_that_no_file_can_have_is_refused():
         ("a: .5e1", {"a": 5.0}),
         ("a: 25 GB/s", {"a": "25 GB/s"}),
         ("a: '1e-4'", {"a": "1e-4"}),
+        ("a: '1:30'\nb: 1:72\n", {"a": "1:30", "b": "1:72"}),
         ("a: 1e", {"a": "1e"}),
         ("a: &x [1]\nb: *x", {"a": [1], "b": [1]}),
         ("a: &x {b: 1}\nc: {<<: *x, d: 2}", {"a": {"b": 1}, "c": {"b": 1, "d": 2}}),
@@ -126,6 +157,16 @@ def test_yaml_is_read_as_plain_data(text, value, tmp_path):
         ("a: 1\na: 2", "f.yaml:2: is not valid YAML: the key 'a' is given twice."),
         ("a:\n  b: {c: 1, c: 1}", "f.yaml:2: is not valid YAML: the key 'c' is given twice."),
         ("? [1]\n: 2", "f.yaml:1: is not valid YAML: a key must be a word."),
+        (
+            "steps: 1:30",
+            "f.yaml:1: is not valid YAML: 1:30 is 90, to the base of 60; write 90, or '1:30' for "
+            "a text.",
+        ),
+        (
+            "a: 1\nb: [-1:30:00.5]",
+            "f.yaml:2: is not valid YAML: -1:30:00.5 is -5400.5, to the base of 60; write "
+            "-5400.5, or '-1:30:00.5' for a text.",
+        ),
         ("a: 1\nnull: 2", "f.yaml:2: is not valid YAML: a key must be a word."),
         ("a: b: c", "f.yaml:1: is not valid YAML: mapping values are not allowed here."),
         ("a: 1\nb: [", None),
@@ -309,11 +350,10 @@ def test_a_truncated_npz_is_refused_and_closed(tmp_path):
     assert not [str(warning.message) for warning in caught]
 
 
-def test_a_single_array_or_a_folder_is_no_npz(tmp_path):
+def test_a_single_array_is_no_npz(tmp_path):
     path = tmp_path / "one.npy"
     np.save(path, np.ones(3))
     assert refusal(read_npz, path) == f"{path}: is not an npz file of arrays."
-    assert refusal(read_npz, tmp_path) == f"{tmp_path}: is not an npz file of arrays."
 
 
 def test_an_archive_of_other_things_is_no_npz(tmp_path):

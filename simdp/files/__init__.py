@@ -2,7 +2,8 @@
 
 Every reader bounds what it takes in before it takes it: bytes of a text, values and depth of a
 document, what an archive unpacks to. What is beyond that, or damaged, is a `ScenarioError` that
-names the file.
+names the file. Only regular files are read: `open_file` is where every
+reader opens one.
 """
 
 from simdp.files.archives import fingerprint, put_npz, read_npz
@@ -17,7 +18,7 @@ from simdp.files.documents import (
 )
 from simdp.files.elements import XmlElement, parse_xml
 from simdp.files.tensors import Tensors, read_tensors, shards_of
-from simdp.files.text import read_text
+from simdp.files.text import open_file, read_text
 from simdp.files.whole import whole_files, write_whole
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "XmlElement",
     "fingerprint",
     "format_yaml",
+    "open_file",
     "parse_xml",
     "parse_yaml",
     "put_npz",

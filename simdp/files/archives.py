@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from simdp.errors import ScenarioError
+from simdp.files.text import open_file
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,8 +40,8 @@ def read_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     from zipfile import ZipFile
 
     try:
-        size = path.stat().st_size
-        with warnings.catch_warnings(), ZipFile(path) as archive:
+        with warnings.catch_warnings(), open_file(path) as stream, ZipFile(stream) as archive:
+            size = os.fstat(stream.fileno()).st_size
             warnings.simplefilter("ignore")  # of headers as Python 2 wrote them
             members = archive.infolist()
             unpacked = sum(member.file_size for member in members)
@@ -53,8 +55,6 @@ def read_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:
             return {
                 member.filename.removesuffix(".npy"): _array(archive, member) for member in members
             }
-    except FileNotFoundError:
-        raise ScenarioError([f"{path}: there is no such file."]) from None
     except ScenarioError:
         raise
     except MemoryError:
@@ -95,12 +95,13 @@ def fingerprint(path: Path) -> str:
     from zipfile import BadZipFile, ZipFile, is_zipfile
 
     try:
-        if is_zipfile(path):
-            with ZipFile(path) as archive:
-                return str([(member.filename, member.CRC) for member in archive.infolist()])
-        with path.open("rb") as stream:
+        with open_file(path) as stream:
+            if is_zipfile(stream):
+                with ZipFile(stream) as archive:
+                    return str([(member.filename, member.CRC) for member in archive.infolist()])
+            stream.seek(0)
             return hashlib.file_digest(stream, "sha256").hexdigest()
-    except (OSError, ValueError, RuntimeError, BadZipFile):
+    except (ScenarioError, OSError, ValueError, RuntimeError, BadZipFile):
         return ""
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from simdp.errors import ScenarioError
+from simdp.files.text import refuse_special
 
 SIGN = 0x53694D64
 """By which a file of ours is known: SQLite's application_id."""
@@ -63,6 +64,7 @@ class Records:
         self._open: sqlite3.Connection | None = None
         if path.is_dir():
             raise ScenarioError([f"{path}: is a folder; name a file to keep points in."])
+        refuse_special(path)
         if path.exists() and path.stat().st_size:
             with self._blamed():
                 self._check(self._connected())

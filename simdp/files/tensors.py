@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simdp.errors import ScenarioError
 from simdp.files.documents import read_json
+from simdp.files.text import open_file, refuse_special
 
 if TYPE_CHECKING:
     import numpy as np
@@ -73,6 +75,7 @@ class Tensors(Mapping[str, "np.ndarray[Any, Any]"]):
         place = self._places[name]
         if not math.prod(place.shape):
             return np.zeros(place.shape, dtype=DTYPES[place.dtype])
+        refuse_special(place.path)  # it may have been replaced since its header was read
         try:
             stored = np.memmap(
                 place.path, DTYPES[place.dtype], mode="r", offset=place.offset, shape=place.shape
@@ -146,16 +149,12 @@ def _indexed(path: Path) -> dict[str, Place]:
 def _places(path: Path) -> dict[str, Place]:
     """Read a file's header."""
     try:
-        with path.open("rb") as stream:
-            size = path.stat().st_size
+        with open_file(path) as stream:
+            size = os.fstat(stream.fileno()).st_size
             length = int.from_bytes(stream.read(8), "little")
             if size < 8 or length > min(size - 8, MAX_HEADER_NBYTES):
                 raise _not_one(path, "its first 8 bytes are not the length of a header")
             header = json.loads(stream.read(length))
-    except FileNotFoundError:
-        raise ScenarioError([f"{path}: there is no such file."]) from None
-    except IsADirectoryError:
-        raise ScenarioError([f"{path}: is a folder; name a file in it."]) from None
     except OSError as error:
         raise ScenarioError([f"{path}: cannot be read: {error.strerror}."]) from None
     except (ValueError, RecursionError):

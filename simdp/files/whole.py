@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from simdp.errors import ScenarioError
+from simdp.files.text import special_kind
 
 PART = ".simdp-part"
 """How the name of a file ends that is not whole yet."""
@@ -54,6 +55,8 @@ def whole_files(folder: Path) -> Iterator[Callable[[str, Callable[[BinaryIO], No
             target = folder / name
             if target.is_dir():
                 raise ScenarioError([f"{target}: is a folder; name a file to write to."])
+            if kind := special_kind(target):
+                raise ScenarioError([f"{target}: is {kind}; name a regular file to write to."])
             handle, temporary = _part(folder)
             written.append((target, temporary, handle))
             with os.fdopen(handle, "wb", closefd=False) as stream:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from simdp.errors import ScenarioError, shown
+from simdp.files import open_file
 
 BLOCK = 2**20
 """Bytes that are read at once."""
@@ -52,20 +53,14 @@ def opened(path: Path) -> IO[bytes]:
         If there is no such file, or it cannot be read.
     """
     try:
-        stream = path.open("rb")
+        stream = open_file(path)
         packed = stream.read(2) == b"\x1f\x8b"
         stream.seek(0)
         if packed:
             stream.close()
             return cast("IO[bytes]", gzip.open(path))
-    except FileNotFoundError:
-        raise ScenarioError([f"{path}: there is no such file."]) from None
-    except IsADirectoryError:
-        raise ScenarioError([f"{path}: is a folder; name a file in it."]) from None
     except OSError as error:
         raise ScenarioError([f"{path}: cannot be read: {error.strerror or error}."]) from None
-    except ValueError as error:  # a null byte in the name
-        raise ScenarioError([f"{path}: cannot be read: {error}."]) from None
     return stream
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import simdp
 from simdp.errors import ScenarioError
+from simdp.files import open_file
 from simdp.results.diagnosis import Diagnosis
 from simdp.results.difference import Side
 from simdp.results.metrics import num_warm_up
@@ -150,7 +151,7 @@ def _is_result(file: Path) -> bool:
     """Whether a file begins as simdp's do, which no trace does."""
     if file.suffix != ".json":
         return False
-    with file.open("rb") as stream:
+    with open_file(file) as stream:
         return b'"simdp":' in stream.read(200)
 
 

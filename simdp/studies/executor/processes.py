@@ -3,15 +3,23 @@
 A process that dies, as one does that takes more memory than there is, takes whatever is under way
 with it. What was under way is then done one by one, so that the item that kills its process is
 known, and fails; the others are done.
+
+A process ends with the one that started it, however that ended: a signal such as SIGTERM or SIGKILL
+leaves it no time to end them.
 """
 
 from __future__ import annotations
 
+import ctypes
+import os
+import signal
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
+from threading import Thread, current_thread, main_thread
 from typing import Any
 
 from simdp.engine import threads
@@ -25,6 +33,10 @@ MAX_DEATHS = 2
 """Processes that an item may take with it, alone, until it has failed."""
 
 DIED = "its process died; it may have needed more memory than there is: try fewer workers."
+
+
+PR_SET_PDEATHSIG = 1
+"""Of Linux's prctl(2): the signal that a process gets when the thread that started it ends."""
 
 
 class Processes(Executor):
@@ -84,8 +96,13 @@ class Processes(Executor):
             # Each process of this kind counts its BLAS threads anew.
             context = multiprocessing.get_context("spawn")
             share = max(1, threads.available() // self._workers)
+            # Linux ends a child with the thread that started it, and only the main one stays.
+            is_lasting = current_thread() is main_thread()
             self._pool = ProcessPoolExecutor(
-                self._workers, mp_context=context, initializer=threads.limit, initargs=(share,)
+                self._workers,
+                mp_context=context,
+                initializer=_begin,
+                initargs=(share, is_lasting),
             )
         return self._pool
 
@@ -93,3 +110,30 @@ class Processes(Executor):
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
             self._pool = None
+
+
+def _begin(num_threads: int, is_lasting: bool) -> None:
+    """Prepare a process: its share of the cores, and its end.
+
+    Parameters
+    ----------
+    num_threads : int
+        How many it may use.
+    is_lasting : bool
+        Whether the thread that started it lasts as long as its process.
+    """
+    if is_lasting and sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    Thread(target=_end_with_parent, name="end with parent", daemon=True).start()
+    threads.limit(num_threads)
+
+
+def _end_with_parent() -> None:
+    """End this process as soon as the one that started it has ended, which closes a pipe."""
+    from multiprocessing import parent_process
+
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        # No exception would do: the main thread may be in the middle of a long computation.
+        os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))

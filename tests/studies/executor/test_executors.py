@@ -3,6 +3,8 @@
 import os
 import pickle
 import signal
+import subprocess
+import sys
 from functools import partial
 
 import pytest
@@ -115,6 +117,33 @@ def test_what_cannot_be_sent_fails_alone():
         found = dict(two.each(str, [1, lambda: 1, 3]))
     assert (found[0], found[2]) == (Done("1"), Done("3"))
     assert isinstance(found[1], Failed)
+
+
+ENDLESS = """
+import threading
+from simdp.studies.executor.processes import Processes
+
+def start():
+    with Processes(2) as two:
+        list(two.each(exec, ["import time; print('working', flush=True); time.sleep(600)"] * 2))
+
+if {in_a_thread}:
+    thread = threading.Thread(target=start)
+    thread.start()
+    thread.join()
+else:
+    start()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("sent", "in_a_thread"), [("SIGTERM", False), ("SIGKILL", True)])
+def test_processes_end_within_two_seconds_of_the_one_that_started_them(sent, in_a_thread):
+    program = [sys.executable, "-c", ENDLESS.format(in_a_thread=in_a_thread)]
+    with subprocess.Popen(program, stdout=subprocess.PIPE) as parent:
+        assert [parent.stdout.readline() for _ in range(2)] == [b"working\n"] * 2
+        parent.send_signal(getattr(signal, sent))
+        parent.communicate(timeout=2)  # ends when the last process has closed its output
 
 
 def test_outcomes_can_be_had_in_order():
