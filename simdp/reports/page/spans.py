@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from simdp.arrays import Array, Bools, Ints
-from simdp.reports.plots.alike import choose, groups
+from simdp.reports.plots.alike import choose, groups, row_name
 from simdp.reports.plots.bars import PIXEL
+from simdp.reports.plots.timeline_rows import MAX_ROWS
 from simdp.reports.plots.window import Window, window_of
 from simdp.reports.slow_ranks import slow_ranks
 from simdp.results.blocks import Columns
@@ -30,6 +31,9 @@ MOST_SPANS = 300_000
 
 FEW_SPANS = 30_000
 """Spans of all ranks up to which nobody looks for ranks that do the same."""
+
+FEW_ROWS = 40
+"""Ranks that have a row each at first; more are grouped."""
 
 MANY_SPANS = 3_000_000
 """Spans of all ranks from which on only the last steps are looked at."""
@@ -63,6 +67,11 @@ class Shown(NamedTuple):
         How many groups there are with those that are left out.
     slow : dict of int to str
         Ranks that are marked, with what is said of them.
+    rows : list of list of int
+        Of many ranks the groups that have a row at first, as in a picture: of each group those
+        that are shown. Empty for few ranks, which have a row each.
+    num_rows : int
+        How many such groups there are.
     """
 
     window: Window
@@ -73,10 +82,24 @@ class Shown(NamedTuple):
     merged: Trace | None
     num_groups: int
     slow: dict[int, str]
+    rows: list[list[int]]
+    num_rows: int
 
 
 def shown(result: Result, most: int = MOST_SPANS, few: int = FEW_SPANS) -> Shown:
     """Choose what a page shows of a run that has a trace of a step or more."""
+    found = _spans_of(result, most, few)
+    if result.world_size <= FEW_ROWS:
+        return found
+    window, here = found.window, {rank for ranks in found.ranks for rank in ranks}
+    assert result.trace is not None
+    rows = groups(window.cut(result.trace), result.world_size, PIXEL * window.length)
+    chosen = choose(rows, list(found.slow), MAX_ROWS)
+    present = [[rank for rank in rows[number] if rank in here] for number in chosen]
+    return found._replace(rows=[row for row in present if row], num_rows=len(rows))
+
+
+def _spans_of(result: Result, most: int, few: int) -> Shown:
     trace, n = result.trace, result.world_size
     assert trace is not None
     window = window_of(trace)
@@ -86,12 +109,12 @@ def shown(result: Result, most: int = MOST_SPANS, few: int = FEW_SPANS) -> Shown
     slow = slow_ranks(result, window.cut(everything).blocks)
     found = [[rank] for rank in range(n)]
     if len(everything) <= min(few, most):
-        return Shown(window, *_ends(everything), found, everything, None, n, slow)
+        return Shown(window, *_ends(everything), found, everything, None, n, slow, [], 0)
     for inside in _candidates(everything, window):
         found = groups(inside, n, tolerance)
         exact = inside.of_ranks([each[0] for each in found])
         if len(exact) <= most:
-            return Shown(window, *_ends(inside), found, exact, None, len(found), slow)
+            return Shown(window, *_ends(inside), found, exact, None, len(found), slow, [], 0)
     room = max(int(EXACT_PART * most * len(found)) // len(exact), 1)
     fine = choose(found, list(slow), room)
     rest = sorted({*range(len(found))} - {*fine})
@@ -107,6 +130,8 @@ def shown(result: Result, most: int = MOST_SPANS, few: int = FEW_SPANS) -> Shown
         exact.of_ranks([found[i][0] for i in rest]),
         len(found),
         slow,
+        [],
+        0,
     )
 
 
@@ -184,6 +209,10 @@ def packed(found: Shown) -> dict[str, Any]:
         "steps": _steps(c, found, np.unique(c["step"])),
         "view": [max(found.window.begin, found.begin), min(found.window.end, found.end)],
         "slow": {str(rank): said for rank, said in found.slow.items()},
+        "rows": [
+            {"rank": row[0], "name": row_name(row, found.slow), "count": len(row)}
+            for row in found.rows
+        ],
     }
 
 

@@ -78,6 +78,7 @@ page.timelines = (() => {
     const toAxis = (instant) => (instant - data.begin) * perSecond;
     const view = { from: toAxis(data.view[0]), to: toAxis(data.view[1]), rows: null, lanes: data.lanes.map(() => true) };
     let spans = null, shown = [], frame = null, fills = [], whole = 0, chart = null;
+    let names = null; // of rows that are groups of ranks; null where each rank has a row
 
     /* Lanes that are asked for, from the top of a row: their places, or -1. */
     const laneRows = () => {
@@ -193,7 +194,18 @@ page.timelines = (() => {
       return { type: "group", children: [...bars, ...frame.labels.map(labelOf)].filter(Boolean) };
     };
 
-    const rowName = (rank) => (data.slow[rank] === undefined ? String(rank) : `▲ ${rank}${data.slow[rank]}`);
+    const rankName = (rank) => (data.slow[rank] === undefined ? String(rank) : `▲ ${rank}${data.slow[rank]}`);
+    const rowName = (row) => (names ? names[row] : rankName(spans.ranks[shown[row]]));
+
+    /* A row for each group of ranks that do the same, as at first; or one for every rank. */
+    const group = (wanted) => {
+      names = wanted ? data.rows.map(({ name, count }) => (count > 2 ? `${name} (${count})` : name)) : null;
+      const places = new Map(spans.ranks.map((rank, at) => [rank, at]));
+      shown = wanted ? data.rows.map(({ rank }) => places.get(rank)) : spans.ranks.map((_, at) => at);
+      view.rows = null;
+    };
+
+    const labelWidth = () => (page.isNarrow() ? 42 : 66) + (names ? (page.isNarrow() ? 40 : 100) : 0);
 
     const option = () => {
       const ink = page.ink("ink"), many = shown.length;
@@ -203,11 +215,11 @@ page.timelines = (() => {
       return {
         animation: false,
         textStyle: { fontFamily: "system-ui, DejaVu Sans, sans-serif", color: ink },
-        grid: { left: page.isNarrow() ? 48 : 72, right: many > 1 ? 44 : 16, top: 8, bottom: 78 },
+        grid: { left: labelWidth() + 6, right: many > 1 ? 44 : 16, top: 8, bottom: 78 },
         xAxis: { type: "value", min: 0, max: whole, name: `Time [${unit}]`, nameLocation: "middle", nameGap: 26, axisLabel: { color: ink, formatter: page.number, hideOverlap: true, showMinLabel: false, showMaxLabel: false },
           nameTextStyle: { color: ink }, splitLine: { lineStyle: { color: page.ink("faint") } } },
-        yAxis: { type: "category", inverse: true, data: shown.map((at) => rowName(spans.ranks[at])), name: "", axisTick: { show: false },
-          axisLabel: { color: ink, width: page.isNarrow() ? 42 : 66, overflow: "truncate", interval: (at) => at % labelEvery() === 0, hideOverlap: true }, axisLine: { lineStyle: { color: page.ink("muted") } } },
+        yAxis: { type: "category", inverse: true, data: shown.map((_, row) => rowName(row)), name: "", axisTick: { show: false },
+          axisLabel: { color: ink, width: labelWidth(), overflow: "truncate", interval: (at) => at % labelEvery() === 0, hideOverlap: true }, axisLine: { lineStyle: { color: page.ink("muted") } } },
         dataZoom: [
           { id: "x", type: "slider", xAxisIndex: 0, bottom: 8, height: 24, startValue: view.from, endValue: view.to, ...sliders, showDataShadow: false },
           { id: "y", type: "slider", yAxisIndex: 0, right: 6, width: 20, startValue: view.rows ? view.rows[0] : 0, endValue: view.rows ? view.rows[1] : many - 1, show: many > 1, ...sliders, showDataShadow: false },
@@ -309,7 +321,7 @@ page.timelines = (() => {
     };
 
     const told = ([row, at]) => {
-      const who = `rank ${rowName(spans.ranks[shown[row]])}`;
+      const who = `rank${names && data.rows[row].count > 1 ? "s" : ""} ${rowName(row)}`;
       if (at < 0) return `${who}\nidle`;
       const [lane, activity, name, step] = data.kinds[spans.kind[at]];
       const [small, scale] = unitOf((spans.end[at] - spans.start[at]) / perSecond);
@@ -354,12 +366,22 @@ page.timelines = (() => {
     const rankChoice = () => {
       const field = page.make("input", { type: "text", placeholder: "such as 0-7, 12", size: 12 });
       field.addEventListener("change", () => {
+        if (rowChoice) rowChoice.value = "ranks";
+        group(false);
         shown = ranksOf(field.value);
-        view.rows = null;
         draw();
       });
       return page.make("label", {}, "Ranks ", field);
     };
+
+    const rowChoice = data.rows.length ? page.make("select", {}, page.make("option", { value: "groups" }, "groups of ranks"),
+      page.make("option", { value: "ranks" }, "every rank")) : null;
+    if (rowChoice) {
+      rowChoice.addEventListener("change", () => {
+        group(rowChoice.value === "groups");
+        draw();
+      });
+    }
 
     const laneChoice = () => page.make("fieldset", {}, page.make("legend", {}, "Streams"), ...data.lanes.map((name, lane) => {
       const tick = page.make("input", { type: "checkbox", checked: "" });
@@ -387,7 +409,7 @@ page.timelines = (() => {
     place.append(page.make("div", { class: "controls" },
       page.make("fieldset", {}, page.make("legend", {}, "Time"), button("◀", "earlier", () => move(-SPEED)), button("+", "zoom in", () => zoom(0.5)),
         button("−", "zoom out", () => zoom(2)), button("▶", "later", () => move(SPEED)), button("reset", "as at first", reset)),
-      stepChoice(), rankChoice(), laneChoice()), box, legend);
+      stepChoice(), ...(rowChoice ? [page.make("label", {}, "Rows ", rowChoice)] : []), rankChoice(), laneChoice()), box, legend);
     box.addEventListener("keydown", (event) => {
       if (!keys[event.key] || event.ctrlKey || event.metaKey) return;
       event.preventDefault();
@@ -401,7 +423,7 @@ page.timelines = (() => {
     spansOf(data, perSecond).then((found) => {
       spans = found;
       whole = spans.end.reduce((most, one) => Math.max(most, one), 0);
-      shown = ranksOf("");
+      group(data.rows.length > 0);
       draw();
       place.dataset.ready = "yes";
     });

@@ -8,9 +8,6 @@ from simdp.reports.page.spans import Shown, packed, shown
 from simdp.reports.plots.alike import listed
 from simdp.results.result import Result
 
-FEW_ROWS = 40
-"""Ranks that have rows of their own from the beginning."""
-
 
 def timeline(result: Result) -> list[Timeline]:
     """Make the section of a result; none without a trace of at least one step."""
@@ -27,9 +24,11 @@ def _said(found: Shown) -> str:
     steps = f"step {last}" if first == last else f"steps {first} to {last}"
     text = f"Who computes and who communicates when; at first {steps}"
     text += f", {seconds(found.window.length)}. "
-    if sum(map(len, found.ranks)) > FEW_ROWS:
-        text += "Where ranks have no room for rows of their own, a colour is what most of them do, "
-        text += "and pale where few do anything; zoom in, or name ranks. "
+    if found.rows:
+        shown = f"{len(found.rows)} of {found.num_rows} groups of ranks"
+        shown = f"{len(found.rows)} groups of ranks" if found.num_rows == len(found.rows) else shown
+        text += f"Ranks that do the same share a row: {shown}. “Rows” shows every rank; where "
+        text += "rows have no room, a colour is what most ranks do, pale where few do anything. "
     slow = [
         f"rank {rank}{said.replace(' · ', ' (')}{')' * bool(said)}"
         for rank, said in found.slow.items()

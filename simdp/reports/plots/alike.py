@@ -1,8 +1,8 @@
-"""Alike: ranks that do the same at the same time, and need one row or one name together."""
+"""Groups of ranks that do the same at the same time: they share a row and a name."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -85,6 +85,20 @@ def listed(ranks: Iterable[int], dash: str = "–") -> str:
     while shown > 1 and len(", ".join([*said[:shown], "…", said[-1]])) > MAX_SAID:
         shown -= 1
     return ", ".join([*said[:shown], "…", said[-1]])
+
+
+def row_name(ranks: Sequence[int], slow: Mapping[int, str]) -> str:
+    """Name the row of a group of ranks; a slow one has a marker and its factor.
+
+    Parameters
+    ----------
+    ranks : sequence of int
+        Of the group.
+    slow : mapping of int to str
+        See `simdp.reports.slow_ranks.slow_ranks`.
+    """
+    factors = dict.fromkeys(slow[rank] for rank in ranks if rank in slow)
+    return f"▲ {listed(ranks)}{next(iter(factors))}" if factors else listed(ranks)
 
 
 def choose(found: Sequence[Sequence[int]], named: Sequence[int], limit: int) -> list[int]:

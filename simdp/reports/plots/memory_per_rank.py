@@ -70,8 +70,10 @@ class MemoryPerRank(Plot[Study]):
         ax.set_xlim(0, 1.1 * right)
         ax.set_ylim(len(shown) - 0.45, -0.55)
         ax.yaxis.set_major_locator(FixedLocator(list(range(len(shown)))))
-        alike = [f"\n{len(ranks)} alike" if len(ranks) > 2 else "" for ranks in shown]
-        ax.set_yticklabels([listed(ranks) + said for ranks, said in zip(shown, alike, strict=True)])
+        counts = [f"\n{len(ranks)} ranks" if len(ranks) > 2 else "" for ranks in shown]
+        ax.set_yticklabels(
+            [listed(ranks) + count for ranks, count in zip(shown, counts, strict=True)]
+        )
         ax.tick_params(axis="y", length=0)
         ax.grid(visible=False, axis="y")
         ax.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 2.5, 5, 10]))

@@ -18,7 +18,7 @@ from matplotlib.ticker import FixedLocator, MaxNLocator
 from simdp.arrays import Floats
 from simdp.reports import theme
 from simdp.reports.captions import about, about_point
-from simdp.reports.plots.alike import listed
+from simdp.reports.plots.alike import row_name
 from simdp.reports.plots.bar_names import fits, shorter
 from simdp.reports.plots.bars import PIXEL, THIN, Band, Bars, bars_of
 from simdp.reports.plots.base import Plot
@@ -233,10 +233,9 @@ def _room(runs: Sequence[Rows]) -> float:
 
 
 def _row_name(ranks: list[int], slow: dict[int, str]) -> str:
-    """Name a row; a straggler has a marker and its factor."""
-    said = dict.fromkeys(slow[rank] for rank in ranks if rank in slow)
-    marked = f"▲ {listed(ranks)}{next(iter(said))}" if said else listed(ranks)
-    return f"{marked}\n{len(ranks)} alike" if len(ranks) > 2 else marked
+    """Name a row, with the number of its ranks."""
+    name = row_name(ranks, slow)
+    return f"{name}\n{len(ranks)} ranks" if len(ranks) > 2 else name
 
 
 def _label_ranks(ax: Axes, ticks: list[tuple[float, list[int], dict[int, str]]]) -> None:

@@ -142,10 +142,15 @@ def test_the_timeline_says_what_a_span_is(browser, file):
         assert re.match(r"rank 0\n[a-z]+", said)
 
 
-def test_thousands_of_ranks_are_a_density_that_opens_into_rows(browser, many):
+def test_thousands_of_ranks_are_groups_and_every_rank_is_a_density_that_opens(browser, many):
     assert many.stat().st_size < 3e6
     with opened(browser, many) as tab:
         place = timeline(tab)
+        assert place.get_attribute("data-shows") == "rows"
+        assert zoom(tab)[3] < 16
+        place.get_by_label("Rows").select_option("every rank")
+        assert zoom(tab)[2:] == [0, 1023]
+        place.locator(".chart").press("Home")
         assert place.get_attribute("data-shows") == "density"
         for _ in range(6):
             place.locator(".chart").press("PageUp")

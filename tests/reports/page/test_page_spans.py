@@ -92,6 +92,23 @@ def test_of_still_more_whole_ranks_are_left_out_and_the_slowest_is_kept():
     assert [slowest] in found.ranks
 
 
+def test_many_ranks_have_a_row_for_each_group_as_in_a_picture():
+    more = {"numerics": False, "cluster.topology": "switch", "cluster.world_size": 64}
+    found = shown(run(**more))
+    assert sorted(rank for row in found.rows for rank in row) == list(range(64))
+    rows = packed(found)["rows"]
+    assert len(rows) == found.num_rows <= 3
+    (slow,) = (row for row in rows if row["name"] == "▲ 3 · 2×")
+    assert (slow["rank"], slow["count"]) == (3, 1)
+    assert packed(shown(run()))["rows"] == []
+
+
+def test_groups_that_have_no_room_are_counted():
+    more = {"numerics": False, "cluster.topology": "switch", "cluster.world_size": 64}
+    found = shown(run(**more, **JITTER))
+    assert len(found.rows) == 16 < found.num_rows
+
+
 def test_steps_tell_when_they_begin_and_end():
     data = packed(shown(run()))
     assert [step for step, _, _ in data["steps"]] == [1, 2, 3, 4]

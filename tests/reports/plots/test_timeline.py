@@ -115,7 +115,7 @@ def test_blocks_cover_what_one_bar_would(resnet, drawn, monkeypatch):
 def test_a_straggler_is_marked_by_colour_by_marker_and_by_its_factor(single, drawn):
     (ax,) = drawn(Timeline(), single)
     labels = ax.get_yticklabels()
-    assert [label.get_text() for label in labels] == ["0, 2, 3\n3 alike", "▲ 1 · 1.5×"]
+    assert [label.get_text() for label in labels] == ["0, 2, 3\n3 ranks", "▲ 1 · 1.5×"]
     assert [label.get_color() == theme.STRAGGLER for label in labels] == [False, True]
     assert "slow rank" in [text.get_text() for text in ax.get_legend().get_texts()]
 
@@ -123,7 +123,7 @@ def test_a_straggler_is_marked_by_colour_by_marker_and_by_its_factor(single, dra
 def test_ranks_that_do_the_same_share_a_row(large, drawn):
     (ax,) = drawn(Timeline(), large)
     labels = [label.get_text() for label in ax.get_yticklabels()]
-    assert labels == ["0–20, 22–39\n39 alike", "▲ 21 · 1.5×"]
+    assert labels == ["0–20, 22–39\n39 ranks", "▲ 21 · 1.5×"]
     assert ax.get_xlabel() == "Time since the start of step 4 [ms]"  # none is left out
 
 
