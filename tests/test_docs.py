@@ -65,11 +65,14 @@ def test_there_is_a_tutorial_for_each_question():
         assert page.read_text().splitlines()[0].endswith("?")
 
 
-def test_the_annotated_scenario_is_a_valid_one(tmp_path):
+def test_the_blocks_of_the_annotated_scenario_make_a_valid_one(tmp_path):
     import numpy as np
 
-    (block,) = blocks(GUIDES / "scenario-file.md", "yaml")
-    raw = parse_yaml(block.text, "scenario-file.md")
+    raw = {}
+    for block in blocks(GUIDES / "scenario-file.md", "yaml"):
+        assert block.text.count("\n") <= 25, "a reader gets short pieces"
+        for key, value in (parse_yaml(block.text, "scenario-file.md") or {}).items():
+            raw[key] = {**raw[key], **value} if key in raw else value
     widths = raw["workload"]["model"]["widths"]
     weights = {}
     for i, (before, after) in enumerate(pairwise(widths)):
