@@ -640,7 +640,7 @@ def test_list_of_one_family_says_what_its_kinds_are(say, family):
 def test_help_is_for_reading(say):
     status, out, err = say("--help")
     assert (status, err) == (0, [])
-    for command in ("run", "check", "list", "gallery"):
+    for command in ("run", "check", "list", "schema"):
         assert any(line.split()[:1] == [command] for line in out.splitlines())
 
 

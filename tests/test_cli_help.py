@@ -31,7 +31,7 @@ def test_help_lists_every_command_with_the_first_line_of_its_documentation(capsy
     text = " ".join(said(capsys, "-h").split())
     assert text == " ".join(said(capsys, "--help").split())
     for name, command in COMMANDS.items():
-        assert f"{name} {command.says}" in text
+        assert (f"{name} {command.says}" in text) is not command.hidden
         module, _, function = command.home.partition(":")
         found = getattr(importlib.import_module(f"simdp.cli.{module}"), function)
         if callable(found) and found.__doc__ and not hasattr(found, "registered_commands"):
@@ -45,6 +45,24 @@ def test_every_command_has_short_help_with_examples(capsys):
         text = said(capsys, *words, "-h")
         assert "Examples:" in text, words
         assert f"  python -m simdp {' '.join(words)}" in text
+
+
+def test_help_leaves_out_the_command_that_redraws_the_pictures_of_the_repository(capsys):
+    assert "gallery" not in said(capsys, "--help")
+    assert "--out" in said(capsys, "gallery", "--help")
+
+
+def test_options_of_torchrun_without_an_effect_are_listed_apart(capsys):
+    """What changes a run is above the heading, what is accepted and ignored below it."""
+    above, heading, below = said(capsys, "torchrun", "--help").partition("Accepted and ignored")
+    assert heading
+    for option in ("--nnodes", "--nproc-per-node", "--cluster", "--tee", "--role", "--fake"):
+        assert option in above
+        assert option not in below.partition("Examples:")[0]
+    ignored = ("--standalone", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--max-restarts")
+    for option in (*ignored, "--node-rank", "--master-addr", "--master-port"):
+        assert f"\n  {option}" not in above
+        assert f"\n  {option}" in below
 
 
 def test_the_examples_are_commands_that_exist():

@@ -60,9 +60,10 @@ class Commands(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """List them without loading them."""
+        """List them without loading them, but for those that are hidden."""
+        shown = [(name, command.says) for name, command in COMMANDS.items() if not command.hidden]
         with formatter.section("Commands"):
-            formatter.write_dl([(name, command.says) for name, command in COMMANDS.items()])
+            formatter.write_dl(shown)
 
 
 app = typer.Typer(

@@ -20,11 +20,14 @@ class Command(NamedTuple):
         The first line of its documentation.
     examples : tuple of str
         Commands, without ``python -m simdp``.
+    hidden : bool
+        Whether ``--help`` leaves it out: a command for the developers of simdp.
     """
 
     home: str
     says: str
     examples: tuple[str, ...]
+    hidden: bool = False
 
     @property
     def epilog(self) -> str:
@@ -160,6 +163,7 @@ COMMANDS = {
         "gallery:gallery",
         "Redraw the pictures of the README and docs/.",
         ("gallery --out plots",),
+        hidden=True,
     ),
     "schema": Command(
         "schema:schema",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from simdp.cli.commands import COMMANDS
 from simdp.cli.common import say
@@ -21,7 +22,38 @@ if TYPE_CHECKING:
 OLDEST = 2, 14
 """The oldest torch that all scripts of the tests were tried with; before it hooks are missing."""
 
+IGNORED = (
+    *("standalone", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "max_restarts"),
+    *("node_rank", "master_addr", "master_port"),
+)
+"""Options of torchrun without an effect where one process runs all ranks."""
+
 command = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+class Torchrun(TyperCommand):
+    """The command, whose help lists the options without an effect in a section of their own."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments, the options, and the options that are accepted and ignored."""
+        sections: dict[str, list[tuple[str, str]]] = {
+            "Arguments": [],
+            "Options": [],
+            "Accepted and ignored: one process runs all ranks; the script finds the values in its "
+            "environment": [],
+        }
+        arguments, options, ignored = sections.values()
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is None:
+                continue
+            if parameter.param_type_name == "argument":
+                arguments.append(record)
+            else:
+                (ignored if parameter.name in IGNORED else options).append(record)
+        for title, records in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
 
 
 def _flag(*names: str, **more: Any) -> Any:
@@ -51,20 +83,20 @@ Module = Annotated[
     bool, typer.Option("--module", "-m", help="SCRIPT is a module, as of python -m.")
 ]
 Standalone = Annotated[
-    bool, typer.Option("--standalone", help="One node, which needs no other to meet.")
+    bool, typer.Option("--standalone", help="One node, without a rendezvous.")
 ]
 RdzvBackend = Annotated[str, _flag("--rdzv-backend", help="static or c10d.")]
 RdzvEndpoint = Annotated[
-    str, _flag("--rdzv-endpoint", help="HOST:PORT, of ranks that are together anyway.")
+    str, _flag("--rdzv-endpoint", help="HOST:PORT, for MASTER_ADDR and MASTER_PORT.")
 ]
-RdzvId = Annotated[str, _flag("--rdzv-id", help="What ranks find as their run's.")]
+RdzvId = Annotated[str, _flag("--rdzv-id", help="TORCHELASTIC_RUN_ID.")]
 MaxRestarts = Annotated[
-    int, _flag("--max-restarts", help="What ranks find; who fails would fail again.")
+    int, _flag("--max-restarts", help="TORCHELASTIC_MAX_RESTARTS; a failed rank is not restarted.")
 ]
-Role = Annotated[str, typer.Option("--role", help="What ranks find as theirs.")]
-NodeRank = Annotated[int, _flag("--node-rank", help="0: all nodes are run here.")]
-MasterAddr = Annotated[str, _flag("--master-addr", help="What ranks find.")]
-MasterPort = Annotated[int, _flag("--master-port", help="What ranks find.")]
+Role = Annotated[str, typer.Option("--role", help="ROLE_NAME, and the mark of --tee.")]
+NodeRank = Annotated[int, _flag("--node-rank", help="Only 0: all nodes run here.")]
+MasterAddr = Annotated[str, _flag("--master-addr", help="MASTER_ADDR.")]
+MasterPort = Annotated[int, _flag("--master-port", help="MASTER_PORT.")]
 NoPython = Annotated[bool, _flag("--no-python", help="Not here.", hidden=True)]
 Tee = Annotated[
     str, _flag("--tee", "-t", help="Mark the lines of ranks: 1 of stdout, 2 of stderr, 3.")
@@ -94,6 +126,7 @@ NoPlots = Annotated[bool, typer.Option("--no-plots", help="Draw no pictures.")]
 
 @command.command(
     name="torchrun",
+    cls=Torchrun,
     epilog=COMMANDS["torchrun"].epilog,
     context_settings={"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]},
 )

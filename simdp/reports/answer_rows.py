@@ -28,6 +28,9 @@ MOST_CAUSES = 4
 FEW = 100
 """Samples a second below which three digits are written, not whole ones."""
 
+FOR_EXPERTS = ("undetermined",)
+"""Remarks that only a verbose summary shows; all are in result.json."""
+
 CELL, MOST_LETTERS = 53, 150
 """Letters of a line beside a row's name; and of a remark, of which the rest is in result.json."""
 
@@ -143,11 +146,16 @@ def cards(result: Result) -> list[Row]:
     return [("network cards", said)]
 
 
-def known(results: Sequence[Result]) -> list[Row]:
-    """Say how far the hardware's figures can be relied on, once for all points of a sweep."""
+def known(results: Sequence[Result], verbose: bool = False) -> list[Row]:
+    """List how reliable the hardware's figures are, once for all points of a sweep.
+
+    Constants that a calibration leaves undetermined are listed with ``verbose`` only: the interval
+    of a step covers them.
+    """
     found: dict[Row, None] = {}
     for result in results:
-        found.update(dict.fromkeys(result.remarks.items()))
+        shown = ((k, v) for k, v in result.remarks.items() if verbose or k not in FOR_EXPERTS)
+        found.update(dict.fromkeys(shown))
     return [(name, shorten(said, MOST_LETTERS, placeholder=" ...")) for name, said in found]
 
 

@@ -46,7 +46,7 @@ LEAST_KEY = 10
 FOOT = "speed-up: {} over the first point's; * the fastest point"
 
 
-def sweep_table(study: Study) -> RenderableType:
+def sweep_table(study: Study, verbose: bool = False) -> RenderableType:
     """Write a row per point; columns in which next to nothing happens are left out."""
     num_keys, cells = sweep_cells(study)
     heads = [*cells][:num_keys]
@@ -68,7 +68,7 @@ def sweep_table(study: Study) -> RenderableType:
     for row in zip(*cells.values(), strict=True):
         table.add_row(*map(Text, row))
     widen(table)
-    foot, rows = sweep_feet(study)
+    foot, rows = sweep_feet(study, verbose)
     feet = [foot] * bool(foot) + [answer_rows.lines(rows, WIDTH)] * bool(rows)
     return Group(table, *map(Text, feet))
 
@@ -109,11 +109,12 @@ def best_point(study: Study) -> tuple[int | None, list[float | None], str]:
     return best, rates, "tokens/s" if unequal else "samples/s"
 
 
-def sweep_feet(study: Study) -> tuple[str, list[answer_rows.Row]]:
+def sweep_feet(study: Study, verbose: bool = False) -> tuple[str, list[answer_rows.Row]]:
     """What stands below a sweep's table: what its speed-ups are, and what is said of all points."""
     points = study.points
     best, _, unit = best_point(study)
-    rows = [*money_rows.price(_billed(study)), *_idle_cards(points), *answer_rows.known(points)]
+    rows = [*money_rows.price(_billed(study)), *_idle_cards(points)]
+    rows += answer_rows.known(points, verbose)
     rows += _failures(study.failed)
     return (FOOT.format(unit) + _among(points)) if best is not None else "", rows
 

@@ -52,13 +52,15 @@ MAX_LIST = 53
 def summary(study: Study, advice: Advice | None = None, verbose: bool = False) -> RenderableType:
     """Summarise a study: one run in rows, a sweep as a row per point.
 
-    ``advice`` is what would make the one run faster, where somebody has looked for it. Money and
-    energy are told where the scenario speaks of them, or of a target, or with ``verbose``.
+    ``advice`` is what would make the one run faster, where it was looked for. Money and energy
+    stand there where the scenario has a price, a power or a target, or with ``verbose``; only with
+    it the engine that simulated the run, the simulated time of all steps, and constants that the
+    calibration leaves undetermined.
     """
     if study.scenario.get("sweep"):
         from simdp.reports.sweep_table import sweep_table  # which takes its words from here
 
-        return sweep_table(study)
+        return sweep_table(study, verbose)
     return _one(study.points[0], advice, verbose)
 
 
@@ -99,8 +101,8 @@ def fact_rows(
         ("buckets", _buckets(m["bucket_bytes"])),
         ("sent per rank and step", nbytes(max(m["bytes_sent_per_rank"]))),
         *_memory_rows(result),
-        ("simulated", seconds(m["simulated_s"])),
-        *_network_rows(result.network),
+        *([("simulated", seconds(m["simulated_s"]))] if verbose else []),
+        *_network_rows(result.network, verbose),
         *_server_rows(result.server),
         *_dropped_rows(result.participation),
     ]
@@ -124,7 +126,7 @@ def fact_rows(
     return [
         *rows,
         *answer_rows.cards(result),
-        *answer_rows.known([result]),
+        *answer_rows.known([result], verbose),
         *answer_rows.advice(advice),
     ]
 
@@ -173,8 +175,8 @@ def _by_rank(written: Sequence[str]) -> list[str]:
     return found
 
 
-def _network_rows(network: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What crossed the links, and what `auto` chose; nothing of an older result."""
+def _network_rows(network: Mapping[str, Any], verbose: bool) -> list[tuple[str, str]]:
+    """What crossed the links, and what `auto` chose; with ``verbose`` the engine that ran it."""
     rows: list[tuple[str, str]] = []
     if not network:
         return rows
@@ -185,8 +187,9 @@ def _network_rows(network: Mapping[str, Any]) -> list[tuple[str, str]]:
     for collective, choices in network.get("chosen", {}).items():
         each = [f"{choice['algorithm']} for {nbytes(choice['nbytes'])}" for choice in choices]
         rows.append((f"{collective}: auto", _listed(each)))
-    why = str(network["why"]).replace("the link from ", "")
-    rows.append(("clock", f"{network['fabric']} fabric: {why}"))
+    if verbose:
+        why = str(network["why"]).replace("the link from ", "")
+        rows.append(("clock", f"{network['fabric']} fabric: {why}"))
     return rows
 
 

@@ -62,7 +62,8 @@ def test_cards_that_carry_nothing_are_named_with_what_would_use_them():
 
 def test_remarks_of_many_points_are_made_once_and_kept_short():
     remarks = {"calibration": "none", "undetermined": "a constant, " * 50}
-    rows = answers.known([result(remarks=remarks)] * 3)
+    assert [name for name, _ in answers.known([result(remarks=remarks)])] == ["calibration"]
+    rows = answers.known([result(remarks=remarks)] * 3, verbose=True)
     assert [name for name, _ in rows] == ["calibration", "undetermined"]
     assert len(rows[1][1]) <= answers.MOST_LETTERS
     assert rows[1][1].endswith("...")

@@ -71,6 +71,14 @@ def made_up(**metrics):
     return Study("0.1.0", scenario, [Result(scenario, {}, dull | metrics)])
 
 
+def test_what_only_developers_need_is_shown_with_verbose(one):
+    m = one.points[0].metrics
+    for said, shown in ((text(table.summary(one)), False), (text(table.summary(one, verbose=True)), True)):
+        assert (table.seconds(m["simulated_s"]) in said) is shown
+        assert ("simulated:" in said) is shown
+        assert ("clock:" in said and "event fabric: no link is shared, only" in said) is shown
+
+
 # Numbers
 
 
@@ -129,8 +137,6 @@ def test_the_summary_shows_what_was_learned_and_sent(one):
         table.nbytes(m["bytes_sent_per_rank"][0]),
         table.nbytes(m["peak_memory_bytes"][0]),
         f"{len(m['bucket_bytes'])} ({', '.join(map(table.nbytes, m['bucket_bytes']))})",
-        table.seconds(m["simulated_s"]),
-        "event fabric: no link is shared, only",
     ):
         assert part in shown
     (identical,) = rows(table.summary(one), ["replicas"])
