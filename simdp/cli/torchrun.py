@@ -82,9 +82,7 @@ Cluster = Annotated[
 Module = Annotated[
     bool, typer.Option("--module", "-m", help="SCRIPT is a module, as of python -m.")
 ]
-Standalone = Annotated[
-    bool, typer.Option("--standalone", help="One node, without a rendezvous.")
-]
+Standalone = Annotated[bool, typer.Option("--standalone", help="One node, without a rendezvous.")]
 RdzvBackend = Annotated[str, _flag("--rdzv-backend", help="static or c10d.")]
 RdzvEndpoint = Annotated[
     str, _flag("--rdzv-endpoint", help="HOST:PORT, for MASTER_ADDR and MASTER_PORT.")

@@ -114,14 +114,14 @@ def rates(
     if not flops:
         return found
     found["model_flops"] = throughput * step_time * flops
-    if peak := _peak(scenario):
+    if peak := peak_flops(scenario):
         again = sum(each[call].products for run in recomputed(workload) for call in run.again)
         found["mfu"] = throughput * flops / peak
         found["hfu"] = throughput * (flops + again) / peak
     return found
 
 
-def _peak(scenario: Scenario) -> float | None:
+def peak_flops(scenario: Scenario) -> float | None:
     """Arithmetic of all devices at their peaks [FLOP/s]; None where one lacks the dtype."""
     cluster, workload = scenario.cluster, scenario.workload
     dtype = workload.precision.low or workload.dtype

@@ -28,6 +28,19 @@ MOST_CAUSES = 4
 FEW = 100
 """Samples a second below which three digits are written, not whole ones."""
 
+COMPUTE_PARTS = {
+    "matrix_products": "matrix products",
+    "attention": "attention",
+    "memory_bound": "kernels bound by memory",
+    "recompute": "recompute",
+    "launches": "launches",
+    "slowed": "slowed by stragglers or communication",
+}
+"""Names of what compute is spent on; see `simdp.engine.compute.breakdown`."""
+
+BOUND_BY_ARITHMETIC = ("matrix_products", "attention")
+"""Parts of which the share of the peak is shown."""
+
 FOR_EXPERTS = ("undetermined",)
 """Remarks that only a verbose summary shows; all are in result.json."""
 
@@ -54,6 +67,51 @@ def mfu(metrics: dict[str, Any]) -> list[Row]:
         return []
     again = "" if hardware in (None, share) else f"; HFU {100 * hardware:.3g} %"
     return [("MFU", f"{100 * share:.3g} % of the devices' peak{again}")]
+
+
+def mfu_parts(result: Result) -> list[Row]:
+    """What a step is spent on beside useful arithmetic, kernel by kernel; largest compute first."""
+    found = step_shares(result)
+    if not found:
+        return []
+    said = [
+        f"{name} {figures.percent(share)}"
+        + (f" (at {figures.percent(rate)} of the peak)" if rate is not None else "")
+        for name, share, rate in found
+        if share >= LEAST_SHARE
+    ]
+    return [("where the MFU goes", f"of a step: {', '.join(said)}")]
+
+
+def step_shares(result: Result) -> list[tuple[str, float, float | None]]:
+    """Split a step into kinds of kernels and all that is no compute, as shares that add up to 1.
+
+    Returns
+    -------
+    list of (str, float, float or None)
+        Name; share of the step; and for kernels bound by arithmetic the part of the devices' peak
+        that they reach. Empty without an MFU, or where compute has no kernels.
+    """
+    m = result.metrics
+    step_time = m["step_time_s"]
+    if not result.compute_parts or m.get("mfu") is None or not step_time:
+        return []
+    parts = sorted(result.compute_parts, key=lambda one: -one["seconds"])
+    found: list[tuple[str, float, float | None]] = [
+        (
+            COMPUTE_PARTS[one["part"]],
+            one["seconds"] / step_time,
+            one["of_peak"] if one["part"] in BOUND_BY_ARITHMETIC else None,
+        )
+        for one in parts
+    ]
+    rest = [(figures.PARTS[key], m[key] / step_time, None) for key in figures.PARTS]
+    return [*found, *rest[1:]]
+
+
+def verdict(lines: Sequence[str]) -> list[Row]:
+    """The sentences of a verdict as a row; none without any."""
+    return [("verdict", " ".join(lines))] if lines else []
 
 
 def costs(metrics: dict[str, Any], seconds: Write) -> list[Row]:
@@ -180,6 +238,11 @@ def wrapped(rows: Sequence[Row], cell: int = CELL) -> list[Row]:
 def lines(rows: Sequence[Row], width: int) -> str:
     """Write rows as lines of text, below a table."""
     return "\n".join(
-        fill(f"{name}: {said}", width, subsequent_indent="  ", break_on_hyphens=False)
+        fill(
+            f"{name}: {said}" if name else said,
+            width,
+            subsequent_indent="  ",
+            break_on_hyphens=False,
+        )
         for name, said in rows
     )

@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from simdp.reports import answer_rows, figures, money_rows
+from simdp.reports import answer_rows, figures, money_rows, verdict
 from simdp.reports.figures import SHORT, WIDTH
 from simdp.reports.wide_table import widen
 from simdp.results.comparison import best_of, said_of, written
@@ -69,6 +69,7 @@ def sweep_table(study: Study, verbose: bool = False) -> RenderableType:
         table.add_row(*map(Text, row))
     widen(table)
     foot, rows = sweep_feet(study, verbose)
+    rows = [*answer_rows.verdict(sweep_verdict(study).lines), *rows]
     feet = [foot] * bool(foot) + [answer_rows.lines(rows, WIDTH)] * bool(rows)
     return Group(table, *map(Text, feet))
 
@@ -107,6 +108,11 @@ def best_point(study: Study) -> tuple[int | None, list[float | None], str]:
     rates = [p.metrics["tokens_per_s" if unequal else RATE] for p in points]
     best = best_of([p.metrics | {RATE: rate} for p, rate in zip(points, rates, strict=True)])
     return best, rates, "tokens/s" if unequal else "samples/s"
+
+
+def sweep_verdict(study: Study) -> verdict.Verdict:
+    """What the best point of a sweep reaches and loses; see `simdp.reports.verdict`."""
+    return verdict.of_sweep(study, *best_point(study))
 
 
 def sweep_feet(study: Study, verbose: bool = False) -> tuple[str, list[answer_rows.Row]]:

@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from simdp.reports import answer_rows, money_rows
+from simdp.reports import answer_rows, money_rows, verdict
 from simdp.reports.figures import (
     PARTS,
     SHORT,
@@ -75,7 +75,8 @@ def _one(result: Result, advice: Advice | None, verbose: bool) -> RenderableType
     for row in parts:
         times.add_row(*row)
     facts = Table(show_header=False, box=None, pad_edge=False)
-    for name, value in answer_rows.wrapped(fact_rows(result, advice, verbose)):
+    said = answer_rows.verdict(verdict.of_run(result).lines)
+    for name, value in answer_rows.wrapped([*said, *fact_rows(result, advice, verbose)]):
         facts.add_row(f"{name}:" if name else "", value)
     return Group(times, facts)
 
@@ -119,7 +120,7 @@ def fact_rows(
     costs = answer_rows.costs(m, seconds)
     after = next((i for i, row in enumerate(costs, 1) if row[0] == "without stragglers"), 0)
     costs[after:after] = answer_rows.lost(result, seconds)
-    rows[1:1] = [*answer_rows.mfu(m), *costs]
+    rows[1:1] = [*answer_rows.mfu(m), *answer_rows.mfu_parts(result), *costs]
     rows += answer_rows.gradient_noise(result.gradient_noise)
     if verbose or money_rows.is_asked_for(result.scenario):
         rows += money_rows.rows((result.cost, result.target))

@@ -195,7 +195,7 @@ def _parts(trace: Trace, ends: Floats) -> dict[str, Floats]:
     first = num_warm_up(num_steps)
     step_time = ends[:, -1] - ends[:, first]  # column s is the end of step s - 1
     sums = {name: np.zeros(world_size) for name in (*SUMS.values(), "comm_s", "bytes_sent")}
-    for stack, idle in _with_rests(trace, world_size, first):
+    for stack, idle in _with_rests(trace, world_size, _counted(trace, first)):
         activity, ranks = ACTIVITIES[stack.activity], stack.ranks
         length = (stack.end - stack.start).sum(axis=0)
         if activity == "comm":
@@ -211,12 +211,45 @@ def _parts(trace: Trace, ends: Floats) -> dict[str, Floats]:
     return {name: values / (num_steps - first) for name, values in found.items()}
 
 
-def _with_rests(trace: Trace, world_size: int, first: int) -> Iterator[tuple[Stack, Idle]]:
+def exposed_by_collective(
+    trace: Trace, world_size: int, num_steps: int
+) -> dict[tuple[str, int], float]:
+    """Split the exposed communication of a steady step by what is communicated.
+
+    Parameters
+    ----------
+    trace : Trace
+        Every span of the run.
+    world_size, num_steps : int
+        Ranks and steps.
+
+    Returns
+    -------
+    dict of (str, int) to float
+        Seconds, mean over ranks, by collective and number of ranks of its group, the longest first.
+        They add up to ``exposed_comm_s`` on one communication stream.
+    """
+    first = num_warm_up(num_steps)
+    groups: dict[tuple[str, int], list[Block]] = {}
+    for block in _counted(trace, first):
+        if ACTIVITIES[block.activity] == "comm" and block.call is not None:
+            key = (block.call.collective, block.call.group_size)
+            groups.setdefault(key, []).append(block)
+    found, steady = dict[tuple[str, int], float](), num_steps - first
+    for key, blocks in groups.items():
+        seconds = sum(
+            float(idle.within(stack.ranks, stack.start, stack.end).sum())
+            for stack, idle in _with_rests(trace, world_size, blocks)
+        )
+        found[key] = seconds / steady / world_size
+    return dict(sorted(found.items(), key=lambda pair: -pair[1]))
+
+
+def _with_rests(trace: Trace, world_size: int, blocks: list[Block]) -> Iterator[tuple[Stack, Idle]]:
     """What makes up a part of a step's time, and when the ranks have nothing else to do.
 
     What a second communication stream does while the first is busy too is no further part of it.
     """
-    blocks = _counted(trace, first)
     streams = {b.lane for b in blocks if isinstance(b.lane, int) and b.lane >= FIRST_STREAM_LANE}
     idle, busy = Idle(trace, world_size), [COMM_LANE]
     for stack in stacks([b for b in blocks if b.lane not in streams] if streams else blocks):

@@ -93,6 +93,10 @@ class Result(Inline):
     slowest : list of dict
         Who was the slowest of how many steps, where there are stragglers; see
         `simdp.results.slowest`.
+    compute_parts : list of dict
+        What the compute of a steady step is spent on: ``part``, ``seconds`` and ``of_peak``, as of
+        `simdp.engine.compute.breakdown.compute_parts`. Empty for points of a sweep, and where
+        compute has no kernels.
     state : State or None
         Where the run stopped, if that was asked for; see `simdp.engine.state`.
     step_ends : ndarray, shape `(world_size, num_steps + 1)`, or None
@@ -117,6 +121,7 @@ class Result(Inline):
     remarks: dict[str, str] = field(default_factory=dict)
     lost: list[dict[str, Any]] = field(default_factory=list)
     slowest: list[dict[str, Any]] = field(default_factory=list)
+    compute_parts: list[dict[str, Any]] = field(default_factory=list)
     state: Any = None
     step_ends: Floats | None = None
     launched: Callable[[], Launched] | None = None
@@ -239,6 +244,7 @@ class Study(Inline):
             | ({"gradient_noise": point.gradient_noise} if point.gradient_noise else {})
             | ({"lost": point.lost} if point.lost else {})
             | ({"slowest": point.slowest} if point.slowest else {})
+            | ({"compute_parts": point.compute_parts} if point.compute_parts else {})
             | ({"remarks": point.remarks} if point.remarks else {})
             for point in self.in_order()
         ]
@@ -293,6 +299,7 @@ class Study(Inline):
                     gradient_noise=point.get("gradient_noise"),
                     lost=point.get("lost", []),
                     slowest=point.get("slowest", []),
+                    compute_parts=point.get("compute_parts", []),
                     remarks=point.get("remarks", {}),
                 )
                 for point in content["points"]

@@ -11,12 +11,12 @@ from simdp.engine.clocks.clock import Fabric
 from simdp.engine.clocks.vector import FINE_RANKS
 from simdp.engine.simulate import simulate, trace_of_run
 from simdp.errors import ScenarioError
-from simdp.results.comparison import said_of
+from simdp.results.comparison import best_of, said_of
 from simdp.results.metrics import scaling_efficiency
 from simdp.results.result import FailedPoint, Result, Study
 from simdp.results.trace import TraceToCome
 from simdp.scenario import Scenario
-from simdp.studies.answers import complete
+from simdp.studies.answers import MAX_RANKS, complete, lost_to, step_time_with
 from simdp.studies.executor import Failed, executor_for
 from simdp.studies.many import simulate_all
 from simdp.studies.store import Store
@@ -86,7 +86,21 @@ def sweep(
             study.points = [_alone(scenario, fabric, progress, part)]
     _remark(scenario, study.points)
     _compare(scenario, study.points)
+    if scenario.sweep:
+        _charge_stragglers(study, points)
     return study
+
+
+def _charge_stragglers(study: Study, points: Sequence[Point]) -> None:
+    """Find what each straggler costs at the best point of a sweep, and at the last one."""
+    best = best_of([point.metrics for point in study.points])
+    for number in dict.fromkeys([best or 0, len(study.points) - 1]):
+        result = study.points[number]
+        scenario = next(one for chosen, one in points if chosen == result.set)
+        small = scenario.cluster.world_size <= MAX_RANKS
+        if scenario.cluster.stragglers and small and scenario.strategy.player == "together":
+            even = step_time_with(scenario, [])
+            result.lost = lost_to(scenario, result.metrics["step_time_s"], even)
 
 
 def _traces(points: Sequence[Point]) -> list[bool | None]:

@@ -25,6 +25,12 @@ V = TypeVar("V")
 LOSS = "loss"
 """Name of the work that follows the last call."""
 
+ATTENTION = ("attention", "t5_attention")
+"""Kinds of layers whose kernels are attention's, whether they are fused or not."""
+
+KERNEL_KINDS = ("matrix_products", "attention", "memory_bound", "launches")
+"""Into which `CallTimes.by_kind` sorts time."""
+
 MAX_KEPT = 2**22
 """Numbers that are kept for the next steps, 32 MiB: padded batches have ever new lengths."""
 
@@ -82,6 +88,8 @@ class CallTimes:
         self._has_products = np.array([*lower, False])
         fused = [call.layer.costly == "fused_attention" for call in self.graph.calls]
         self._is_fused = np.array([*fused, False])
+        attends = [call.layer.kind in ATTENTION for call in self.graph.calls]
+        self._attends = self._is_fused | np.array([*attends, False])
         self._kernels: dict[tuple[str, Shapes], Kernels] = {}
         self._seconds: dict[Hashable, Columns] = {}
 
@@ -145,6 +153,62 @@ class CallTimes:
                 if self.workload.cuda_graphs and activity == "forward":
                     found[0, number] += self.roofline.launch[rank]
         return Columns(found, column)
+
+    def by_kind(
+        self,
+        activity: str,
+        batch: Ints,
+        looked_at: tuple[Sequence[Shapes], Ints, Sequence[float]],
+        calls: Sequence[int] | None = None,
+    ) -> dict[str, tuple[float, float]]:
+        """Time and arithmetic by kind of kernel, of all ranks together.
+
+        Parameters
+        ----------
+        activity, batch
+            As for `seconds`.
+        looked_at : tuple
+            Shapes, which of them each rank has, and shares, as for `seconds`.
+        calls : sequence of int, optional
+            Those that count; all by default.
+
+        Returns
+        -------
+        dict of str to (float, float)
+            Seconds and FLOPs of ``matrix_products`` (kernels bound by arithmetic), ``attention``,
+            ``memory_bound`` kernels, and ``launches`` that the device waits for.
+        """
+        shapes, which, shares = looked_at
+        first, column = alike(batch, which, self.roofline.device)
+        counts = np.bincount(column, minlength=len(first))
+        found = {kind: np.zeros(2) for kind in KERNEL_KINDS}
+        for rank, count in zip(first.tolist(), counts.tolist(), strict=True):
+            if not batch[rank]:
+                continue
+            kernels = self._kernels_of(activity, shapes[which[rank]])
+            if shares:
+                part = np.where(self._is_fused[kernels.call], shares[which[rank]], 1.0)
+                kernels = kernels._replace(flops=kernels.flops * part)
+            busy = self._alone(kernels, rank, float(batch[rank]))
+            idle = self._before(activity, kernels.call, busy, rank)
+            if self.workload.cuda_graphs and activity == "forward":
+                idle[:1] += self.roofline.launch[rank]
+            counted = np.ones(len(busy), dtype=bool)
+            if calls is not None:
+                counted = np.isin(kernels.call, calls)
+            moving = (batch[rank] * kernels.nbytes + kernels.fixed) / self.roofline.bandwidth[rank]
+            attends = self._attends[kernels.call]
+            bound = ~attends & (busy <= moving)
+            done = batch[rank] * kernels.flops
+            for kind, those in (
+                ("attention", attends),
+                ("memory_bound", bound),
+                ("matrix_products", ~attends & ~bound),
+            ):
+                both = those & counted
+                found[kind] += count * np.array([busy[both].sum(), done[both].sum()])
+            found["launches"][0] += count * idle[counted].sum()
+        return {kind: (float(lasted), float(done)) for kind, (lasted, done) in found.items()}
 
     def kernels(self, activity: str, rank: int, batch: int) -> tuple[Ints, Floats, Floats]:
         """Tell the kernels of all calls on a rank, for so many samples of full length.

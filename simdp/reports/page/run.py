@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from simdp.reports import table
-from simdp.reports.figures import PARTS, nbytes, percent, seconds, share
+from simdp.reports.answer_rows import step_shares
+from simdp.reports.figures import nbytes, percent, seconds
 from simdp.reports.page import ranks
 from simdp.reports.page.links import links
 from simdp.reports.page.memory import memory
-from simdp.reports.page.sections import Section, Summary, Tile, Verdict
+from simdp.reports.page.sections import Cell, Section, Summary, Table, Tile, Verdict
 from simdp.reports.page.step import steps
 from simdp.reports.page.timeline import timeline
+from simdp.reports.verdict import of_run
 from simdp.results.result import Advice, Result
 
 
@@ -19,6 +21,7 @@ def sections(result: Result, advice: Advice | None = None) -> list[Section]:
         *verdict(result, advice),
         summary(result),
         step(result),
+        *mfu(result),
     ]
 
 
@@ -36,13 +39,10 @@ def pictures(result: Result) -> list[Section]:
 def verdict(result: Result, advice: Advice | None) -> list[Section]:
     """What limits the run, what would help, and what to be careful of."""
     m, rows = result.metrics, table.fact_rows(result, advice)
-    largest = max((key for key in PARTS), key=lambda key: m[key])
-    found = [
-        f"A step takes {seconds(m['step_time_s'])}; most of it, "
-        f"{share(m[largest], m['step_time_s'])}, is {PARTS[largest]}."
-    ]
+    said_of = of_run(result)
+    found = list(said_of.lines)
     found += [f"{name}: {said}" for name, said in rows if name == "would help"]
-    made: list[Section] = [Verdict("Verdict", found, "good" if largest == "compute_s" else "note")]
+    made: list[Section] = [Verdict("Verdict", found, "good" if said_of.good else "note")]
     careful = [f"{name}: {said}" for name, said in rows if name in result.remarks]
     if m["fits_memory"] is False:
         careful.insert(
@@ -66,6 +66,20 @@ def summary(result: Result) -> Section:
         Tile("peak memory", said["peak memory"]),
     ]
     return Summary("Summary", tiles, rows)
+
+
+def mfu(result: Result) -> list[Section]:
+    """What a step is spent on beside useful arithmetic; nothing where compute has no kernels."""
+    rows: list[list[Cell | str]] = [
+        [name, Cell(percent(share), share), "-" if rate is None else percent(rate)]
+        for name, share, rate in step_shares(result)
+        if share
+    ]
+    if not rows:
+        return []
+    note = f"MFU {percent(result.metrics['mfu'])}: the model's FLOPs over what the devices could do"
+    heads = ["spent on", "share of a step", "of the peak"]
+    return [Table("Where the MFU goes", heads, rows, note=f"{note} at their peak.")]
 
 
 def step(result: Result) -> Section:

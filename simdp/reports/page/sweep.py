@@ -25,7 +25,14 @@ from simdp.reports.plots.labels import cut, evenly, key_label, point_names
 from simdp.reports.plots.scaling import MAX_LINES, Curve, curves_of, is_about_scaling
 from simdp.reports.plots.sweep import curves_of as curves_over
 from simdp.reports.plots.sweep import key_of, lowered, place_at, places_of, second_of, timed
-from simdp.reports.sweep_table import RATE, best_point, sweep_cells, sweep_feet, sweep_title
+from simdp.reports.sweep_table import (
+    RATE,
+    best_point,
+    sweep_cells,
+    sweep_feet,
+    sweep_title,
+    sweep_verdict,
+)
 from simdp.results.comparison import short_key, written
 from simdp.results.result import Result, Study
 
@@ -53,16 +60,12 @@ def sections(study: Study) -> list[Section]:
 
 
 def verdict(study: Study) -> list[Section]:
-    """Which point is fastest, and what to be careful of."""
+    """What the best point reaches and loses, and what to be careful of."""
     points = study.points
-    best, rates, unit = best_point(study)
+    said_of = sweep_verdict(study)
     made: list[Section] = []
-    if best is not None and (rate := rates[best]):
-        name = point_names(points, limit=200)[best] or "the only point"
-        text = f"The fastest of {len(points)} points is {name}: {short(rate)} {unit}"
-        first = rates[0]
-        ratio = f", {rate / first:.3g} times the first point's" if first and best else ""
-        made.append(Verdict("Verdict", [f"{text}{ratio}."], "good"))
+    if said_of.lines:
+        made.append(Verdict("Verdict", said_of.lines, "good" if said_of.good else "note"))
     careful = [f"{name}: {said}" for name, said in sweep_feet(study)[1]]
     names = point_names(points, limit=200)
     careful += [
