@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from simdp.reports import answer_rows, figures, money_rows, verdict
+from simdp.reports import answer_rows, figures, money_rows, verdicts
 from simdp.reports.figures import SHORT, WIDTH
 from simdp.reports.wide_table import widen
 from simdp.results.comparison import best_of, said_of, written
@@ -110,9 +110,9 @@ def best_point(study: Study) -> tuple[int | None, list[float | None], str]:
     return best, rates, "tokens/s" if unequal else "samples/s"
 
 
-def sweep_verdict(study: Study) -> verdict.Verdict:
-    """What the best point of a sweep reaches and loses; see `simdp.reports.verdict`."""
-    return verdict.of_sweep(study, *best_point(study))
+def sweep_verdict(study: Study) -> verdicts.Verdict:
+    """What the best point of a sweep reaches and loses; see `simdp.reports.verdicts`."""
+    return verdicts.of_sweep(study, *best_point(study))
 
 
 def sweep_feet(study: Study, verbose: bool = False) -> tuple[str, list[answer_rows.Row]]:

@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from simdp.reports import answer_rows, money_rows, verdict
+from simdp.reports import answer_rows, money_rows, verdicts
 from simdp.reports.figures import (
     PARTS,
     SHORT,
@@ -75,7 +75,7 @@ def _one(result: Result, advice: Advice | None, verbose: bool) -> RenderableType
     for row in parts:
         times.add_row(*row)
     facts = Table(show_header=False, box=None, pad_edge=False)
-    said = answer_rows.verdict(verdict.of_run(result).lines)
+    said = answer_rows.verdict(verdicts.of_run(result).lines)
     for name, value in answer_rows.wrapped([*said, *fact_rows(result, advice, verbose)]):
         facts.add_row(f"{name}:" if name else "", value)
     return Group(times, facts)

@@ -11,7 +11,7 @@ from simdp.reports.page.memory import memory
 from simdp.reports.page.sections import Cell, Section, Summary, Table, Tile, Verdict
 from simdp.reports.page.step import steps
 from simdp.reports.page.timeline import timeline
-from simdp.reports.verdict import of_run
+from simdp.reports.verdicts import of_run
 from simdp.results.result import Advice, Result
 
 
