@@ -5,8 +5,9 @@ These tables are the one place of registration.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Any, Literal, Self
 
 from simdp.collectives.base import (
     Algorithm,
@@ -212,19 +213,41 @@ AnyReduceScatter = Annotated[ReduceScatter, member_of("reduce_scatter", "ring")]
 AnyScatter = Annotated[Scatter, member_of("scatter", "naive")]
 
 
+Collective = Literal[
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
+    "barrier",
+    "broadcast",
+    "gather",
+    "reduce",
+    "reduce_scatter",
+    "scatter",
+]
+
+
 class Collectives(Spec):
-    """Which algorithm serves each collective that a strategy calls.
+    """Which algorithm serves each collective that a strategy calls, and how its time is found.
+
+    A collective whose algorithm is named here is simulated over the links, transfer by transfer. On
+    NVIDIA's and AMD's devices of the catalogue all others are timed by NCCL's own model; on devices
+    with figures of their own they are simulated over the links, too. A `cost` that is written here
+    holds for all of them.
 
     Attributes
     ----------
     all_gather, all_reduce, broadcast, reduce, reduce_scatter
-        Algorithms; NCCL's rings, unless told otherwise.
+        Algorithms; the default is a ring.
     all_to_all, gather, scatter
-        Algorithms; every transfer directly from its source to its target, as NCCL sends them.
+        Algorithms; by default every transfer goes directly from its source to its target.
     barrier
-        Algorithm; recursive doubling, unless told otherwise.
+        Algorithm; the default is recursive doubling.
     cost : Cost
-        How their time is found; by their transfers over the links, unless told otherwise.
+        How the time of collectives is found: ``links`` simulates their transfers, ``nccl`` is
+        NCCL's own model, ``table`` a measured table. The default is described above.
+    over_links : tuple of str or None
+        Collectives that are simulated over the links although ``cost`` gives the time of all
+        others; the default are those whose algorithm is named, where no ``cost`` is.
     """
 
     all_gather: AnyAllGather = RingAllGather()
@@ -237,6 +260,16 @@ class Collectives(Spec):
     reduce_scatter: AnyReduceScatter = RingReduceScatter()
     scatter: AnyScatter = NaiveScatter()
     cost: AnyCost = LinksCost()
+    over_links: tuple[Collective, ...] | None = None
+
+    def cost_of(self, collective: str) -> Cost:
+        """How the time of a collective is found."""
+        return LinksCost() if collective in (self.over_links or ()) else self.cost
+
+    @property
+    def all_timed(self) -> bool:
+        """Whether the transfers of no collective are simulated."""
+        return self.cost.timed and not self.over_links
 
     def settled(self, base: Path) -> Self:
         """The same algorithms and cost with their files read; relative paths start from ``base``.
@@ -247,7 +280,7 @@ class Collectives(Spec):
             With a line for every algorithm whose file cannot be read, or is no such algorithm.
         """
         found, lines = {}, []
-        for name in type(self).model_fields:
+        for name in (*FAMILIES, "cost"):
             try:
                 found[name] = getattr(self, name).settled(base)
             except ScenarioError as error:
@@ -255,6 +288,29 @@ class Collectives(Spec):
         if lines:
             raise ScenarioError(lines)
         return self.model_copy(update=found)
+
+
+def named(collectives: Mapping[str, Any], swept: Collection[str] = ()) -> list[str]:
+    """Collectives whose algorithms are named.
+
+    Parameters
+    ----------
+    collectives : mapping
+        The section of a scenario as plain data.
+    swept : collection of str, optional
+        Dotted keys of the scenario's sweep, which may name algorithms, too.
+    """
+    keys = [key.split(".") for key in swept]
+    of_sweep = {key[1] for key in keys if key[0] == "collectives" and len(key) > 1}
+    return [name for name in FAMILIES if name in collectives or name in of_sweep]
+
+
+def says_cost(collectives: Mapping[str, Any], swept: Collection[str] = ()) -> bool:
+    """Whether a cost is written, or swept, that holds for all collectives; arguments as `named`."""
+    keys = [key.split(".") for key in swept]
+    return "cost" in collectives or any(
+        key[0] == "collectives" and key[1:2] in ([], ["cost"]) for key in keys
+    )
 
 
 __all__ = [
@@ -269,4 +325,6 @@ __all__ = [
     "Plan",
     "Round",
     "Wiring",
+    "named",
+    "says_cost",
 ]

@@ -9,9 +9,11 @@ from pydantic import ValidationError
 
 from simdp.cluster import Cluster
 from simdp.collectives import Collectives
+from simdp.collectives.costs.nccl import NcclCost
 from simdp.errors import ScenarioError
 from simdp.phrases import problems
 from simdp.scenario import Scenario
+from simdp.scenario.defaults import by_nccl, not_by_nccl
 from simdp.scenario.machines import cluster_file, read_cluster, with_machine
 
 DEFAULT = "dgx-a100"
@@ -63,7 +65,7 @@ def find(
     changes = {key: value for key, value in changes.items() if value is not None}
     if isinstance(cluster, Cluster):
         found = _cluster("cluster", {**cluster.model_dump(), **changes}, Path())
-        return Where("cluster", found, Collectives())
+        return Where("cluster", found, _by_nccl(found, {}, Collectives()))
     path = cluster_file(Path(cluster))
     raw = read_cluster(path, list(Scenario.model_fields))
     stragglers = raw["cluster"].get("stragglers", [])
@@ -71,7 +73,19 @@ def find(
     found = _cluster(
         str(path), filled["cluster"] | {"stragglers": stragglers} | changes, path.parent
     )
-    return Where(str(raw.get("name", path.stem)), found, _collectives(path, filled))
+    collectives = _collectives(path, filled)
+    if not filled.get("neighbours"):
+        collectives = _by_nccl(found, filled.get("collectives") or {}, collectives)
+    return Where(str(raw.get("name", path.stem)), found, collectives)
+
+
+def _by_nccl(cluster: Cluster, written: dict[str, Any], collectives: Collectives) -> Collectives:
+    """Time collectives as scenarios do where no algorithm is named and no cost is written."""
+    over_links = by_nccl(cluster, written, chosen=collectives.over_links or ())
+    if over_links is None or not_by_nccl(cluster) is not None:
+        return collectives
+    update = {"cost": NcclCost(), "over_links": over_links or None}
+    return collectives.model_copy(update=update)
 
 
 def _cluster(where: str, raw: dict[str, Any], base: Path) -> Cluster:

@@ -166,7 +166,7 @@ class Launcher:
 
     def told(self, collective: str, nbytes: float, group: Group = None) -> float | None:
         """How long a collective takes by its cost; None where its transfers must be played [s]."""
-        cost = self.collectives.cost
+        cost = self.collectives.cost_of(collective)
         if not cost.timed:
             return None
         return cost.seconds(collective, nbytes, self._wiring(self._known(group), SETUP))
@@ -190,7 +190,7 @@ class Launcher:
         """
         from simdp.collectives.costs.nccl import NcclCost  # few runs need it
 
-        cost = self.collectives.cost
+        cost = self.collectives.cost_of(collective)
         if isinstance(cost, NcclCost):
             chosen = cost.choice(collective, nbytes, self._wiring(self._known(group), SETUP))
             return chosen.algorithm, chosen.protocol
@@ -203,7 +203,7 @@ class Launcher:
         self, plan: Plan, nbytes: float, group: Group = None, step: int = SETUP
     ) -> float | None:
         """How long a collective takes, where its cost tells [s]."""
-        cost = self.collectives.cost
+        cost = self.collectives.cost_of(plan.collective)
         if not cost.timed:
             return None
         return cost.seconds(plan.collective, nbytes, self._wiring(group, step))

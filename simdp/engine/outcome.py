@@ -158,15 +158,18 @@ def network_of(run: Run, clock: Clock, traffic: Traffic, ends: Floats) -> dict[s
         for other in clock.others
     ]
     used = report(clock.network, moved, seconds, others, clock.fabric == FIXED_SHARES)
-    if traffic.timed:
+    calls = traffic.timed_per_step(first, num_steps - first)
+    # Where some collectives are simulated, others may be timed in the setup alone.
+    if traffic.timed and (run.scenario.collectives.all_timed or calls != {}):
         used["num_links_used"] = None  # those of the plan need not be those of the collective
-        calls = traffic.timed_per_step(first, num_steps - first)
         wires = wires_of(run.scenario.collectives.cost, wiring_of(run.scenario.cluster), calls)
-        used["links"] = [
+        timed = [
             {"link": name, "nbytes": nbytes, "utilization": min(busy / seconds, 1.0)}
             for name, nbytes, busy in wires
             if seconds
-        ] or used["links"]
+        ]
+        every = [*timed, *used["links"]]
+        used["links"] = sorted(every, key=lambda link: -link["utilization"]) if timed else every
         used["bottleneck"] = used["links"][0] if used["links"] else None
     cards = cards_used(clock.network, moved)
     return {

@@ -48,12 +48,16 @@ def plans_of(
 
 def most_transfers(scenario: Scenario, planner: Planner) -> int:
     """Count the transfers of a collective of all gradients at once, the longest that there is."""
-    workload = scenario.workload
+    workload, collectives = scenario.workload, scenario.collectives
     nbytes = float(workload.model.num_parameters() * workload.itemsize)
-    called = [(getattr(scenario.collectives, name), root) for name, root in scenario.calls()]
+    called = [
+        (getattr(collectives, name), root)
+        for name, root in scenario.calls()
+        if not collectives.cost_of(name).timed
+    ]
     plans = [planner.plan(algorithm, nbytes, root) for algorithm, root in called]
     for several in scenario.program.groups:
         of_groups = planner.of_groups(several.ranks)
-        asked = [getattr(scenario.collectives, name) for name in several.collectives]
-        plans += [of_groups.plan(algorithm, nbytes) for algorithm in asked]
+        names = [name for name in several.collectives if not collectives.cost_of(name).timed]
+        plans += [of_groups.plan(getattr(collectives, name), nbytes) for name in names]
     return max((plan.num_transfers for plan in plans), default=0)

@@ -257,16 +257,23 @@ def _clock(
     plans: Mapping[int, list[Plan]] | None = None,
 ) -> Clock:
     """Choose the clock of a run from all plans that it may launch."""
+    cost_of = scenario.collectives.cost_of
+    streams = (plans or plans_of(scenario, planner)).items()
+    simulated = {
+        stream: [plan for plan in several if not cost_of(plan.collective).timed]
+        for stream, several in streams
+    }
+    timed = scenario.collectives.cost.timed and not any(simulated.values())
     return clock_for(
         planner.network,
-        plans or plans_of(scenario, planner),
+        simulated,
         slowdown,
         trace,
         fabric or "auto",
         partial(most_transfers, scenario, planner),
         others,
         scenario.cluster.overheads,
-        scenario.collectives.cost.timed,
+        timed,
         scenario.workload.num_steps(slowdown.world_size, scenario.base) if fabric else 0,
     )
 

@@ -65,7 +65,7 @@ class Stopwatch:
         self.metrics = times(trace.build(), run.world_size, len(samples), samples)
         self._times, self._foresees = run.times, bool(run.program.facts.foreseen)
         self.repeats = (
-            scenario.collectives.cost.timed
+            scenario.collectives.all_timed
             and scenario.strategy.player == "together"
             and "collectives" not in run.program.facts.foreseen
             and self._heard.is_timed
@@ -134,7 +134,7 @@ class Stopwatch:
     def _differs_in_times(self, other: Scenario) -> bool:
         """Whether the other one says what the first one did, and only charges it otherwise."""
         a, b = self.scenario, other
-        if not self.repeats or a.workload is not b.workload or not b.collectives.cost.timed:
+        if not self.repeats or a.workload is not b.workload or not b.collectives.all_timed:
             return False
         same = {"cluster": None, "collectives": None, "workload": None}
         if a.model_copy(update=same) != b.model_copy(update=same):

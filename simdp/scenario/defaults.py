@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from simdp.cluster import Cluster
 from simdp.cluster.device import DEVICES
-from simdp.collectives import Collectives
+from simdp.collectives import FAMILIES, Collectives, named, says_cost
+from simdp.collectives.costs.nccl import NcclCost
 from simdp.errors import ScenarioError
 from simdp.strategies import Strategy
 from simdp.workload import Workload
@@ -19,6 +20,11 @@ from simdp.workload.precision import PRECISIONS
 FEW_STEPS, SOME_STEPS = 2, 8
 """Steps of a run of times alone that does not say how long it is: one to warm up and a steady one;
 and more where steps differ by chance."""
+
+WITHOUT_SHARING = ("switch", "rail_optimised", "fat_tree")
+"""Networks between nodes in which rings of consecutive nodes share no link."""
+
+Raw = dict[str, Any]
 
 
 def without_data(data: Any) -> Any:
@@ -43,8 +49,12 @@ class Parts(NamedTuple):
         As in a scenario.
     sweep : collection of str
         Keys that are swept.
-    silent : bool
-        Whether nothing is said of collectives, by the file or its machine, nor of other jobs.
+    written : Raw or None
+        The scenario as plain data, with what its machine brings; None: its collectives are made.
+    collectives : Collectives
+        As in a scenario.
+    among_jobs : bool
+        Whether other jobs share its network.
     """
 
     cluster: Cluster
@@ -52,7 +62,9 @@ class Parts(NamedTuple):
     strategy: Strategy
     numerics: bool
     sweep: Collection[str]
-    silent: bool
+    written: Raw | None
+    collectives: Collectives
+    among_jobs: bool
 
 
 def what_follows(parts: Parts, base: Path) -> dict[str, Any]:
@@ -71,8 +83,10 @@ def what_follows(parts: Parts, base: Path) -> dict[str, Any]:
         Sections of the scenario, made anew.
     """
     found: dict[str, Any] = {}
-    if _charges_as_nccl(parts):
-        found["collectives"] = Collectives.model_validate({"cost": "nccl"})
+    over_links = _over_links(parts)
+    if over_links is not None:
+        update = {"cost": NcclCost(), "over_links": over_links or None}
+        found["collectives"] = parts.collectives.model_copy(update=update)
     changed: dict[str, Any] = {}
     loss = _usual_loss(parts.workload)
     if loss is not None:
@@ -91,21 +105,83 @@ def what_follows(parts: Parts, base: Path) -> dict[str, Any]:
     return found
 
 
-def _charges_as_nccl(parts: Parts) -> bool:
-    """Whether NCCL's own model is to time collectives, of which the file says nothing.
+def _over_links(parts: Parts) -> tuple[str, ...] | None:
+    """Collectives to simulate over the links where NCCL's own model times all others.
 
-    A ring that is played over links goes through one network card of a node; NCCL uses all.
+    None where it times none: a cost is written, or NCCL's model does not suit the scenario.
     """
-    inter = parts.cluster.inter_node
-    swept = any(key.split(".")[0] == "collectives" for key in parts.sweep)
-    many = inter is not None and inter.links_per_node > 1
-    return parts.silent and not swept and many and _is_nvidia(parts.cluster)
+    if parts.written is None:
+        return None
+    if not_by_nccl(parts.cluster, parts.strategy, parts.among_jobs) is not None:
+        return None
+    chosen = parts.collectives.over_links or ()
+    return by_nccl(parts.cluster, parts.written.get("collectives") or {}, parts.sweep, chosen)
 
 
-def _is_nvidia(cluster: Cluster) -> bool:
-    """Whether all devices are of the catalogue, which has NVIDIA's."""
+def by_nccl(
+    cluster: Cluster,
+    written: Mapping[str, Any],
+    swept: Collection[str] = (),
+    chosen: Collection[str] = (),
+) -> tuple[str, ...] | None:
+    """Collectives to simulate over the links where NCCL's own model times all others by default.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        Only devices of the catalogue are known to be NVIDIA's or AMD's.
+    written : mapping
+        The scenario's section of collectives as plain data, with what its machine brings.
+    swept : collection of str, optional
+        Keys of its sweep.
+    chosen : collection of str, optional
+        Further collectives that are simulated.
+
+    Returns
+    -------
+    tuple of str, or None
+        None where the default is no model of NCCL.
+    """
+    if says_cost(written, swept) or not of_catalogue(cluster):
+        return None
+    simulated = {*named(written, swept), *chosen}
+    return tuple(name for name in FAMILIES if name in simulated)
+
+
+def of_catalogue(cluster: Cluster) -> bool:
+    """Whether all devices are of the catalogue, which has NVIDIA's and AMD's."""
     devices = cluster.device if isinstance(cluster.device, list) else [cluster.device]
     return all(device.name in DEVICES.names() for device in devices)
+
+
+def not_by_nccl(
+    cluster: Cluster, strategy: Strategy | None = None, among_jobs: bool = False
+) -> str | None:
+    """Give the reason why NCCL's own model is not the default of a scenario; None where it is.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        Of the scenario.
+    strategy : Strategy, optional
+        As well.
+    among_jobs : bool, optional
+        Whether other jobs share its network.
+    """
+    if among_jobs:
+        return "other jobs share the network"
+    if strategy is not None and strategy.player != "together":
+        return f"a {strategy.kind} sends without collectives"
+    if cluster.ranks_per_device > 1:
+        return "ranks share a device, which NCCL refuses"
+    between = None if cluster.inter_node is None else cluster.inter_node.topology
+    shares = any(
+        (getattr(between, key, None) or 1.0) > 1
+        for key in ("oversubscription", "pod_oversubscription")
+    )
+    if between is not None and (between.kind not in WITHOUT_SHARING or shares):
+        return f"nodes share links of the {between.kind}{' (oversubscription)' * shares}"
+    return None
 
 
 def _usual_loss(workload: Workload) -> Loss | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from simdp.cluster import Cluster, Device
 from simdp.cluster.device import DEVICES
 from simdp.cluster.stragglers.pause import Pause
-from simdp.collectives import Collectives, Cost
+from simdp.collectives import Collectives
 from simdp.errors import unknown_name
 from simdp.scenario.frozen import frozen_problems
 from simdp.scenario.placement import among_others, group_layout, layout
@@ -228,7 +228,7 @@ def algorithm_problems(
             )
         if why:
             found.append(f"collectives.{name}: {algorithm.kind} {why}")
-    return found + _cost_problems(cluster, collectives.cost, called)
+    return found + _cost_problems(cluster, collectives, called)
 
 
 def loner_problems(collectives: Collectives, strategy: Strategy) -> list[str]:
@@ -256,7 +256,7 @@ def group_problems(
         where = group_layout(cluster, several.ranks)
         wiring = wiring_of_groups(cluster, several.ranks, where.local_size)
         for name in several.collectives if where.world_size > 1 else ():
-            algorithm, cost = getattr(collectives, name), collectives.cost
+            algorithm, cost = getattr(collectives, name), collectives.cost_of(name)
             if why := algorithm.problem_with(where):
                 found.append(f"collectives.{name}: in {several.name} groups {algorithm.kind} {why}")
             if cost.timed and (why := cost.problem_with(name, wiring)):
@@ -264,12 +264,13 @@ def group_problems(
     return found
 
 
-def _cost_problems(cluster: Cluster, cost: Cost, called: Sequence[str]) -> list[str]:
+def _cost_problems(cluster: Cluster, collectives: Collectives, called: Sequence[str]) -> list[str]:
     """Refuse a cost that cannot tell the time of a collective that is called."""
-    if not cost.timed:
+    if not collectives.cost.timed:
         return []
     wiring = wiring_of(cluster)
-    wrong = [cost.problem_with(name, wiring) for name in dict.fromkeys(called)]
+    names = dict.fromkeys(called)
+    wrong = [collectives.cost_of(name).problem_with(name, wiring) for name in names]
     return [f"collectives.cost: {line}." for line in wrong if line]
 
 

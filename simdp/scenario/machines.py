@@ -8,12 +8,13 @@ for a scenario.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from simdp.cluster.machine import MACHINES, read_machine
+from simdp.collectives import named, says_cost
 from simdp.errors import ScenarioError, unknown_name
 from simdp.files import read_scenario
 from simdp.scenario.shipped import find, names
@@ -91,7 +92,7 @@ def _one_node(name: str, machine: str, base: Path) -> Raw:
     return {"name": name, "cluster": {"machine": machine, "world_size": node}}
 
 
-def with_machine(raw: Raw, base: Path) -> Raw:
+def with_machine(raw: Raw, base: Path, swept: Collection[str] = ()) -> Raw:
     """Return a scenario as plain data, with what its machine brings under what it says itself.
 
     Parameters
@@ -101,6 +102,8 @@ def with_machine(raw: Raw, base: Path) -> Raw:
         as it is: its validation says what is wrong.
     base : Path
         Folder that relative paths start from.
+    swept : collection of str, optional
+        Keys that are set later, beside those of the scenario's own sweep.
 
     Raises
     ------
@@ -121,6 +124,12 @@ def with_machine(raw: Raw, base: Path) -> Raw:
     filled = {**raw, "cluster": _under(machine.cluster, cluster)}
     if machine.collectives:
         filled["collectives"] = _under(machine.collectives, own)
+        sweep = raw.get("sweep")
+        swept = [*swept, *map(str, sweep if isinstance(sweep, dict) else ())]
+        over_links = named(own, swept)
+        # An algorithm that the scenario names is simulated: the machine's cost holds for the rest.
+        if over_links and "cost" in machine.collectives and not says_cost(own, swept):
+            filled["collectives"].setdefault("over_links", over_links)
     return filled
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from simdp.cluster.device import DEVICES
 from simdp.cluster.link import LINKS
 from simdp.cluster.machine import is_file
+from simdp.collectives import FAMILIES
 from simdp.errors import ScenarioError, shown
 from simdp.files import read_scenario, shards_of
 from simdp.scenario.machines import NAMING, may_name, with_machine
@@ -139,17 +140,28 @@ def override_all(
         Keys that points set later, beside those of the scenario's own sweep.
     """
     settings = dict(settings)
-    for key in NAMING:
-        if key in settings:
-            override(raw, key, settings.pop(key))
+    first = _first(settings)
+    for key in first:
+        override(raw, key, settings.pop(key))
     sweeps = settings.get("sweep") or raw.get("sweep")
     swept = [*swept, *(k.removeprefix("sweep.") for k in settings if k.startswith("sweep."))]
     swept += sweeps if isinstance(sweeps, dict) else []
-    if settings and not may_name(swept):
-        raw = with_machine(raw, base)
+    if (settings or set(first) - set(NAMING)) and not may_name(swept):
+        raw = with_machine(raw, base, swept)
     for key, value in settings.items():
         override(raw, key, value)
     return raw
+
+
+def _first(keys: Collection[str]) -> list[str]:
+    """Keys to set before what a machine brings is taken in.
+
+    Those that may name it; and algorithms, since a machine's cost does not hold for collectives
+    whose algorithm the scenario names.
+    """
+    algorithms = [f"collectives.{name}" for name in FAMILIES]
+    named = [key for key in keys if ".".join(key.split(".")[:2]) in algorithms]
+    return [*(key for key in NAMING if key in keys), *named]
 
 
 def grid(raw: Raw, base: Path) -> Iterator[tuple[Raw, Raw]]:
@@ -162,7 +174,7 @@ def grid(raw: Raw, base: Path) -> Iterator[tuple[Raw, Raw]]:
         chosen = dict(zip(sweep, values, strict=True))
         plain = {key: value for key, value in raw.items() if key not in ("sweep", "measured")}
         point = copy.deepcopy(plain)
-        first = [key for key in NAMING if key in chosen]
+        first = _first(chosen)
         for key in first:
             set_key(point, key, chosen[key])
         point = with_machine(point, base)

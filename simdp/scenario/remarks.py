@@ -8,7 +8,9 @@ from simdp.cluster import Cluster
 from simdp.cluster.machine import Calibration, read_machine
 from simdp.cluster.stragglers.slow_node import SlowNode
 from simdp.cluster.stragglers.slow_rank import SlowRank
+from simdp.collectives.costs.nccl import NcclCost
 from simdp.errors import ScenarioError
+from simdp.scenario.defaults import not_by_nccl, of_catalogue
 from simdp.scenario.root import Scenario
 from simdp.scenario.wiring import wiring_of
 
@@ -51,32 +53,57 @@ def remarks(scenario: Scenario) -> dict[str, str]:
         keys = ", ".join(key for key, is_given in asked.items() if is_given)
         found["job"] = f"{keys}: not in this run; python -m simdp job plays them"
     known = calibration_of(scenario)
-    timed = scenario.collectives.cost.kind == "nccl" and scenario.cluster.world_size > 1
+    how = _how_timed(scenario, known is not None)
     if known is None:
         found["calibration"] = "none: nobody has measured this hardware"
-        if timed:
-            found["collectives"] = _by_class(scenario)
-        return found
+        return found | how
     of_devices = any(key.startswith("cluster.device") for key in known.intervals)
     by_peak = scenario.workload.compute.kind == "roofline" and not of_devices
     what = "network calibrated, compute by its data sheet" if by_peak else "calibrated"
     found["calibration"] = f"{scenario.cluster.machine}: {what}"
     if own := keys_of_its_own(scenario):
         found["calibration"] += f", but {' and '.join(own)} are the scenario's own"
+    found |= how
     left_open = [note for note in known.notes if _leaves_open(note)]
     if left_open and scenario.cluster.world_size > 1:
         found[UNDETERMINED] = "; ".join(_without_lead(note) for note in left_open)
     return found
 
 
-def _by_class(scenario: Scenario) -> str:
-    """Say whose constants time the collectives of hardware that nobody has measured."""
+def _how_timed(scenario: Scenario, is_calibrated: bool) -> dict[str, str]:
+    """Describe how the time of the collectives that a scenario calls is found."""
+    groups = [name for several in scenario.program.groups for name in several.collectives]
+    called = dict.fromkeys([*(name for name, _ in scenario.calls()), *groups])
+    collectives, cluster = scenario.collectives, scenario.cluster
+    if cluster.world_size == 1 or not called:
+        return {}
+    simulated = [name for name in called if not collectives.cost_of(name).timed]
+    said = []
+    if simulated:
+        by = ", ".join(f"{name}: {getattr(collectives, name).kind}" for name in simulated)
+        said.append(f"simulated over the links ({by})")
+        among_jobs = bool(scenario.neighbours)
+        reason = not_by_nccl(cluster, scenario.strategy, among_jobs)
+        if reason and of_catalogue(cluster) and not collectives.cost.timed:
+            said.append(f"NCCL's own model is not the default here: {reason}")
+    if len(simulated) < len(called):
+        others = "others: " if simulated else ""
+        said.append(others + _by_cost(scenario, is_calibrated))
+    return {"collectives": "; ".join(said)}
+
+
+def _by_cost(scenario: Scenario, is_calibrated: bool) -> str:
+    """Describe a cost that gives times, with whose constants."""
     wiring, cost = wiring_of(scenario.cluster), scenario.collectives.cost
+    if not isinstance(cost, NcclCost):
+        return f"a measured table ({getattr(cost, 'path', cost.kind)})"
+    if is_calibrated:
+        return f"NCCL's own model, with constants of {scenario.cluster.machine}"
     classes = []
     if wiring.local_size > 1:
-        classes.append(getattr(cost, "peer", None) or wiring.peer)
+        classes.append(cost.peer or wiring.peer)
     if wiring.num_nodes > 1:
-        classes.append(getattr(cost, "network", None) or wiring.network)
+        classes.append(cost.network or wiring.network)
     return (
         f"NCCL's own model, with what clusters of this class reach ({', '.join(classes)}: "
         "simdp list constants)"

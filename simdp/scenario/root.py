@@ -309,18 +309,31 @@ def validated(raw: Raw, base: Path) -> Scenario:
     read = {"workload": workload, "collectives": collectives, "strategy": strategy}
     scenario = scenario.model_copy(update=read)
     scenario._base = base
-    return following(scenario, base, bool(raw.get("collectives")))
+    return following(scenario, base, raw)
 
 
-def following(scenario: Scenario, base: Path, says_collectives: bool = True) -> Scenario:
-    """The scenario with what follows from its parts together, where nobody says it."""
+def following(scenario: Scenario, base: Path, written: Raw | None = None) -> Scenario:
+    """The scenario with what follows from its parts together, where it is not written.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Valid.
+    base : Path
+        Folder that relative paths start from.
+    written : dict, optional
+        The scenario as plain data, which tells what its file leaves to defaults; left out, how
+        collectives are timed stays as it is.
+    """
     parts = Parts(
         scenario.cluster,
         scenario.workload,
         scenario.strategy,
         scenario.numerics,
         scenario.sweep.keys(),
-        silent=not says_collectives and not scenario.neighbours,
+        written,
+        scenario.collectives,
+        bool(scenario.neighbours),
     )
     found = what_follows(parts, base)
     if not found:

@@ -101,7 +101,8 @@ def _changes(scenario: Scenario, metrics: dict[str, Any]) -> Iterator[Change]:
         yield Change("accumulate", "workload.grad_accum", more, but)
     if strategy.kind == "ddp":
         yield from _of_ddp(scenario, metrics["bucket_bytes"] or [])
-    if not scenario.collectives.cost.timed and scenario.cluster.world_size <= MAX_PLANNED_RANKS:
+    played = not scenario.collectives.cost_of("all_reduce").timed
+    if played and scenario.cluster.world_size <= MAX_PLANNED_RANKS:
         for kind in ALGORITHMS:
             if kind != scenario.collectives.all_reduce.kind:
                 yield Change("algorithm", "collectives.all_reduce", kind)

@@ -61,7 +61,7 @@ def around_stragglers(scenario: Scenario) -> Iterator[Change]:
         return
     yield from evictions(scenario)
     ring = scenario.collectives.all_reduce
-    if ring.kind == "ring" and not scenario.collectives.cost.timed:
+    if ring.kind == "ring" and not scenario.collectives.cost_of("all_reduce").timed:
         pairs = [
             list(one.link)
             for one in cluster.stragglers

@@ -10,9 +10,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from simdp.cluster import Cluster
 from simdp.collectives.costs import AnyCost, Cost
+from simdp.collectives.costs.links import LinksCost
+from simdp.collectives.costs.nccl import NcclCost
 from simdp.errors import ScenarioError
 from simdp.phrases import problems
 from simdp.scenario import Scenario
+from simdp.scenario.defaults import by_nccl, not_by_nccl
 from simdp.scenario.machines import cluster_file, read_cluster, with_machine
 
 
@@ -50,16 +53,25 @@ def load_clusters(path: Path, world_sizes: Sequence[int] = ()) -> tuple[str, lis
 def load_cost(path: Path) -> Cost:
     """Read how a scenario, or a machine, wants the time of a collective to be found.
 
+    Where no cost is written and no algorithm is named, NCCL's model times devices of the catalogue.
+
     Raises
     ------
     ScenarioError
         With every problem that was found.
     """
     path = cluster_file(path)
-    collectives = _raw(path).get("collectives")
-    written = collectives.get("cost", "links") if isinstance(collectives, dict) else "links"
+    raw = _raw(path)
+    collectives = raw.get("collectives") or {}
+    if not isinstance(collectives, dict):
+        return LinksCost()
+    if "cost" not in collectives:
+        cluster = _cluster(path, raw["cluster"])
+        over_links = by_nccl(cluster, collectives, chosen=collectives.get("over_links") or ())
+        alone = not raw.get("neighbours") and not_by_nccl(cluster) is None
+        return NcclCost() if alone and over_links == () else LinksCost()
     try:
-        return make_cost(written, path.parent)
+        return make_cost(collectives["cost"], path.parent)
     except ScenarioError as error:
         lines = [f"{path}: collectives.cost: {line}" for line in error.problems]
         raise ScenarioError(lines) from None

@@ -17,7 +17,7 @@ def facts(cluster=None, strategy="ddp", collectives=None, **workload):
         "cluster": {**CLUSTER, **(cluster or {})},
         "workload": {"model": {"kind": "mlp", "widths": [8, 64, 4]}, "microbatch": 4, **workload},
         "strategy": strategy,
-        "collectives": collectives or {},
+        "collectives": {"cost": "links", **(collectives or {})},
         "numerics": False,
     }
     return launched(checked(scenario, Path()))

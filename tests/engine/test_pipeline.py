@@ -38,6 +38,7 @@ def scenario(feed, cluster=(), **workload):
             **({"input": feed} if feed else {}),
             **workload,
         },
+        "collectives": {"cost": "links"},
     }
     return checked(raw, Path())
 

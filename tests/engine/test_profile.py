@@ -61,6 +61,7 @@ def scenario(tmp_path):
         model = {"kind": "profile", "path": "layers.csv"}
         workload = {"model": model, "optimizer": "none", "microbatch": 4, **dict(workload)}
         top = {"strategy": {"kind": "ddp", "bucket_cap": "0 B"}, **top}
+        top = {"collectives": {"cost": "links"}, **top}
         return checked(
             {"cluster": {**CLUSTER, **dict(cluster)}, "workload": workload, **top}, tmp_path
         )
@@ -191,6 +192,7 @@ def test_parameters_alone_cost_memory_and_communication(tmp_path):
     raw = {
         "cluster": {**CLUSTER, "world_size": 16},
         "workload": {"model": model, "optimizer": "none", "microbatch": 1},
+        "collectives": {"cost": "links"},
     }
     found = metrics(checked(raw, tmp_path))
     assert found["step_time_s"] == pytest.approx(ring(25e6, 16), rel=1e-12)

@@ -27,6 +27,7 @@ def run(cluster=None, strategy="ddp", **workload):
         "cluster": {**CLUSTER, **(cluster or {})},
         "workload": {k: v for k, v in {**LAYERS, **workload}.items() if v is not None},
         "strategy": strategy,
+        "collectives": {"cost": "links"},
         "numerics": False,
     }
     return simdp.simulate(checked(scenario, Path()))
@@ -205,6 +206,7 @@ def test_a_collective_says_what_nccl_and_torch_say_of_it(traces):
 )
 def test_a_kernel_is_named_after_the_algorithm_and_dtype_that_the_run_used(tmp_path, chosen, name):
     scenario = {"name": "n", "cluster": CLUSTER, "workload": LAYERS, "numerics": False}
+    scenario["collectives"] = {"cost": "links"}
     for key, value in chosen.items():
         place = scenario
         *path, last = key.split(".")

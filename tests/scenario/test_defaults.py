@@ -1,6 +1,7 @@
 """Defaults of several parts together: who times collectives, and how long times alone run."""
 
 import copy
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,7 @@ from simdp.errors import ScenarioError
 from simdp.scenario import checked
 from simdp.scenario.defaults import FEW_STEPS, SOME_STEPS
 from simdp.scenario.overrides import override_all
+from simdp.scenario.remarks import remarks
 
 NODES = {
     "cluster": {
@@ -31,22 +33,104 @@ def made(tmp_path, **settings):
     return checked(override_all(copy.deepcopy(NODES), settings, tmp_path), tmp_path)
 
 
-def test_several_cards_of_a_node_are_timed_as_nccl_uses_them_unless_the_file_says_how(tmp_path):
-    ours = {"peak": {"float32": "1 TFLOP/s"}, "memory": "1 GB", "memory_bandwidth": "1 GB/s"}
+OURS = {"peak": {"float32": "1 TFLOP/s"}, "memory": "1 GB", "memory_bandwidth": "1 GB/s"}
+
+AWS = {"cluster": {"machine": "aws-p4d", "world_size": 8}}
+
+
+def test_nccl_times_devices_of_the_catalogue_unless_the_file_says_how():
     cases = [
-        ({}, "nccl"),
-        ({"cluster.inter_node.links_per_node": 1}, "links"),
-        ({"cluster.device": ours}, "links"),
-        ({"cluster.device": ["h100-sxm5-80gb"] * 8}, "nccl"),
-        ({"cluster.device": ["h100-sxm5-80gb"] * 7 + [ours]}, "links"),
-        ({"collectives.all_reduce": "ring"}, "links"),
-        ({"collectives.cost": "links"}, "links"),
-        ({"cluster.world_size": 4}, "nccl"),
-        ({"sweep": {"collectives.all_reduce": ["ring", "tree"]}}, "links"),
-        ({"cluster": {"machine": "aws-p4d", "world_size": 8}}, "nccl"),
+        ({}, "nccl", None),
+        ({"cluster.inter_node.links_per_node": 1}, "nccl", None),
+        ({"cluster.device": OURS}, "links", None),
+        ({"cluster.device": ["h100-sxm5-80gb"] * 8}, "nccl", None),
+        ({"cluster.device": ["h100-sxm5-80gb"] * 7 + [OURS]}, "links", None),
+        ({"cluster.device": "mi300x-192gb"}, "nccl", None),
+        ({"cluster.world_size": 4}, "nccl", None),
+        ({"collectives.all_reduce": "ring"}, "nccl", ("all_reduce",)),
+        ({"collectives.all_reduce": "ring", "cluster.device": OURS}, "links", None),
+        ({"collectives.cost": "links"}, "links", None),
+        ({"collectives": {"all_reduce": "ring", "cost": "nccl"}}, "nccl", None),
+        ({"sweep": {"collectives.all_reduce": ["ring", "tree"]}}, "nccl", ("all_reduce",)),
+        ({"sweep": {"collectives.cost": ["links", "nccl"]}}, "links", None),
+        (AWS, "nccl", None),
+        (AWS | {"collectives.all_reduce": "ring"}, "nccl", ("all_reduce",)),
+        (AWS | {"sweep": {"collectives.all_reduce": ["ring", "tree"]}}, "nccl", ("all_reduce",)),
+        (AWS | {"collectives": {"all_reduce": "ring", "cost": "nccl"}}, "nccl", None),
     ]
-    for settings, kind in cases:
-        assert made(tmp_path, **settings).collectives.cost.kind == kind, settings
+    for settings, kind, over_links in cases:
+        scenario = made(Path(), **settings)
+        again = checked(scenario.resolved(), Path())
+        points = [] if "collectives.cost" in scenario.sweep else [p for _, p in scenario.points()]
+        for one in (scenario, again, *points):
+            found = one.collectives
+            assert (found.cost.kind, found.over_links) == (kind, over_links), settings
+
+
+def test_every_way_to_write_twelve_nodes_of_four_l40s_gives_one_answer():
+    cluster = {
+        "world_size": 48,
+        "devices_per_node": 4,
+        "device": "l40s-48gb",
+        "link": "pcie4-x16",
+        "inter_node": {"link": "roce-100g"},
+    }
+    figures = {"alpha": "14 us", "transport": "rdma"}
+    ways = [
+        {},
+        {"cluster.inter_node.links_per_node": 1},
+        {"cluster.inter_node": {"links_per_node": 2, "link": figures | {"bandwidth": "50 Gbit/s"}}},
+        {"cluster.inter_node.link": figures | {"bandwidth": "12.5 GB/s"}},
+        {"cluster.inter_node.topology": "fat_tree"},
+        {"cluster.device": ["l40s-48gb"] * 48},
+        {"collectives.cost": "nccl"},
+        {"collectives": {"broadcast": "tree", "cost": "nccl"}},
+    ]
+    work = {"workload.model": "bert-large", "workload.dataset": {"kind": "tokens"}}
+    work["workload.dataset"]["num_samples"] = 6400
+    found = []
+    for way in ways:
+        scenario = made(Path(), cluster=cluster, **work, **way)
+        found.append(simdp.simulate(scenario).metrics["step_time_s"])
+    assert found == pytest.approx([found[0]] * len(ways), rel=1e-12)
+    ring = made(Path(), cluster=cluster, **work, **{"collectives.all_reduce": "ring"})
+    assert ring.collectives.cost_of("broadcast").kind == "nccl"
+    assert simdp.simulate(ring).metrics["step_time_s"] != pytest.approx(found[0], rel=0.01)
+
+
+def test_a_named_algorithm_is_simulated_and_the_others_are_nccls():
+    times = {}
+    for name in ("nccl", "links"):
+        scenario = made(Path(), strategy="fsdp", collectives={"cost": name})
+        times[name] = simdp.simulate(scenario).metrics["comm_s"]
+    one = made(Path(), strategy="fsdp", collectives={"all_gather": "ring"})
+    assert times["nccl"] != times["links"]
+    both = simdp.simulate(one)
+    assert min(times.values()) < both.metrics["comm_s"] < max(times.values())
+    assert remarks(one)["collectives"].startswith(
+        "simulated over the links (all_gather: ring); others: NCCL's own model, with what "
+    )
+
+
+def test_what_nccls_model_does_not_know_is_simulated_and_the_summary_gives_the_reason():
+    job = {"world_size": 8, "workload": NODES["workload"]}
+    between = {"link": "ib-ndr", "topology": "dragonfly"}
+    narrow = {"link": "ib-ndr", "topology": {"kind": "fat_tree", "oversubscription": 2}}
+    cases = [
+        ({"neighbours": [job]}, "other jobs share the network"),
+        ({"cluster.inter_node": between}, "nodes share links of the dragonfly"),
+        ({"cluster.inter_node": narrow}, "nodes share links of the fat_tree (oversubscription)"),
+        ({"cluster.ranks_per_device": 2}, "ranks share a device, which NCCL refuses"),
+    ]
+    for settings, reason in cases:
+        scenario = made(Path(), **settings)
+        said = remarks(scenario)["collectives"]
+        assert scenario.collectives.cost.kind == "links", settings
+        assert said.startswith("simulated over the links (")
+        assert said.endswith(f"; NCCL's own model is not the default here: {reason}")
+        assert simdp.simulate(scenario).metrics["comm_s"] > 0
+    server = made(Path(), strategy="parameter_server")
+    assert server.collectives.cost.kind == "links"
 
 
 def test_every_point_of_a_sweep_is_timed_alike(tmp_path):

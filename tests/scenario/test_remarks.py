@@ -19,10 +19,31 @@ def on(tmp_path, cluster, **other):
 def test_hardware_that_nobody_has_measured_says_so_in_one_line(tmp_path):
     hardware = {"device": "h100-sxm5-80gb", "link": "nvlink4"}
     found = on(tmp_path, hardware)
-    assert found == {"calibration": "none: nobody has measured this hardware"}
+    assert found["calibration"] == "none: nobody has measured this hardware"
     timed = on(tmp_path, hardware, collectives={"cost": "nccl"})
     said = "NCCL's own model, with what clusters of this class reach (nvlink: simdp list constants)"
-    assert timed["collectives"] == said
+    assert timed["collectives"] == found["collectives"] == said
+
+
+def test_it_is_remarked_how_collectives_are_timed(tmp_path):
+    hardware = {"device": "h100-sxm5-80gb", "link": "nvlink4"}
+    cases = [
+        (
+            hardware,
+            {"cost": "links"},
+            "simulated over the links (broadcast: ring, all_reduce: ring)",
+        ),
+        (
+            hardware,
+            {"all_reduce": "tree"},
+            "simulated over the links (all_reduce: tree); others: NCCL's own model, with what "
+            "clusters of this class reach (nvlink: simdp list constants)",
+        ),
+        ({"machine": "dgx-h100"}, {}, "NCCL's own model, with constants of dgx-h100"),
+    ]
+    for cluster, collectives, said in cases:
+        assert on(tmp_path, cluster, collectives=collectives)["collectives"] == said
+    assert "collectives" not in on(tmp_path, {**hardware, "world_size": 1})
 
 
 def test_a_machines_constants_that_measurements_leave_open_are_named(tmp_path):
@@ -68,11 +89,8 @@ def test_remarks_are_in_every_result_and_come_back_with_it(tmp_path):
     study = simdp.sweep(checked(MINIMAL, tmp_path))
     study.save(tmp_path / "result.json")
     (point,) = simdp.Study.load(tmp_path / "result.json").points
-    assert (
-        point.remarks
-        == study.points[0].remarks
-        == {"calibration": "none: nobody has measured this hardware"}
-    )
+    assert point.remarks == study.points[0].remarks
+    assert list(point.remarks) == ["calibration", "collectives"]
 
 
 def test_a_scenario_with_measurements_of_its_own_is_calibrated_by_these(tmp_path):

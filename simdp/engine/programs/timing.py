@@ -106,7 +106,7 @@ class GroupTimes:
                 f"{error}; choose another algorithm in collectives: of the cluster's scenario."
             ) from None
         placed = planner.plan(algorithm, nbytes, root)
-        network, cost = self.network, self._collectives.cost
+        network, cost = self.network, self._collectives.cost_of(collective)
         used = [network.of_part(part).links.reshape(-1) for part in placed.everything]
         links = np.unique(np.concatenate([np.empty(0, dtype=np.int64), *used]))
         seconds = None

@@ -231,6 +231,8 @@ class _Replay:
             "workload": self._workload(dtype, micros, update, lead),
             "strategy": self._strategy(),
         }
+        if self.asked.machine is None:  # whose links are fitted to rings
+            scenario["collectives"] = {"cost": "links"}
         return Replayed(
             scenario,
             profile,

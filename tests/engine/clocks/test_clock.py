@@ -28,6 +28,7 @@ from simdp.results.trace import TraceBuilder
 from simdp.scenario.placement import layout
 
 ROOT = Path(__file__).parents[3]
+PLAYED = {"collectives": {"cost": "links"}}
 PARAMETERS = {
     "model": {"kind": "parameters", "num_params": 1_000_000},
     "microbatch": 8,
@@ -108,7 +109,7 @@ def test_a_run_without_collectives_plays_on_either_clock(load):
 
 def test_a_run_is_small_if_its_events_are_few(load, monkeypatch):
     """Both clocks are exact there, and say the same."""
-    one = load(cluster=CLUSTER, workload=PARAMETERS, numerics=False)
+    one = load(cluster=CLUSTER, workload=PARAMETERS, numerics=False, **PLAYED)
     small = simdp.simulate(one, keep_trace=True)
     assert small.network["fabric"] == "event"
     count = int(re.search(r"only ([\d,]+) events", small.network["why"])[1].replace(",", ""))
@@ -128,7 +129,7 @@ def test_what_a_long_run_costs_is_told_from_its_first_steps(load):
     counts = []
     for steps in (20, 40, 200):
         workload = {**PARAMETERS, "steps": steps}
-        one = load(cluster=CLUSTER, workload=workload, numerics=False)
+        one = load(cluster=CLUSTER, workload=workload, numerics=False, **PLAYED)
         why = simdp.simulate(one, keep_trace=True).network["why"]
         counts.append(int(re.search(r"only ([\d,]+) events", why)[1].replace(",", "")))
     assert counts[2] - counts[0] == 9 * (counts[1] - counts[0]) > 0
@@ -148,7 +149,8 @@ from simdp.scenario import checked
 clock.SMALL = int(sys.argv[1])
 cluster = {"world_size": 2, "device": "a100-sxm4-80gb", "topology": "ring", "link": "nvlink3"}
 workload = {"model": {"kind": "parameters", "num_params": 1000}, "microbatch": 8, "steps": 2}
-one = checked({"cluster": cluster, "workload": workload, "numerics": False}, Path())
+plain = {"cluster": cluster, "workload": workload, "numerics": False}
+one = checked({**plain, "collectives": {"cost": "links"}}, Path())
 simdp.simulate(one)
 assert "simpy" not in sys.modules, "times alone are asked for"
 simdp.simulate(one, keep_trace=True)
@@ -317,7 +319,7 @@ model = {"kind": "parameters", "num_params": 40_000_000}
 result = simdp.simulate(checked({
     "cluster": cluster | (node if topology == "switch" else {}),
     "workload": {"model": model, "microbatch": 8, "steps": 2},
-    "collectives": {"all_reduce": kind},
+    "collectives": {"all_reduce": kind, "cost": "links"},
 }, Path()))
 assert result.metrics["step_time_s"] > 0
 # Not getrusage, which counts what the parent held before this process began.

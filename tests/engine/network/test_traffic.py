@@ -130,7 +130,8 @@ def test_launches_are_counted_by_step_and_averaged_from_the_first_steady_one_on(
 @pytest.mark.parametrize("steps", [1, 3])
 def test_a_run_says_how_busy_its_links_were(load, steps):
     """4 ranks in a ring that do nothing but all_reduce: each link is busy but for the latencies."""
-    scenario = load(workload={**PARAMETERS, "steps": steps}, numerics=False)
+    workload = {**PARAMETERS, "steps": steps}
+    scenario = load(workload=workload, collectives={"all_reduce": "ring"}, numerics=False)
     result = simdp.simulate(scenario)
     each = 2 * 3 / 4 * S
     step_time = 2 * 3 * (5e-6 + S / 4 / 25e9)
@@ -145,7 +146,9 @@ def test_a_run_says_how_busy_its_links_were(load, steps):
 
 def test_what_crosses_the_links_is_what_the_ranks_sent(load):
     """On a ring, whose transfers cross one link each."""
-    result = simdp.simulate(load(workload=PARAMETERS, numerics=False))
+    result = simdp.simulate(
+        load(workload=PARAMETERS, collectives={"all_reduce": "ring"}, numerics=False)
+    )
     moved = sum(link["nbytes"] for link in result.network["links"])
     assert moved == pytest.approx(sum(result.metrics["bytes_sent_per_rank"]))
 
@@ -187,7 +190,7 @@ METHODS = [
 @pytest.mark.slow
 @for_each("method", METHODS, ids=str)
 @for_each("steps", [1, 2, 3])
-@for_each("collectives", [{}, {"all_reduce": "double_binary_tree"}], ids=str)
+@for_each("collectives", [{"cost": "links"}, {"all_reduce": "double_binary_tree"}], ids=str)
 def test_no_link_is_busy_for_more_than_all_the_time(load, method, steps, collectives):
     """Slow cards, so that links are nearly always busy, and ranks that end at different times."""
     n = 1 if method == "single" else 4

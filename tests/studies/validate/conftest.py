@@ -18,7 +18,7 @@ def write(tmp_path):
     def write(name, measured=None, **top):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True, parents=True)
-        raw = {**MINIMAL, **top}
+        raw = {**MINIMAL, "collectives": {"cost": "links"}, **top}
         if measured is not False:
             raw["measured"] = {"source": "a bench", "points": POINTS, **(measured or {})}
         path.write_text(yaml.safe_dump(raw, sort_keys=False))
