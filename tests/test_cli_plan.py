@@ -43,7 +43,7 @@ def test_a_folder_has_the_plan_its_page_and_a_scenario_of_each_option(say):
     found = Plan.load(Path("here/plan.json"))
     assert found.num_points == 4
     assert found.is_exact
-    assert "exact: all other points" in Path("here/report.html").read_text()
+    assert "by simulated times, of all points" in Path("here/report.html").read_text()
     files = sorted(path.name for path in Path("here").glob("option-*.yaml"))
     assert files == sorted(option.file for option in found.options)
     for option in found.options:
@@ -81,6 +81,7 @@ def test_a_saved_result_is_a_scenario_too(say, capsys):
         (("--choose", "nodes=1", "--choose", "nodes=2"), "is there already"),
         (("--choose", "nodes=1", "--budget", "much"), "--budget much: "),
         (("--choose", "nodes=8:1"), "--choose nodes=8:1: "),
+        (("--choose", "nodes=1", "--deadline", "1 h", "--sure", "0.9"), "--sure 0.9: "),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

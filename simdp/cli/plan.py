@@ -32,31 +32,44 @@ RANGE = re.compile(r"\s*[^\s,\[\]{}'\"]+:[^\s,\[\]{}'\"]+\s*")
 
 
 Deadline = Annotated[
-    str | None, typer.Option(metavar='"3 days"', help="Until the target is reached.")
+    str | None, typer.Option(metavar='"3 days"', help="Time until the target is reached, at most.")
 ]
-Budget = Annotated[str | None, typer.Option(metavar='"10000 USD"', help="For all of it.")]
-Energy = Annotated[str | None, typer.Option(metavar='"500 kWh"', help="For all of it.")]
+Budget = Annotated[
+    str | None, typer.Option(metavar='"10000 USD"', help="Cost until then, at most.")
+]
+Energy = Annotated[
+    str | None, typer.Option(metavar='"500 kWh"', help="Energy until then, at most.")
+]
+Sure = Annotated[
+    str | None,
+    typer.Option(metavar="90%", help="Probability to meet deadline, budget, energy [in the mean]."),
+]
 Memory = Annotated[
     str | None, typer.Option(metavar='"60 GB"', help="Of a rank at its peak [the device's].")
 ]
 
 
+Goal = Annotated[
+    str, typer.Option("--for", metavar="cheapest|fastest|greenest", help="What is least.")
+]
+Choose = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KEY=V1,V2",
+        help="What to choose from, as nodes=1:64 (by doubling) or strategy=ddp,fsdp.",
+    ),
+]
+
+
 def plan(
     scenario: ScenarioPath,
-    goal: Annotated[
-        str, typer.Option("--for", metavar="cheapest|fastest|greenest", help="What is least.")
-    ] = "cheapest",
+    goal: Goal = "cheapest",
     deadline: Deadline = None,
     budget: Budget = None,
     energy: Energy = None,
     max_memory: Memory = None,
-    choose: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=V1,V2",
-            help="What to choose from, as nodes=1:64 (by doubling) or strategy=ddp,fsdp.",
-        ),
-    ] = None,
+    sure: Sure = None,
+    choose: Choose = None,
     global_batch: Annotated[
         int | None, typer.Option(min=1, help="Samples of a step [the scenario's].")
     ] = None,
@@ -79,7 +92,7 @@ def plan(
     from simdp.studies.store import Store
 
     limits = {"deadline": deadline, "budget": budget, "energy": energy, "memory": max_memory}
-    asked = _asked(goal, limits, choose or [], global_batch)
+    asked = _asked(goal, limits, choose or [], global_batch, sure)
     overrides = overrides_of(settings)
     kept = (out.parent if out else Path("runs")) / "points"
     with (
@@ -89,7 +102,7 @@ def plan(
     ):
         found = study(scenario, asked, overrides, executor=at_work, store=store, progress=progress)
     folder = out or Path("runs") / f"{found.scenario['name']}-plan"
-    given = {**limits, "global-batch": global_batch}
+    given = {**limits, "sure": sure, "global-batch": global_batch}
     told = retold("plan", scenario, settings, {"--for": goal, **_options(given)})
     told += [f"--choose={text}" for text in choose or ()]
     _write(found, folder, ready(scenario, found, overrides, folder), told)
@@ -126,16 +139,21 @@ def _put_yaml(stream: Any, text: str) -> None:
 
 
 def _asked(
-    goal: str, limits: Mapping[str, str | None], choose: list[str], global_batch: int | None
+    goal: str,
+    limits: Mapping[str, str | None],
+    choose: list[str],
+    global_batch: int | None,
+    sure: str | None,
 ) -> Asked:
     from simdp.errors import ScenarioError, unknown_name
     from simdp.results.plan import GOALS
-    from simdp.studies.plan.asked import Asked, parse_limit
+    from simdp.studies.plan.asked import Asked, parse_limit, parse_sure
 
     if goal not in GOALS:
         raise ScenarioError([f"--for: {unknown_name('goal', goal, list(GOALS))}"])
     found = {name: parse_limit(name, text) for name, text in limits.items() if text is not None}
-    start = Asked(goal, choices=_choices(choose), global_batch=global_batch)
+    known = None if sure is None else parse_sure(sure)
+    start = Asked(goal, choices=_choices(choose), global_batch=global_batch, sure=known)
     return replace(start, **found)  # type: ignore[arg-type]
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from textwrap import fill
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -18,7 +19,7 @@ MAX_FRONT = 12
 """Options of the front that are shown; its file has all."""
 
 REASONS = {
-    "impossible": ("cannot be", "cannot be"),
+    "impossible": ("is infeasible", "are infeasible"),
     "memory": ("needs more memory", "need more memory"),
     "deadline": ("misses the deadline", "miss the deadline"),
     "budget": ("misses the budget", "miss the budget"),
@@ -42,37 +43,48 @@ def table(found: Plan) -> RenderableType:
     """
     if found.nearest is not None:
         head = f"nothing meets the limits; the nearest, {found.nearest.why}"
-        return Group(_options(head, [found.nearest]), Text("\n".join(_foot(found))))
-    parts: list[RenderableType] = [_options(f"the {found.goal}, and what comes next", found.best)]
-    parts.append(Text(fill(f"why: {found.best[0].why}", WIDTH)))
-    parts.append(Text(fill(f"limited by: {_limit(found.best[0])}", WIDTH)))
-    if found.order:
-        parts.append(Text(fill(f"order: {found.order}", WIDTH)))
-    shown = _spread(found.front)
+        lines = [*_changes(found, [found.nearest]), *_foot(found)]
+        return Group(_options(head, found, [found.nearest]), Text("\n".join(lines)))
+    best = found.best[0]
+    lines = [f"why: {best.why}", f"limited by: {_limit(best)}"]
+    lines += [f"order: {found.order}"] if found.order else []
+    lines += [f"chance: {line}" for line in chances(found)]
+    lines += same_training(found)
+    shown = spread(found.front)
     head = "time, money and memory: no other is better in all three"
     if len(shown) < len(found.front):
         head += f" ({len(shown)} of {len(found.front)})"
-    parts += [Text(""), _options(head, shown), Text("\n".join(_foot(found)))]
-    return Group(*parts)
+    foot = [*_changes(found, [*found.best, *shown]), *_foot(found)]
+    return Group(
+        _options(f"the {found.goal}, and what comes next", found, found.best),
+        Text("\n".join(fill(line, WIDTH) for line in lines)),
+        Text(""),
+        _options(head, found, shown),
+        Text("\n".join(foot)),
+    )
 
 
-def _options(title: str, options: Sequence[Option]) -> RenderableType:
-    """A row per option; what all of them set alike is said below."""
+def _options(title: str, found: Plan, options: Sequence[Option]) -> RenderableType:
+    """A row per option; what all of them have in common is written below."""
     keys = list(dict.fromkeys(key for option in options for key in option.set))
     alike = [key for key in keys if len({written(o.set.get(key)) for o in options}) == 1]
     if len(options) == 1:
         alike = []
     own = [key for key in keys if key not in alike]
-    heads = [(_head(key), False) for key in own]
+    heads = [("#", True), *((_head(key), False) for key in own)]
     heads += [(name, True) for name in ("step", "to end", "USD", "kWh", "memory")]
+    has_chance = any(option.chance_to_meet is not None for option in options)
+    heads += [("in time", True)] if has_chance else []
     rows = [
         [
+            f"{found.number(option)}{MARK if option.changes_training else ''}",
             *(written(option.set.get(key)) for key in own),
             duration(option.step_time_s),
             duration(option.finish_s),
             "-" if option.cost_usd is None else number(option.cost_usd, ".3g"),
             "-" if option.energy_kwh is None else number(option.energy_kwh, ".3g"),
             nbytes(option.peak_memory_bytes),
+            *([likely(option.chance_to_meet)] if has_chance else []),
         ]
         for option in options
     ]
@@ -81,6 +93,76 @@ def _options(title: str, options: Sequence[Option]) -> RenderableType:
         return made
     said = ", ".join(f"{short_key(key)}: {written(options[0].set[key])}" for key in alike)
     return Group(made, Text(fill(f"all: {said}", WIDTH)))
+
+
+MARK = "*"
+"""Behind the number of an option that changes the training itself."""
+
+
+def likely(chance: float | None) -> str:
+    """A probability, as ``"83 %"``; no more than 99 % or less than 1 % unless it is certain."""
+    if chance is None:
+        return "-"
+    if chance in (0.0, 1.0):
+        return f"{100 * chance:.0f} %"
+    return f"{min(max(100 * chance, 1.0), 99.0):.0f} %"
+
+
+def chances(found: Plan) -> Iterator[str]:
+    """How probable it is that the best option meets the limits, and what that counts."""
+    best = found.best[0]
+    if best.chance_to_meet is None:
+        return
+    limits = " and ".join(name for name in found.limits if name != "memory")
+    line = f"number 1 meets the {limits} with {likely(best.chance_to_meet)}"
+    if best.low_s is None or best.chance_by_luck is None:
+        yield f"{line}, as runs differ"
+    else:
+        yield (
+            f"{line}, by the 90 % interval of a step and as runs differ; if a step takes exactly "
+            f"{duration(best.step_time_s)}, with {likely(best.chance_by_luck)}"
+        )
+    if found.sure is not None:
+        yield f"options listed meet them with {likely(found.sure)} at least (--sure)"
+    elif best.chance_to_meet < LIKELY:
+        yield f"for options that meet them with 90 % at least, add --sure {100 * LIKELY:.0f}%"
+
+
+LIKELY = 0.9
+"""Below this a plan points to ``--sure``."""
+
+
+def changes_of(found: Plan, options: Sequence[Option]) -> dict[str, list[int]]:
+    """What options change in the training itself, with their numbers."""
+    groups: dict[str, list[int]] = {}
+    for option in options:
+        for change in option.changes_training:
+            numbers = groups.setdefault(change, [])
+            if found.number(option) not in numbers:
+                numbers.append(found.number(option))
+    return {change: sorted(numbers) for change, numbers in groups.items()}
+
+
+def same_training(found: Plan) -> Iterator[str]:
+    """The best option that trains as the scenario does, where the best one does not."""
+    if not found.best or not found.best[0].changes_training:
+        return
+    same = [one for one in (*found.best, *found.front) if not one.changes_training]
+    if not same:
+        yield "all options listed change the training"
+        return
+    first = same[0]
+    said = f"the best that trains as the scenario does is number {found.number(first)}"
+    yield f"{said}: {first.label}"
+
+
+def _changes(found: Plan, options: Sequence[Option]) -> Iterator[str]:
+    """What options change in the training itself."""
+    groups = changes_of(found, options)
+    if groups:
+        yield fill(f"{MARK} changes the training, so that the loss may be another one:", WIDTH)
+    for change, numbers in groups.items():
+        yield fill(f"  {', '.join(map(str, numbers))}: {change}", WIDTH, subsequent_indent="    ")
 
 
 def _head(key: str) -> str:
@@ -99,7 +181,7 @@ def _limit(option: Option) -> str:
     return f"{option.limit}; of a step {parts}"
 
 
-def _spread(options: Sequence[Option]) -> Sequence[Option]:
+def spread(options: Sequence[Option]) -> Sequence[Option]:
     """Some of the front, evenly from its first to its last."""
     if len(options) <= MAX_FRONT:
         return options
@@ -118,8 +200,32 @@ def _foot(found: Plan) -> Iterator[str]:
     pruned = ", ".join(f"{n:,} {reason(why, n)}" for why, n in found.pruned.items() if n)
     rest = f"; of the others {pruned}" if pruned else ""
     yield fill(f"{found.num_points:,} points, {found.num_simulated:,} simulated{rest}", WIDTH)
+    reasons = why_infeasible(found)
+    for row in reasons[:MAX_REASONS]:
+        yield fill(f"  {infeasible_written(row)}", WIDTH, subsequent_indent="    ")
+    if len(reasons) > MAX_REASONS:
+        more = sum(row["count"] for row in reasons[MAX_REASONS:])
+        yield f"  {more:,}: other reasons, which are in plan.json"
     for note in found.notes:
         yield fill(note, WIDTH)
+
+
+MAX_REASONS = 6
+"""Reasons why points are infeasible that are shown; plan.json has all."""
+
+
+def why_infeasible(found: Plan) -> list[dict[str, Any]]:
+    """Why points are infeasible; those that miss a limit of the command are counted beside it."""
+    return [row for row in found.infeasible if not str(row["option"]).startswith(LIMIT_OPTIONS)]
+
+
+LIMIT_OPTIONS = ("--deadline", "--budget", "--energy", "--max-memory")
+
+
+def infeasible_written(row: Mapping[str, Any]) -> str:
+    """A row of `Plan.infeasible`, with what to change."""
+    option = f"; try {row['option']}" if row["option"] else ""
+    return f"{row['count']:,}: {row['reason']}{option}"
 
 
 def reason(why: str, count: int) -> str:

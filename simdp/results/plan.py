@@ -52,7 +52,21 @@ class Option:
     file : str or None
         The scenario that plays it, in the plan's folder.
     misses : dict of str to float
-        By constraint, what it has over what is allowed where that is more than 1.
+        By constraint, what it has over what is allowed where that is more than 1; with
+        `Plan.sure`, of the time, money and energy that are not exceeded with that probability.
+    gpu_hours : float
+        GPUs times `finish_s` [h].
+    mean_error : float
+        Standard error of `finish_s` over `finish_s`, where it is the mean of simulated jobs; else
+        0.
+    changes_training : list of str
+        What it changes in the training itself, beside its time, as ``"global batch: 512 in place of
+        256"``; empty where it trains as the scenario does.
+    chance_to_meet : float or None
+        The probability that it meets deadline, budget and energy, all that are given: runs differ
+        by luck, and the step may be off by its interval. None where none of them is given.
+    chance_by_luck : float or None
+        The same if a step takes exactly `step_time_s`: the share of runs that meet them.
     """
 
     set: dict[str, Any]
@@ -71,6 +85,11 @@ class Option:
     memory_share: float = 0.0
     file: str | None = None
     misses: dict[str, float] = field(default_factory=dict)
+    gpu_hours: float = 0.0
+    mean_error: float = 0.0
+    changes_training: list[str] = field(default_factory=list)
+    chance_to_meet: float | None = None
+    chance_by_luck: float | None = None
 
     @property
     def label(self) -> str:
@@ -130,6 +149,12 @@ class Plan(Inline):
     pruned : dict of str to int
         Why the others were not: ``impossible``, ``memory``, ``deadline``, ``budget``, ``energy``,
         ``worse`` than one that was simulated, or not ``sampled``.
+    infeasible : list of dict
+        Why points cannot be chosen: ``reason``, how many (``count``), and the ``option`` of the
+        command or the scenario with which they might be; it may be None. All that are impossible,
+        or miss a limit by their bounds.
+    sure : float or None
+        With which probability options must meet the limits; None: in the mean.
     is_exact : bool
         Whether best and front are proved to be those of all points; else a sample was looked at.
     notes : tuple of str
@@ -150,6 +175,8 @@ class Plan(Inline):
     num_points: int = 0
     num_simulated: int = 0
     pruned: dict[str, int] = field(default_factory=dict)
+    infeasible: list[dict[str, Any]] = field(default_factory=list)
+    sure: float | None = None
     is_exact: bool = True
     notes: tuple[str, ...] = ()
 
@@ -162,6 +189,15 @@ class Plan(Inline):
             if all(option.set != other.set for other in found):
                 found.append(option)
         return tuple(found)
+
+    def number(self, option: Option) -> int:
+        """Its place among `options`, from 1; also that of its file."""
+        return next(n for n, one in enumerate(self.options, 1) if one.set == option.set)
+
+    @property
+    def is_order_sure(self) -> bool:
+        """Whether the 90 % intervals show that the best is the best."""
+        return self.order.startswith("sure") or len(self.best) == 1
 
     def to_json(self) -> str:
         """Write plan.json; times in seconds, sizes in bytes; the same input, the same bytes."""

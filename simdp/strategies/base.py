@@ -8,6 +8,7 @@ ranks. What others want to know of it is read off its operations (`simdp.steps.p
 from __future__ import annotations
 
 from abc import abstractmethod
+from math import ceil
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -82,6 +83,20 @@ class Strategy(Spec):
     def steps_together(self) -> int:
         """Steps after which ranks agree on weights, and before which none can drop out."""
         return 1
+
+    def whole_periods(self, least: int) -> int:
+        """Steps of a run whose metrics cover whole periods.
+
+        Parameters
+        ----------
+        least : int
+            Steps that the run must have, the first of which metrics leave out.
+        """
+        return 1 + self.steps_together * max(ceil((least - 1) / self.steps_together), 1)
+
+    def after_warmup(self) -> Self:
+        """The same strategy as it trains after its warm-up steps."""
+        return self
 
     def num_updates(self, world_size: int, num_steps: int) -> int:
         """Count the optimizer's updates in so many steps, which the learning rate follows."""

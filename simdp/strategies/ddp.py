@@ -184,6 +184,10 @@ class DDP(Strategy):
             raise ScenarioError([f"comm_hook: {line}" for line in error.problems]) from None
         return self if hook is self.comm_hook else self.model_copy(update={"comm_hook": hook})
 
+    def after_warmup(self) -> Self:
+        hook = self.comm_hook.after_warmup()
+        return self if hook is self.comm_hook else self.model_copy(update={"comm_hook": hook})
+
     @property
     def param_dtype(self) -> Low | None:
         """The dtype that layers compute in; None leaves it to ``workload.precision``."""

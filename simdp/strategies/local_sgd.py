@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import count
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
@@ -96,6 +96,9 @@ class LocalSGD(Strategy):
     @property
     def steps_together(self) -> int:
         return self.local_steps
+
+    def after_warmup(self) -> Self:
+        return self.model_copy(update={"warmup_steps": 0, "averager_warmup_steps": None})
 
     def setup(self, facts: Facts) -> Ops:
         """Make every replica a copy of rank 0's."""

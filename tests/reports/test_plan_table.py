@@ -65,3 +65,37 @@ def test_why_points_were_not_simulated_is_said_of_one_and_of_more():
 @pytest.mark.parametrize("order", ["sure: really", ""])
 def test_it_says_how_sure_the_order_is(order):
     assert ("order: sure" in text(plan((option(1),), order=order))) == bool(order)
+
+
+def test_each_option_has_its_chance_and_what_it_changes():
+    options = (
+        option(1, chance_to_meet=0.55, chance_by_luck=0.83, low_s=0.08, high_s=0.12),
+        option(2, chance_to_meet=0.999, changes_training=["averaging: weights every 8 steps"]),
+    )
+    shown = " ".join(text(plan(options)).split())
+    assert "55 %" in shown
+    assert "99 %" in shown
+    assert "number 1 meets the deadline and budget with 55 %" in shown
+    assert "if a step takes exactly 100 ms, with 83 %" in shown
+    assert "add --sure 90%" in shown
+    assert "2*" in shown
+    assert "2: averaging: weights every 8 steps" in shown
+
+
+def test_where_the_best_option_trains_otherwise_the_best_that_does_not_is_named():
+    options = (option(1, changes_training=["x: 1 in place of 2"]), option(2))
+    assert "the best that trains as the scenario does is number 2" in text(plan(options))
+    assert "all options listed change the training" in text(plan(options[:1]))
+
+
+def test_why_points_are_infeasible_is_written_with_what_frees_them():
+    rows = [
+        {"reason": "a batch", "count": 12, "option": "--global-batch 96"},
+        {"reason": "misses the deadline", "count": 3, "option": "--deadline"},
+        *({"reason": f"r{number}", "count": 2, "option": None} for number in range(8)),
+    ]
+    shown = text(plan((option(1),), infeasible=rows, pruned={"impossible": 28, "deadline": 3}))
+    assert "12: a batch; try --global-batch 96" in shown
+    assert "28 are infeasible, 3 miss the deadline" in " ".join(shown.split())
+    assert "6: other reasons, which are in plan.json" in shown
+    assert "misses the deadline; try" not in shown

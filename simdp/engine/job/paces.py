@@ -82,14 +82,15 @@ def able(scenario: Scenario, least: int) -> list[int]:
 def _on(scenario: Scenario, num_nodes: int) -> Scenario:
     """A few steps of times alone on so many nodes."""
     cluster, workload = scenario.cluster, scenario.workload
-    period = getattr(scenario.strategy, "local_steps", None) or 1
-    drawn = cluster.stragglers or workload.input or scenario.strategy.player != "together"
+    strategy = scenario.strategy.after_warmup()
+    drawn = cluster.stragglers or workload.input or strategy.player != "together"
     differ = drawn or bool(workload.lengths(scenario.seed, scenario.base))
-    steps = max(SOME_STEPS if differ else FEW_STEPS, 1 + period)
+    steps = strategy.whole_periods(SOME_STEPS if differ else FEW_STEPS)
     size = num_nodes * cluster.local_size
     changed: dict[str, Any] = {
         "cluster": cluster.model_copy(update={"world_size": size, "failures": []}),
         "workload": workload.model_copy(update={"steps": steps, "epochs": None}),
+        "strategy": strategy,
         "numerics": False,
         "measured": None,
         "sweep": {},

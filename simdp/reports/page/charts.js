@@ -22,7 +22,7 @@ page.charts = (() => {
         axisTick: { customValues: ticks }, axisLabel: { ...made.axisLabel, customValues: ticks, formatter: page.short } };
     }
     if (axis.scale === "category") return { ...made, data: names, axisTick: { show: false } };
-    return { ...made, scale: isAcross, axisLabel: { ...made.axisLabel, formatter: page.short } };
+    return { ...made, scale: isAcross && !axis.from_zero, axisLabel: { ...made.axisLabel, formatter: page.short } };
   };
 
   const namesOf = (series) => [...new Set(series.flatMap((one) => one.x))];
@@ -35,13 +35,46 @@ page.charts = (() => {
     return { color, ...(decal ? { decal } : {}) };
   };
 
-  const seriesOf = (one, number, spec) => {
+  /* How wide the names of points are, which stand in a column at the right. */
+  const columnOf = (spec, width) => {
+    const longest = Math.max(0, ...spec.series.flatMap((one) => one.labels.map((name) => name.length)));
+    return longest && !page.isNarrow() ? Math.min(0.6 * fontSize() * longest + 24, 0.45 * width) : 0;
+  };
+
+  /* Names of points in a column, a line from each to its point; on narrow screens their first words alone. */
+  const namesBeside = (one, number, spec, width, heights) => {
+    const label = { show: true, position: "right", fontSize: fontSize(), color: page.ink("ink") };
+    if (page.isNarrow()) return { label: { ...label, formatter: (params) => one.labels[params.dataIndex].split(":")[0] } };
+    return {
+      label: { ...label, formatter: (params) => one.labels[params.dataIndex] },
+      labelLine: { show: true, lineStyle: { color: page.ink("muted"), width: 0.7 } },
+      labelLayout: (params) => ({ x: width - columnOf(spec, width) + 6, y: heights.get(`${number}.${params.dataIndex}`), align: "left", verticalAlign: "middle" }),
+    };
+  };
+
+  /* Heights of the names: those of their points, but for a line's distance between two. */
+  const heightsOf = (spec, chart) => {
+    const places = spec.series.flatMap((one, number) => one.labels.map((_, at) => ({
+      key: `${number}.${at}`, y: chart.convertToPixel({ xAxisIndex: 0, yAxisIndex: 0 }, [one.x[at], one.y[at]])[1] })));
+    places.sort((a, b) => a.y - b.y);
+    const step = fontSize() + 4;
+    places.forEach((place, at) => { if (at) place.y = Math.max(place.y, places[at - 1].y + step); });
+    const over = places.length ? places.at(-1).y - (chart.getHeight() - step) : 0;
+    for (let at = places.length - 1; over > 0 && at >= 0; at--) {
+      const most = at === places.length - 1 ? chart.getHeight() - step : places[at + 1].y - step;
+      places[at].y = Math.min(places[at].y, most);
+    }
+    return new Map(places.map((place) => [place.key, place.y]));
+  };
+
+  const seriesOf = (one, number, spec, width, heights) => {
     const color = one.color ? (isBar(one) || isArea(one) ? one.color : page.line(one.color)) : page.series(number);
     const pairs = one.x.map((x, at) => (spec.sideways ? [one.y[at], x] : [x, one.y[at]]));
     const made = { name: one.name, data: pairs, stack: one.stack || undefined, animation: false };
     if (isBar(one)) return { ...made, type: "bar", barMaxWidth: 28, itemStyle: { ...fillOf(one, color), borderColor: page.ink("muted"), borderWidth: 0.5 } };
     if (one.look === "points") {
       return { ...made, type: "scatter", symbolSize: 10, symbol: page.symbols[number % 7],
+        ...(one.labels.length ? namesBeside(one, number, spec, width, heights) : {}),
         itemStyle: { color: page.ink("ground"), borderColor: color, borderWidth: 2 } };
     }
     const line = { ...made, type: "line", symbol: page.symbols[number % 7], symbolSize: 7, connectNulls: false,
@@ -92,9 +125,9 @@ page.charts = (() => {
     data: spec.marks.map((mark) => ({ name: mark.text, [mark.axis === "y" ? "yAxis" : "xAxis"]: mark.value })),
   });
 
-  const option = (spec) => {
+  const option = (spec, width, heights) => {
     const names = namesOf(spec.series);
-    const series = spec.series.map((one, number) => seriesOf(one, number, spec));
+    const series = spec.series.map((one, number) => seriesOf(one, number, spec, width, heights));
     const bands = spec.series.map((one, number) => (one.low.length ? (one.look === "points" ? whiskersOf : bandOf)(one, number) : null)).filter(Boolean);
     if (spec.marks.length && series.length) series[0].markLine = marksOf(spec);
     const across = { ...axisOf(spec.x, names, true), nameGap: 30 };
@@ -107,7 +140,7 @@ page.charts = (() => {
     return {
       animation: false,
       textStyle: { fontFamily: "system-ui, DejaVu Sans, sans-serif", color: page.ink("ink") },
-      grid: { left: spec.sideways ? 24 : page.isNarrow() ? 56 : 76, right: 24, top: series.length > 1 ? 52 : 20, bottom: 52, containLabel: spec.sideways },
+      grid: { left: spec.sideways ? 24 : page.isNarrow() ? 56 : 76, right: 24 + columnOf(spec, width), top: series.length > 1 ? 52 : 20, bottom: 52, containLabel: spec.sideways },
       legend: { show: series.length > 1, type: "scroll", top: 4, icon: spec.series.every((one) => isBar(one) || isArea(one)) ? "rect" : undefined, textStyle: { color: page.ink("ink") }, pageTextStyle: { color: page.ink("ink") } },
       tooltip: { trigger: spec.series.some((one) => one.look === "points") ? "item" : "axis", confine: true,
         backgroundColor: page.ink("ground"), borderColor: page.ink("muted"), textStyle: { color: page.ink("ink") },
@@ -127,9 +160,10 @@ page.charts = (() => {
 
   const rowsOf = (spec) => {
     const banded = spec.series.some((one) => one.low.length);
-    const heads = ["series", spec.x.label, spec.y.label, ...(banded ? ["from", "to"] : [])];
+    const named = spec.series.some((one) => one.labels.length);
+    const heads = ["series", ...(named ? ["name"] : []), spec.x.label, spec.y.label, ...(banded ? ["from", "to"] : [])];
     const rows = spec.series.flatMap((one) => one.x.map((x, at) => [
-      one.name, typeof x === "number" ? page.number(x) : x, page.number(one.y[at]),
+      one.name, ...(named ? [one.labels[at] ?? ""] : []), typeof x === "number" ? page.number(x) : x, page.number(one.y[at]),
       ...(banded ? [one.low[at], one.high[at]].map((value) => page.number(value)) : []),
     ]));
     return [heads, rows.slice(0, MOST_ROWS)];
@@ -150,7 +184,8 @@ page.charts = (() => {
     place.append(box);
     const chart = echarts.init(box, null, { renderer: "canvas" });
     const draw = () => {
-      chart.setOption(option(spec), { notMerge: true });
+      chart.setOption(option(spec, box.clientWidth, new Map()), { notMerge: true });
+      if (spec.series.some((one) => one.labels.length)) chart.setOption(option(spec, box.clientWidth, heightsOf(spec, chart)), { notMerge: true });
       box.setAttribute("aria-label", `${place.dataset.title}: ${spec.series.map((one) => one.name).join(", ")}; ${spec.y.label} over ${spec.x.label}.`);
     };
     draw();

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from simdp.files import format_yaml
 from simdp.reports.captions import about_scenario
@@ -13,6 +13,7 @@ from simdp.reports.page.sections import (
     Axis,
     Cell,
     Chart,
+    Mark,
     Page,
     Section,
     Series,
@@ -23,7 +24,19 @@ from simdp.reports.page.sections import (
     Verdict,
 )
 from simdp.reports.page.step import steps
-from simdp.reports.plan_table import limit_written, reason
+from simdp.reports.plan_table import (
+    LIKELY,
+    chances,
+    changes_of,
+    infeasible_written,
+    likely,
+    limit_written,
+    reason,
+    same_training,
+    spread,
+    why_infeasible,
+)
+from simdp.results.comparison import PLAIN_KEYS, short_key, written
 from simdp.results.plan import Option, Plan
 
 
@@ -41,6 +54,7 @@ def page(plan: Plan, command: Sequence[str] = ()) -> Page:
         _verdict(plan),
         _summary(plan),
         *[Verdict("Warnings", plan.notes, "warning") for _ in plan.notes[:1]],
+        *_training(plan),
         *front(plan),
         _options(plan),
         *_shares(plan),
@@ -67,14 +81,33 @@ def _verdict(plan: Plan) -> Section:
             lines.append(f"The nearest: {plan.nearest.label}: {over} what is allowed.")
         return Verdict("Verdict", lines, "warning")
     best = plan.best[0]
-    lines = [f"{best.label}: done after {duration(best.finish_s)}, {_bill(best)}.", best.why]
-    limited = f"What limits it: {best.limit}." if best.limit else ""
-    lines += [
-        limited,
-        plan.order,
-        f"A better one is ruled out{_binding(plan)}." if plan.binding else "",
+    lines = [
+        f"{best.label}: done after {duration(best.finish_s)}, {_bill(best)}.",
+        f"{best.why[:1].upper()}{best.why[1:]}.",
+        *(f"{line[:1].upper()}{line[1:]}." for line in chances(plan)),
+        f"What limits it: {best.limit}." if best.limit else "",
+        f"Order: {plan.order}." if plan.order else "",
     ]
-    return Verdict("Verdict", [line for line in lines if line], "good")
+    if best.changes_training:
+        lines.append(f"It changes the training: {'; '.join(best.changes_training)}.")
+        lines += [f"{line[:1].upper()}{line[1:]}." for line in same_training(plan)]
+    if plan.binding:
+        lines.append(f"A better one is ruled out{_binding(plan)}.")
+    likely_enough = best.chance_to_meet is None or best.chance_to_meet >= LIKELY
+    is_sure = plan.is_order_sure and likely_enough and not best.changes_training
+    return Verdict("Verdict", [line for line in lines if line], "good" if is_sure else "note")
+
+
+def _training(plan: Plan) -> Iterator[Section]:
+    """What options change in the training itself."""
+    groups = changes_of(plan, plan.options)
+    if groups:
+        lines = [
+            f"Option {', '.join(map(str, numbers))}: {change}."
+            for change, numbers in groups.items()
+        ]
+        note = "With these the loss after as many samples may be another one."
+        yield Verdict("What changes the training itself", lines, "warning", note=note)
 
 
 def _binding(plan: Plan) -> str:
@@ -109,19 +142,29 @@ def _summary(plan: Plan) -> Section:
         *((name, f"{limit_written(name, value)} at most") for name, value in plan.limits.items()),
         ("points", f"{plan.num_points:,}, of which {plan.num_simulated:,} were simulated"),
         *((f"  {reason(why, count)}", f"{count:,}") for why, count in plan.pruned.items() if count),
-        (
-            "the answer is",
-            "exact: all other points are proved to be none of these"
-            if plan.is_exact
-            else "of a sample: the space was not looked at as a whole",
-        ),
+        *(("infeasible", infeasible_written(row)) for row in why_infeasible(plan)),
+        ("the answer is", _proof(plan)),
     ]
+    if plan.best and plan.best[0].chance_to_meet is not None:
+        tiles.append(Tile("chance to meet the limits", likely(plan.best[0].chance_to_meet)))
     return Summary("Summary", tiles, rows)
+
+
+def _proof(plan: Plan) -> str:
+    """How much the search proves."""
+    if not plan.is_exact:
+        return "of a sample: not all points were looked at"
+    if plan.is_order_sure:
+        return "exact: all other points are proved to be none of these"
+    return (
+        "by simulated times, of all points; their intervals overlap, so that another option may "
+        "be the best"
+    )
 
 
 def _interval(option: Option) -> str:
     if option.low_s is None or option.high_s is None:
-        return "no interval: nobody has measured the machine"
+        return "no interval: the machine is not calibrated"
     return f"90 %: {seconds(option.low_s)} to {seconds(option.high_s)}"
 
 
@@ -134,72 +177,119 @@ def front(plan: Plan) -> Iterator[Section]:
     unit, size = next(
         ((name, size) for name, size, least in DURATIONS if longest >= least * size), ("s", 1.0)
     )
-    ways = [("Money [USD]", "USD", [one.cost_usd for one in options])]
-    ways += [
-        ("Memory of the fullest device [GB]", "GB", [o.peak_memory_bytes / 1e9 for o in options])
-    ]
-    for label, of, values in ways:
+    names = _names(plan, options)
+    others = [one for one in options if one.set != _best_set(plan)]
+    named = spread(others)
+    marks = [Mark("deadline", plan.limits["deadline"] / size)] if "deadline" in plan.limits else []
+    ways = [("Money [USD]", "USD", "budget", [one.cost_usd for one in options])]
+    memory: list[float | None] = [one.peak_memory_bytes / 1e9 for one in options]
+    ways += [("Memory of the fullest device [GB]", "GB", "memory", memory)]
+    for label, of, limit, values in ways:
         if any(value is None for value in values):
             continue
         series = [
-            _series(name, those, size, of)
+            _series(name, those, size, of, names)
             for name, those in (
                 ("the best", plan.best[:1]),
-                ("the front", tuple(one for one in options if one.set != _best_set(plan))),
+                ("the front", named),
+                ("more of the front", [one for one in others if one not in named]),
             )
             if those
         ]
+        allowed = plan.limits.get(limit)
+        across = (
+            [] if allowed is None else [Mark(limit, allowed / (1 if of == "USD" else 1e9), "x")]
+        )
         yield Chart(
             f"Time against {label.partition(' ')[0].lower()}",
-            Axis(label, "value", of),
+            Axis(label, "value", of, from_zero=True),
             Axis(f"Time until it is done [{unit}]", unit=unit),
             series,
+            marks + across,
             said="No other point is better in time, money and memory at once than these; bars are "
             "the 90 % intervals of time.",
         )
+
+
+def _names(plan: Plan, options: Sequence[Option]) -> dict[str, str]:
+    """What each point of a picture is called: its number, and what tells it from the others."""
+    keys = list(dict.fromkeys(key for one in options for key in one.set))
+    own = [key for key in keys if len({repr(one.set.get(key)) for one in options}) > 1]
+    own = [key for key in own if key != "workload.grad_accum"] or own
+    return {
+        repr(one.set): f"{plan.number(one)}: "
+        + ", ".join(_value(key, one.set[key]) for key in own if key in one.set)
+        for one in (*options, *plan.best[:1])
+    }
+
+
+def _value(key: str, value: object) -> str:
+    if key == "cluster.world_size":
+        return f"{value} GPUs"
+    if key in PLAIN_KEYS or key == "cluster.machine":
+        return written(value)
+    return f"{short_key(key)} {written(value)}"
 
 
 def _best_set(plan: Plan) -> object:
     return plan.best[0].set if plan.best else None
 
 
-def _series(name: str, options: Sequence[Option], size: float, of: str) -> Series:
+def _series(
+    name: str, options: Sequence[Option], size: float, of: str, names: Mapping[str, str]
+) -> Series:
     at = [(one.cost_usd if of == "USD" else one.peak_memory_bytes / 1e9) or 0.0 for one in options]
     ends = [one.finish_interval or (None, None) for one in options]
     low = [None if end[0] is None else end[0] / size for end in ends]
     high = [None if end[1] is None else end[1] / size for end in ends]
     known = any(end is not None for end in low)
     times = [one.finish_s / size for one in options]
-    return Series(name, at, times, "points", low if known else (), high if known else ())
+    return Series(
+        name,
+        at,
+        times,
+        "points",
+        low if known else (),
+        high if known else (),
+        labels=[] if name.startswith("more") else [names[repr(one.set)] for one in options],
+    )
 
 
 def _options(plan: Plan) -> Section:
     """Every option that the plan tells of."""
     heads = [
+        "#",
         "option",
         "done after",
         "90 % interval",
+        "chance to meet the limits",
+        "GPU hours",
         "USD",
         "energy",
         "memory",
         "step",
         "limit",
+        "changes in training",
         "why",
     ]
     rows = list[list[Cell | str]]()
-    for one in plan.options:
+    for place, one in enumerate(plan.options, 1):
         interval = one.finish_interval
         said = "-" if interval is None else " to ".join(map(duration, interval))
         rows.append(
             [
+                Cell(str(place), place),
                 one.label,
                 Cell(duration(one.finish_s), one.finish_s),
                 Cell(said, None if interval is None else interval[1]),
+                Cell(likely(one.chance_to_meet), one.chance_to_meet),
+                Cell(f"{one.gpu_hours:.3g}", one.gpu_hours),
                 Cell(money(one.cost_usd).removesuffix(" USD"), one.cost_usd),
                 Cell(energy(one.energy_kwh), one.energy_kwh),
                 Cell(nbytes(one.peak_memory_bytes), one.peak_memory_bytes),
                 Cell(seconds(one.step_time_s), one.step_time_s),
                 one.limit or "-",
+                "; ".join(one.changes_training) or "none",
                 one.why or "-",
             ]
         )
@@ -237,5 +327,5 @@ def _scenarios(plan: Plan) -> Iterator[Section]:
 
 def _line(key: str, value: object) -> str:
     """A key and its value as YAML, without the brackets of a short mapping."""
-    written = format_yaml({key: value})
-    return written[1:-2] + "\n" if written.startswith("{") else written
+    text = format_yaml({key: value})
+    return text[1:-2] + "\n" if text.startswith("{") else text

@@ -52,11 +52,14 @@ class Axis(NamedTuple):
         Of a category axis the series' places are names; a ``log2`` axis has its ticks at them.
     unit : str
         What is written behind a value; may be empty.
+    from_zero : bool
+        Whether the horizontal axis of values begins at 0; the vertical one always does.
     """
 
     label: str
     scale: Literal["value", "log", "log2", "category"] = "value"
     unit: str = ""
+    from_zero: bool = False
 
 
 class Series(NamedTuple):
@@ -83,6 +86,8 @@ class Series(NamedTuple):
         Whether it is theory.
     stack : str
         Series of one name stand on top of each other.
+    labels : sequence of str
+        Names of points, written beside them; empty for none.
     """
 
     name: str
@@ -95,6 +100,7 @@ class Series(NamedTuple):
     hatch: str = ""
     dashed: bool = False
     stack: str = ""
+    labels: Sequence[str] = ()
 
 
 class Mark(NamedTuple):

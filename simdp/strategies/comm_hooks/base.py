@@ -84,6 +84,10 @@ class CommHook(Spec):
         """What gradients are divided by as they come into the bucket."""
         return divisor
 
+    def after_warmup(self) -> Self:
+        """The same hook from the first step on, where it begins after some."""
+        return self
+
     def of(self, step: Step) -> CommHook:
         """The hook that sends in a step: itself, or another one in its place."""
         return self

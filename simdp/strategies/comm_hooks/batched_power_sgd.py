@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import isqrt
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
@@ -50,6 +50,9 @@ class BatchedPowerSGD(CommHook):
         side = side_of(total)
         elements = self.error_feedback * total + 2 * side * min(side, self.rank)
         yield Hold("buckets", float(elements * facts.itemsize))
+
+    def after_warmup(self) -> Self:
+        return self.model_copy(update={"start_step": 0})
 
     def of(self, step: Step) -> CommHook:
         return NoHook() if step.before(self.start_step) else self

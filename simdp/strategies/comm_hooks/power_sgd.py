@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
@@ -89,6 +89,9 @@ class PowerSGD(CommHook):
         if self.error_feedback:
             elements += num_trainable(facts)
         yield Hold("buckets", float(elements * facts.itemsize))
+
+    def after_warmup(self) -> Self:
+        return self.model_copy(update={"start_step": 0})
 
     def of(self, step: Step) -> CommHook:
         return NoHook() if step.before(self.start_step) else self

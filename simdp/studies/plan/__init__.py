@@ -7,17 +7,23 @@ Every point has bounds that no simulation can be below (`bounds`); what they lea
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import simdp
 from simdp.errors import ScenarioError
+from simdp.job.target import Need
 from simdp.results.plan import GOALS, Option, Plan
 from simdp.scenario import Scenario, checked
 from simdp.scenario.overrides import as_written, set_key
 from simdp.scenario.shipped import find
+from simdp.strategies import STRATEGIES
 from simdp.studies.executor import Executor, executor_for
 from simdp.studies.plan.asked import (
     MAX_POINTS,
@@ -26,7 +32,9 @@ from simdp.studies.plan.asked import (
     refuse,
     usual_choices,
 )
-from simdp.studies.plan.bounds import Bounds
+from simdp.studies.plan.bounds import Bounds, NeedOf
+from simdp.studies.plan.changes import Training
+from simdp.studies.plan.infeasible import Infeasible, summed
 from simdp.studies.plan.playing import Player
 from simdp.studies.plan.sampling import sampled
 from simdp.studies.plan.search import Search
@@ -41,9 +49,6 @@ STEPS, MOST_STEPS = 2, 8
 """Steps of a run that does not say how long it is, the first being warm-up; and at most."""
 
 MILLION = 1e6
-
-SHOWN = 20
-"""Points that are asked why they cannot be."""
 
 Progress = Callable[[str], None]
 
@@ -96,7 +101,7 @@ def plan(
         raise ScenarioError([_led(file, line) for line in error.problems]) from None
     space = Space(raw, file.parent, *_chosen(scenario, raw, asked))
     with executor or executor_for(1) as at_work:
-        return _found(asked, scenario, space, at_work, store, say)
+        return _found(asked, scenario, _own(raw, scenario), space, at_work, store, say)
 
 
 def _led(file: Path, line: str) -> str:
@@ -151,32 +156,30 @@ def _chosen(
 def _found(
     asked: Asked,
     scenario: Scenario,
+    own: Training,
     space: Space,
     executor: Executor,
     store: Store | None,
     say: Progress,
 ) -> Plan:
-    samples = _samples_of(scenario)
-    say(f"{len(space):,} points")
+    need_of = _need_of(scenario)
     is_exact = len(space) <= MAX_POINTS
-    if is_exact:
-        points, impossible = _every_point(space)
-        bounds = Bounds(space, points, samples)
-    else:
-        points, impossible, bounds = sampled(space, asked, samples, executor, scenario.seed, say)
-    if not bounds.is_possible.any():
-        raise ScenarioError([_nothing(space, points, impossible)])
-    player = Player(bounds, samples, executor, store)
-    search = Search(bounds, asked.goal, asked.limits, player.play)
+    impossible, bounds = _bounded(space, asked, need_of, executor, scenario.seed, say)
+
+    def changes(other: Scenario, batch: int) -> list[str]:
+        return own.changes(Training(other, batch))
+
+    player = Player(bounds, need_of, changes, executor, store)
+    search = Search(bounds, asked.goal, asked.limits, player.play, _margin(player, asked.sure))
     refuse_untold(search, asked)
     bounds.look(executor, lambda n, count: say(f"bounds of {n:,} of {count:,} points"))
     say("simulating what the bounds leave open")
     search.run()
-    made = Made(search, player, executor, asked)
+    made = Made(search, player, asked)
     best, front = made.best(), made.front()
     nearest = None if best else search.nearest()
     if not best and nearest is None:
-        raise ScenarioError([_nothing(space, points, impossible)])
+        raise ScenarioError([_nothing(space, bounds, impossible | Counter(player.why.values()))])
     if nearest is not None:
         refuse_untold_nearest(search, asked, nearest)
     binding = made.binding(nearest)
@@ -184,7 +187,7 @@ def _found(
     pruned = dict(search.pruned)
     pruned["impossible"] += sum(impossible.values())
     if not is_exact:
-        pruned["sampled"] = len(space) - len(points) - sum(impossible.values())
+        pruned["sampled"] = len(space) - len(bounds.points) - sum(impossible.values())
     told = Plan(
         version=simdp.__version__,
         scenario=scenario.resolved(),
@@ -200,48 +203,115 @@ def _found(
         num_points=len(space),
         num_simulated=len(search.options),
         pruned=pruned,
+        infeasible=_infeasible(search, player, impossible, asked),
+        sure=asked.sure,
         is_exact=is_exact,
         notes=tuple(made.notes(scenario)),
     )
     return _with_files(told)
 
 
-def _every_point(space: Space) -> tuple[list[Point], dict[str, int]]:
+def _bounded(
+    space: Space,
+    asked: Asked,
+    need_of: NeedOf,
+    executor: Executor,
+    seed: int,
+    say: Progress,
+) -> tuple[dict[Infeasible, int], Bounds]:
+    """Why points cannot be, and the bounds of those that may be: of all, or of a sample."""
+    say(f"{len(space):,} points")
+    if len(space) <= MAX_POINTS:
+        points, impossible = _every_point(space)
+        bounds = Bounds(space, points, need_of)
+    else:
+        _, impossible, bounds = sampled(space, asked, need_of, executor, seed, say)
+    if not bounds.is_possible.any():
+        raise ScenarioError([_nothing(space, bounds, impossible)])
+    return impossible, bounds
+
+
+def _every_point(space: Space) -> tuple[list[Point], dict[Infeasible, int]]:
     """All points, and why others cannot be, with how many of these there are."""
-    points, impossible = list[Point](), dict[str, int]()
+    points, impossible = list[Point](), Counter[Infeasible]()
     for point in space.points():
         if isinstance(point, Point):
             points.append(point)
         else:
-            impossible[point] = impossible.get(point, 0) + 1
+            impossible[point] += 1
     return points, impossible
 
 
-def _samples_of(scenario: Scenario) -> Callable[[int], float | None]:
+def _need_of(scenario: Scenario) -> NeedOf:
     """What the target takes, by global batch; a million samples without one."""
     target, there = scenario.target, scenario.workload.num_samples(scenario.base)
 
-    def samples(batch: int) -> float | None:
+    def need_of(batch: int) -> Need | str:
         if target is None:
-            return MILLION
-        if target.problem_with(batch, there):
-            return None
-        need = target.need(batch, there)
-        return None if need is None else need.mean
+            return Need(MILLION)
+        wrong = target.problem_with(batch, there)
+        if wrong:
+            return f"target.{wrong}"
+        return target.need(batch, there) or "target: only a run can tell when it is reached"
 
-    return samples
+    return need_of
 
 
-def _nothing(space: Space, points: Sequence[Point], impossible: Mapping[str, int]) -> str:
-    """Say why no point can be: the reason of most of the first ones."""
-    reasons = dict(impossible)
-    for point in points[:SHOWN]:
-        try:
-            space.scenario(point.settings)
-        except ScenarioError as error:
-            reasons[error.problems[0]] = reasons.get(error.problems[0], 0) + 1
-    often = max(reasons, key=lambda why: reasons[why], default="no target is told for its batch.")
-    return f"--choose: none of {len(space):,} points can be; {often}"
+def _own(raw: Mapping[str, Any], scenario: Scenario) -> Training:
+    """How the scenario of the file trains; by DDP where it names no strategy."""
+    n = scenario.cluster.world_size
+    batch = int(scenario.workload.samples_per_step(n))
+    if "strategy" not in raw:
+        plain = STRATEGIES["ddp"].model_validate({})
+        scenario = scenario.model_copy(update={"strategy": plain})
+    return Training(scenario, batch)
+
+
+def _margin(player: Player, sure: float | None) -> Callable[[int], float] | None:
+    """What multiplies the mean time of a point where it must meet limits with a probability."""
+    if sure is None:
+        return None
+
+    @cache
+    def margin(number: int) -> float:
+        return max(float(np.quantile(player.factors(number), sure)), 1.0)
+
+    return margin
+
+
+LIMIT_OPTIONS = {
+    "memory": "workload.recompute, strategy: fsdp, or a smaller workload.microbatch",
+    "deadline": "--deadline",
+    "budget": "--budget",
+    "energy": "--energy",
+}
+"""What to change where points miss a limit."""
+
+
+def _infeasible(
+    search: Search, player: Player, impossible: Mapping[Infeasible, int], asked: Asked
+) -> list[dict[str, Any]]:
+    """Why points cannot be chosen that were not simulated, and what would free them."""
+    counts, points = Counter(impossible), search.bounds.points
+    counts.update(search.bounds.why.values())
+    counts.update(player.why[number] for number in search.failed)
+    found = summed(counts, Counter(p.world_size * p.microbatch for p in points if p.microbatch))
+    for name, option in LIMIT_OPTIONS.items():
+        if count := search.pruned.get(name):
+            said = "needs more memory than a rank has" if name == "memory" else f"misses the {name}"
+            if name == "memory" and asked.memory is not None:
+                option = "--max-memory"
+            found.append({"reason": said, "count": count, "option": option})
+    return sorted(found, key=lambda row: -row["count"])
+
+
+def _nothing(space: Space, bounds: Bounds, impossible: Mapping[Infeasible, int]) -> str:
+    """Say why no point can be: the most frequent reason."""
+    counts = Counter(impossible)
+    counts.update(bounds.why.values())
+    most, *_ = summed(counts)
+    lead = f"--choose: none of {len(space):,} points can be simulated; {most['reason']}"
+    return f"{lead}; try {most['option']}." if most["option"] else lead
 
 
 def ready(
@@ -275,7 +345,7 @@ def ready(
         if MICRO in settings and "global_batch" in raw["workload"]:
             settings[BATCH] = None
         assert option.file is not None
-        scenarios[option.file] = space.scenario(settings).resolved(folder)
+        scenarios[option.file] = space.steady(settings).resolved(folder)
     return scenarios
 
 

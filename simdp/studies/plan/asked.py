@@ -14,9 +14,10 @@ from simdp.job.target.loss import LossReached
 from simdp.results.plan import GOALS
 from simdp.scenario import Scenario
 from simdp.scenario.machines import MACHINE
+from simdp.studies.plan.chances import LIMITED
 from simdp.studies.plan.space import ACCUM, MICRO, NODES, WORLD
 from simdp.studies.ranges import parse_sizes, parse_world_sizes
-from simdp.units import parse
+from simdp.units import format_percent, parse, parse_percent
 
 DEFAULT_NODES = [1, 2, 4, 8, 16, 32, 64]
 
@@ -42,6 +43,9 @@ class Asked:
         Dotted keys, or ``nodes``, and the values to choose from; empty is the usual ones.
     global_batch : int or None
         Samples of a step; left out, the scenario's.
+    sure : float or None
+        With which probability an option must meet deadline, budget and energy, from 0.5; None: its
+        mean must.
     """
 
     goal: str = "cheapest"
@@ -51,6 +55,7 @@ class Asked:
     memory: float | None = None
     choices: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     global_batch: int | None = None
+    sure: float | None = None
 
     @property
     def limits(self) -> dict[str, float]:
@@ -87,6 +92,20 @@ def parse_limit(name: str, text: str) -> float:
         example = examples.get(name, "60 GB")
         raise ScenarioError([f"{option} {text}: is no such quantity above 0; write {example}."])
     return value
+
+
+def parse_sure(text: str) -> float:
+    """Read a probability: ``"90%"``.
+
+    Raises
+    ------
+    ScenarioError
+        If it is none.
+    """
+    try:
+        return parse_percent(text)
+    except UnitError as error:
+        raise ScenarioError([f"--sure {text}: {error}"]) from None
 
 
 def doubled(key: str, text: str) -> list[Any]:
@@ -184,6 +203,16 @@ def refuse(scenario: Scenario, asked: Asked) -> None:
                 f"--{name}: the scenario does not say what is to be reached; add target: "
                 "{samples: 1e9}, or {epochs: 90}, or {benchmark: bert}."
             )
+    if asked.sure is not None and not 0.5 <= asked.sure < 1:
+        found.append(
+            f"--sure {format_percent(asked.sure)}: is out of range; write a probability from 50% "
+            "to 99.9%."
+        )
+    if asked.sure is not None and not any(name in asked.limits for name in LIMITED):
+        found.append(
+            "--sure: there is no limit that options could meet; add --deadline, --budget or "
+            "--energy."
+        )
     if isinstance(scenario.target, LossReached):
         found.append(
             "target.loss: only a run that learns tells when it is reached; write {samples: ...} "

@@ -18,12 +18,14 @@ import numpy as np
 from simdp.arrays import Floats
 from simdp.cluster import Cluster
 from simdp.errors import ScenarioError
+from simdp.job.target import Need
 from simdp.results.money import JOULES
 from simdp.scenario import Scenario
 from simdp.scenario.feasibility import joint_problems
 from simdp.scenario.overrides import Raw
 from simdp.scenario.root import build
 from simdp.studies.executor import Done, Executor
+from simdp.studies.plan.infeasible import BATCH_OPTION, Infeasible
 from simdp.studies.plan.memory import lines_of
 from simdp.studies.plan.parts import Place, Recipe, named
 from simdp.studies.plan.sheets import (
@@ -88,6 +90,12 @@ def looked_at(asked: Look) -> Read:
     return Sheet(scenario) if is_known else None, lines
 
 
+NeedOf = Callable[[int], Need | str]
+"""Of a global batch the samples that the target takes, or why it cannot have that batch."""
+
+NO_BATCH = "the ranks cannot share the batch"
+
+
 class Bounds:
     """What every point takes at least.
 
@@ -97,8 +105,8 @@ class Bounds:
         All points.
     points : sequence of Point
         Those that may be.
-    samples : callable
-        Tells of a global batch how many samples the target takes, and whether it may have one.
+    need : callable
+        Of a global batch the samples that the target takes; or why it cannot have that batch.
     like : Bounds, optional
         Of other points of the same space; what they share is not worked out again.
 
@@ -112,45 +120,60 @@ class Bounds:
         Of the devices [bytes].
     level : ndarray, shape `(num_points,)`, int64
         0 where only compute is known, else 1.
+    why : dict of int to Infeasible
+        Of points that are not possible.
     """
 
     def __init__(
         self,
         space: Space,
         points: Sequence[Point],
-        samples: Callable[[int], float | None],
+        need: NeedOf,
         like: Bounds | None = None,
     ) -> None:
         self.space, self.points = space, points
         self._places: dict[str, Place | None] = {} if like is None else like._places
         self._recipes: dict[str, Recipe | None] = {} if like is None else like._recipes
-        self._odd: dict[tuple[int, int, int], bool] = {} if like is None else like._odd
-        self._read: dict[Hashable, Read | None] = {} if like is None else like._read
+        self._odd: dict[tuple[int, int, int], str | None] = {} if like is None else like._odd
+        self._read: dict[Hashable, Read | str] = {} if like is None else like._read
+        self._wrong: dict[str, str] = {} if like is None else like._wrong
         count = len(points)
         self.is_possible = np.ones(count, dtype=np.bool_)
         self.step, self.busy, self.memory = (np.zeros(count) for _ in range(3))
         self.room, self.level = np.full(count, inf), np.zeros(count, dtype=np.int64)
+        self.why = dict[int, Infeasible]()
         self._steps = np.zeros(count)
         self._rates, self._shrinks = np.zeros((count, 5)), np.zeros(count, dtype=np.bool_)
         self._groups: dict[Hashable, list[int]] = {}
         self._group_of: list[Hashable] = [None] * count
         for number, point in enumerate(points):
-            self._place(number, point, samples)
+            self._place(number, point, need)
         self._compute_alone()
         self._spread()
 
-    def _place(self, number: int, point: Point, samples: Callable[[int], float | None]) -> None:
+    def _place(self, number: int, point: Point, need_of: NeedOf) -> None:
         """Find what a point shares with others."""
         place, recipe = self.place_of(point), self.recipe_of(point)
         batch = point.world_size * point.microbatch * point.micro_steps
         batch = batch or point.settings.get(BATCH) or self.space.global_batch or 0
         if not batch and recipe is not None:
             batch = self._own_batch(point)
-        need = samples(batch) if batch else None
-        if place is None or recipe is None or need is None or self._is_odd(point, place, recipe):
+        wrong: str | None = None
+        if place is None or recipe is None:
+            part = network_part if place is None else recipe_part
+            wrong = self._wrong[named(part(point.settings))]
+        else:
+            wrong = self._oddity(point, place, recipe)
+        need = need_of(batch) if batch else None
+        if place is None or recipe is None or wrong is not None or not isinstance(need, Need):
             self.is_possible[number] = False
+            if wrong is not None:
+                self.why[number] = Infeasible.of_line(wrong)
+            else:
+                said = need if isinstance(need, str) else NO_BATCH
+                self.why[number] = Infeasible(said, BATCH_OPTION)
             return
-        self.room[number], self._steps[number] = place.memory, need / batch
+        self.room[number], self._steps[number] = place.memory, need.mean / batch
         known = place.rates
         self._rates[number] = [inf if one is None else one for one in known]
         overheads = place.scenario.cluster.overheads
@@ -173,8 +196,8 @@ class Bounds:
         except ScenarioError:
             return 0
 
-    def _is_odd(self, point: Point, place: Place, recipe: Recipe) -> bool:
-        """Whether the parts of a point do not suit each other."""
+    def _oddity(self, point: Point, place: Place, recipe: Recipe) -> str | None:
+        """Why the parts of a point do not suit each other; None where they do."""
         key = id(place), id(recipe), min(point.micro_steps, 2)
         if key not in self._odd:
             parts = recipe.scenario
@@ -183,7 +206,7 @@ class Bounds:
             found = joint_problems(
                 place.scenario.cluster, workload, parts.strategy, lambda *_: True
             )
-            self._odd[key] = bool(found)
+            self._odd[key] = found[0] if found else None
         return self._odd[key]
 
     def place_of(self, point: Point) -> Place | None:
@@ -193,8 +216,8 @@ class Bounds:
         if key not in self._places:
             try:
                 self._places[key] = Place.of(self._built(settings | self._some_batch))
-            except ScenarioError:
-                self._places[key] = None
+            except ScenarioError as error:
+                self._places[key], self._wrong[key] = None, error.problems[0]
         return self._places[key]
 
     def recipe_of(self, point: Point) -> Recipe | None:
@@ -205,8 +228,8 @@ class Bounds:
             network = network_part(point.settings)
             try:
                 self._recipes[key] = Recipe(self._built(network | settings | self._some_batch))
-            except ScenarioError:
-                self._recipes[key] = None
+            except ScenarioError as error:
+                self._recipes[key], self._wrong[key] = None, error.problems[0]
         return self._recipes[key]
 
     @property
@@ -263,16 +286,18 @@ class Bounds:
             if isinstance(outcome, Done):
                 self._read[key] = outcome.value
             else:  # that cannot be, or nothing is known of it
-                cannot = isinstance(outcome.error, ScenarioError)
-                self._read[key] = None if cannot else (None, [])
+                error = outcome.error
+                cannot = error.problems[0] if isinstance(error, ScenarioError) else None
+                self._read[key] = cannot or (None, [])
             done += len(groups[key])
             if progress is not None:
                 progress(done, int(open_.sum()))
         for key, group in groups.items():
             found = self._read[key]
             self.level[group] = 1
-            if found is None:
+            if isinstance(found, str):
                 self.is_possible[group] = False
+                self.why.update(dict.fromkeys(group, Infeasible.of_line(found)))
             else:
                 self._take(group, found)
         self._spread()

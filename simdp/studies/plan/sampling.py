@@ -16,7 +16,8 @@ from simdp.errors import ScenarioError
 from simdp.results.plan import GOALS, WAYS
 from simdp.studies.executor import Executor
 from simdp.studies.plan.asked import MAX_POINTS, Asked
-from simdp.studies.plan.bounds import Bounds
+from simdp.studies.plan.bounds import Bounds, NeedOf
+from simdp.studies.plan.infeasible import Infeasible
 from simdp.studies.plan.search import FIELDS, LIMITS
 from simdp.studies.plan.space import Point, Space
 
@@ -29,8 +30,6 @@ GENERATIONS = 32
 HUGE = 1e300
 """What stands for no figure at all."""
 
-Samples = Callable[[int], float | None]
-
 
 class Sampled(NamedTuple):
     """What was looked at of a large space.
@@ -39,21 +38,21 @@ class Sampled(NamedTuple):
     ----------
     points : list of Point
         Those that may be, by their numbers.
-    impossible : dict of str to int
+    impossible : dict of Infeasible to int
         Why others cannot be, and how many.
     bounds : Bounds
         Of these points; what was found for them is known to it.
     """
 
     points: list[Point]
-    impossible: dict[str, int]
+    impossible: dict[Infeasible, int]
     bounds: Bounds
 
 
 def sampled(
     space: Space,
     asked: Asked,
-    samples: Samples,
+    need_of: NeedOf,
     executor: Executor,
     seed: int,
     progress: Callable[[str], None],
@@ -66,7 +65,7 @@ def sampled(
         Of more than `MAX_POINTS`.
     asked : Asked
         What for, and within which limits.
-    samples, executor
+    need_of, executor
         As for `Bounds`, and for its ``look``.
     seed : int
         Same seed, same points.
@@ -79,7 +78,7 @@ def sampled(
         If Optuna is not installed.
     """
     study = _study(space, seed)
-    found = _Found(space, asked, samples, executor)
+    found = _Found(space, asked, need_of, executor)
     for number in range(GENERATIONS):
         trials = [study.ask() for _ in range(GENERATION)]
         values = found.values([_chosen(trial, space) for trial in trials])
@@ -87,7 +86,7 @@ def sampled(
             _tell(study, trial, value)
         progress(f"bounds of {len(found.seen):,} points, generation {number + 1} of {GENERATIONS}")
     points = sorted(found.points.values(), key=lambda point: point.number)
-    return Sampled(points, found.impossible, Bounds(space, points, samples, found.bounds))
+    return Sampled(points, found.impossible, Bounds(space, points, need_of, found.bounds))
 
 
 def _study(space: Space, seed: int) -> Any:
@@ -125,12 +124,12 @@ class _Value(NamedTuple):
 class _Found:
     """Finds bounds, and keeps them for points that are asked for again."""
 
-    def __init__(self, space: Space, asked: Asked, samples: Samples, executor: Executor) -> None:
+    def __init__(self, space: Space, asked: Asked, need_of: NeedOf, executor: Executor) -> None:
         self._space, self._asked = space, asked
-        self._samples, self._executor = samples, executor
+        self._need_of, self._executor = need_of, executor
         self.seen: dict[int, _Value | None] = {}
         self.points: dict[int, Point] = {}
-        self.impossible: dict[str, int] = {}
+        self.impossible: dict[Infeasible, int] = {}
         self.bounds: Bounds | None = None
 
     def values(self, asked: Sequence[tuple[int, dict[str, Any]]]) -> list[_Value | None]:
@@ -150,7 +149,7 @@ class _Found:
         return [self.seen[number] for number, _ in asked]
 
     def _look(self, points: Sequence[Point]) -> None:
-        bounds = Bounds(self._space, points, self._samples, self.bounds)
+        bounds = Bounds(self._space, points, self._need_of, self.bounds)
         bounds.look(self._executor)
         self.bounds = bounds
         for place, point in enumerate(points):

@@ -17,6 +17,7 @@ import numpy as np
 from simdp.arrays import Bools, Floats, Ints
 from simdp.results.plan import GOALS, Option
 from simdp.studies.plan.bounds import Bounds
+from simdp.studies.plan.chances import LIMITED
 
 NUM_BEST = 5
 """The best, and the next alternatives."""
@@ -77,6 +78,9 @@ class Search:
         By the keys of `LIMITS`; that of memory beside what devices have.
     play : callable
         Simulates.
+    margin : callable, optional
+        Of a simulated point by its number, what multiplies its time, money and energy before they
+        are compared with the limits; 1 or more.
 
     Attributes
     ----------
@@ -86,8 +90,16 @@ class Search:
         How many were not, by why.
     """
 
-    def __init__(self, bounds: Bounds, goal: str, limits: Mapping[str, float], play: Play) -> None:
+    def __init__(
+        self,
+        bounds: Bounds,
+        goal: str,
+        limits: Mapping[str, float],
+        play: Play,
+        margin: Callable[[int], float] | None = None,
+    ) -> None:
         self.bounds, self.goal, self.limits, self._play = bounds, goal, dict(limits), play
+        self._margin = margin
         self.options: dict[int, Option] = {}
         self.failed: set[int] = set()
         self.pruned: dict[str, int] = {}
@@ -114,6 +126,8 @@ class Search:
             value, allowed = option.value(field), float(self.allowed(name)[number])
             if name == without or allowed == inf:
                 continue
+            if value is not None and self._margin is not None and name in LIMITED:
+                value *= self._margin(number)
             if value is None or value > allowed * SAME:
                 found[name] = inf if value is None else value / allowed
         return found

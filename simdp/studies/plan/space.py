@@ -13,6 +13,7 @@ from simdp.errors import ScenarioError
 from simdp.scenario import Scenario, checked
 from simdp.scenario.machines import MACHINE
 from simdp.scenario.overrides import Raw, grid
+from simdp.studies.plan.infeasible import Infeasible
 
 NODES = "nodes"
 """Whole nodes; what they hold follows from the machine."""
@@ -78,19 +79,19 @@ class Space:
     def __len__(self) -> int:
         return prod(map(len, self.choices.values()))
 
-    def points(self) -> Iterator[Point | str]:
+    def points(self) -> Iterator[Point | Infeasible]:
         """Every point, or why it cannot be."""
         for number, values in enumerate(itertools.product(*self.choices.values())):
             yield self.point(number, dict(zip(self.choices, values, strict=True)))
 
-    def point(self, number: int, chosen: Mapping[str, Any]) -> Point | str:
+    def point(self, number: int, chosen: Mapping[str, Any]) -> Point | Infeasible:
         """One point, or why it cannot be."""
         settings = dict(chosen)
         try:
             size = self._world_size(settings)
         except ScenarioError as error:
-            return error.problems[0]
-        if isinstance(size, str):
+            return Infeasible.of_line(error.problems[0])
+        if isinstance(size, Infeasible):
             return size
         settings[WORLD] = size
         workload = self.raw["workload"]
@@ -104,7 +105,7 @@ class Space:
         if not micro:
             return self._cut(number, settings, size, batch, accum)
         if batch % (micro * size):
-            return f"{batch} samples of a step are no whole micro-steps of {size} x {micro}"
+            return Infeasible.of_batch(batch, size, micro)
         settings |= {MICRO: micro, ACCUM: batch // (micro * size)}
         if "global_batch" in workload or BATCH in settings:
             settings[BATCH] = None
@@ -120,12 +121,12 @@ class Space:
             number, settings, size, batch // (size * accum) if even else 0, accum if even else 1
         )
 
-    def _world_size(self, settings: dict[str, Any]) -> int | str:
+    def _world_size(self, settings: dict[str, Any]) -> int | Infeasible:
         """Ranks of a point, whose nodes are taken out."""
         nodes = settings.pop(NODES, None)
         if nodes is None:
             given = settings.get(WORLD, self.raw["cluster"].get("world_size"))
-            return given if isinstance(given, int) else "cluster.world_size is no number"
+            return given if isinstance(given, int) else Infeasible(f"{WORLD} is no number", WORLD)
         machine = settings.get(MACHINE, self.raw["cluster"].get("machine"))
         if machine not in self._per_node:
             brought = read_machine(machine, self.base).cluster if machine is not None else {}
@@ -135,7 +136,8 @@ class Space:
             self._per_node[machine] = held, "inter_node" in cluster
         held, networked = self._per_node[machine]
         if nodes > 1 and not networked:
-            return f"{machine or 'the cluster'} is one node, without a network"
+            said = f"{machine or 'the cluster'} is one node, without a network"
+            return Infeasible(said, "cluster.inter_node")
         return int(nodes * held)
 
     def raw_of(self, settings: Mapping[str, Any]) -> Raw:
@@ -156,6 +158,26 @@ class Space:
             If it cannot be.
         """
         return checked(self.raw_of(settings), self.base)
+
+    def steady(self, settings: Mapping[str, Any]) -> Scenario:
+        """A scenario with settings whose steady steps are those of a long job.
+
+        It starts after the warm-up of its strategy, and its steps are whole periods of it.
+
+        Raises
+        ------
+        ScenarioError
+            If it cannot be.
+        """
+        scenario = self.scenario(settings)
+        strategy, workload = scenario.strategy.after_warmup(), scenario.workload
+        changed: dict[str, Any] = {}
+        if strategy is not scenario.strategy:
+            changed["strategy"] = strategy
+        if strategy.steps_together > 1 and workload.steps is not None:
+            steps = strategy.whole_periods(workload.steps)
+            changed["workload"] = workload.model_copy(update={"steps": steps})
+        return scenario.model_copy(update=changed) if changed else scenario
 
 
 def network_part(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,13 +9,13 @@ import numpy as np
 from simdp.errors import ScenarioError
 from simdp.results.plan import GOALS, Option
 from simdp.scenario import Scenario
-from simdp.studies.executor import Done, Executor
 from simdp.studies.plan.asked import Asked
-from simdp.studies.plan.playing import Player, step_interval_of
+from simdp.studies.plan.chances import LIMITED, chance, factors_of
+from simdp.studies.plan.playing import Player
 from simdp.studies.plan.search import LIMITS, NUM_BEST, Played, Search
-from simdp.studies.plan.words import why_best, why_on_front
+from simdp.studies.plan.words import percent, why_best, why_on_front
 
-MAX_INTERVALS = 12
+MAX_INTERVALS = 50
 """Options of the front whose intervals are found."""
 
 
@@ -67,16 +66,14 @@ def refuse_untold_nearest(search: Search, asked: Asked, nearest: Played) -> None
 class Made:
     """Makes what a plan tells of what a search found."""
 
-    def __init__(self, search: Search, player: Player, executor: Executor, asked: Asked) -> None:
+    def __init__(self, search: Search, player: Player, asked: Asked) -> None:
         self._search, self._player, self._asked = search, player, asked
-        self._executor = executor
-        self._intervals: dict[int, tuple[float, float] | None] = {}
         self._left_out = 0
 
     def best(self) -> list[Option]:
         """The best and the next ones, with their intervals."""
         found = self._search.meeting()[:NUM_BEST]
-        self._find_intervals(found)
+        self._player.find_intervals([one.number for one in found])
         options = []
         for place, one in enumerate(found):
             later = found[place + 1].option if place + 1 < len(found) else None
@@ -88,32 +85,36 @@ class Made:
         """The front, with intervals of its first options."""
         found = self._search.front()
         self._left_out = max(len(found) - MAX_INTERVALS, 0)
-        self._find_intervals(found[:MAX_INTERVALS])
+        self._player.find_intervals([one.number for one in found[:MAX_INTERVALS]])
         options = [one.option for one in found]
         return [self.told(one, why_on_front(one.option, options)) for one in found]
 
-    def _find_intervals(self, found: Sequence[Played]) -> None:
-        wanted = [one.number for one in found if one.number not in self._intervals]
-        shorts = [self._player.simulated[number].short for number in wanted]
-        for place, outcome in self._executor.each(step_interval_of, shorts):
-            known = outcome.value if isinstance(outcome, Done) else None
-            self._intervals[wanted[place]] = known
-
     def told(self, one: Played, why: str) -> Option:
-        """An option with its interval, and why it is told of."""
-        option, ends = one.option, self._intervals.get(one.number)
-        if one.number not in self._intervals and one.number in self._player.simulated:
-            return replace(option, why=why, misses=self._search.misses(one.number, option))
-        low, high = (None, None) if ends is None else (option.step_time_s * e for e in ends)
+        """An option with its interval, its chances, and why it is listed."""
+        option, player, limits = one.option, self._player, self._asked.limits
         misses = self._search.misses(one.number, option)
-        return replace(option, low_s=low, high_s=high, why=why, misses=misses)
+        found = replace(option, why=why, misses=misses)
+        luck = player.simulated[one.number].luck
+        by_luck = chance(option, limits, luck)
+        if one.number not in player.intervals:
+            return replace(found, chance_by_luck=by_luck, chance_to_meet=by_luck)
+        ends = player.intervals[one.number]
+        low, high = (None, None) if ends is None else (option.step_time_s * e for e in ends)
+        meets = chance(option, limits, factors_of(luck, ends))
+        return replace(found, low_s=low, high_s=high, chance_by_luck=by_luck, chance_to_meet=meets)
 
     def misses_in_words(self, one: Played) -> str:
         """How an option misses the limits."""
         found = self._search.misses(one.number, one.option)
-        return "misses " + ", ".join(
+        if not found:
+            return "meets them"
+        said = "misses " + ", ".join(
             f"{name} by {100 * (over - 1):.3g} %" for name, over in found.items()
         )
+        sure = self._asked.sure
+        if sure is None or not any(name in LIMITED for name in found):
+            return said
+        return f"{said} at the time that it does not exceed with {percent(sure)}"
 
     def binding(self, nearest: Played | None) -> str | None:
         """The limit that binds: missed most, or without which there would be a better one."""
@@ -136,10 +137,16 @@ class Made:
         found = []
         if scenario.target is None:
             found.append("no target: times, money and energy are those of a million samples")
+        if any(one.whole.strategy.steps_together > 1 for one in self._player.simulated.values()):
+            found.append("steps of local_sgd are means over whole periods")
+        if self._asked.limits.keys() & LIMITED.keys() and None in self._player.intervals.values():
+            found.append(
+                "where the machine is not calibrated, chances count the luck of runs alone"
+            )
         if self._left_out:
             found.append(
                 f"90 % intervals are of the best and of the first {MAX_INTERVALS} of the front"
             )
         if any(option.cost_usd is None for option in self._search.options.values()):
-            found.append("of some devices nobody says what they cost; see cluster.price")
+            found.append("some devices have no price; see cluster.price")
         return found

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import hypot
 
 from simdp.results.plan import GOALS, Option
 
 ADJECTIVES = {"cheapest": "cheaper", "fastest": "faster", "greenest": "greener"}
+
+NOISE = 2.0
+"""Standard errors of a difference up to which two means of simulated jobs are the same."""
 
 TERMS = {
     "compute": ("compute_s", "update_s"),
@@ -18,11 +22,7 @@ TERMS = {
 
 
 def why_best(best: Option, other: Option | None, goal: str) -> str:
-    """What makes an option better than the next one: the part of a step that differs most.
-
-    Parts are counted in what the goal counts: seconds to the end, or what the devices cost or draw
-    for them.
-    """
+    """What makes an option better than the next one, in GPU hours, price and parts of a step."""
     if other is None:
         return "the only one that meets the limits"
     mine, theirs = best.value(GOALS[goal]), other.value(GOALS[goal])
@@ -30,28 +30,41 @@ def why_best(best: Option, other: Option | None, goal: str) -> str:
     assert theirs is not None
     if not theirs or theirs <= mine:
         return f"as good as the next one: {other.label}"
-    lead = f"{percent(1 - mine / theirs)} {ADJECTIVES[goal]} than the next"
-    parts = {
-        name: _part(other, keys, goal) - _part(best, keys, goal) for name, keys in TERMS.items()
+    noise = NOISE * hypot(mine * best.mean_error, theirs * other.mean_error)
+    if theirs - mine <= noise:
+        return (
+            "no difference from the next one beyond the noise of the simulated jobs: "
+            f"{percent(1 - mine / theirs)} {ADJECTIVES[goal]}, {_paid(best, other)}"
+        )
+    found = [f"{percent(1 - mine / theirs)} {ADJECTIVES[goal]} than the next", _paid(best, other)]
+    saved = {
+        name: _share(other, keys) * other.gpu_hours - _share(best, keys) * best.gpu_hours
+        for name, keys in TERMS.items()
     }
-    name = max(parts, key=lambda key: parts[key])
-    if parts[name] <= 0:
-        return lead
-    shares = [_share(one, TERMS[name]) for one in (best, other)]
-    return (
-        f"{lead}, most of it {name}: {percent(shares[0])} of a step in place of "
-        f"{percent(shares[1])}, on {best.world_size} in place of {other.world_size} GPUs"
-    )
+    name = max(saved, key=lambda key: saved[key])
+    if saved[name] > 0:
+        hours = [_share(one, TERMS[name]) * one.gpu_hours for one in (best, other)]
+        found.append(f"most of the difference is {name}: {hours[0]:.3g} in place of {hours[1]:.3g}")
+    return "; ".join(found)
+
+
+def _paid(best: Option, other: Option) -> str:
+    """GPU hours of both, and what one costs."""
+    said = f"{best.gpu_hours:.3g} GPU hours in place of {other.gpu_hours:.3g}"
+    prices = [
+        None if one.cost_usd is None or not one.gpu_hours else f"{one.cost_usd / one.gpu_hours:.3g}"
+        for one in (best, other)
+    ]
+    if prices[0] is None or prices[1] is None:
+        return said
+    if prices[0] == prices[1]:
+        return f"{said}, each {prices[0]} USD"
+    return f"{said}, at {prices[0]} in place of {prices[1]} USD per GPU hour"
 
 
 def _share(option: Option, keys: Sequence[str]) -> float:
     found = sum(option.shares.get(key.removesuffix("_s"), 0.0) for key in keys)
     return found / option.step_time_s if option.step_time_s else 0.0
-
-
-def _part(option: Option, keys: Sequence[str], goal: str) -> float:
-    value = option.value(GOALS[goal])
-    return _share(option, keys) * (value or 0.0)
 
 
 def why_on_front(option: Option, front: Sequence[Option]) -> str:
@@ -85,11 +98,11 @@ def order(best: Sequence[Option], goal: str) -> str:
         return ""
     first, *others = best
     if first.low_s is None or first.high_s is None:
-        return "unknown: nobody has measured the best one's machine"
+        return "unknown: the best one's machine is not calibrated"
     unsure = []
     for place, other in enumerate(others, 2):
         if other.low_s is None or other.high_s is None:
-            return f"unknown: nobody has measured the machine of number {place}"
+            return f"unknown: the machine of number {place} is not calibrated"
         worst = first.high_s / first.step_time_s * (first.value(GOALS[goal]) or 0.0)
         if other.low_s / other.step_time_s * (other.value(GOALS[goal]) or 0.0) <= worst:
             unsure.append(str(place))

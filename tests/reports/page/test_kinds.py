@@ -319,13 +319,43 @@ def test_a_plan_shows_the_front_with_intervals_and_a_scenario_for_each_option():
     assert (list(best.x), list(best.y)) == ([4000.0], [pytest.approx(6.0)])
     assert (list(front.low), list(front.high)) == ([pytest.approx(2.7)], [pytest.approx(3.6)])
     assert list(memory.series[1].x) == [0.125]
+    assert [list(one.labels) for one in money.series] == [["1: 4 GPUs"], ["2: 8 GPUs"]]
+    assert money.x.from_zero
+    assert [(mark.text, mark.value, mark.axis) for mark in money.marks] == [("deadline", 24.0, "y")]
     options = titled(page, "What the options set")
     assert options.source == (
         "# option 1: option-4.yaml\ncluster.world_size: 4\n\n"
         "# option 2: option-8.yaml\ncluster.world_size: 8\n"
     )
     assert options.note
-    assert [row[1].value for row in titled(page, "The options").rows] == [21600.0, 10800.0]
+    assert [row[2].value for row in titled(page, "The options").rows] == [21600.0, 10800.0]
+
+
+def test_of_a_long_front_twelve_points_have_names():
+    (first,) = plan().best
+    many = [dataclasses.replace(first, set={"cluster.world_size": n}) for n in range(4, 44)]
+    money = titled(page_of(plan(front=tuple(many))), "Time against money")
+    assert [(len(one.x), len(one.labels)) for one in money.series] == [(1, 1), (12, 12), (27, 0)]
+
+
+def test_a_plan_whose_order_is_not_sure_gets_no_tick_and_claims_no_proof():
+    both = plan().options
+    sure = page_of(plan(best=both, order="sure: its 90 % interval ends before"))
+    unsure = page_of(plan(best=both, order="not sure: its 90 % interval overlaps"))
+    assert sure.sections[0].level == "good"
+    assert unsure.sections[0].level == "note"
+    proofs = [dict(titled(page, "Summary").rows)["the answer is"] for page in (sure, unsure)]
+    assert proofs[0].startswith("exact")
+    assert "proved" not in repr(unsure.sections)
+    assert "another option may be the best" in proofs[1]
+
+
+def test_a_plan_that_may_miss_its_deadline_or_trains_otherwise_gets_no_tick():
+    (best,) = plan().best
+    for change in ({"chance_to_meet": 0.83, "chance_by_luck": 0.9}, {"changes_training": ["x: y"]}):
+        page = page_of(plan(best=(dataclasses.replace(best, **change),)))
+        assert page.sections[0].level == "note"
+    assert "Option 1: x: y." in titled(page, "What changes the training itself").lines
 
 
 def test_a_plan_that_nothing_meets_says_what_binds():

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from simdp.engine.outlook import cost_of
 from simdp.engine.simulate import simulate
 from simdp.errors import ScenarioError
+from simdp.job.target import Need
 from simdp.results.money import lasting
 from simdp.studies.executor import executor_for
 from simdp.studies.plan.bounds import Bounds
@@ -61,7 +62,7 @@ def check(plain, choices, batch, numbers=None):
     """Hold the bounds of a space against simulations of its points; return how many there were."""
     space = Space(plain, Path(), choices, batch)
     points = [point for point in space.points() if isinstance(point, Point)]
-    bounds = Bounds(space, points, lambda size: 1e6)
+    bounds = Bounds(space, points, lambda size: Need(1e6))
     with executor_for(1) as executor:
         bounds.look(executor)
     count = 0
