@@ -237,7 +237,7 @@ class Trainer:
                     all_of_it = piece.size == self._sizes[name]
                     form = (kept.size,) if all_of_it else size
                     whole = of_rank(arrays, leader, f"{part}/{name}", form)
-                    kept.reshape(-1)[...] = whole[place]
+                    kept.reshape(-1)[...] = whole[place][: kept.size]  # a scalar is everywhere
             self._taken[rank] = int(of_rank(arrays, rank, "taken", ()))
             if self._scalers:
                 scale, tracker = of_rank(arrays, rank, "scaler", (2,)).tolist()

@@ -95,7 +95,7 @@ def what_follows(parts: Parts, base: Path) -> dict[str, Any]:
     if low is not None:
         wide = "float32" if getattr(parts.strategy, "output_dtype", None) == "float32" else None
         changed["precision"] = PRECISIONS["mixed"].model_validate(
-            {"dtype": low, "output_dtype": wide}
+            {"dtype": low, "grad_scaler": False, "output_dtype": wide}
         )
     if _repeats_itself(parts):
         with suppress(ScenarioError):  # of a file, which its own checks report

@@ -74,6 +74,10 @@ RUNS = {
         EACH | {"lr_schedule": PLATEAU | {"per": "epoch"}},
     ),
     "adafactor of owners": ({"kind": "zero1"}, {"optimizer": "adafactor"}),
+    "asgd in pieces": (
+        {"kind": "fsdp"},
+        {"lr_schedule": {"kind": "exponential_lr", "gamma": 0.5}, "optimizer": "asgd"},
+    ),
     "lamb in pieces": ({"kind": "fsdp"}, {"optimizer": "lamb"}),
     "a momentum that changes": (
         {"kind": "zero2"},

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from recorded_mlp import trained
 
 import simdp
 from simdp.engine.simulate import memory_needed
@@ -68,3 +69,29 @@ def test_outputs_of_another_16_bits_are_refused(param_dtype, line):
     with pytest.raises(ScenarioError) as caught:
         scenario("float16", param_dtype)
     assert caught.value.problems == [f"strategy.output_dtype: float16, but {line}"]
+
+
+FLOAT16_LOSSES = [1.194318413734436, 0.884888917207718, 1.232884675264358, 0.856126755475998]
+"""Of torch 2.14's fully_shard and FullyShardedDataParallel, float16, on two gloo ranks."""
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        {"kind": "fsdp", "units": ["a", "b", "c"], "param_dtype": "float16"},
+        {"kind": "hsdp", "units": ["a", "b", "c"], "param_dtype": "float16", "shard_size": 2},
+        {"kind": "fsdp1", "units": ["a", "b", "c"], "param_dtype": "float16"},
+        {"kind": "ddp", "mixed_precision": {"param_dtype": "float16"}},
+    ],
+)
+def test_float16_of_a_strategy_scales_no_loss(strategy):
+    result = trained(strategy, 2, scale=3.0)
+    assert result.metrics["loss"] == pytest.approx(FLOAT16_LOSSES, rel=1e-6)
+    assert result.metrics["loss_scale"] is None
+    assert result.metrics["skipped_steps"] is None
+
+
+def test_float16_of_a_strategy_beside_mixed_has_the_scaler_of_mixed():
+    strategy = {"kind": "fsdp", "units": ["a", "b", "c"], "param_dtype": "float16"}
+    options = {"precision": {"kind": "mixed", "dtype": "float16", "init_scale": 1024}}
+    assert trained(strategy, 2, **options).metrics["loss_scale"] == [1024.0] * 4

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Literal
 
+import numpy as np
 from pydantic import Field
 
 from simdp.arrays import Array
@@ -14,9 +16,9 @@ from simdp.workload.optimizers.base import Optimizer, State, Temporaries, effect
 class ASGD(Optimizer):
     """``p = (1 - lambd e) p - e g`` with ``e = lr / (1 + lambd lr (t - 1))^alpha``.
 
-    Beside it the average ax of the parameters goes along, of all since step t0; training does not
-    read it. Where a schedule changes the rate, e follows that of the step, in torch that of the
-    step before.
+    lr is the rate of the step before, whose end computes e, as in torch: where a schedule changes
+    the rate, that counts one step later. In the first step ``e = lr``. Training also keeps the
+    average ax of the parameters since step t0, and does not read it.
 
     Attributes
     ----------
@@ -40,7 +42,16 @@ class ASGD(Optimizer):
     maximize: Bool = False
 
     def starting_state(self) -> dict[str, float]:
-        return {"ax": 0.0}
+        return {"ax": 0.0, "eta": self.lr}
+
+    def state_shapes(self, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+        return {"ax": shape, "eta": ()}
+
+    def state_elements(self, shape: tuple[int, ...]) -> list[int]:
+        return [prod(shape)]  # scalars such as eta and the step are not counted
+
+    def state_names(self) -> list[str]:
+        return ["ax"]
 
     def num_kernels(self) -> int:
         # Parameter: mul, add; average: copy, which the update of a mean replaces after t0.
@@ -50,13 +61,20 @@ class ASGD(Optimizer):
         # g where it is changed; all at once its sum with the decaying parameter.
         return Temporaries(bool(self.weight_decay) or self.maximize, 1)
 
+    def step(self, parameter: Array, gradient: Array, state: State, lr: float, t: int) -> None:
+        eta = state["eta"]
+        if t == 1:
+            eta[...] = lr
+        own = {"ax": state["ax"], "eta": np.broadcast_to(eta, (parameter.size,))}
+        super().step(parameter, gradient, own, lr, t)
+        eta[...] = lr / (1 + self.lambd * lr * t) ** self.alpha
+
     def update(self, parameter: Array, gradient: Array, state: State, lr: float, t: int) -> None:
         gradient = effective_gradient(parameter, gradient, self.weight_decay, self.maximize)
-        eta = lr / (1 + self.lambd * lr * (t - 1)) ** self.alpha
+        eta, average = state["eta"], state["ax"]
         share = 1 / max(1.0, t - 1 - self.t0)
         parameter *= 1 - self.lambd * eta
         parameter -= eta * gradient
-        average = state["ax"]
         if share == 1:
             average[:] = parameter
         else:

@@ -185,7 +185,7 @@ class Optimizer(Spec):
 
     def nbytes_moved(self, num_elements: int, itemsize: int) -> float:
         """Bytes that a step reads and writes; by default gradient in, the others in and out."""
-        return (3 + 2 * len(self.starting_state())) * num_elements * itemsize
+        return (3 + 2 * len(self.state_names())) * num_elements * itemsize
 
     def flops(self, shape: tuple[int, ...]) -> float:
         """Arithmetic of matrix products in an update of a tensor of some shape [FLOP]."""

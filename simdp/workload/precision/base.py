@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal, Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from simdp.spec import Float, Int, Spec
+from simdp.spec import Bool, Float, Int, Spec, problem
 from simdp.workload.precision.scaler import ScalerSettings
 
 Low = Literal["bfloat16", "float16"]
@@ -83,13 +83,16 @@ class SixteenBit(Precision):
     ----------
     dtype : {"float16", "bfloat16"}
         The 16-bit dtype.
+    grad_scaler : bool or None
+        Whether the loss is scaled by torch.amp.GradScaler. None scales it with float16, or if one
+        of the four keys below is given; bfloat16 has float32's range and needs no loss scale.
     init_scale, growth_factor, backoff_factor, growth_interval
-        Of the loss scale, as in torch.amp.GradScaler. With float16, those left out have torch's
-        defaults: 65536, 2, 0.5, 2000. bfloat16 has float32's range and needs no loss scale: it
-        gets one only if at least one of these keys is given.
+        Of the loss scale, as in torch.amp.GradScaler. Those left out have torch's defaults: 65536,
+        2, 0.5, 2000.
     """
 
     dtype: Low = "float16"
+    grad_scaler: Bool | None = None
     init_scale: Float | None = Field(None, ge=SMALLEST, le=LARGEST)
     growth_factor: Float | None = Field(None, gt=1, le=LARGEST)
     backoff_factor: Float | None = Field(None, gt=0, lt=1)
@@ -100,9 +103,25 @@ class SixteenBit(Precision):
         return self.dtype
 
     def scaler(self) -> ScalerSettings | None:
+        given = self._scaler_keys()
+        scales = self.grad_scaler
+        if scales is None:
+            scales = bool(given) or self.dtype == "float16"
+        return ScalerSettings(**given) if scales else None
+
+    def _scaler_keys(self) -> dict[str, Any]:
         keys = {name: getattr(self, name) for name in ScalerSettings._fields}
-        given = {name: value for name, value in keys.items() if value is not None}
-        return ScalerSettings(**given) if given or self.dtype == "float16" else None
+        return {name: value for name, value in keys.items() if value is not None}
+
+    @model_validator(mode="after")
+    def _keys_need_a_scaler(self) -> Self:
+        given = self._scaler_keys()
+        if self.grad_scaler is False and given:
+            raise problem(
+                f"grad_scaler is false, but {next(iter(given))} is given, which is a setting of "
+                "the scaler; leave one of them out."
+            )
+        return self
 
     def problem_with(self, dtype: str) -> str | None:
         if dtype == "float32":

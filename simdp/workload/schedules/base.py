@@ -14,9 +14,13 @@ from simdp.spec import Int, Spec, problem
 Count = Annotated[Int, Field(ge=1, le=10**9)]
 
 
+LONGEST_REPLAY = 10_000
+"""Steps of a composed schedule that are tried before a run."""
+
+
 def _rise(value: list[int]) -> list[int]:
-    if any(after <= before for before, after in pairwise(value)):
-        raise problem(f"{value} does not rise; give each milestone once, smallest first.")
+    if any(after < before for before, after in pairwise(value)):
+        raise problem(f"{value} falls; give the smallest milestone first.")
     return value
 
 

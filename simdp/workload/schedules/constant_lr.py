@@ -16,7 +16,7 @@ class ConstantLR(Schedule):
     Attributes
     ----------
     factor : float
-        Factor of the first steps.
+        Factor of the first steps; above 0, since torch divides by it to end them.
     total_iters : int
         How many steps those are.
 
@@ -28,7 +28,7 @@ class ConstantLR(Schedule):
     multiplies: ClassVar[bool] = True
 
     kind: Literal["constant_lr"] = "constant_lr"
-    factor: Float = Field(1 / 3, ge=0, le=1)
+    factor: Float = Field(1 / 3, gt=0, le=1)
     total_iters: Count = 5
 
     def lr(self, base: float, step: int) -> float:

@@ -17,7 +17,7 @@ class MultiStepLR(Schedule):
     Attributes
     ----------
     milestones : list of int
-        Finished steps after which the rate changes.
+        Finished steps after which the rate changes; one that is repeated changes it as often.
     gamma : float
         Factor of each change.
 

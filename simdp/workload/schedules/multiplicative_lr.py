@@ -30,4 +30,8 @@ class MultiplicativeLR(Schedule):
     table: Table
 
     def lr(self, base: float, step: int) -> float:
-        return base * math.prod(within(self.kind, self.table, step - 1))
+        return base * math.prod(self.factors(step - 1))
+
+    def factors(self, num_steps: int) -> list[float]:
+        """The factors of the first so many changes."""
+        return within(self.kind, self.table, num_steps)

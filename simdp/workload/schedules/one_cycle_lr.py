@@ -67,27 +67,66 @@ class OneCycleLR(Schedule):
         return self
 
     def lr(self, base: float, step: int) -> float:
-        low, high = self.max_lr / self.div_factor, self.max_lr
-        lowest = low / self.final_div_factor
-        down = [(high, low), (low, lowest)] if self.three_phase else [(high, lowest)]
-        return self._between([(low, high), *down], step)
+        self._check(step)
+        return self.along(self._rates(), self._momenta(), step)[0]
 
     def momentum(self, step: int) -> float | None:
-        if not self.cycle_momentum:
-            return None
-        low, high = self.base_momentum, self.max_momentum
-        stays = [(high, high)] if self.three_phase else []
-        return self._between([(high, low), (low, high), *stays], step)
+        self._check(step)
+        return self.along(self._rates(), self._momenta(), step)[1]
 
-    def _between(self, phases: list[tuple[float, float]], step: int) -> float:
-        """The value at a step, from what each phase begins and ends with."""
+    def along(
+        self, rates: tuple[float, float, float], momenta: tuple[float, float], step: int
+    ) -> tuple[float, float | None]:
+        """Rate and momentum of a step of a cycle through other rates.
+
+        Parameters
+        ----------
+        rates : tuple of float
+            The first, the highest and the last rate.
+        momenta : tuple of float
+            The highest and the lowest momentum.
+        step : int
+            From 1.
+
+        Returns
+        -------
+        tuple
+            Rate; and momentum, or None if it stays.
+
+        Raises
+        ------
+        ValueError
+            If torch's scheduler refuses so many steps.
+        """
+        if step > self.total_steps + 1:
+            self._check(step)
+        low, high, lowest = rates
+        down = [(high, low), (low, lowest)] if self.three_phase else [(high, lowest)]
+        rate = self._between([(low, high), *down], step)
+        if not self.cycle_momentum:
+            return rate, None
+        most, least = momenta
+        stays = [(most, most)] if self.three_phase else []
+        return rate, self._between([(most, least), (least, most), *stays], step)
+
+    def _rates(self) -> tuple[float, float, float]:
+        low = self.max_lr / self.div_factor
+        return low, self.max_lr, low / self.final_div_factor
+
+    def _momenta(self) -> tuple[float, float]:
+        return self.max_momentum, self.base_momentum
+
+    def _check(self, step: int) -> None:
         if step > self.total_steps:
             raise ValueError(
                 f"one_cycle_lr ends with step {self.total_steps}, but there is a step {step}; "
                 "raise total_steps."
             )
+
+    def _between(self, phases: list[tuple[float, float]], step: int) -> float:
+        """The value at a step, from what each phase begins and ends with."""
         done, ends = step - 1, self._ends()
-        turn = next(i for i, end in enumerate(ends) if done <= end)
+        turn = next((i for i, end in enumerate(ends) if done <= end), len(ends) - 1)
         begin = ends[turn - 1] if turn else 0.0
         first, final = phases[turn]
         share = (done - begin) / (ends[turn] - begin)

@@ -300,9 +300,10 @@ def test_state_begins_at_zero_and_is_shaped_like_the_parameter(kind, rich):
     for name, tensor in (
         optimizer(kind, **OPTIONS.get(kind, {}) if rich else {}).new_state(parameter).items()
     ):
-        assert tensor.shape == (2, 3)
+        assert tensor.shape == (() if name == "eta" else (2, 3))
         assert tensor.dtype == np.float32
-        start = {"sum": 0.5 * rich, "step_size": np.float32(0.01)}.get(name, 0)
+        rate = np.float32(0.01)
+        start = {"sum": 0.5 * rich, "step_size": rate, "eta": rate}.get(name, 0)
         assert (tensor == start).all()
 
 

@@ -15,7 +15,7 @@ GOLDEN = Path(__file__).parents[2] / "golden"
 SETTINGS = json.loads((GOLDEN / "g16_optim.json").read_text())["optimizers"]
 SETTINGS.pop("muon")
 ABOUT_THE_MACHINE = {"capturable", "differentiable"}
-SHARED = {"step", "mu_product", "eta", "mu"}
+SHARED = {"step", "mu_product", "mu"}
 """What torch keeps beside a parameter's tensors; here a function of the step."""
 
 
@@ -131,6 +131,18 @@ def test_averaging_begins_when_it_is_told():
     assert seen == [3.0, 2.0, 1.0, 0.5, 0.0]  # the means of 1, 0 and of 1, 0, -1
 
 
+def test_asgd_takes_the_rate_of_the_step_before():
+    # torch 2.14: ASGD([4.0], lr, lambd=.01, alpha=.75) with gradient 1 and rates that change.
+    rates = [0.5, 0.25, 1.0, 0.1, 0.1]
+    wanted = [3.48, 2.9645318001307945, 2.7080815592272915, 1.7035196682340359, 1.6021201951388078]
+    chosen, weights = optimizer("asgd", lambd=0.01), np.array([4.0])
+    state, seen = chosen.new_state(weights), []
+    for t, rate in enumerate(rates, 1):
+        chosen.step(weights, np.array([1.0]), state, rate, t)
+        seen.append(float(weights[0]))
+    assert seen == pytest.approx(wanted, rel=1e-12)
+
+
 @pytest.mark.parametrize(
     ("kind", "shape", "elements"),
     [
@@ -145,7 +157,9 @@ def test_averaging_begins_when_it_is_told():
 def test_state_has_as_many_elements_as_torchs(kind, shape, elements):
     chosen = optimizer(kind)
     assert chosen.state_elements(shape) == elements
-    assert [kept.size for kept in chosen.new_state(np.zeros(shape)).values()] == elements
+    kept = [tensor.size for tensor in chosen.new_state(np.zeros(shape)).values()]
+    assert kept[: len(elements)] == elements
+    assert kept[len(elements) :] == ([1] if kind == "asgd" else [])  # torch's eta
 
 
 @pytest.mark.parametrize(

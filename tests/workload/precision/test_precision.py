@@ -147,6 +147,16 @@ def test_a_key_of_the_loss_scale_asks_for_one_and_leaves_the_others_as_torchs(ki
     assert precision(kind, dtype=low, **given).scaler() == ScalerSettings()._replace(**given)
 
 
+@with_16_bits
+def test_a_loss_is_scaled_as_grad_scaler_says(kind):
+    assert precision(kind, grad_scaler=False).scaler() is None
+    assert precision(kind, dtype="bfloat16", grad_scaler=True).scaler() == ScalerSettings()
+    assert refused(kind=kind, grad_scaler=False, init_scale=4) == [
+        "grad_scaler is false, but init_scale is given, which is a setting of the scaler; leave "
+        "one of them out."
+    ]
+
+
 # Errors ------------------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from for_each import for_each
 from pydantic import TypeAdapter, ValidationError
 
 from simdp.phrases import problems
@@ -14,6 +15,7 @@ from simdp.workload.schedules.reduce_lr_on_plateau import Seen
 GOLDEN = Path(__file__).parents[2] / "golden"
 RECORDED = json.loads((GOLDEN / "g16_schedules.json").read_text())
 SEQUENCES = RECORDED["sequences"]
+COMPOSED = json.loads((GOLDEN / "g16_composed.json").read_text())["cases"]
 
 
 def schedule(raw):
@@ -156,11 +158,40 @@ def test_a_chain_may_count_steps_and_epochs():
     assert rates == pytest.approx([0.5, 0.75, 0.1, 0.1, 0.01])
 
 
-def test_the_momentum_of_a_cycle_is_that_of_its_turn():
+def test_the_constructor_of_a_cycle_sets_the_momentum_before_its_turn():
     chosen = schedule(
         {"kind": "sequential_lr", "schedulers": ["constant_lr", CYCLE], "milestones": [3]}
     )
-    assert [chosen.momentum(step) for step in (3, 4, 9)] == pytest.approx([None, 0.9, 0.8])
+    assert [chosen.momentum(step) for step in (1, 3, 4, 9)] == pytest.approx([0.9, 0.9, 0.9, 0.8])
+
+
+@for_each("case", COMPOSED)
+def test_compositions_follow_torch(case):
+    chosen = schedule(case["schedule"])
+    assert chosen.problem_with(20, 20) is None
+    rates = [chosen.lr(0.1, step) for step in range(1, 21)]
+    assert rates == pytest.approx(case["lr"], rel=1e-9, abs=1e-14)
+    momenta = [chosen.momentum(step) for step in range(1, 21)]
+    if "momentum" in case:
+        assert momenta == pytest.approx(case["momentum"], rel=1e-9)
+    else:
+        assert set(momenta) <= {None, 0.9}
+
+
+def test_a_chain_of_members_that_count_epochs_counts_epochs():
+    falls = [
+        {"kind": kind, "per": "epoch", **more}
+        for kind, more in [
+            ("exponential_lr", {"gamma": 0.5}),
+            ("cosine_annealing_lr", {"T_max": 4}),
+        ]
+    ]
+    chosen = schedule({"kind": "chained_scheduler", "schedulers": falls})
+    alone = schedule(
+        {"kind": "chained_scheduler", "schedulers": [{**member, "per": "step"} for member in falls]}
+    )
+    for epoch in range(4):
+        assert chosen.at(0.1, Progress(7 * epoch + 3, epoch)) == alone.lr(0.1, epoch + 1)
 
 
 # transformers 5.23.0: the factors of its schedules' lambdas, computed by hand from their formulas.
@@ -225,10 +256,28 @@ def test_warm_ups_follow_hugging_face(raw, wanted):
     ("raw", "line"),
     [
         (
-            {"kind": "chained_scheduler", "schedulers": ["none", CYCLE]},
-            "schedulers: number 0, none, sets the rate instead of multiplying it; chain only "
-            "constant_lr, constant_warmup, exponential_lr, lambda_lr, linear_lr, multi_step_lr, "
-            "multiplicative_lr, polynomial_lr, step_lr.",
+            {
+                "kind": "chained_scheduler",
+                "schedulers": [{"kind": "constant_lr", "per": "epoch"}, CYCLE],
+            },
+            "schedulers: number 1, cyclic_lr, sets the rate, and others count epochs and steps; "
+            "count one of the two (per), or chain only constant_lr, constant_warmup, "
+            "exponential_lr, lambda_lr, linear_lr, multi_step_lr, multiplicative_lr, "
+            "polynomial_lr, step_lr.",
+        ),
+        (
+            {"kind": "chained_scheduler", "schedulers": ["constant_lr", PLATEAU]},
+            "schedulers: number 1, reduce_lr_on_plateau, follows the loss, which a chain has no "
+            "place for (torch refuses it, too); use it alone.",
+        ),
+        (
+            {
+                "kind": "sequential_lr",
+                "schedulers": ["none", {"kind": "chained_scheduler", "schedulers": CHAIN}],
+                "milestones": [3],
+            },
+            "schedulers: number 1, chained_scheduler, is made of several schedulers, which torch's "
+            "SequentialLR takes in the first place only; write its members here.",
         ),
         (
             {

@@ -240,10 +240,18 @@ def test_a_sequence_of_the_same_schedule_starts_it_anew(milestone, step):
     assert both.lr(BASE, step) == one.lr(BASE, own)
 
 
-def test_a_sequence_may_hold_sequences():
-    inner = {"kind": "sequential_lr", "schedulers": ["constant_lr", "none"], "milestones": [2]}
-    outer = schedule({"kind": "sequential_lr", "schedulers": ["none", inner], "milestones": [3]})
-    assert [outer.lr(3.0, step) for step in (3, 4, 5, 6)] == [3, 1, 1, 3]
+def test_a_milestone_may_be_repeated():
+    twice = schedule({"kind": "multi_step_lr", "milestones": [5, 12, 12], "gamma": 0.5})
+    assert [twice.lr(1.0, step) for step in (12, 13)] == [0.5, 0.125]
+
+
+def test_a_long_composition_is_checked_by_its_members():
+    table = {"kind": "lambda_lr", "table": [1.0] * 30}
+    chain = schedule({"kind": "chained_scheduler", "schedulers": [table, "constant_lr"]})
+    both = schedule({"kind": "sequential_lr", "schedulers": ["none", table], "milestones": [10**6]})
+    assert "has a table of 30" in chain.problem_with(10**9)
+    assert "has a table of 30" in both.problem_with(10**6 + 31)
+    assert both.problem_with(10**6 + 30) is None
 
 
 # What is refused ---------------------------------------------------------------------------------
@@ -294,13 +302,14 @@ PAIR = {"kind": "sequential_lr", "schedulers": ["constant_lr", "none"]}
             ],
         ),
         ({"kind": "constant_lr", "factor": 3}, ["factor: 3 is out of range; it must be <= 1.0."]),
+        ({"kind": "constant_lr", "factor": 0}, ["factor: 0 is out of range; it must be > 0.0."]),
         (
             {"kind": "polynomial_lr", "power": -1},
             ["power: -1 is out of range; it must be >= 0.0."],
         ),
         (
-            {"kind": "multi_step_lr", "milestones": [5, 12, 12]},
-            ["milestones: [5, 12, 12] does not rise; give each milestone once, smallest first."],
+            {"kind": "multi_step_lr", "milestones": [5, 12, 11]},
+            ["milestones: [5, 12, 11] falls; give the smallest milestone first."],
         ),
         ({"kind": "multi_step_lr", "milestones": 5}, ["milestones: 5 is not a list."]),
         (
