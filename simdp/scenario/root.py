@@ -62,7 +62,7 @@ class Scenario(Spec):
     name : str
         What the run is called, and the folder of its files; the file's stem by default.
     seed : int
-        Of every random stream.
+        Of every random stream; the first weights are those of ``torch.manual_seed(seed)``.
     cluster : Cluster
         What exists: devices, and the links between them.
     workload : Workload

@@ -66,7 +66,7 @@ class Workload(Dealing):
     weights : str or None
         A file with the parameters before the first step, relative to the scenario file: npz,
         safetensors, or the index of several safetensors files, ``model.safetensors.index.json``;
-        by default they are drawn, as torch draws them.
+        by default they are those of a torch script after ``torch.manual_seed(seed)``.
     dataset : Dataset
         ``none`` by default where the model has times but no numbers, or where compute is measured,
         and else required.
@@ -388,8 +388,8 @@ class Workload(Dealing):
     def initial_weights(self, seed: int, rank: int, base: Path) -> dict[str, Array]:
         """Make a rank's parameters and buffers: from the file, else drawn as torch does.
 
-        Every rank draws its own, as processes with different seeds do; a strategy's constructor
-        makes them equal.
+        Rank r draws as after ``torch.manual_seed(seed + r)``; a strategy's constructor makes them
+        equal to rank 0's.
         """
         if self.weights is not None:
             path, names = base / self.weights, self.model.file_names

@@ -46,6 +46,8 @@ class Graph:
         What the loss sees, and the weight of each one's loss: 1 for the only one.
     frozen : frozenset of str
         Names of the parameters that nobody changes: torch's ``requires_grad`` is False.
+    draws : tuple of Parameter
+        What torch's constructors fill, in their order; the last value of a parameter stays.
     """
 
     inputs: tuple[str, ...]
@@ -53,6 +55,7 @@ class Graph:
     calls: tuple[Call, ...]
     outputs: tuple[tuple[Value, float], ...]
     frozen: frozenset[str] = frozenset()
+    draws: tuple[Parameter, ...] = ()
 
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -194,6 +197,8 @@ class GraphBuilder:
     def __init__(self, *inputs: str) -> None:
         self._inputs = inputs
         self._registered: list[Layer] = []
+        self._draws: list[Parameter] = []
+        self._drawn: set[str] = set()
         self._known: set[int] = set()  # by identity: equal layers may be registered twice
         self._calls: list[Call] = []
 
@@ -201,11 +206,23 @@ class GraphBuilder:
         """An input of the graph."""
         return Value(self._inputs.index(name))
 
-    def register(self, layer: L) -> L:
-        """Take a layer's tensors into the model, in this order; return the layer."""
+    def register(self, layer: L, draws: Sequence[Parameter] | None = None) -> L:
+        """Take a layer's tensors into the model, in this order; return the layer.
+
+        ``draws`` are the parameters that torch fills when it constructs the layer, in its order,
+        where they are not the layer's own in theirs.
+        """
+        if draws is None:  # one that is shared is drawn where it is registered first
+            draws = [p for p in layer.parameters() if p.name not in self._drawn]
         self._registered.append(layer)
+        self.draw(*draws)
         self._known.add(id(layer))
         return layer
+
+    def draw(self, *parameters: Parameter) -> None:
+        """Add what torch's constructors fill besides, such as a tensor that is then replaced."""
+        self._draws += parameters
+        self._drawn.update(parameter.name for parameter in parameters)
 
     def call(self, layer: Layer, *inputs: Value) -> Value:
         """Let a layer work on values; one that is not registered is registered now."""
@@ -217,4 +234,5 @@ class GraphBuilder:
     def build(self, output: Value, *auxiliary: tuple[Value, float]) -> Graph:
         """Finish, with the value that the loss sees, and others whose losses count in part."""
         outputs = ((output, 1.0), *auxiliary)
-        return Graph(self._inputs, tuple(self._registered), tuple(self._calls), outputs)
+        registered, calls = tuple(self._registered), tuple(self._calls)
+        return Graph(self._inputs, registered, calls, outputs, draws=tuple(self._draws))

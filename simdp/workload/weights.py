@@ -15,6 +15,7 @@ from simdp.workload.graph import Graph
 from simdp.workload.layers import Buffer, Parameter
 from simdp.workload.models import Model
 from simdp.workload.models.file_names import PLAIN, FileNames
+from simdp.workload.torch_generator import TorchGenerator
 
 SHOWN = 3
 """Differences between a checkpoint and the model that a message lists."""
@@ -26,16 +27,40 @@ OTHER_RANK = re.compile(r"rank\d+/")
 def drawn(
     model: Model, graph: Graph, dtype: str, seed: int, rank: int, known: Collection[str] = ()
 ) -> dict[str, Array]:
-    """Draw a rank's parameters, each from a stream of its own; buffers start as torch's do.
+    """Draw a rank's parameters; buffers start as torch's do. Those that are ``known`` are left out.
 
-    Those that are ``known`` are left out. What the model has not built starts as its layer does.
+    They are what a torch script gets that constructs the model after ``torch.manual_seed(seed +
+    rank)``. What the model has not built, such as adapters, has streams of its own.
     """
-    own, found = {parameter.name for parameter in model.graph.parameters}, dict[str, Array]()
-    for p in [parameter for parameter in graph.parameters if parameter.name not in known]:
-        start = model.initial(p) if p.name in own else p.initial
-        found[p.name] = start.draw(stream(seed, "weights", rank, p.name), p.shape).astype(dtype)
+    wanted = [parameter for parameter in graph.parameters if parameter.name not in known]
+    own = {parameter.name for parameter in model.graph.parameters}
+    made = as_torch(model, dtype, seed + rank) if any(p.name in own for p in wanted) else {}
+    found = dict[str, Array]()
+    for p in wanted:
+        if p.name in made:
+            found[p.name] = made[p.name]
+        else:
+            random = stream(seed, "weights", rank, p.name)
+            found[p.name] = p.initial.draw(random, p.shape).astype(dtype)
     fresh = [buffer for buffer in graph.buffers if buffer.name not in known]
     return found | {buffer.name: _fresh(buffer, dtype) for buffer in fresh}
+
+
+def as_torch(model: Model, dtype: str, seed: int) -> dict[str, Array]:
+    """A model's parameters as torch draws them after ``torch.manual_seed(seed)``.
+
+    In float64 as after ``torch.set_default_dtype(torch.float64)``.
+    """
+    draws, generator, found = model.draws(), TorchGenerator(seed), dict[str, Array]()
+    last = {parameter.name: number for number, parameter in enumerate(draws)}
+    for number, (name, shape, start) in enumerate(draws):
+        if last[name] != number:
+            start.skip_as_torch(generator, shape, dtype)
+        elif start.kind == "copy":
+            found[name] = found[start.of].copy()
+        else:
+            found[name] = start.draw_as_torch(generator, shape, dtype)
+    return found
 
 
 def loaded(

@@ -48,6 +48,37 @@ def test_of_a_seed_the_lowest_32_bits_count():
 
 
 @pytest.mark.parametrize("seed", [0, 1])
+def test_tensors_are_torchs_to_the_last_bit(seed, recorded):
+    for dtype in ("float32", "float64"):
+        unit = recorded[f"rand_{dtype}|seed={seed}"]
+        found = TorchGenerator(seed).uniform(0.3, (5, 10), dtype)
+        bound = found.dtype.type(0.3)
+        np.testing.assert_array_equal(found.ravel(), ((2 * unit - 1) * bound).astype(dtype))
+    wanted = recorded[f"randn_float32|seed={seed}"].astype(np.float32)
+    found = TorchGenerator(seed).normal(1.0, (50,))
+    np.testing.assert_array_equal(found, wanted, strict=True)
+    found = TorchGenerator(seed).normal(1.0, (50,), "float64")
+    np.testing.assert_array_max_ulp(found, recorded[f"randn_float64|seed={seed}"], 3)
+    found = TorchGenerator(seed).normal(1.0, (15,), "float64")
+    np.testing.assert_array_max_ulp(found, recorded[f"randn_float64_15|seed={seed}"], 1)
+
+
+def test_of_few_normal_numbers_the_second_of_a_pair_waits_for_the_next_tensor():
+    together, apart = TorchGenerator(3), TorchGenerator(3)
+    wanted = together.normal(1.0, (4,))
+    found = [*apart.normal(1.0, (3,)), *apart.normal(1.0, (1,))]
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_what_is_skipped_leaves_the_generator_as_what_is_drawn():
+    for dtype in ("float32", "float64"):
+        drawn, skipped = TorchGenerator(5), TorchGenerator(5)
+        drawn.uniform(1.0, (100_000,), dtype)
+        skipped.skip_uniform(100_000, dtype)
+        assert drawn.random64() == skipped.random64()
+
+
+@pytest.mark.parametrize("seed", [0, 1])
 def test_a_random_split_is_cut_from_a_permutation(seed, recorded):
     wanted = recorded[f"random_split|n=50 into 37, 13|seed={seed}"]
     np.testing.assert_array_equal(TorchGenerator(seed).randperm(50), wanted)

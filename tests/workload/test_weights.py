@@ -1,12 +1,18 @@
 """First weights: drawn by name, or from a checkpoint that must be the model's."""
 
+import hashlib
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 from pydantic import TypeAdapter
 from safetensors_files import safetensors
 
 from simdp.workload import weights
+from simdp.workload.layers.parameter import trunc_normal
 from simdp.workload.models import AnyModel
+from simdp.workload.torch_generator import TorchGenerator
 
 BATCH_NORM_NET = TypeAdapter(AnyModel).validate_python(
     {
@@ -58,12 +64,44 @@ def test_parameters_are_drawn_and_buffers_begin_as_torchs(dtype):
     assert {array.dtype for array in found.values()} == {np.dtype(dtype)}
 
 
-def test_a_parameters_draw_depends_on_seed_rank_and_name_alone():
+def test_ranks_draw_as_after_seeds_that_follow_each_other():
     assert not np.array_equal(draw()["l.weight"], draw(seed=1)["l.weight"])
     assert not np.array_equal(draw()["l.weight"], draw(rank=1)["l.weight"])
-    wider = BATCH_NORM_NET.model_copy(update={"layers": BATCH_NORM_NET.layers[:1]})
-    alone = weights.drawn(wider, wider.build(), "float64", 0, 0)
-    np.testing.assert_array_equal(alone["l.weight"], draw()["l.weight"])
+    np.testing.assert_array_equal(draw(seed=2, rank=1)["l.weight"], draw(seed=3)["l.weight"])
+
+
+FIRST = json.loads((Path(__file__).parents[1] / "golden" / "g21_first_weights.json").read_text())
+
+
+@pytest.mark.parametrize("name", FIRST["models"])
+def test_first_weights_are_torchs_to_the_last_bit(name):
+    model = TypeAdapter(AnyModel).validate_python(FIRST["models"][name])
+    found = weights.drawn(model, model.graph, "float32", 0, 0)
+    arrays = [found[parameter.name].astype("<f4") for parameter in model.graph.parameters]
+    digest = hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
+    assert digest[:16] == FIRST["sha256"][name]
+
+
+def test_layers_of_an_encoder_start_equal_and_those_of_a_list_do_not():
+    stack = TypeAdapter(AnyModel).validate_python(FIRST["models"]["language_model"])
+    found = weights.as_torch(stack, "float32", 0)
+    first, last = (found[f"encoder.layers.{n}.linear1.weight"] for n in (0, 2))
+    np.testing.assert_array_equal(first, last)
+    assert first is not last
+    keys = {"kind": "transformer_encoder_layer", "d_model": 8, "nhead": 2}
+    listed = {"kind": "sequential", "layers": [keys, keys], "input_shape": [5, 8]}
+    found = weights.as_torch(TypeAdapter(AnyModel).validate_python(listed), "float32", 0)
+    assert not np.array_equal(found["0.linear1.weight"], found["1.linear1.weight"])
+
+
+def test_a_truncated_normal_draws_again_what_lies_beyond():
+    # torch 2.14: nn.init.trunc_normal_(torch.empty(20), std=1.0, a=-1.0, b=1.0), manual_seed(0)
+    found = trunc_normal(1.0, 1.0).draw_as_torch(TorchGenerator(0), (20,), "float32")
+    assert abs(found).max() <= 1
+    np.testing.assert_array_equal(
+        found[[0, 1, 19]],
+        np.float32([0.4396958351135254, 0.11241118609905243, 0.05373690277338028]),
+    )
 
 
 # Loaded ------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from math import prod
+from math import prod, sqrt
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -29,7 +29,7 @@ from simdp.workload.layers.arrays.convolution import (
 from simdp.workload.layers.arrays.window import Window
 from simdp.workload.layers.base import Kept, Kernel, Layer, Pass, Shape
 from simdp.workload.layers.extents import Extents
-from simdp.workload.layers.parameter import Parameter, uniform
+from simdp.workload.layers.parameter import Parameter, kaiming_uniform, uniform
 from simdp.workload.layers.shapes import check_channels
 
 BUNDLE_CHANNELS = 32
@@ -87,9 +87,9 @@ class Convolution(Layer):
 
     def parameters(self) -> list[Parameter]:
         shape = (self.out_channels, self.in_channels // self.groups, *self.kernel_size)
-        start = uniform(prod(shape[1:]) ** -0.5)  # torch: kaiming_uniform_(a=sqrt(5)); bias too
-        weight = Parameter(f"{self.name}.weight", shape, start)
-        bias = Parameter(f"{self.name}.bias", (self.out_channels,), start)
+        fan = prod(shape[1:])
+        weight = Parameter(f"{self.name}.weight", shape, kaiming_uniform(fan))
+        bias = Parameter(f"{self.name}.bias", (self.out_channels,), uniform(1 / sqrt(fan)))
         return [weight, bias] if self.bias else [weight]
 
     def output_shape(self, *inputs: Shape) -> Shape:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
+from math import prod, sqrt
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -12,7 +12,7 @@ from pydantic import Field
 from simdp.arrays import Array
 from simdp.spec import Bool, Int
 from simdp.workload.layers.base import Kept, Kernel, Layer, Pass, Shape
-from simdp.workload.layers.parameter import Parameter, uniform
+from simdp.workload.layers.parameter import Parameter, kaiming_uniform, uniform
 from simdp.workload.layers.shapes import last_axis
 
 FEW_ROWS = 128
@@ -40,9 +40,9 @@ class Linear(Layer):
     splits_backward: ClassVar[bool] = True
 
     def parameters(self) -> list[Parameter]:
-        start = uniform(self.in_features**-0.5)  # torch: kaiming_uniform_(a=sqrt(5)), bias the same
-        weight = Parameter(f"{self.name}.weight", (self.out_features, self.in_features), start)
-        bias = Parameter(f"{self.name}.bias", (self.out_features,), start)
+        shape = (self.out_features, self.in_features)
+        weight = Parameter(f"{self.name}.weight", shape, kaiming_uniform(self.in_features))
+        bias = Parameter(f"{self.name}.bias", shape[:1], uniform(1 / sqrt(self.in_features)))
         return [weight, bias] if self.bias else [weight]
 
     def ready_order(self) -> list[str]:

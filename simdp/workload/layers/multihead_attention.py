@@ -11,6 +11,7 @@ from simdp.spec import Bool, Float, Int
 from simdp.workload.layers.arguments import check_heads
 from simdp.workload.layers.attention import Attention, KeyPadding
 from simdp.workload.layers.base import Module
+from simdp.workload.layers.parameter import kaiming_uniform, uniform, xavier_uniform
 from simdp.workload.layers.projection import Projection
 
 if TYPE_CHECKING:
@@ -68,11 +69,18 @@ class MultiheadAttention(Module):
             What `attend` calls: one that packs or two that part the way in, and the way back.
         """
         d = self.embed_dim
-        # torch: xavier_uniform_ over the packed weight of 3 d rows, and any Linear's way back.
-        parts = [(0, d), (d, 3 * d)] if cross else [(0, 3 * d)]
-        inward = [self._projection("in_proj", 3 * d, rows, sqrt(6 / (4 * d))) for rows in parts]
-        back = self._projection("out_proj", d, (0, d), d**-0.5)
-        return [graph.register(projection) for projection in (*inward, back)]
+        # torch: xavier_uniform_ over the packed weight of 3 d rows, and any Linear's way back,
+        # which is constructed first, and whose bias is cleared at the end.
+        parts, packed = [(0, d), (d, 3 * d)] if cross else [(0, 3 * d)], xavier_uniform(d, 3 * d)
+        inward = [self._projection("in_proj", 3 * d, rows, packed.size) for rows in parts]
+        back = self._projection("out_proj", d, (0, d), kaiming_uniform(d).size)
+        draws = back.parameters()
+        if self.bias:
+            draws[1:] = [draws[1]._replace(initial=uniform(1 / sqrt(d)))]
+        draws += [*inward[0].parameters(), *back.parameters()[1:]]
+        for projection in inward:
+            graph.register(projection, draws=())
+        return [*inward, graph.register(back, draws=draws)]
 
     def _projection(self, name: str, num_rows: int, rows: tuple[int, int], b: float) -> Projection:
         first, last = rows

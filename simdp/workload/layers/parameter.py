@@ -1,14 +1,18 @@
-"""Parameter and Buffer: a layer's named tensors, with torch's names, shapes and first values."""
+"""Parameter and Buffer: a layer's named tensors, with torch's names, shapes and first values.
+
+The bounds and deviations are computed as torch.nn.init computes them, to the last bit.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
+from math import prod, sqrt
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from simdp.arrays import Array
+from simdp.workload.torch_generator import TorchGenerator
 
 
 @dataclass(frozen=True)
@@ -17,20 +21,46 @@ class Initial:
 
     Attributes
     ----------
-    kind : {"constant", "normal", "uniform"}
+    kind : {"constant", "normal", "uniform", "copy"}
         Which.
     size : float
         The constant, the standard deviation, or the bound on both sides of 0.
     zero_row : int or None
         A row that is 0 whatever is drawn.
+    within : float or None
+        Bound on both sides of 0 of a truncated normal: values beyond it are drawn again.
+    of : str
+        The parameter that is copied, as torch copies a whole module (copy.deepcopy).
     """
 
-    kind: Literal["constant", "normal", "uniform"]
+    kind: Literal["constant", "normal", "uniform", "copy"]
     size: float
     zero_row: int | None = None
+    within: float | None = None
+    of: str = ""
+
+    def draw_as_torch(self, generator: TorchGenerator, shape: tuple[int, ...], dtype: str) -> Array:
+        """Fill an array in a dtype with the numbers that torch draws for it."""
+        if self.kind == "constant":
+            return np.full(shape, self.size, dtype=dtype)
+        if self.kind == "uniform":
+            return generator.uniform(self.size, shape, dtype)
+        found = generator.normal(self.size, shape, dtype)
+        while self.within is not None and (beyond := np.abs(found) > self.within).any():
+            found = np.where(beyond, generator.normal(self.size, shape, dtype), found)
+        if self.zero_row is not None:
+            found[self.zero_row] = 0
+        return found
+
+    def skip_as_torch(self, generator: TorchGenerator, shape: tuple[int, ...], dtype: str) -> None:
+        """Leave a generator as `draw_as_torch` does, where the numbers are not wanted."""
+        if self.kind == "uniform":
+            generator.skip_uniform(prod(shape), dtype)
+        elif self.kind == "normal":
+            self.draw_as_torch(generator, shape, dtype)
 
     def draw(self, random: np.random.Generator, shape: tuple[int, ...]) -> Array:
-        """Fill an array, float64."""
+        """Fill an array, float64, from a stream that torch does not have."""
         if self.kind == "constant":
             found = np.full(shape, self.size)
         elif self.kind == "normal":
@@ -47,9 +77,34 @@ def uniform(bound: float) -> Initial:
     return Initial("uniform", bound)
 
 
+def kaiming_uniform(fan: int, a: float = sqrt(5)) -> Initial:
+    """torch.nn.init.kaiming_uniform_; by default as torch's linear and convolution layers do."""
+    return uniform(sqrt(3.0) * (sqrt(2.0 / (1 + a**2)) / sqrt(fan)))
+
+
+def xavier_uniform(fan_in: int, fan_out: int) -> Initial:
+    """torch.nn.init.xavier_uniform_."""
+    return uniform(sqrt(3.0) * sqrt(2.0 / float(fan_in + fan_out)))
+
+
 def normal(std: float, zero_row: int | None = None) -> Initial:
     """Normal around 0, but for a row that is 0."""
     return Initial("normal", std, zero_row)
+
+
+def kaiming_normal(fan: int) -> Initial:
+    """torch.nn.init.kaiming_normal_ in front of a relu: variance ``2 / fan``."""
+    return normal(sqrt(2.0) / sqrt(fan))
+
+
+def trunc_normal(std: float, within: float = 2.0) -> Initial:
+    """torch.nn.init.trunc_normal_ of torch 2.14, between -within and within, not times std."""
+    return Initial("normal", std, within=within)
+
+
+def copy_of(name: str) -> Initial:
+    """The same values as another parameter's, which is drawn before."""
+    return Initial("copy", 0.0, of=name)
 
 
 def constant(value: float) -> Initial:

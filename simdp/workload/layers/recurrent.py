@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from math import sqrt
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
@@ -89,7 +90,7 @@ class Recurrent(Layer):
 
     def parameters(self) -> list[Parameter]:
         rows = self.cell.gates * self.hidden_size
-        start = uniform(self.hidden_size**-0.5)
+        start = uniform(1.0 / sqrt(self.hidden_size))
         found = []
         for number in range(self.num_layers):
             shapes = [(rows, self._fan_in(number)), (rows, self.hidden_size), (rows,), (rows,)]

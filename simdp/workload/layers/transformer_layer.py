@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal, Self
 
@@ -16,6 +17,7 @@ from simdp.workload.layers.dropout import Dropout
 from simdp.workload.layers.layer_norm import LayerNorm
 from simdp.workload.layers.linear import Linear
 from simdp.workload.layers.multihead_attention import MultiheadAttention
+from simdp.workload.layers.parameter import Parameter, copy_of
 
 if TYPE_CHECKING:
     from simdp.workload.graph import GraphBuilder, Value
@@ -110,3 +112,17 @@ class TransformerLayer(Module):
         h = self.drop(graph, f"dropout{number}", h)
         total = graph.call(Add(name=f"{self.name}.add{number}"), x, h)
         return total if self.norm_first else graph.call(norm, total)
+
+
+def with_copies(draws: Sequence[Parameter]) -> list[Parameter]:
+    """Draw the first layer of each stack alone: nn.TransformerEncoder copies the one it is given.
+
+    Layers are told apart by the last number in a parameter's name.
+    """
+    found = []
+    for parameter in draws:
+        stack = re.match(r"(.*\.layers\.|layers\.)(\d+)(\..*)", parameter.name)
+        if stack and int(stack[2]):
+            parameter = parameter._replace(initial=copy_of(f"{stack[1]}0{stack[3]}"))
+        found.append(parameter)
+    return found

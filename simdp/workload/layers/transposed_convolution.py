@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from math import prod
+from math import prod, sqrt
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -24,7 +24,7 @@ from simdp.workload.layers.arrays.convolution import convolved, input_gradient, 
 from simdp.workload.layers.arrays.window import Window
 from simdp.workload.layers.base import Kept, Kernel, Layer, Pass, Shape, ShapeError
 from simdp.workload.layers.extents import Extents
-from simdp.workload.layers.parameter import Parameter, uniform
+from simdp.workload.layers.parameter import Parameter, kaiming_uniform, uniform
 from simdp.workload.layers.shapes import check_channels
 
 
@@ -82,9 +82,9 @@ class TransposedConvolution(Layer):
 
     def parameters(self) -> list[Parameter]:
         shape = (self.in_channels, self.out_channels // self.groups, *self.kernel_size)
-        start = uniform(prod(shape[1:]) ** -0.5)  # torch: kaiming_uniform_(a=sqrt(5)); bias too
-        weight = Parameter(f"{self.name}.weight", shape, start)
-        bias = Parameter(f"{self.name}.bias", (self.out_channels,), start)
+        fan = prod(shape[1:])
+        weight = Parameter(f"{self.name}.weight", shape, kaiming_uniform(fan))
+        bias = Parameter(f"{self.name}.bias", (self.out_channels,), uniform(1 / sqrt(fan)))
         return [weight, bias] if self.bias else [weight]
 
     def output_shape(self, *inputs: Shape) -> Shape:

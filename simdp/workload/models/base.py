@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Self
@@ -112,6 +112,29 @@ class Model(Spec):
     def initial(self, parameter: Parameter) -> Initial:
         """How a parameter starts; by default as its layer does alone."""
         return parameter.initial
+
+    def draws(self) -> Sequence[Parameter]:
+        """Parameters in the order in which torch fills them; the last value of each stays.
+
+        The constructors of the layers come first, then `filled_again`; first for the parameters
+        `in_trunk`, then for the others.
+        """
+        draws = [self.constructed(), self.filled_again()]
+        trunk = [p for part in draws for p in part if self.in_trunk(p.name)]
+        return [*trunk, *(p for part in draws for p in part if not self.in_trunk(p.name))]
+
+    def in_trunk(self, name: str) -> bool:
+        """Whether a parameter's module is complete and filled before the head is constructed."""
+        return True
+
+    def constructed(self) -> Sequence[Parameter]:
+        """Parameters in the order in which the constructors of torch's layers fill them."""
+        return self.graph.draws
+
+    def filled_again(self) -> Sequence[Parameter]:
+        """What the model fills otherwise than constructors, by default in order of registration."""
+        own = [(p, self.initial(p)) for p in self.graph.parameters]
+        return [p._replace(initial=start) for p, start in own if start is not p.initial]
 
     def parameters(self) -> list[Parameter]:
         """Learned tensors, in torch's order of registration."""

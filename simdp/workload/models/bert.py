@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
 from simdp.spec import Bool, Float, Int, problem
 from simdp.workload.graph import Graph, GraphBuilder, Value
+from simdp.workload.layers import Parameter
 from simdp.workload.layers.activations import activation
 from simdp.workload.layers.activations.tanh import Tanh
 from simdp.workload.layers.arguments import check_heads, check_token
@@ -24,6 +26,7 @@ from simdp.workload.layers.position_embedding import PositionEmbedding
 from simdp.workload.layers.projection import Projection
 from simdp.workload.layers.token_type_embedding import TokenTypeEmbedding
 from simdp.workload.layers.transformer_encoder_layer import TransformerEncoderLayer
+from simdp.workload.layers.transformer_layer import with_copies
 from simdp.workload.models.file_names import FileNames
 from simdp.workload.models.text import TextModel
 
@@ -265,9 +268,12 @@ class Bert(TextModel):
                 first=0,
                 last=self.vocab_size,
                 bound=0.0,
-            )
+            ),
+            draws=(),
         )
         h = self._linear(graph, f"{name}.transform.dense", h, d)
+        alone = Linear(name=f"{name}.decoder", in_features=d, out_features=self.vocab_size)
+        graph.draw(*alone.parameters())  # constructed, then tied
         h = graph.call(activation(ACTIVATION_KINDS[self.hidden_act], f"{name}.transform.act"), h)
         h = self._norm(graph, f"{name}.transform.LayerNorm", h)
         return graph.call(decoder, h)
@@ -283,6 +289,13 @@ class Bert(TextModel):
     def _drop(self, graph: GraphBuilder, name: str, h: Value) -> Value:
         p = self.hidden_dropout_prob
         return graph.call(Dropout(name=name, p=p), h) if p else h
+
+    def constructed(self) -> Sequence[Parameter]:
+        made = self.graph.draws
+        return with_copies(made) if self.layout == "torch" else made
+
+    def in_trunk(self, name: str) -> bool:
+        return name.startswith(self._path(""))
 
     # The samples -------------------------------------------------------------------------------
 

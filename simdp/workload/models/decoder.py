@@ -76,6 +76,7 @@ class Decoder(TextModel):
         Whether the map back to tokens has the embedding's weight.
     """
 
+    trunk: ClassVar[str] = "model."
     depth_key: ClassVar[str] = "num_hidden_layers"
     padding_is_unseen: ClassVar[bool] = True
     vocab_size: Int = Field(32000, ge=1, le=10**9)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import sqrt
 from typing import ClassVar, Literal, Self
 
@@ -9,12 +10,14 @@ from pydantic import Field, model_validator
 
 from simdp.spec import Float, Int
 from simdp.workload.graph import Graph, GraphBuilder
+from simdp.workload.layers import Parameter
 from simdp.workload.layers.arguments import check_heads
 from simdp.workload.layers.dropout import Dropout
 from simdp.workload.layers.embedding import Embedding
 from simdp.workload.layers.gpt2_block import GPT2Block
 from simdp.workload.layers.huggingface_layer import ActivationName
 from simdp.workload.layers.layer_norm import LayerNorm
+from simdp.workload.layers.parameter import normal
 from simdp.workload.layers.position_embedding import PositionEmbedding
 from simdp.workload.layers.projection import Projection
 from simdp.workload.models.file_names import FileNames
@@ -52,6 +55,7 @@ class GPT2(TextModel):
         prefix="transformer", ignored=(r"\.attn\.(masked_)?bias$", r"^lm_head\.weight$")
     )
 
+    trunk: ClassVar[str] = "transformer."
     kind: Literal["gpt2"] = "gpt2"
     depth_key: ClassVar[str] = "n_layer"
     padding_is_unseen: ClassVar[bool] = True
@@ -114,6 +118,15 @@ class GPT2(TextModel):
         """Weights in front of a sum start smaller, as there are 2 n_layer such sums."""
         in_front = name.endswith("c_proj.weight")
         return self.initializer_range / (sqrt(2 * self.n_layer) if in_front else 1)
+
+    def filled_again(self) -> Sequence[Parameter]:
+        """Weights in front of a sum twice: as any other, then with their smaller deviation."""
+        found = list[Parameter]()
+        for parameter in super().filled_again():
+            if parameter.name.endswith("c_proj.weight"):
+                found.append(parameter._replace(initial=normal(self.initializer_range)))
+            found.append(parameter)
+        return found
 
     @property
     def num_places(self) -> int:

@@ -56,6 +56,7 @@ class GPTNeoX(TextModel):
     transformers/models/gpt_neox/modeling_gpt_neox.py.
     """
 
+    trunk: ClassVar[str] = "gpt_neox."
     kind: Literal["gpt_neox"] = "gpt_neox"
     depth_key: ClassVar[str] = "num_hidden_layers"
     padding_is_unseen: ClassVar[bool] = True

@@ -11,7 +11,7 @@ from simdp.workload.layers.batch_norm2d import BatchNorm2d
 from simdp.workload.layers.concat import Concat
 from simdp.workload.layers.conv2d import Conv2d
 from simdp.workload.layers.pairs import Pair
-from simdp.workload.layers.parameter import Initial, Parameter, normal
+from simdp.workload.layers.parameter import Parameter
 from simdp.workload.models.base import Model
 
 
@@ -41,11 +41,6 @@ class ImageModel(Model):
 
     def input_shapes(self) -> dict[str, Shape | None]:
         return {"x": (self.in_channels, self.image_size, self.image_size)}
-
-
-def kaiming_normal(fan: int) -> Initial:
-    """Normal with variance ``2 / fan``, as torch.nn.init.kaiming_normal_ for a relu."""
-    return normal((2 / fan) ** 0.5)
 
 
 def fan_out(parameter: Parameter) -> int:

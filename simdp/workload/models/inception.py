@@ -17,7 +17,7 @@ from simdp.workload.layers.flatten import Flatten
 from simdp.workload.layers.linear import Linear
 from simdp.workload.layers.max_pool2d import MaxPool2d
 from simdp.workload.layers.pairs import Pair
-from simdp.workload.layers.parameter import Initial, normal
+from simdp.workload.layers.parameter import Initial, trunc_normal
 from simdp.workload.models.image import ImageGraph, ImageModel
 
 EPS = 1e-3
@@ -53,8 +53,7 @@ class Inception(ImageModel):
     def initial(self, parameter: Parameter) -> Initial:
         if len(parameter.shape) < 2:
             return parameter.initial
-        # torchvision draws within +-2, which no value leaves in practice.
-        return normal(0.001 if parameter.name == "AuxLogits.fc.weight" else 0.1)
+        return trunc_normal(0.001 if parameter.name == "AuxLogits.fc.weight" else 0.1)
 
     def build(self) -> Graph:
         net = _Net(self)

@@ -15,9 +15,9 @@ from simdp.workload.layers.conv_transpose2d import ConvTranspose2d
 from simdp.workload.layers.flatten import Flatten
 from simdp.workload.layers.linear import Linear
 from simdp.workload.layers.max_pool2d import MaxPool2d
-from simdp.workload.layers.parameter import Initial, constant, normal
+from simdp.workload.layers.parameter import Initial, constant, kaiming_normal, normal
 from simdp.workload.layers.roi_align import RoIAlign
-from simdp.workload.models.image import fan_out, kaiming_normal
+from simdp.workload.models.image import fan_out
 from simdp.workload.models.pyramid import PyramidModel, conv
 
 BOX_CELLS, MASK_CELLS = 7, 14

@@ -68,6 +68,7 @@ class Mpt(TextModel):
     github.com/mosaicml/llm-foundry, llmfoundry/models/mpt.
     """
 
+    trunk: ClassVar[str] = "transformer."
     kind: Literal["mpt"] = "mpt"
     depth_key: ClassVar[str] = "n_layers"
     padding_is_unseen: ClassVar[bool] = True

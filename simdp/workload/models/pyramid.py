@@ -17,10 +17,10 @@ from simdp.workload.layers.conv2d import Conv2d
 from simdp.workload.layers.frozen_batch_norm2d import FrozenBatchNorm2d
 from simdp.workload.layers.frozen_conv2d import FrozenConv2d
 from simdp.workload.layers.max_pool2d import MaxPool2d
-from simdp.workload.layers.parameter import Initial, constant, uniform
+from simdp.workload.layers.parameter import Initial, constant, kaiming_normal, kaiming_uniform
 from simdp.workload.layers.upsample import Upsample
 from simdp.workload.models.base import Model
-from simdp.workload.models.image import fan_out, kaiming_normal
+from simdp.workload.models.image import fan_out
 
 NUM_STAGES = 4
 COARSEST = 32
@@ -85,7 +85,7 @@ class PyramidModel(Model):
         if parameter.name.startswith("backbone.fpn."):
             if parameter.name.endswith(".bias"):
                 return constant(0.0)
-            return uniform((3 / prod(parameter.shape[1:])) ** 0.5)  # kaiming_uniform_(a=1)
+            return kaiming_uniform(prod(parameter.shape[1:]), a=1)
         return parameter.initial
 
     # The graph ---------------------------------------------------------------------------------

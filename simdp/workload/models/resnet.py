@@ -15,8 +15,8 @@ from simdp.workload.layers.add import Add
 from simdp.workload.layers.flatten import Flatten
 from simdp.workload.layers.linear import Linear
 from simdp.workload.layers.max_pool2d import MaxPool2d
-from simdp.workload.layers.parameter import Initial
-from simdp.workload.models.image import ImageGraph, ImageModel, fan_out, kaiming_normal
+from simdp.workload.layers.parameter import Initial, kaiming_normal
+from simdp.workload.models.image import ImageGraph, ImageModel, fan_out
 
 
 class ResNet(ImageModel):

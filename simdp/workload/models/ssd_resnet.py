@@ -14,8 +14,8 @@ from simdp.workload.layers.add import Add
 from simdp.workload.layers.concat import Concat
 from simdp.workload.layers.flatten import Flatten
 from simdp.workload.layers.max_pool2d import MaxPool2d
-from simdp.workload.layers.parameter import Initial, constant, uniform
-from simdp.workload.models.image import ImageGraph, ImageModel, fan_out, kaiming_normal
+from simdp.workload.layers.parameter import Initial, constant, kaiming_normal, xavier_uniform
+from simdp.workload.models.image import ImageGraph, ImageModel, fan_out
 
 DEFAULTS = (4, 6, 6, 6, 4, 4)
 """Boxes per cell of each map."""
@@ -58,7 +58,7 @@ class SSD(ImageModel):
         if len(parameter.shape) < 4:
             return constant(0.0)
         out, given, tall, wide = parameter.shape
-        return uniform((6 / ((out + given) * tall * wide)) ** 0.5)  # xavier_uniform_
+        return xavier_uniform(given * tall * wide, out * tall * wide)
 
     def build(self) -> Graph:
         net = ImageGraph(self.in_channels)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import ClassVar, Literal, Self
 
 from pydantic import Field
@@ -147,6 +148,30 @@ class T5(Model):
     def _drop(self, graph: GraphBuilder, name: str, h: Value) -> Value:
         p = self.dropout_rate
         return graph.call(Dropout(name=name, p=p), h) if p else h
+
+    def draws(self) -> Sequence[Parameter]:
+        """As transformers 5: each stack is constructed and filled, then the head, then ``shared``.
+
+        Each stack begins with an embedding of its own, whose place ``shared`` then takes, and
+        fills all it has twice: as any model's, then by the width of what goes in.
+        """
+        words, *rest = self.graph.draws
+        again = {parameter.name: parameter for parameter in self.filled_again()}
+        shared, size = again.pop("shared.weight"), self.initializer_factor
+        found = [words]
+        for stack in ("encoder", "decoder"):
+            own = words._replace(name=f"{stack}.embed_tokens.weight")
+            made = [parameter for parameter in rest if parameter.name.startswith(stack)]
+            found += [own, *made, own._replace(initial=normal(size))]
+            modules = groupby(made, key=lambda parameter: parameter.name.rsplit(".", 2)[0])
+            for _, parameters in modules:
+                matrices = [again[p.name] for p in parameters if len(p.shape) > 1]
+                found += [p._replace(initial=normal(size)) for p in matrices] + matrices
+        head = Linear(
+            name="lm_head", in_features=self.d_model, out_features=self.vocab_size, bias=False
+        ).parameters()[0]
+        found += [head, shared, head._replace(initial=normal(size)), shared]
+        return [*found, *(p for p in again.values() if len(p.shape) < 2)]
 
     def initial(self, parameter: Parameter) -> Initial:
         """As transformers' T5PreTrainedModel: by the width of what goes in."""

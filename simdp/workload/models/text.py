@@ -34,6 +34,9 @@ class TextModel(Model):
         ignored=(r"^lm_head\.weight$", r"rotary_emb\.inv_freq$", r"\.attention\.(masked_)?bias$")
     )
 
+    trunk: ClassVar[str] = ""
+    """Leads the names of parameters that transformers fills before it constructs the head."""
+
     vocab_size: Int = Field(ge=1, le=10**9)
     initializer_range: Float = Field(0.02, ge=0)
     sequence_length: Int | None = Field(None, ge=1, le=10**8)
@@ -65,6 +68,9 @@ class TextModel(Model):
         if len(parameter.shape) == 2:
             return replace(parameter.initial, kind="normal", size=self.std_of(parameter.name))
         return constant(0.0) if parameter.name.endswith("bias") else parameter.initial
+
+    def in_trunk(self, name: str) -> bool:
+        return name.startswith(self.trunk)
 
     def input_shapes(self) -> dict[str, Shape | None]:
         return {"x": (self.sequence_length or self.usual_length,)}

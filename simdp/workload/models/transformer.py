@@ -6,7 +6,7 @@ Parameters are named as those of the torch module that is built from ``nn.Embedd
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import sqrt
 from typing import Any, Literal, Self
 
@@ -24,12 +24,12 @@ from simdp.workload.layers.first_token import FirstToken
 from simdp.workload.layers.layer_norm import LayerNorm
 from simdp.workload.layers.linear import Linear
 from simdp.workload.layers.mean_pool import MeanPool
-from simdp.workload.layers.parameter import Initial, uniform
+from simdp.workload.layers.parameter import Initial, xavier_uniform
 from simdp.workload.layers.positional_encoding import PositionalEncoding
 from simdp.workload.layers.scale import Scale
 from simdp.workload.layers.transformer_decoder_layer import TransformerDecoderLayer
 from simdp.workload.layers.transformer_encoder_layer import TransformerEncoderLayer
-from simdp.workload.layers.transformer_layer import TransformerLayer
+from simdp.workload.layers.transformer_layer import TransformerLayer, with_copies
 from simdp.workload.models.base import Model
 
 OWN_KEYS = {
@@ -222,8 +222,14 @@ class Transformer(Model):
     def initial(self, parameter: Parameter) -> Initial:
         """As its layer does alone, but nn.Transformer draws its matrices by xavier_uniform_."""
         if parameter.name.startswith("transformer.") and len(parameter.shape) > 1:
-            return uniform(sqrt(6 / sum(parameter.shape)))
+            return xavier_uniform(parameter.shape[1], parameter.shape[0])
         return parameter.initial
+
+    def in_trunk(self, name: str) -> bool:
+        return not name.startswith("fc.")
+
+    def constructed(self) -> Sequence[Parameter]:
+        return with_copies(self.graph.draws)
 
     # The samples -------------------------------------------------------------------------------
 

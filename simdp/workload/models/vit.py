@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -17,7 +18,7 @@ from simdp.workload.layers.first_token import FirstToken
 from simdp.workload.layers.huggingface_layer import ActivationName
 from simdp.workload.layers.layer_norm import LayerNorm
 from simdp.workload.layers.linear import Linear
-from simdp.workload.layers.parameter import Initial, constant, normal
+from simdp.workload.layers.parameter import Initial, constant, normal, trunc_normal
 from simdp.workload.layers.vit_embeddings import ViTEmbeddings
 from simdp.workload.layers.vit_layer import ViTLayer
 from simdp.workload.models.base import Model
@@ -146,9 +147,20 @@ class ViT(Model):
         )
 
     def initial(self, parameter: Parameter) -> Initial:
+        if len(parameter.shape) == 3:
+            return trunc_normal(self.initializer_range)
         if len(parameter.shape) > 1:
             return normal(self.initializer_range)
         return constant(0.0) if parameter.name.endswith("bias") else parameter.initial
+
+    def in_trunk(self, name: str) -> bool:
+        return name.startswith("vit.")
+
+    def filled_again(self) -> Sequence[Parameter]:
+        """Module by module, the map of patches before the class token and the places around it."""
+        cls, places, patches, *rest = super().filled_again()
+        bias, *rest = rest
+        return [patches, bias, places, cls, *rest]
 
     def input_shapes(self) -> dict[str, Shape | None]:
         return {"x": (self.num_channels, self.image_size, self.image_size)}

@@ -14,9 +14,9 @@ from simdp.workload.layers.activations.leaky_relu import LeakyReLU
 from simdp.workload.layers.add import Add
 from simdp.workload.layers.concat import Concat
 from simdp.workload.layers.flatten import Flatten
-from simdp.workload.layers.parameter import Initial, constant
+from simdp.workload.layers.parameter import Initial, constant, kaiming_normal
 from simdp.workload.layers.upsample import Upsample
-from simdp.workload.models.image import ImageGraph, ImageModel, kaiming_normal
+from simdp.workload.models.image import ImageGraph, ImageModel
 
 NUM_SCALES = 3
 MOMENTUM = 0.01

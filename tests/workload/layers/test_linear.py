@@ -6,7 +6,7 @@ from layer_checks import kept_nbytes, new_pass, weights_of
 
 from simdp.workload.layers.base import Kernel, ShapeError
 from simdp.workload.layers.linear import Linear
-from simdp.workload.layers.parameter import uniform
+from simdp.workload.layers.parameter import kaiming_uniform, uniform
 
 
 def test_weight_comes_before_bias_and_both_start_within_torchs_bound():
@@ -15,7 +15,8 @@ def test_weight_comes_before_bias_and_both_start_within_torchs_bound():
         ("l.weight", (3, 4)),
         ("l.bias", (3,)),
     ]
-    assert all(p.initial == uniform(0.5) for p in layer.parameters())  # 1 / sqrt(4)
+    assert [p.initial for p in layer.parameters()] == [kaiming_uniform(4), uniform(1 / 4**0.5)]
+    assert kaiming_uniform(4).size == pytest.approx(0.5)
 
 
 def test_the_bias_is_ready_before_the_weight():

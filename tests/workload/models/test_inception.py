@@ -14,7 +14,7 @@ from image_nets import (
     ready_digest,
 )
 
-from simdp.workload.layers.parameter import normal, uniform
+from simdp.workload.layers.parameter import trunc_normal, uniform
 
 SMALL = {"width_multiplier": 1 / 16, "num_classes": 10, "dropout": 0.0}
 TINY = {"width_multiplier": 1 / 64, "num_classes": 3, "image_size": 139, "aux_logits": False}
@@ -57,9 +57,9 @@ def test_without_the_auxiliary_classifier_its_tensors_are_gone():
 def test_weights_start_as_torchvisions():
     chosen = model("inception_v3")
     initial = {p.name: chosen.initial(p) for p in chosen.parameters()}
-    assert initial["Mixed_7c.branch1x1.conv.weight"] == normal(0.1)
-    assert initial["AuxLogits.fc.weight"] == normal(0.001)
-    assert initial["AuxLogits.fc.bias"] == uniform(768**-0.5)
+    assert initial["Mixed_7c.branch1x1.conv.weight"] == trunc_normal(0.1)
+    assert initial["AuxLogits.fc.weight"] == trunc_normal(0.001)
+    assert initial["AuxLogits.fc.bias"] == uniform(1 / 768**0.5)
 
 
 def test_a_small_one_agrees_with_torch():

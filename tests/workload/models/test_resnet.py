@@ -15,7 +15,11 @@ from image_nets import (
     refusal,
 )
 
-from simdp.workload.layers.parameter import constant, normal, uniform
+from simdp.workload.layers.parameter import (
+    constant,
+    kaiming_normal,
+    kaiming_uniform,
+)
 
 # torchvision 0.29, torch 2.13.0: digests of named_parameters, named_buffers, and the order in which
 # hooks on the parameters see their gradients
@@ -70,9 +74,9 @@ def test_convolutions_start_as_torchvisions():
     chosen = model("resnext50_32x4d")
     initial = {p.name: chosen.initial(p) for p in chosen.parameters()}
     # kaiming_normal_(mode="fan_out"): torch counts the outputs of all groups
-    assert initial["layer1.0.conv2.weight"] == normal((2 / (128 * 9)) ** 0.5)
+    assert initial["layer1.0.conv2.weight"] == kaiming_normal(128 * 9)
     assert initial["bn1.weight"] == constant(1.0)
-    assert initial["fc.weight"] == uniform(2048**-0.5)
+    assert initial["fc.weight"] == kaiming_uniform(2048)
 
 
 @pytest.mark.parametrize(

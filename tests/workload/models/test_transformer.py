@@ -13,7 +13,13 @@ from simdp.phrases import problems
 from simdp.workload.execution import Executor, call_dtypes
 from simdp.workload.layers.attention import Attention
 from simdp.workload.layers.base import Pass, ShapeError
-from simdp.workload.layers.parameter import constant, normal, uniform
+from simdp.workload.layers.parameter import (
+    constant,
+    kaiming_uniform,
+    normal,
+    uniform,
+    xavier_uniform,
+)
 from simdp.workload.losses.cross_entropy import CrossEntropy
 from simdp.workload.models import AnyModel
 from simdp.workload.precision import Full
@@ -329,10 +335,11 @@ def test_weights_start_as_torchs_do():
     chosen = model()
     starts = {p.name.removeprefix("encoder.layers.0."): p.initial for p in chosen.parameters()}
     assert starts["embedding.weight"] == normal(1.0)
-    assert starts["self_attn.in_proj_weight"] == uniform(sqrt(6 / 32))  # xavier over (24, 8)
-    assert starts["self_attn.out_proj.weight"] == uniform(8**-0.5)
+    assert starts["self_attn.in_proj_weight"] == xavier_uniform(8, 24)  # xavier over (24, 8)
+    assert starts["self_attn.out_proj.weight"] == kaiming_uniform(8)
     assert starts["self_attn.in_proj_bias"] == starts["self_attn.out_proj.bias"] == constant(0.0)
-    assert starts["linear2.weight"] == starts["linear2.bias"] == uniform(12**-0.5)
+    assert starts["linear2.weight"] == kaiming_uniform(12)
+    assert starts["linear2.bias"] == uniform(1 / sqrt(12))
     assert starts["norm1.weight"] == constant(1.0)
     assert starts["norm1.bias"] == constant(0.0)
 
@@ -341,12 +348,12 @@ def test_nn_transformer_draws_all_its_matrices_by_xavier():
     chosen = model(task="seq2seq")
     starts = {p.name: chosen.initial(p) for p in chosen.parameters()}
     layer = "transformer.decoder.layers.0"
-    assert starts[f"{layer}.linear1.weight"] == uniform(sqrt(6 / 20))
-    assert starts[f"{layer}.self_attn.out_proj.weight"] == uniform(sqrt(6 / 16))
-    assert starts[f"{layer}.multihead_attn.in_proj_weight"] == uniform(sqrt(6 / 32))
-    assert starts[f"{layer}.linear1.bias"] == uniform(8**-0.5)
+    assert starts[f"{layer}.linear1.weight"] == xavier_uniform(8, 12)
+    assert starts[f"{layer}.self_attn.out_proj.weight"] == xavier_uniform(8, 8)
+    assert starts[f"{layer}.multihead_attn.in_proj_weight"] == xavier_uniform(8, 24)
+    assert starts[f"{layer}.linear1.bias"] == uniform(1 / sqrt(8))
     assert starts["src_embedding.weight"] == normal(1.0)
-    assert starts["fc.weight"] == uniform(8**-0.5)
+    assert starts["fc.weight"] == kaiming_uniform(8)
 
 
 # What sees what ----------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from image_nets import (
     ready_digest,
 )
 
-from simdp.workload.layers.parameter import constant, normal
+from simdp.workload.layers.parameter import constant, kaiming_normal, normal
 
 BY_STAGE = {"layers": [1, 1, 1, 1, 1], "width_multiplier": 0.125, "num_classes": 10}
 NORMED = {"batch_norm": True, "width_multiplier": 0.0625, "num_classes": 10, "image_size": 64}
@@ -43,7 +43,7 @@ def test_the_preset_has_the_published_flops():
 def test_weights_start_as_torchvisions():
     chosen = model("vgg16")
     initial = {p.name: chosen.initial(p) for p in chosen.parameters()}
-    assert initial["features.2.weight"] == normal((2 / (64 * 9)) ** 0.5)
+    assert initial["features.2.weight"] == kaiming_normal(64 * 9)
     assert initial["features.2.bias"] == constant(0.0)
     assert initial["classifier.6.weight"] == normal(0.01)
     assert initial["classifier.6.bias"] == constant(0.0)

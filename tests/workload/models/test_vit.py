@@ -20,7 +20,7 @@ from one_batch import play
 
 from simdp.workload.execution import Executor
 from simdp.workload.layers.base import Pass, ShapeError
-from simdp.workload.layers.parameter import constant, normal
+from simdp.workload.layers.parameter import constant, normal, trunc_normal
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 TOLD = json.loads((GOLDEN / "g18_vit.json").read_text())
@@ -155,7 +155,7 @@ def test_maps_to_queries_keys_and_values_may_have_no_bias():
 def test_weights_start_as_transformers():
     chosen = model("vit", **TINY, initializer_range=0.3)
     initial = {p.name: chosen.initial(p) for p in chosen.parameters()}
-    assert initial["vit.embeddings.cls_token"] == normal(0.3)
+    assert initial["vit.embeddings.cls_token"] == trunc_normal(0.3)
     assert initial["vit.embeddings.patch_embeddings.projection.weight"] == normal(0.3)
     assert initial["vit.layers.0.mlp.fc1.bias"] == constant(0.0)
     assert initial["vit.layernorm.weight"] == constant(1.0)

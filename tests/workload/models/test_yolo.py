@@ -13,7 +13,7 @@ from image_nets import (
     refusal,
 )
 
-from simdp.workload.layers.parameter import constant, normal
+from simdp.workload.layers.parameter import constant, kaiming_normal
 
 SMALL = {"width_multiplier": 1 / 16, "num_classes": 2, "image_size": 64}
 TINY = {"width_multiplier": 1 / 32, "num_classes": 1, "image_size": 16, "layers": [1, 1, 1]}
@@ -53,7 +53,7 @@ def test_the_loss_sees_the_maps_of_all_scales():
 def test_convolutions_start_as_darknets():
     chosen = model("yolov3")
     initial = {p.name: chosen.initial(p) for p in chosen.parameters()}
-    assert initial["backbone.stage1.down.conv.weight"] == normal((2 / (32 * 9)) ** 0.5)
+    assert initial["backbone.stage1.down.conv.weight"] == kaiming_normal(32 * 9)
     assert initial["heads.0.detect.bias"] == constant(0.0)
     assert initial["backbone.stem.bn.weight"] == constant(1.0)
 
