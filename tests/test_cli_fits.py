@@ -15,10 +15,13 @@ def test_the_table_names_methods_and_what_was_assumed(capsys: pytest.CaptureFixt
     arguments = ["fits", MODEL, "--gpus", "2", "--device", "h100-sxm5-80gb", "--microbatch", "4"]
     assert run_command_line(arguments) == 0
     out = capsys.readouterr().out
-    assert "gpt2 on 2 GPUs of 80 GB; steps in" in out
+    assert "gpt2 on 2 GPUs of 80 GB, mixed bfloat16; memory in GB, steps in" in out
+    assert "precision: mixed bfloat16: weights, gradients and layers in bfloat16" in out
+    assert "USD/M: per million" in out
+    assert max(map(len, out.splitlines())) <= 80
     assert "assumed: links as in dgx-h100" in out
     assert "a sample: 64 tokens" in out
-    for strategy in ("ddp", "fsdp", "zero1", "zero2"):
+    for strategy in ("ddp", "fsdp", "zero1", "zero2", "zero3+cpu", "ddp+lora"):
         assert f" {strategy} " in out
 
 
@@ -26,14 +29,34 @@ def test_json_has_the_fields_of_the_contract(capsys: pytest.CaptureFixture[str])
     arguments = ["fits", MODEL, "--gpus", "2", "--machine", "dgx-h100", "--json"]
     assert run_command_line(arguments) == 0
     document = json.loads(capsys.readouterr().out)
-    keys = (
-        "strategy recompute microbatch fits peak_memory_bytes step_time_s tokens_per_s mfu settings"
+    of_contract = "strategy recompute microbatch fits peak_memory_bytes step_time_s tokens_per_s"
+    added = (
+        "mfu settings method state gpus precision memory_low_bytes memory_high_bytes samples_per_s "
+        "usd_per_million_tokens usd_per_million_samples chosen"
     )
-    assert all(set(row) == set(keys.split()) for row in document["rows"])
+    assert all(" ".join(row) == f"{of_contract} {added}" for row in document["rows"])
+    assert [row["chosen"] for row in document["rows"]].count(True) == 1
+
+
+def test_the_least_number_of_gpus_is_a_column(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["fits", MODEL, "--gpus", "?", "--device", "h100-sxm5-80gb", "--strategy", "ddp"]
+    arguments += ["--method", "full"]
+    assert run_command_line([*arguments, "--microbatch", "2"]) == 0
+    out = capsys.readouterr().out
+    assert "gpt2 on the least number of GPUs of 80 GB" in out
+    assert "\n    1  ddp " in out
+
+
+def test_a_size_that_is_no_number_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command_line(["fits", "gpt2", "--gpus", "many", "--machine", "dgx-h100"]) == 2
+    assert capsys.readouterr().err == (
+        "--gpus many: is not a whole number; write for example 32.\n"
+    )
 
 
 def test_nothing_that_fits_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["fits", "gpt2-medium", "--gpus", "1", "--device", "t4-16gb", "--microbatch", "512"]
+    arguments += ["--method", "full"]
     assert run_command_line(arguments) == 0
     assert "nothing fits: take more GPUs" in capsys.readouterr().out
 

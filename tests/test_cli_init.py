@@ -8,14 +8,18 @@ import pytest
 
 from simdp.cli import run_command_line
 from simdp.cluster.machine import MACHINES, read_machine
+from simdp.engine.simulate import memory_needed, simulate
 from simdp.files import parse_yaml
 from simdp.scenario import checked, load_scenario
-from simdp.studies.first_scenario import Answers, first_scenario, usual_size
+from simdp.studies.first_scenario import first_scenario
+from simdp.studies.fits import fitting
+from simdp.studies.methods import Asked, place_of
 from simdp.workload.models import PRESETS
 
 pytestmark = pytest.mark.slow
 
 FLAGS = ["--machine", "dgx-h100", "--model", "bert-large", "--gpus", "32"]
+PLAIN = ["--strategy", "ddp", "--recompute", "none"]
 
 
 @pytest.fixture
@@ -61,7 +65,7 @@ def test_three_commands_lead_to_a_scaling_plot(say):
 
 
 def test_every_key_has_a_comment_and_the_file_asks_a_question(say):
-    say("init", *FLAGS, "--microbatch", "16", "--out", "mine/bert.yaml")
+    say("init", *FLAGS, *PLAIN, "--microbatch", "16", "--out", "mine/bert.yaml")
     lines = Path("mine/bert.yaml").read_text().splitlines()
     assert lines[0] == "# How does bert-large scale on dgx-h100, from 1 to 32 GPUs?"
     assert max(map(len, lines)) <= 100
@@ -70,28 +74,30 @@ def test_every_key_has_a_comment_and_the_file_asks_a_question(say):
             assert above.strip().startswith("#") or above == "sweep:", line
     scenario = load_scenario("mine/bert.yaml")
     assert scenario.sweep == {"cluster.world_size": [1, 2, 4, 8, 16, 32]}
-    assert scenario.workload.precision.kind == "amp"
+    assert scenario.workload.precision.kind == "mixed"
     assert scenario.workload.precision.dtype == "bfloat16"
     assert not scenario.numerics
 
 
 @pytest.mark.long
 def test_every_machine_and_every_model_makes_a_scenario_that_is_valid():
-    file = Path("scenario.yaml")
+    file, least = Path("scenario.yaml"), {"microbatch": 1, "strategy": "zero3", "method": "offload"}
     pairs = [(machine, "resnet18") for machine in MACHINES] + [("dgx-a100", p) for p in PRESETS]
     for machine, model in pairs:
-        text = first_scenario(Answers(machine, model, usual_size(machine), microbatch=2), file)
+        size = place_of(machine, None).usual_size
+        told = {"microbatch": 2, "strategy": "ddp"} if model == "resnet18" else least
+        text = first_scenario(Asked(model, size, machine, **told), file)
         raw = parse_yaml(text, machine)
         scenario = checked(raw, Path())
         assert scenario.cluster.machine == machine
-        assert scenario.sweep["cluster.world_size"][-1] == usual_size(machine)
+        assert scenario.cluster.world_size == size
 
 
 def test_the_nodes_in_the_comment_can_stand_in_place_of_the_machine():
     for machine in ("dgx-h100", "horovod-25g-rdma", "cpu-gloo-2core", "aws-g4dn"):
-        text = first_scenario(
-            Answers(machine, "resnet18", usual_size(machine), microbatch=2), Path("x.yaml")
-        )
+        size = place_of(machine, None).usual_size
+        asked = Asked("resnet18", size, machine, microbatch=2, strategy="ddp")
+        text = first_scenario(asked, Path("x.yaml"))
         head, _, rest = text.partition("  # Not yours?")
         own, _, rest = rest.partition("\n\n")
         own = "\n".join(line.replace("  # ", "  ", 1) for line in own.splitlines()[1:])
@@ -103,18 +109,89 @@ def test_the_nodes_in_the_comment_can_stand_in_place_of_the_machine():
 
 def test_the_batch_is_the_largest_that_fits():
     def batch(model, **told):
-        answers = Answers("rtx2080ti-pcie3", model, 2, **told)
-        return parse_yaml(first_scenario(answers, Path("x.yaml")), "x")["workload"]
+        asked = Asked(model, 2, "rtx2080ti-pcie3", **told)
+        return parse_yaml(first_scenario(asked, Path("x.yaml")), "x")["workload"]
 
-    assert batch("resnet18")["microbatch"] == 64
-    fitted = batch("bert-large")["microbatch"]
+    assert batch("resnet18", strategy="ddp")["microbatch"] == 256
+    fitted = batch("bert-large", strategy="ddp", recompute="none")["microbatch"]
     assert 1 <= fitted < 64
-    assert batch("bert-large", microbatch=5)["microbatch"] == 5
+    assert batch("bert-large", microbatch=5, strategy="zero1")["microbatch"] == 5
     assert batch("resnet18", strategy="data_parallel", microbatch=4)["global_batch"] == 8
+    assert batch("resnet18", strategy="data_parallel")["global_batch"] == 512
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        Asked("gpt2", 8, "dgx-h100"),
+        Asked("resnet18", 16, device="l40s-48gb", node_size=4),
+        Asked("llama3.2-1b", 4, "dgx-a100", strategy="fsdp", recompute="selective"),
+        Asked("bert-base", 4, "aws-g4dn", precision="amp", strategy="ddp"),
+        Asked("qwen2.5-0.5b", 2, "rtx2080ti-pcie3", method="lora", sequence_length=512),
+    ],
+    ids=lambda asked: asked.model,
+)
+def test_what_init_writes_gives_what_fits_has_of_its_row(asked):
+    found = fitting(asked if asked.method else asked._replace(method="full"))
+    text = first_scenario(asked, Path("x.yaml"))
+    scenario = checked(parse_yaml(text, "x") | {"sweep": {}}, Path())
+    row = found.chosen
+    assert row.state == "yes"
+    assert row.microbatch == scenario.workload.microbatch
+    assert row.recompute == scenario.workload.recompute
+    metrics = simulate(scenario).metrics
+    assert row.step_time_s == pytest.approx(metrics["step_time_s"], rel=1e-9)
+    assert row.peak_memory_bytes == pytest.approx(max(metrics["peak_memory_bytes"]), rel=1e-9)
+    if metrics["tokens_per_s"]:
+        assert row.tokens_per_s == pytest.approx(metrics["tokens_per_s"])
+
+
+def test_only_sizes_that_fit_are_swept(say):
+    where = ["--model", "llama3-8b", "--device", "h100-sxm5-80gb", "--gpus", "16"]
+    say("init", *where, "--strategy", "fsdp", "--recompute", "selective")
+    scenario = load_scenario("scenario.yaml")
+    sizes = scenario.sweep["cluster.world_size"]
+    assert sizes[-1] == 16
+    assert 1 not in sizes
+    first = Path("scenario.yaml").read_text().splitlines()[0]
+    assert first == f"# How does llama3-8b scale on dgx-h100, from {sizes[0]} to 16 GPUs?"
+    room = scenario.cluster.devices()[0].memory
+    least = checked(scenario.resolved() | {"sweep": {}}, Path())
+    smallest = least.model_copy(
+        update={"cluster": least.cluster.model_copy(update={"world_size": sizes[0]})}
+    )
+    assert max(memory_needed(smallest).peak) < room
+
+
+def test_what_does_not_fit_is_said_and_nothing_is_written(say):
+    where = ["--model", "llama3-70b", "--machine", "dgx-h100", "--gpus", "8"]
+    status, out, (line,) = say("init", *where, "--strategy", "ddp", "--recompute", "blocks")
+    assert (status, out) == (2, "")
+    first, _, rest = line.partition(" TB ")
+    assert first.startswith("--gpus 8: llama3-70b does not fit: it takes 1.")
+    assert rest == (
+        "of 80 GB per GPU at least, with ddp and recompute: blocks; leave out --strategy and "
+        "--recompute, or find how many it needs by `python -m simdp fits llama3-70b --gpus '?' "
+        "--machine dgx-h100`."
+    )
+    assert not list(Path().iterdir())
+
+
+def test_a_device_and_a_node_size_are_a_cluster(say):
+    where = ["--model", "vit-l", "--gpus", "48", "--device", "l40s-48gb", "--node-size", "4"]
+    say("init", *where, "--strategy", "ddp", "--microbatch", "32", "--recompute", "none")
+    scenario = load_scenario("scenario.yaml")
+    assert scenario.cluster.num_nodes == 12
+    assert scenario.cluster.devices_per_node == 4
+    own = ["--model", "resnet18", "--gpus", "16", "--device", "l4-24gb", "--node-size", "8"]
+    say("init", *own, "--strategy", "ddp", "--microbatch", "8", "--out", "own.yaml")
+    scenario = load_scenario("own.yaml")
+    assert (scenario.cluster.machine, scenario.cluster.num_nodes) == (None, 2)
+    assert scenario.cluster.device.name == "l4-24gb"
 
 
 def test_a_mapping_and_a_machine_of_ones_own_are_taken(say):
-    say("init", *FLAGS, "--microbatch", "1", "--out", "first.yaml")
+    say("init", *FLAGS, *PLAIN, "--microbatch", "1", "--out", "first.yaml")
     Path("sub").mkdir()
     Path("sub/own.yaml").write_text(
         "cluster: {devices_per_node: 2, device: a100-sxm4-80gb, topology: switch, link: nvlink3}\n"
@@ -122,6 +199,7 @@ def test_a_mapping_and_a_machine_of_ones_own_are_taken(say):
     )
     flags = ["--machine", "sub/own.yaml", "--model", "{kind: bert-base, sequence_length: 64}"]
     options = ["--gpus", 2, "--strategy", "{kind: ddp, bucket_cap: 5 MiB}", "--precision", "full"]
+    options += ["--microbatch", 2, "--recompute", "none"]
     assert say("init", *flags, *options, "--out", "other/s.yaml")[0] == 0
     scenario = load_scenario("other/s.yaml")
     assert scenario.cluster.machine == "../sub/own.yaml"
@@ -153,7 +231,7 @@ def test_nothing_is_written_over_unless_that_is_said(say):
         ["scenario.yaml: is there already; add --force, or --out another file."],
     )
     assert Path("scenario.yaml").read_text() == "mine"
-    assert say("init", *FLAGS, "--microbatch", "1", "--force")[0] == 0
+    assert say("init", *FLAGS, *PLAIN, "--microbatch", "1", "--force")[0] == 0
     assert "bert-large" in Path("scenario.yaml").read_text()
 
 

@@ -8,7 +8,42 @@ from typing import Annotated
 import typer
 
 from simdp.cli.common import say
-from simdp.cli.completion import DEVICES, MACHINES, MODELS
+from simdp.cli.completion import DEVICES, MACHINES, MODELS, PRECISIONS, STRATEGIES
+
+LEAST = "?"
+"""In place of a number of ranks: the least that fits."""
+
+Device = Annotated[
+    str | None,
+    typer.Option(
+        help="See `list devices`; links as they are usual for it.", autocompletion=DEVICES
+    ),
+]
+MachineOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME|FILE.yaml",
+        help="See `list machines`; in place of a device.",
+        autocompletion=MACHINES,
+    ),
+]
+NodeSize = Annotated[
+    int | None, typer.Option(min=1, help="GPUs of a node [the machine's].", metavar="N")
+]
+SequenceLength = Annotated[
+    int | None, typer.Option(min=1, help="Tokens of a sample [the model's].")
+]
+Microbatch = Annotated[
+    int | None, typer.Option(min=1, help="Samples per rank and micro-step [what fits].")
+]
+PrecisionOption = Annotated[
+    str | None,
+    typer.Option(
+        help="full, amp, mixed [mixed, where devices have 16 bits].", autocompletion=PRECISIONS
+    ),
+]
+Recompute = Annotated[str | None, typer.Option(help="none, selective or blocks [what is fastest].")]
+MethodOption = Annotated[str | None, typer.Option("--method", help="full, offload, lora or qlora.")]
 
 
 def fits(
@@ -18,27 +53,21 @@ def fits(
             help="A name of `list models`, or a mapping as in YAML.", autocompletion=MODELS
         ),
     ],
-    gpus: Annotated[int, typer.Option(help="Number of ranks.")],
-    device: Annotated[
+    gpus: Annotated[
+        str, typer.Option(metavar="N|?", help="Number of ranks; ? for the least that fits.")
+    ],
+    device: Device = None,
+    machine: MachineOption = None,
+    node_size: NodeSize = None,
+    sequence_length: SequenceLength = None,
+    microbatch: Microbatch = None,
+    precision: PrecisionOption = None,
+    strategy: Annotated[
         str | None,
-        typer.Option(
-            help="See `list devices`; links as they are usual for it.", autocompletion=DEVICES
-        ),
+        typer.Option(help="One of `list strategies` alone [several].", autocompletion=STRATEGIES),
     ] = None,
-    machine: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME|FILE.yaml",
-            help="See `list machines`; in place of a device.",
-            autocompletion=MACHINES,
-        ),
-    ] = None,
-    sequence_length: Annotated[
-        int | None, typer.Option(min=1, help="Tokens of a sample [the model's].")
-    ] = None,
-    microbatch: Annotated[
-        int | None, typer.Option(min=1, help="Samples per rank and micro-step [what fits].")
-    ] = None,
+    recompute: Recompute = None,
+    method: MethodOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, only.")] = False,
 ) -> int:
     """Say which methods fit, how full devices get, and what a step takes, without a scenario."""
@@ -46,7 +75,17 @@ def fits(
     from simdp.studies import fits as study
 
     asked = study.Asked(
-        parse_yaml(model, "MODEL"), gpus, machine, device, sequence_length, microbatch
+        parse_yaml(model, "MODEL"),
+        None if gpus == LEAST else whole_number(gpus),
+        machine,
+        device,
+        sequence_length,
+        microbatch,
+        node_size,
+        parse_yaml(precision, "--precision") if precision else None,
+        parse_yaml(strategy, "--strategy") if strategy else None,
+        recompute,
+        method,
     )
     found = study.fitting(asked)
     if as_json:
@@ -56,3 +95,18 @@ def fits(
 
         say(fitting_table.table(found))
     return 0
+
+
+def whole_number(text: str) -> int:
+    """Read a number of ranks.
+
+    Raises
+    ------
+    ScenarioError
+        If it is none.
+    """
+    from simdp.errors import ScenarioError
+
+    if not text.isascii() or not text.isdecimal():
+        raise ScenarioError([f"--gpus {text}: is not a whole number; write for example 32."])
+    return int(text)

@@ -5,99 +5,128 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
 from simdp.cli.common import complain, put
-from simdp.cli.completion import MACHINES, MODELS, PRECISIONS, STRATEGIES
-
-if TYPE_CHECKING:
-    from simdp.studies.first_scenario import Answers
+from simdp.cli.completion import MODELS, STRATEGIES
+from simdp.cli.fits import (
+    Device,
+    MachineOption,
+    MethodOption,
+    Microbatch,
+    NodeSize,
+    PrecisionOption,
+    Recompute,
+    SequenceLength,
+    whole_number,
+)
 
 NEEDED = {"--machine": "dgx-h100", "--model": "bert-large", "--gpus": "32"}
 """Flags without which there is no scenario, and examples of them."""
 
+BEST = "best"
+"""In place of a strategy: what fits best."""
+
 
 def init(
-    machine: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME|FILE.yaml", help="See `list machines`.", autocompletion=MACHINES
-        ),
-    ] = None,
+    machine: MachineOption = None,
+    device: Device = None,
+    node_size: NodeSize = None,
     model: Annotated[
         str | None, typer.Option(help="See `list models`.", autocompletion=MODELS)
     ] = None,
     gpus: Annotated[int | None, typer.Option(help="The largest number of ranks.")] = None,
     strategy: Annotated[
         str | None,
-        typer.Option(help="See `list strategies` [ddp].", autocompletion=STRATEGIES),
+        typer.Option(help="See `list strategies` [what fits best].", autocompletion=STRATEGIES),
     ] = None,
-    microbatch: Annotated[
-        int | None, typer.Option(min=1, help="Samples per rank and micro-step [what fits].")
-    ] = None,
-    precision: Annotated[
-        str | None,
-        typer.Option(
-            help="full, amp, mixed [amp, where devices have it].", autocompletion=PRECISIONS
-        ),
-    ] = None,
+    recompute: Recompute = None,
+    method: MethodOption = None,
+    microbatch: Microbatch = None,
+    sequence_length: SequenceLength = None,
+    precision: PrecisionOption = None,
     out: Annotated[Path, typer.Option(help="File to write.")] = Path("scenario.yaml"),
     force: Annotated[bool, typer.Option("--force", help="Write over a file.")] = False,
 ) -> int:
-    """Write a commented scenario of your model on your cluster; asks for what is not given."""
+    """Write a commented scenario of your model on your cluster; asks for what is not given.
+
+    What is left out is as in the row of `fits` that fits best.
+    """
     from simdp.errors import ScenarioError
     from simdp.files import write_whole
     from simdp.studies.first_scenario import first_scenario
+    from simdp.studies.methods import Asked
 
     if out.exists() and not force:
         raise ScenarioError([f"{out}: is there already; add --force, or --out another file."])
-    given = {"--machine": machine, "--model": model, "--gpus": gpus}
+    missing = _missing({"--machine": machine or device, "--model": model, "--gpus": gpus})
+    if machine is None and device is None:
+        machine = _ask_machine()
+    if model is None:
+        model = _ask("Model (list models)", NEEDED["--model"], _value("--model"))
+    if gpus is None:
+        gpus = _ask_size(machine, device, node_size)
+    if len(missing) == len(NEEDED) and strategy is None:
+        strategy = _ask_strategy()
+    asked = Asked(
+        model=_parsed("--model", model),
+        gpus=gpus,
+        machine=machine,
+        device=device,
+        sequence_length=sequence_length,
+        microbatch=microbatch,
+        node_size=node_size,
+        precision=_parsed("--precision", precision),
+        strategy=_parsed("--strategy", strategy),
+        recompute=recompute,
+        method=method,
+    )
+    text = first_scenario(asked, out)
+    write_whole(out, lambda stream: put(stream, text))
+    print(f"wrote {out}; next: python -m simdp run {out}")
+    return 0
+
+
+def _missing(given: dict[str, object]) -> list[str]:
+    """What must be asked for, at a terminal."""
+    from simdp.errors import ScenarioError
+
     missing = [option for option, value in given.items() if value is None]
     if missing and not sys.stdin.isatty():
         example = " ".join(f"{option} {NEEDED[option]}" for option in missing)
         raise ScenarioError(
             [f"{', '.join(missing)}: must be given where nobody can be asked; add {example}."]
         )
-    text = first_scenario(
-        _answers(machine, model, gpus, strategy, microbatch, precision, len(missing)), out
-    )
-    write_whole(out, lambda stream: put(stream, text))
-    print(f"wrote {out}; next: python -m simdp run {out}")
-    return 0
+    return missing
 
 
-def _answers(
-    machine: str | None,
-    model: str | None,
-    gpus: int | None,
-    strategy: str | None,
-    microbatch: int | None,
-    precision: str | None,
-    num_missing: int,
-) -> Answers:
-    """Ask for what is missing; where nothing was given, for the strategy too."""
+def _parsed(option: str, text: str | None) -> Any:
+    """A value as YAML has it."""
     from simdp.files import parse_yaml
-    from simdp.studies import first_scenario as study
 
-    if machine is None:
-        machine = _ask("Machine (list machines)", NEEDED["--machine"], study.known_machine)
-    if model is None:
-        model = _ask("Model (list models)", NEEDED["--model"], _value("--model"))
-    if gpus is None:
-        usual, named = str(study.usual_size(machine)), machine
-        gpus = int(_ask("GPUs", usual, lambda text: study.known_size(named, _whole(text))))
-    if num_missing == len(NEEDED) and strategy is None:
-        strategy = _ask("Strategy (list strategies)", "ddp", _value("--strategy"))
-    return study.Answers(
-        machine,
-        parse_yaml(model, "--model"),
-        gpus,
-        parse_yaml(strategy, "--strategy") if strategy else "ddp",
-        microbatch,
-        parse_yaml(precision, "--precision") if precision else None,
-    )
+    return parse_yaml(text, option) if text else None
+
+
+def _ask_strategy() -> str | None:
+    check = _value("--strategy")
+    text = _ask("Strategy (list strategies)", BEST, lambda text: text == BEST or check(text))
+    return None if text == BEST else text
+
+
+def _ask_machine() -> str:
+    from simdp.studies.methods import known_machine
+
+    return _ask("Machine (list machines)", NEEDED["--machine"], known_machine)
+
+
+def _ask_size(machine: str | None, device: str | None, node_size: int | None) -> int:
+    from simdp.studies.methods import place_of
+
+    place = place_of(machine, device, node_size)
+    check = place.check_size
+    return int(_ask("GPUs", str(place.usual_size), lambda text: check(whole_number(text))))
 
 
 def _ask(question: str, usual: str, check: Callable[[str], object]) -> str:
@@ -118,14 +147,6 @@ def _ask(question: str, usual: str, check: Callable[[str], object]) -> str:
 def _value(option: str) -> Callable[[str], object]:
     """Check what is written as in YAML."""
     from simdp.files import parse_yaml
-    from simdp.studies.first_scenario import known_value
+    from simdp.studies.methods import known_value
 
     return lambda text: known_value(option, parse_yaml(text, option))
-
-
-def _whole(text: str) -> int:
-    from simdp.errors import ScenarioError
-
-    if not text.isascii() or not text.isdecimal():
-        raise ScenarioError([f"--gpus {text}: is not a whole number; write for example 32."])
-    return int(text)

@@ -17,15 +17,32 @@ class FittingRow:
     strategy, recompute : str
         What is done: kinds of ``strategy`` and of ``workload.recompute``.
     microbatch : int
-        Samples per rank and micro-step: as many as fit, as a power of two.
+        Samples per rank and micro-step: as many as fit.
     fits : bool
-        Whether the fullest device has room.
+        Whether the fullest device surely has room: ``state`` is yes.
     peak_memory_bytes : float
-        Of the fullest rank [bytes].
+        Tensors of the fullest rank, as a run's ``peak_memory_bytes`` [bytes].
     step_time_s, tokens_per_s, mfu : float or None
         Of a steady step of one micro-step; None where it does not fit, and where it does not apply.
     settings : dict of str to value
         Dotted keys of a scenario, beside ``workload.microbatch``.
+    method : str
+        ``full``: all weights are trained; ``offload``: all, with states in the host's memory;
+        ``lora``: adapters; ``qlora``: adapters of a model in 4 bits.
+    state : str
+        ``yes``; ``no``; or ``tight``, where it depends on what CUDA, NCCL and fragments take.
+    gpus : int
+        Number of ranks.
+    precision : str
+        Kind of ``workload.precision``, and its 16-bit type.
+    memory_low_bytes, memory_high_bytes : float
+        The least and the most that is taken of the fullest device, tensors and all else [bytes].
+    samples_per_s : float or None
+        Of all ranks.
+    usd_per_million_tokens, usd_per_million_samples : float or None
+        At the devices' list prices; None where there is none.
+    chosen : bool
+        Whether ``init`` writes this one.
     """
 
     strategy: str
@@ -37,6 +54,16 @@ class FittingRow:
     tokens_per_s: float | None = None
     mfu: float | None = None
     settings: dict[str, Any] = field(default_factory=dict)
+    method: str = "full"
+    state: str = "yes"
+    gpus: int = 1
+    precision: str = "full"
+    memory_low_bytes: float = 0.0
+    memory_high_bytes: float = 0.0
+    samples_per_s: float | None = None
+    usd_per_million_tokens: float | None = None
+    usd_per_million_samples: float | None = None
+    chosen: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,13 +77,20 @@ class Fitting:
     assumed : str or None
         What was assumed of the links, in words; None where a machine was given.
     gpus : int
-        Number of ranks.
+        Number of ranks; the least that something fits on, where that was asked for.
     memory_bytes : float
         Of a device [bytes].
     samples_are : str
         What a sample is, in words.
     rows : list of FittingRow
-        Best first: what fits by tokens, or samples, per second; then the rest by need.
+        Best first: what fits by tokens, or samples, per second, all weights before adapters; then
+        the rest by need.
+    precision : str
+        That all rows train in.
+    is_least : bool
+        Whether each row is on the least number of ranks that it fits on.
+    price_date : str or None
+        When devices had their list price.
     """
 
     model: str
@@ -66,6 +100,14 @@ class Fitting:
     memory_bytes: float
     samples_are: str
     rows: list[FittingRow] = field(default_factory=list)
+    precision: str = "full"
+    is_least: bool = False
+    price_date: str | None = None
+
+    @property
+    def chosen(self) -> FittingRow | None:
+        """The row that ``init`` writes: the simplest of those that are nearly the fastest."""
+        return next((row for row in self.rows if row.chosen), None)
 
     def to_json(self) -> str:
         """One JSON document; the same input, the same bytes."""

@@ -26,6 +26,43 @@ CONVOLUTION_AXES, LAID_OUT = 4, 3
 in another order, its gradient in that order, and what is added to it. About as many there are of an
 array that is rounded to 16 bits."""
 
+CONTEXT_NBYTES = 0.4e9, 1113 * 2.0**20
+"""Of a process with CUDA, beside its tensors: 0.4 to 0.6 GB, and 1,113 MiB with the libraries of
+Megatron-DeepSpeed (bigscience, tr3m-1B3)."""
+
+NCCL_NBYTES = 0.2e9, 1.5e9
+"""Buffers of NCCL's communicators, by channels, peers and protocols: an estimate."""
+
+WORKSPACE_NBYTES = 8 * 2.0**20, 2 * 32 * 2.0**20
+"""Of cuBLAS: 8 MiB for each handle and stream, and 32 MiB on H100 (torch, CUDABlas.cpp)."""
+
+FRAGMENTS = 0.0, 0.05
+"""What the caching allocator has reserved beyond its tensors, as a part of these: an estimate."""
+
+
+def beside_tensors(peak: float, world_size: int) -> tuple[float, float]:
+    """The least and the most that a process takes of its device beside its tensors [bytes].
+
+    Parameters
+    ----------
+    peak : float
+        Of the tensors [bytes].
+    world_size : int
+        Number of ranks; one alone has no communicator.
+    """
+    least, most = (
+        context + workspace + nccl * (world_size > 1) + share * peak
+        for context, workspace, nccl, share in zip(
+            CONTEXT_NBYTES, WORKSPACE_NBYTES, NCCL_NBYTES, FRAGMENTS, strict=True
+        )
+    )
+    return least, most
+
+
+def room_for_tensors(memory: float, world_size: int) -> float:
+    """What a device surely has room for, beside all else that a process takes [bytes]."""
+    return (memory - beside_tensors(0.0, world_size)[1]) / (1 + FRAGMENTS[1])
+
 
 def sample_nbytes(workload: Workload) -> list[float]:
     """Bytes of one sample of full length: each input of the model, and the target.

@@ -7,20 +7,22 @@ unit of what is dealt to ranks, else of the whole model. Times are those of the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
+from dataclasses import replace
+from functools import cache, cached_property
+from math import floor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import TypeAdapter
 
-from simdp.cluster.device import DEVICES
-from simdp.cluster.machine import MACHINES, describe, read_machine
 from simdp.engine.compute import Times
 from simdp.engine.outcome import rates
+from simdp.engine.outlook import price_date
 from simdp.engine.phases import EDGE, Line, lines_by_phase
-from simdp.engine.simulate import play
-from simdp.errors import ScenarioError, unknown_name
+from simdp.engine.simulate import memory_needed, play, simulate
+from simdp.errors import ScenarioError
 from simdp.results.fitting import Fitting, FittingRow
 from simdp.results.metrics import steady_step_time
 from simdp.results.trace import StepEnds, TraceBuilder
@@ -29,19 +31,36 @@ from simdp.scenario.feasibility import joint_problems
 from simdp.scenario.overrides import override_all
 from simdp.scenario.root import build, following
 from simdp.strategies import AnyStrategy, Strategy
-from simdp.studies.first_scenario import (
-    Answers,
-    known_size,
+from simdp.strategies.memory import beside_tensors, room_for_tensors
+from simdp.studies.methods import (
+    METHODS,
+    RECOMPUTE,
+    Asked,
+    Method,
+    Place,
+    Raw,
+    known_choice,
     known_value,
+    machine_with,
+    methods,
+    place_of,
     raw_of,
-    usual_precision,
-    with_data_checked,
+    with_data,
 )
-from simdp.workload.models import AnyModel, Model
+from simdp.workload.lora import Lora
 from simdp.workload.precision import AnyPrecision
+from simdp.workload.quantized import Quantized
+
+__all__ = ["Asked", "fitting", "lines_of_depth", "machine_with"]
 
 LARGEST_BATCH = 256
 """Samples of a micro-batch that are tried at most."""
+
+LARGEST_SIZE = 1024
+"""Devices that are tried at most where the least number is asked for."""
+
+EXACT_BATCHES = 16
+"""Up to here every number of samples is tried; beyond, numbers of four binary digits."""
 
 STEPS = 2
 """The first is warm-up."""
@@ -49,99 +68,202 @@ STEPS = 2
 DEPTHS = 2 * EDGE, 2 * EDGE + 1
 """Of the short stacks."""
 
-RECOMPUTE = ("none", "selective", "blocks")
+ADAPTING = ("lora", "qlora")
+"""Methods that train adapters alone."""
 
-
-class Asked(NamedTuple):
-    """What ``python -m simdp fits`` is told.
-
-    Attributes
-    ----------
-    model : value
-        As in YAML.
-    gpus : int
-        Number of ranks.
-    machine, device : str or None
-        One of the two: a machine, or a device whose usual links are assumed.
-    sequence_length, microbatch : int or None
-        Tokens of a sample; samples of a micro-batch, in place of as many as fit.
-    """
-
-    model: Any
-    gpus: int
-    machine: str | None = None
-    device: str | None = None
-    sequence_length: int | None = None
-    microbatch: int | None = None
-
-
-def machine_with(device: str) -> str:
-    """Choose the machine of the catalogue whose links are assumed for a device.
-
-    NVIDIA's own nodes come first, then those with the most devices.
-
-    Raises
-    ------
-    ScenarioError
-        If there is no such device, or no machine has it.
-    """
-    if device not in DEVICES.names():
-        line = unknown_name("device", device, DEVICES.names())
-        raise ScenarioError([f"--device: {line}"])
-    found = []
-    for name in MACHINES.mentioning(device):
-        cluster = read_machine(name, Path()).cluster
-        if cluster.get("device") == device:
-            networked = "inter_node" in cluster
-            per_node = cluster.get("devices_per_node", 1)
-            found.append((not networked, not name.startswith("dgx"), -per_node, name))
-    if not found:
-        raise ScenarioError(
-            [
-                f"--device {device}: no machine of the catalogue has it, so that its links are "
-                "not known; give --machine FILE.yaml with its cluster."
-            ]
-        )
-    return min(found)[-1]
+NEARLY_THE_BEST = 0.95
+"""Of the fastest row's rate: of those that reach so much, ``init`` writes the simplest."""
 
 
 def fitting(asked: Asked) -> Fitting:
     """Try every method.
+
+    Parameters
+    ----------
+    asked : Asked
+        Without a number of devices, each method is tried on the least that it fits on.
 
     Raises
     ------
     ScenarioError
         If what is asked for does not exist, or does not go together.
     """
-    if (asked.machine is None) == (asked.device is None):
-        which = "neither" if asked.machine is None else "both"
-        raise ScenarioError([f"--device, --machine: {which} given; give one of them."])
-    machine = asked.machine or machine_with(asked.device or "")
-    known_size(machine, asked.gpus)
-    known_value("MODEL", asked.model)
-    stacks = _Stacks(asked, machine)
-    rows = [trial.row() for trial in _trials(stacks)]
-    whole = stacks.whole
+    place = place_of(asked.machine, asked.device, asked.node_size)
+    if asked.gpus is not None:
+        place.check_size(asked.gpus)
+    precision = check(asked, place)
+    stacks = cache(lambda gpus: _Stacks(asked, place, precision, gpus))
+    if asked.gpus is not None:
+        rows = list(_rows(stacks(asked.gpus)))
+    else:
+        rows = list(_least_rows(asked, place, precision, stacks))
+    rows = sorted(rows, key=_worth)
+    if asked.gpus is not None:
+        rows = _with_choice(rows)
+    gpus = asked.gpus or rows[0].gpus
+    whole = stacks(gpus).whole
     return Fitting(
-        model=str(asked.model["kind"] if isinstance(asked.model, dict) else asked.model),
-        machine=machine,
-        assumed=None if asked.machine else f"links as in {machine}: {describe(machine)}",
-        gpus=asked.gpus,
-        memory_bytes=min(device.memory for device in whole.cluster.devices()),
+        model=asked.title,
+        machine=place.cluster.get("machine", place.title),
+        assumed=place.assumed,
+        gpus=gpus,
+        is_least=asked.gpus is None,
+        memory_bytes=_memory(whole),
         samples_are=_sample_in_words(whole),
-        rows=sorted(rows, key=_worth),
+        precision=_precision_in_words(precision),
+        price_date=price_date(whole.cluster),
+        rows=rows,
     )
 
 
+def check(asked: Asked, place: Place) -> Any:
+    """Check all that is asked for but the place; return the precision that is meant.
+
+    Raises
+    ------
+    ScenarioError
+        If something does not exist.
+    """
+    known_value("MODEL", asked.model)
+    known_choice("--recompute", asked.recompute, RECOMPUTE)
+    known_choice("--method", asked.method, METHODS)
+    if asked.strategy is not None:
+        known_value("--strategy", asked.strategy)
+    if asked.precision is None:
+        return place.usual_precision
+    if asked.precision in ("amp", "mixed"):  # of which there are two, and devices have one or both
+        usual = place.usual_precision
+        dtype = usual["dtype"] if isinstance(usual, dict) else "bfloat16"
+        return {"kind": asked.precision, "dtype": dtype}
+    return known_value("--precision", asked.precision)
+
+
+def _rows(stacks: _Stacks) -> Iterator[FittingRow]:
+    """A row of each method that can be; of all but the full one with one kind of recomputation."""
+    wrong: list[str] = []
+    found = False
+    for group in methods(stacks.asked, stacks.precision):
+        trials = [_Trial(stacks, method) for method in group]
+        wrong += [line for trial in trials for line in trial.problems]
+        trials = [trial for trial in trials if not trial.problems]
+        found = found or bool(trials)
+        if group[0].name == "full":
+            yield from (trial.row() for trial in _worth_a_row(trials))
+        elif trials:
+            yield _one_of(trials).row()
+    if not found:
+        raise ScenarioError(list(dict.fromkeys(wrong)) or [_nothing_to_try(stacks.asked)])
+
+
+def _worth_a_row(trials: Sequence[_Trial]) -> list[_Trial]:
+    """Of one method with more and more recomputation, leave out trials without interest.
+
+    These are less recomputation than what does not fit, and more than the largest batch needs.
+    """
+    kept: list[_Trial] = []
+    for trial in reversed(trials):
+        kept.append(trial)
+        if trial.state == "no":
+            break
+    enough = [place for place, trial in enumerate(kept) if trial.has_largest_batch]
+    return kept[enough[-1] :] if enough else kept
+
+
+def _nothing_to_try(asked: Asked) -> str:
+    chosen = {"--method": asked.method, "--strategy": asked.strategy}
+    given = ", ".join(f"{option} {value}" for option, value in chosen.items() if value)
+    return f"{given}: {asked.title} cannot be trained so; leave one of them out."
+
+
+def _one_of(trials: Sequence[_Trial]) -> _Trial:
+    """The recomputation that suits a method.
+
+    What travels to the host and back takes long, and as many samples as possible share it. Adapters
+    send little: nothing is computed again that need not be.
+    """
+    if trials[0].method.name == "offload":
+        return trials[-1]
+    tight = None
+    for trial in trials:
+        if trial.state == "yes":
+            return trial
+        tight = tight or (trial if trial.state == "tight" else None)
+    return tight or trials[-1]
+
+
+def _least_rows(
+    asked: Asked, place: Place, precision: Any, stacks: Callable[[int], _Stacks]
+) -> Iterator[FittingRow]:
+    """For each strategy and method a row at the least number of devices that it fits on.
+
+    What a rank keeps falls with their number, or stays.
+    """
+    sizes = list(_sizes(place))
+    for group in methods(asked, precision):
+
+        def most(place: int, group: Sequence[Method] = group) -> _Trial | None:
+            """With the most recomputation that can be, which needs least."""
+            trials = (_Trial(stacks(sizes[place]), method) for method in reversed(group))
+            return next((trial for trial in trials if not trial.problems), None)
+
+        low, high = 0, len(sizes) - 1
+        last = most(high)
+        if last is not None and last.state != "yes":
+            yield last.row()
+        if last is None or last.state != "yes":
+            continue
+        while low < high:
+            middle = (low + high) // 2
+            trial = most(middle)
+            fits = trial is not None and trial.state == "yes"
+            low, high = (low, middle) if fits else (middle + 1, high)
+        found = [_Trial(stacks(sizes[high]), method) for method in group]
+        rows = (t.row() for t in found if not t.problems and t.state == "yes")
+        yield min(rows, key=_worth)
+
+
+def _sizes(place: Place) -> Iterator[int]:
+    """Numbers of devices: a part of a node, then whole nodes."""
+    yield from range(1, place.per_node + 1)
+    if place.is_networked:
+        yield from range(2 * place.per_node, LARGEST_SIZE + 1, place.per_node)
+
+
 def _worth(row: FittingRow) -> tuple[float, ...]:
-    """What fits first, the fastest of it leading; then what needs least."""
-    if row.fits and row.step_time_s:
-        return (0, row.step_time_s / row.microbatch, row.peak_memory_bytes)
-    return (1, row.peak_memory_bytes, 0)
+    """What fits first, all weights before adapters, few devices and the fastest leading.
+
+    Then what needs least.
+    """
+    if row.step_time_s is None:
+        return (4, row.peak_memory_bytes)
+    first = 2 * (row.method in ADAPTING) + (row.state == "tight")
+    return (first, row.gpus, row.step_time_s / row.microbatch, row.peak_memory_bytes)
+
+
+def _with_choice(rows: list[FittingRow]) -> list[FittingRow]:
+    """Mark the row that ``init`` writes: the simplest of those that are nearly the fastest."""
+    if not rows or rows[0].step_time_s is None:
+        return rows
+    first = rows[0]
+    alike = [row for row in rows if (row.state, row.gpus) == (first.state, first.gpus)]
+    alike = [row for row in alike if (row.method in ADAPTING) == (first.method in ADAPTING)]
+    least = NEARLY_THE_BEST * _rate(first)
+    chosen = min((row for row in alike if _rate(row) >= least), key=_plainness)
+    return [replace(row, chosen=row is chosen) for row in rows]
+
+
+def _rate(row: FittingRow) -> float:
+    return row.microbatch / (row.step_time_s or float("inf"))
+
+
+def _plainness(row: FittingRow) -> tuple[int, str, int]:
+    return METHODS.index(row.method), row.strategy, RECOMPUTE.index(row.recompute)
 
 
 def _sample_in_words(scenario: Scenario) -> str:
     model = scenario.workload.model
+    if model.timed:
+        return "one value"
     name = model.graph.inputs[0]
     shape = model.input_shapes()[name] or ()
     if model.num_tokens(name) is not None and shape:
@@ -149,54 +271,15 @@ def _sample_in_words(scenario: Scenario) -> str:
     return " x ".join(map(str, shape)) or "one value"
 
 
-class _Method(NamedTuple):
-    """How to train: keys of a scenario.
-
-    Attributes
-    ----------
-    strategy, precision : value
-        As in YAML.
-    recompute : str
-        Of ``workload.recompute``.
-    """
-
-    strategy: dict[str, Any]
-    precision: Any
-    recompute: str
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Dotted keys."""
-        return {
-            "strategy": self.strategy,
-            "workload.precision": self.precision,
-            "workload.recompute": self.recompute,
-        }
+def _precision_in_words(precision: Any) -> str:
+    if not isinstance(precision, dict):
+        return str(precision)
+    return " ".join(str(precision[key]) for key in ("kind", "dtype") if key in precision)
 
 
-def _methods(usual: Any) -> Iterator[_Method]:
-    """Every method, as its own library trains, in 16 bit where devices are made for that.
-
-    Parameters
-    ----------
-    usual : value
-        Precision that suits the devices: that of torch's autocast, or ``full``.
-    """
-    low = usual["dtype"] if isinstance(usual, dict) else None
-    mixed: Any = {"kind": "mixed", "dtype": low} if low else "full"
-    sharded = {"param_dtype": low} if low else {}
-    deepspeed = {"communication": "deepspeed"}
-    kinds: list[tuple[dict[str, Any], Any]] = [
-        ({"kind": "ddp"}, usual),
-        ({"kind": "zero1", **deepspeed}, mixed),
-        ({"kind": "zero2", **deepspeed}, mixed),
-        ({"kind": "zero3"}, mixed),
-        ({"kind": "fsdp", **sharded}, "full"),
-        ({"kind": "hsdp", **sharded}, "full"),
-    ]
-    for strategy, precision in kinds:
-        for recompute in RECOMPUTE:
-            yield _Method(strategy, precision, recompute)
+def _memory(scenario: Scenario) -> float:
+    """Of the smallest device [bytes]."""
+    return min(device.memory for device in scenario.cluster.devices())
 
 
 class _Stacks:
@@ -205,89 +288,170 @@ class _Stacks:
     Attributes
     ----------
     times : dict of str to Times
-        How long compute takes, by the precision that a strategy trains in.
+        How long compute takes, by all that it depends on.
     """
 
-    def __init__(self, asked: Asked, machine: str) -> None:
-        self.asked, self.precision = asked, usual_precision(machine)
-        field: Any = AnyModel
-        model: Model = TypeAdapter(field).validate_python(asked.model)
+    def __init__(self, asked: Asked, place: Place, precision: Any, gpus: int) -> None:
+        self.asked, self.precision, self.gpus = asked, precision, gpus
+        wanted = next((group[0] for group in methods(asked, precision)), None)
+        if wanted is None:
+            raise ScenarioError([_nothing_to_try(asked)])
+        plain = wanted._replace(recompute="none", lora=None, quantized=None)
+        if asked.strategy is None:
+            plain = plain._replace(strategy="ddp")
+        self.whole, raw = with_data(raw_of(asked, place, gpus, plain), 1)
+        model = self.whole.workload.model
         key = model.depth_key
         self.depth = int(getattr(model, key)) if key else 0
-        answers = Answers(machine, asked.model, asked.gpus, "ddp", 1)
-        raw = deepcopy(raw_of(answers, self.precision))  # overrides act in place
-        raw["workload"]["steps"] = STEPS
-        if asked.sequence_length is not None:
-            raw = override_all(
-                raw, {"workload.model.sequence_length": asked.sequence_length}, Path()
-            )
-        self.whole, raw = with_data_checked(raw, 1)
         self.short: list[Scenario] = []
-        if key and self.depth > DEPTHS[1]:
+        if key and self.depth > DEPTHS[1] and _is_in_step(self.whole.strategy):
             for depth in DEPTHS:
                 settings = {f"workload.model.{key}": depth}
                 self.short.append(build(override_all(deepcopy(raw), settings, Path()), Path()))
         self.times: dict[str, Times] = {}
 
 
-class _Trial:
-    """One method."""
+def _is_in_step(strategy: Strategy) -> bool:
+    """Whether all ranks do the same, in every step."""
+    alike = strategy.player == "together" and not strategy.one_process
+    return alike and not hasattr(strategy, "local_steps")
 
-    def __init__(self, stacks: _Stacks, method: _Method) -> None:
+
+class _Trial:
+    """One method on one number of devices."""
+
+    def __init__(self, stacks: _Stacks, method: Method) -> None:
         field: Any = AnyStrategy
         self.stacks, self.method, self.asked = stacks, method, stacks.asked
         self.strategy: Strategy = TypeAdapter(field).validate_python(method.strategy)
         self.whole = self._of(stacks.whole)
+        self.memory = _memory(self.whole)
 
     def _of(self, scenario: Scenario) -> Scenario:
         """The method's scenario of one sample."""
         precision: Any = AnyPrecision
-        changed = {
-            "recompute": self.method.recompute,
-            "precision": TypeAdapter(precision).validate_python(self.method.precision),
+        method = self.method
+        changed: Raw = {
+            "recompute": method.recompute,
+            "precision": TypeAdapter(precision).validate_python(method.precision),
         }
+        if method.lora is not None:
+            changed["lora"] = Lora.model_validate(method.lora)
+        if method.quantized is not None:
+            changed["quantized"] = Quantized.model_validate(method.quantized)
         workload = scenario.workload.model_copy(update=changed)
         changed_parts = {"workload": workload, "strategy": self.strategy}
         return following(scenario.model_copy(update=changed_parts), scenario.base)
 
-    @property
-    def is_possible(self) -> bool:
-        """Whether there can be such a scenario."""
+    @cached_property
+    def problems(self) -> list[str]:
+        """Why there can be no such scenario."""
         whole = self.whole
-        return not joint_problems(whole.cluster, whole.workload, whole.strategy, lambda *_: True)
+        cluster = whole.cluster
+        is_one_node = cluster.world_size <= cluster.local_size
+        if self.strategy.kind == "hsdp" and is_one_node and self.asked.strategy is None:
+            return ["strategy.kind: hsdp on one node is fsdp; write fsdp."]
+        return joint_problems(cluster, whole.workload, whole.strategy, lambda *_: True)
+
+    @cached_property
+    def lines(self) -> list[Line]:
+        """Memory by samples of a micro-batch, at every operation that may be the peak."""
+        short = [self._of(scenario) for scenario in self.stacks.short]
+        return list(lines_of_depth(self.whole, short, self.stacks.depth))
+
+    def peak_at(self, samples: int) -> float:
+        """Tensors of the fullest rank at its peak [bytes]."""
+        if _is_in_step(self.strategy):
+            return max(line.at(samples) for line in self.lines)
+        return float(max(memory_needed(self.at(samples)).peak.tolist()))
+
+    @cached_property
+    def microbatch(self) -> int:
+        """As many samples as surely fit; 1 where that is not sure of any."""
+        if self.asked.microbatch:
+            return self.asked.microbatch
+        room = room_for_tensors(self.memory, self.stacks.gpus)
+        if _is_in_step(self.strategy):
+            return _largest(self.lines, room)
+        size = LARGEST_BATCH
+        while size > 1 and self.peak_at(size) > room:
+            size //= 2
+        return size
+
+    @property
+    def has_largest_batch(self) -> bool:
+        """Whether as many samples fit as are tried."""
+        chosen = self.asked.microbatch is None and self.state == "yes"
+        return chosen and self.microbatch == LARGEST_BATCH
+
+    @cached_property
+    def peak(self) -> float:
+        """Tensors of the fullest rank at its peak [bytes]."""
+        return self.peak_at(self.microbatch)
+
+    @cached_property
+    def taken(self) -> tuple[float, float]:
+        """The least and the most that is taken of the fullest device [bytes]."""
+        least, most = beside_tensors(self.peak, self.stacks.gpus)
+        return self.peak + least, self.peak + most
+
+    @property
+    def state(self) -> str:
+        """Whether it fits: yes, no, or tight where that depends on what is not known."""
+        least, most = self.taken
+        return "yes" if most <= self.memory else "tight" if least <= self.memory else "no"
 
     def row(self) -> FittingRow:
         """How it does."""
-        room = min(device.memory for device in self.whole.cluster.devices())
-        lines = list(self._lines())
-        size = self.asked.microbatch or _largest(lines, room)
-        peak = _at(lines, size)
-        fits = peak <= room
-        time = self._step_time(size) if fits else None
-        samples_per_s = size * self.asked.gpus / time if time else None
+        size, gpus = self.microbatch, self.stacks.gpus
+        time = self._step_time(size) if self.state != "no" else None
+        samples_per_s = size * gpus / time if time else None
         found = rates(self.whole, samples_per_s, time or 0.0)
+        tokens, price = found["tokens_per_s"], self.whole.cluster.rates().price
+        least, most = self.taken
         return FittingRow(
-            self.strategy.kind,
-            self.method.recompute,
-            size,
-            fits,
-            peak,
-            time,
-            found["tokens_per_s"],
-            found["mfu"],
-            self.method.settings,
+            strategy=self.strategy.kind,
+            recompute=self.method.recompute,
+            microbatch=size,
+            fits=self.state == "yes",
+            peak_memory_bytes=self.peak,
+            step_time_s=time,
+            tokens_per_s=tokens,
+            mfu=found["mfu"],
+            settings=self.method.settings,
+            method=self.method.name,
+            state=self.state,
+            gpus=gpus,
+            precision=_precision_in_words(self.method.precision),
+            memory_low_bytes=least,
+            memory_high_bytes=most,
+            samples_per_s=samples_per_s,
+            usd_per_million_tokens=1e6 * price / tokens if price and tokens else None,
+            usd_per_million_samples=(
+                1e6 * price / samples_per_s if price and samples_per_s else None
+            ),
         )
 
-    def _lines(self) -> Iterator[Line]:
-        """Memory by samples of a micro-batch, at every operation that may be the peak."""
-        short = [self._of(scenario) for scenario in self.stacks.short]
-        return lines_of_depth(self.whole, short, self.stacks.depth)
+    def at(self, microbatch: int) -> Scenario:
+        """The method's scenario of so many samples."""
+        workload = self.whole.workload
+        changed: Raw = {"microbatch": microbatch}
+        if workload.microbatch is None:  # one batch for all devices
+            changed = {"global_batch": microbatch * self.stacks.gpus}
+        if hasattr(workload.dataset, "num_samples"):
+            samples = microbatch * self.stacks.gpus * (workload.steps or STEPS)
+            changed["dataset"] = workload.dataset.model_copy(update={"num_samples": samples})
+        return self.whole.model_copy(update={"workload": workload.model_copy(update=changed)})
 
     def _step_time(self, microbatch: int) -> float:
         """Time of a steady step of the whole model [s]."""
-        workload = self.whole.workload.model_copy(update={"microbatch": microbatch})
-        scenario = self.whole.model_copy(update={"workload": workload})
-        ends, key = StepEnds(scenario.cluster.world_size), repr(workload.precision)
+        scenario = self.at(microbatch)
+        if not _is_in_step(self.strategy):
+            return float(simulate(scenario).metrics["step_time_s"])
+        workload = scenario.workload.model_copy(update={"steps": STEPS})
+        scenario = scenario.model_copy(update={"workload": workload})
+        ends = StepEnds(scenario.cluster.world_size)
+        key = repr((workload.precision, workload.lora, workload.quantized))
         known = self.stacks.times.get(key)
         played = play(scenario, TraceBuilder(keep=False, ends=ends), times=known, listen=iter)
         self.stacks.times[key] = played.run.times
@@ -330,23 +494,17 @@ def _grows_by_blocks(short: Sequence[Scenario]) -> bool:
     return fewer.owners is None and set(fewer.units) < set(more.units) and len(units) == 1
 
 
-def _trials(stacks: _Stacks) -> Iterator[_Trial]:
-    cluster = stacks.whole.cluster
-    for method in _methods(stacks.precision):
-        if method.strategy["kind"] == "hsdp" and cluster.world_size <= cluster.local_size:
-            continue  # one node: the same as fsdp
-        trial = _Trial(stacks, method)
-        if trial.is_possible:
-            yield trial
-
-
-def _at(lines: Sequence[Line], samples: int) -> float:
-    return max(line.at(samples) for line in lines)
-
-
 def _largest(lines: Sequence[Line], room: float) -> int:
-    """The largest power of two that fits; 1 where nothing does."""
-    size = 1
-    while size < LARGEST_BATCH and _at(lines, 2 * size) <= room:
-        size *= 2
-    return size
+    """The most samples that fit; 1 where none do.
+
+    Beyond `EXACT_BATCHES` only numbers of four binary digits: 18, 20, 22, ... 36, 40, 44.
+    """
+    most = float(LARGEST_BATCH)
+    for line in lines:
+        if line.per_sample > 0:
+            most = min(most, 1 + (room - float(line)) / line.per_sample)
+        elif float(line) > room:
+            most = 1
+    size = max(floor(most), 1)
+    step = max(2 ** (size.bit_length() - 1) * 2 // EXACT_BATCHES, 1)
+    return int(size // step * step)

@@ -13,8 +13,9 @@ from simdp.errors import ScenarioError
 from simdp.results.fitting import FittingRow
 from simdp.scenario import Scenario, checked
 from simdp.scenario.overrides import override_all
-from simdp.studies.first_scenario import Answers, raw_of, with_data
+from simdp.strategies.memory import beside_tensors
 from simdp.studies.fits import Asked, fitting, machine_with
+from simdp.studies.methods import Method, place_of, raw_of, with_data
 
 SMALL = {"kind": "gpt2", "n_embd": 128, "n_head": 4, "n_layer": 8, "n_positions": 128}
 LLAMA = {
@@ -30,35 +31,45 @@ LLAMA = {
 }
 
 
-def scenario_of(model: Any, gpus: int, row: FittingRow) -> Scenario:
-    """The scenario that a row of `dgx-h100` stands for."""
-    raw = raw_of(Answers("dgx-h100", model, gpus, "ddp", row.microbatch), "full")
-    raw["workload"]["steps"] = 2
-    return checked(override_all(with_data(raw, row.microbatch), row.settings, Path()), Path())
+def scenario_of(asked: Asked, row: FittingRow) -> Scenario:
+    """The scenario that a row stands for, made of its settings and checked from the start."""
+    place = place_of(asked.machine, asked.device, asked.node_size)
+    plain = Method("full", "ddp", "full", "none")
+    _, raw = with_data(raw_of(asked, place, row.gpus, plain), row.microbatch)
+    return checked(override_all(raw, row.settings, Path()), Path())
 
 
 @pytest.mark.parametrize(("model", "gpus", "microbatch"), [(SMALL, 4, 8), (LLAMA, 16, 2)])
 def test_rows_say_what_a_run_of_the_same_scenario_says(
     model: Any, gpus: int, microbatch: int
 ) -> None:
-    found = fitting(Asked(model, gpus, machine="dgx-h100", microbatch=microbatch))
+    asked = Asked(model, gpus, machine="dgx-h100", microbatch=microbatch)
+    found = fitting(asked)
     kinds = ["ddp", "zero1", "zero2", "zero3", "fsdp", *["hsdp"] * (gpus > 8)]
-    tried = {(row.strategy, row.recompute) for row in found.rows}
+    tried = {(row.strategy, row.recompute) for row in found.rows if row.method == "full"}
     assert tried == {(kind, r) for kind in kinds for r in ("none", "selective", "blocks")}
+    others = {(row.strategy, row.method) for row in found.rows if row.method != "full"}
+    adapters = {(kind, "lora") for kind in ("ddp", "fsdp")}
+    if model is LLAMA:  # GPT-2's projections are no linear layers, which alone have 4 bits
+        adapters |= {(kind, "qlora") for kind in ("ddp", "fsdp")}
+    assert others == adapters | {("zero2", "offload"), ("zero3", "offload")}
     for row in found.rows:
-        scenario = scenario_of(model, gpus, row)
+        scenario = scenario_of(asked, row)
         metrics = simdp.simulate(scenario).metrics
         assert row.peak_memory_bytes == pytest.approx(max(memory_needed(scenario).peak), rel=1e-9)
         assert row.step_time_s == pytest.approx(metrics["step_time_s"])
         assert row.tokens_per_s == pytest.approx(metrics["tokens_per_s"])
         assert row.mfu == pytest.approx(metrics["mfu"])
+        price = gpus * 3 / 3600 / metrics["tokens_per_s"]
+        assert row.usd_per_million_tokens == pytest.approx(1e6 * price)
 
 
 def test_memory_of_as_many_samples_as_fit_is_that_of_a_run() -> None:
-    found = fitting(Asked(LLAMA, 8, machine="dgx-h100"))
+    asked = Asked(LLAMA, 8, machine="dgx-h100")
+    found = fitting(asked)
     assert max(row.microbatch for row in found.rows) > 8
     for row in found.rows:
-        exact = max(memory_needed(scenario_of(LLAMA, 8, row)).peak)
+        exact = max(memory_needed(scenario_of(asked, row)).peak)
         assert row.peak_memory_bytes == pytest.approx(exact, rel=1e-9)
 
 
@@ -86,51 +97,137 @@ def test_a_model_without_blocks_has_nothing_to_compute_again() -> None:
 
 
 def test_the_best_comes_first_and_what_does_not_fit_last() -> None:
-    found = fitting(Asked("gpt2-medium", 2, device="t4-16gb", microbatch=4))
+    found = fitting(Asked("gpt2-medium", 2, device="t4-16gb", microbatch=4, method="full"))
     rates = [row.tokens_per_s for row in found.rows]
     fitting_rates = [rate for rate in rates if rate is not None]
     assert 0 < len(fitting_rates) < len(rates)
     assert rates[: len(fitting_rates)] == sorted(fitting_rates, reverse=True)
     assert all(row.fits for row in found.rows[: len(fitting_rates)])
     beyond = found.rows[len(fitting_rates) :]
-    assert all(row.peak_memory_bytes > found.memory_bytes for row in beyond)
+    assert all(row.memory_low_bytes > found.memory_bytes for row in beyond)
 
 
-def test_twice_the_micro_batch_would_not_fit() -> None:
-    found = fitting(Asked("gpt2-medium", 2, device="t4-16gb"))
+def test_one_step_of_the_batch_further_would_not_fit() -> None:
+    """Every number of samples up to 16 is tried, then those of four binary digits."""
+    asked = Asked("gpt2-medium", 2, device="t4-16gb", strategy="ddp", method="full")
+    found = fitting(asked)
+    batches = [row.microbatch for row in found.rows if row.fits]
+    assert any(batch & (batch - 1) for batch in batches)  # between powers of two
     for row in found.rows:
-        if row.fits and row.microbatch < 256:
-            twice = fitting(
-                Asked("gpt2-medium", 2, device="t4-16gb", microbatch=2 * row.microbatch)
-            )
-            same = next(
-                other
-                for other in twice.rows
-                if (other.strategy, other.recompute) == (row.strategy, row.recompute)
-            )
-            assert not same.fits
-            break
+        step = max(2 ** (row.microbatch.bit_length() - 4), 1) if row.microbatch > 8 else 1
+        more = asked._replace(microbatch=row.microbatch + step, recompute=row.recompute)
+        (beyond,) = fitting(more).rows
+        assert row.fits
+        assert not beyond.fits
+
+
+def test_what_is_beside_tensors_decides_what_is_tight(tmp_path: Path) -> None:
+    """A device that has room for the tensors alone is too small, and one that may do is tight."""
+    peak = fitting(Asked(SMALL, 2, machine="dgx-h100", microbatch=4, strategy="ddp")).rows[0]
+    least, most = beside_tensors(peak.peak_memory_bytes, 2)
+    assert 0.5e9 < least < 0.7e9
+    assert 2.5e9 < most < 3e9
+    states = {}
+    for name, room in (("no", 0.99 * least), ("tight", (least + most) / 2), ("yes", 1.01 * most)):
+        machine = tmp_path / f"{name}.yaml"
+        memory = (peak.peak_memory_bytes + room) / 1e6
+        machine.write_text(
+            "cluster:\n  devices_per_node: 2\n  device: {peak: {float32: 4 TFLOP/s, bfloat16: 8 "
+            f"TFLOP/s}}, memory: {memory:.3f} MB, memory_bandwidth: 240 GB/s}}\n"
+            "  topology: ring\n  link: pcie3-x16\nsource: {cluster: an example}\n"
+        )
+        asked = Asked(
+            SMALL,
+            2,
+            machine=str(machine),
+            microbatch=4,
+            strategy="ddp",
+            method="full",
+            recompute=peak.recompute,
+        )
+        (row,) = fitting(asked).rows
+        states[name] = row.state
+        assert row.fits == (row.state == "yes")
+        assert (row.step_time_s is None) == (row.state == "no")
+    assert states == {name: name for name in states}
+
+
+def test_all_rows_train_in_one_precision_which_can_be_chosen() -> None:
+    asked = Asked(SMALL, 2, machine="dgx-h100", microbatch=1, recompute="blocks")
+    for chosen, words in ((None, "mixed bfloat16"), ("amp", "amp bfloat16"), ("full", "full")):
+        found = fitting(asked._replace(precision=chosen))
+        assert found.precision == words
+        assert {row.precision for row in found.rows} == {words}
+        kinds = {repr(row.settings["workload.precision"]) for row in found.rows}
+        assert len(kinds) == 1
+
+
+def test_the_least_number_of_gpus_is_the_first_that_fits() -> None:
+    asked = Asked("gpt2-xl", None, device="t4-16gb", node_size=4, strategy="fsdp")
+    asked = asked._replace(method="full")
+    (row,) = fitting(asked).rows
+    assert row.gpus > 1
+    assert row.fits
+    fewer = fitting(asked._replace(gpus=row.gpus - 1 if row.gpus <= 4 else row.gpus - 4))
+    assert not any(one.fits for one in fewer.rows)
+    assert any(one.fits for one in fitting(asked._replace(gpus=row.gpus)).rows)
+
+
+def test_what_fits_on_no_number_of_gpus_is_said_at_the_largest() -> None:
+    asked = Asked("gpt2-xl", None, device="t4-16gb", strategy="ddp", method="full")
+    (row,) = fitting(asked).rows
+    assert (row.state, row.gpus) == ("no", 1024)
+
+
+def test_more_recomputation_than_the_largest_batch_needs_is_left_out() -> None:
+    rows = fitting(Asked(SMALL, 2, machine="dgx-h100", method="full")).rows
+    assert {(row.recompute, row.microbatch) for row in rows} == {("none", 256)}
+
+
+def test_less_recomputation_than_what_does_not_fit_is_left_out() -> None:
+    rows = fitting(Asked("llama3-8b", 8, machine="dgx-h100", method="full", strategy="ddp")).rows
+    assert [(row.recompute, row.state) for row in rows] == [("blocks", "no")]
+
+
+def test_nodes_of_another_size_are_those_of_a_scenario() -> None:
+    asked = Asked("vit-b", 8, device="l40s-48gb", node_size=4, strategy="ddp", method="full")
+    found = fitting(asked)
+    assert found.assumed == (
+        "links as in l40s-roce: 2 x l40s-48gb per node, roce-100g between nodes; nodes of 4"
+    )
+    place = place_of(None, "l40s-48gb", 4)
+    assert place.cluster == {"machine": "l40s-roce", "devices_per_node": 4}
+    assert place.per_node == 4
+
+
+def test_a_device_of_no_machine_needs_a_node_size() -> None:
+    with pytest.raises(ScenarioError, match=r"--device l4-24gb: no machine .* add --node-size 8"):
+        fitting(Asked("gpt2", 8, device="l4-24gb"))
+    found = fitting(Asked(SMALL, 16, device="l4-24gb", node_size=8, strategy="ddp", method="full"))
+    assert found.assumed is not None
+    assert found.assumed.startswith("nodes of 8 x l4-24gb, pcie4-x16 in a node and one 100gbe card")
 
 
 def test_a_model_that_is_no_stack_is_followed_as_a_whole() -> None:
     found = fitting(Asked("resnet18-cifar", 2, machine="dgx-h100", microbatch=16))
+    assert {row.method for row in found.rows} == {"full", "offload"}
     assert all(row.fits for row in found.rows)
     assert found.rows[0].tokens_per_s is None
     assert found.rows[0].mfu is not None
 
 
 def test_a_device_brings_the_links_of_a_machine_and_says_so() -> None:
-    found = fitting(Asked(SMALL, 8, device="a100-sxm4-80gb", microbatch=1))
+    asked = Asked(SMALL, 8, device="a100-sxm4-80gb", microbatch=1, strategy="ddp", method="full")
+    found = fitting(asked)
     assert found.assumed is not None
     assert found.assumed.startswith("links as in dgx-a100: 8 x a100-sxm4-80gb")
-    assert fitting(Asked(SMALL, 8, machine="dgx-a100", microbatch=1)).assumed is None
+    named = asked._replace(device=None, machine="dgx-a100")
+    assert fitting(named).assumed is None
 
 
 def test_several_nodes_also_try_hsdp() -> None:
-    one, two = (
-        {row.strategy for row in fitting(Asked(SMALL, n, machine="dgx-h100", microbatch=1)).rows}
-        for n in (8, 16)
-    )
+    asked = Asked(SMALL, 8, machine="dgx-h100", microbatch=1, recompute="none", method="full")
+    one, two = ({row.strategy for row in fitting(asked._replace(gpus=n)).rows} for n in (8, 16))
     assert two - one == {"hsdp"}
 
 
@@ -141,6 +238,14 @@ def test_several_nodes_also_try_hsdp() -> None:
         (
             Asked("gpt2", 8, "dgx-h100", "t4-16gb"),
             "--device, --machine: both given; give one of them.",
+        ),
+        (
+            Asked("gpt2", 8, "dgx-h100", recompute="some"),
+            "--recompute: unknown recompute 'some'; known: none, selective, blocks.",
+        ),
+        (
+            Asked("resnet18", 8, "dgx-h100", method="lora"),
+            "--method lora: resnet18 cannot be trained so; leave one of them out.",
         ),
         (
             Asked("gpt2", 12, "dgx-h100"),
@@ -162,6 +267,6 @@ def test_unknown_names_are_named() -> None:
 
 
 def test_a_device_of_no_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("simdp.studies.fits.MACHINES.mentioning", lambda word: [])
+    monkeypatch.setattr("simdp.studies.methods.MACHINES.mentioning", lambda word: [])
     with pytest.raises(ScenarioError, match="no machine of the catalogue has it"):
         machine_with("t4-16gb")
