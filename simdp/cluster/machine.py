@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, field_validator
 
@@ -42,6 +42,9 @@ class Calibration(Spec):
         Of which collectives there were tables of nccl-tests, and on how many nodes each.
     steps : dict of str to list of int
         Of which models there were steps, by the names of presets, and on how many nodes each.
+    precisions : list of str
+        In which dtypes the products of these steps were computed; another one is new to the
+        constants. Empty: that is not known.
     taken : dict of str to str
         Constants of ``intervals`` that were fitted to another machine, and which.
     notes : list of str
@@ -56,6 +59,9 @@ class Calibration(Spec):
     errors: dict[str, str] = Field(default_factory=dict)
     tables: dict[str, list[int]] = Field(default_factory=dict)
     steps: dict[str, list[int]] = Field(default_factory=dict)
+    precisions: list[Literal["float64", "float32", "tfloat32", "float16", "bfloat16"]] = Field(
+        default_factory=list
+    )
     taken: dict[str, str] = Field(default_factory=dict)
     notes: list[str] = Field(default_factory=list)
 

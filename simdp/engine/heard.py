@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 
@@ -37,14 +38,26 @@ class Busy:
 
 
 class Heard:
-    """A script as it was played, to be played again with other times."""
+    """A script as it was played, to be played again with other times.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    num_steps : int, optional
+        Steps that are recorded; what comes after the first operation of a later one is only passed
+        on. Left out, all are.
+    """
+
+    def __init__(self, num_steps: int | None = None) -> None:
         self.ops: list[Busy | Launch | Wait | Meet | Feed] = []
+        self._end = inf if num_steps is None else num_steps
 
     def listen(self, script: Iterator[Op]) -> Iterator[Op]:
         """Pass a script on."""
         for op in script:
+            if not isinstance(op, Wait) and op.step >= self._end:
+                yield op
+                yield from script
+                return
             match op:
                 case Work():
                     self._work(op)

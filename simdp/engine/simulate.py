@@ -63,6 +63,7 @@ def simulate(
     resume: State | None = None,
     keep_state: bool = False,
     keep_trace: bool | None = None,
+    listen: Listen | None = None,
 ) -> Result:
     """Simulate one scenario.
 
@@ -82,6 +83,8 @@ def simulate(
     keep_trace : bool, optional
         Whether spans are taken down at once. Left out, they are made when somebody asks for them,
         where there are no numbers: the vectorised clock has the metrics long before.
+    listen
+        As for `times_alone`.
 
     Returns
     -------
@@ -104,8 +107,7 @@ def simulate(
     scenario = rebalanced(scenario)
     is_whole = stop_after is None and resume is None and not keep_state
     if is_whole and not keep_trace and fabric == "auto":
-        found = times_alone(scenario, progress)
-        if found is not None:
+        if (found := times_alone(scenario, progress, listen)) is not None:
             return found
     segment = segment_of(scenario, stop_after, resume)
     segment.check(
@@ -128,11 +130,16 @@ def simulate_segment(
         return _result(scenario, played, trace, segment, keep_state)
 
 
-def times_alone(scenario: Scenario, progress: Callable[[int], None] | None = None) -> Result | None:
+def times_alone(
+    scenario: Scenario,
+    progress: Callable[[int], None] | None = None,
+    listen: Listen | None = None,
+) -> Result | None:
     """Metrics of a run without numbers, whose trace is made when it is asked for.
 
     None where there are numbers, or transfers would have to be played one by one, or operations
-    depend on the network. Arguments as for `simulate`.
+    depend on the network; ``listen``, which is given the script and passes it on, is not called
+    then. Other arguments as for `simulate`.
     """
     scenario = rebalanced(scenario)
     together = scenario.strategy.player == "together" and not scenario.neighbours
@@ -151,7 +158,8 @@ def times_alone(scenario: Scenario, progress: Callable[[int], None] | None = Non
     clock.why = f"{clock.why}, times alone are asked for"
     traffic = Traffic()
     run.memory.observed_steps, run.launcher.shows_transfers = SETUP, False
-    clock.play(traffic.watch(run.script(progress)))
+    script = traffic.watch(run.script(progress))
+    clock.play(script if listen is None else listen(script))
     if common.ledger is None:
         common.ledger = memory_needed(scenario)
     run.memory.ledger = common.ledger

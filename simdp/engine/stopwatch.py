@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 from simdp.cluster.stragglers import Straggler
 from simdp.cluster.stragglers.degraded_link import DegradedLink
+from simdp.engine.common import common_to
 from simdp.engine.compute import Times
 from simdp.engine.heard import Heard
 from simdp.engine.simulate import play
@@ -47,6 +48,11 @@ class Stopwatch:
     ----------
     scenario : Scenario
         The first, without a sweep and without numerics.
+    heard : Heard, optional
+        Its script, where `simdp.engine.simulate.times_alone` has played it, with the metrics that
+        this found. Without them it is played here.
+    metrics : mapping, optional
+        With ``heard``.
 
     Attributes
     ----------
@@ -56,18 +62,27 @@ class Stopwatch:
         Whether others that differ in times alone cost next to nothing.
     """
 
-    def __init__(self, scenario: Scenario) -> None:
-        self.scenario, self._heard = scenario, Heard()
-        trace = TraceBuilder()
-        played = play(scenario, trace, listen=self._heard.listen)
-        run = played.run
-        samples = [record.samples for record in run.numbers.records]
-        self.metrics = times(trace.build(), run.world_size, len(samples), samples)
-        self._times, self._foresees = run.times, bool(run.program.facts.foreseen)
+    def __init__(
+        self,
+        scenario: Scenario,
+        heard: Heard | None = None,
+        metrics: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.scenario, self._heard = scenario, heard or Heard()
+        foreseen: Collection[str] = ()
+        if heard is not None and metrics is not None:
+            self.metrics, self._times = dict(metrics), common_to(scenario).times
+        else:
+            trace = TraceBuilder()
+            run = play(scenario, trace, listen=self._heard.listen).run
+            samples = [record.samples for record in run.numbers.records]
+            self.metrics = times(trace.build(), run.world_size, len(samples), samples)
+            self._times, foreseen = run.times, run.program.facts.foreseen
+        self._foresees = bool(foreseen)
         self.repeats = (
             scenario.collectives.all_timed
             and scenario.strategy.player == "together"
-            and "collectives" not in run.program.facts.foreseen
+            and "collectives" not in foreseen
             and self._heard.is_timed
             and not getattr(scenario.strategy, "backup_ranks", 0)
             and not Slowdown(scenario.cluster, scenario.seed).has_stops

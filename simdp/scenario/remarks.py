@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
 from pydantic import ValidationError
 
 from simdp.cluster import Cluster
-from simdp.cluster.machine import Calibration, read_machine
+from simdp.cluster.machine import Calibration, is_file, read_machine
 from simdp.cluster.stragglers.slow_node import SlowNode
 from simdp.cluster.stragglers.slow_rank import SlowRank
 from simdp.collectives.costs.nccl import NcclCost
@@ -61,7 +65,7 @@ def remarks(scenario: Scenario) -> dict[str, str]:
     by_peak = scenario.workload.compute.kind == "roofline" and not of_devices
     what = "network calibrated, compute by its data sheet" if by_peak else "calibrated"
     found["calibration"] = f"{scenario.cluster.machine}: {what}"
-    if own := keys_of_its_own(scenario):
+    if own := replaced_keys(scenario.cluster, scenario.base):
         found["calibration"] += f", but {' and '.join(own)} are the scenario's own"
     found |= how
     left_open = [note for note in known.notes if _leaves_open(note)]
@@ -110,18 +114,64 @@ def _by_cost(scenario: Scenario, is_calibrated: bool) -> str:
     )
 
 
-def keys_of_its_own(scenario: Scenario) -> list[str]:
-    """Parts of the hardware that a scenario has in another form than its machine brings them."""
-    cluster = scenario.cluster
-    assert cluster.machine is not None
-    brought = read_machine(cluster.machine, scenario.base).cluster
-    keys = [key for key in HARDWARE if key in brought]
-    size = {"world_size": cluster.world_size, "devices_per_node": cluster.devices_per_node}
-    try:
-        pure = Cluster.model_validate({**brought, **size}, context={"base": scenario.base})
-    except ValidationError:  # other sizes need other keys
+def replaced_keys(cluster: Cluster, base: Path) -> list[str]:
+    """Parts of the hardware that a cluster has in another form than its machine's entry.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        Of a scenario; one without a machine has none.
+    base : Path
+        Folder that the path of a machine's file starts from.
+    """
+    if cluster.machine is None:
         return []
-    return [key for key in keys if getattr(pure, key) != getattr(cluster, key)]
+    sizes = cluster.world_size, cluster.devices_per_node
+    if is_file(cluster.machine):
+        pure = _pure(cluster.machine, base, *sizes)
+    else:
+        pure = _pure_of_catalogue(cluster.machine, *sizes)
+    if pure is None:
+        return []
+    return [key for key in HARDWARE if getattr(pure, key) != getattr(cluster, key)]
+
+
+def _pure(name: str, base: Path, world_size: int, devices_per_node: int | None) -> Cluster | None:
+    """A machine's cluster of some size, or of another one where that needs other keys."""
+    brought = read_machine(name, base).cluster
+    sizes = {"world_size": world_size, "devices_per_node": devices_per_node}
+    return _cluster({**brought, **sizes}, base) or _cluster(brought | {"world_size": 1}, base)
+
+
+@lru_cache(maxsize=64)
+def _pure_of_catalogue(name: str, world_size: int, devices_per_node: int | None) -> Cluster | None:
+    return _pure(name, Path(), world_size, devices_per_node)
+
+
+def _cluster(raw: dict[str, Any], base: Path) -> Cluster | None:
+    """Make a cluster; None where other sizes need other keys."""
+    try:
+        return Cluster.model_validate(raw, context={"base": base})
+    except ValidationError:
+        return None
+
+
+def replaced_parts(cluster: Cluster, base: Path) -> tuple[str, ...]:
+    """What a cluster has other than its machine, of what its ranks use.
+
+    Returns
+    -------
+    tuple of str
+        ``intra``, what joins the devices of a node; ``inter``, what joins nodes; ``device``.
+    """
+    keys, found = replaced_keys(cluster, base), []
+    if cluster.local_size > 1 and not {"link", "topology"}.isdisjoint(keys):
+        found.append("intra")
+    if cluster.num_nodes > 1 and "inter_node" in keys:
+        found.append("inter")
+    if "device" in keys:
+        found.append("device")
+    return tuple(found)
 
 
 def calibration_of(scenario: Scenario) -> Calibration | None:

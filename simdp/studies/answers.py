@@ -1,12 +1,13 @@
 """Answers: what a single run's result leaves open, each from the same run with one thing changed.
 
 Times alone are simulated, of small clusters or by the vectorised clock, so that a run takes a few
-hundredths of a second longer. Points of a sweep go without.
+hundredths of a second longer. Points of a sweep have their interval alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from simdp.cluster import Cluster
@@ -14,6 +15,7 @@ from simdp.cluster.stragglers import Straggler
 from simdp.cluster.stragglers.degraded_link import DegradedLink
 from simdp.cluster.stragglers.slow_rank import SlowRank
 from simdp.engine.compute.breakdown import compute_parts
+from simdp.engine.heard import Heard
 from simdp.engine.outcome import peak_flops
 from simdp.engine.simulate import play, times_alone
 from simdp.engine.stopwatch import Stopwatch
@@ -22,8 +24,10 @@ from simdp.results.result import Result
 from simdp.results.slowest import busy_times, slowest
 from simdp.results.trace import StepEnds, Trace, TraceBuilder
 from simdp.scenario import Scenario
-from simdp.studies.validate.intervals import machine_calibration
-from simdp.studies.validate.new_steps import is_scaled, step_interval
+from simdp.strategies.local_sgd import LocalSGD
+from simdp.studies.validate.intervals import machine_calibration, pairs_of, residual, spread
+from simdp.studies.validate.new_steps import deviation, is_scaled
+from simdp.studies.validate.novelty import widened
 from simdp.studies.validate.unmeasured import with_pool
 
 MAX_RANKS = 1024
@@ -164,25 +168,73 @@ def _trace_of(scenario: Scenario) -> Trace | None:
 def is_short(scenario: Scenario) -> bool:
     """Whether a run may be repeated transfer by transfer."""
     n = scenario.cluster.world_size
-    return n * scenario.workload.num_steps(n, scenario.base) <= MAX_EVENT_RANK_STEPS
+    return n * _all_steps(scenario) <= MAX_EVENT_RANK_STEPS
 
 
-def interval_of(scenario: Scenario, step_time: float) -> list[float] | None:
-    """The 90 % interval of a step, by how well the machine's constants are known [s]."""
+def interval_of(
+    scenario: Scenario,
+    step_time: float,
+    heard: Heard | None = None,
+    metrics: Mapping[str, Any] | None = None,
+) -> list[float] | None:
+    """The 90 % interval of a step, by how well the machine's constants are known [s].
+
+    Parameters
+    ----------
+    scenario : Scenario
+        One point.
+    step_time : float
+        Of its steady step [s]; with 1 the ends are relative to it.
+    heard, metrics : Heard, mapping, optional
+        The first steps of the point as they were played, and the metrics that were found, which
+        saves playing them again: see `recorder_of`.
+
+    Returns
+    -------
+    list of float, or None
+        Both ends; None where nothing is known of the hardware, or finding them would take long.
+    """
+    is_heard = heard is not None and bool(heard.ops) and metrics is not None
+    if scenario.strategy.player != "together":
+        return None
+    if scenario.cluster.world_size > MAX_RANKS and not is_heard:
+        return None
     known = with_pool(machine_calibration(scenario.cluster.machine, scenario.base), scenario)
     if not (known or is_scaled(scenario)) or not step_time:
         return None
-    workload, n = scenario.workload, scenario.cluster.world_size
-    steps = min(INTERVAL_STEPS, workload.num_steps(n, scenario.base))
-    short = timed_only(scenario).model_copy(
-        update={"workload": workload.model_copy(update={"steps": steps, "epochs": None})}
-    )
-    stopwatch = Stopwatch(short)
+    if is_heard:
+        stopwatch = Stopwatch(scenario, heard, metrics)
+    else:
+        scenario = timed_only(scenario)
+        steps = min(_num_steps(scenario), _all_steps(scenario))
+        update = {"steps": steps, "epochs": None}
+        workload = scenario.workload.model_copy(update=update)
+        scenario = scenario.model_copy(update={"workload": workload})
+        stopwatch = Stopwatch(scenario)
     if not stopwatch.repeats and not _is_small(scenario.cluster):
         return None
-    time = float(stopwatch.metrics["step_time_s"])
-    found = step_interval(stopwatch.metrics, short, known, stopwatch.step_times)
-    return [end / time * step_time for end in found]
+    pairs = pairs_of(scenario, known)
+    time, *each = stopwatch.step_times([scenario, *chain.from_iterable(pairs)])
+    inside = spread(time, list(zip(each[::2], each[1::2], strict=True)), residual(known))
+    low, high = widened(time, inside, deviation(stopwatch.metrics, scenario, known))
+    return None if low == high else [end / time * step_time for end in (low, high)]
+
+
+def recorder_of(scenario: Scenario) -> Heard:
+    """What records as much of a run as `interval_of` needs of it."""
+    return Heard(_num_steps(scenario))
+
+
+def _num_steps(scenario: Scenario) -> int:
+    """Steps that show what a constant does: of local steps, those up to an average."""
+    strategy = scenario.strategy
+    if not isinstance(strategy, LocalSGD):
+        return INTERVAL_STEPS
+    return max(INTERVAL_STEPS, 1 + strategy.warmup_steps + strategy.local_steps)
+
+
+def _all_steps(scenario: Scenario) -> int:
+    return scenario.workload.num_steps(scenario.cluster.world_size, scenario.base)
 
 
 def _is_small(cluster: Cluster) -> bool:

@@ -30,7 +30,7 @@ from simdp.scenario.wiring import wiring_of
 from simdp.spec import Spec
 from simdp.studies.validate.intervals import Known, cost_variants
 from simdp.studies.validate.novelty import news, told
-from simdp.studies.validate.unmeasured import known_of_cost
+from simdp.studies.validate.unmeasured import with_pool_of
 
 NOT_OURS = {
     "alltoall": "all_to_all",
@@ -127,6 +127,7 @@ def sweep_collective(
     measured: NcclLog | None = None,
     split: Split | None = None,
     known: Sequence[Known] = (),
+    base: Path = Path(),
 ) -> CollectiveStudy:
     """Time one collective by itself: every rank enters at once, nothing else is under way.
 
@@ -152,6 +153,8 @@ def sweep_collective(
         How ranks are split into process groups, which all run the collective at the same time.
     known : sequence of Known
         How well the machine's constants are known, for the intervals of what costs tell.
+    base : Path
+        Folder that the path of the machine's file starts from.
 
     Returns
     -------
@@ -171,7 +174,7 @@ def sweep_collective(
     for served_by, bench in pairs:
         _check(served_by, collective, bench, root, split)
     times = {row.nbytes: row.seconds for row in measured.rows} if measured else {}
-    curves = tuple(_served(collective, *pair, sizes, root, times, known) for pair in pairs)
+    curves = tuple(_served(collective, *pair, sizes, root, times, known, base) for pair in pairs)
     against = None if measured is None else Path(measured.path).name
     return CollectiveStudy(simdp.__version__, collective, name, dtype, root, curves, against)
 
@@ -254,8 +257,10 @@ def _served(
     root: int,
     times: Mapping[int, float],
     known: Sequence[Known],
+    base: Path,
 ) -> CollectiveCurve:
     if isinstance(served_by, Cost):
+        known = with_pool_of(known, served_by, bench.planner.cluster, base)
         return _timed(collective, served_by, bench.planner.cluster, sizes, times, known)
     return _curve(served_by, bench, sizes, root, times)
 
@@ -270,7 +275,6 @@ def _timed(
 ) -> CollectiveCurve:
     """The curve of a cost that brings times, with intervals where its constants are a machine's."""
     wiring, why = wiring_of(cluster), f"collectives.cost: {cost.kind}"
-    known = [*known, *known_of_cost(cost, wiring)]
     others = cost_variants(cost, known) if wiring.world_size > 1 else []
     new = news(known, collective, wiring.num_nodes)
     points = []

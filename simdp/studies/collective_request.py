@@ -85,7 +85,8 @@ def answer(request: Request) -> CollectiveStudy:
     log = read_nccl_tests(request.against, collective) if request.against else None
     world_sizes = _world_sizes(request, log)
     name, clusters = load_clusters(request.cluster, world_sizes)
-    known = machine_calibration(clusters[0].machine, cluster_file(request.cluster).parent)
+    base = cluster_file(request.cluster).parent
+    known = machine_calibration(clusters[0].machine, base)
     split = None if request.split is None else Split.parse(request.split)
     if split is not None:
         name = f"{name} split {split.rule} {split.value}"
@@ -100,6 +101,7 @@ def answer(request: Request) -> CollectiveStudy:
         measured=log,
         split=split,
         known=known,
+        base=base,
     )
 
 

@@ -168,7 +168,7 @@ def _played(
 ) -> tuple[list[ComparedPoint], list[str]]:
     """Play every point that can be; raise what is wrong with all of them if none can."""
     compared, scenarios, notes = _made(points, base)
-    asked = [Asked(scenario, "auto", None, True) for scenario in scenarios.values()]
+    asked = [Asked(scenario, "auto", None, True, "any") for scenario in scenarios.values()]
     _play([compared[number] for number in scenarios], asked, play(asked))
     if not any(point.metrics for point in compared):
         raise ScenarioError(_wrong_with_all(compared))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -22,10 +22,15 @@ from simdp.results.trace import Trace, TraceToCome
 from simdp.results.trace_arrays import arrays_of, trace_of
 from simdp.scenario import Scenario
 from simdp.scenario.overrides import Raw
+from simdp.studies.answers import interval_of, recorder_of
 from simdp.studies.executor import Done, Executor, Failed, in_order
 from simdp.studies.store import Store, key_of_plain
 
 Progress = Callable[[int, int], None]
+
+Interval = Literal["none", "cheap", "any"]
+"""Whether a point has ``interval_s``: never, where the run itself has recorded what that takes, or
+whatever it takes."""
 
 NOT_KEPT = ("scenario", "set", "trace", "replicas", "outputs", "state", "launched")
 """What follows from the scenario, is kept as arrays, or is not there in many runs."""
@@ -47,6 +52,7 @@ class Asked(NamedTuple):
     fabric: Fabric
     keep_trace: bool | None
     keep_weights: bool = False
+    interval: Interval = "none"
 
 
 class Plain(NamedTuple):
@@ -71,6 +77,7 @@ def simulate_all(
     progress: Progress | None = None,
     fabric: Fabric = "auto",
     keep_trace: bool | Sequence[bool | None] | None = False,
+    interval: Interval = "none",
 ) -> list[Result | Failed]:
     """Play many points; those that the store has are taken from it.
 
@@ -88,6 +95,9 @@ def simulate_all(
         As for `simulate`.
     keep_trace : bool or None, or a sequence of these
         As for `simulate`, of all points or each; False leaves results without a trace.
+    interval : {"none", "cheap", "any"}
+        Whether points have the metric ``interval_s``: "cheap" where the vectorised clock plays
+        them, which tells it in a fraction of their time, and where a trace is kept.
 
     Returns
     -------
@@ -96,7 +106,10 @@ def simulate_all(
     """
     if keep_trace is None or isinstance(keep_trace, bool):
         keep_trace = [keep_trace] * len(points)
-    asked = [Asked(point, fabric, keep) for point, keep in zip(points, keep_trace, strict=True)]
+    asked = [
+        Asked(point, fabric, keep, interval="any" if keep and interval == "cheap" else interval)
+        for point, keep in zip(points, keep_trace, strict=True)
+    ]
     return list(in_order(simulated(asked, executor, store, progress), len(asked)))
 
 
@@ -150,7 +163,17 @@ def _key(asked: Asked, raw: Raw) -> str:
 
 def play(asked: Asked) -> Plain:
     """Play a point, wherever this is called, and lay the result out as plain data."""
-    result = simulate(asked.point, fabric=asked.fabric, keep_trace=asked.keep_trace)
+    heard = None if asked.interval == "none" else recorder_of(asked.point)
+    result = simulate(
+        asked.point,
+        fabric=asked.fabric,
+        keep_trace=asked.keep_trace,
+        listen=None if heard is None else heard.listen,
+    )
+    if heard is not None and (heard.ops or asked.interval == "any"):
+        metrics = result.metrics
+        ends = interval_of(asked.point, metrics["step_time_s"], heard, metrics)
+        metrics["interval_s"] = ends
     value = {
         one.name: getattr(result, one.name) for one in fields(result) if one.name not in NOT_KEPT
     }

@@ -29,6 +29,10 @@ MAX_TRACES = 4
 """Points whose traces a sweep keeps, all of them or the last one's: so many a picture lays side by
 side. Those of other world sizes it does not."""
 
+MAX_INTERVALS = 64
+"""Points of a sweep whose intervals may take runs of their own. Of a larger one, points have an
+interval where the vectorised clock has played them, which tells it in a fraction of their time."""
+
 
 def sweep(
     scenario: Scenario,
@@ -81,6 +85,7 @@ def sweep(
             points = scenario.points()
             alone, keep = [point for _, point in points], _traces(points)
             several: dict[str, Any] = {"executor": executor, "store": store, "progress": progress}
+            several["interval"] = "any" if len(alone) <= MAX_INTERVALS else "cheap"
             _fill(study, points, simulate_all(alone, fabric=fabric, keep_trace=keep, **several))
         else:
             study.points = [_alone(scenario, fabric, progress, part)]

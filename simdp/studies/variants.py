@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from simdp.cluster import Cluster
+from simdp.collectives.costs import Cost
+from simdp.collectives.costs.nccl import NcclCost
 from simdp.errors import ScenarioError
 from simdp.phrases import problems
 from simdp.scenario import Scenario
@@ -88,16 +93,29 @@ def _made_cost(
     for key, value in values.items():
         set_key(part, key, value)
     written, old = part["collectives"]["cost"], scenario.collectives
+    if isinstance(old.cost, NcclCost):  # which reads no file
+        cost: Cost = _nccl_cost(json.dumps(written))
+    else:
+        cost = _cost(type(old.cost), written, scenario.base)
+    return {"collectives": old.model_copy(update={"cost": cost})}
+
+
+@lru_cache(maxsize=512)
+def _nccl_cost(written: str) -> Cost:
+    """A cost that points of a sweep have in common, by its JSON."""
+    return _cost(NcclCost, json.loads(written), Path())
+
+
+def _cost(kind: type[Cost], written: Any, base: Path) -> Cost:
     try:
-        cost = type(old.cost).model_validate(written, context={"base": scenario.base})
+        made: Cost = kind.model_validate(written, context={"base": base})
     except ValidationError as error:
         lines = [
             f"{COST}{'.' if found.place else ': '}{found.line}"
             for found in problems(error, written)
         ]
         raise ScenarioError(lines) from None
-    cost = cost.settled(scenario.base) if hasattr(cost, "settled") else cost
-    return {"collectives": old.model_copy(update={"cost": cost})}
+    return made.settled(base)
 
 
 def value_at(here: Any, key: str) -> Any:

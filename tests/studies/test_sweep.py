@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import simdp
+from simdp.cluster.machine import read_machine
 from simdp.errors import DeadlockError, ScenarioError
 from simdp.scenario import checked
 from simdp.studies import many
@@ -195,3 +196,54 @@ def test_progress_of_a_single_run_counts_steps():
 def test_watching_changes_nothing():
     whole = scenario({SIZES: [1, 2]})
     assert sweep(whole, progress=lambda *call: None).to_json() == sweep(whole).to_json()
+
+
+# Intervals ----------------------------------------------------------------------------------------
+
+
+def on_dgx(sweep=None, **top):
+    raw = {
+        "cluster": {"machine": "dgx-h100", "world_size": 8},
+        "workload": {"model": {"kind": "mlp", "widths": [512, 512, 64]}, "microbatch": 64},
+        "numerics": False,
+        "sweep": sweep or {},
+    }
+    return checked({**raw, **top}, Path())
+
+
+def test_points_of_a_sweep_have_the_interval_of_a_single_run():
+    grid = {SIZES: [8, 16], "strategy": ["ddp", {"kind": "local_sgd", "local_steps": 4}]}
+    study = sweep(on_dgx(grid))
+    assert all(point.metrics["interval_s"] for point in study.points)
+    for point in study.points:
+        alone = on_dgx(cluster={"machine": "dgx-h100", SIZES[8:]: point.set[SIZES]})
+        (single,) = sweep(
+            checked({**alone.resolved(), "strategy": point.set["strategy"]}, Path())
+        ).points
+        assert point.metrics["interval_s"] == pytest.approx(single.metrics["interval_s"], rel=1e-9)
+
+
+def test_the_interval_of_local_steps_holds_an_average():
+    """The first three of eight steps have no communication, and leave nothing of it open."""
+    strategy = {"kind": "local_sgd", "local_steps": 8}
+    points = [{"microbatch": 64, "step_time": "10 us"}]
+    workload = {**on_dgx().resolved()["workload"], "steps": 17}
+    workload["compute"] = {"kind": "measured", "points": points}
+    cluster = {"machine": "aws-p4d", "world_size": 16}
+    (point,) = sweep(on_dgx(cluster=cluster, workload=workload, strategy=strategy)).points
+    residual = read_machine("aws-p4d", Path()).calibration.residual
+    step_time, (_, high) = point.metrics["step_time_s"], point.metrics["interval_s"]
+    assert high > (1 + 2 * residual) * step_time
+
+
+def test_a_large_sweep_leaves_out_intervals_that_take_runs_of_their_own(monkeypatch):
+    """Links are played transfer by transfer, and so is every end of every constant's interval."""
+    grid = {"collectives.cost": ["nccl", "links"], SIZES: [8, 4]}
+    strategy = {"kind": "horovod"}
+    few = [p.metrics["interval_s"] for p in sweep(on_dgx(grid, strategy=strategy)).points]
+    assert all(few)
+    monkeypatch.setattr("simdp.studies.sweep.MAX_INTERVALS", 3)
+    many_points = sweep(on_dgx(grid, strategy=strategy)).points
+    given = [p.metrics["interval_s"] is not None for p in many_points]
+    assert given == [False, False, False, True]  # the last has its trace, and was played anyway
+    assert all(p.metrics["interval_s"] for p in sweep(on_dgx({SIZES: [8, 16, 32, 64]})).points)

@@ -47,16 +47,28 @@ class Interval(NamedTuple):
 
 
 class Known(NamedTuple):
-    """How well some constants are known, and where that stands; a scenario's own are ``OWN``."""
+    """How well some constants are known.
+
+    Attributes
+    ----------
+    place : str
+        Where that stands; a scenario's own are ``OWN``.
+    calibration : Calibration
+        The constants' intervals, and what they were fitted to.
+    replaced : tuple of str
+        Parts of the machine that the scenario has in another form, and whose constants are left
+        out of the intervals: ``intra``, ``inter``, ``device``; ``cost`` where links are played.
+    """
 
     place: str
     calibration: Calibration
+    replaced: tuple[str, ...] = ()
 
     def only(self, keys: Collection[str]) -> Known:
         """The same with some constants alone, and without what all of them leave unexplained."""
         intervals = {k: ends for k, ends in self.calibration.intervals.items() if k in keys}
         update = {"intervals": intervals, "residual": 0.0}
-        return Known(self.place, self.calibration.model_copy(update=update))
+        return self._replace(calibration=self.calibration.model_copy(update=update))
 
     def without(self, keys: Collection[str]) -> Known:
         """The same without some constants, and without what all of them leave unexplained."""
@@ -67,7 +79,20 @@ class Known(NamedTuple):
             if key not in keys and key not in whole
         }
         update = {"intervals": intervals, "residual": 0.0}
-        return Known(self.place, self.calibration.model_copy(update=update))
+        return self._replace(calibration=self.calibration.model_copy(update=update))
+
+    def with_replaced(self, parts: Collection[str]) -> Known:
+        """The same for a scenario that writes some parts of the machine anew."""
+        if not parts:
+            return self
+        gone = tuple(key for part in parts for key in OF_PART[part])
+        intervals = {
+            key: ends
+            for key, ends in self.calibration.intervals.items()
+            if not key.startswith(gone)
+        }
+        calibration = self.calibration.model_copy(update={"intervals": intervals})
+        return Known(self.place, calibration, tuple(sorted({*self.replaced, *parts})))
 
 
 OWN = "measured.calibration"
@@ -76,6 +101,19 @@ POOL = "list constants"
 """Place of what is known of every cluster of a class."""
 
 COST = "collectives.cost."
+
+OF_PART = {
+    "intra": tuple(
+        COST + key for key in ("efficiency.intra", "hop.intra", "nvls_", "host_bandwidth", "peer")
+    ),
+    "inter": tuple(
+        COST + key
+        for key in ("efficiency.inter", "hop.inter", "flow_bandwidth", "two_nodes", "network")
+    ),
+    "device": ("cluster.device",),
+    "cost": (COST,),
+}
+"""Keys of the constants that were fitted to a part of a machine, by what they begin with."""
 
 
 def machine_calibration(name: str | None, base: Path) -> list[Known]:
@@ -105,7 +143,7 @@ def variants(scenario: Scenario, known: Sequence[Known]) -> list[Variant]:
     idle = idle or (IDLE["one node"] if cluster.num_nodes == 1 else ())
     raw = scenario.resolved()
     found: dict[str, Variant] = {}
-    for place, calibration in known:
+    for place, calibration, _ in known:
         own = place == OWN
         for key, ends in calibration.intervals.items():
             if key.startswith(idle) or key in found or not (own or value_at(raw, key) is not None):
@@ -136,7 +174,7 @@ def cost_variants(cost: Cost, known: Sequence[Known]) -> list[tuple[Cost, Cost]]
         What is known of the machine's constants.
     """
     raw, found = cost.model_dump(mode="json"), []
-    for place, calibration in known:
+    for place, calibration, _ in known:
         for key, ends in calibration.intervals.items():
             inside = key.removeprefix(COST)
             if inside == key or (place != POOL and value_at(cost, inside) is None):
@@ -159,7 +197,7 @@ def _with_constant(cost: Cost, raw: dict[str, Any], key: str, value: Any, where:
 
 def residual(known: Sequence[Known]) -> float:
     """Standard deviation of what the fits of constants leave unexplained; relative."""
-    return sqrt(sum(calibration.residual**2 for _, calibration in known))
+    return sqrt(sum(one.calibration.residual**2 for one in known))
 
 
 def spread(time: float, ends: Sequence[tuple[float, float]], rest: float) -> Interval:

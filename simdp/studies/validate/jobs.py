@@ -60,7 +60,7 @@ class Job(NamedTuple):
     @property
     def num_runs(self) -> int:
         """The most runs that it takes, with those for intervals."""
-        constants = sum(len(calibration.intervals) for _, calibration in self.known)
+        constants = sum(len(one.calibration.intervals) for one in self.known)
         return len(self.steps) * (1 + 2 * constants)
 
     def with_intervals(self, of: Intervals) -> Job:

@@ -250,7 +250,7 @@ class _Without:
         known = [*intake.own, steps.known()]
         inside = interval_of_pairs(time, pairs, known, watch.step_times)
         new = self.news(scenario)
-        low, high = widened(time, inside, further(new, exposed_part(watch.metrics)))
+        low, high = widened(time, inside, further(new, exposed_part(watch.metrics, scenario)))
         return replace(found, simulated=time, low=low, high=high, new=new)
 
     def news(self, scenario: Scenario) -> tuple[str, ...]:

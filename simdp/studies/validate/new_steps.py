@@ -9,7 +9,7 @@ that no constant was fitted to (``python -m benchmarks.new_steps`` finds them ag
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from math import hypot
 from typing import Any
 
@@ -18,25 +18,34 @@ from simdp.engine.compute.profile_times import is_measured_on
 from simdp.reports.captions import model_name
 from simdp.scenario import Scenario
 from simdp.studies.validate.intervals import Interval, Known, interval
-from simdp.studies.validate.novelty import widened
+from simdp.studies.validate.novelty import tables_of, widened
 from simdp.studies.validate.unmeasured import is_unmeasured, with_pool
 from simdp.workload.compute.profile import FromProfile
 
-SPREAD = {"model": 0.21, "nodes": 0.16, "network": 0.35, "cluster": 0.6}
+SPREAD = {
+    "model": 0.21,
+    "nodes": 0.16,
+    "network": 0.35,
+    "device": 0.21,
+    "precision": 0.21,
+    "cluster": 0.6,
+}
 """Standard deviations of the logarithm of a step, for a step that is all exposed communication.
 ``model``: 279 points of 3 clusters without RDMA and NVLink, ResNet-18 and YOLOv3. ``nodes`` and
 ``network``: as of large collectives, since the steps at hand (27 of one cluster, which need 0.1;
-and 5 that hide all they send) tell less. ``cluster``: beside the spread of the pool's shares, of
-1,050 steps of 19 sites, each predicted without its own."""
+and 5 that hide all they send) tell less. ``device`` and ``precision``, which change how long
+gradients have to travel beside, as a model does: as of a model. ``cluster``: beside the spread of
+the pool's shares, of 1,050 steps of 19 sites, each predicted without its own."""
 
 LEAST = 0.03
 """The same of what is new, however little of the step is communication: of 131 points of 14
 clusters with a new model, which wait 1 % of their steps, 95 % lie inside with it."""
 
 
-SOFTWARE = {"cluster": 0.055}
-"""The same where the whole cluster is new: hooks, launches, jitter and what kernels take from each
-other make steps of boxes with NVLink 5 to 6 % longer than a cluster that is written by hand."""
+SOFTWARE = {"cluster": 0.055, "device": 0.055}
+"""The same where the whole cluster is new, or its devices: hooks, launches, jitter and what kernels
+take from each other make steps of boxes with NVLink 5 to 6 % longer than a cluster that is written
+by hand."""
 
 BY_DATA_SHEET = 0.24
 """Standard deviation of the logarithm of compute that the catalogue's figures tell alone: of 67
@@ -47,8 +56,8 @@ tokens, by catalogue devices in place of that machine's."""
 def steps_of(known: Sequence[Known]) -> dict[str, list[int]]:
     """Models, and on how many nodes each, to whose steps constants were fitted."""
     found: dict[str, list[int]] = {}
-    for _, calibration in known:
-        for model, nodes in calibration.steps.items():
+    for one in known:
+        for model, nodes in one.calibration.steps.items():
             found.setdefault(model, []).extend(nodes)
     return found
 
@@ -71,22 +80,54 @@ def what_is_new(
         return ()
     everywhere = {nodes for each in steps.values() for nodes in each}
     new = [] if model in steps else ["model"]
+    return (*new, *more_nodes(steps.get(model) or everywhere, everywhere, num_nodes))
+
+
+def more_nodes(seen: Collection[int], everywhere: Collection[int], num_nodes: int) -> list[str]:
+    """Whether there are more nodes than constants were fitted to, or a network where none was.
+
+    Parameters
+    ----------
+    seen, everywhere : collection of int
+        Numbers of nodes of what is like the prediction, and of all that was fitted.
+    num_nodes : int
+        Of the prediction.
+    """
+    if not everywhere:
+        return []
     if num_nodes > 1 and max(everywhere) == 1:
-        new.append("network")
-    elif num_nodes > max(steps.get(model) or everywhere):
-        new.append("nodes")
-    return tuple(new)
+        return ["network"]
+    return ["nodes"] if num_nodes > max(seen) else []
 
 
 def new_of(scenario: Scenario, known: Sequence[Known]) -> tuple[str, ...]:
     """As `what_is_new`, of a scenario's step."""
+    cluster = scenario.cluster
+    if cluster.world_size == 1:
+        return ()
     if is_unmeasured(known):
         return ("cluster",)
-    steps = steps_of(known)
-    if not steps:
-        return ()
-    cluster = scenario.cluster
-    return what_is_new(steps, name_of(scenario), cluster.num_nodes, cluster.world_size)
+    if steps := steps_of(known):
+        name = name_of(scenario)
+        new = list(what_is_new(steps, name, cluster.num_nodes, cluster.world_size))
+    else:  # of the network tables of collectives tell as much
+        tables = {nodes for each in tables_of(known).values() for nodes in each}
+        new = more_nodes(tables, tables, cluster.num_nodes)
+    new += ["device"] * any("device" in one.replaced for one in known)
+    new += ["precision"] * has_new_precision(scenario, known)
+    return tuple(new)
+
+
+def precision_of(scenario: Scenario) -> str:
+    """The dtype that products of a scenario's step are computed in."""
+    workload = scenario.workload
+    return workload.precision.low or workload.dtype
+
+
+def has_new_precision(scenario: Scenario, known: Sequence[Known]) -> bool:
+    """Whether constants were fitted to steps, and to none of this precision."""
+    fitted = {dtype for one in known for dtype in one.calibration.precisions}
+    return bool(fitted) and precision_of(scenario) not in fitted
 
 
 def name_of(scenario: Scenario) -> str:
@@ -125,19 +166,33 @@ def step_interval(
     time = float(metrics["step_time_s"])
     known = with_pool(known, scenario)
     found = interval(time, scenario, known, seconds)
-    more = further(new_of(scenario, known), exposed_part(metrics))
-    more = hypot(more, by_data_sheet(metrics, scenario, known), by_scaling(metrics, scenario))
-    return widened(time, found, more)
+    return widened(time, found, deviation(metrics, scenario, known))
+
+
+def deviation(metrics: Mapping[str, Any], scenario: Scenario, known: Sequence[Known]) -> float:
+    """Standard deviation of a step's logarithm by all that its constants' intervals do not hold.
+
+    Parameters
+    ----------
+    metrics, scenario
+        As for `step_interval`.
+    known : sequence of Known
+        With what the pool knows.
+    """
+    more = further(new_of(scenario, known), exposed_part(metrics, scenario))
+    return hypot(more, by_data_sheet(metrics, scenario, known), by_scaling(metrics, scenario))
 
 
 def by_data_sheet(metrics: Mapping[str, Any], scenario: Scenario, known: Sequence[Known]) -> float:
     """Standard deviation of a step's logarithm by compute that nobody has measured.
 
-    Of devices of the catalogue; those that a scenario describes itself are as it says.
+    Of devices of the catalogue; those that a scenario describes itself are as it says. What a
+    device reaches in one precision tells no more of another than its data sheet.
     """
-    of_devices = (key for _, one in known for key in one.intervals if "cluster.device" in key)
+    of_devices = any("cluster.device" in key for one in known for key in one.calibration.intervals)
     names = {device.name for device in scenario.cluster.devices()}
-    told = scenario.workload.compute.kind != "roofline" or any(of_devices)
+    fitted = of_devices and not has_new_precision(scenario, known)
+    told = scenario.workload.compute.kind != "roofline" or fitted
     time = float(metrics["step_time_s"])
     if not known or told or not names & set(DEVICES.names()) or not time:
         return 0.0
@@ -165,7 +220,17 @@ def is_scaled(scenario: Scenario) -> bool:
     )
 
 
-def exposed_part(metrics: Mapping[str, Any]) -> float:
-    """The part of a step that communication takes which no compute hides, from 0 to 1."""
+def exposed_part(metrics: Mapping[str, Any], scenario: Scenario) -> float:
+    """The part of a step that communication adds to it, from 0 to 1.
+
+    It is what no compute hides; and of what compute hides, the time by which it is longer than
+    without: while both are under way, compute takes ``1 + compute_slowdown`` times as long.
+    """
     time = float(metrics["step_time_s"])
-    return (metrics["exposed_comm_s"] + metrics["wait_s"]) / time if time else 0.0
+    if not time:
+        return 0.0
+    slowdown = scenario.cluster.overheads.compute_slowdown
+    exposed, waited = float(metrics["exposed_comm_s"]), float(metrics["wait_s"])
+    hidden = max(float(metrics["comm_s"]) - exposed, 0.0)
+    stretched = hidden * slowdown / (1.0 + slowdown)
+    return min((exposed + waited + stretched) / time, 1.0)

@@ -72,8 +72,8 @@ def what_is_new(
 def tables_of(known: Sequence[Known]) -> dict[str, list[int]]:
     """The tables to which constants were fitted, of all that is known."""
     found: dict[str, list[int]] = {}
-    for _, calibration in known:
-        for collective, nodes in calibration.tables.items():
+    for one in known:
+        for collective, nodes in one.calibration.tables.items():
             found.setdefault(collective, []).extend(nodes)
     return found
 

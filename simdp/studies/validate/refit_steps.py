@@ -136,7 +136,7 @@ def _taken(scenario: Scenario, calibrated: Sequence[Known]) -> set[str]:
     site = own and (read_machine(own, base).site or own)
     return {
         key
-        for _, calibration in calibrated
+        for _, calibration, _ in calibrated
         for key, machine in calibration.taken.items()
         if (read_machine(machine, base).site or machine) != site
     }
@@ -145,7 +145,7 @@ def _taken(scenario: Scenario, calibrated: Sequence[Known]) -> set[str]:
 def _held(scenario: Scenario, calibrated: Sequence[Known]) -> list[str]:
     """Keys of fitted constants that a scenario has the values of."""
     keys = dict[str, None]()
-    for place, calibration in calibrated:
+    for place, calibration, _ in calibrated:
         for key, ends in calibration.intervals.items():
             value = value_at(scenario, key)
             if key.startswith("workload.") or not isinstance(value, int | float):
@@ -289,7 +289,7 @@ def _constant(key: str, intake: Intake, tables: Refitted | None) -> Constant:
         return Constant(key, dimension, sqrt(low * high), low, high, log(high / low) / 2)
     reach, spread = (LATENCY, log(REACH)) if dimension == "time" else (REACH, SHARE)
     low, high = value / reach, value * reach
-    for _, calibration in intake.prior:
+    for _, calibration, _ in intake.prior:
         if key in calibration.intervals:
             ends = [read(key, end)[0] for end in calibration.intervals[key]]
             spread = log(ends[1] / ends[0]) / (2 * NORMAL_90)

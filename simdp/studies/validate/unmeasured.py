@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from math import exp
+from pathlib import Path
 from typing import Any
 
+from simdp.cluster import Cluster
 from simdp.cluster.machine import Calibration
 from simdp.collectives.costs import Cost, Wiring
 from simdp.collectives.costs.nccl import Efficiencies, NcclCost
 from simdp.collectives.costs.pool import PAYLOAD, pooled, share_of
 from simdp.scenario import Scenario
+from simdp.scenario.remarks import replaced_parts
 from simdp.scenario.wiring import wiring_of
 from simdp.studies.validate.intervals import (
     COST,
@@ -28,6 +31,8 @@ OVERHEADS = "cluster.overheads."
 
 STRAGGLERS = "cluster.stragglers."
 
+LISTED = "python -m simdp list constants"
+
 MOST = 1.0
 """No share of a bandwidth is larger."""
 
@@ -38,10 +43,27 @@ of another switch."""
 
 def with_pool(known: Sequence[Known], scenario: Scenario) -> list[Known]:
     """Add what the pool knows of a point to what its machine, or the scenario itself, does."""
-    return [*known, *known_of_cost(scenario.collectives.cost, wiring_of(scenario.cluster))]
+    return with_pool_of(known, scenario.collectives.cost, scenario.cluster, scenario.base)
 
 
-def known_of_cost(cost: Cost, wiring: Wiring, without: Collection[str] = ()) -> list[Known]:
+def with_pool_of(
+    known: Sequence[Known], cost: Cost, cluster: Cluster, base: Path = Path()
+) -> list[Known]:
+    """As `with_pool`, of a cost on a cluster.
+
+    Nothing was fitted to a part of the machine that the cluster has in another form: its constants
+    are left out, and the pool's class of it takes their place.
+    """
+    parts = replaced_parts(cluster, base) if known else ()
+    if cluster.world_size > 1 and not cost.timed and _have_costs(known):
+        parts = (*parts, "cost")
+    kept = [one if one.place in (OWN, POOL) else one.with_replaced(parts) for one in known]
+    return [*kept, *known_of_cost(cost, wiring_of(cluster), replaced=parts)]
+
+
+def known_of_cost(
+    cost: Cost, wiring: Wiring, without: Collection[str] = (), replaced: Collection[str] = ()
+) -> list[Known]:
     """What the pool knows of the shares of bandwidth that a cost does not give.
 
     Parameters
@@ -52,18 +74,23 @@ def known_of_cost(cost: Cost, wiring: Wiring, without: Collection[str] = ()) -> 
         Between which ranks; its classes count where the cost names none.
     without : collection of str
         Machines that the pool must not know.
+    replaced : collection of str
+        Places, ``intra`` and ``inter``, whose shares the cost gives for other hardware.
 
     Returns
     -------
     list of Known
         At most one.
     """
-    if not isinstance(cost, NcclCost) or wiring.world_size == 1:
+    if not isinstance(cost, NcclCost):
         return []
+    if wiring.world_size == 1:  # of its collectives there is nothing to know
+        return [Known(POOL, Calibration(data=LISTED))]
     intervals: dict[str, list[Any]] = {}
     for place, bandwidth, of_class in _places(cost, wiring):
         given = getattr(cost.efficiency, place)
-        if any(getattr(given, protocol) is not None for protocol in PAYLOAD):
+        is_given = any(getattr(given, protocol) is not None for protocol in PAYLOAD)
+        if is_given and place not in replaced:
             continue
         constant = "flow" if of_class[1] == "tcp" else "share"
         spread = pooled(*of_class, constant, without).spread
@@ -76,7 +103,7 @@ def known_of_cost(cost: Cost, wiring: Wiring, without: Collection[str] = ()) -> 
         intervals[f"{COST}nvls_efficiency"] = [
             each["nvls"] for each in _ends({"nvls": share}, NVLS)
         ]
-    return [Known(POOL, Calibration(data="python -m simdp list constants", intervals=intervals))]
+    return [Known(POOL, Calibration(data=LISTED, intervals=intervals))]
 
 
 def _places(cost: NcclCost, w: Wiring) -> Iterator[tuple[str, float, tuple[str, str]]]:
@@ -97,9 +124,19 @@ def _ends(shares: dict[str, float], spread: float) -> list[dict[str, float]]:
 
 
 def is_unmeasured(known: Sequence[Known]) -> bool:
-    """Whether no constant of the collectives was fitted on the cluster itself."""
-    places = {place for place, one in known if any(key.startswith(COST) for key in one.intervals)}
-    return places == {POOL}
+    """Whether no constant of the collectives was fitted on the cluster itself.
+
+    So it is, too, where what joins its devices or its nodes is not the machine's, and where links
+    are played whose collectives were fitted.
+    """
+    if any(not {"intra", "inter", "cost"}.isdisjoint(one.replaced) for one in known):
+        return True
+    return {one.place for one in known if _have_costs([one])} == {POOL}
+
+
+def _have_costs(known: Sequence[Known]) -> bool:
+    """Whether there are constants of the collectives' cost."""
+    return any(key.startswith(COST) for one in known for key in one.calibration.intervals)
 
 
 def as_unmeasured(scenario: Scenario) -> tuple[Scenario, list[Known]]:
@@ -151,4 +188,4 @@ def fitted_keys(scenario: Scenario) -> list[str]:
     known = machine_calibration(scenario.cluster.machine, scenario.base)
     if scenario.measured is not None and scenario.measured.calibration is not None:
         known.append(Known(OWN, scenario.measured.calibration))
-    return list(dict.fromkeys(key for _, one in known for key in one.intervals))
+    return list(dict.fromkeys(key for one in known for key in one.calibration.intervals))

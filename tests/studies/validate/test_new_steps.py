@@ -13,18 +13,22 @@ from benchmarks import new_steps as benchmark
 from simdp.cluster.machine import MACHINES, Calibration, read_machine
 from simdp.reports.captions import model_name
 from simdp.scenario import checked, load_scenario
-from simdp.studies.answers import complete
+from simdp.studies.answers import complete, interval_of
 from simdp.studies.validate import validate
-from simdp.studies.validate.intervals import Known
+from simdp.studies.validate.intervals import Known, machine_calibration
 from simdp.studies.validate.new_steps import (
     BY_DATA_SHEET,
     LEAST,
     SPREAD,
     by_data_sheet,
+    exposed_part,
     further,
+    new_of,
+    precision_of,
     steps_of,
     what_is_new,
 )
+from simdp.studies.validate.unmeasured import with_pool
 
 FOLDER = Path(__file__).parents[3] / "scenarios" / "validation"
 STEPS = {"resnet50": [1, 2, 4], "vgg16": [1]}
@@ -102,17 +106,94 @@ def test_a_runs_interval_is_wider_for_a_new_model():
     assert found[1] > 1.5 * found[0]
 
 
+def on_machine(machine, world_size=16, **keys):
+    raw = {**MINIMAL, "cluster": {"machine": machine, "world_size": world_size}}
+    points = [{"microbatch": 8, "step_time": "20 ms"}]
+    raw["workload"] = {
+        "model": "resnet50",
+        "compute": {"kind": "measured", "points": points},
+        "microbatch": 8,
+    }
+    for key, value in keys.items():
+        raw[key] = {**raw.get(key, {}), **value}
+    return checked({**raw, "numerics": False}, Path())
+
+
+def news_of(scenario):
+    known = machine_calibration(scenario.cluster.machine, Path())
+    return new_of(scenario, with_pool(known, scenario))
+
+
+SLOW_NETWORK = {"link": {"alpha": "30 us", "bandwidth": "10 Gbit/s"}, "links_per_node": 1}
+
+
+def test_what_a_scenario_writes_over_its_machine_is_new():
+    for keys, new in (
+        ({}, ()),
+        ({"cluster": {"inter_node": SLOW_NETWORK}}, ("cluster",)),
+        ({"cluster": {"inter_node": {"links_per_node": 4}}}, ("cluster",)),
+        ({"cluster": {"inter_node": {"links_per_node": 8}}}, ()),  # which the machine has
+        ({"cluster": {"link": "nvlink3"}}, ("cluster",)),
+        ({"cluster": {"device": "h200-sxm5-141gb"}}, ("device",)),
+        ({"collectives": {"cost": "links"}}, ("cluster",)),
+    ):
+        assert news_of(on_machine("dgx-h100", **keys)) == new, keys
+    beside = {"cluster": {"inter_node": SLOW_NETWORK}}
+    assert news_of(on_machine("dgx-h100", 8, **beside)) == ()  # one node does not use it
+
+
+def test_another_network_is_known_no_better_than_a_cluster_that_is_written_by_hand():
+    """dgx-h100 with 10 Gbit/s kept the interval of its own eight cards of 400 Gbit/s."""
+    own = on_machine("dgx-h100")
+    slow = on_machine("dgx-h100", cluster={"inter_node": SLOW_NETWORK})
+    hardware = {"devices_per_node": 8, "device": "h100-sxm5-80gb", "link": "nvlink4"}
+    raw = {**slow.resolved(), "cluster": {**hardware, "inter_node": SLOW_NETWORK, "world_size": 16}}
+    by_hand = checked({**raw, "collectives": {"cost": "nccl"}}, Path())
+    factors = [high / low for low, high in (interval_of(one, 1.0) for one in (own, slow, by_hand))]
+    assert factors[0] < 1.2
+    assert factors[1] > 4
+    assert factors[1] == pytest.approx(factors[2], rel=0.3)
+
+
+def test_a_precision_that_no_fitted_step_had_is_new():
+    amp = on_machine("ptddp-v100", 8, workload={"precision": "amp"})
+    assert news_of(on_machine("ptddp-v100", 8)) == ()
+    assert news_of(amp) == ("precision",)
+    assert news_of(on_machine("dgx-h100", workload={"precision": "amp"})) == ()  # fitted to none
+    seen, new = (interval_of(one, 1.0) for one in (on_machine("ptddp-v100", 8), amp))
+    assert new[0] < seen[0] < seen[1] < new[1]
+
+
+def test_what_a_device_reaches_in_one_precision_does_not_tell_of_another():
+    known = machine_calibration("mosaic-h100", Path())
+    metrics = {"step_time_s": 2.0, "compute_s": 1.0, "update_s": 0.5}
+    for dtype, spread in (("bfloat16", 0.0), ("float16", 0.75 * BY_DATA_SHEET)):
+        workload = {"compute": {"kind": "roofline"}, "precision": {"kind": "amp", "dtype": dtype}}
+        scenario = on_machine("mosaic-h100", 8, workload=workload)
+        assert by_data_sheet(metrics, scenario, known) == pytest.approx(spread)
+
+
+def test_compute_that_a_collective_stretches_counts_as_communication():
+    """Of 0.6 s that are hidden, compute that takes 1.5 times as long loses 0.2 s."""
+    metrics = {"step_time_s": 2.0, "exposed_comm_s": 0.1, "wait_s": 0.2, "comm_s": 0.7}
+    slowed = on_machine("dgx-h100", cluster={"overheads": {"compute_slowdown": 0.5}})
+    assert exposed_part(metrics, slowed) == pytest.approx((0.1 + 0.2 + 0.2) / 2.0)
+    alone = on_machine("dgx-h100", cluster={"overheads": {"compute_slowdown": 0.0}})
+    assert exposed_part(metrics, alone) == pytest.approx((0.1 + 0.2) / 2.0)
+
+
 SOLVED = ("mlperf", "mosaic", "torchtitan")
 """Folders whose files hold a compute that is solved from their smallest run."""
 
 
 @cache
 def fitted():
-    """Models and numbers of nodes of all calibration points, by machine.
+    """Models with their numbers of nodes, and precisions, of all calibration points, by machine.
 
     Where compute is solved from a file's smallest run, that tells nothing of the network.
     """
     found = defaultdict(lambda: defaultdict(set))
+    precisions = defaultdict(set)
     for path in sorted(FOLDER.rglob("*.yaml")):
         scenario = load_scenario(path)
         points, _ = scenario.measured_scenarios()
@@ -124,16 +205,20 @@ def fitted():
             if said.role == "calibration" and cluster.world_size > fewest and cluster.machine:
                 model = model_name({"model": point.workload.model.model_dump(mode="json")})
                 found[cluster.machine][model].add(cluster.num_nodes)
-    return found
+                precisions[cluster.machine].add(precision_of(point))
+    return found, precisions
 
 
 @pytest.mark.slow
 @pytest.mark.long
 def test_machines_declare_the_steps_that_they_were_fitted_to():
+    steps, precisions = fitted()
     for name in MACHINES.names():
         calibration = read_machine(name, Path()).calibration
         declared = {} if calibration is None else calibration.steps
-        assert declared == {m: sorted(nodes) for m, nodes in fitted()[name].items()}, name
+        assert declared == {m: sorted(nodes) for m, nodes in steps[name].items()}, name
+        if declared:
+            assert calibration.precisions == sorted(precisions[name]), name
 
 
 def point(measured, **more):
