@@ -74,8 +74,8 @@ def simulate(
     fabric : {"auto", "event", "vector"}
         Which clock plays the plans: every transfer an event, whole rounds as arrays (exact where
         no link is shared), or the first where links are shared and for small runs, else the second.
-    progress : callable, optional
-        Called with the number of finished steps.
+    progress, listen : callable, optional
+        Called with the number of finished steps; as for `times_alone`.
     stop_after, resume : int, State, optional
         Stop after so many steps of the run; go on from there. See `simdp.engine.state`.
     keep_state : bool
@@ -83,8 +83,6 @@ def simulate(
     keep_trace : bool, optional
         Whether spans are taken down at once. Left out, they are made when somebody asks for them,
         where there are no numbers: the vectorised clock has the metrics long before.
-    listen
-        As for `times_alone`.
 
     Returns
     -------
@@ -107,7 +105,8 @@ def simulate(
     scenario = rebalanced(scenario)
     is_whole = stop_after is None and resume is None and not keep_state
     if is_whole and not keep_trace and fabric == "auto":
-        if (found := times_alone(scenario, progress, listen)) is not None:
+        found = times_alone(scenario, progress, listen)
+        if found is not None:
             return found
     segment = segment_of(scenario, stop_after, resume)
     segment.check(
