@@ -151,10 +151,8 @@ def sweep_collective(
         What a real machine took.
     split : Split, optional
         How ranks are split into process groups, which all run the collective at the same time.
-    known : sequence of Known
-        How well the machine's constants are known, for the intervals of what costs tell.
-    base : Path
-        Folder that the path of the machine's file starts from.
+    known, base : sequence of Known, Path
+        How well the machine's constants are known, for intervals; the folder of its file.
 
     Returns
     -------
