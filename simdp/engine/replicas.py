@@ -94,6 +94,7 @@ class Replicas:
         self._reuses_room = workload.mode == "training"
         self._own: list[dict[str, Array]] = [{} for _ in range(n)]
         self._buffers: dict[tuple[tuple[str, ...], str], FlatBuffers] = {}
+        self._latest: tuple[Sequence[str], str, FlatBuffers] | None = None
         self._constant = {rank: frozenset(names) for rank, names in workload.unused.items()}
         self.step = 0
         self.shards: Dealt | None = None
@@ -245,12 +246,15 @@ class Replicas:
     def forget_flat_buffers(self) -> None:
         """Give back the memory of flat buffers; those still needed are made anew."""
         self._buffers.clear()
+        self._latest = None
 
     def flat_buffers(self, names: Sequence[str], dtype: str) -> FlatBuffers:
         """Flat buffers, one per rank, with room for some parameters; kept until forgotten.
 
         Where a step sorts parameters into other buffers than the one before, those are forgotten.
         """
+        if self._latest is not None and self._latest[0] is names and self._latest[1] == dtype:
+            return self._latest[2]  # to hash the names once for each of them takes their square
         key = (tuple(names), dtype)
         if key not in self._buffers:
             held = sum(len(buffers.flat[0]) for buffers in self._buffers.values())
@@ -258,6 +262,7 @@ class Replicas:
                 self._buffers.clear()
             shapes = {name: self.shapes[name] for name in names}
             self._buffers[key] = FlatBuffers(shapes, self.world_size, numpy_dtype(dtype))
+        self._latest = (names, dtype, self._buffers[key])
         return self._buffers[key]
 
     def fill(self, views: Sequence[Array], name: str, divisor: float, compressed: bool) -> None:

@@ -50,6 +50,9 @@ Listen = Callable[[Iterator[Op]], Iterator[Op]]
 MAX_PROVED = 128
 """A proof takes memory that grows as the cube of the ranks; a plan does not change its nature."""
 
+MAX_PROVED_ROOTS = 3
+"""A check must not take longer than the run that it saves."""
+
 MAX_PROVED_NBYTES = 2.0**26
 """Of some plans the number of pieces grows with the bytes; of more than this they are the same."""
 
@@ -325,6 +328,9 @@ def _repeats(run: Run) -> bool:
 def prove_plans(scenario: Scenario) -> None:
     """Prove the plans of a scenario's collectives, for up to `MAX_PROVED` ranks.
 
+    Of collectives with a root that changes, as where every rank broadcasts its parameters, plans of
+    `MAX_PROVED_ROOTS` roots are proved: those of the others are the same with other numbers.
+
     Raises
     ------
     PlanError
@@ -333,8 +339,19 @@ def prove_plans(scenario: Scenario) -> None:
     small = scenario.cluster.world_size <= MAX_PROVED
     planner, workload = Planner(scenario.cluster), scenario.workload
     nbytes = min(float(workload.model.num_parameters() * workload.itemsize), MAX_PROVED_NBYTES)
+    roots: dict[str, list[int]] = {}
     for name, root in scenario.calls() if small else ():
-        ledger.prove(planner.plan(getattr(scenario.collectives, name), nbytes, root))
+        roots.setdefault(name, []).append(root)
+    for name, several in roots.items():
+        for root in _spread(several, MAX_PROVED_ROOTS):
+            ledger.prove(planner.plan(getattr(scenario.collectives, name), nbytes, root))
+
+
+def _spread(values: list[int], most: int) -> list[int]:
+    """Choose at most so many of several values, the first and the last among them."""
+    if len(values) <= most:
+        return values
+    return [values[number * (len(values) - 1) // (most - 1)] for number in range(most)]
 
 
 def _result(

@@ -362,10 +362,12 @@ def _around(key: tuple[object, ...]) -> list[int]:
 def _room(plan: Plan) -> float:
     """What the buckets of a step take for good, at the fullest of its micro-steps [bytes]."""
     most, here = 0.0, dict[tuple[str, ...], float]()
+    latest = None
     for op in flat(plan):
         if isinstance(op, Batch):
-            here = {}
-        elif isinstance(op, Fill):
-            here[op.bucket.names] = op.bucket.room
+            here, latest = {}, None
+        elif isinstance(op, Fill) and op.bucket is not latest:  # its names are hashed once
+            latest = op.bucket
+            here[latest.names] = latest.room
             most = max(most, sum(here.values()))
     return most

@@ -154,12 +154,19 @@ class RowWalk:
         self.rules, self.tags = rules, tags
         self.inner = [unit for unit in self.units if unit.number]
         self.by_number = {unit.number: unit for unit in self.units}
+        self.beginning: dict[int, list[RowUnit]] = {}
+        self.ending: dict[int, list[RowUnit]] = {}
+        for unit in self.units:
+            self.beginning.setdefault(unit.first, []).append(unit)
+            self.ending.setdefault(unit.last, []).append(unit)
+        self.place_inside = {unit.number: place for place, unit in enumerate(self.inner)}
         self.asked: dict[int, int] = {}  # units that are being gathered, and the tag
         self.whole = set[int]()
         self.parted = set[int]()  # units of which a few ranks keep all parts
         self.order: list[int] = []  # in which forward has left units
         self.left: dict[int, list[int]] = {unit.number: [] for unit in self.units}
         self.queue: list[RowUnit] = []
+        self.place_in_queue: dict[int, int] = {}
         self.summing: tuple[int, Bucket] | None = None
         self.pending: list[int] = []
         self.summed = 0.0  # bytes of sums that the host waits for
@@ -220,31 +227,31 @@ class RowWalk:
     def _before_forward(self, number: int) -> Ops:
         window = max(BUFFERS, (self.rules.forward_prefetch or 0) + 1)
         if number == 0:
-            self.queue = [u for u in self.units if u.number not in {*self.whole, *self.asked}]
+            begun = {*self.whole, *self.asked}
+            self.queue = [unit for unit in self.units if unit.number not in begun]
+            self.place_in_queue = {unit.number: place for place, unit in enumerate(self.queue)}
             for unit in self.queue[:window]:
                 yield from self._gather(unit)
-        for unit in self.units:
-            if unit.first == number:
-                yield from self._need(unit)
-                place = self.queue.index(unit) if unit in self.queue else len(self.queue)
-                for following in self.queue[place + window : place + window + 1]:
-                    yield from self._gather(following)
+        for unit in self.beginning.get(number, ()):
+            yield from self._need(unit)
+            place = self.place_in_queue.get(unit.number, len(self.queue))
+            for following in self.queue[place + window : place + window + 1]:
+                yield from self._gather(following)
 
     def _after_forward(self, number: int) -> Ops:
         asked = self.rules.reshard_after_forward
-        for unit in reversed(self.units):
-            if unit.last == number:
-                self.left[unit.number].append(len(self.order))
-                self.order.append(unit.number)
-                if asked if asked is not None else not unit.stays:
-                    parts = 0 if asked is None or asked is True else int(asked)
-                    yield from self._free(unit, parts)
+        for unit in reversed(self.ending.get(number, ())):
+            self.left[unit.number].append(len(self.order))
+            self.order.append(unit.number)
+            if asked if asked is not None else not unit.stays:
+                parts = 0 if asked is None or asked is True else int(asked)
+                yield from self._free(unit, parts)
 
     # Backward -----------------------------------------------------------------------------------
 
     def _before_backward(self, number: int) -> Ops:
-        for unit in self.units:
-            if unit.last == number and unit.has_backward:
+        for unit in self.ending.get(number, ()):
+            if unit.has_backward:
                 yield from self._need(unit)
                 place = self.left[unit.number].pop()
                 for following in self._ahead(unit, place):
@@ -253,15 +260,15 @@ class RowWalk:
     def _ahead(self, unit: RowUnit, place: int) -> list[RowUnit]:
         """Units that are gathered while a unit's backward runs."""
         asked = self.rules.backward_prefetch
-        if asked is not None and unit in self.inner:
-            at = self.inner.index(unit)
+        if asked is not None and unit.number in self.place_inside:
+            at = self.place_inside[unit.number]
             if at:
                 return self.inner[max(at - asked, 0) : at][::-1]
         return [self.by_number[number] for number in self.order[max(place - 1, 0) : place]]
 
     def _after_backward(self, number: int) -> Ops:
-        for unit in self.inner:
-            if unit.first == number and not unit.is_late:
+        for unit in self.beginning.get(number, ()):
+            if unit.number and not unit.is_late:
                 yield from self._leave(unit)
         if number == 0:
             for unit in self.units:

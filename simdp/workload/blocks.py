@@ -45,8 +45,8 @@ def block_names(parameters: Sequence[str]) -> list[str]:
             found[".".join(parts[: number + 1])] = None
         elif len(parts) > 1:
             found[parts[0]] = None
-    names = list(found)
-    return [name for name in names if not any(other.startswith(name + ".") for other in names)]
+    holding = {name[:dot] for name in found for dot, sign in enumerate(name) if sign == "."}
+    return [name for name in found if name not in holding]
 
 
 def grouped(

@@ -12,7 +12,9 @@ from for_each import for_each
 from small_workload import CLASSIFIER
 
 from simdp import load_scenario, simulate
+from simdp.collectives.plans import ledger
 from simdp.engine import common
+from simdp.engine.simulate import prove_plans
 from simdp.results.blocks import COLUMNS
 from simdp.results.trace import TraceToCome
 from simdp.scenario import root
@@ -215,3 +217,24 @@ def test_a_trace_to_come_is_made_once():
     trace = simulate(scenario({"kind": "ddp"})).trace
     assert trace.blocks is trace.blocks
     assert trace.start is trace.start
+
+
+def test_a_check_proves_the_plans_of_three_roots_where_every_rank_broadcasts(monkeypatch):
+    """A check of `cheapest_cluster` took eight times as long as its run."""
+    chosen = load_scenario(SCENARIOS[0].parent / "cheapest_cluster.yaml").points()[2][1]
+    assert (chosen.cluster.world_size, len(chosen.calls())) == (64, 65)
+    proved, prove = [], ledger.prove
+
+    def count(plan):
+        prove(plan)
+        proved.append((plan.collective, plan.root))
+
+    monkeypatch.setattr(ledger, "prove", count)
+    prove_plans(chosen)
+    assert sorted(set(proved)) == [
+        ("all_reduce", 0),
+        ("broadcast", 0),
+        ("broadcast", 31),
+        ("broadcast", 63),
+    ]
+    assert len(proved) == len(set(proved))

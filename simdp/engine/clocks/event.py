@@ -105,7 +105,10 @@ class EventFabric:
                 case Feed():
                     clock = float(feed(job.trace, op, np.array([clock]), who)[0])
                 case Hold():
-                    nbytes = np.broadcast_to(op.nbytes, job.world_size)[rank : rank + 1]
+                    nbytes = op.nbytes
+                    if not isinstance(nbytes, np.ndarray) or len(nbytes) != job.world_size:
+                        nbytes = np.broadcast_to(nbytes, job.world_size)
+                    nbytes = nbytes[rank : rank + 1]
                     job.trace.hold(who, op.step, op.part, np.array([clock]), nbytes)
         if clock > loop.now:
             yield loop.until(clock)

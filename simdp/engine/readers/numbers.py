@@ -240,7 +240,7 @@ class Numbers(Records):
     # What travels --------------------------------------------------------------------------------
 
     def _flat(self, bucket: Bucket) -> FlatBuffers:
-        if bucket in self._made:
+        if self._made and bucket in self._made:
             return self._made[bucket]
         return self.replicas.flat_buffers(bucket.names, bucket.dtype)
 
