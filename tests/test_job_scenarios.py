@@ -61,13 +61,17 @@ def test_llama_trains_for_more_than_nine_tenths_of_54_days():
     assert found.assumed["step_s"] == pytest.approx(6.2, rel=1e-3)
 
 
-def test_live_migration_takes_405_minutes_and_groups_hardly_more():
-    restart, groups, migrate = (
-        point.finish_s.mean / 60 for point in played("torchft_or_restart").points
+def test_torchft_takes_longer_than_restarts_where_groups_exchange_over_the_hosts():
+    """405, 818 and 930 min are published; each of them fixed something that is not."""
+    restart, groups, hidden, migrate = (
+        (point.finish_s.mean / 60, [end / 60 for end in point.finish_interval_s])
+        for point in played("torchft_or_restart").points
     )
-    assert migrate == pytest.approx(405, rel=0.005)
-    assert migrate < groups < 1.05 * migrate
-    assert 1.2 * migrate < restart < 1.35 * migrate
+    assert migrate[0] == pytest.approx(405, rel=0.005)
+    low, high = restart[1]
+    assert low < 818 < high
+    assert groups[0] == pytest.approx(930, rel=0.02)
+    assert migrate[0] < hidden[0] < 0.6 * restart[0] < restart[0] < groups[0]
 
 
 def test_the_best_interval_is_found_by_formula_or_by_trying():

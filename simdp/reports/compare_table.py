@@ -13,7 +13,7 @@ from rich.text import Text
 from simdp.reports import money_rows
 from simdp.reports.figures import WIDTH, nbytes, speedup, unit_of
 from simdp.reports.wide_table import narrow_tables
-from simdp.results.comparison import ComparedPoint, Comparison, best_of, short_key, written
+from simdp.results.comparison import ComparedPoint, Comparison, best_of, short_key, ties_of, written
 
 FOOT = (
     "a steady step: its time and exposed communication, mean over ranks; the fullest device's "
@@ -120,6 +120,7 @@ def remarks(comparison: Comparison) -> list[str]:
         lines.append(WEIGHTS_FOOT)
     billed = [(p.bill, p.target) for p in comparison.ran if p.bill is not None]
     lines += [f"{name}: {said}" for name, said in money_rows.price(billed)]
+    lines += tied(comparison)
     lines += comparison.notes
     lines += _few_that_differ(comparison.ran)
     for point in comparison.points:
@@ -128,6 +129,16 @@ def remarks(comparison: Comparison) -> list[str]:
             rest = f" (and {more} more in comparison.json)" if more > 0 else ""
             lines.append(f"{point.label} cannot run: {point.problems[0]}{rest}")
     return lines
+
+
+def tied(comparison: Comparison) -> list[str]:
+    """Points that train samples as fast as the fastest one but for noise, in a sentence."""
+    ties = [point.label for point in ties_of(comparison.points)]
+    if len(ties) < 2:
+        return []
+    why = "beyond the noise of these steps" if any(p.step_error_s for p in comparison.ran) else ""
+    said = f"{', '.join(ties[:-1])} and {ties[-1]}: no difference in samples/s {why}".rstrip()
+    return [f"{said}."]
 
 
 def _few_that_differ(points: Sequence[ComparedPoint]) -> list[str]:

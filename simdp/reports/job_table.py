@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from textwrap import fill
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from simdp.reports.figures import WIDTH, long_time, long_unit, percent
-from simdp.reports.job_names import cells
+from simdp.reports.job_names import cells, names
 from simdp.reports.wide_table import narrow_tables, wide_table
 from simdp.results.job import Job, JobStudy, Spread
 from simdp.results.result import Result
@@ -83,7 +84,11 @@ def _spread(name: str, found: Spread, write: object) -> list[str]:
 def _several(study: JobStudy) -> RenderableType:
     (heads, rows), num_keys = grid(study), len(study.scenario["sweep"])
     title = f"{study.scenario['name']}: {runs_of(study.points[0])} of each point"
-    return Group(*narrow_tables(title, heads, rows, num_keys), Text(fill(grid_foot(study), WIDTH)))
+    foot = [grid_foot(study), *first_done(study)] if len(study.points) > 1 else [grid_foot(study)]
+    return Group(
+        *narrow_tables(title, heads, rows, num_keys),
+        Text("\n".join(fill(line, WIDTH) for line in foot)),
+    )
 
 
 def grid(study: JobStudy) -> Grid:
@@ -116,6 +121,27 @@ def grid(study: JobStudy) -> Grid:
 
 def _intervals(study: JobStudy) -> list[str]:
     return [long_time(job.assumed["interval_s"]) for job in study.points]
+
+
+def first_done(study: JobStudy) -> list[str]:
+    """Which point of a sweep is done first, and which differ from it by noise alone; sentences."""
+    points, called = study.points, names(study.points)
+    best = min(range(len(points)), key=lambda i: points[i].finish_s.mean)
+    first = points[best]
+    lead = f"{called[best]} is done first, after {long_time(first.finish_s.mean)}"
+    good = f"{percent(first.goodput.mean)} of its time is productive."
+    if first.runs < 2:
+        return [f"{lead}; {good}", "One run of each point does not show how much is chance."]
+    ties = [i for i, job in enumerate(points) if i != best and job.is_tie(first)]
+    if not ties:
+        return [f"{lead}; {good}"]
+    each = [f"{called[i]} ({long_time(points[i].finish_s.mean)})" for i in (best, *ties)]
+    error = long_time(first.mean_error_s)
+    said = f"{', '.join(each[:-1])} and {each[-1]}: no difference beyond the noise of"
+    lines = [f"{said} {runs_of(first)} (standard error of a mean {error})."]
+    if len(ties) + 1 < len(points):
+        lines.append("All others take longer.")
+    return [*lines, f"Of {called[best]}, {good}"]
 
 
 def grid_foot(study: JobStudy) -> str:
@@ -157,6 +183,8 @@ def foot(study: JobStudy, job: Job) -> Iterator[str]:
         said += f" ({given['interval_steps']} steps), which holds it up for "
         said += f"{given['blocking_s']:.3g} s" + (f", {behind:.3g} s behind it" if behind else "")
         said += f"; {given['load_s']:.3g} s to load it"
+    if given.get("mttf_s") and "guarded_mttf_s" in given and given["interval_s"] is not None:
+        yield from _guarded(given)
     if job.cost_usd is not None and given["price_date"]:
         yield f"USD: by list prices of {given['price_date']}"
     if job.trained is not None:
@@ -164,6 +192,16 @@ def foot(study: JobStudy, job: Job) -> Iterator[str]:
     recovery = given["recovery"]
     times = [f"{key} {value}" for key, value in recovery.items() if key not in ("kind", "load")]
     yield f"{said}; {recovery['kind']} with {', '.join(times)}"
+
+
+def _guarded(given: Mapping[str, Any]) -> Iterator[str]:
+    """What a checkpoint guards against, where that is not every failure."""
+    guarded = given.get("guarded_mttf_s")
+    kind = given["recovery"]["kind"]
+    if guarded is None:
+        yield f"with {kind} no failure loads a checkpoint from storage"
+    elif abs(guarded - given["mttf_s"]) > 1e-9 * guarded:
+        yield f"with {kind} a checkpoint is loaded from storage once in {long_time(guarded)}"
 
 
 def _training(trained: Result) -> Iterator[str]:

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from math import hypot
 from typing import Any
 
 from simdp.errors import one_line
 from simdp.results.columns import FAILED, Columns, as_dataframe, columns_of, figures_of
 from simdp.results.inline import Inline
+from simdp.results.job import NOISE
 from simdp.results.result import as_json
 
 PLAIN_KEYS = ("strategy", "strategy.kind")
 """Keys whose values say by themselves what they are."""
+
+
+ROUNDING = 1e-9
+"""Of throughputs that are equal but for rounding."""
 
 
 @dataclass
@@ -45,6 +51,9 @@ class ComparedPoint:
         How many there are to compare; None where models cannot be compared.
     cost : str or None
         How its collectives were timed.
+    step_error_s : float
+        Standard error of ``step_time_s``, over the steady steps, where stragglers make them differ
+        by chance [s]; else 0.
     bill, target : dict
         What it costs and what its target takes, as ``cost`` and ``target`` of a result; None where
         nobody asks.
@@ -63,6 +72,7 @@ class ComparedPoint:
     differing: list[str] = field(default_factory=list)
     num_parameters: int | None = None
     cost: str | None = None
+    step_error_s: float = 0.0
     bill: dict[str, Any] | None = None
     target: dict[str, Any] | None = None
     problems: list[str] = field(default_factory=list)
@@ -74,6 +84,21 @@ class ComparedPoint:
             written(value) if key in PLAIN_KEYS else f"{short_key(key)}: {written(value)}"
             for key, value in self.set.items()
         )
+
+    def is_tie(self, other: ComparedPoint) -> bool:
+        """Whether two points that ran train samples equally fast, but for noise.
+
+        Noise is twice the standard error of the difference.
+        """
+        assert self.metrics is not None
+        assert other.metrics is not None
+        mine, theirs = (m["throughput_samples_per_s"] or 0.0 for m in (self.metrics, other.metrics))
+        errors = [
+            p.step_error_s / p.metrics["step_time_s"] if p.step_error_s and p.metrics else 0.0
+            for p in (self, other)
+        ]
+        noise = NOISE * hypot(mine * errors[0], theirs * errors[1])
+        return bool(abs(mine - theirs) <= noise + ROUNDING * max(mine, theirs))
 
     @property
     def nbytes_sent(self) -> float:
@@ -172,6 +197,30 @@ def written(value: Any) -> str:
 def said_of(chosen: Mapping[str, Any]) -> str:
     """Write what a point sets in full: ``cluster.world_size=8, strategy=ddp``."""
     return ", ".join(f"{key}={written(value)}" for key, value in chosen.items())
+
+
+def ties_of(points: Sequence[ComparedPoint]) -> list[ComparedPoint]:
+    """Those that ran, fit as the best one does, and differ from it by noise alone; it comes first.
+
+    Empty where no point has a throughput.
+    """
+    best = best_of([point.metrics for point in points])
+    if best is None:
+        return []
+    first = points[best]
+    assert first.metrics is not None
+    fits = first.metrics["fits_memory"]
+    return [
+        first,
+        *(
+            one
+            for number, one in enumerate(points)
+            if number != best
+            and one.metrics is not None
+            and one.metrics["fits_memory"] == fits
+            and one.is_tie(first)
+        ),
+    ]
 
 
 def best_of(points: Sequence[Mapping[str, Any] | None]) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from math import hypot
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +23,10 @@ BADPUT = (
     "other",
 )
 """What a job's time goes to beside productive steps."""
+
+
+NOISE = 2.0
+"""Standard errors of a difference up to which two means are a tie."""
 
 
 class Stretch(NamedTuple):
@@ -114,6 +119,21 @@ class Job:
     finishes: list[float] = field(default_factory=list)
     strip: list[Stretch] = field(default_factory=list)
     trained: Result | None = None
+
+    @property
+    def mean_error_s(self) -> float:
+        """Standard error of the mean of `finish_s`, over runs [s]; 0 of one run."""
+        if len(self.finishes) < 2:
+            return 0.0
+        return float(np.std(self.finishes, ddof=1) / len(self.finishes) ** 0.5)
+
+    def is_tie(self, other: Job) -> bool:
+        """Whether the means of two jobs differ by no more than their noise.
+
+        That is twice the standard error of their difference.
+        """
+        noise = NOISE * hypot(self.mean_error_s, other.mean_error_s)
+        return abs(self.finish_s.mean - other.finish_s.mean) <= noise
 
     def to_dict(self) -> dict[str, Any]:
         """All but what is for pictures, and arrays, as plain data."""

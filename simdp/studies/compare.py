@@ -247,7 +247,7 @@ def _fill(
     """
     cluster, workload = scenario.cluster, scenario.workload
     point.world_size, point.metrics = cluster.world_size, result.metrics
-    point.cost = scenario.collectives.cost.kind
+    point.cost, point.step_error_s = scenario.collectives.cost.kind, _step_error(scenario, result)
     if cluster.price is not None or cluster.power is not None or scenario.target is not None:
         point.bill, point.target = result.cost, result.target
     point.device_bytes, point.capacity_bytes = _fullest_device(
@@ -267,6 +267,19 @@ def _fill(
         point.differing = [name for name, apart in differences.items() if apart > rounding]
         point.same_weights, point.num_parameters = not point.differing, len(differences)
     return reference
+
+
+def _step_error(scenario: Scenario, result: Result) -> float:
+    """Standard error of the time of a steady step, where stragglers make steps differ [s]."""
+    if not scenario.cluster.stragglers or result.step_ends is None:
+        return 0.0
+    steps = np.diff(result.step_ends, axis=1).mean(axis=0)
+    steps, period = steps[num_warm_up(len(steps)) :], scenario.strategy.steps_together
+    whole = len(steps) // period
+    if whole < 2:
+        return 0.0
+    means = steps[: whole * period].reshape(whole, period).mean(axis=1)
+    return float(means.std(ddof=1) / np.sqrt(whole))
 
 
 def _fullest_device(cluster: Cluster, peaks: Sequence[float]) -> tuple[float, float]:

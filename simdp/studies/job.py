@@ -13,7 +13,7 @@ import numpy as np
 import simdp
 from simdp.arrays import Floats
 from simdp.engine.job.account import PARTS
-from simdp.engine.job.interval import mttf_of
+from simdp.engine.job.interval import guarded_mttf_of, mttf_of
 from simdp.engine.job.plan import Plan
 from simdp.engine.job.planning import planned
 from simdp.engine.job.policies import policy_for
@@ -213,11 +213,13 @@ def _spread(values: Floats | None) -> Spread | None:
 def _assumed(point: Scenario, plan: Plan) -> dict[str, Any]:
     """Figures behind the runs, which the scenario does not say itself."""
     mttf, saving = mttf_of(plan), plan.savings[-1] if plan.savings else None
+    guarded = guarded_mttf_of(plan) if saving else mttf
     return {
         "num_steps": plan.length.num_steps,
         "step_s": plan.pace.step,
         "num_nodes": plan.num_nodes,
         "mttf_s": mttf if isfinite(mttf) else None,
+        "guarded_mttf_s": guarded if saving and isfinite(guarded) else None,
         "interval_steps": saving.every if saving else None,
         "interval_s": saving.every * plan.pace.step if saving else None,
         "blocking_s": saving.blocking if saving else None,

@@ -1,8 +1,9 @@
 """Tables of a job: one in rows, several side by side, no number cut off."""
 
 import io
+from dataclasses import replace
 
-from jobs_drawn import HOUR, one_job, three_jobs
+from jobs_drawn import HOUR, job, one_job, three_jobs
 from rich.console import Console
 
 from simdp.reports.figures import long_time
@@ -62,3 +63,39 @@ def test_long_times_have_units_that_suit():
         "1.667 h",
         "54 d",
     ]
+
+
+def test_a_winner_is_named_only_beyond_the_noise():
+    found = " ".join(text(three_jobs()).split())
+    assert "every: daly is done first, after 20.95 h" in found
+    study = three_jobs()
+    near = [
+        job({"checkpoint.every": value}, shift) for value, shift in (("young", 0.01), ("daly", 0.0))
+    ]
+    study.points[:2] = near
+    found = " ".join(text(study).split())
+    assert "every: daly (20.95 h) and every: young (20.96 h): no difference beyond" in found
+    assert "standard error of a mean 7.937 min" in found
+    assert "is done first" not in found
+    assert "All others take longer." in found
+
+
+def test_of_one_run_each_nothing_is_claimed():
+    study = three_jobs()
+    study.points[:] = [replace(one, runs=1, finishes=one.finishes[:1]) for one in study.points]
+    assert "One run of each point does not show how much is chance" in text(study)
+
+
+def test_what_a_checkpoint_guards_against_is_said_where_it_is_not_every_failure():
+    given = one_job().points[0].assumed
+    for guarded, words in (
+        (20 * HOUR, None),
+        (
+            40 * HOUR,
+            "with restart a checkpoint is loaded from storage once in " + long_time(40 * HOUR),
+        ),
+        (None, "no failure loads a checkpoint from storage"),
+    ):
+        found = text(one_job(assumed={**given, "guarded_mttf_s": guarded}))
+        assert ("from storage" in found) == (words is not None)
+        assert words is None or words in " ".join(found.split())

@@ -434,3 +434,17 @@ def test_a_strategy_named_as_the_files_own_keeps_its_options():
     for raw in ({"strategy": "ddp"}, {"strategy": {"kind": "ddp"}}, {}):
         assert keep_options(raw, points("ddp", "fsdp")) == ([], [])
     assert keep_options(own, [({"cluster.world_size": 2}, {})]) == ([], [])
+
+
+def test_steps_that_differ_by_chance_show_how_far_their_mean_may_be_off(lay, tmp_path):
+    slow = {"world_size": 4, **FAST, "stragglers": [{"kind": "jitter", "sigma": 0.5}]}
+    workload = {**WORKLOAD, "steps": 9}
+    over = {"strategy": ["ddp", {"kind": "ddp", "gradient_as_bucket_view": True}]}
+    noisy = lay(over, cluster=slow, workload=workload)
+    alone = simdp.load_scenario(tmp_path / "box.yaml", {"numerics": False})
+    steps = np.diff(simdp.simulate(alone).step_ends, axis=1).mean(axis=0)[1:]
+    error = steps.std(ddof=1) / len(steps) ** 0.5
+    assert noisy.points[0].step_error_s == pytest.approx(error, rel=1e-9)
+    assert noisy.points[0].is_tie(noisy.points[1])
+    even = lay(over, workload=workload)
+    assert [point.step_error_s for point in even.points] == [0.0, 0.0]

@@ -1,4 +1,10 @@
-"""Interval: how many steps lie between two checkpoints, by a formula or by trying."""
+"""Interval: how many steps lie between two checkpoints, by a formula or by trying.
+
+The formulas take the mean time between the failures that a checkpoint guards against. After a
+restart, or with spares, these are all; where nodes move, those that leave nothing to move; where
+replica groups go on without each other, those that leave no group, or kill the whole job. How much
+work such a failure takes does not matter to them: it is half of an interval in any case.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +14,17 @@ from math import ceil, exp, inf, log
 
 import numpy as np
 
-from simdp.engine.job.events import events, expected_mttf
+from simdp.engine.job.events import Event, events, expected_mttf
 from simdp.engine.job.length import Length
 from simdp.engine.job.plan import Plan
-from simdp.engine.job.policies import policy_for
+from simdp.engine.job.policies import policy_for, worst
 from simdp.engine.job.run import Run
+from simdp.engine.job.training import WORST
 from simdp.errors import ScenarioError
 from simdp.job import intervals
+from simdp.job.recovery.elastic import Elastic
+from simdp.job.recovery.migrate import Migrate
+from simdp.job.recovery.replica_groups import ReplicaGroups
 
 MANY_EVENTS, SOME_RUNS = 4000, 20
 """Events, and runs, from which a mean time between failures is taken where no formula has it."""
@@ -50,6 +60,67 @@ def mttf_of(plan: Plan) -> float:
     return total / count if count else inf
 
 
+def guarded_mttf_of(plan: Plan) -> float:
+    """Mean time between failures after which a job loads the checkpoint of the last kind [s].
+
+    Only these are what it guards against; inf where there are none. After all others the job goes
+    on from what is left: a peer's state, a node that took over, or a copy in memory.
+    """
+    mttf = mttf_of(plan)
+    share = 1.0 if mttf == inf else _share_guarded(plan)
+    return mttf / share if share else inf
+
+
+def _share_guarded(plan: Plan) -> float:
+    """Loads of the last kind of checkpoint per failure, by what happens in some runs."""
+    recovery, kept = plan.recovery, plan.savings[:-1]
+    always = not isinstance(recovery, Elastic | Migrate | ReplicaGroups)
+    if not kept and (always or (isinstance(recovery, Elastic) and recovery.up == "checkpoint")):
+        return 1.0
+    covered = max((WORST.index(saving.survives) for saving in kept), default=-1)
+    moved = recovery.share if isinstance(recovery, Migrate) else 0.0
+    count, loads = 0, 0.0
+    for run in range(SOME_RUNS):
+        groups = _Groups(plan) if isinstance(recovery, ReplicaGroups) else None
+        drawn = events(plan.failures, plan.num_nodes, plan.devices_per_node, plan.seed, run)
+        for event in islice(drawn, MANY_EVENTS // SOME_RUNS):
+            returns = isinstance(recovery, Elastic) and recovery.up == "at_once"
+            if returns and (event.effect == "join" or 0 < event.repair < inf):
+                loads += covered < 0  # all start again for nodes that come back
+            if event.effect not in ("fail", "hang", "leave"):
+                continue
+            count += 1
+            if groups is not None and event.nodes:
+                loads += groups.are_all_out(event)
+            elif WORST.index(worst(event)) > covered:
+                loads += 1 - moved if event.nodes else 1.0
+    return loads / count if count else 1.0
+
+
+class _Groups:
+    """Replica groups of a job: which of them are out, and until when."""
+
+    def __init__(self, plan: Plan) -> None:
+        spec = plan.recovery
+        assert isinstance(spec, ReplicaGroups)
+        self._spec, self._num = spec, plan.num_nodes // spec.group_nodes
+        self._out: dict[int, float] = {}
+        self._back = spec.rescheduling + spec.restart + plan.heal
+
+    def are_all_out(self, event: Event) -> bool:
+        """Take the groups of an event out; whether none is left, so that all start again."""
+        self._out = {group: end for group, end in self._out.items() if end > event.time}
+        noticing = self._spec.hang_timeout if event.effect == "hang" else self._spec.detection
+        end = event.time + event.repair + noticing + self._back
+        for node in event.nodes:
+            group = node // self._spec.group_nodes
+            self._out[group] = max(end, self._out.get(group, 0.0))
+        if len(self._out) < self._num:
+            return False
+        self._out = {}
+        return True
+
+
 def by_rule(rule: str, plan: Plan) -> int:
     """Steps between checkpoints by a rule.
 
@@ -65,7 +136,7 @@ def by_rule(rule: str, plan: Plan) -> int:
     ScenarioError
         If none that is tried gets anywhere.
     """
-    mttf, write = mttf_of(plan), plan.savings[-1].blocking
+    mttf, write = guarded_mttf_of(plan), plan.savings[-1].blocking
     most = max(int(plan.length.num_steps), 1)
     if mttf == inf:
         return most
@@ -73,7 +144,7 @@ def by_rule(rule: str, plan: Plan) -> int:
     # Not so often that one waits for the write before.
     through = ceil(plan.savings[-1].background / plan.pace.step - 1e-9)
     steps = min(max(in_steps(formula(write, mttf), plan), through), most)
-    return steps if rule != "simulated" else best_of(plan, steps, mttf)
+    return steps if rule != "simulated" else best_of(plan, steps, mttf_of(plan))
 
 
 def in_steps(seconds: float, plan: Plan) -> int:

@@ -11,6 +11,7 @@ from simdp.job.recovery.elastic import Elastic
 from simdp.job.recovery.replica_groups import ReplicaGroups
 from simdp.results.money import BUSY, WAITING
 from simdp.scenario import Scenario
+from simdp.workload.precision.rounding import numpy_dtype
 
 FEW_STEPS, SOME_STEPS = 2, 9
 """Steps that are simulated: one to warm up and a steady one; more where steps differ by chance."""
@@ -48,7 +49,7 @@ def paces(scenario: Scenario, counts_samples: bool) -> Paces:
     cluster, recovery = scenario.cluster, scenario.recovery
     most = cluster.num_nodes
     sizes = able(scenario, recovery.min_nodes) if isinstance(recovery, Elastic) else [most]
-    quorum = recovery.quorum if isinstance(recovery, ReplicaGroups) else 0.0
+    quorum = _between_groups(scenario) if isinstance(recovery, ReplicaGroups) else 0.0
     found, busy, waiting = {}, 1.0, 0.0
     for size in sizes:
         samples = scenario.workload.samples_per_step(size * cluster.local_size)
@@ -62,6 +63,32 @@ def paces(scenario: Scenario, counts_samples: bool) -> Paces:
         if size == most:
             busy, waiting = (sum(metrics[key] for key in keys) / whole for keys in (BUSY, WAITING))
     return Paces(found, busy, waiting)
+
+
+MESSAGES = 4
+"""Of a step with replica groups: to the lighthouse and back for a quorum, and for the vote."""
+
+
+def _between_groups(scenario: Scenario) -> float:
+    """What replica groups add to each step [s]: a quorum, a vote, and perhaps the exchange."""
+    recovery, cluster = scenario.recovery, scenario.cluster
+    assert isinstance(recovery, ReplicaGroups)
+    found = recovery.quorum
+    if found is None:
+        inter = cluster.inter_node
+        links = [] if inter is None else inter.link
+        links = links if isinstance(links, list) else [links]
+        found = MESSAGES * max((link.alpha for link in links), default=0.0)
+    num_groups = cluster.num_nodes // recovery.group_nodes
+    if recovery.exchange_bandwidth is None:
+        return found
+    workload, partition = scenario.workload, scenario.program.partition
+    whole = (
+        workload.model.num_parameters()
+        * numpy_dtype(workload.precision.gradient_dtype(workload.dtype)).itemsize
+    )
+    per_node = whole / (partition.num_places if partition is not None else 1) * cluster.local_size
+    return found + 2 * (num_groups - 1) / num_groups * per_node / recovery.exchange_bandwidth
 
 
 def able(scenario: Scenario, least: int) -> list[int]:

@@ -27,8 +27,15 @@ class ReplicaGroups(Recovery):
         With fewer groups no step is taken.
     timeout : float
         Until an operation of a lost group is given up and there is a quorum without it [s].
-    quorum : float
-        What forming one holds each step up for [s]; torchft hides it behind forward.
+    quorum : float or None
+        What forming one, and the vote on the step at its end, hold each step up for [s]. None: four
+        messages over the network between nodes, to the lighthouse and back, twice.
+    exchange_bandwidth : float or None
+        At which a node exchanges gradients with the other groups where that is not done by the
+        collectives of the strategy but, as by torchft's Gloo process group, over the hosts
+        [bytes/s]. It comes after backward, so that nothing hides it: ``2 (G - 1) / G`` times a
+        node's gradients, of G groups. None: the strategy's collectives, as they are simulated,
+        which overlap with backward.
     heal_bandwidth : float or None
         At which a node copies its part of the state from a peer [bytes/s]; None: of the network
         between nodes, or of the host's link where there is one node.
@@ -38,5 +45,6 @@ class ReplicaGroups(Recovery):
     group_nodes: Int = Field(1, ge=1, le=2**20)
     min_replicas: Int = Field(1, ge=1, le=2**20)
     timeout: PositiveSeconds = 60.0
-    quorum: Seconds = 0.0
+    quorum: Seconds | None = None
+    exchange_bandwidth: Bandwidth | None = None
     heal_bandwidth: Bandwidth | None = None

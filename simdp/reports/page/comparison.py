@@ -75,7 +75,7 @@ def _verdict(found: Comparison) -> Iterator[Section]:
         for one in found.ran
         if one.metrics and one.metrics["throughput_samples_per_s"]
     }
-    own = rates.pop(point.label)
+    own, ties = rates.pop(point.label), compare_table.tied(found)
     said = f"{point.label} trains most samples per second"
     others = sorted(((rate, label) for label, rate in rates.items()), reverse=True)
     if others:
@@ -83,13 +83,14 @@ def _verdict(found: Comparison) -> Iterator[Section]:
         said += ": " + ", and ".join(dict.fromkeys(told))
     m = point.metrics
     largest = max(PARTS, key=lambda key: m[key])
+    whose = f"a step of {point.label}" if ties else "its step"
     yield Verdict(
         "Verdict",
         [
-            f"{said}.",
-            f"Most of its step, {share(m[largest], m['step_time_s'])}, is {PARTS[largest]}.",
+            *(ties or [f"{said}."]),
+            f"Most of {whose}, {share(m[largest], m['step_time_s'])}, is {PARTS[largest]}.",
         ],
-        "good",
+        "note" if ties else "good",
     )
 
 

@@ -110,17 +110,12 @@ def _one(study: JobStudy, job: Job) -> Iterator[Section]:
 
 
 def _several(study: JobStudy) -> Iterator[Section]:
-    called = names(study.points)
-    best = min(range(len(called)), key=lambda i: study.points[i].finish_s.mean)
-    job = study.points[best]
-    yield Verdict(
-        "Verdict",
-        [
-            f"{called[best]} is done first, after {long_time(job.finish_s.mean)}; "
-            f"{percent(job.goodput.mean)} of its time is productive."
-        ],
-        "good",
+    lines = job_table.first_done(study)
+    best = min(study.points, key=lambda job: job.finish_s.mean)
+    is_sure = best.runs > 1 and not any(
+        job is not best and job.is_tie(best) for job in study.points
     )
+    yield Verdict("Verdict", lines, "good" if is_sure else "note")
     yield told("The points", *job_table.grid(study), job_table.grid_foot(study))
 
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import hypot
 
+from simdp.results.job import NOISE
 from simdp.results.plan import GOALS, Option
 
 ADJECTIVES = {"cheapest": "cheaper", "fastest": "faster", "greenest": "greener"}
-
-NOISE = 2.0
-"""Standard errors of a difference up to which two means of simulated jobs are the same."""
 
 TERMS = {
     "compute": ("compute_s", "update_s"),

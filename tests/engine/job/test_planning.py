@@ -125,6 +125,22 @@ def test_a_group_heals_over_the_network_between_nodes(load):
     assert large(load, recovery={**groups, "heal_bandwidth": "1 GB/s"}).heal == 12.0
 
 
+def test_replica_groups_cost_time_in_every_step(load):
+    alone = large(load).pace.step
+    groups = {"kind": "replica_groups", "group_nodes": 2}
+    messages = large(load, recovery=groups).pace.step - alone
+    assert messages == pytest.approx(4 * 14e-6, rel=1e-6)  # of ib-hdr
+    hsdp = {"kind": "hsdp", "shard_size": 4}
+    plain = large(load, strategy=hsdp).pace.step
+    over = {**groups, "quorum": "0 s", "exchange_bandwidth": "10 GB/s"}
+    pace = large(load, strategy=hsdp, recovery=over).pace
+    # 4e9 bytes of gradients over 4 ranks, 2 of them on a node; 2 groups, so 2 (2 - 1) / 2 of it
+    assert pace.step - plain == pytest.approx(2e9 / 10e9)
+    assert pace.shares.other == pytest.approx(0.2 / pace.step)
+    whole = large(load, strategy="ddp", recovery=over).pace.step - large(load).pace.step
+    assert whole == pytest.approx(8e9 / 10e9)
+
+
 def test_a_job_is_as_long_as_its_workload(load):
     assert length_of(load(workload=LARGE, cluster=NODES))[:2] == (1000, False)
     assert length_of(load(workload={**WORKLOAD, "epochs": 3}))[:2] == (6, True)

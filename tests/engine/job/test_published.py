@@ -1,6 +1,7 @@
 """Published figures: runs drawn at random come to what formulas and papers say."""
 
 from dataclasses import replace
+from math import inf
 
 import numpy as np
 import pytest
@@ -8,9 +9,9 @@ from for_each import for_each
 from jobs import Pace, Saving, plan_of, played
 
 from simdp.cluster.failures.exponential import Exponential
-from simdp.engine.job.interval import best_of, by_rule, in_steps, mttf_of
+from simdp.engine.job.interval import best_of, by_rule, guarded_mttf_of, in_steps, mttf_of
 from simdp.engine.job.length import Length
-from simdp.job.intervals import exact, expected_ettr, slowdown
+from simdp.job.intervals import daly, exact, expected_ettr, slowdown
 
 pytestmark = pytest.mark.slow
 
@@ -101,3 +102,64 @@ def test_the_time_between_failures_is_estimated_where_no_rate_is_known():
     plan = plan_of(10, *(fail(100.0 * n) for n in range(1, 50)))
     assert isinstance(plan.failures[0], Written)
     assert mttf_of(plan) == pytest.approx(100.0)
+
+
+def hit(plan, *failures, **changes):
+    """A job whose failures come by chance."""
+    return replace(plan, failures=tuple(Exponential.model_validate(f) for f in failures), **changes)
+
+
+NODES = {"per": "node", "mtbf": "400 h"}
+JOB = {"per": "job", "mtbf": "200 h"}
+
+
+@for_each(
+    ("recovery", "levels", "failures", "hours"),
+    [
+        ({"kind": "restart"}, (), [NODES, JOB], 1 / (4 / 400 + 1 / 200)),
+        ({"kind": "spares", "num": 1}, (), [NODES], 100.0),
+        ({"kind": "elastic"}, (), [NODES], 100.0),
+        ({"kind": "elastic", "up": "at_once"}, (), [NODES], 100.0),
+        ({"kind": "elastic", "up": "at_once"}, (), [NODES | {"repair": "2 h"}], 50.0),
+        ({"kind": "migrate", "migration": "1 min"}, (), [NODES, JOB], 200.0),
+        ({"kind": "migrate", "migration": "1 min", "share": "75 %"}, (), [NODES], 400.0),
+        ({"kind": "migrate", "migration": "1 min"}, (), [NODES], inf),
+        ({"kind": "restart"}, ("process",), [NODES, JOB], 100.0),
+        ({"kind": "restart"}, ("node",), [NODES, JOB], inf),
+        ({"kind": "replica_groups"}, (), [NODES, JOB], 200.0),
+        ({"kind": "replica_groups"}, (), [NODES], inf),
+    ],
+)
+def test_a_checkpoint_guards_against_those_failures_alone_that_load_it(
+    recovery, levels, failures, hours
+):
+    copies = [Saving(1, 1.0, survives=worst) for worst in levels]
+    plan = hit(plan_of(10, savings=[*copies, Saving(10, 20.0)], recovery=recovery), *failures)
+    assert guarded_mttf_of(plan) / HOUR == pytest.approx(hours, rel=0.05)
+
+
+def test_replica_groups_load_a_checkpoint_when_none_is_left():
+    """Two groups that are out for a share of the time: as often as both are, by renewal theory."""
+    recovery = {"kind": "replica_groups", "group_nodes": 2, "restart": "10 h"}
+    plan = hit(plan_of(10, savings=[Saving(10, 20.0)], recovery=recovery), NODES)
+    rate, out = 2 / 400, 10.0  # of a group [1/h]; a failure while it is out begins anew
+    up = np.exp(-rate * out)  # share of the time that a group takes part
+    expected = 1 / (2 * rate * (1 - up))
+    assert guarded_mttf_of(plan) / HOUR == pytest.approx(expected, rel=0.15)
+
+
+def test_by_the_rules_replica_groups_are_done_no_later_than_with_rare_checkpoints():
+    recovery = {"kind": "replica_groups", "restart": "5 min", "timeout": "60 s"}
+    plan = plan_of(20_000, savings=[Saving(1, 60.0)], recovery=recovery, paces={4: Pace(10.0)})
+    plan = hit(plan, {"per": "node", "mtbf": "10 h"})
+    every = {
+        "daly": by_rule("daly", plan),
+        "all failures": in_steps(daly(60.0, mttf_of(plan)), plan),
+        "rare": 20_000,
+    }
+    times = {
+        name: finishes(replace(plan, savings=(Saving(steps, 60.0),)), 20).mean()
+        for name, steps in every.items()
+    }
+    assert times["daly"] <= times["rare"] * 1.001
+    assert times["daly"] < 0.98 * times["all failures"]

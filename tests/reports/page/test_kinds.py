@@ -331,6 +331,36 @@ def test_a_plan_shows_the_front_with_intervals_and_a_scenario_for_each_option():
     assert [row[2].value for row in titled(page, "The options").rows] == [21600.0, 10800.0]
 
 
+def test_two_jobs_that_differ_by_noise_alone_get_no_tick():
+    first = job(set={"checkpoint.every": "daly"}).points[0]
+    later = dataclasses.replace(first, set={"checkpoint.every": "young"}, finish_s=spread(86401.0))
+    longer = dataclasses.replace(first, set={"checkpoint.every": "1 h"}, finish_s=spread(9e4))
+    swept = {**SCENARIO, "sweep": {"checkpoint.every": ["daly", "young"]}}
+    pages = [page_of(JobStudy("0.1.0", swept, None, [first, one])) for one in (later, longer)]
+    assert [page.sections[0].level for page in pages] == ["note", "good"]
+    assert "no difference beyond the noise" in pages[0].sections[0].lines[0]
+    assert "is done first" in pages[1].sections[0].lines[0]
+
+
+def test_points_that_are_equally_fast_are_no_winners():
+    found = comparison()
+    noisy = dataclasses.replace(
+        found.points[0],
+        set={"strategy": "zero1"},
+        metrics=METRICS | {"throughput_samples_per_s": 0.995 * METRICS["throughput_samples_per_s"]},
+    )
+    found.points.append(noisy)
+    assert page_of(found).sections[0].level == "good"
+    for point in (found.points[0], noisy):
+        point.step_error_s = 0.01 * METRICS["step_time_s"]
+    verdict = page_of(found).sections[0]
+    assert verdict.level == "note"
+    assert verdict.lines[0] == (
+        "ddp and zero1: no difference in samples/s beyond the noise of these steps."
+    )
+    assert verdict.lines[0] in " ".join(compare_table.remarks(found))
+
+
 def test_of_a_long_front_twelve_points_have_names():
     (first,) = plan().best
     many = [dataclasses.replace(first, set={"cluster.world_size": n}) for n in range(4, 44)]
