@@ -307,6 +307,8 @@ class Workload(Dealing):
             if self.packing is not None and "x" in shapes:
                 shapes = {**shapes, "x": (self.packing.most(model),)}
             model = model.with_input_shapes(shapes)
+        if self.weights is not None:
+            model = weights.fitted(model, base / self.weights)
         return self.model_copy(update={"model": model})
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:

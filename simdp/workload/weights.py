@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from simdp.arrays import Array
+from simdp.errors import ScenarioError
 from simdp.files import read_npz, read_tensors
 from simdp.rng import stream
 from simdp.workload.graph import Graph
@@ -53,8 +54,9 @@ def as_torch(model: Model, dtype: str, seed: int) -> dict[str, Array]:
     """
     draws, generator, found = model.draws(), TorchGenerator(seed), dict[str, Array]()
     last = {parameter.name: number for number, parameter in enumerate(draws)}
+    wanted = {parameter.name for parameter in model.graph.parameters}
     for number, (name, shape, start) in enumerate(draws):
-        if last[name] != number:
+        if last[name] != number or name not in wanted:
             start.skip_as_torch(generator, shape, dtype)
         elif start.kind == "copy":
             found[name] = found[start.of].copy()
@@ -84,6 +86,19 @@ def loaded(
         place = called.get(buffer.name)
         found[buffer.name] = fresh if place is None else _array(stored[place], fresh.dtype.name)
     return found
+
+
+def fitted(model: Model, path: Path) -> Model:
+    """Untie a head that a file of weights has apart from the embedding, as transformers does."""
+    tied = getattr(model, "tie_word_embeddings", False)
+    for name, other in model.file_names.tied if tied else ():
+        try:
+            stored = _stored(path)
+            if {name, other} <= stored.keys() and not np.array_equal(stored[name], stored[other]):
+                return model.model_copy(update={"tie_word_embeddings": False})
+        except ScenarioError:  # `problem_with` reports it
+            return model
+    return model
 
 
 def _stored(path: Path) -> Mapping[str, Array]:

@@ -77,8 +77,6 @@ TRANSFORMERS = {
     "vit": ("ViTForImageClassification", "ViTConfig"),
 }
 
-RENAMED = {"embed_out.weight": "lm_head.weight"}
-
 
 def construct(name):
     if name in TORCH:
@@ -96,16 +94,16 @@ def of_torch(construct, dtype):
         found = {name: p.detach().numpy() for name, p in construct().named_parameters()}
     finally:
         torch.set_default_dtype(torch.float32)
-    return {RENAMED.get(name, name): value for name, value in found.items()}
+    return found
 
 
 def assert_equal(spec, construct, dtype):
     model = TypeAdapter(AnyModel).validate_python(spec)
     wanted, found = of_torch(construct, dtype), weights.as_torch(model, dtype, 0)
     names = [p.name for p in model.graph.parameters]
-    assert {RENAMED.get(name, name) for name in names} == set(wanted)
+    assert set(names) == set(wanted)
     for name in names:
-        value = wanted[RENAMED.get(name, name)]
+        value = wanted[name]
         if dtype == "float32":
             np.testing.assert_array_equal(found[name], value, strict=True, err_msg=name)
         else:

@@ -20,11 +20,15 @@ class FileNames(NamedTuple):
     ignored : tuple of str
         Patterns of names that may be there although the model lacks them: weights that it shares
         with others, and masks that it makes anew.
+    tied : tuple of (str, str)
+        Names of tensors of which the first is the second where the model ties its embeddings; a
+        file in which they differ is of a model that does not.
     """
 
     prefix: str = ""
     renames: tuple[tuple[str, str], ...] = ()
     ignored: tuple[str, ...] = ()
+    tied: tuple[tuple[str, str], ...] = ()
 
     def pairs(self, stored: Collection[str], wanted: Collection[str]) -> list[tuple[str, str]]:
         """Name the tensors of a file as the model does.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 Keys = Mapping[str, Any]
@@ -28,6 +28,8 @@ class FromConfig(NamedTuple):
         that of all members.
     ignored : frozenset of str
         Keys that change nothing of what training computes.
+    adjusted : callable
+        Makes our model's keys of a file and of those that were found in it.
     """
 
     kind: str
@@ -35,6 +37,18 @@ class FromConfig(NamedTuple):
     renames: Mapping[str, str]
     fixed: Keys
     ignored: frozenset[str]
+    adjusted: Callable[[Keys, dict[str, Any]], dict[str, Any]] = lambda config, keys: keys
+
+
+def _t5(config: Keys, keys: dict[str, Any]) -> dict[str, Any]:
+    """Since transformers 5 ``tie_word_embeddings: false`` only drops the scaling of the head.
+
+    Before, it also gave the head a weight of its own, which files of those versions hold.
+    """
+    version = str(config.get("transformers_version", ""))
+    if keys.get("tie_word_embeddings", True) or version[:2] in ("2.", "3.", "4."):
+        return keys
+    return {"scale_decoder_outputs": False, **keys, "tie_word_embeddings": True}
 
 
 ALWAYS_IGNORED = _words(
@@ -109,7 +123,8 @@ FROM_CONFIG: dict[str, FromConfig] = {
     "mistral": FromConfig("mistral", {"MistralForCausalLM": {}}, {}, {}, LIKE_LLAMA),
     "mpt": FromConfig(
         "mpt",
-        {"MptForCausalLM": {}, "MPTForCausalLM": {}},
+        # transformers' class is 4 times as wide whatever the file's expansion_ratio
+        {"MptForCausalLM": {"expansion_ratio": 4}, "MPTForCausalLM": {}},
         {},
         {
             "attn_type": "multihead_attention",
@@ -137,6 +152,7 @@ FROM_CONFIG: dict[str, FromConfig] = {
         {"pad_token_id": "pad_id"},
         {},
         _words("classifier_dropout dense_act_fn is_gated_act n_positions"),
+        _t5,
     ),
     "vit": FromConfig(
         "vit",

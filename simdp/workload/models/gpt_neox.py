@@ -18,6 +18,7 @@ from simdp.workload.layers.layer_norm import LayerNorm
 from simdp.workload.layers.linear import Linear
 from simdp.workload.layers.rotary_parameters import RopeParameters
 from simdp.workload.models.decoder import tied_head
+from simdp.workload.models.file_names import FileNames
 from simdp.workload.models.text import TextModel
 
 
@@ -37,6 +38,8 @@ class GPTNeoX(TextModel):
         Share of a head's features that turn with the place.
     rotary_emb_base : float
         Base of the rotary embeddings' waves.
+    rope_parameters : RopeParameters or None
+        Both, as transformers 5 writes them, and how waves are stretched for longer samples.
     max_position_embeddings : int
         Tokens of the longest sample.
     use_parallel_residual : bool
@@ -56,6 +59,9 @@ class GPTNeoX(TextModel):
     transformers/models/gpt_neox/modeling_gpt_neox.py.
     """
 
+    file_names: ClassVar[FileNames] = TextModel.file_names._replace(
+        renames=((r"^embed_out\.", "lm_head."),)  # before transformers 5
+    )
     trunk: ClassVar[str] = "gpt_neox."
     kind: Literal["gpt_neox"] = "gpt_neox"
     depth_key: ClassVar[str] = "num_hidden_layers"
@@ -68,6 +74,7 @@ class GPTNeoX(TextModel):
     hidden_act: ActivationName = "gelu"
     rotary_pct: Float = Field(0.25, gt=0, le=1)
     rotary_emb_base: Float = Field(10000.0, gt=1)
+    rope_parameters: RopeParameters | None = None
     max_position_embeddings: Int = Field(2048, ge=1, le=10**8)
     use_parallel_residual: Bool = True
     attention_bias: Bool = True
@@ -77,24 +84,35 @@ class GPTNeoX(TextModel):
     tie_word_embeddings: Bool = False
 
     @model_validator(mode="after")
+    def _rope_is_written_once(self) -> Self:
+        given = self.rope_parameters.model_fields_set if self.rope_parameters else set[str]()
+        same = {"rotary_pct": "partial_rotary_factor", "rotary_emb_base": "rope_theta"}
+        for key, other in same.items():
+            if key in self.model_fields_set and other in given:
+                raise problem(
+                    f"{key} and rope_parameters.{other} are both given; keep one of them."
+                )
+        return self
+
+    @model_validator(mode="after")
     def _heads_fit(self) -> Self:
         check_heads(
             "num_attention_heads", self.num_attention_heads, "hidden_size", self.hidden_size
         )
         each = self.hidden_size // self.num_attention_heads
         if not self.rope.columns(each):
+            share = self.rope.partial_rotary_factor
             raise problem(
-                f"rotary_pct: {self.rotary_pct:g} of {each} features is no pair that could turn; "
-                "enlarge it."
+                f"rotary_pct: {share:g} of {each} features is no pair that could turn; enlarge it."
             )
         return self
 
     @property
     def rope(self) -> RopeParameters:
         """How part of each query and key turns."""
-        return RopeParameters(
-            rope_theta=self.rotary_emb_base, partial_rotary_factor=self.rotary_pct
-        )
+        given = self.rope_parameters.model_dump(exclude_unset=True) if self.rope_parameters else {}
+        own = {"rope_theta": self.rotary_emb_base, "partial_rotary_factor": self.rotary_pct}
+        return RopeParameters(**{**own, **given})
 
     def build(self) -> Graph:
         graph, d, words = GraphBuilder("x"), self.hidden_size, self.vocab_size
@@ -108,7 +126,7 @@ class GPTNeoX(TextModel):
         norm = LayerNorm(
             name="gpt_neox.final_layer_norm", normalized_shape=d, eps=self.layer_norm_eps
         )
-        head: Layer = Linear(name="embed_out", in_features=d, out_features=words, bias=False)
+        head: Layer = Linear(name="lm_head", in_features=d, out_features=words, bias=False)
         if self.tie_word_embeddings:
             head = tied_head("gpt_neox.embed_in.weight", d, words)
         return graph.build(graph.call(head, graph.call(norm, h)))

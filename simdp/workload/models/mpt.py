@@ -9,9 +9,11 @@ from pydantic import Field, model_validator
 from simdp.spec import Bool, Float, Int, Spec
 from simdp.workload.graph import Graph, GraphBuilder
 from simdp.workload.layers.arguments import check_heads
+from simdp.workload.layers.base import Layer
 from simdp.workload.layers.dropout import Dropout
 from simdp.workload.layers.embedding import Embedding
 from simdp.workload.layers.layer_norm import LayerNorm
+from simdp.workload.layers.linear import Linear
 from simdp.workload.layers.mpt_block import MptBlock
 from simdp.workload.layers.position_embedding import PositionEmbedding
 from simdp.workload.models.decoder import tied_head
@@ -47,7 +49,7 @@ class Mpt(TextModel):
     d_model, n_heads, n_layers : int
         Width of a token, heads of each block's attention, number of blocks.
     expansion_ratio : int
-        How many times as wide the feed-forward part of a block is.
+        How many times as wide the feed-forward part of a block is; in transformers always 4 times.
     max_seq_len : int
         Tokens of the longest sample.
     learned_pos_emb : bool
@@ -61,6 +63,8 @@ class Mpt(TextModel):
         Dropout of the embeddings, and behind each sublayer.
     layer_norm_epsilon : float
         Added to the variance by every norm.
+    tie_word_embeddings : bool
+        Whether the map back to tokens has the embedding's weight.
 
     References
     ----------
@@ -84,6 +88,7 @@ class Mpt(TextModel):
     emb_pdrop: Float = Field(0.0, ge=0, le=1)
     resid_pdrop: Float = Field(0.0, ge=0, le=1)
     layer_norm_epsilon: Float = Field(1e-5, ge=0)
+    tie_word_embeddings: Bool = True
 
     @model_validator(mode="after")
     def _heads_fit(self) -> Self:
@@ -110,7 +115,11 @@ class Mpt(TextModel):
             eps=self.layer_norm_epsilon,
             bias=not self.no_bias,
         )
-        head = tied_head(f"{lead}.wte.weight", d, self.vocab_size)
+        head: Layer = Linear(
+            name="lm_head", in_features=d, out_features=self.vocab_size, bias=False
+        )
+        if self.tie_word_embeddings:
+            head = tied_head(f"{lead}.wte.weight", d, self.vocab_size)
         return graph.build(graph.call(head, graph.call(norm, h)))
 
     def _block(self, name: str) -> MptBlock:

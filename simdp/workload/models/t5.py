@@ -56,8 +56,10 @@ class T5(Model):
     feed_forward_proj : {"relu", "gelu", "gated-gelu", "gated-silu"}
         Activation of the feed-forward part; T5 1.1 has gated-gelu.
     tie_word_embeddings : bool
-        Whether the map back to tokens has the embedding's weight; then what goes into it is
-        divided by sqrt(d_model).
+        Whether the map back to tokens has the embedding's weight. A file of weights in which both
+        differ unties them, as in transformers.
+    scale_decoder_outputs : bool or None
+        Divide what goes into the map back to tokens by sqrt(d_model); by default where it is tied.
     pad_id : int or None
         The token that fills short samples: nobody looks at it in ``x``. ``tgt`` may begin with it.
     sequence_length, tgt_sequence_length : int or None
@@ -74,7 +76,8 @@ class T5(Model):
             r"^(encoder|decoder)\.embed_tokens\.weight$",
             r"^lm_head\.weight$",
             r"^decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight$",
-        )
+        ),
+        tied=(("lm_head.weight", "shared.weight"),),
     )
 
     kind: Literal["t5"] = "t5"
@@ -92,6 +95,7 @@ class T5(Model):
     initializer_factor: Float = Field(1.0, ge=0)
     feed_forward_proj: FeedForward = "relu"
     tie_word_embeddings: Bool = True
+    scale_decoder_outputs: Bool | None = None
     pad_id: Int | None = None
     sequence_length: Int | None = Field(None, ge=1, le=10**8)
     tgt_sequence_length: Int | None = Field(None, ge=1, le=10**8)
@@ -114,8 +118,10 @@ class T5(Model):
         head: Layer = Linear(
             name="lm_head", in_features=d, out_features=self.vocab_size, bias=False
         )
-        if self.tie_word_embeddings:
+        scale = self.scale_decoder_outputs
+        if self.tie_word_embeddings if scale is None else scale:
             h = graph.call(Scale(name="lm_head.scale", factor=d**-0.5), h)
+        if self.tie_word_embeddings:
             head = tied_head("shared.weight", d, self.vocab_size)
         return graph.build(graph.call(head, h))
 

@@ -64,6 +64,7 @@ class Transformers(Model):
 
         member = MODELS[entry.kind]
         keys = _keys(path, config, entry, member) | dict(entry.architectures[architecture])
+        keys = entry.adjusted(config, keys)
         labels = config.get("id2label")
         classifies = keys.get("head", "classification") == "classification"
         if classifies and isinstance(labels, dict) and "num_labels" in member.model_fields:

@@ -144,7 +144,7 @@ def test_gpt_neox_is_named_as_in_transformers():
         "gpt_neox.embed_in.weight",
         *layers,
         *last,
-        "embed_out.weight",
+        "lm_head.weight",
     ]
     assert model("gpt_neox", **TINY_NEOX, tie_word_embeddings=True).ready_order()[-1] == (
         "gpt_neox.embed_in.weight"
@@ -255,7 +255,7 @@ def plain_neox(values, tokens, parallel):
         h = layer_norm(given, values, f"{name}.post_attention_layernorm")
         h = linear(gelu(linear(h, values, f"{name}.mlp.dense_h_to_4h")), values, name + DOWN)
         x = x + seen + h
-    return layer_norm(x, values, "gpt_neox.final_layer_norm") @ values["embed_out.weight"].T
+    return layer_norm(x, values, "gpt_neox.final_layer_norm") @ values["lm_head.weight"].T
 
 
 DOWN = ".mlp.dense_4h_to_h"

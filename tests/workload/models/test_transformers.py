@@ -2,13 +2,20 @@
 
 import json
 
+import numpy as np
 import pytest
+from layer_checks import finished
 from one_batch import play, scenario
 from pydantic import TypeAdapter
 
 from simdp.errors import ScenarioError
 from simdp.scenario import checked
+from simdp.workload import Workload
+from simdp.workload.evaluation import evaluated
+from simdp.workload.execution import Executor
+from simdp.workload.layers.base import Pass
 from simdp.workload.models import AnyModel
+from simdp.workload.weights import as_torch
 
 # As huggingface.co has them: openai-community/gpt2, google-bert/bert-base-uncased,
 # google/vit-base-patch16-224 with two classes, google-t5/t5-small, meta-llama/Llama-3.1-8B,
@@ -279,6 +286,126 @@ def test_what_is_nested_is_taken_in(config):
     assert not config(MPT | {"attn_config": {"alibi": False}}).attn_config.alibi
 
 
+# As transformers 5.24 writes them, without keys of generation and of storage.
+OF_5 = {
+    "gpt_neox": {
+        "architectures": ["GPTNeoXForCausalLM"],
+        "hidden_size": 32,
+        "intermediate_size": 24,
+        "is_decoder": False,
+        "max_position_embeddings": 32,
+        "model_type": "gpt_neox",
+        "num_attention_heads": 2,
+        "num_hidden_layers": 2,
+        "rope_parameters": {
+            "partial_rotary_factor": 0.5,
+            "rope_theta": 20000.0,
+            "rope_type": "default",
+        },
+        "tie_word_embeddings": False,
+        "transformers_version": "5.24.0",
+        "vocab_size": 50,
+    },
+    "mpt": {
+        "architectures": ["MptForCausalLM"],
+        "attn_config": {"alibi": True, "alibi_bias_max": 8, "model_type": "", "qk_ln": False},
+        "d_model": 16,
+        "expansion_ratio": 2,
+        "max_seq_len": 32,
+        "model_type": "mpt",
+        "n_heads": 4,
+        "n_layers": 2,
+        "tie_word_embeddings": True,
+        "transformers_version": "5.24.0",
+        "vocab_size": 50,
+    },
+    "t5": {
+        "architectures": ["T5ForConditionalGeneration"],
+        "d_ff": 24,
+        "d_kv": 4,
+        "d_model": 16,
+        "feed_forward_proj": "gated-gelu",
+        "model_type": "t5",
+        "num_heads": 4,
+        "num_layers": 2,
+        "scale_decoder_outputs": False,
+        "tie_word_embeddings": True,
+        "transformers_version": "5.24.0",
+        "vocab_size": 50,
+    },
+}
+
+
+def logits(model):
+    """Of tokens 2, 3, ... 7, 1, 2 without dropout, with the weights of torch.manual_seed(0)."""
+    x = np.arange(1, 9)[None] % 7 + 1
+    inputs = {"x": x, "tgt": x[:, :5]}
+    graph = evaluated(model.graph)
+    values = {name: w.astype(float) for name, w in as_torch(model, "float32", 0).items()}
+    executor = Executor(graph, ["float64"] * len(graph.calls), "float64")
+    run = Pass(values, samples=np.arange(1))
+    (y,), _ = finished(executor.forward(run, [inputs[name] for name in graph.inputs]))
+    return y[0, -1, :3].tolist()
+
+
+@pytest.mark.parametrize(
+    ("kind", "parameters", "wanted"),
+    # transformers 5.24: torch.manual_seed(0), the class of the file, .double(); MPT's ALiBi and
+    # the norms of T5 stay in float32
+    [
+        ("gpt_neox", 15152, [0.007411218795890911, 0.1360331280024404, -0.14485140561054521]),
+        ("mpt", 7024, [-0.01858186767470229, -0.00928548794639194, 0.3266082510279686]),
+        ("t5", 12000, [1.2877744718022177, 4.309670300282637, 4.556756573138804]),
+    ],
+)
+def test_a_config_of_transformers_5_computes_what_it_does(config, kind, parameters, wanted):
+    found = config(OF_5[kind])
+    assert (found.kind, found.num_parameters()) == (kind, parameters)
+    assert logits(found) == pytest.approx(wanted, rel=1e-6)
+
+
+def test_a_head_that_t5_does_not_scale_is_its_embedding_since_transformers_5(config):
+    old = without(OF_5["t5"], "scale_decoder_outputs") | {"tie_word_embeddings": False}
+    found = config(old)
+    assert (found.tie_word_embeddings, found.scale_decoder_outputs) == (True, False)
+    found = config(without(old, "transformers_version"))
+    assert (found.tie_word_embeddings, found.scale_decoder_outputs) == (True, False)
+    found = config(old | {"transformers_version": "4.45.2"})
+    assert (found.tie_word_embeddings, found.scale_decoder_outputs) == (False, None)
+    assert found.num_parameters() == 12000 + 50 * 16
+
+
+def test_a_head_of_its_own_in_a_file_of_weights_is_untied(config, tmp_path):
+    model = config(OF_5["t5"])
+    values = as_torch(model, "float32", 0)
+    head = {"lm_head.weight": values["shared.weight"]}
+    np.savez(tmp_path / "tied.npz", **values, **head)
+    np.savez(tmp_path / "apart.npz", **values, **{name: w + 1 for name, w in head.items()})
+    for name, tied in (("tied", True), ("apart", False), ("missing", True)):
+        raw = scenario("ddp", 2, model=model.model_dump(), weights=f"{name}.npz")
+        workload = Workload.model_validate(raw["workload"]).settled(tmp_path)
+        assert workload.model.tie_word_embeddings is tied
+    raw = scenario("ddp", 2, model=model.model_dump(), weights="apart.npz")
+    settled = Workload.model_validate(raw["workload"]).settled(tmp_path)
+    found = settled.initial_weights(0, 0, tmp_path)
+    np.testing.assert_array_equal(found["lm_head.weight"], values["shared.weight"] + 1)
+
+
+def test_files_of_older_versions_keep_loading(config):
+    older = without(OF_5["gpt_neox"], "rope_parameters")
+    older |= {"rotary_pct": 0.5, "rotary_emb_base": 20000, "rope_scaling": None}
+    assert config(older).rope == config(OF_5["gpt_neox"]).rope
+    named = {"embed_out.weight", "gpt_neox.final_layer_norm.bias"}
+    pairs = config(older).file_names.pairs(named, ["lm_head.weight"])
+    assert ("lm_head.weight", "embed_out.weight") in pairs
+    partly = OF_5["gpt_neox"] | {"rope_parameters": {"rope_theta": 20000.0}}
+    assert config(partly).rope.partial_rotary_factor == 0.25  # as transformers fills it in
+    foundry = config(OF_5["mpt"] | {"architectures": ["MPTForCausalLM"]})
+    assert (foundry.expansion_ratio, config(OF_5["mpt"]).expansion_ratio) == (2, 4)
+    untied = config(OF_5["mpt"] | {"tie_word_embeddings": False})
+    assert untied.num_parameters() == 7024 + 50 * 16
+
+
 def test_the_architecture_chooses_the_head(config):
     assert config(BERT).head == "masked_lm"
     assert config(BERT).pad_id == 0
@@ -376,6 +503,11 @@ def test_a_model_inside_another_is_to_be_named_alone(refused):
         (
             GPT2 | {"n_head": 5},
             "n_head: 5 heads do not share n_embd 768 evenly; choose a divisor of it.",
+        ),
+        (
+            OF_5["gpt_neox"] | {"rotary_pct": 0.5},
+            "rotary_pct and rope_parameters.partial_rotary_factor are both given; keep one of "
+            "them.",
         ),
         (VIT | {"hidden_act": "quick_gelu"}, "hidden_act: "),
         ([GPT2], "is not a config.json; it holds no keys."),
