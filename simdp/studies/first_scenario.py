@@ -80,14 +80,16 @@ def _best(asked: Asked) -> tuple[FittingRow, Fitting]:
     """The row that is written; training all weights on the GPUs comes before offload."""
     tried: list[Fitting] = []
     refused: ScenarioError | None = None
+    is_one = asked.strategy is not None and asked.recompute is not None
     for name in (asked.method,) if asked.method else ("full", "offload"):
         try:
-            found = fitting(asked._replace(method=name))
+            found = fitting(asked._replace(method=name), has_times=not is_one)
         except ScenarioError as error:
             refused = refused or error
             continue
-        if found.chosen is not None:
-            return found.chosen, found
+        row = found.rows[0] if is_one and found.rows[0].state != "no" else found.chosen
+        if row is not None:
+            return row, found
         tried.append(found)
     if not tried:
         assert refused is not None

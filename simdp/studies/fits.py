@@ -75,13 +75,15 @@ NEARLY_THE_BEST = 0.95
 """Of the fastest row's rate: of those that reach so much, ``init`` writes the simplest."""
 
 
-def fitting(asked: Asked) -> Fitting:
+def fitting(asked: Asked, has_times: bool = True) -> Fitting:
     """Try every method.
 
     Parameters
     ----------
     asked : Asked
         Without a number of devices, each method is tried on the least that it fits on.
+    has_times : bool
+        Whether steps are simulated; without their times no row is chosen.
 
     Raises
     ------
@@ -94,7 +96,7 @@ def fitting(asked: Asked) -> Fitting:
     precision = check(asked, place)
     stacks = cache(lambda gpus: _Stacks(asked, place, precision, gpus))
     if asked.gpus is not None:
-        rows = list(_rows(stacks(asked.gpus)))
+        rows = [trial.row(has_times) for trial in _trials(stacks(asked.gpus))]
     else:
         rows = list(_least_rows(asked, place, precision, stacks))
     rows = sorted(rows, key=_worth)
@@ -138,8 +140,8 @@ def check(asked: Asked, place: Place) -> Any:
     return known_value("--precision", asked.precision)
 
 
-def _rows(stacks: _Stacks) -> Iterator[FittingRow]:
-    """A row of each method that can be; of all but the full one with one kind of recomputation."""
+def _trials(stacks: _Stacks) -> Iterator[_Trial]:
+    """Each method that can be; all but the full one with one kind of recomputation."""
     wrong: list[str] = []
     found = False
     for group in methods(stacks.asked, stacks.precision):
@@ -148,9 +150,9 @@ def _rows(stacks: _Stacks) -> Iterator[FittingRow]:
         trials = [trial for trial in trials if not trial.problems]
         found = found or bool(trials)
         if group[0].name == "full":
-            yield from (trial.row() for trial in _worth_a_row(trials))
+            yield from _worth_a_row(trials)
         elif trials:
-            yield _one_of(trials).row()
+            yield _one_of(trials)
     if not found:
         raise ScenarioError(list(dict.fromkeys(wrong)) or [_nothing_to_try(stacks.asked)])
 
@@ -401,10 +403,10 @@ class _Trial:
         least, most = self.taken
         return "yes" if most <= self.memory else "tight" if least <= self.memory else "no"
 
-    def row(self) -> FittingRow:
+    def row(self, has_times: bool = True) -> FittingRow:
         """How it does."""
         size, gpus = self.microbatch, self.stacks.gpus
-        time = self._step_time(size) if self.state != "no" else None
+        time = self._step_time(size) if has_times and self.state != "no" else None
         samples_per_s = size * gpus / time if time else None
         found = rates(self.whole, samples_per_s, time or 0.0)
         tokens, price = found["tokens_per_s"], self.whole.cluster.rates().price
