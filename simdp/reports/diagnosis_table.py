@@ -91,7 +91,8 @@ def _parts(found: Diagnosis) -> Iterator[str]:
     ]
     told = [f"{name} {_of(value, step)}" for name, value in why if _is_worth(value, step)]
     if told:
-        line = f"of what is not compute: {', '.join(told)}"
+        mean = ", mean over all ranks" if found.num_ranks > 1 else ""
+        line = f"of what is not compute{mean}: {', '.join(told)}"
         yield from wrap(line, WIDTH, initial_indent="  ", subsequent_indent="  ")
 
 
@@ -130,7 +131,7 @@ def helps(found: Diagnosis, remedy: Remedy) -> str:
     gain = seconds(remedy.step_time_s)
     if found.replayed_s:
         less = percent(1 - remedy.step_time_s / found.replayed_s)
-        gain += f" instead of {seconds(found.replayed_s)} ({less} less)"
+        gain += f" instead of {seconds(found.replayed_s)} ({less} less, simulated)"
     return f"{remedy.change}: {gain}"
 
 
@@ -166,6 +167,8 @@ def _mismatches(found: Diagnosis) -> Iterator[str]:
 
 def _ranks(found: Diagnosis) -> Iterator[str]:
     """Who waits for whom most, one line."""
+    if any(one.cause == "straggler" and one.ranks for one in found.verdict[:1]):
+        return  # the verdict has the same figure
     told = [f"{w.rank} for {w.late_rank} {seconds(w.wait_s)}" for w in found.waits[:4]]
     if told:
         yield from wrap(f"ranks wait, a step: {', '.join(told)}", WIDTH, subsequent_indent="  ")[:2]
@@ -176,7 +179,7 @@ def _collectives(found: Diagnosis, room: int) -> list[str]:
     rows = [row for row in found.collectives if row.transfer_s + row.wait_s > 0]
     if not rows or room < 2:
         return []
-    head = "collectives (transfer + wait, bus bandwidth, what the machine should take):"
+    head = "collectives (mean transfer + wait, bus bandwidth, what the machine should take)"
     foot = list[str]()
     if found.machine_from is not None and any(row.nbytes for row in rows):
         against = "" if found.machine is None else f"{found.machine}, "

@@ -51,7 +51,8 @@ class Finding:
     ranks : tuple of int
         Whose doing it is; empty where it is that of all, or of a rank without a trace.
     seconds : float or None
-        Of a step [s]; None where there is no step.
+        Of a step [s]; None where there is no step. Of a straggler what the rank that waits longest
+        waits for it, as in ``waits`` and in ``late_s`` of its own row.
     remedies : tuple of Remedy
         The best first; none where nothing can be simulated.
     """
@@ -122,7 +123,7 @@ class RankRow:
     compute_s, exposed_comm_s, hidden_comm_s, copy_s, idle_s : float
         What its device did; copies beside them all.
     wait_s : float
-        Of its collectives: for ranks that came later.
+        Of its collectives: for ranks that came later. Of a diagnosis: its mean over all ranks.
     late_s : float
         How much later than the first rank it comes to what ranks meet in, as far as one waits.
     input_s : float

@@ -16,6 +16,9 @@ from simdp.traces import ANNOTATION, SYNC
 SHOWN = 4
 """Ranks that are listed one by one."""
 
+ALMOST_NONE = 1e-3
+"""Part of a difference below which the others have none of it."""
+
 NOT_PHASES = ("ProfilerStep", "nccl:", "gloo:", "enumerate(")
 """Annotations that say nothing of what a host is at."""
 
@@ -135,8 +138,11 @@ class Evidence:
 
     def _more(self, kind: str, place: int) -> float:
         """What a rank has more of than the middle one of the others, in the mean of a step [s]."""
-        mean = self._case.charge(kind).mean(axis=0)
-        return float(mean[place] - np.median(np.delete(mean, place)))
+        return float(self._case.charge(kind).mean(axis=0)[place]) - self._usual(kind, place)
+
+    def _usual(self, kind: str, place: int) -> float:
+        """What the middle one of the other ranks has, in the mean of a step [s]."""
+        return float(np.median(np.delete(self._case.charge(kind).mean(axis=0), place)))
 
     def straggler(self, late: Lateness, value: float) -> str:
         """Who is late step after step, by how much, and what it does meanwhile."""
@@ -149,7 +155,8 @@ class Evidence:
         numbers = self._numbers(late.stragglers)
         said = (
             f"{_listed(numbers)}{self._nodes(numbers)} come{'s' * (len(numbers) == 1)} last to "
-            f"collectives in {often} of {num_steps} steps, and the others wait {self._of(value)}"
+            f"collectives in {often} of {num_steps} steps, and the rank that waits longest waits "
+            f"{self._of(value)}"
         )
         said += self._before(rank, case) or self._why(rank)
         if num_steps == 1:
@@ -173,12 +180,12 @@ class Evidence:
         return "operators" if np.isnan(launched).all() else "kernels"
 
     def _why(self, place: int) -> str:
-        """What the late rank does more of than the others."""
+        """What the late rank does more of than the others: a ratio, as the time is the wait's."""
         words = {
-            "compute": f"its {self._kernels} take {{}} longer than those of the others",
-            "launch": "its host leaves it idle for {} more than the others",
-            "input": "it waits {} longer for data than the others",
-            "other": "its device rests {} longer than the others",
+            "compute": f"its {self._kernels} take{{}} as long as those of the others",
+            "launch": "its host leaves it idle{} as long as the others",
+            "input": "it waits for data{} as long as the others",
+            "other": "its device rests{} as long as the others",
         }
         if len(self._case.lines) < 2:
             return ""
@@ -187,7 +194,10 @@ class Evidence:
         mean = float(self._case.blamed[:, :, place].sum(axis=1).mean())
         if more[kind] <= 0 or more[kind] < 0.02 * mean:
             return ""
-        return f"; {words[kind].format(seconds(more[kind]))}"
+        usual = self._usual(kind, place)
+        if usual <= ALMOST_NONE * more[kind]:
+            return f"; {words[kind].format('').replace(' as long as', ', unlike')}"
+        return f"; {words[kind].format(f' {1 + more[kind] / usual:.3g} times')}"
 
     def _before(self, place: int, case: Case) -> str:
         """Say if it was late before the traces began."""

@@ -59,7 +59,7 @@ def test_a_rank_that_is_late_in_every_step_is_a_straggler_of_that_size():
     assert found.seconds == pytest.approx(0.2)
     assert found.share == pytest.approx(0.2 / 0.311)
     assert "5 of 5 steps" in found.evidence
-    assert "kernels take 200 ms longer" in found.evidence
+    assert "kernels take 2.98 times as long as those of the others" in found.evidence
 
 
 def test_lateness_that_goes_round_is_imbalance():
