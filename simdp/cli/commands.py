@@ -126,6 +126,7 @@ COMMANDS = {
             "diagnose traces/",
             "diagnose rank0.pt.trace.json.gz --machine dgx-a100",
             "diagnose traces/ --json --no-remedies > diagnosis.json",
+            "diagnose --step 320ms --comm 40% --gpus 8 --device a100-sxm4-80gb --model bert-large",
         ),
     ),
     "replay": Command(

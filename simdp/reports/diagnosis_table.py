@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from textwrap import wrap
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -14,6 +14,9 @@ from simdp.results.diagnosis import CollectiveRow, Diagnosis, Finding, Remedy
 
 LINES = 20
 """Of a page."""
+
+MOST_REPORTED = 32
+"""Lines of a page of a job without a trace, whose sentences are all that is known."""
 
 TRACE_OF = 1e-4
 """A smaller part of a step is not shown."""
@@ -41,12 +44,13 @@ def page(found: Diagnosis, name: str = "") -> RenderableType:
 
 def lines(found: Diagnosis, name: str = "") -> list[str]:
     """The lines of the page."""
-    head = [*_head(found, name), *_parts(found)]
+    head = [*_head(found, name), *_parts(found), *_expected(found)]
     verdict = [*_verdict(found)]
     told = [*head, *verdict, *_mismatches(found), *_ranks(found), *_buckets(found)]
-    told += _collectives(found, LINES - len(told))
-    room = max(LINES - len(told), 0)
-    return [*told, *_remarks(found.remarks, room)][:LINES]
+    most = MOST_REPORTED if found.source == "reported" else LINES
+    told += _collectives(found, most - len(told))
+    room = max(most - len(told), 0)
+    return [*told, *_remarks(found.remarks, room)][:most]
 
 
 def _head(found: Diagnosis, name: str) -> Iterator[str]:
@@ -96,6 +100,25 @@ def _parts(found: Diagnosis) -> Iterator[str]:
         yield from wrap(line, WIDTH, initial_indent="  ", subsequent_indent="  ")
 
 
+def _expected(found: Diagnosis) -> Iterator[str]:
+    """What a job without a trace should take."""
+    if found.expected is not None:
+        line = f"should take: {expected(found.expected)}"
+        yield from wrap(line, WIDTH, initial_indent="  ", subsequent_indent="  ")
+    if found.source == "reported":
+        yield from wrap(f"{found.machine_from}", WIDTH, initial_indent="  ", subsequent_indent="  ")
+
+
+def expected(told: Mapping[str, Any]) -> str:
+    """What a job should take, with its 90 % interval."""
+    low, high = told["interval_s"]
+    return (
+        f"{seconds(told['step_time_s'])} (simulated; 90 %: {seconds(low)} to {seconds(high)}), of "
+        f"it compute {seconds(told['compute_s'])}, communication in the open "
+        f"{seconds(told['exposed_comm_s'])}"
+    )
+
+
 def _is_worth(value: float | None, step: float | None) -> TypeGuard[float]:
     """Whether a time is more than what rounding leaves."""
     return value is not None and value > TRACE_OF * (step or 0.0)
@@ -112,12 +135,15 @@ def _verdict(found: Diagnosis) -> Iterator[str]:
         return
     first, *others = found.verdict
     written = wrap(f"verdict: {finding(first)}", WIDTH, subsequent_indent="  ")
-    yield from written[:MAIN_LINES]
+    yield from written[: None if found.source == "reported" else MAIN_LINES]
     for remedy in different(first.remedies)[:SHOWN_REMEDIES]:
         line = f"  helps: {helps(found, remedy)}"
         yield from wrap(line, WIDTH, subsequent_indent="    ")
     also = [f"{one.cause}{share_of(one)}{ranks_of(one)}" for one in others]
-    if also:
+    if found.source == "reported":  # there is room for all that is known of it
+        for one in others:
+            yield from wrap(f"also: {finding(one)}", WIDTH, subsequent_indent="  ")
+    elif also:
         yield from wrap(f"also: {', '.join(also)}", WIDTH, subsequent_indent="  ")
 
 

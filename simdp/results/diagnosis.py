@@ -17,6 +17,7 @@ Cause = Literal[
     "compute_bound",
     "slow_link",
     "desynchronised",
+    "unexplained",
 ]
 
 
@@ -270,7 +271,8 @@ class Diagnosis(Inline):
     Attributes
     ----------
     source : str
-        ``"kineto"``, ``"simdp"``, ``"flight_record"`` or ``"ddp_logging"``.
+        ``"kineto"``, ``"simdp"``, ``"flight_record"``, ``"ddp_logging"``; ``"reported"`` without
+        a trace.
     step_time_s : float or None
         None where the traces have no steps.
     compute_s, exposed_comm_s, hidden_comm_s, idle_s : float or None
@@ -298,6 +300,10 @@ class Diagnosis(Inline):
         Whose collectives these are held against, and why it.
     bucket_rule : str or None
         How the buckets compare with torch's rule.
+    expected : dict or None
+        Of a job without a trace, what it should take: ``step_time_s``, ``compute_s`` and
+        ``exposed_comm_s`` with their 90 % intervals (``interval_s``, ``compute_interval_s``,
+        ``exposed_comm_interval_s``) [s], and the ``microbatch`` that was simulated.
     ranks, nodes, steps, late, collectives, waits, mismatches : tuple
         Rows; of nodes where the machine tells how many ranks each has, and there are several.
     remarks : tuple of str
@@ -326,6 +332,7 @@ class Diagnosis(Inline):
     machine: str | None = None
     machine_from: str | None = None
     bucket_rule: str | None = None
+    expected: dict[str, Any] | None = None
     ranks: tuple[RankRow, ...] = ()
     nodes: tuple[NodeRow, ...] = ()
     steps: tuple[StepRow, ...] = ()

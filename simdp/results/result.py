@@ -29,10 +29,13 @@ class Advice(NamedTuple):
         A change each, the best first.
     num_tried : int
         How many were simulated.
+    changes : list of (str, float)
+        The same changes in words, and by how many times each raises the samples per second.
     """
 
     lines: list[str]
     num_tried: int
+    changes: Sequence[tuple[str, float]] = ()
 
 
 @dataclass(repr=False)

@@ -71,7 +71,7 @@ def would_help(scenario: Scenario, result: Result) -> Advice | None:
     now = _samples_per_second(scenario, {})
     if now is None:
         return None
-    best: dict[str, tuple[float, str]] = {}
+    best: dict[str, tuple[float, Change]] = {}
     tried = 0
     for change in changes:
         found = _samples_per_second(scenario, change.settings())
@@ -79,10 +79,12 @@ def would_help(scenario: Scenario, result: Result) -> Advice | None:
             continue
         tried += 1
         gain = found / now - 1
-        if gain >= LEAST_GAIN and gain > best.get(change.family, (0.0, ""))[0]:
-            best[change.family] = gain, f"{1 + gain:.3g}x samples/s: {change.in_words()}"
-    lines = [said for _, said in sorted(best.values(), reverse=True)]
-    return Advice(lines[:MOST], tried)
+        if gain >= LEAST_GAIN and gain > best.get(change.family, (0.0, change))[0]:
+            best[change.family] = gain, change
+    each = [(change.in_words(), 1 + gain) for gain, change in best.values()]
+    each.sort(key=lambda pair: (-pair[1], pair[0]))
+    lines = [f"{times:.3g}x samples/s: {words}" for words, times in each[:MOST]]
+    return Advice(lines, tried, each[:MOST])
 
 
 def _samples_per_second(scenario: Scenario, settings: dict[str, Any]) -> float | None:

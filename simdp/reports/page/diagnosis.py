@@ -33,6 +33,12 @@ PARTS = (
 )
 """Names, fields and fills of where a step goes; what is in none is `other`."""
 
+REPORTED_PARTS = (
+    ("compute", "compute_s", "compute"),
+    ("communication in the open", "exposed_comm_s", "comm"),
+)
+"""The same of a job without a trace."""
+
 TINY = 1e-10
 """Shorter times are what rounding leaves, as traces count nanoseconds [s]."""
 
@@ -100,8 +106,11 @@ def _summary(found: Diagnosis) -> Section:
         rows.append(("steps", f"{found.num_steps}, {found.steps_are}".removesuffix(", ")))
     if found.hidden_comm_s is not None:
         rows.append(("communication hidden by compute", seconds(found.hidden_comm_s)))
+    if found.expected is not None:
+        rows.append(("should take", table.expected(found.expected)))
     if found.machine_from is not None:
-        rows.append(("machine", ", ".join(filter(None, [found.machine, found.machine_from]))))
+        named = None if found.source == "reported" else found.machine  # which it names already
+        rows.append(("machine", ", ".join(filter(None, [named, found.machine_from]))))
     if found.buckets:
         each = ", ".join(f"{one.num_elements:,} {one.dtype}" for one in found.buckets[:12])
         more = f" and {len(found.buckets) - 12} more" if len(found.buckets) > 12 else ""
@@ -140,7 +149,8 @@ def _parts(found: Diagnosis) -> Iterator[Section]:
     if step is None:
         return
     unit, per_second = theme.time_unit(step)
-    known = [(name, getattr(found, field) or 0.0, fill) for name, field, fill in PARTS]
+    parts = PARTS if found.transfer_s is not None else REPORTED_PARTS
+    known = [(name, getattr(found, field) or 0.0, fill) for name, field, fill in parts]
     rest = max(step - sum(value for _, value, _ in known), 0.0)
     known.append(("other", rest, "copy"))
     series = [

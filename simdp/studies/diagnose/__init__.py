@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -120,7 +121,7 @@ def _of_traces(traces: Sequence[RankTrace], machine: str | None, remedies: bool)
     )
 
 
-def _means(ranks: Sequence[RankRow], steps: Sequence[StepRow]) -> dict[str, float | None]:
+def _means(ranks: Sequence[RankRow], steps: Sequence[StepRow]) -> dict[str, Any]:
     times = [row.step_time_s for row in ranks if row.step_time_s is not None]
     return {
         "step_time_s": mean(times) if steps and times else None,

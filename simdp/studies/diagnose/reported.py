@@ -1,0 +1,737 @@
+"""Reported: a diagnosis of a job of which only its step and its communication are known, no trace.
+
+The job is simulated as it should be: by its model's kernels, and once more with the compute that
+was reported. What is reported beyond the 90 % interval of that is out of line. Remedies are
+simulated on the job as it was reported: with links slowed until they expose as much communication.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import exp
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from simdp.cluster.device import DEVICES
+from simdp.cluster.machine import describe
+from simdp.engine.compute.breakdown import compute_parts
+from simdp.engine.compute.call_times import CallTimes
+from simdp.engine.compute.roofline import roofline_of
+from simdp.engine.outcome import peak_flops
+from simdp.engine.simulate import memory_needed, simulate, times_alone
+from simdp.engine.stopwatch import Stopwatch
+from simdp.errors import ScenarioError, UnitError, unknown_name
+from simdp.reports.answer_rows import step_shares
+from simdp.reports.figures import nbytes, percent, seconds
+from simdp.results.bandwidth import bus_bandwidth_factor
+from simdp.results.diagnosis import Diagnosis, Finding, Remedy
+from simdp.results.result import Result
+from simdp.scenario import Scenario
+from simdp.scenario.wiring import wiring_of
+from simdp.strategies.memory import fits
+from simdp.studies.advice import would_help
+from simdp.studies.answers import interval_of
+from simdp.studies.clusters import load_clusters, load_cost
+from simdp.studies.diagnose.devices import machines_with
+from simdp.studies.diagnose.verdict import WORTH
+from simdp.studies.first_scenario import (
+    Answers,
+    checked_here,
+    known_machine,
+    known_size,
+    known_value,
+    raw_of,
+    usual_precision,
+    with_data_checked,
+)
+from simdp.studies.fits import machine_with
+from simdp.studies.validate.intervals import (
+    NORMAL_90,
+    Interval,
+    cost_variants,
+    machine_calibration,
+    residual,
+    spread,
+)
+from simdp.studies.validate.new_steps import BY_DATA_SHEET
+from simdp.studies.validate.unmeasured import known_of_cost
+from simdp.studies.variant import variant
+from simdp.units import format_quantity, parse, parse_percent
+
+STEPS = 3
+"""A step to warm up, and two that count."""
+
+LARGE = 1e9
+"""Bytes of an all_reduce whose bus bandwidth is that of the links."""
+
+LARGEST_BATCH = 1024
+"""Samples of a micro-batch that are tried at most, where none is given."""
+
+LAYERS = 50
+"""Into which a number of parameters is divided, so that communication may overlap backward."""
+
+ADJUSTED = 2
+"""Times that compute is corrected for what overlapping communication adds to it."""
+
+ROUNDS = 8
+"""Simulations by which a job is brought to the step that was reported."""
+
+NEAR = 0.02
+"""Part by which its communication may then still differ."""
+
+SIMILAR = 1.3
+"""Factor within which a bandwidth is as that of another machine, or communication as without
+overlap."""
+
+TINY = 1e-9
+"""Seconds that count as none."""
+
+BUCKET = 25 * 2**20
+"""Bytes of a bucket of DDP, whose bus bandwidth is compared."""
+
+ALIKE = "x the samples; time of as many as now)"
+"""End of a change that makes steps larger."""
+
+LEAST = 1e-3
+"""Part of a step below which a finding is left out."""
+
+HOW_TO_TRACE = (
+    "A trace says more (which rank is late, the host, data, kernels): record torch.profiler with "
+    "schedule(wait=10, warmup=3, active=5), one file per rank, then run python -m simdp diagnose "
+    "FOLDER; see docs/guides/diagnose.md."
+)
+
+
+class ReportedJob(NamedTuple):
+    """A job as its user describes it.
+
+    Attributes
+    ----------
+    step, comm : float
+        Time of a step, and of its communication that no compute hides [s].
+    gpus : int
+        Number of ranks.
+    machine : str
+        Whose links and devices it has.
+    assumed : bool
+        Whether the machine was chosen by its device.
+    model : value
+        As in YAML; None if it is not known.
+    parameters : int or None
+        Their number, in place of a model.
+    strategy, precision : value
+        As in YAML.
+    microbatch : int or None
+        Samples per rank and micro-step.
+    """
+
+    step: float
+    comm: float
+    gpus: int
+    machine: str
+    assumed: bool
+    model: Any = None
+    parameters: int | None = None
+    strategy: Any = "ddp"
+    precision: Any = None
+    microbatch: int | None = None
+
+    @property
+    def compute(self) -> float:
+        """The step without its exposed communication [s]."""
+        return self.step - self.comm
+
+
+def reported_job(options: Mapping[str, Any]) -> ReportedJob:
+    """Read and check what was given on the command line.
+
+    Parameters
+    ----------
+    options : mapping of str to object
+        Values by option without its dashes: ``step``, ``comm`` (``"40%"`` or a time), ``gpus``,
+        ``device``, ``machine``, ``model``, ``parameters``, ``strategy``, ``microbatch`` and
+        ``precision``; None where an option was not given.
+
+    Raises
+    ------
+    ScenarioError
+        With every problem, one line each, led by the option.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    examples = {"step": "320ms", "comm": "40%", "gpus": "8"}
+    missing = [name for name in examples if name not in given]
+    if missing:
+        names = ", ".join(f"--{name}" for name in missing)
+        example = " ".join(f"--{name} {examples[name]}" for name in missing)
+        raise ScenarioError([f"{names}: missing for a diagnosis without a trace; add {example}."])
+    problems = [*_contradictions(given)]
+    step = _time("step", given["step"], problems)
+    comm = _communication(given["comm"], step, problems)
+    parameters = _count(given["parameters"], problems) if "parameters" in given else None
+    for name in ("model", "strategy", "precision"):
+        if name in given:
+            _checked(problems, lambda name=name: known_value(f"--{name}", given[name]))
+    machine = _machine(given, problems)
+    if machine is not None:
+        _checked(problems, lambda: known_size(machine, given["gpus"]))
+    if not problems and given["gpus"] == 1 and comm:
+        problems.append("--gpus 1: one GPU has no communication; give --comm 0%, or more GPUs.")
+    if problems or machine is None:
+        raise ScenarioError(list(dict.fromkeys(problems)))
+    return ReportedJob(
+        step,
+        comm,
+        given["gpus"],
+        machine,
+        "machine" not in given,
+        given.get("model"),
+        parameters,
+        given.get("strategy", "ddp"),
+        given.get("precision"),
+        given.get("microbatch"),
+    )
+
+
+def _contradictions(given: Mapping[str, Any]) -> Iterator[str]:
+    if "model" in given and "parameters" in given:
+        yield "--model, --parameters: both given; a model has its parameters, leave one out."
+    if "model" not in given:
+        if "microbatch" in given:
+            yield "--microbatch: needs a model whose samples these are; add --model."
+        for name in ("strategy", "precision"):
+            if name in given and "parameters" not in given:
+                yield f"--{name}: needs a model or its size; add --model or --parameters."
+
+
+def _checked(problems: list[str], check: Any) -> None:
+    try:
+        check()
+    except ScenarioError as error:
+        problems += error.problems
+
+
+def _time(option: str, text: str, problems: list[str]) -> float:
+    try:
+        found = parse(text, "time")
+    except UnitError as error:
+        problems.append(f"--{option}: {error}")
+        return 0.0
+    if not found > 0 or found == float("inf"):
+        problems.append(f"--{option} {text}: must be a time above 0; write for example 320ms.")
+    return found
+
+
+def _communication(text: str, step: float, problems: list[str]) -> float:
+    """A share of the step, or a time, in seconds."""
+    if "%" in text:
+        try:
+            share = parse_percent(text.strip())
+        except UnitError as error:
+            problems.append(f"--comm: {error}")
+            return 0.0
+        if share >= 1:
+            problems.append(f"--comm {text}: must be below 100 % of the step; compute takes some.")
+        return share * step
+    try:
+        found = parse(text, "time")
+    except UnitError:
+        problems.append(f"--comm {text}: is no share and no time; write for example 40% or 128ms.")
+        return 0.0
+    if step and not 0 <= found < step:
+        problems.append(f"--comm {text}: must be less than the step of {seconds(step)}.")
+    return found
+
+
+def _count(text: str, problems: list[str]) -> int | None:
+    """A number of parameters: ``1e9``, ``350M`` or ``7B``."""
+    scales = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+    scale = scales.get(text[-1:].upper(), 1.0)
+    try:
+        found = float(text[:-1] if scale > 1 else text) * scale
+    except ValueError:
+        found = 0.0
+    if not 1 <= found <= 1e13 or found != round(found):
+        problems.append(
+            f"--parameters {text}: is no whole number of 1 to 1e13; write for example 1e9 or 350M."
+        )
+        return None
+    return int(found)
+
+
+def _machine(given: Mapping[str, Any], problems: list[str]) -> str | None:
+    """The machine that was given, or the one that is usual for the device."""
+    device, machine = given.get("device"), given.get("machine")
+    if device is None and machine is None:
+        problems.append("--device, --machine: neither given; give one of them.")
+        return None
+    if device is not None and device not in DEVICES.names():
+        problems.append(f"--device: {unknown_name('device', device, DEVICES.names())}")
+        return None
+    try:
+        if machine is None:
+            return machine_with(str(device))
+        has = known_machine(machine).cluster.get("device")
+    except ScenarioError as error:
+        problems += error.problems
+        return None
+    if device is not None and has != device:
+        named = has if isinstance(has, str) else "devices of its own"
+        problems.append(
+            f"--device {device}, --machine {machine}: contradict each other, as that machine has "
+            f"{named}; leave one out."
+        )
+    return str(machine)
+
+
+# The diagnosis ------------------------------------------------------------------------------------
+
+
+def diagnose_reported(job: ReportedJob, remedies: bool = True) -> Diagnosis:
+    """Diagnose a job without a trace.
+
+    Parameters
+    ----------
+    job : ReportedJob
+        As from `reported_job`.
+    remedies : bool
+        Whether to simulate what would help.
+
+    Returns
+    -------
+    Diagnosis
+        ``expected`` holds what the job should take.
+
+    Raises
+    ------
+    ScenarioError
+        If there can be no such job.
+    """
+    links = _Links(job.machine, job.gpus)
+    named = job.model is not None or job.parameters is not None
+    found = _Job(job, links) if named else None
+    verdict = list(found.findings(remedies) if found else _derived(job, links))
+    verdict = [one for one in verdict if one.share >= LEAST]
+    verdict.sort(key=lambda one: (one.cause == "compute_bound" or one.share < WORTH, -one.share))
+    remarks = [*found.remarks] if found else []
+    assumed = "links as in" if job.assumed else "on"
+    return Diagnosis(
+        source="reported",
+        step_time_s=job.step,
+        compute_s=job.compute,
+        exposed_comm_s=job.comm,
+        hidden_comm_s=None,
+        idle_s=None,
+        num_ranks=job.gpus,
+        world_size=job.gpus,
+        verdict=tuple(verdict),
+        replayed_s=job.step,
+        machine=job.machine,
+        machine_from=f"{assumed} {job.machine}: {describe(job.machine)}",
+        expected=found.expected if found else None,
+        remarks=(*remarks, HOW_TO_TRACE),
+    )
+
+
+class _Links:
+    """What the links of a job's machine should give."""
+
+    def __init__(self, machine: str, gpus: int) -> None:
+        _, (self.cluster,) = load_clusters(Path(machine), [gpus])
+        self.cost, self.machine, self.gpus = load_cost(Path(machine)), machine, gpus
+
+    def all_reduce(self, size: float) -> Interval | None:
+        """The time of an all_reduce, 90 % interval; None where no model times it [s]."""
+        if not self.cost.timed or self.gpus < 2:
+            return None
+        wiring = wiring_of(self.cluster)
+        if self.cost.problem_with("all_reduce", wiring) is not None:
+            return None
+        known = [*machine_calibration(self.machine, Path()), *known_of_cost(self.cost, wiring)]
+        time = self.cost.seconds("all_reduce", size, wiring)
+        pairs = cost_variants(self.cost, known)
+        ends = [tuple(one.seconds("all_reduce", size, wiring) for one in pair) for pair in pairs]
+        return spread(time, [(low, high) for low, high in ends], residual(known))
+
+    def usual(self, size: float) -> float | None:
+        """The time of an all_reduce [s]."""
+        wiring = wiring_of(self.cluster)
+        known = self.cost.timed and self.cost.problem_with("all_reduce", wiring) is None
+        return self.cost.seconds("all_reduce", size, wiring) if known else None
+
+    def bus_bandwidth(self, size: float) -> tuple[float, float, float] | None:
+        """Usual bus bandwidth at a size, and its 90 % interval [bytes/s]."""
+        ends, time = self.all_reduce(size), self.usual(size)
+        factor = bus_bandwidth_factor("all_reduce", self.gpus)
+        if ends is None or not time or factor is None:
+            return None
+        moved = size * factor
+        return moved / time, moved / ends.high, moved / max(ends.low, 1e-12)
+
+
+def _derived(job: ReportedJob, links: _Links) -> Iterator[Finding]:
+    """What follows from the times alone."""
+    said = f"{_of(job.comm, job)} is exposed communication"
+    rates = links.bus_bandwidth(LARGE)
+    factor = bus_bandwidth_factor("all_reduce", job.gpus)
+    if rates is not None and factor and job.comm:
+        usual, low, high = (rate * job.comm / factor for rate in rates)
+        said += (
+            f"; in this time {links.machine}'s links all_reduce {nbytes(usual)} among {job.gpus} "
+            f"GPUs (90 %: {nbytes(low)} to {nbytes(high)}; bus bandwidth {_rate(rates[0])}): "
+            f"gradients of {_billions(usual / 4)} parameters in float32, of {_billions(usual / 2)} "
+            "in 16 bits. Fewer parameters mean slower links, a slow rank, or nothing that "
+            "overlaps"
+        )
+    yield Finding("exposed_communication", job.comm / job.step, f"{said}.", (), job.comm)
+    said = (
+        f"{_of(job.compute, job)} is compute and all else; with --model it is compared with what "
+        "that model's kernels take, with --parameters its communication with what they expose. "
+        f"With all communication hidden a step takes {seconds(job.compute)} at best"
+    )
+    yield Finding("compute_bound", job.compute / job.step, f"{said}.", (), job.compute)
+
+
+class _Simulated(NamedTuple):
+    """A scenario and its steady step, in two parts [s]."""
+
+    scenario: Scenario
+    metrics: Mapping[str, Any]
+
+    @property
+    def step(self) -> float:
+        return float(self.metrics["step_time_s"])
+
+    @property
+    def comm(self) -> float:
+        """What is exposed, with what waits."""
+        return float(self.metrics["exposed_comm_s"] + self.metrics["wait_s"])
+
+
+class _Job:
+    """A job whose model, or number of parameters, is known.
+
+    Attributes
+    ----------
+    expected : dict
+        As `Diagnosis.expected`.
+    remarks : list of str
+        What was assumed.
+    """
+
+    def __init__(self, job: ReportedJob, links: _Links) -> None:
+        self.job, self.links, self.remarks = job, links, list[str]()
+        self.raw, self.microbatch = self._raw()
+        self.whole: Result | None = None
+        if job.model is not None:
+            self.whole = _whole(checked_here(self.raw))
+        self.planned = self._with_reported_compute()
+        self.exposed, self.exposed_in = self._exposed()
+        self.expected = self._expected()
+
+    def _raw(self) -> tuple[dict[str, Any], int]:
+        """The scenario by the model's kernels, or of so many parameters."""
+        job = self.job
+        model = job.model
+        if model is None:
+            layers = min(LAYERS, job.parameters or 1)
+            model = {"kind": "parameters", "num_params": job.parameters, "num_layers": layers}
+        precision = usual_precision(job.machine) if job.precision is None else job.precision
+        answers = Answers(job.machine, model, job.gpus, job.strategy, job.microbatch, precision)
+        raw = raw_of(answers, precision)
+        raw["workload"]["steps"] = STEPS
+        if job.model is None:
+            raw["workload"]["compute"] = self._measured(1, job.compute)
+            return with_data_checked(raw, 1)[1], 1
+        if job.microbatch is not None:
+            return with_data_checked(raw, job.microbatch)[1], job.microbatch
+        return self._nearest(raw)
+
+    def _nearest(self, raw: dict[str, Any]) -> tuple[dict[str, Any], int]:
+        """The micro-batch whose kernels take the compute that was reported, or most nearly so."""
+        scenario = with_data_checked(raw, 1)[0]
+        times = CallTimes(scenario.workload, roofline_of(scenario.cluster))
+
+        def takes(size: int) -> float:
+            return sum(times.whole(name, 0, size) for name in ("forward", "backward"))
+
+        low, high = 1, LARGEST_BATCH
+        while high - low > 1:  # takes more the larger it is
+            middle = (low + high) // 2
+            low, high = (low, middle) if takes(middle) > self.job.compute else (middle, high)
+        nearer = takes(high) - self.job.compute < self.job.compute - takes(low)
+        size = high if nearer else low
+        scenario, found = with_data_checked(raw, size)
+        played = _played(scenario)  # with its update, and what communication adds to compute
+        size = max(round(size * self.job.compute / (played.step - played.comm)), 1)
+        scenario, found = with_data_checked(raw, size)
+        self.remarks.append(
+            f"--microbatch is not given: {size} per GPU take about the compute that was reported; "
+            "give it, so that compute is checked as well."
+        )
+        if not fits(scenario.cluster, memory_needed(scenario).peak.tolist()):
+            self.remarks.append(f"{size} samples per GPU do not fit the memory of a device.")
+        return found, size
+
+    def _measured(self, microbatch: int, takes: float) -> dict[str, Any]:
+        point = {"microbatch": microbatch, "step_time": format_quantity(takes, "time")}
+        return {"kind": "measured", "points": [point]}
+
+    def _with_reported_compute(self) -> _Simulated:
+        """The job with links as they should be, whose compute takes as long as was reported."""
+        raw = {**self.raw, "workload": {**self.raw["workload"]}}
+        raw["workload"]["compute"] = self._measured(self.microbatch, self.job.compute)
+        scenario, takes = checked_here(raw), self.job.compute
+        found = _played(scenario)
+        for _ in range(ADJUSTED):  # overlapping communication stretches compute, as the job's
+            takes *= self.job.compute / (found.step - found.comm)
+            found = _played(_taking(scenario, self._measured(self.microbatch, takes)))
+        return found
+
+    def _exposed(self) -> tuple[float, tuple[float, float]]:
+        """Communication that the job should expose, and its 90 % interval [s]."""
+        comm, ends = self.planned.comm, interval_of(self.planned.scenario, self.planned.step)
+        if ends is None:
+            return comm, (comm, comm)
+        low, high = (comm + end - self.planned.step for end in ends)
+        return comm, (max(low, 0.0), max(high, comm))
+
+    def _expected(self) -> dict[str, Any]:
+        """What such a job should take."""
+        if self.whole is None:
+            low, high = (self.job.compute + end for end in self.exposed_in)
+            step, compute, comm = self.job.compute + self.exposed, self.job.compute, self.exposed
+            compute_in = None
+        else:
+            m = self.whole.metrics
+            step, comm = m["step_time_s"], m["exposed_comm_s"] + m["wait_s"]
+            compute = step - comm
+            reach = exp(NORMAL_90 * BY_DATA_SHEET)
+            compute_in = [compute / reach, compute * reach]
+            low, high = m["interval_s"] or (step * compute_in[0] / compute, step * reach)
+        return {
+            "step_time_s": step,
+            "interval_s": [low, high],
+            "compute_s": compute,
+            "compute_interval_s": compute_in,
+            "exposed_comm_s": comm,
+            "exposed_comm_interval_s": list(self.exposed_in),
+            "microbatch": self.microbatch if self.whole is not None else None,
+        }
+
+    # Findings ------------------------------------------------------------------------------------
+
+    def findings(self, remedies: bool) -> Iterator[Finding]:
+        """Causes whose shares add up to the step."""
+        yield from self._of_compute()
+        job, (_, high) = self.job, self.exposed_in
+        without = self._without_overlap() if job.comm > high else None
+        excess = max(job.comm - self.exposed, 0.0) if job.comm > high else 0.0
+        apart = without is not None and without.comm <= SIMILAR * job.comm <= (
+            SIMILAR**2 * without.comm
+        )
+        helps = self._remedies(without if apart else None) if remedies and job.comm else ()
+        if apart and without is not None:
+            repaired = Remedy(
+                "communication that overlaps backward, as DDP's does", job.compute + self.exposed
+            )
+            said = (
+                f"{self._exposed_words(job.comm)}; without any overlap with backward it would be "
+                f"{seconds(without.comm)}, about what was reported"
+            )
+            # The same change is among those that were tried.
+            helps = tuple(one for one in helps if not one.change.startswith("strategy.overlap"))
+            tried = tuple(sorted((repaired, *helps), key=lambda one: one.step_time_s))
+            tried = tried if remedies else ()
+            yield self._finding("exposed_communication", job.comm, f"{said}.", tried)
+            return
+        usual = job.comm - excess
+        if excess:
+            repaired = Remedy(
+                "links as they should be, and no slow rank", job.compute + self.exposed
+            )
+            both = tuple(sorted((repaired, *helps), key=lambda one: one.step_time_s))
+            both = both if remedies else ()
+            yield self._finding("slow_link", excess, self._slow_words(excess), both)
+        yield self._finding(
+            "exposed_communication",
+            usual,
+            f"{self._exposed_words(usual)}.",
+            () if excess else helps,
+        )
+
+    def _finding(
+        self, cause: Any, time: float, said: str, remedies: tuple[Remedy, ...] = ()
+    ) -> Finding:
+        return Finding(cause, time / self.job.step, said, (), time, remedies)
+
+    def _of_compute(self) -> Iterator[Finding]:
+        job, known = self.job, self.expected
+        if self.whole is None:
+            said = (
+                f"{_of(job.compute, job)} is compute and all else; --model in place of "
+                "--parameters says whether that is much"
+            )
+            yield self._finding("compute_bound", job.compute, f"{said}.")
+            return
+        compute, (low, high) = known["compute_s"], known["compute_interval_s"]
+        model = job.model["kind"] if isinstance(job.model, dict) else job.model
+        said = (
+            f"{_of(job.compute, job)} is compute and all else, where {model} should take "
+            f"{seconds(compute)} with {self.microbatch} samples per GPU (90 %: {seconds(low)} to "
+            f"{seconds(high)})"
+        )
+        whole = self.whole.metrics
+        if whole["mfu"]:
+            reached = whole["mfu"] * whole["step_time_s"] / job.step
+            said += f"; the MFU is {percent(reached)}"
+        parts = [
+            f"{name} {percent(share * whole['step_time_s'] / compute)}"
+            for name, share, _ in step_shares(self.whole)[: len(self.whole.compute_parts)]
+            if share * whole["step_time_s"] >= WORTH * compute
+        ]
+        if parts:
+            said += f"; of this compute {', '.join(parts)}"
+        if job.compute < low:
+            said += "; it is faster than that: is the batch, the model or the precision another?"
+        more = job.compute - compute if job.compute > high else 0.0
+        yield self._finding("compute_bound", job.compute - more, f"{said}.")
+        if more:
+            why = (
+                f"{_of(more, job)} is more than {model} should take in compute: data that come "
+                "late, a host that launches too slowly, copies, smaller kernels or a device that "
+                "is throttled; a trace says which"
+            )
+            yield self._finding("unexplained", more, f"{why}.")
+
+    def _exposed_words(self, part: float) -> str:
+        low, high = self.exposed_in
+        said = (
+            f"{_of(part, self.job)} is exposed communication, where such a job exposes "
+            f"{seconds(self.exposed)} (90 %: {seconds(low)} to {seconds(high)})"
+        )
+        if sent := self._sent():
+            said += f" and sends {nbytes(sent)} per GPU"
+        return said
+
+    def _slow_words(self, excess: float) -> str:
+        job, sent = self.job, self._sent()
+        said = f"{_of(excess, job)} is more exposed communication than such links explain"
+        factor = bus_bandwidth_factor("all_reduce", job.gpus) or 1.0
+        rates = self.links.bus_bandwidth(min(sent / factor, BUCKET))
+        if rates is not None:
+            implied, (usual, low, high) = sent / job.comm, rates
+            said += (
+                f": {nbytes(sent)} per GPU in {seconds(job.comm)} is a bus bandwidth of "
+                f"{_rate(implied)} where nothing is hidden, and {self.links.machine} gives "
+                f"{_rate(usual)} (90 %: {_rate(low)} to {_rate(high)})"
+            )
+            others = [*self._machines_like(implied)]
+            if others:
+                said += f"; {_rate(implied)} is what {' and '.join(others)} gives"
+        return f"{said}. Or the ranks wait for a slow one: traces of all ranks tell these apart."
+
+    def _machines_like(self, rate: float) -> Iterator[str]:
+        """Machines with the same devices, whose links give about this bus bandwidth."""
+        device = known_machine(self.job.machine).cluster.get("device")
+        for name in machines_with(device) if isinstance(device, str) else ():
+            if name == self.job.machine:
+                continue
+            try:
+                rates = _Links(name, self.job.gpus).bus_bandwidth(LARGE)
+            except ScenarioError:  # has no room for so many
+                continue
+            if rates is not None and 1 / SIMILAR <= rates[0] / rate <= SIMILAR:
+                yield name
+
+    def _sent(self) -> float:
+        """What a rank sends in a step [bytes]."""
+        return float(max(self.planned.metrics["bytes_sent_per_rank"]))
+
+    def _without_overlap(self) -> _Simulated | None:
+        """The same where communication begins after backward; None where it always does."""
+        scenario = self.planned.scenario
+        if not getattr(scenario.strategy, "overlap", False):
+            return None
+        changed = variant(scenario, {"strategy.overlap": False}, STEPS)
+        return None if changed is None else _played(changed)
+
+    # Remedies ------------------------------------------------------------------------------------
+
+    def _remedies(self, without: _Simulated | None) -> tuple[Remedy, ...]:
+        """What would help the job as it was reported, the best first."""
+        base = without or self._as_reported()
+        result = times_alone(base.scenario) or simulate(base.scenario)
+        advice = would_help(base.scenario, result)
+        return tuple(
+            Remedy(change.replace("x the samples)", ALIKE), self.job.step / gain)
+            for change, gain in (advice.changes if advice else ())
+        )
+
+    def _as_reported(self) -> _Simulated:
+        """The job with links that expose as much communication as was reported."""
+        found, takes = self.planned, self.job.compute
+        if self.job.comm <= self.exposed_in[1]:
+            return found
+        whole = max(found.metrics["comm_s"], TINY)
+        factor = 1 + (self.job.comm - found.comm) / whole
+        for _ in range(ROUNDS):
+            slowed = _slowed(self.planned.scenario, factor)
+            found = _played(_taking(slowed, self._measured(self.microbatch, takes)))
+            if abs(found.comm - self.job.comm) <= NEAR * self.job.comm:
+                break
+            takes *= self.job.compute / (found.step - found.comm)
+            # Once nothing more can be hidden, all that is added is exposed.
+            factor = max(factor + (self.job.comm - found.comm) / whole, 1.0)
+        return found
+
+
+def _played(scenario: Scenario) -> _Simulated:
+    """Simulate a few steps of a scenario, timing only."""
+    return _Simulated(scenario, Stopwatch(scenario).metrics)
+
+
+def _whole(scenario: Scenario) -> Result:
+    """The result of a scenario, timing only, with its interval and what its compute is spent on."""
+    result = times_alone(scenario) or simulate(scenario)
+    m = result.metrics
+    m["interval_s"] = interval_of(scenario, m["step_time_s"])
+    result.compute_parts = compute_parts(scenario, m["compute_s"], peak_flops(scenario))
+    return result
+
+
+def _taking(scenario: Scenario, measured: Mapping[str, Any]) -> Scenario:
+    """The same with another measured compute."""
+    compute = type(scenario.workload.compute).model_validate(measured)
+    workload = scenario.workload.model_copy(update={"compute": compute})
+    return scenario.model_copy(update={"workload": workload})
+
+
+def _slowed(scenario: Scenario, factor: float) -> Scenario:
+    """The same with links of a part of their bandwidth: those that collectives wait for."""
+    cluster = scenario.cluster
+
+    def slower(links: Any) -> Any:
+        if isinstance(links, list):
+            return [slower(link) for link in links]
+        return links.model_copy(update={"bandwidth": links.bandwidth / factor})
+
+    between = cluster.inter_node
+    if cluster.num_nodes > 1 and between is not None:
+        update: dict[str, Any] = {
+            "inter_node": between.model_copy(update={"link": slower(between.link)})
+        }
+    else:
+        update = {"link": slower(cluster.link)}
+    return scenario.model_copy(update={"cluster": cluster.model_copy(update=update)})
+
+
+def _of(value: float, job: ReportedJob) -> str:
+    return f"{seconds(value)} of a step's {seconds(job.step)} ({percent(value / job.step)})"
+
+
+def _rate(value: float) -> str:
+    return f"{value / 1e9:.3g} GB/s"
+
+
+def _billions(number: float) -> str:
+    return f"{number / 1e9:.2g} billion" if number >= 1e9 else f"{number / 1e6:.3g} million"
