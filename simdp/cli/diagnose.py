@@ -15,77 +15,88 @@ if TYPE_CHECKING:
     from simdp.results.diagnosis import Diagnosis
 
 
+Traces = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="[TRACE|FOLDER]",
+        help="A trace of torch.profiler or of simdp (.json, .json.gz), a folder or .tar.gz "
+        "with one per rank, dumps of NCCL's flight recorder, or JSON of DDP's logging data. "
+        "Without one: --step, --comm and --gpus.",
+    ),
+]
+MachineName = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="NAME|FILE.yaml",
+        help="What collectives are held against: see `list machines`, or a scenario [what "
+        "traces of simdp name; else one with the same device].",
+        autocompletion=clusters,
+    ),
+]
+Step = Annotated[
+    str | None, typer.Option(metavar="TIME", help="No trace: what a step takes, as 320ms.")
+]
+Comm = Annotated[
+    str | None,
+    typer.Option(metavar="SHARE|TIME", help="No trace: exposed communication, as 40% or 128ms."),
+]
+Gpus = Annotated[int | None, typer.Option(min=1, help="No trace: number of ranks.")]
+DeviceName = Annotated[
+    str | None,
+    typer.Option(help="No trace: see `list devices`.", autocompletion=DEVICES),
+]
+ModelName = Annotated[
+    str | None,
+    typer.Option(
+        help="No trace: a name of `list models`, or a mapping as in YAML.",
+        autocompletion=MODELS,
+    ),
+]
+NumParameters = Annotated[
+    str | None,
+    typer.Option(metavar="NUMBER", help="No trace: in place of a model, as 1e9 or 350M."),
+]
+StrategyName = Annotated[
+    str | None,
+    typer.Option(help="No trace: see `list strategies` [ddp].", autocompletion=STRATEGIES),
+]
+Microbatch = Annotated[
+    int | None,
+    typer.Option(min=1, help="No trace: samples per rank and micro-step [what fits the compute]."),
+]
+PrecisionName = Annotated[
+    str | None,
+    typer.Option(
+        help="No trace: full, amp, mixed [amp, where devices have it].",
+        autocompletion=PRECISIONS,
+    ),
+]
+Out = Annotated[Path | None, typer.Option(metavar="FILE.json", help="Write the JSON there, too.")]
+Html = Annotated[
+    Path | None, typer.Option(metavar="FILE.html", help="Write a page there that shows it.")
+]
+NoRemedies = Annotated[
+    bool, typer.Option("--no-remedies", help="Simulate no remedies, which takes seconds.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, only.")]
+
+
 def diagnose(
-    path: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="[TRACE|FOLDER]",
-            help="A trace of torch.profiler or of simdp (.json, .json.gz), a folder or .tar.gz "
-            "with one per rank, dumps of NCCL's flight recorder, or JSON of DDP's logging data. "
-            "Without one: --step, --comm and --gpus.",
-        ),
-    ] = None,
-    machine: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="NAME|FILE.yaml",
-            help="What collectives are held against: see `list machines`, or a scenario [what "
-            "traces of simdp name; else one with the same device].",
-            autocompletion=clusters,
-        ),
-    ] = None,
-    step: Annotated[
-        str | None, typer.Option(metavar="TIME", help="No trace: what a step takes, as 320ms.")
-    ] = None,
-    comm: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SHARE|TIME", help="No trace: exposed communication, as 40% or 128ms."
-        ),
-    ] = None,
-    gpus: Annotated[int | None, typer.Option(min=1, help="No trace: number of ranks.")] = None,
-    device: Annotated[
-        str | None,
-        typer.Option(help="No trace: see `list devices`.", autocompletion=DEVICES),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="No trace: a name of `list models`, or a mapping as in YAML.",
-            autocompletion=MODELS,
-        ),
-    ] = None,
-    parameters: Annotated[
-        str | None,
-        typer.Option(metavar="NUMBER", help="No trace: in place of a model, as 1e9 or 350M."),
-    ] = None,
-    strategy: Annotated[
-        str | None,
-        typer.Option(help="No trace: see `list strategies` [ddp].", autocompletion=STRATEGIES),
-    ] = None,
-    microbatch: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="No trace: samples per rank and micro-step [what fits the compute]."
-        ),
-    ] = None,
-    precision: Annotated[
-        str | None,
-        typer.Option(
-            help="No trace: full, amp, mixed [amp, where devices have it].",
-            autocompletion=PRECISIONS,
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE.json", help="Write the JSON there, too.")
-    ] = None,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help="Write a page there that shows it.")
-    ] = None,
-    no_remedies: Annotated[
-        bool, typer.Option("--no-remedies", help="Simulate no remedies, which takes seconds.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, only.")] = False,
+    path: Traces = None,
+    machine: MachineName = None,
+    step: Step = None,
+    comm: Comm = None,
+    gpus: Gpus = None,
+    device: DeviceName = None,
+    model: ModelName = None,
+    parameters: NumParameters = None,
+    strategy: StrategyName = None,
+    microbatch: Microbatch = None,
+    precision: PrecisionName = None,
+    out: Out = None,
+    html: Html = None,
+    no_remedies: NoRemedies = False,
+    as_json: AsJson = False,
 ) -> int:
     """Say why a real job's step takes as long as it does, from its traces, and what would help."""
     from simdp.files import whole_files
