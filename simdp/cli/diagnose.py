@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Traces = Annotated[
     Path | None,
     typer.Argument(
-        metavar="[TRACE|FOLDER]",
+        metavar="TRACE|FOLDER",
         help="A trace of torch.profiler or of simdp (.json, .json.gz), a folder or .tar.gz "
         "with one per rank, dumps of NCCL's flight recorder, or JSON of DDP's logging data. "
         "Without one: --step, --comm and --gpus.",

@@ -34,17 +34,17 @@ from simdp.studies.answers import interval_of
 from simdp.studies.clusters import load_clusters, load_cost
 from simdp.studies.diagnose.devices import machines_with
 from simdp.studies.diagnose.verdict import WORTH
-from simdp.studies.first_scenario import (
-    Answers,
+from simdp.studies.methods import (
+    Asked,
+    Method,
     checked_here,
     known_machine,
-    known_size,
     known_value,
+    machine_with,
+    place_of,
     raw_of,
-    usual_precision,
-    with_data_checked,
+    with_data,
 )
-from simdp.studies.fits import machine_with
 from simdp.studies.validate.intervals import (
     NORMAL_90,
     Interval,
@@ -173,7 +173,7 @@ def reported_job(options: Mapping[str, Any]) -> ReportedJob:
             _checked(problems, lambda name=name: known_value(f"--{name}", given[name]))
     machine = _machine(given, problems)
     if machine is not None:
-        _checked(problems, lambda: known_size(machine, given["gpus"]))
+        _checked(problems, lambda: place_of(machine, None).check_size(given["gpus"]))
     if not problems and given["gpus"] == 1 and comm:
         problems.append("--gpus 1: one GPU has no communication; give --comm 0%, or more GPUs.")
     if problems or machine is None:
@@ -435,20 +435,24 @@ class _Job:
         if model is None:
             layers = min(LAYERS, job.parameters or 1)
             model = {"kind": "parameters", "num_params": job.parameters, "num_layers": layers}
-        precision = usual_precision(job.machine) if job.precision is None else job.precision
-        answers = Answers(job.machine, model, job.gpus, job.strategy, job.microbatch, precision)
-        raw = raw_of(answers, precision)
-        raw["workload"]["steps"] = STEPS
+        place = place_of(job.machine, None)
+        precision = job.precision
+        if precision is None:
+            precision = place.usual_precision
+            if isinstance(precision, dict):  # as torch.autocast trains, with 32-bit gradients
+                precision = {**precision, "kind": "amp"}
+        method = Method("full", job.strategy, precision, "none")
+        raw = raw_of(Asked(model, job.gpus, job.machine), place, job.gpus, method)
         if job.model is None:
             raw["workload"]["compute"] = self._measured(1, job.compute)
-            return with_data_checked(raw, 1)[1], 1
+            return with_data(raw, 1)[1], 1
         if job.microbatch is not None:
-            return with_data_checked(raw, job.microbatch)[1], job.microbatch
+            return with_data(raw, job.microbatch)[1], job.microbatch
         return self._nearest(raw)
 
     def _nearest(self, raw: dict[str, Any]) -> tuple[dict[str, Any], int]:
         """The micro-batch whose kernels take the compute that was reported, or most nearly so."""
-        scenario = with_data_checked(raw, 1)[0]
+        scenario = with_data(raw, 1)[0]
         times = CallTimes(scenario.workload, roofline_of(scenario.cluster))
 
         def takes(size: int) -> float:
@@ -460,10 +464,10 @@ class _Job:
             low, high = (low, middle) if takes(middle) > self.job.compute else (middle, high)
         nearer = takes(high) - self.job.compute < self.job.compute - takes(low)
         size = high if nearer else low
-        scenario, found = with_data_checked(raw, size)
+        scenario, found = with_data(raw, size)
         played = _played(scenario)  # with its update, and what communication adds to compute
         size = max(round(size * self.job.compute / (played.step - played.comm)), 1)
-        scenario, found = with_data_checked(raw, size)
+        scenario, found = with_data(raw, size)
         self.remarks.append(
             f"--microbatch is not given: {size} per GPU take about the compute that was reported; "
             "give it, so that compute is checked as well."
