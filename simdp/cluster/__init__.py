@@ -192,7 +192,9 @@ class Cluster(Spec):
         if self.power is None:
             return []
         for device, _ in self._kinds_of_devices():
-            missing = [key for key in LEVELS if getattr(self._power_of(device), key) is None]
+            missing = [
+                key for key in LEVELS if getattr(self._power_of(device).settled(), key) is None
+            ]
             if missing:
                 return [
                     f"power: {missing[0]} of {device.name or 'the device'} is given neither here "
@@ -274,7 +276,7 @@ class Cluster(Spec):
         return found
 
     def _power_of(self, device: Device) -> Power:
-        return (self.power or Power()).over(device.power).settled()
+        return (self.power or Power()).over(device.power)
 
     def _price_of(self, device: Device) -> float | None:
         if self.price is not None:

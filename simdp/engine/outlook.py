@@ -10,7 +10,7 @@ from simdp.cluster import Cluster
 from simdp.engine.record import StepRecord
 from simdp.job.target import Need
 from simdp.job.target.loss import LossReached
-from simdp.results.money import Rates, lasting, step_bill
+from simdp.results.money import BUSY, REST, WAITING, Rates, energy_range, lasting, step_bill
 from simdp.scenario import Scenario
 
 HOUR = 3600.0
@@ -23,6 +23,10 @@ def cost_of(scenario: Scenario, metrics: Mapping[str, Any]) -> dict[str, Any]:
     if not rates.is_known:
         return {}
     found: dict[str, Any] = dict(step_bill(rates, metrics))
+    parts = (sum(metrics[key] for key in keys) for keys in (BUSY, WAITING, REST))
+    between = energy_range(rates, *parts)
+    if between is not None:
+        found["energy_between_kwh"] = list(between)
     if rates.price is not None:
         found["price_usd_per_h"] = rates.price * HOUR / float((1 / cluster.sharers()).sum())
         found["price_date"] = price_date(cluster)

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from simdp.reports.figures import WIDTH, long_time, long_unit, percent
 from simdp.reports.job_names import cells, names
+from simdp.reports.money_rows import LITTLE, WAITING_POWER
 from simdp.reports.wide_table import narrow_tables, wide_table
 from simdp.results.job import Job, JobStudy, Spread
 from simdp.results.result import Result
@@ -187,6 +188,9 @@ def foot(study: JobStudy, job: Job) -> Iterator[str]:
         yield from _guarded(given)
     if job.cost_usd is not None and given["price_date"]:
         yield f"USD: by list prices of {given['price_date']}"
+    ends = job.energy_between_kwh
+    if ends is not None and ends[1] - ends[0] > LITTLE * ends[1]:
+        yield f"kWh: {ends[0]:,.0f} to {ends[1]:,.0f} in the mean, {WAITING_POWER}"
     if job.trained is not None:
         yield from _training(job.trained)
     recovery = given["recovery"]

@@ -59,6 +59,12 @@ def is_asked_for(scenario: Mapping[str, Any]) -> bool:
     return bool(own) or swept
 
 
+LITTLE = 0.01
+"""Share of an energy by which it may be off without a word."""
+
+WAITING_POWER = "as a waiting GPU draws 13 to 39 % of the way from rest to busy"
+
+
 def rows(found: Found) -> list[Row]:
     """What a run costs by the step, and what it takes to get to its target."""
     cost, target = found
@@ -75,6 +81,9 @@ def _of_cost(cost: Mapping[str, Any]) -> list[Row]:
         parts = dict.fromkeys(f"{share:.2g} %" for share in shares)
         said += f", {' and '.join(parts)} of it exposed communication and waiting"
     found = [("a step costs", said)]
+    ends = cost.get("energy_between_kwh")
+    if ends and ends[1] - ends[0] > LITTLE * ends[1]:
+        found.append(("  energy", f"{energy(ends[0])} to {energy(ends[1])}, {WAITING_POWER}"))
     for key, name in (("million_samples", "samples"), ("million_tokens", "tokens")):
         if key in cost:
             found.append((f"a million {name}", _both(cost[key])))

@@ -82,6 +82,9 @@ class Job:
         job time [s].
     cost_usd, energy_kwh : Spread or None
         None where the cluster has no price, or no power.
+    energy_between_kwh : (float, float) or None
+        Mean energy with the least and the most that a waiting device may draw; None where its power
+        was given.
     num_failures : float
         Mean number of events that hit the job.
     mttf_s : float or None
@@ -119,6 +122,7 @@ class Job:
     finishes: list[float] = field(default_factory=list)
     strip: list[Stretch] = field(default_factory=list)
     trained: Result | None = None
+    energy_between_kwh: tuple[float, float] | None = None
 
     @property
     def mean_error_s(self) -> float:

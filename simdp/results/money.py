@@ -39,6 +39,8 @@ class Rates(NamedTuple):
         nobody says.
     node : float
         What the nodes draw beside their devices [W].
+    waiting_between : (float, float) or None
+        The least and the most that `waiting` may be where it was not given [W].
     """
 
     price: float | None = None
@@ -46,12 +48,15 @@ class Rates(NamedTuple):
     waiting: float | None = None
     rest: float | None = None
     node: float = 0.0
+    waiting_between: tuple[float, float] | None = None
 
     def scaled(self, share: float) -> Rates:
         """Those of a part of the cluster, or of several like it."""
         each = (None if value is None else share * value for value in self[:4])
         price, busy, waiting, rest = each
-        return Rates(price, busy, waiting, rest, share * self.node)
+        ends = self.waiting_between
+        between = None if ends is None else (share * ends[0], share * ends[1])
+        return Rates(price, busy, waiting, rest, share * self.node, between)
 
     @property
     def is_known(self) -> bool:
@@ -99,6 +104,28 @@ def bill(rates: Rates, busy: N, waiting: N, rest: N) -> Bill[N]:
         return Bill(cost, None)
     joules = rates.busy * busy + rates.waiting * waiting + rates.rest * rest + rates.node * total
     return Bill(cost, joules / JOULES)
+
+
+def energy_range(rates: Rates, busy: N, waiting: N, rest: N) -> tuple[N, N] | None:
+    """Energy with the least and the most that a waiting device may draw [kWh].
+
+    Parameters
+    ----------
+    rates, busy, waiting, rest
+        As of `bill`.
+
+    Returns
+    -------
+    (float, float) or None
+        None where the power of waiting was given, or nothing is known of it.
+    """
+    if rates.waiting_between is None:
+        return None
+    low, high = (
+        bill(rates._replace(waiting=watts), busy, waiting, rest).energy_kwh
+        for watts in rates.waiting_between
+    )
+    return None if low is None or high is None else (low, high)
 
 
 def step_bill(rates: Rates, metrics: Mapping[str, Any]) -> dict[str, dict[str, float | None]]:

@@ -21,7 +21,7 @@ from simdp.engine.job.run import Outcome, Run
 from simdp.engine.outlook import price_date
 from simdp.errors import ScenarioError
 from simdp.results.job import BADPUT, Job, JobStudy, Spread, Stretch
-from simdp.results.money import Bill, bill
+from simdp.results.money import bill, energy_range
 from simdp.results.result import Result
 from simdp.scenario import Scenario
 from simdp.studies.executor import Executor, executor_for
@@ -173,7 +173,8 @@ def _summed(
     queued = np.array([one.queued for one in outcomes])
     productive = parts[:, PARTS.index("productive")]
     failures = sum(one.num_failures for one in outcomes)
-    spent = _bill(plan, times, parts, np.array([one.node_seconds for one in outcomes]))
+    states = _states(plan, times, parts, np.array([one.node_seconds for one in outcomes]))
+    spent, between = bill(plan.rates, *states), energy_range(plan.rates, *states)
     low, high = np.quantile(times, [0.05, 0.95]).tolist()
     return Job(
         set=chosen,
@@ -191,11 +192,16 @@ def _summed(
         assumed=_assumed(point, plan),
         finishes=finishes,
         strip=strip,
+        energy_between_kwh=None
+        if between is None
+        else (float(between[0].mean()), float(between[1].mean())),
     )
 
 
-def _bill(plan: Plan, times: Floats, parts: Floats, node_seconds: Floats) -> Bill[Floats]:
-    """Cost and energy of runs, in which devices rest while nothing is trained.
+def _states(
+    plan: Plan, times: Floats, parts: Floats, node_seconds: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """How long devices are busy, wait and rest in runs [s]; they rest while nothing is trained.
 
     Nodes that are away neither cost nor draw anything; spares rest.
     """
@@ -203,7 +209,7 @@ def _bill(plan: Plan, times: Floats, parts: Floats, node_seconds: Floats) -> Bil
     trained = parts[:, [PARTS.index(part) for part in TRAINED]].sum(axis=1)
     trained = trained * np.minimum(whole / times, 1.0)
     busy, waiting = plan.busy * trained, plan.waiting * trained
-    return bill(plan.rates, busy, waiting, whole - busy - waiting)
+    return busy, waiting, whole - busy - waiting
 
 
 def _spread(values: Floats | None) -> Spread | None:

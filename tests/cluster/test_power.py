@@ -23,7 +23,8 @@ def problem_with(**keys):
 def test_the_catalogue_says_what_a_node_of_h100_costs_and_draws():
     rates = cluster().rates()
     assert rates.price == pytest.approx(8 * 3 / 3600)
-    assert (rates.rest, rates.waiting, rates.busy) == (8 * 70.0, 8 * 150.0, 8 * 660.0)
+    assert (rates.rest, rates.busy) == (8 * 70.0, 8 * 660.0)
+    assert rates.waiting == pytest.approx(8 * (70 + 0.26 * 590))
     assert rates.node == 1740.0
 
 
@@ -46,9 +47,14 @@ def test_nothing_is_known_of_a_device_of_which_nobody_says_anything():
     assert not limit_alone.has_power
 
 
-def test_waiting_is_an_eighth_of_the_way_where_nobody_says():
-    power = Power.model_validate({"rest": "50 W", "busy": "250 W"}).settled()
-    assert power.waiting == pytest.approx(76.0)
+def test_waiting_is_a_quarter_of_the_way_and_may_be_an_eighth_or_more_where_it_is_not_given():
+    power = Power.model_validate({"rest": "50 W", "busy": "250 W"})
+    assert power.settled().waiting == pytest.approx(102.0)
+    assert power.waiting_between() == pytest.approx((76.0, 128.0))
+    assert cluster().rates().waiting_between == pytest.approx((8 * 146.7, 8 * 300.1))
+    assert cluster().rates().scaled(0.5).waiting_between == pytest.approx((4 * 146.7, 4 * 300.1))
+    assert cluster(power={"waiting": "200 W"}).rates().waiting_between is None
+    assert cluster(device=OWN).rates().waiting_between is None
 
 
 def test_ranks_on_one_device_pay_for_it_once():

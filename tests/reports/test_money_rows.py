@@ -98,3 +98,10 @@ def test_and_else_of_a_million_samples_or_tokens():
     tokens = {"million_tokens": {"cost_usd": 1e-3, "energy_kwh": 2e-4}}
     assert cells([(COST | tokens, None)]) == {"USD/Mtok": ["0.001"], "kWh/Mtok": ["0.0002"]}
     assert cells([]) == {}
+
+
+def test_energy_has_a_row_with_its_range_where_waiting_power_decides_about_it():
+    wide = money_rows.rows(({**COST, "energy_between_kwh": [4.5e-5, 5.5e-5]}, None))
+    assert ("  energy", f"45 mWh to 55 mWh, {money_rows.WAITING_POWER}") in wide
+    near = money_rows.rows(({**COST, "energy_between_kwh": [4.99e-5, 5.01e-5]}, None))
+    assert "  energy" not in dict(near)

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from simdp.cluster.device import DEVICES
-from simdp.results.money import Rates, bill, lasting, step_bill
+from simdp.cluster.power import Power
+from simdp.results.money import Rates, bill, energy_range, lasting, step_bill
 from simdp.units import parse
 
 EIGHT = Rates(price=24 / 3600, busy=5600.0, waiting=1600.0, rest=560.0, node=1400.0)
@@ -38,6 +39,13 @@ def test_what_nobody_says_is_not_invented():
 def test_half_a_cluster_costs_half():
     half = bill(EIGHT.scaled(0.5), 3600.0, 0.0, 0.0)
     assert half == pytest.approx((12.0, 3.5))
+
+
+def test_energy_has_a_range_where_the_power_of_waiting_is_not_given():
+    between = EIGHT._replace(waiting_between=(1100.0, 2500.0))
+    assert energy_range(between, 1800.0, 900.0, 900.0) == pytest.approx((4.615, 4.965))
+    assert energy_range(between, 1800.0, 0.0, 0.0) == pytest.approx((3.5, 3.5))
+    assert energy_range(EIGHT, 1800.0, 900.0, 900.0) is None
 
 
 METRICS = {
@@ -96,12 +104,16 @@ def test_one_node_and_a_hung_gpus_watts_tell_the_kwh_of_eight_nodes():
     """What the GPUs wait for is all time beyond an eighth of one node's."""
     computing = ONE_NODE["minutes"] / (8 * EIGHT_NODES["minutes"])
     assert computing == pytest.approx(0.657, abs=1e-3)
-    power = DEVICES.figures("h100-sxm5-80gb")["power"]
-    found = eight_nodes(parse(power["waiting"], "power"), computing)
-    assert found == pytest.approx(EIGHT_NODES["kwh"], rel=0.04)
-    assert found / EIGHT_NODES["kwh"] - 1 == pytest.approx(-0.026, abs=2e-3)
+    assert eight_nodes(150.0, computing) / EIGHT_NODES["kwh"] - 1 == pytest.approx(-0.026, abs=2e-3)
     # Idle while waiting, or as busy as ever, would not do; nor quite the lower of two readings.
     assert eight_nodes(70.0, computing) / EIGHT_NODES["kwh"] - 1 == pytest.approx(-0.064, abs=2e-3)
     busy = eight_nodes((7091.0 - 1740.0) / 8, computing)
     assert busy / EIGHT_NODES["kwh"] - 1 == pytest.approx(0.22, abs=5e-3)
+    assert eight_nodes(209.0, computing) == pytest.approx(EIGHT_NODES["kwh"], rel=2e-3)
+    # What simdp takes where nobody says, and between which ends.
+    power = Power.model_validate(DEVICES.figures("h100-sxm5-80gb")["power"])
+    assert eight_nodes(power.settled().waiting, computing) == pytest.approx(1.990, abs=2e-3)
+    low, high = (eight_nodes(watts, computing) for watts in power.waiting_between())
+    assert low < EIGHT_NODES["kwh"] < high
+    assert (low, high) == pytest.approx((1.919, 2.061), abs=2e-3)
     assert eight_nodes(100.0, computing) / EIGHT_NODES["kwh"] - 1 == pytest.approx(-0.048, abs=2e-3)

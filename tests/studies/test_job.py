@@ -128,6 +128,12 @@ def test_devices_cost_while_they_are_there_and_rest_while_nothing_is_trained(loa
     trained = (20_000 + found.badput_s["lost_work"]) / 3600
     kwh = 4 * (0.6 * trained + 0.1 * (hours - trained)) + 2 * hours
     assert found.energy_kwh.mean == pytest.approx(kwh, rel=2e-3)
+    assert found.energy_between_kwh is None
+    left_out = {key: watts for key, watts in power.items() if key != "waiting"}
+    cluster = {**JOB["cluster"], "device": "h100-sxm5-80gb", "power": left_out}
+    found = study.job(load(**{**JOB, "cluster": cluster}), runs=5).points[0]
+    low, high = found.energy_between_kwh
+    assert low < found.energy_kwh.mean < high
 
 
 def test_what_is_no_job_is_refused(load):

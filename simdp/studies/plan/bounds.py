@@ -174,7 +174,7 @@ class Bounds:
                 self.why[number] = Infeasible(said, BATCH_OPTION)
             return
         self.room[number], self._steps[number] = place.memory, need.mean / batch
-        known = place.rates
+        known = place.rates[:5]
         self._rates[number] = [inf if one is None else one for one in known]
         overheads = place.scenario.cluster.overheads
         is_hybrid = hasattr(recipe.scenario.strategy, "shard_size")  # others know of no nodes

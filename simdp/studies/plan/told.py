@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from simdp.errors import ScenarioError
+from simdp.results.money import BUSY, REST, WAITING, bill, energy_range
 from simdp.results.plan import GOALS, Option
 from simdp.scenario import Scenario
 from simdp.studies.plan.asked import Asked
@@ -132,6 +133,24 @@ class Made:
                 gains[name] = best - value
         return max(gains, key=lambda name: gains[name], default=None)
 
+    def _energy_note(self) -> list[str]:
+        """How far the energy of the best depends on what a waiting device draws."""
+        meeting = self._search.meeting()
+        if not meeting or not (self._asked.goal == "greenest" or self._asked.energy):
+            return []
+        point = self._player.simulated[meeting[0].number]
+        metrics = point.metrics
+        parts = [sum(metrics[key] for key in keys) for keys in (BUSY, WAITING, REST)]
+        rates = point.whole.cluster.rates()
+        ends, mean = energy_range(rates, *parts), bill(rates, *parts).energy_kwh
+        if ends is None or not mean:
+            return []
+        less, more = percent(1 - ends[0] / mean), percent(ends[1] / mean - 1)
+        return [
+            f"what a waiting GPU draws is not known well: number 1 may take {less} less or {more} "
+            "more energy; give cluster.power.waiting"
+        ]
+
     def notes(self, scenario: Scenario) -> list[str]:
         """What else there is to say."""
         found = []
@@ -147,6 +166,7 @@ class Made:
             found.append(
                 f"90 % intervals are of the best and of the first {MAX_INTERVALS} of the front"
             )
+        found += self._energy_note()
         if any(option.cost_usd is None for option in self._search.options.values()):
             found.append("some devices have no price; see cluster.price")
         return found

@@ -437,3 +437,12 @@ def test_means_of_jobs_that_differ_by_less_than_their_noise_are_a_tie():
     assert why_best(option(10.0, 0.001), option(10.3, 0.001), "cheapest").startswith(
         "2.91 % cheaper"
     )
+
+
+def test_a_plan_for_energy_states_how_far_the_power_of_waiting_decides_about_it(file):
+    choices = {"nodes": [1, 2], "workload.microbatch": [4]}
+    known = plan(file, Asked("greenest", choices=choices))
+    assert not any("waiting GPU" in note for note in known.notes)
+    left_out = {"cluster.power": {"rest": "50 W", "busy": "300 W"}}
+    found = plan(file, Asked("greenest", choices=choices), left_out)
+    assert any("number 1 may take" in note for note in found.notes)
