@@ -8,16 +8,17 @@ from for_each import for_each
 from pydantic import TypeAdapter, ValidationError
 
 from simdp.workload.losses import LOSSES, AnyLoss
-from simdp.workload.losses.bce_with_logits import BCEWithLogits
+from simdp.workload.losses.bce_with_logits import BCE, BCEWithLogits
 from simdp.workload.losses.cross_entropy import CrossEntropy
 from simdp.workload.losses.huber import Huber
 from simdp.workload.losses.kl_div import KLDiv
 from simdp.workload.losses.l1 import L1
+from simdp.workload.losses.margins import HingeEmbedding, MultiMargin, SoftMargin
 from simdp.workload.losses.mse import MSE
-from simdp.workload.losses.nll import NLL
+from simdp.workload.losses.nll import NLL, PoissonNLL
 from simdp.workload.losses.smooth_l1 import SmoothL1
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "g15_losses.npz"
+GOLDEN = [Path(__file__).parents[1] / "golden" / f"{name}_losses.npz" for name in ("g15", "g15b")]
 RANDOM = np.random.default_rng(0)
 CASES = {
     "mse": (MSE(), (5, 3), RANDOM.standard_normal((5, 3))),
@@ -59,6 +60,22 @@ CASES = {
         (5,),
         RANDOM.integers(2, size=5).astype(float),
     ),
+    "bce of shares": (BCE(weight=[1, 2, 3]), (5, 3), RANDOM.uniform(size=(5, 3))),
+    "soft targets": (
+        CrossEntropy(weight=[0.5, 2, 1], label_smoothing=0.2),
+        (2, 4, 3),
+        RANDOM.dirichlet([1, 1, 1], size=(2, 4)),
+    ),
+    "summed soft targets": (
+        CrossEntropy(reduction="sum"),
+        (5, 3),
+        RANDOM.dirichlet([1, 1, 1], size=5),
+    ),
+    "poisson nll": (PoissonNLL(full=True), (5, 3), RANDOM.poisson(2, size=(5, 3)).astype(float)),
+    "hinge embedding": (HingeEmbedding(margin=0.4), (5, 3), RANDOM.choice([-1.0, 1.0], (5, 3))),
+    "soft margin": (SoftMargin(), (5, 3), RANDOM.choice([-1.0, 1.0], (5, 3))),
+    "multi margin": (MultiMargin(p=2, weight=[0.5, 2, 1]), (5, 3), np.array([0, 2, -100, 1, 0])),
+    "summed multi margin": (MultiMargin(reduction="sum"), (5, 3), np.array([0, 2, 1, 1, 0])),
     "l1": (L1(), (5, 3), RANDOM.standard_normal((5, 3))),
     "smooth l1": (SmoothL1(beta=0.7), (5, 3), RANDOM.standard_normal((5, 3))),
     "smooth l1 that is l1": (SmoothL1(beta=0), (5, 3), RANDOM.standard_normal((5, 3))),
@@ -84,9 +101,14 @@ def test_a_loss_is_written_by_its_kind(kind):
     assert type(TypeAdapter(AnyLoss).validate_python(kind)) is LOSSES[kind]
 
 
+def predicted(loss, shape):
+    random = np.random.default_rng(1)
+    return random.uniform(0.1, 0.9, shape) if loss.kind == "bce" else random.standard_normal(shape)
+
+
 @every_case
 def test_the_gradient_equals_differences(loss, shape, target):
-    prediction = np.random.default_rng(1).standard_normal(shape)
+    prediction = predicted(loss, shape)
     _, gradient = loss.value_and_grad(prediction, target)
     step = 1e-6
     for index in np.ndindex(shape):
@@ -99,7 +121,7 @@ def test_the_gradient_equals_differences(loss, shape, target):
 
 @every_case
 def test_the_inputs_are_left_as_they_are(loss, shape, target):
-    prediction = np.random.default_rng(1).standard_normal(shape)
+    prediction = predicted(loss, shape)
     kept = prediction.copy(), target.copy()
     loss.value_and_grad(prediction, target)
     np.testing.assert_array_equal(prediction, kept[0])
@@ -109,7 +131,7 @@ def test_the_inputs_are_left_as_they_are(loss, shape, target):
 @every_case
 @for_each("dtype", [np.float32, np.float64])
 def test_the_gradient_keeps_the_dtype_of_the_prediction(loss, shape, target, dtype):
-    prediction = np.random.default_rng(1).standard_normal(shape).astype(dtype)
+    prediction = predicted(loss, shape).astype(dtype)
     if target.dtype == np.float64:
         target = target.astype(dtype)
     value, gradient = loss.value_and_grad(prediction, target)
@@ -120,7 +142,7 @@ def test_the_gradient_keeps_the_dtype_of_the_prediction(loss, shape, target, dty
 
 @every_case
 def test_shards_weighted_by_their_counts_give_the_whole(loss, shape, target):
-    prediction = np.random.default_rng(1).standard_normal(shape)
+    prediction = predicted(loss, shape)
     whole, _ = loss.value_and_grad(prediction, target)
     parts = [slice(0, 1), slice(1, None)]
     counts = [loss.count(target[part]) for part in parts]
@@ -309,6 +331,9 @@ def test_targets_are_drawn_to_suit_the_loss():
     assert MSE().drawn(y) is y
     assert BCEWithLogits().problem_with(BCEWithLogits().drawn(y), (3,)) is None
     np.testing.assert_allclose(KLDiv().drawn(y).sum(axis=1), 1)
+    for loss in (BCE(), CrossEntropy(), HingeEmbedding(), SoftMargin(), PoissonNLL()):
+        assert loss.problem_with(y * 2, (3,)) is not None
+        assert loss.problem_with(loss.drawn(y), (3,)) is None
     log = KLDiv(log_target=True).drawn(y)
     np.testing.assert_allclose(np.exp(log).sum(axis=1), 1)
 
@@ -338,6 +363,37 @@ def test_a_loss_of_logits_survives_large_ones():
             (3,),
             "the loss has a weight of 2 values, but the model tells 3 classes apart; "
             "give one for each.",
+        ),
+        (
+            CrossEntropy(),
+            np.full((2, 3), 1.5),
+            (3,),
+            "y holds 1.5 ... 1.5, but cross_entropy needs probabilities of classes; give values "
+            "from 0 to 1, or class indices.",
+        ),
+        (
+            BCE(),
+            np.full((2, 3), -1.0),
+            (3,),
+            "y holds -1.0 ... -1.0, but bce needs shares; give values from 0 to 1.",
+        ),
+        (
+            PoissonNLL(),
+            np.full((2, 3), -1.0),
+            (3,),
+            "y holds -1.0, but poisson_nll needs counts; give none below 0.",
+        ),
+        (
+            SoftMargin(),
+            np.array([0.0, 1.0]),
+            (),
+            "y holds 0.0 ... 1.0, but soft_margin needs sides; give 1 or -1.",
+        ),
+        (
+            MultiMargin(),
+            np.array([[0, 1]]),
+            (2, 3),
+            "the model makes (2, 3) of each sample, but multi_margin needs one row of classes.",
         ),
         (NLL(), np.array([0.5]), (3,), "y is float64, but nll needs class indices: whole numbers."),
         (
@@ -377,6 +433,8 @@ def test_targets_that_do_not_fit_the_weights_are_explained(loss, target, output_
         ({"kind": "smooth_l1", "beta": -1}, "beta"),
         ({"kind": "cross_entropy", "weight": [-1, 1]}, "weight"),
         ({"kind": "bce_with_logits", "pos_weight": []}, "pos_weight"),
+        ({"kind": "multi_margin", "p": 3}, "p"),
+        ({"kind": "poisson_nll", "eps": 0}, "eps"),
     ],
 )
 def test_options_out_of_range_are_refused(raw, where):
@@ -400,18 +458,44 @@ OF_TORCH = {
     ),
     "cross_entropy(x3, c3)": (CrossEntropy, "x3", "c3", {}),
     "mse_loss(x, t)": (MSE, "x", "t", {}),
+    "cross_entropy(x, q)": (CrossEntropy, "x", "q", {}),
+    "cross_entropy(x, q, weight=w, label_smoothing=0.1)": (
+        CrossEntropy,
+        "x",
+        "q",
+        {"weight": "w", "label_smoothing": 0.1},
+    ),
+    "binary_cross_entropy(u, q, weight=w)": (BCE, "u", "q", {"weight": "w"}),
+    "poisson_nll_loss(x, u)": (PoissonNLL, "x", "u", {}),
+    "poisson_nll_loss(u, counts, log_input=False, full=True)": (
+        PoissonNLL,
+        "u",
+        "counts",
+        {"log_input": False, "full": True},
+    ),
+    "hinge_embedding_loss(x, sign, margin=0.5)": (HingeEmbedding, "x", "sign", {"margin": 0.5}),
+    "multi_margin_loss(x, cls, margin=0.8)": (MultiMargin, "x", "cls", {"margin": 0.8}),
+    "multi_margin_loss(x, cls, p=2, weight=w)": (
+        MultiMargin,
+        "x",
+        "cls",
+        {"p": 2, "weight": "w"},
+    ),
+    "soft_margin_loss(x, sign)": (SoftMargin, "x", "sign", {}),
 }
 
 
 @pytest.mark.parametrize("case", OF_TORCH)
 def test_losses_equal_torchs(case):
-    """golden/g15_losses: torch 2.13.0 in float64, each reduction."""
-    with np.load(GOLDEN) as stored:
+    """golden/g15_losses and g15b_losses: torch 2.13.0 and 2.14.1 in float64, each reduction."""
+    with np.load(GOLDEN[f"{case}|mean.loss" not in np.load(GOLDEN[0])]) as stored:
         golden = dict(stored)
     kind, x, y, options = OF_TORCH[case]
     given = {k: golden[v].tolist() if isinstance(v, str) else v for k, v in options.items()}
     prediction = np.moveaxis(golden[x], 1, -1)  # classes are the last axis here
-    target = golden[y] if kind in (CrossEntropy, NLL) else np.moveaxis(golden[y], 1, -1)
+    target = (
+        golden[y] if kind in (CrossEntropy, NLL, MultiMargin) else np.moveaxis(golden[y], 1, -1)
+    )
     reductions = [r for r in ("mean", "sum", "batchmean") if f"{case}|{r}.loss" in golden]
     assert len(reductions) == (3 if kind is KLDiv else 2)
     for reduction in reductions:

@@ -6,6 +6,7 @@ from abc import abstractmethod
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 from pydantic import Field
 
 from simdp.arrays import Array, Ints
@@ -79,7 +80,10 @@ class Synthetic(Dataset):
         wrong = self.problem_with_model(model)
         if wrong:
             return f"{self.kind} {wrong}"
-        wrong = loss.problem_with(self.targets(model), model.output_shape())
+        targets = self.targets(model)
+        if np.issubdtype(targets.dtype, np.floating):
+            targets = loss.drawn(targets)
+        wrong = loss.problem_with(targets, model.output_shape())
         return f"{self.kind} does not suit the loss {loss.kind}: {wrong}" if wrong else None
 
     def problem_with_model(self, model: Model) -> str | None:

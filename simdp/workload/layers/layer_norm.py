@@ -10,11 +10,11 @@ import numpy as np
 from pydantic import Field
 
 from simdp.arrays import Array
-from simdp.spec import Bool, Float, Int
+from simdp.spec import Bool, Float
 from simdp.workload.layers.arrays.blocks import blocks
 from simdp.workload.layers.base import Kept, Kernel, Layer, Pass, Shape
 from simdp.workload.layers.parameter import Parameter, constant
-from simdp.workload.layers.shapes import last_axis
+from simdp.workload.layers.shapes import Rows, check_rows, row_shape
 
 
 class LayerNorm(Layer):
@@ -22,8 +22,8 @@ class LayerNorm(Layer):
 
     Attributes
     ----------
-    normalized_shape : int
-        Length of a row.
+    normalized_shape : int or list of int
+        Length of a row; or lengths of the last axes, which together are a row.
     eps : float
         Added to the variance.
     elementwise_affine : bool
@@ -33,36 +33,41 @@ class LayerNorm(Layer):
     """
 
     kind: Literal["layer_norm"] = "layer_norm"
-    normalized_shape: Int = Field(ge=1, le=10**8)
+    normalized_shape: Rows
     eps: Float = Field(1e-5, ge=0)
     elementwise_affine: Bool = True
     bias: Bool = True
 
     splits_backward: ClassVar[bool] = True
 
+    @property
+    def _row(self) -> int:
+        """Numbers of a row."""
+        return prod(row_shape(self.normalized_shape))
+
     def parameters(self) -> list[Parameter]:
-        shape = (self.normalized_shape,)
+        shape = row_shape(self.normalized_shape)
         weight = Parameter(f"{self.name}.weight", shape, constant(1.0))
         bias = Parameter(f"{self.name}.bias", shape, constant(0.0))
         return [weight, bias][: self.elementwise_affine * (1 + self.bias)]
 
     def output_shape(self, *inputs: Shape) -> Shape:
-        last_axis(inputs[0], self.normalized_shape)
+        check_rows(inputs[0], self.normalized_shape)
         return inputs[0]
 
     def _tensors(self, run: Pass) -> tuple[Array | None, Array | None]:
         """Weight and bias, where they exist."""
-        found = [run.parameters[parameter.name] for parameter in self.parameters()]
+        found = [run.parameters[parameter.name].reshape(-1) for parameter in self.parameters()]
         weight, bias = (*found, None, None)[:2]
         return weight, bias
 
     def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
-        x = inputs[0].reshape(-1, self.normalized_shape)
+        x = inputs[0].reshape(-1, self._row)
         weight, bias = self._tensors(run)
         y, hat = np.empty_like(x), np.empty_like(x)
         inverse = np.empty((len(x), 1), dtype=x.dtype)
-        average = np.full(self.normalized_shape, 1 / self.normalized_shape, dtype=x.dtype)
-        for rows in blocks(len(x), self.normalized_shape):
+        average = np.full(self._row, 1 / self._row, dtype=x.dtype)
+        for rows in blocks(len(x), self._row):
             centred = np.subtract(x[rows], (x[rows] @ average)[:, None], out=hat[rows])
             variance = np.vecdot(centred, centred) * average[0]
             inverse[rows, 0] = 1 / np.sqrt(variance + x.dtype.type(self.eps))
@@ -81,11 +86,11 @@ class LayerNorm(Layer):
         hat, inverse = saved
         flat = dy.reshape(hat.shape)
         weight, _ = self._tensors(run)
-        scale = np.ones(self.normalized_shape, dtype=dy.dtype) if weight is None else weight
-        share = scale / dy.dtype.type(self.normalized_shape)
+        scale = np.ones(self._row, dtype=dy.dtype) if weight is None else weight
+        share = scale / dy.dtype.type(self._row)
         dweight, dbias = np.zeros_like(scale), np.zeros_like(scale)
         dx = np.empty_like(flat) if needs[0] else None
-        for rows in blocks(len(flat), self.normalized_shape):
+        for rows in blocks(len(flat), self._row):
             projected = flat[rows] * hat[rows]
             ones = np.ones(len(projected), dtype=dy.dtype)
             dweight += ones @ projected
@@ -99,7 +104,7 @@ class LayerNorm(Layer):
             part -= projected
             part *= inverse[rows]
         for parameter, gradient in zip(self.parameters(), (dweight, dbias), strict=False):
-            run.add_gradient(parameter.name, gradient)
+            run.add_gradient(parameter.name, gradient.reshape(parameter.shape))
         return (None if dx is None else dx.reshape(dy.shape),)
 
     def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
@@ -118,5 +123,5 @@ class LayerNorm(Layer):
         return float(sum(parameter.num_elements for parameter in self.parameters()) * itemsize)
 
     def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
-        rows = float(prod(inputs[0])) / self.normalized_shape
+        rows = float(prod(inputs[0])) / self._row
         return Kept(inputs=(0,), nbytes=2 * rows * itemsize)  # and two statistics of each row

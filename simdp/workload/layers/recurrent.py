@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from simdp.arrays import Array, Bools
 from simdp.spec import Bool, Float, Int, problem
-from simdp.workload.layers.arrays.recurrence import Cell, Walked, Weights, walk, walk_back
+from simdp.workload.layers.arrays.recurrence import Cell, State, Walked, Weights, walk, walk_back
 from simdp.workload.layers.base import Kept, Kernel, Layer, Pass, Shape, ShapeError
 from simdp.workload.layers.dropout import dropout_cost, kept_elements, masked
 from simdp.workload.layers.parameter import Parameter, uniform
@@ -75,15 +75,27 @@ class Recurrent(Layer):
         """What a step does."""
 
     @property
+    def state_size(self) -> int:
+        """Features of the state that goes on to the next step and layer."""
+        return self.hidden_size
+
+    @property
     def width(self) -> int:
         """Features that come out, of both directions."""
-        return self.hidden_size * (1 + self.bidirectional)
+        return self.state_size * (1 + self.bidirectional)
 
     def _suffixes(self, number: int) -> list[str]:
         return [f"l{number}", f"l{number}_reverse"][: 1 + self.bidirectional]
 
-    def _parts(self) -> list[str]:
-        return ["weight_ih", "weight_hh", "bias_ih", "bias_hh"][: 2 + 2 * self.bias]
+    def _parts(self) -> dict[str, str]:
+        """Names of the parameters of a layer, without its number, and what `Weights` call them."""
+        parts = ["ih", "hh"]
+        found = {part: f"weight_{part}" for part in parts}
+        if self.bias:
+            found |= {f"bias_{part}": f"bias_{part}" for part in parts}
+        if self.state_size != self.hidden_size:
+            found["hr"] = "weight_hr"
+        return {name: part for part, name in found.items()}
 
     def _fan_in(self, number: int) -> int:
         return self.width if number else self.input_size
@@ -93,11 +105,17 @@ class Recurrent(Layer):
         start = uniform(1.0 / sqrt(self.hidden_size))
         found = []
         for number in range(self.num_layers):
-            shapes = [(rows, self._fan_in(number)), (rows, self.hidden_size), (rows,), (rows,)]
+            shapes: dict[str, Shape] = {
+                "ih": (rows, self._fan_in(number)),
+                "hh": (rows, self.state_size),
+                "bias_ih": (rows,),
+                "bias_hh": (rows,),
+                "hr": (self.state_size, self.hidden_size),
+            }
             for suffix in self._suffixes(number):
                 found += [
-                    Parameter(f"{self.name}.{part}_{suffix}", shape, start)
-                    for part, shape in zip(self._parts(), shapes, strict=False)
+                    Parameter(f"{self.name}.{name}_{suffix}", shapes[part], start)
+                    for name, part in self._parts().items()
                 ]
         return found
 
@@ -109,13 +127,21 @@ class Recurrent(Layer):
 
     def _directions(self, run: Pass, number: int) -> Iterator[tuple[str, Weights]]:
         for suffix in self._suffixes(number):
-            arrays = [run.parameters[f"{self.name}.{part}_{suffix}"] for part in self._parts()]
-            yield suffix, Weights(*arrays)
+            arrays = {
+                part: run.parameters[f"{self.name}.{name}_{suffix}"]
+                for name, part in self._parts().items()
+            }
+            yield suffix, Weights(**arrays)
+
+    def _zeros(self, batch: int, dtype: np.dtype[Any]) -> State:
+        """A state of zeros, of which the first array is what goes on."""
+        sizes = [self.state_size, *[self.hidden_size] * (self.cell.states - 1)]
+        return tuple(np.zeros((batch, size), dtype=dtype) for size in sizes)
 
     def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
         h = np.ascontiguousarray(inputs[0].swapaxes(0, 1))
         cell, saved = self.cell, []
-        zeros = np.zeros((h.shape[1], self.hidden_size), dtype=h.dtype)
+        zeros = self._zeros(h.shape[1], h.dtype)
         for number in range(self.num_layers):
             mask = None
             if number and self.dropout:
@@ -125,7 +151,7 @@ class Recurrent(Layer):
                 h = masked(h, mask, self.dropout)
             made, walked = [], []
             for suffix, weights in self._directions(run, number):
-                y, _, kept = walk(cell, h, weights, (zeros,) * cell.states, "reverse" in suffix)
+                y, _, kept = walk(cell, h, weights, zeros, "reverse" in suffix)
                 made.append(y)
                 walked.append(kept)
             h = np.concatenate(made, axis=2)
@@ -136,7 +162,7 @@ class Recurrent(Layer):
         self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
     ) -> tuple[Array | None, ...]:
         slope, cell = np.ascontiguousarray(dy.swapaxes(0, 1)), self.cell
-        zeros = np.zeros((slope.shape[1], self.hidden_size), dtype=dy.dtype)
+        zeros = self._zeros(slope.shape[1], dy.dtype)
         for number in reversed(range(self.num_layers)):
             parts = np.split(slope, 1 + self.bidirectional, axis=2)
             slope = np.zeros(saved[number].walked[0].x.shape, dtype=dy.dtype)
@@ -144,11 +170,11 @@ class Recurrent(Layer):
                 self._directions(run, number), saved[number].walked, parts, strict=True
             )
             for (suffix, weights), walked, part in directions:
-                dx, found, _ = walk_back(cell, walked, weights, part, (zeros,) * cell.states)
+                dx, found, _ = walk_back(cell, walked, weights, part, zeros)
                 slope += dx
-                for name, gradient in zip(self._parts(), found, strict=False):
-                    if gradient is not None:
-                        run.add_gradient(f"{self.name}.{name}_{suffix}", gradient)
+                for name, part_of in self._parts().items():
+                    gradient = getattr(found, part_of)
+                    run.add_gradient(f"{self.name}.{name}_{suffix}", gradient)
             if saved[number].mask is not None:
                 slope = masked(slope, saved[number].mask, self.dropout)
         return (np.ascontiguousarray(slope.swapaxes(0, 1)) if needs[0] else None,)
@@ -160,17 +186,17 @@ class Recurrent(Layer):
 
         Appleyard, Kočiský and Blunsom, arXiv 1604.01946: the elementwise part is joined to a step.
         """
-        hidden, fan_in = self.hidden_size, self._fan_in(number)
-        rows = self.cell.gates * hidden
+        hidden, fan_in, size = self.hidden_size, self._fan_in(number), self.state_size
+        rows, projected = self.cell.gates * hidden, (size != hidden) * size * hidden
         given = Kernel(
             2.0 * length * rows * fan_in,
             float(length * (rows + fan_in) * itemsize),
             float(rows * (fan_in + self.bias) * itemsize),
         )
         step = Kernel(
-            2.0 * rows * hidden,
+            2.0 * (rows * size + projected),
             float((rows + 2 * self.cell.states * hidden) * itemsize),
-            float(rows * (hidden + self.bias) * itemsize),
+            float((rows * (size + self.bias) + projected) * itemsize),
         )
         return given, step
 
@@ -202,7 +228,8 @@ class Recurrent(Layer):
     def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
         """The gates and the states of every step, the output of layers below, dropout's masks."""
         length, hidden = inputs[0][0], self.hidden_size
-        each = (self.cell.gates + self.cell.states - 1) * hidden * (1 + self.bidirectional)
+        kept = self.cell.gates + self.cell.states - 1 + (self.state_size != hidden)
+        each = kept * hidden * (1 + self.bidirectional)
         below = self.width * (self.num_layers - 1)
         mask = float(length * below * bool(self.dropout))
         values = float(length * (each * self.num_layers + below))

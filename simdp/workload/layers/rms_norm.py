@@ -10,11 +10,11 @@ import numpy as np
 from pydantic import Field
 
 from simdp.arrays import Array
-from simdp.spec import Bool, Float, Int
+from simdp.spec import Bool, Float
 from simdp.workload.layers.arrays.blocks import blocks
 from simdp.workload.layers.base import Kept, Kernel, Layer, Pass, Shape
 from simdp.workload.layers.parameter import Parameter, constant
-from simdp.workload.layers.shapes import last_axis
+from simdp.workload.layers.shapes import Rows, check_rows, row_shape
 
 FULL = 4
 """Bytes of a number in float32, in which the parts of an unfused norm run at least."""
@@ -27,8 +27,8 @@ class RMSNorm(Layer):
 
     Attributes
     ----------
-    normalized_shape : int
-        Length of a row.
+    normalized_shape : int or list of int
+        Length of a row; or lengths of the last axes, which together are a row.
     eps : float or None
         Added to the mean of the squares; by default the distance of 1 from the next larger number
         of the dtype.
@@ -40,31 +40,38 @@ class RMSNorm(Layer):
     """
 
     kind: Literal["rms_norm"] = "rms_norm"
-    normalized_shape: Int = Field(ge=1, le=10**8)
+    normalized_shape: Rows
     eps: Float | None = Field(None, ge=0)
     elementwise_affine: Bool = True
     fused: Bool = True
 
     splits_backward: ClassVar[bool] = True
 
+    @property
+    def _row(self) -> int:
+        """Numbers of a row."""
+        return prod(row_shape(self.normalized_shape))
+
     def parameters(self) -> list[Parameter]:
-        weight = Parameter(f"{self.name}.weight", (self.normalized_shape,), constant(1.0))
+        weight = Parameter(f"{self.name}.weight", row_shape(self.normalized_shape), constant(1.0))
         return [weight] if self.elementwise_affine else []
 
     def output_shape(self, *inputs: Shape) -> Shape:
-        last_axis(inputs[0], self.normalized_shape)
+        check_rows(inputs[0], self.normalized_shape)
         return inputs[0]
 
     def _weight(self, run: Pass) -> Array | None:
-        return run.parameters[f"{self.name}.weight"] if self.elementwise_affine else None
+        if not self.elementwise_affine:
+            return None
+        return run.parameters[f"{self.name}.weight"].reshape(-1)
 
     def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
-        x = inputs[0].reshape(-1, self.normalized_shape)
+        x = inputs[0].reshape(-1, self._row)
         weight, y = self._weight(run), np.empty_like(x)
         eps = np.finfo(x.dtype).eps if self.eps is None else self.eps
         inverse = np.empty((len(x), 1), dtype=x.dtype)
-        for rows in blocks(len(x), self.normalized_shape):
-            mean = np.vecdot(x[rows], x[rows]) * x.dtype.type(1 / self.normalized_shape)
+        for rows in blocks(len(x), self._row):
+            mean = np.vecdot(x[rows], x[rows]) * x.dtype.type(1 / self._row)
             inverse[rows, 0] = 1 / np.sqrt(mean + x.dtype.type(eps))
             np.multiply(x[rows], inverse[rows], out=y[rows])
             if weight is not None:
@@ -76,11 +83,11 @@ class RMSNorm(Layer):
     ) -> tuple[Array | None, ...]:
         x, inverse = saved
         flat, weight = dy.reshape(x.shape), self._weight(run)
-        scale = np.ones(self.normalized_shape, dtype=dy.dtype) if weight is None else weight
-        share = scale / dy.dtype.type(self.normalized_shape)
+        scale = np.ones(self._row, dtype=dy.dtype) if weight is None else weight
+        share = scale / dy.dtype.type(self._row)
         dweight = np.zeros_like(scale)
         dx = np.empty_like(flat) if needs[0] else None
-        for rows in blocks(len(flat), self.normalized_shape):
+        for rows in blocks(len(flat), self._row):
             hat = x[rows] * inverse[rows]
             projected = flat[rows] * hat
             dweight += np.ones(len(hat), dtype=dy.dtype) @ projected
@@ -92,7 +99,8 @@ class RMSNorm(Layer):
             part -= hat
             part *= inverse[rows]
         if weight is not None:
-            run.add_gradient(f"{self.name}.weight", dweight)
+            shape = row_shape(self.normalized_shape)
+            run.add_gradient(f"{self.name}.weight", dweight.reshape(shape))
         return (None if dx is None else dx.reshape(dy.shape),)
 
     # Costs ----------------------------------------------------------------------------------------
@@ -102,7 +110,7 @@ class RMSNorm(Layer):
         size, weights = float(prod(inputs[0])), self._weight_nbytes(itemsize)
         if self.fused:
             return [Kernel(4 * size, 2 * size * itemsize, weights)]
-        full, rows = max(itemsize, FULL), size / self.normalized_shape
+        full, rows = max(itemsize, FULL), size / self._row
         return [
             *self._casts(size, itemsize),
             Kernel(size, 2 * size * full),
@@ -127,7 +135,7 @@ class RMSNorm(Layer):
 
     def _input_kernels(self, size: float, itemsize: int, weights: float) -> list[Kernel]:
         """Times the weight; the product with 1 / rms, both ways; through root, mean and squares."""
-        full, rows = max(itemsize, FULL), size / self.normalized_shape
+        full, rows = max(itemsize, FULL), size / self._row
         return [
             *[Kernel(size, 2 * size * itemsize, weights)] * self.elementwise_affine,
             *self._casts(size, itemsize),
@@ -145,12 +153,12 @@ class RMSNorm(Layer):
         return [Kernel(0.0, size * (itemsize + FULL))] * (itemsize < FULL)
 
     def _weight_nbytes(self, itemsize: int) -> float:
-        return float(self.normalized_shape * itemsize * self.elementwise_affine)
+        return float(self._row * itemsize * self.elementwise_affine)
 
     def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
         """The input and 1 / rms of each row; unfused, the input in float32, and what it became."""
         size = float(prod(inputs[0]))
-        rows, full = size / self.normalized_shape, max(itemsize, FULL)
+        rows, full = size / self._row, max(itemsize, FULL)
         if self.fused:
             return Kept(inputs=(0,), nbytes=rows * full)
         normalised = size * itemsize * self.elementwise_affine

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from pydantic import Field
+
+from simdp.spec import Int
 from simdp.workload.layers.base import Shape, ShapeError
 
 
@@ -16,6 +21,33 @@ def last_axis(shape: Shape, features: int) -> Shape:
     if not shape or shape[-1] != features:
         raise ShapeError(f"takes {features} features, but gets samples of shape {shape}")
     return shape[:-1]
+
+
+Rows = Annotated[
+    Annotated[Int, Field(ge=1, le=10**8)]
+    | Annotated[tuple[Annotated[Int, Field(ge=1, le=10**8)], ...], Field(min_length=1)],
+    Field(union_mode="left_to_right"),
+]
+"""Length of the last axis, or lengths of the last axes, as torch's ``normalized_shape``."""
+
+
+def row_shape(rows: int | Shape) -> Shape:
+    """The lengths of the last axes."""
+    return (rows,) if isinstance(rows, int) else rows
+
+
+def check_rows(shape: Shape, rows: int | Shape) -> None:
+    """Check that the last axes of a sample have these lengths.
+
+    Raises
+    ------
+    ShapeError
+        If they have not.
+    """
+    wanted = row_shape(rows)
+    if shape[-len(wanted) :] != wanted:
+        what = f"{rows} features" if len(wanted) == 1 else f"rows of shape {wanted}"
+        raise ShapeError(f"takes {what}, but gets samples of shape {shape}")
 
 
 IMAGES = {

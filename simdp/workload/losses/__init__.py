@@ -13,15 +13,20 @@ LOSSES: Family[Loss] = Family(
     Loss,
     __name__,
     {
+        "bce": "bce_with_logits:BCE",
         "bce_with_logits": "BCEWithLogits",
         "cross_entropy": "CrossEntropy",
+        "hinge_embedding": "margins:HingeEmbedding",
         "huber": "Huber",
         "kl_div": "KLDiv",
         "l1": "L1",
         "mse": "MSE",
+        "multi_margin": "margins:MultiMargin",
         "nll": "NLL",
         "none": "NoLoss",
+        "poisson_nll": "nll:PoissonNLL",
         "smooth_l1": "SmoothL1",
+        "soft_margin": "margins:SoftMargin",
     },
 )
 AnyLoss = Annotated[Loss, one_of("loss", LOSSES, default="mse")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -61,11 +62,8 @@ class OfClasses(Loss):
             return f"y is {target.dtype}, but {self.kind} needs class indices: whole numbers."
         counting = target[target != self.ignore_index]
         classes = output_shape[-1]
-        if self.weight is not None and len(self.weight) != classes:
-            return (
-                f"the loss has a weight of {len(self.weight)} values, but the model tells "
-                f"{classes} classes apart; give one for each."
-            )
+        if wrong := problem_with_weight(self.weight, classes):
+            return wrong
         if counting.size and (counting.min() < 0 or counting.max() >= classes):
             low, high = int(counting.min()), int(counting.max())
             return (
@@ -73,3 +71,13 @@ class OfClasses(Loss):
                 f"labels must be 0 ... {classes - 1} or ignore_index {self.ignore_index}."
             )
         return None
+
+
+def problem_with_weight(weight: Sequence[float] | None, classes: int) -> str | None:
+    """Say that there is not one weight for each class, or None."""
+    if weight is None or len(weight) == classes:
+        return None
+    return (
+        f"the loss has a weight of {len(weight)} values, but the model tells "
+        f"{classes} classes apart; give one for each."
+    )

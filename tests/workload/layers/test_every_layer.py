@@ -147,6 +147,16 @@ EXAMPLES = {
         (
             {
                 "input_size": 4,
+                "hidden_size": 3,
+                "proj_size": 2,
+                "num_layers": 2,
+                "bidirectional": True,
+            },
+            [SEQUENCE],
+        ),
+        (
+            {
+                "input_size": 4,
                 "hidden_size": 2,
                 "num_layers": 2,
                 "bidirectional": True,
@@ -190,6 +200,7 @@ EXAMPLES = {
         ({"normalized_shape": 4}, [SEQUENCE]),
         ({"normalized_shape": 4, "eps": 1e-6, "fused": False}, [SEQUENCE]),
         ({"normalized_shape": 4, "elementwise_affine": False}, [(4,)]),
+        ({"normalized_shape": list(SEQUENCE[-2:])}, [SEQUENCE]),
     ],
     "rnn": [
         ({"input_size": 4, "hidden_size": 3, "bidirectional": True}, [SEQUENCE]),
@@ -206,7 +217,11 @@ EXAMPLES = {
         ({"d_model": 4, "nhead": 2, "dim_feedforward": 6, "activation": "gelu"}, [SEQUENCE]),
         ({"d_model": 4, "nhead": 1, "dim_feedforward": 5, "norm_first": True}, [SEQUENCE]),
     ],
-    "upsample": [({"scale_factor": 2}, [IMAGE])],
+    "upsample": [
+        ({"scale_factor": 2}, [IMAGE]),
+        ({"scale_factor": 2, "mode": "bilinear"}, [IMAGE]),
+        ({"scale_factor": [1, 3], "mode": "bilinear", "align_corners": True}, [IMAGE]),
+    ],
 }
 """Of each kind: its arguments, and its inputs by the shape of a sample."""
 

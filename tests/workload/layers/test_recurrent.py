@@ -66,6 +66,10 @@ def test_a_step_costs_a_product_and_the_input_one_for_all():
     assert sum(k.flops for k in backward) == 2 * sum(k.flops for k in (given, *steps))
     no_input = layer.backward_cost([(5, 3)], 4, [False])
     assert sum(k.flops for k in backward) - sum(k.flops for k in no_input) == given.flops
+    projected = LSTM(name="s", input_size=3, hidden_size=2, proj_size=1)
+    _, step, *_ = projected.forward_cost([(5, 3)], 4)
+    assert (step.flops, step.fixed) == (2 * (8 * 1 + 2), 4 * (8 * (1 + 1) + 2))
+    assert kept_nbytes(projected, [(5, 3)], 4) == 4 * 5 * (3 + 1 + (4 + 1 + 1) * 2)
 
 
 def test_gates_and_states_of_every_step_are_kept():
@@ -93,6 +97,10 @@ def test_weights_start_within_one_over_the_root_of_the_hidden_size():
             {"dropout": 0.5},
             "dropout: 0.5 acts between layers, but num_layers is 1; leave it out, or write more "
             "layers.",
+        ),
+        (
+            {"proj_size": 2},
+            "proj_size: 2 is not less than hidden_size, 2; write less, or 0 for no projection.",
         ),
     ],
 )

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from layer_checks import drawn, forward, kept_nbytes, refusal
 
+from simdp.workload.layers.base import ShapeError
 from simdp.workload.layers.rms_norm import RMSNorm
 
 
@@ -43,6 +44,23 @@ def test_what_is_kept_is_what_golden_20_lists():
     assert pieces.kept([(10, 32)], 2).inputs == ()
     fused = RMSNorm(name="n", normalized_shape=32)
     assert kept_nbytes(fused, [(10, 32)], 2) == 10 * (2 * 32 + 4)
+
+
+def test_a_row_of_several_axes_is_one_row():
+    x, dy = drawn(2, 3, 4), drawn(2, 3, 4, seed=1)
+    both = RMSNorm(name="n", normalized_shape=[3, 4])
+    assert both.parameters()[0].shape == (3, 4)
+    flat = RMSNorm(name="n", normalized_shape=12)
+    assert both.forward_cost([(3, 4)], 4) == flat.forward_cost([(12,)], 4)
+    y, backward = forward(both, x)
+    wanted, other = forward(flat, x.reshape(2, 12))
+    np.testing.assert_array_equal(y, wanted.reshape(x.shape))
+    np.testing.assert_array_equal(
+        backward(dy)[0][0], other(dy.reshape(2, 12))[0][0].reshape(x.shape)
+    )
+    with pytest.raises(ShapeError, match=r"takes rows of shape \(3, 4\), but gets .* \(4, 3\)"):
+        both.output_shape((4, 3))
+    assert refusal(kind="rms_norm", normalized_shape=[]) != []
 
 
 def test_a_negative_eps_is_refused():

@@ -22,7 +22,7 @@ from one_batch import scenario
 import simdp
 from simdp.scenario import checked
 from simdp.workload.layers.base import ShapeError
-from simdp.workload.layers.parameter import constant, normal
+from simdp.workload.layers.parameter import constant, kaiming_normal, normal
 from simdp.workload.layers.roi_align import RoIAlign
 
 PRESETS = ["mask-rcnn", "retinanet", "ssd"]
@@ -140,7 +140,7 @@ def test_heads_begin_as_the_paper_says():
     initial = {p.name: chosen.initial(p) for p in chosen.parameters()}
     assert initial["rpn.head.cls_logits.weight"] == normal(0.01)
     assert initial["backbone.fpn.inner_blocks.0.0.bias"] == constant(0.0)
-    assert initial["roi_heads.mask_head.0.0.weight"] == normal((2 / (256 * 9)) ** 0.5)
+    assert initial["roi_heads.mask_head.0.0.weight"] == kaiming_normal(256 * 9)
 
 
 # Times -------------------------------------------------------------------------------------------

@@ -30,12 +30,15 @@ class Weights(NamedTuple):
         For the state.
     bias_ih, bias_hh : ndarray, shape `(G * hidden,)`, or None
         Added to each.
+    hr : ndarray, shape `(projected, hidden)`, or None
+        Maps each step's state; ``hh`` then has as many columns.
     """
 
     ih: Array
     hh: Array
     bias_ih: Array | None = None
     bias_hh: Array | None = None
+    hr: Array | None = None
 
 
 class Cell(ABC):
@@ -140,12 +143,16 @@ class ReLUCell(Cell):
 
 
 class Walked(NamedTuple):
-    """What backward needs: the input, each step's kept values, and the states before the steps."""
+    """What backward needs: the input, each step's kept values, and the states before the steps.
+
+    ``wide`` are the steps' states before they are projected, where they are.
+    """
 
     x: Array
     kept: list[Any]
     states: list[State]
     order: Sequence[int]
+    wide: list[Array]
 
 
 def walk(
@@ -177,7 +184,7 @@ def walk(
     y = np.empty((*x.shape[:2], weights.hh.shape[1]), dtype=x.dtype)
     steps = range(len(x))
     order = steps[::-1] if turned else steps
-    state, kept, states = start, [], []
+    state, kept, states, wide = start, [], [], list[Array]()
     for at in order:
         hidden = state[0] @ weights.hh.T
         if weights.bias_hh is not None:
@@ -185,8 +192,11 @@ def walk(
         states.append(state)
         state, more = cell.step(given[at], hidden, state)
         kept.append(more)
+        if weights.hr is not None:
+            wide.append(state[0])
+            state = (state[0] @ weights.hr.T, *state[1:])
         y[at] = state[0]
-    return y, state, Walked(x, kept, states, order)
+    return y, state, Walked(x, kept, states, order, wide)
 
 
 def walk_back(
@@ -212,17 +222,24 @@ def walk_back(
     shape = (*x.shape[:2], len(weights.hh))
     given, hidden = np.empty(shape, dtype=dy.dtype), np.empty(shape, dtype=dy.dtype)
     before = np.empty(dy.shape, dtype=dy.dtype)
+    projected = None if weights.hr is None else np.zeros_like(weights.hr)
     for number in reversed(range(len(x))):
         at, state = saved.order[number], saved.states[number]
         before[at] = state[0]
         slope = (slope[0] + dy[at], *slope[1:])
+        if projected is not None:
+            projected += slope[0].T @ saved.wide[number]
+            slope = (slope[0] @ weights.hr, *slope[1:])
         given[at], hidden[at], slope = cell.back(saved.kept[number], state, slope)
-        slope = (slope[0] + hidden[at] @ weights.hh, *slope[1:])
+        through = hidden[at] @ weights.hh
+        # Of a projected state there is no other way than through hidden.
+        slope = (through if projected is not None else slope[0] + through, *slope[1:])
     flat, inner = given.reshape(-1, shape[2]), hidden.reshape(-1, shape[2])
     found = Weights(
         flat.T @ x.reshape(-1, x.shape[2]),
         inner.T @ before.reshape(-1, dy.shape[2]),
         None if weights.bias_ih is None else flat.sum(axis=0),
         None if weights.bias_hh is None else inner.sum(axis=0),
+        projected,
     )
     return given @ weights.ih, found, slope
