@@ -133,6 +133,17 @@ def peak_flops(scenario: Scenario) -> float | None:
     return None if None in peaks else sum((peak or 0.0) / k for peak, k in shared)
 
 
+def too_fast(found: Mapping[str, Any]) -> dict[str, str]:
+    """A remark on a step that takes less time than its FLOPs do at the devices' peak."""
+    share = found.get("mfu")
+    if share is None or share <= 1.0:
+        return {}
+    return {
+        "MFU above 100 %": "the step is faster than the devices' peak allows: either measured "
+        "compute times are of another device or dtype, or kernels need fewer FLOPs (Winograd)"
+    }
+
+
 def participation(run: Run, charged: Sequence[StepRecord]) -> dict[str, Any] | None:
     """Whose samples counted in the steps that were charged, where not all did."""
     if not run.dropped.any():

@@ -23,7 +23,7 @@ from simdp.engine.common import common_to
 from simdp.engine.compute import Times
 from simdp.engine.network.traffic import Traffic
 from simdp.engine.ops import Op
-from simdp.engine.outcome import network_of, participation, rates
+from simdp.engine.outcome import network_of, participation, rates, too_fast
 from simdp.engine.outlook import cost_of, target_of
 from simdp.engine.plans import most_transfers, plans_of
 from simdp.engine.played import Played
@@ -395,7 +395,7 @@ def _result(
         cost=cost_of(scenario, found),
         target=target_of(scenario, found, records, ends),
         gradient_noise=noise_scale([one.squares for one in records if one.squares is not None]),
-        remarks=remarks(scenario),
+        remarks=remarks(scenario) | too_fast(found),
         state=run.state(found["simulated_s"]) if keep_state else None,
         step_ends=ends,
         launched=partial(_launched, scenario),

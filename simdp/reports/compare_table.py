@@ -11,7 +11,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from simdp.reports import money_rows
-from simdp.reports.figures import WIDTH, nbytes, speedup, unit_of
+from simdp.reports.figures import WIDTH, interval, nbytes, speedup, unit_of
+from simdp.reports.sweep_table import INTERVAL
 from simdp.reports.wide_table import narrow_tables
 from simdp.results.comparison import ComparedPoint, Comparison, best_of, short_key, ties_of, written
 
@@ -57,6 +58,7 @@ def grid(comparison: Comparison) -> tuple[str, list[tuple[str, bool]], list[list
     columns: list[tuple[str, bool, Callable[[ComparedPoint, dict[str, Any]], str]]] = [
         ("ranks", True, lambda point, m: str(point.world_size)),
         ("step", True, lambda point, m: f"{m['step_time_s'] / scale:.4g}"),
+        (INTERVAL, True, lambda point, m: interval(m.get("interval_s"), scale)),
         ("samples/s", True, lambda point, m: _number(m["throughput_samples_per_s"])),
         (
             "speed-up",
@@ -89,6 +91,8 @@ def grid(comparison: Comparison) -> tuple[str, list[tuple[str, bool]], list[list
         point.set.get("cluster.world_size") == point.world_size for point in comparison.ran
     ):
         del columns[0]
+    if not any((point.metrics or {}).get("interval_s") for point in comparison.ran):
+        columns = [column for column in columns if column[0] != INTERVAL]
     heads = [(short_key(key), False) for key in keys] + [(name, num) for name, num, _ in columns]
     rows = []
     for point in comparison.points:
@@ -116,6 +120,8 @@ def _filled(text: str) -> str:
 def remarks(comparison: Comparison) -> list[str]:
     """Say what the columns mean, what was changed, and why points could not run."""
     lines = [FOOT]
+    if any((point.metrics or {}).get("interval_s") for point in comparison.ran):
+        lines.append(f"{INTERVAL}: the 90 % interval of the step")
     if any(point.same_weights is not None for point in comparison.ran):
         lines.append(WEIGHTS_FOOT)
     billed = [(p.bill, p.target) for p in comparison.ran if p.bill is not None]

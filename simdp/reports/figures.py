@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 PARTS = {
     "compute_s": "compute",
@@ -22,6 +22,15 @@ LONG_UNITS = (("d", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0))
 
 WIDTH = 80
 """Columns of a terminal."""
+
+
+def interval(ends: Sequence[float] | None, scale: float) -> str:
+    """Write both ends of an interval of times, three digits each, in a unit of ``scale`` [s]."""
+    return "-" if ends is None else "-".join(_three(end / scale) for end in ends)
+
+
+def _three(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:#.3g}"
 
 
 def seconds(value: float | None) -> str:

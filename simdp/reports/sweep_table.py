@@ -25,7 +25,7 @@ LEAST_DIFFERENCE = 0.01
 
 SPARE = (
     *("samples/s", "update", "wait", "other", "compute", "eff.", "MFU"),
-    *("skipped", "tok/s/GPU", "memory"),
+    *("skipped", "tok/s/GPU", "memory", "90 %"),
 )
 """Columns that a wide table can do without, in the order in which they go."""
 
@@ -42,6 +42,9 @@ MAX_FAILED = 10
 
 LEAST_KEY = 10
 """Columns of a terminal that the values of a key have at least, however many others there are."""
+
+INTERVAL = "90 %"
+"""Head of the column of a step's 90 % interval."""
 
 FOOT = "speed-up: {} over the first point's; * the fastest point"
 
@@ -77,7 +80,13 @@ def sweep_table(study: Study, verbose: bool = False) -> RenderableType:
 def sweep_title(study: Study) -> str:
     """Name a sweep, and say in which unit its times are."""
     unit, _ = figures.unit_of(p.metrics["step_time_s"] for p in study.points)
-    return f"{study.scenario['name']}: a step's time in {unit}, mean over ranks"
+    more = ", and its 90 % interval" if has_intervals(study) else ""
+    return f"{study.scenario['name']}: a step's time in {unit}, mean over ranks{more}"
+
+
+def has_intervals(study: Study) -> bool:
+    """Whether the 90 % interval of a point's step is known."""
+    return any(p.metrics.get("interval_s") for p in study.points)
 
 
 def sweep_cells(study: Study) -> tuple[int, dict[str, list[str]]]:
@@ -172,6 +181,10 @@ def _columns(study: Study) -> dict[str, Callable[[dict[str, Any]], str]]:
         for key, name in SHORT.items()
         if any(p.metrics[key] > LEAST_SHARE * p.metrics["step_time_s"] for p in points)
     }
+    if has_intervals(study):
+        step = columns.pop(SHORT["step_time_s"])
+        ends = {INTERVAL: lambda m: figures.interval(m["interval_s"], scale)}
+        columns = {SHORT["step_time_s"]: step, **ends, **columns}
     if all(_are_long(p.metrics) for p in points):
         columns["tok/s/GPU"] = lambda m: f"{m['tokens_per_s_per_gpu']:,.0f}"
         if all(p.metrics["mfu"] is not None for p in points):

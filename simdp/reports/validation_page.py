@@ -89,7 +89,11 @@ def _misses(validation: Validation, target: float) -> Iterator[str]:
 
 
 def _lost(validation: Validation) -> Iterator[str]:
-    """Where a formula does better."""
+    """Where intervals hold too little, and where a formula does better."""
+    narrow = words.narrow_intervals(validation)
+    if narrow:
+        yield "## Intervals that hold too little\n"
+        yield "".join(f"- {line}\n" for line in narrow)
     wins = words.ring_wins(validation)
     if wins:
         yield f"## {words.RING_WINS}\n"

@@ -37,6 +37,10 @@ def tables(validation: Validation) -> RenderableType:
     wins = words.ring_wins(validation)
     if wins:
         parts.append(Text("\n".join([f"{words.RING_WINS}:", *(f"  {line}" for line in wins)])))
+    parts += [
+        Text(fill(line[:1].upper() + line[1:], WIDTH))
+        for line in words.narrow_intervals(validation)
+    ]
     explained = "\n".join(fill(line, WIDTH) for line in words.EXPLAINED.splitlines())
     return Group(*parts, Text(explained))
 

@@ -236,11 +236,23 @@ def ring_wins(validation: Validation) -> list[str]:
     ]
 
 
+def narrow_intervals(validation: Validation) -> list[str]:
+    """Say where fewer measured times lie in their 90 % intervals than chance explains."""
+    return [
+        f"{one.what}: {one.inside} of {one.num_points} ({share(one.share)}) lie in their 90 % "
+        f"interval; {NARROW}"
+        for one in validation.coverages()
+        if one.is_too_low
+    ]
+
+
 def table_name(rows: Sequence[CollectiveComparison]) -> str:
     """Name a table: its collective, and what it sets."""
     said = setting(rows[0].set, leave_out=["cluster.world_size"])
     return f"{rows[0].collective}, {said}" if said else rows[0].collective
 
+
+NARROW = "fewer than chance explains (binomial test, 5 %): intervals are too narrow"
 
 RING_WINS = "The ring formula is nearer, by more than the noise"
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from math import log, log1p
+from math import exp, lgamma, log, log1p
 from typing import Any
 
 from simdp.results.inline import Inline
 
 LARGE_NBYTES = 64 * 2**20
 """From here on bandwidth decides the time of a collective [bytes]."""
+
+LEVEL, SIGNIFICANT = 0.9, 0.05
+"""Share of measured times that intervals are to hold; probability below which a share is not it."""
 
 
 @dataclass(frozen=True)
@@ -196,6 +199,51 @@ class Summary:
 
 
 @dataclass(frozen=True)
+class Coverage:
+    """How many measured times lie in their 90 % intervals.
+
+    Attributes
+    ----------
+    what : str
+        ``"steps"`` or ``"collectives"``.
+    inside, num_points : int
+        Times in their interval; all predicted ones.
+    """
+
+    what: str
+    inside: int
+    num_points: int
+
+    @property
+    def share(self) -> float:
+        """Share inside."""
+        return self.inside / self.num_points
+
+    @property
+    def is_too_low(self) -> bool:
+        """Whether so few would lie inside by chance in fewer than one case in twenty.
+
+        A binomial test, one-sided, as if points were independent.
+        """
+        return binomial_tail(self.inside, self.num_points, LEVEL) < SIGNIFICANT
+
+
+def binomial_tail(most: int, num_trials: int, chance: float) -> float:
+    """Probability of at most so many successes of independent trials."""
+    whole = lgamma(num_trials + 1)
+    return sum(
+        exp(
+            whole
+            - lgamma(k + 1)
+            - lgamma(num_trials - k + 1)
+            + k * log(chance)
+            + (num_trials - k) * log1p(-chance)
+        )
+        for k in range(most + 1)
+    )
+
+
+@dataclass(frozen=True)
 class Validation(Inline):
     """Everything that ``python -m simdp validate`` found.
 
@@ -277,6 +325,17 @@ class Validation(Inline):
             whole = summary(cluster, part.rows, noise)
             ring = _mean(one.ring_error for one in each)
             found.append(replace(whole, mean_error=mean, large_error=large, ring_error=ring))
+        return found
+
+    def coverages(self) -> list[Coverage]:
+        """How many predicted steps, and sizes of collectives, lie in their 90 % intervals."""
+        found = []
+        both: tuple[tuple[str, Sequence[Comparison]], ...]
+        both = (("steps", self.points), ("collectives", self.rows))
+        for what, every in both:
+            inside = [one.is_inside for one in every if one.is_predicted]
+            if inside:
+                found.append(Coverage(what, sum(inside), len(inside)))
         return found
 
     def beyond(self, limit: float) -> list[tuple[str, str, float]]:

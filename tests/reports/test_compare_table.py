@@ -162,3 +162,13 @@ def test_points_with_a_target_have_columns_of_it():
     assert "price: 3 USD/h a device, list price of 2026-05" in said
     assert {"10", "min", "4"} <= set(row(found, "ddp"))
     assert "-" in row(found, "single")
+
+
+def test_a_step_has_its_interval_beside_it_where_one_is_known():
+    point = ran("ddp")
+    point.metrics["interval_s"] = [0.08, 0.125]
+    found = comparison(ran("single"), point)
+    assert cells(found, "strategy")[:3] == ["strategy", "step", "90 %"]
+    assert row(found, "ddp")[2] == "80.0-125"
+    assert row(found, "single")[2] == "-"
+    assert "90 %: the 90 % interval of the step" in printed(found)

@@ -142,3 +142,13 @@ def test_a_sweep_that_has_a_target_or_a_price_has_columns_of_it_and_says_whose_p
     told = lines(plain)
     assert "to target" in " ".join(told)
     assert any("10 min" in line for line in told)
+
+
+def test_a_step_has_its_interval_beside_it_where_one_is_known():
+    points = [((1,), {}), ((2,), {"step_time_s": 0.328, "interval_s": [0.253, 0.425]})]
+    found = lines(study([((1,), {"interval_s": None}), points[1]]))
+    assert "and its 90 % interval" in found[0]
+    rows = [line.split() for line in found]
+    assert ["2", "328.0", "253-425"] in [row[:3] for row in rows]
+    assert ["1", "1.0", "-"] in [row[:3] for row in rows]
+    assert not any("90 %" in line for line in lines(study([points[0], ((2,), {})])))

@@ -8,7 +8,10 @@ from measured_times import row, step, two_clusters, validation
 from rich.console import Console
 
 from simdp.reports import validation_words as words
+from simdp.reports.page.sections import Verdict
+from simdp.reports.page.validation import page
 from simdp.reports.validation_table import tables
+from simdp.results.validation import binomial_tail
 
 
 def printed(study):
@@ -138,3 +141,33 @@ def test_keys_in_common_are_those_that_would_be_written_alike():
 def test_times_have_the_unit_that_suits_them():
     assert [words.time(t) for t in (2.0, 0.0125, 5e-6)] == ["2 s", "12.5 ms", "5 us"]
     assert words.interval(0.9, 1.1) == "0.9 ... 1.1 s"
+
+
+def covered(inside, num_points):
+    """Steps of which some lie in their intervals, which `step` makes 10 % wide each way."""
+    return validation([step(0.1, 0.1 if i < inside else 0.2) for i in range(num_points)])
+
+
+def test_intervals_that_hold_fewer_than_chance_explains_are_said_to_be_too_narrow():
+    """Of 100 steps at 90 %, fewer than 85 are inside by chance in 4 of 100 cases."""
+    for inside, num_points, is_low in ((77, 100, True), (84, 100, True), (86, 100, False)):
+        study = covered(inside, num_points)
+        (coverage,) = study.coverages()
+        assert (coverage.inside, coverage.num_points) == (inside, num_points)
+        assert coverage.is_too_low is is_low
+        assert ("intervals are too narrow" in " ".join(printed(study).split())) is is_low
+    assert not covered(7, 9).coverages()[0].is_too_low  # so few tell nothing
+    assert covered(5, 9).coverages()[0].is_too_low
+
+
+def test_a_validation_whose_intervals_are_too_narrow_gets_no_tick():
+    for inside, level in ((77, "note"), (92, "good")):
+        first, *warnings = page(covered(inside, 100), "", target=1.0).sections
+        assert first.level == level
+        said = [line for one in warnings if isinstance(one, Verdict) for line in one.lines]
+        assert any("intervals are too narrow" in line for line in said) == (level == "note")
+
+
+def test_the_binomial_tail_is_the_sum_of_its_terms():
+    assert binomial_tail(1, 3, 0.9) == pytest.approx(0.001 + 3 * 0.9 * 0.01)
+    assert binomial_tail(3, 3, 0.9) == pytest.approx(1.0)

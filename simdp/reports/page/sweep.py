@@ -26,6 +26,7 @@ from simdp.reports.plots.scaling import MAX_LINES, Curve, curves_of, is_about_sc
 from simdp.reports.plots.sweep import curves_of as curves_over
 from simdp.reports.plots.sweep import key_of, lowered, place_at, places_of, second_of, timed
 from simdp.reports.sweep_table import (
+    INTERVAL,
     RATE,
     best_point,
     sweep_cells,
@@ -41,6 +42,7 @@ MOST_BARS = 64
 
 SORTED_BY: dict[str, Callable[[dict[str, Any]], float | None]] = {
     **{name: (lambda m, key=key: m[key]) for key, name in SHORT.items()},  # type: ignore[misc]
+    INTERVAL: lambda m: (m.get("interval_s") or [None])[0],
     "samples/s": lambda m: m[RATE],
     "memory": lambda m: max(m["peak_memory_bytes"]),
 }

@@ -80,11 +80,13 @@ def _verdict(found: Validation, target: float) -> Iterator[Section]:
             )
     if not lines:
         lines.append("Nothing here is predicted: constants were fitted to every point.")
-    yield Verdict("Verdict", lines, "note" if missed else "good")
+    narrow = words.narrow_intervals(found)
+    yield Verdict("Verdict", lines, "note" if missed or narrow else "good")
     careful = [
         f"{name}: {what} are {words.share(error)} off in the mean, more than {words.share(target)}."
         for name, what, error in missed
     ]
+    careful += [f"{line[:1].upper()}{line[1:]}." for line in narrow]
     wins = [f"{words.RING_WINS}: {line}." for line in words.ring_wins(found)]
     if careful or wins:
         yield Verdict("Warnings", [*careful, *wins], "warning")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +22,15 @@ AXIS = "cluster.world_size"
 MAX_LINES = 6
 """Lines; of more some are left out."""
 
+MAX_BANDS = 2
+"""Lines whose intervals are drawn as bands, which more of them would hide."""
+
+BESIDE = 0.008
+"""Distance of the bars of two lines at one world size, as a part of the axis."""
+
+MOST_ABOVE = 2.5
+"""How much higher than the longest step, in such steps, an interval is shown."""
+
 
 class Curve(NamedTuple):
     """The points of a sweep that differ in nothing but the world size, by world size.
@@ -32,12 +41,27 @@ class Curve(NamedTuple):
         What else the sweep sets here.
     world_size, step_time, throughput : ndarray, shape `(num_points,)`
         Ranks; seconds; samples per second.
+    low, high : ndarray, shape `(num_points,)`
+        Ends of the steps' 90 % intervals [s]; NaN where they are not known.
     """
 
     name: str
     world_size: Floats
     step_time: Floats
     throughput: Floats
+    low: Floats
+    high: Floats
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether the interval of a point is known."""
+        return bool(np.isfinite(self.high).any())
+
+    @property
+    def throughput_ends(self) -> tuple[Floats, Floats]:
+        """The throughput at the ends of the steps' intervals, the lower one first [samples/s]."""
+        samples, low = self.throughput * self.step_time, np.where(self.low > 0, self.low, np.nan)
+        return np.asarray(samples / self.high), np.asarray(samples / low)
 
     @property
     def efficiency(self) -> Floats:
@@ -90,7 +114,12 @@ class ScalingCurve(Plot[Study]):
             [curve.ideal_step_time * per_second for curve in curves],
             min,
         )
-        top.set_ylim(0, longest * per_second * 1.12)
+        scaled = [(curve.low * per_second, curve.high * per_second) for curve in curves]
+        _draw_intervals(top, curves, scaled)
+        highest = np.nanmax(
+            [longest, *(np.nanmax(curve.high) for curve in curves if curve.has_interval)]
+        )
+        top.set_ylim(0, min(highest, MOST_ABOVE * longest) * per_second * 1.12)
         label_ends(top, ends)
 
         middle.set_ylabel("Throughput [samples/s]")
@@ -101,6 +130,7 @@ class ScalingCurve(Plot[Study]):
             [curve.ideal_throughput for curve in curves],
             max,
         )
+        _draw_intervals(middle, curves, [curve.throughput_ends for curve in curves])
         _throughput_axis(middle, curves)
         label_ends(middle, ends)
 
@@ -151,6 +181,7 @@ def curves_of(study: Study) -> list[Curve]:
             np.array(sorted(group), dtype=np.float64),
             _column(group, "step_time_s"),
             _column(group, "throughput_samples_per_s"),
+            *_ends(group),
         )
         for rest, group in groups.items()
     ]
@@ -158,6 +189,41 @@ def curves_of(study: Study) -> list[Curve]:
 
 def _column(group: dict[int, Result], metric: str) -> Floats:
     return np.array([group[n].metrics[metric] for n in sorted(group)], dtype=np.float64)
+
+
+def _ends(group: dict[int, Result]) -> tuple[Floats, Floats]:
+    """Both ends of the 90 % intervals of some points' steps [s]."""
+    ends = [group[n].metrics.get("interval_s") or (np.nan, np.nan) for n in sorted(group)]
+    low, high = np.array(ends, dtype=np.float64).T
+    return low, high
+
+
+def _draw_intervals(ax: Axes, curves: list[Curve], ends: Sequence[tuple[Floats, Floats]]) -> None:
+    """Draw a bar at each point whose interval is known, and a band where there are few lines."""
+    if not any(curve.has_interval for curve in curves):
+        return
+    span = max(float(curve.world_size[-1] / curve.world_size[0]) for curve in curves)
+    for number, (curve, (low, high)) in enumerate(zip(curves, ends, strict=True)):
+        color, beside = theme.look(number)[0], number - (len(curves) - 1) / 2
+        at = curve.world_size * span ** (BESIDE * beside)
+        if len(curves) <= MAX_BANDS:
+            ax.fill_between(
+                curve.world_size, low, high, color=color, alpha=0.13, linewidth=0, zorder=1
+            )
+        ax.vlines(at, low, high, colors=color, linewidth=1.1, zorder=2.5)
+        for end in (low, high):
+            ax.plot(at, end, "_", color=color, markersize=6, markeredgewidth=1.1, zorder=2.5)
+    is_banded = len(curves) <= MAX_BANDS
+    ax.text(
+        0.012,
+        0.97,
+        f"{'band' if is_banded else 'bars'}: 90 % interval",
+        transform=ax.transAxes,
+        va="top",
+        fontsize=theme.SMALL_SIZE,
+        color=theme.MUTED,
+        zorder=6,
+    )
 
 
 def _draw_curves(
@@ -221,8 +287,14 @@ def _size_axis(ax: Axes, sizes: list[int]) -> None:
 
 def _throughput_axis(ax: Axes, curves: list[Curve]) -> None:
     """Make the axis logarithmic: linear scaling is a straight line at every world size."""
-    values = np.concatenate([c.throughput for c in curves] + [c.ideal_throughput for c in curves])
-    low, high = float(values.min()), float(values.max())
+    values = np.concatenate(
+        [
+            *(curve.throughput for curve in curves),
+            *(curve.ideal_throughput for curve in curves),
+            *(end for curve in curves for end in curve.throughput_ends),
+        ]
+    )
+    low, high = float(np.nanmin(values)), float(np.nanmax(values))
     margin = (high / low) ** 0.08
     low, high = low / margin, high * margin
     ax.set_yscale("log")

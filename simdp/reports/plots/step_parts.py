@@ -27,6 +27,9 @@ bars could not be read."""
 BAR_HEIGHT, ROOM, NARROW_ROOM = 0.62, 1.24, 1.42
 """Height of a bar, in rows; length of an axis, in longest bars, with room for the value."""
 
+MOST_ABOVE = 1.6
+"""How much longer than the longest bar, in such bars, an interval is shown."""
+
 REASON_WIDTH = 300.0
 """What there is room for in the row of a point that cannot run [points]."""
 
@@ -103,7 +106,7 @@ def _draw_steps(ax: Axes, rows: Ints, points: Sequence[ComparedPoint]) -> None:
     times = {key: _metric(points, key) for key in ("step_time_s", *PARTS)}
     total = times.pop("step_time_s")
     unit, per_second = theme.time_unit(float(total.max()))
-    start, handles = np.zeros(len(points)), []
+    start, handles = np.zeros(len(points)), list[Artist]()
     for key, (name, fill) in PARTS.items():
         length = times[key] * per_second
         if not length.any():
@@ -113,9 +116,32 @@ def _draw_steps(ax: Axes, rows: Ints, points: Sequence[ComparedPoint]) -> None:
         start = start + length
     texts = [f"{_short(value * per_second)} {unit}" for value in total]
     _write_values(ax, rows, start, texts)
-    ax.set_xlim(0, float(start.max()) * ROOM or 1.0)
+    longest = float(start.max())
+    if (ends := _draw_intervals(ax, rows, points, per_second)) is not None:
+        handles.append(ends[0])
+        longest = max(longest, min(ends[1], MOST_ABOVE * longest) / 1.1)
+    ax.set_xlim(0, longest * ROOM or 1.0)
     ax.set_xlabel(f"Step time [{unit}], mean over ranks")
     legend_above(ax, handles)
+
+
+def _draw_intervals(
+    ax: Axes, rows: Ints, points: Sequence[ComparedPoint], per_second: float
+) -> tuple[Artist, float] | None:
+    """Draw the 90 % intervals that are known below the bars: the legend's key, and the last end."""
+    ends = [((point.metrics or {}).get("interval_s")) for point in points]
+    known = [(row, *one) for row, one in zip(rows, ends, strict=True) if one]
+    if not known:
+        return None
+    at, low, high = np.array(known, dtype=np.float64).T
+    below = at + BAR_HEIGHT / 2 + 0.09
+    lines = ax.hlines(
+        below, low * per_second, high * per_second, colors=theme.INK, linewidth=1.1, zorder=4
+    )
+    lines.set_label("90 % interval")
+    for end in (low, high):
+        ax.plot(end * per_second, below, "|", color=theme.INK, markersize=5, zorder=4)
+    return lines, float(high.max()) * per_second
 
 
 def _draw_memory(ax: Axes, every: Ints, points: Sequence[ComparedPoint]) -> None:

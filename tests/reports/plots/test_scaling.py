@@ -86,3 +86,41 @@ def test_points_are_drawn_by_world_size_in_whatever_order_they_were_swept(play, 
     study = play(set={"sweep": {"cluster.world_size": [8, 2]}})
     top, *_ = drawn(ScalingCurve(), study)
     assert list(lines(top, "-")[0].get_xdata()) == [2, 8]
+
+
+def with_intervals(study, low=0.8, high=1.3):
+    for point in study.points:
+        step = point.metrics["step_time_s"]
+        point.metrics["interval_s"] = [low * step, high * step]
+    return study
+
+
+def test_the_interval_of_each_point_is_a_bar_and_a_band(play, drawn):
+    study = with_intervals(play(set={"sweep": {"cluster.world_size": [2, 4, 8]}}))
+    top, middle, _ = drawn(ScalingCurve(), study)
+    times, rates = metric(study, "step_time_s") * 1e6, metric(study, "throughput_samples_per_s")
+    for ax, low, high in ((top, 0.8 * times, 1.3 * times), (middle, rates / 1.3, rates / 0.8)):
+        band, bars = ax.collections
+        ends = np.array([segment[:, 1] for segment in bars.get_segments()])
+        assert np.allclose(ends, np.transpose([low, high]))
+        assert np.allclose([bars.get_segments()[0][0, 0]], [2])
+        assert band.get_alpha() < 0.3
+        bottom_end, top_end = ax.get_ylim()
+        assert bottom_end < low.min()
+        assert top_end > high.max()
+        assert "band: 90 % interval" in [text.get_text() for text in ax.texts]
+
+
+def test_many_lines_have_bars_beside_each_other_and_no_bands(play, drawn):
+    grid = {"cluster.world_size": [2, 4, 8], "workload.microbatch": [2, 4, 8]}
+    study = with_intervals(play(set={"sweep": grid}))
+    top, *_ = drawn(ScalingCurve(), study)
+    places = {bars.get_segments()[0][0, 0] for bars in top.collections}
+    assert len(places) == len(top.collections) == 3
+    assert "bars: 90 % interval" in [text.get_text() for text in top.texts]
+
+
+def test_an_interval_that_is_not_known_is_not_drawn(sizes, drawn):
+    top, middle, _ = drawn(ScalingCurve(), sizes)
+    assert not top.collections
+    assert not middle.collections

@@ -121,3 +121,17 @@ def test_loss_by_time_says_nothing_new_where_ranks_wait_or_times_are_equal(singl
     assert not LossTime().fits(swept(single, "strategy.overlap", [False, True]))
     single.save(tmp_path / "result.json")
     assert not LossTime().fits(Study.load(tmp_path / "result.json"))
+
+
+def test_the_interval_of_a_points_step_lies_below_its_bar(single, drawn):
+    step = single.points[0].metrics["step_time_s"]
+    ends = [None, [0.8 * step, 1.4 * step]]
+    study = swept(single, "strategy.overlap", [False, True], interval_s=ends)
+    left, _ = drawn(PointBars(), study)
+    (line,) = [one for one in left.collections if one.get_label() == "90 % interval"]
+    ((start, end),) = line.get_segments()
+    assert end[0] / start[0] == pytest.approx(1.4 / 0.8)
+    assert start[1] == end[1] > 1  # in the second row, below the middle of its bar
+    assert left.get_xlim()[1] > end[0]
+    legend = [text.get_text() for text in left.get_legend().get_texts()]
+    assert "90 % interval" in legend
