@@ -169,3 +169,14 @@ def test_the_table_of_the_slowest_adds_up_nodes(tmp_path):
         slowest(simdp.sweep(checked({**raw, "cluster": CLUSTER | {"stragglers": []}}, tmp_path)))
         is None
     )
+
+
+def test_a_step_that_is_faster_than_the_devices_peak_allows_is_a_remark(tmp_path):
+    """Measured times of another device or dtype, or kernels with fewer FLOPs, pass the peak."""
+    workload = {"model": "resnet50", "microbatch": 8}
+    for step_time, is_said in (("1 ms", True), ("1 s", False)):
+        compute = {"kind": "measured", "points": [{"microbatch": 8, "step_time": step_time}]}
+        raw = {"cluster": CLUSTER, "workload": {**workload, "compute": compute}, "numerics": False}
+        found = simdp.simulate(checked(raw, tmp_path))
+        assert (found.metrics["mfu"] > 1) is is_said
+        assert ("MFU above 100 %" in found.remarks) is is_said
