@@ -18,6 +18,7 @@ def test_the_table_names_methods_and_what_was_assumed(capsys: pytest.CaptureFixt
     assert "gpt2 on 2 GPUs of 80 GB, mixed bfloat16; memory in GB, steps in" in out
     assert "precision: mixed bfloat16: weights, gradients and layers in bfloat16" in out
     assert "USD/M: per million" in out
+    assert "90 % intervals of steps" in out
     assert max(map(len, out.splitlines())) <= 80
     assert "assumed: links as in dgx-h100" in out
     assert "a sample: 64 tokens" in out
@@ -32,9 +33,10 @@ def test_json_has_the_fields_of_the_contract(capsys: pytest.CaptureFixture[str])
     of_contract = "strategy recompute microbatch fits peak_memory_bytes step_time_s tokens_per_s"
     added = (
         "mfu settings method state gpus precision memory_low_bytes memory_high_bytes samples_per_s "
-        "usd_per_million_tokens usd_per_million_samples chosen"
+        "usd_per_million_tokens usd_per_million_samples low_s high_s chosen"
     )
     assert all(" ".join(row) == f"{of_contract} {added}" for row in document["rows"])
+    assert all(row["low_s"] < row["step_time_s"] < row["high_s"] for row in document["rows"])
     assert [row["chosen"] for row in document["rows"]].count(True) == 1
 
 

@@ -82,6 +82,18 @@ def _foot(found: Fitting) -> Iterator[str]:
     for line in [LEGEND[kind] for kind in LEGEND if kind in kinds]:
         yield fill(line, WIDTH)
     yield fill(_explained(found), WIDTH)
+    ends = [
+        (row.low_s / row.step_time_s, row.high_s / row.step_time_s)
+        for row in found.rows
+        if row.step_time_s and row.low_s is not None and row.high_s is not None
+    ]
+    if ends:
+        low, high = min(low for low, _ in ends), max(high for _, high in ends)
+        yield fill(
+            f"90 % intervals of steps, and so of rates and USD: {low:.2f} to {high:.2f} times what "
+            "is printed, mostly in the same direction for all rows",
+            WIDTH,
+        )
     yield from (fill(line, WIDTH) for line in _answer(found))
 
 
@@ -125,7 +137,11 @@ def _answer(found: Fitting) -> Iterator[str]:
     elif states == {"no", "tight"}:
         yield "nothing fits for sure: what is tight may run out of memory"
     if (row := found.chosen) is not None:
+        inside = ""
+        if row.low_s is not None and row.high_s is not None:
+            unit, scale = unit_of([row.high_s])
+            inside = f" ({row.low_s / scale:.3g} to {row.high_s / scale:.3g} {unit} a step)"
         yield (
             f"init writes {row.strategy}{ADDED[row.method]}, {row.recompute}, batch "
-            f"{row.microbatch}: the simplest of those within 5 % of the fastest"
+            f"{row.microbatch}{inside}: the simplest of those within 5 % of the fastest"
         )

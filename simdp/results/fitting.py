@@ -41,6 +41,8 @@ class FittingRow:
         Of all ranks.
     usd_per_million_tokens, usd_per_million_samples : float or None
         At the devices' list prices; None where there is none.
+    low_s, high_s : float or None
+        Ends of the step's 90 % interval [s]; None where nothing is known of the hardware.
     chosen : bool
         Whether ``init`` writes this one.
     """
@@ -63,6 +65,8 @@ class FittingRow:
     samples_per_s: float | None = None
     usd_per_million_tokens: float | None = None
     usd_per_million_samples: float | None = None
+    low_s: float | None = None
+    high_s: float | None = None
     chosen: bool = False
 
 

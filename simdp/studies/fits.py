@@ -24,14 +24,15 @@ from simdp.engine.phases import EDGE, Line, lines_by_phase
 from simdp.engine.simulate import memory_needed, play, simulate
 from simdp.errors import ScenarioError
 from simdp.results.fitting import Fitting, FittingRow
-from simdp.results.metrics import steady_step_time
-from simdp.results.trace import StepEnds, TraceBuilder
+from simdp.results.metrics import times
+from simdp.results.trace import TraceBuilder
 from simdp.scenario import Scenario
 from simdp.scenario.feasibility import joint_problems
 from simdp.scenario.overrides import override_all
 from simdp.scenario.root import build, following
 from simdp.strategies import AnyStrategy, Strategy
 from simdp.strategies.memory import beside_tensors, room_for_tensors
+from simdp.studies.answers import interval_of, recorder_of
 from simdp.studies.methods import (
     METHODS,
     RECOMPUTE,
@@ -406,7 +407,9 @@ class _Trial:
     def row(self, has_times: bool = True) -> FittingRow:
         """How it does."""
         size, gpus = self.microbatch, self.stacks.gpus
-        time = self._step_time(size) if has_times and self.state != "no" else None
+        time, inside = None, None
+        if has_times and self.state != "no":
+            time, inside = self._step_time(size)
         samples_per_s = size * gpus / time if time else None
         found = rates(self.whole, samples_per_s, time or 0.0)
         tokens, price = found["tokens_per_s"], self.whole.cluster.rates().price
@@ -428,6 +431,8 @@ class _Trial:
             memory_low_bytes=least,
             memory_high_bytes=most,
             samples_per_s=samples_per_s,
+            low_s=inside[0] if inside else None,
+            high_s=inside[1] if inside else None,
             usd_per_million_tokens=1e6 * price / tokens if price and tokens else None,
             usd_per_million_samples=(
                 1e6 * price / samples_per_s if price and samples_per_s else None
@@ -445,19 +450,24 @@ class _Trial:
             changed["dataset"] = workload.dataset.model_copy(update={"num_samples": samples})
         return self.whole.model_copy(update={"workload": workload.model_copy(update=changed)})
 
-    def _step_time(self, microbatch: int) -> float:
-        """Time of a steady step of the whole model [s]."""
+    def _step_time(self, microbatch: int) -> tuple[float, list[float] | None]:
+        """Time of a steady step of the whole model, and its 90 % interval where it is known [s]."""
         scenario = self.at(microbatch)
         if not _is_in_step(self.strategy):
-            return float(simulate(scenario).metrics["step_time_s"])
+            metrics = simulate(scenario).metrics
+            time = float(metrics["step_time_s"])
+            return time, interval_of(scenario, time)
         workload = scenario.workload.model_copy(update={"steps": STEPS})
         scenario = scenario.model_copy(update={"workload": workload})
-        ends = StepEnds(scenario.cluster.world_size)
+        gpus, heard, trace = self.stacks.gpus, recorder_of(scenario), TraceBuilder()
         key = repr((workload.precision, workload.lora, workload.quantized))
         known = self.stacks.times.get(key)
-        played = play(scenario, TraceBuilder(keep=False, ends=ends), times=known, listen=iter)
+        played = play(scenario, trace, times=known, listen=heard.listen)
         self.stacks.times[key] = played.run.times
-        return steady_step_time(ends.ends())
+        samples = [microbatch * gpus] * STEPS
+        metrics = times(trace.build(), gpus, STEPS, samples)
+        time = float(metrics["step_time_s"])
+        return time, interval_of(scenario, time, heard, metrics)
 
 
 def lines_of_depth(whole: Scenario, short: Sequence[Scenario], depth: int) -> Iterator[Line]:

@@ -14,6 +14,7 @@ from simdp.results.fitting import FittingRow
 from simdp.scenario import Scenario, checked
 from simdp.scenario.overrides import override_all
 from simdp.strategies.memory import beside_tensors
+from simdp.studies.answers import interval_of
 from simdp.studies.fits import Asked, fitting, machine_with
 from simdp.studies.methods import Method, place_of, raw_of, with_data
 
@@ -59,6 +60,8 @@ def test_rows_say_what_a_run_of_the_same_scenario_says(
         assert row.peak_memory_bytes == pytest.approx(max(memory_needed(scenario).peak), rel=1e-9)
         assert row.step_time_s == pytest.approx(metrics["step_time_s"])
         assert row.tokens_per_s == pytest.approx(metrics["tokens_per_s"])
+        low, high = interval_of(scenario, metrics["step_time_s"]) or (None, None)
+        assert (row.low_s, row.high_s) == pytest.approx((low, high), rel=1e-6)
         assert row.mfu == pytest.approx(metrics["mfu"])
         price = gpus * 3 / 3600 / metrics["tokens_per_s"]
         assert row.usd_per_million_tokens == pytest.approx(1e6 * price)
