@@ -4,6 +4,7 @@ import pytest
 from for_each import for_each
 from small_scenario import CLUSTER, WORKLOAD
 
+import simdp
 from simdp.engine.job.length import Length, length_of
 from simdp.engine.job.planning import planned
 from simdp.engine.job.saving import written
@@ -123,6 +124,19 @@ def test_a_group_heals_over_the_network_between_nodes(load):
     assert plan.heal == pytest.approx(12e9 / 25e9)
     assert plan.pace.shares.other == pytest.approx(0.01, rel=0.02)
     assert large(load, recovery={**groups, "heal_bandwidth": "1 GB/s"}).heal == 12.0
+
+
+@for_each("stragglers", [[], [{"kind": "jitter", "sigma": 0.2}]])
+def test_a_step_of_a_strategy_with_a_period_is_the_mean_of_whole_periods(stragglers, load):
+    local = {"kind": "local_sgd", "local_steps": 12, "warmup_steps": 5}
+    cluster = {**NODES, "stragglers": stragglers}
+    found = planned(load(cluster=cluster, workload=LARGE, strategy=local)).pace.step
+    workload = {**LARGE, "steps": 13}
+    steady = load(cluster=cluster, workload=workload, strategy={**local, "warmup_steps": 0},
+                  numerics=False)  # fmt: skip
+    metrics = simdp.simulate(steady).metrics
+    assert metrics["comm_s"] > 0
+    assert found == pytest.approx(metrics["step_time_s"], rel=1e-9)
 
 
 def test_replica_groups_cost_time_in_every_step(load):
