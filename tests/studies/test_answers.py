@@ -77,7 +77,17 @@ def test_a_calibrated_machine_gives_the_interval_of_a_step(tmp_path):
         low, high = m["interval_s"]
         assert low < m["step_time_s"] < high
         assert (high - low > 0.15 * m["step_time_s"]) == wide
-    assert metrics(tmp_path)["interval_s"] is None
+
+
+def test_a_cluster_that_nobody_has_measured_gives_the_interval_of_its_class(tmp_path):
+    """NCCL's model times it; links that are played say nothing of how far they are off."""
+    for n in (1, 4):
+        m = metrics(tmp_path, {"world_size": n, "stragglers": []})
+        low, high = m["interval_s"]
+        assert low < 0.8 * m["step_time_s"]
+        assert high > 1.25 * m["step_time_s"]
+    ring = {"collectives": {"all_reduce": "ring", "cost": "links"}}
+    assert metrics(tmp_path, {"stragglers": []}, **ring)["interval_s"] is None
 
 
 # What is lost, by cause, rank and node ------------------------------------------------------------

@@ -43,19 +43,27 @@ of another switch."""
 
 def with_pool(known: Sequence[Known], scenario: Scenario) -> list[Known]:
     """Add what the pool knows of a point to what its machine, or the scenario itself, does."""
-    return with_pool_of(known, scenario.collectives.cost, scenario.cluster, scenario.base)
+    called = {name for name, _ in scenario.calls()}
+    over_links = not called.isdisjoint(scenario.collectives.over_links or ())
+    return with_pool_of(
+        known, scenario.collectives.cost, scenario.cluster, scenario.base, over_links
+    )
 
 
 def with_pool_of(
-    known: Sequence[Known], cost: Cost, cluster: Cluster, base: Path = Path()
+    known: Sequence[Known],
+    cost: Cost,
+    cluster: Cluster,
+    base: Path = Path(),
+    over_links: bool = False,
 ) -> list[Known]:
-    """As `with_pool`, of a cost on a cluster.
+    """As `with_pool`, of a cost on a cluster, and whether links are played beside it.
 
     Nothing was fitted to a part of the machine that the cluster has in another form: its constants
     are left out, and the pool's class of it takes their place.
     """
     parts = replaced_parts(cluster, base) if known else ()
-    if cluster.world_size > 1 and not cost.timed and _have_costs(known):
+    if cluster.world_size > 1 and (over_links or not cost.timed) and _have_costs(known):
         parts = (*parts, "cost")
     kept = [one if one.place in (OWN, POOL) else one.with_replaced(parts) for one in known]
     return [*kept, *known_of_cost(cost, wiring_of(cluster), replaced=parts)]

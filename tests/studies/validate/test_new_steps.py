@@ -136,6 +136,7 @@ def test_what_a_scenario_writes_over_its_machine_is_new():
         ({"cluster": {"link": "nvlink3"}}, ("cluster",)),
         ({"cluster": {"device": "h200-sxm5-141gb"}}, ("device",)),
         ({"collectives": {"cost": "links"}}, ("cluster",)),
+        ({"collectives": {"all_reduce": "ring"}}, ("cluster",)),
     ):
         assert news_of(on_machine("dgx-h100", **keys)) == new, keys
     beside = {"cluster": {"inter_node": SLOW_NETWORK}}
