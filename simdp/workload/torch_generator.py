@@ -97,6 +97,13 @@ class TorchGenerator:
             _box_muller(found[-GROUP:], std)
         return found.reshape(shape)
 
+    def skip_normal(self, count: int, dtype: str = "float32") -> None:
+        """Draw what `normal` draws for so many elements, and leave it unused."""
+        if count < GROUP:
+            self.normal(1.0, (count,), dtype)
+        else:
+            self.skip_uniform(count + GROUP * (count % GROUP > 0), dtype)
+
     def _unit(self, count: int, dtype: np.dtype[np.floating]) -> Array:
         """Uniform numbers in [0, 1): 24 bits of one draw, or 53 of two."""
         if dtype.itemsize == 4:

@@ -76,6 +76,10 @@ def test_what_is_skipped_leaves_the_generator_as_what_is_drawn():
         drawn.uniform(1.0, (100_000,), dtype)
         skipped.skip_uniform(100_000, dtype)
         assert drawn.random64() == skipped.random64()
+        for count in (5, 16, 1000):
+            drawn.normal(1.0, (count,), dtype)
+            skipped.skip_normal(count, dtype)
+            assert drawn.normal(1.0, (1,)) == skipped.normal(1.0, (1,))
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -56,7 +56,9 @@ class Initial:
         """Leave a generator as `draw_as_torch` does, where the numbers are not wanted."""
         if self.kind == "uniform":
             generator.skip_uniform(prod(shape), dtype)
-        elif self.kind == "normal":
+        elif self.kind == "normal" and self.within is None:
+            generator.skip_normal(prod(shape), dtype)
+        elif self.kind == "normal":  # how many are drawn again depends on the numbers
             self.draw_as_torch(generator, shape, dtype)
 
     def draw(self, random: np.random.Generator, shape: tuple[int, ...]) -> Array:
