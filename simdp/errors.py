@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from difflib import get_close_matches
 
@@ -10,6 +11,9 @@ MAX_LINE = 2_000
 
 MAX_SHOWN = 60
 """Characters of a value in a message."""
+
+MIN_PART, MAX_CLOSE = 3, 12
+"""Characters of a part of a name that tell which are meant; how many of them are listed."""
 
 _ESCAPED = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160), 0x2028, 0x2029)}
 """What ends a line on some screen, or does worse there."""
@@ -116,9 +120,31 @@ def unknown_name(what: str, given: object, known: Sequence[str]) -> str:
     if not known:
         return f"unknown {what} {said}; none are known here."
     listed = ", ".join(known)
-    close = get_close_matches(str(given)[:MAX_SHOWN], known, n=1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
+    close = [repr(name) for name in close_names(str(given), known)]
+    last = f"{', '.join(close[:-1])} or {close[-1]}" if close[1:] else "".join(close)
+    hint = f" Did you mean {last}?" if close else ""
     return f"unknown {what} {said}; known: {listed}.{hint}"
+
+
+def close_names(given: str, known: Sequence[str]) -> list[str]:
+    """Names that were probably meant: those that begin with what was given, or hold it, or one.
+
+    Upper case, spaces and underscores make no difference: ``A100`` stands for ``a100-sxm4-40gb``
+    and all other devices of that name.
+    """
+    given = given[:MAX_SHOWN]
+    plain, plainly = _plain(given), {name: _plain(name) for name in known}
+    beginning = [name for name in known if plainly[name].startswith(plain)]
+    holding = [name for name in known if plain in plainly[name]]
+    for found in (beginning, holding):
+        if len(plain) >= MIN_PART and 0 < len(found) <= MAX_CLOSE:
+            return found
+    close = get_close_matches(given, known, n=1)
+    return close or get_close_matches(plain, known, n=1)
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\s_-]+", "-", name.strip().lower())
 
 
 def shown(given: object) -> str:

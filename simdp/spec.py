@@ -7,7 +7,7 @@ What lives here: unknown keys with a hint, families of kinds (`one_of`), catalog
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Annotated, Any, TypeVar
 
@@ -29,8 +29,79 @@ from simdp.family import Family
 from simdp.phrases import say
 from simdp.units import DIMENSIONS, format_quantity, parse
 
+BATCH = (
+    "workload.microbatch: 32 (samples per rank and micro-step) or workload.global_batch: 256 "
+    "(samples of all ranks)"
+)
+WHOLE_BATCH = "workload.global_batch: 256 (samples of all ranks and micro-steps)"
+ACCUMULATION = "workload.grad_accum: 4"
+OPTIMIZER = "workload.optimizer: {kind: adamw, lr: 1e-3, weight_decay: 0.01}"
+NUM_RANKS = "cluster.world_size: 8 (with cluster.devices_per_node where there are several nodes)"
+RANKS_OF_A_NODE = "cluster.devices_per_node: 8"
+NODES = "cluster.world_size: 16 (of all nodes) and cluster.devices_per_node: 8"
+CLIP = "workload.clip_grad_norm: 1.0"
+SCHEDULE = (
+    "workload.lr_schedule: {kind: cosine_annealing_lr, T_max: 100} (or another of `list schedules`)"
+)
+METHOD = "strategy: ddp, fsdp, zero1, zero2 or zero3"
+RECOMPUTE = "workload.recompute: blocks"
+LOADER = "workload.input: {workers: 8, per_sample: 1 ms}"
+FLASH = "workload.attention: flash"
+EPOCHS, STEPS = "workload.epochs: 3", "workload.steps: 100"
+
+OTHER_NAMES = {
+    **dict.fromkeys(
+        [
+            *("batch_size", "per_device_train_batch_size", "per_device_batch_size"),
+            *("micro_batch_size", "mini_batch_size", "train_micro_batch_size_per_gpu"),
+        ],
+        BATCH,
+    ),
+    **dict.fromkeys(["train_batch_size", "global_batch_size", "total_batch_size"], WHOLE_BATCH),
+    **dict.fromkeys(
+        [
+            *("gradient_accumulation_steps", "accumulate_grad_batches", "accumulation_steps"),
+            *("grad_accum_steps", "gradient_accumulation"),
+        ],
+        ACCUMULATION,
+    ),
+    **dict.fromkeys(["lr", "learning_rate", "weight_decay", "momentum", "optim"], OPTIMIZER),
+    **dict.fromkeys(["num_gpus", "n_gpus", "gpus", "num_devices", "num_ranks"], NUM_RANKS),
+    **dict.fromkeys(
+        ["nproc_per_node", "gpus_per_node", "num_gpus_per_node", "devices"], RANKS_OF_A_NODE
+    ),
+    **dict.fromkeys(["nnodes", "num_nodes", "nodes"], NODES),
+    **dict.fromkeys(["max_grad_norm", "gradient_clipping", "gradient_clip_val", "clip_grad"], CLIP),
+    **dict.fromkeys(["scheduler", "lr_scheduler", "lr_scheduler_type", "warmup_steps"], SCHEDULE),
+    **dict.fromkeys(
+        ["zero_optimization", "zero_stage", "deepspeed", "fsdp", "ddp", "parallelism"], METHOD
+    ),
+    **dict.fromkeys(
+        ["gradient_checkpointing", "activation_checkpointing", "checkpointing"], RECOMPUTE
+    ),
+    **dict.fromkeys(["num_workers", "dataloader_num_workers"], LOADER),
+    **dict.fromkeys(["attn_implementation", "flash_attention", "use_flash_attention"], FLASH),
+    **dict.fromkeys(["num_train_epochs", "num_epochs", "max_epochs"], EPOCHS),
+    **dict.fromkeys(["max_steps", "num_steps", "total_steps", "train_iters"], STEPS),
+    "fp16": "workload.precision: {kind: amp, dtype: float16}",
+    "bf16": "workload.precision: {kind: amp, dtype: bfloat16}",
+    "bucket_cap_mb": 'strategy.bucket_cap: "25 MiB"',
+    "torch_compile": "workload.compile: true",
+    "gpu": "cluster.device: h100-sxm5-80gb",
+    "gpu_type": "cluster.device: h100-sxm5-80gb",
+}
+"""What keys of torch, Transformers, DeepSpeed and Lightning are here, with an example."""
+
 S = TypeVar("S", bound="Spec")
 MAX_SHARED = 64  # members that are kept for equal values to come
+
+
+def _unknown_key(key: object, known: Sequence[str]) -> str:
+    """Say that a key is unknown, and where a scenario has what another library calls so."""
+    line = unknown_name("key", key, known)
+    if key not in OTHER_NAMES:
+        return line
+    return f"{line.partition(' Did you mean')[0]} Did you mean {OTHER_NAMES[str(key)]}?"
 
 
 def _custom(kind: str, message: str) -> PydanticCustomError:
@@ -67,7 +138,7 @@ class Spec(BaseModel):
         shown = [name for name in known if name != "kind"]
         errors = [
             InitErrorDetails(
-                type=_custom("unknown_key", unknown_name("key", key, shown)), loc=(), input=key
+                type=_custom("unknown_key", _unknown_key(key, shown)), loc=(), input=key
             )
             for key in unknown
         ]

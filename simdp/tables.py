@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import math
+from array import array
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from simdp.errors import ScenarioError, unknown_name
+from simdp.errors import ScenarioError, shown, unknown_name
 
 LARGEST = 1e15
 """Largest number in a table: a petabyte, or thirty years in microseconds."""
@@ -25,6 +27,106 @@ class Line(NamedTuple):
 
     number: int
     cells: dict[str, str]
+
+
+class SampleTable(NamedTuple):
+    """Samples of a table.
+
+    Attributes
+    ----------
+    values : array of float
+        Features of the first sample, of the second, and so on.
+    labels : list of str
+        What stands in the column of labels, never empty.
+    lines : list of int
+        The line of each sample in the file.
+    """
+
+    values: array[float]
+    labels: list[str]
+    lines: list[int]
+
+
+def parse_samples(
+    text: str, where: str, label: str, features: Sequence[str] | None = None
+) -> SampleTable:
+    """Read samples from a text; lines that begin with # are comments.
+
+    Parameters
+    ----------
+    text : str
+        CSV, whose first line that is no comment names the columns.
+    where : str
+        Leads the errors, for example the file.
+    label : str
+        A column.
+    features : sequence of str, optional
+        Columns of finite numbers; all but ``label`` if left out.
+
+    Raises
+    ------
+    ScenarioError
+        With the line, the column and the reason.
+    """
+    lines = ("" if line.startswith("#") else line for line in text.splitlines())
+    reader = csv.reader(lines, strict=True)
+    columns, chosen, at_label = list[str](), list[tuple[str, int]](), 0
+    found = SampleTable(array("d"), [], [])
+    try:
+        for cells in reader:
+            if not any(map(str.strip, cells)):
+                continue
+            if not columns:
+                columns = [cell.strip() for cell in cells]
+                wanted = [*(features or [one for one in columns if one != label]), label]
+                chosen = [(name, _place(columns, name)) for name in wanted]
+                at_label = chosen.pop()[1]
+                continue
+            if len(cells) != len(columns):
+                raise ValueError(f"has {len(cells)} cells for {len(columns)} columns.")
+            found.values.extend([_finite(name, cells[place]) for name, place in chosen])
+            if not (cell := cells[at_label].strip()):
+                raise ValueError(f"{label} is empty; leave the line out.")
+            found.labels.append(cell)
+            found.lines.append(reader.line_num)
+    except csv.Error as error:
+        raise ScenarioError([f"{where}:{reader.line_num}: is not valid CSV: {error}."]) from None
+    except ValueError as error:
+        raise ScenarioError([f"{where}:{reader.line_num}: {error}"]) from None
+    if not found.labels or not chosen:
+        lacks = "columns of features" if found.labels else "rows below its columns"
+        raise ScenarioError([f"{where}: has no {lacks if columns else 'lines'}."])
+    return found
+
+
+def _place(columns: Sequence[str], name: str) -> int:
+    """Find a column.
+
+    Raises
+    ------
+    ValueError
+        If it is not there, or twice.
+    """
+    if name not in columns:
+        hint = ""
+        if len(columns) == 1 and any(sign in columns[0] for sign in ";\t"):
+            hint = " Separate the columns by commas."
+        raise ValueError(f"{unknown_name('column', name, columns)}{hint}")
+    if columns.count(name) > 1:
+        raise ValueError(f"the column {name} is there twice.")
+    return columns.index(name)
+
+
+def _finite(column: str, cell: str) -> float:
+    try:
+        value = float(cell)
+    except ValueError:
+        raise ValueError(
+            f"{column} {shown(cell)} is not a number; give one, or list other features."
+        ) from None
+    if not math.isfinite(value):
+        raise ValueError(f"{column} {cell} is not finite; give a finite number.")
+    return value
 
 
 def parse_lines(

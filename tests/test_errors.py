@@ -1,6 +1,8 @@
 """Errors: one line each, of bounded length, whatever a value in it holds."""
 
-from simdp.errors import MAX_LINE, ScenarioError, one_line, shown, unknown_name
+from for_each import for_each
+
+from simdp.errors import MAX_LINE, ScenarioError, close_names, one_line, shown, unknown_name
 
 
 def test_what_ends_a_line_on_some_screen_is_escaped():
@@ -23,3 +25,28 @@ def test_a_long_value_is_shown_by_its_beginning():
     line = unknown_name("topology", "ring" * 999, ["ring", "tree"])
     assert line.endswith("...; known: ring, tree.")
     assert len(line) < 120
+
+
+@for_each(
+    ("given", "known", "close"),
+    [
+        (
+            "a100",
+            ["a10g-24gb", "a100-pcie-40gb", "a100-sxm4-40gb"],
+            ["a100-pcie-40gb", "a100-sxm4-40gb"],
+        ),
+        ("H100 SXM5", ["h100-pcie-80gb", "h100-sxm5-80gb"], ["h100-sxm5-80gb"]),
+        ("4090", ["rtx3090-24gb", "rtx4090-24gb"], ["rtx4090-24gb"]),
+        ("rign", ["ring", "tree"], ["ring"]),
+        ("ri", ["ring", "ringo", "rings"], ["ring"]),
+        ("quantum", ["ring", "tree"], []),
+        ("e", ["ring", "tree"], []),
+    ],
+)
+def test_names_that_begin_with_or_hold_what_was_given_were_meant(given, known, close):
+    assert close_names(given, known) == close
+
+
+def test_several_names_that_may_be_meant_are_listed():
+    line = unknown_name("device", "a100", ["a100-pcie-40gb", "a100-sxm4-40gb", "t4-16gb"])
+    assert line.endswith("Did you mean 'a100-pcie-40gb' or 'a100-sxm4-40gb'?")

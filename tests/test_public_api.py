@@ -178,3 +178,19 @@ def test_the_module_exits_with_the_commands_status():
     done = python("-m", "simdp", "run", "none.yaml")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "none.yaml: there is no such file.\n"
+
+
+def test_a_path_or_the_name_of_a_shipped_scenario_is_simulated():
+    named = simdp.simulate("8gpu_ring").metrics
+    assert named["step_time_s"] == simdp.simulate(RING).metrics["step_time_s"]
+    assert simdp.sweep("8gpu_ring").points[0].metrics["step_time_s"] == named["step_time_s"]
+    with pytest.raises(simdp.ScenarioError, match="Did you mean '8gpu_ring'"):
+        simdp.simulate("8gpu_rin")
+
+
+@pytest.mark.parametrize("function", [simdp.simulate, simdp.sweep])
+@pytest.mark.parametrize("given", [None, 8, {"cluster": {}}])
+def test_what_is_no_scenario_is_a_type_error_that_says_what_to_do(function, given):
+    wanted = "must be a Scenario, a path or the name of a shipped scenario, got .* use simdp.load_"
+    with pytest.raises(TypeError, match=wanted):
+        function(given)

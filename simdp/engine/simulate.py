@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
@@ -42,6 +43,7 @@ from simdp.results.memory import summed
 from simdp.results.result import Result
 from simdp.results.trace import SETUP, Trace, TraceBuilder, TraceToCome
 from simdp.scenario import Scenario
+from simdp.scenario.loading import of as scenario_of
 from simdp.scenario.remarks import remarks
 from simdp.strategies.memory import fits
 
@@ -58,7 +60,7 @@ MAX_PROVED_NBYTES = 2.0**26
 
 
 def simulate(
-    scenario: Scenario,
+    scenario: Scenario | str | os.PathLike[str],
     *,
     fabric: Fabric = "auto",
     progress: Callable[[int], None] | None = None,
@@ -72,8 +74,8 @@ def simulate(
 
     Parameters
     ----------
-    scenario : Scenario
-        Without a sweep; a sweep goes through `simdp.sweep`.
+    scenario : Scenario, or path-like
+        Without a sweep, else use `simdp.sweep`; a path or a name is for `simdp.load_scenario`.
     fabric : {"auto", "event", "vector"}
         Which clock plays the plans: every transfer an event, whole rounds as arrays (exact where
         no link is shared), or the first where links are shared and for small runs, else the second.
@@ -94,13 +96,14 @@ def simulate(
 
     Raises
     ------
-    ValueError
-        If the scenario has a sweep, or there is no such fabric.
+    TypeError, ValueError
+        If it is no scenario; if it has a sweep, or there is no such fabric.
     ScenarioError
         If ``fabric="vector"`` would not be exact, the state is of another run, or no step is left.
     DeadlockError
         If nothing can move any more.
     """
+    scenario = scenario_of(scenario)
     if scenario.sweep:
         raise ValueError("the scenario has a sweep; use simdp.sweep(scenario) for all its points")
     if fabric not in FABRICS:

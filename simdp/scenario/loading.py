@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from simdp.collectives import Collectives
-from simdp.errors import ScenarioError
+from simdp.errors import ScenarioError, shown
 from simdp.phrases import problems
 from simdp.results.comparison import said_of
 from simdp.scenario.doubts import follows, sure, take_out
@@ -78,6 +78,26 @@ def load_scenario(
         return checked(raw, file.parent)
     except ScenarioError as error:
         raise ScenarioError([f"{file}: {line}" for line in error.problems]) from None
+
+
+def of(given: object) -> Scenario:
+    """A scenario that was given, or that is read from a path, or found by its name.
+
+    Raises
+    ------
+    TypeError
+        If it is none of these.
+    ScenarioError
+        As `load_scenario`.
+    """
+    if isinstance(given, Scenario):
+        return given
+    if isinstance(given, str | os.PathLike):
+        return load_scenario(given)
+    raise TypeError(
+        f"scenario must be a Scenario, a path or the name of a shipped scenario, got "
+        f"{shown(given)} of type {type(given).__name__}; use simdp.load_scenario(path)"
+    )
 
 
 def checked(raw: Raw, base: Path, largest: int = 1) -> Scenario:
@@ -171,7 +191,7 @@ def _look_at(raw: Raw, base: Path, largest: int) -> tuple[list[str], Scenario | 
             unknown = [(*p.place, p.unknown) for p in found]  # nobody misses these
             doubts += [place for place in taken_out if place not in unknown]
             if not taken_out:
-                return lines + _file_problems(_workload(mended), base, doubts), None
+                return lines + _file_problems(_workload(mended, base), base, doubts), None
     files = _file_problems(scenario.workload, base, doubts)
     if files and scenario.workload.model.unread:  # without its file it has no layers
         doubts.append(("workload", "model"))
@@ -244,10 +264,10 @@ def _whole_job_problems(job: Scenario) -> list[str]:
     return found or _job_problems(job, True)
 
 
-def _workload(raw: Raw) -> Workload | None:
+def _workload(raw: Raw, base: Path) -> Workload | None:
     """The workload of a scenario that is not valid, if that is."""
     try:
-        return Workload.model_validate(raw.get("workload"))
+        return Workload.model_validate(raw.get("workload"), context={"base": base})
     except ValidationError:
         return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -16,6 +17,7 @@ from simdp.results.metrics import scaling_efficiency
 from simdp.results.result import FailedPoint, Result, Study
 from simdp.results.trace import TraceToCome
 from simdp.scenario import Scenario
+from simdp.scenario.loading import of as scenario_of
 from simdp.studies.answers import MAX_RANKS, complete, lost_to, step_time_with
 from simdp.studies.executor import Failed, executor_for
 from simdp.studies.many import simulate_all
@@ -35,7 +37,7 @@ interval where the vectorised clock has played them, which tells it in a fractio
 
 
 def sweep(
-    scenario: Scenario,
+    scenario: Scenario | str | os.PathLike[str],
     *,
     workers: int = 1,
     scheduler: str | None = None,
@@ -48,8 +50,8 @@ def sweep(
 
     Parameters
     ----------
-    scenario : Scenario
-        With or without a sweep.
+    scenario : Scenario, or path-like
+        With or without a sweep; a path or a name is read as by `simdp.simulate`.
     workers : int
         Processes that share the points; the results are the same for any number.
     scheduler : str, optional
@@ -75,10 +77,10 @@ def sweep(
     ScenarioError
         If no scheduler answers, or all points fail.
     """
+    scenario = scenario_of(scenario)
     if part and scenario.sweep:
-        raise ValueError(
-            f"{next(iter(part))}: a sweep has many runs; stop and resume them one by one"
-        )
+        several_runs = "a sweep has many runs; stop and resume them one by one"
+        raise ValueError(f"{next(iter(part))}: {several_runs}")
     study = Study(simdp.__version__, scenario.resolved())
     with executor_for(workers, scheduler) as executor:
         if scenario.sweep:

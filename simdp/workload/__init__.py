@@ -14,6 +14,7 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -198,7 +199,7 @@ class Workload(Dealing):
 
     @model_validator(mode="before")
     @classmethod
-    def _what_others_imply(cls, data: Any) -> Any:
+    def _what_others_imply(cls, data: Any, info: ValidationInfo) -> Any:
         """Fill in what follows from the model and the data set, where it is not written."""
         if not isinstance(data, dict):
             return data
@@ -214,7 +215,9 @@ class Workload(Dealing):
                 data = {**data, "model": in_layers(data["model"])}
         if "loss" not in data:
             dataset = DATASET.member(data["dataset"]) if "dataset" in data else None
-            data = {**data, "loss": getattr(dataset, "usual_loss", Dataset.usual_loss)}
+            base = (info.context or {}).get("base", Path())
+            kind = dataset if dataset and issubclass(dataset, Dataset) else Dataset
+            data = {**data, "loss": kind.loss_of(data.get("dataset"), base)}
         return data
 
     @field_validator("packing", mode="before")

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +12,14 @@ from for_each import for_each
 from small_scenario import CLUSTER, MINIMAL, RICH, WEIGHTS, WORKLOAD
 
 import simdp.scenario
+from simdp.cluster import Cluster
 from simdp.cluster.device import DEVICES
 from simdp.errors import ScenarioError
 from simdp.scenario import checked, load_scenario
+from simdp.spec import OTHER_NAMES
 from simdp.strategies import STRATEGIES
 from simdp.units import parse
+from simdp.workload import Workload
 from simdp.workload.checks import workload_problems
 from simdp.workload.layers.activations import ACTIVATIONS
 
@@ -485,3 +489,38 @@ def test_every_catalogue_device_makes_a_scenario(load):
 def test_null_is_no_part_of_a_cluster(key, refuse):
     (line,) = refuse({f"cluster.{key}": None})
     assert line.startswith(f"cluster.{key}: ")
+
+
+# Names from elsewhere ----------------------------------------------------------------------------
+
+
+@for_each(
+    ("under", "key", "hint"),
+    [
+        ("workload", "batch_size", "workload.microbatch: 32 (samples per rank and micro-step) or "),
+        ("workload", "per_device_train_batch_size", "workload.microbatch: 32"),
+        ("strategy", "bucket_cap_mb", 'strategy.bucket_cap: "25 MiB"?'),
+        ("workload", "gradient_accumulation_steps", "workload.grad_accum: 4?"),
+        ("cluster", "num_gpus", "cluster.world_size: 8"),
+        ("cluster", "nproc_per_node", "cluster.devices_per_node: 8?"),
+        (None, "learning_rate", "workload.optimizer: {kind: adamw, lr: 1e-3"),
+        (None, "fp16", "workload.precision: {kind: amp, dtype: float16}?"),
+    ],
+)
+def test_keys_of_other_libraries_have_a_hint(under, key, hint, tmp_path):
+    raw = copy.deepcopy(MINIMAL)
+    raw["strategy"] = {"kind": "ddp"}
+    (raw[under] if under else raw)[key] = 3
+    with pytest.raises(ScenarioError) as caught:
+        checked(raw, tmp_path)
+    (line,) = [line for line in caught.value.problems if f"unknown key {key!r}" in line]
+    assert f". Did you mean {hint}" in line
+
+
+@for_each("written", sorted(set(OTHER_NAMES.values())))
+def test_hints_for_keys_of_other_libraries_name_keys_that_exist(written):
+    keys = re.findall(r"\b(cluster|workload|strategy)\.(\w+)", written)
+    homes = {"cluster": Cluster, "workload": Workload, "strategy": STRATEGIES["ddp"]}
+    assert keys or written.startswith("strategy: ")
+    for home, key in keys:
+        assert key in homes[home].model_fields

@@ -14,6 +14,7 @@ DATASETS: Family[Dataset] = Family(
     __name__,
     {
         "blobs": "Blobs",
+        "csv": "Csv",
         "digits": "Digits",
         "images": "Images",
         "none": "NoData",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -22,7 +22,21 @@ class Dataset(Spec):
     kind: str
 
     usual_loss: ClassVar[str] = "mse"
-    """The loss of a workload that names none."""
+    """The loss of a workload that names none, where no file decides it."""
+
+    @classmethod
+    def loss_of(cls, given: Any, base: Path) -> str:
+        """The loss of a workload that names none.
+
+        Parameters
+        ----------
+        given : value
+            What the scenario gives as its data set: a mapping that is not validated yet, or a data
+            set.
+        base : Path
+            The folder that relative paths start from.
+        """
+        return cls.usual_loss
 
     @property
     def has_samples(self) -> bool:

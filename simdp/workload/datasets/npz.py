@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+from pydantic import ValidationError
 
 from simdp.arrays import Array, Ints
 from simdp.errors import ScenarioError
@@ -22,6 +23,8 @@ from simdp.workload.models import Model
 class Npz(Dataset):
     """``{kind: npz, path: data.npz}``; the path is relative to the scenario file.
 
+    Whole numbers y mean the loss ``cross_entropy`` where a workload names none, floats ``mse``.
+
     Attributes
     ----------
     path : str
@@ -30,6 +33,17 @@ class Npz(Dataset):
 
     kind: Literal["npz"] = "npz"
     path: str
+
+    @classmethod
+    def loss_of(cls, given: Any, base: Path) -> str:
+        """Whole numbers y are classes."""
+        try:
+            chosen = given if isinstance(given, cls) else cls.model_validate(given)
+            path = base / chosen.path
+            y = _stored(path, fingerprint(path)).get("y")
+        except (ValidationError, ScenarioError):  # whoever reads it next says what is wrong
+            return cls.usual_loss
+        return "cross_entropy" if y is not None and y.dtype.kind in "iu" else cls.usual_loss
 
     def length(self, base: Path) -> int:
         return len(self._read(base)["x"])

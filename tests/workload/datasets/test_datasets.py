@@ -24,6 +24,7 @@ CASES = [
     pytest.param(kind, model, id=f"{kind}-{model.kind}-{getattr(model, 'task', '')}")
     for kind, models in {
         "blobs": [PERCEPTRON, GRIDS],
+        "csv": [PERCEPTRON, MLP(widths=[4, 1])],
         "digits": READERS[2:],
         "npz": [PERCEPTRON, GRIDS, *READERS],
         "regression": [PERCEPTRON, GRIDS, CAMERA],
@@ -39,6 +40,10 @@ every_case = pytest.mark.parametrize(("kind", "model"), CASES)
 def dataset(tmp_path):
     def dataset(kind, model):
         options = {"num_samples": 10}
+        if kind == "csv":
+            options = {"path": "data.csv", "label": "y"}
+            y = "0.5" if model.output_shape() == (1,) else "2"
+            (tmp_path / "data.csv").write_text("a,b,c,d,y\n" + f"1,2.5,-3,4e-1,{y}\n" * 10)
         if kind == "npz":
             options = {"path": "data.npz"}
             model = model.with_input_shapes({"x": (5,), "tgt": (6,)})
@@ -57,7 +62,8 @@ def dataset(tmp_path):
 
 def loss_of(kind, model):
     words = isinstance(model, Reader)
-    return LOSSES["cross_entropy" if words else DATASETS[kind].usual_loss]
+    classes = words or (kind == "csv" and model.output_shape() != (1,))
+    return LOSSES["cross_entropy" if classes else DATASETS[kind].usual_loss]
 
 
 def test_every_kind_of_data_set_has_a_case_here():
@@ -92,7 +98,7 @@ def test_the_same_seed_gives_the_same_data(kind, model, dataset, tmp_path):
         np.testing.assert_array_equal(array, second[name])
 
 
-@pytest.mark.parametrize(("kind", "model"), [c for c in CASES if c.values[0] != "npz"])
+@pytest.mark.parametrize(("kind", "model"), [c for c in CASES if c.values[0] not in ("csv", "npz")])
 def test_another_seed_gives_other_data(kind, model, dataset, tmp_path):
     chosen, loss = dataset(kind, model), loss_of(kind, model)
     model = settled(chosen, model, tmp_path)

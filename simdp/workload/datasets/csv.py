@@ -1,0 +1,160 @@
+"""Samples from a CSV file: columns of features, and one of labels."""
+
+from __future__ import annotations
+
+import math
+import re
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from pydantic import Field, ValidationError
+
+from simdp.arrays import Array
+from simdp.errors import ScenarioError, shown
+from simdp.files import fingerprint, read_text
+from simdp.tables import SampleTable, parse_samples
+from simdp.workload.datasets.base import Dataset
+from simdp.workload.layers.base import Shape
+from simdp.workload.losses import Loss
+from simdp.workload.models import Model
+
+MAX_CSV_BYTES = 64 * 2**20
+"""A larger table belongs into an npz file, which is read a hundred times as fast."""
+
+WHOLE = re.compile(r"[+-]?\d{1,18}")
+"""A label that is a whole number."""
+
+
+class Labels(NamedTuple):
+    """What stands in the column of labels.
+
+    Attributes
+    ----------
+    values : ndarray, shape `(num_samples,)`
+        Whole numbers as int64; other numbers as float64; of text the number of each class.
+    classes : tuple of str
+        Names of the classes where labels are text, sorted; else empty.
+    """
+
+    values: Array
+    classes: tuple[str, ...]
+
+
+class Csv(Dataset):
+    """``{kind: csv, path: data.csv, label: species}``; the path is relative to the scenario file.
+
+    The first line of the file names its columns; lines that begin with # are comments. Features are
+    finite numbers. Whole numbers as labels are classes, as torch counts them, from 0; text is, too:
+    classes are numbered in the order of the alphabet. A workload that names no loss trains them by
+    ``cross_entropy``, and labels with a decimal point by ``mse``. Whole numbers are targets of
+    ``mse``, ``l1`` and the like where these are named.
+
+    Attributes
+    ----------
+    path : str
+        A file of at most 64 MiB; store a larger one as ``npz``.
+    label : str
+        The column of the targets.
+    features : list of str, optional
+        The columns of the model's input x, in this order; all others than ``label`` if left out.
+    """
+
+    kind: Literal["csv"] = "csv"
+    path: str
+    label: str
+    features: tuple[str, ...] | None = Field(None, min_length=1)
+
+    @classmethod
+    def loss_of(cls, given: Any, base: Path) -> str:
+        """Whole numbers and text are classes."""
+        try:
+            chosen = given if isinstance(given, cls) else cls.model_validate(given)
+            _, labels = chosen._read(base)
+        except (ValidationError, ScenarioError):  # whoever reads it next says what is wrong
+            return cls.usual_loss
+        return "cross_entropy" if labels.values.dtype.kind == "i" else cls.usual_loss
+
+    def length(self, base: Path) -> int:
+        return len(self._read(base)[0])
+
+    def input_shapes(self, model: Model, base: Path) -> dict[str, Shape]:
+        return {"x": self._read(base)[0].shape[1:]}
+
+    def problem_with(self, model: Model, loss: Loss, base: Path) -> str | None:
+        if list(model.graph.inputs) != ["x"] or model.num_tokens("x") is not None:
+            return "has real numbers x, but the model takes tokens or several inputs; use npz."
+        x, labels = self._read(base)
+        wanted = model.known_shapes()[0]
+        if x.shape[1:] != wanted:
+            return (
+                f"{self.path} has {x.shape[1]} columns of features, but the model takes samples of "
+                f"shape {wanted}; list them in features, or change the model."
+            )
+        if labels.classes and not loss.of_classes:
+            return (
+                f"{self.label} is text, {shown(labels.classes[0])} for example, so that samples "
+                f"have classes; the loss {loss.kind} compares numbers: use cross_entropy."
+            )
+        return loss.problem_with(self._targets(labels, loss, model), model.output_shape())
+
+    def arrays(self, model: Model, loss: Loss, seed: int, base: Path) -> dict[str, Array]:
+        x, labels = self._read(base)
+        return {"x": x, "y": self._targets(labels, loss, model)}
+
+    def _targets(self, labels: Labels, loss: Loss, model: Model) -> Array:
+        """Classes as they are; numbers in the shape of the model's output where that is one."""
+        values = labels.values
+        if loss.of_classes:
+            return values
+        shape = model.output_shape()
+        values = values.astype(np.float64)
+        return values.reshape(-1, *shape) if math.prod(shape) == 1 else values
+
+    def _read(self, base: Path) -> tuple[Array, Labels]:
+        path = base / self.path
+        return _stored(path, fingerprint(path), self.label, self.features)
+
+
+@lru_cache(maxsize=1)
+def _stored(
+    path: Path, checksum: str, label: str, features: tuple[str, ...] | None
+) -> tuple[Array, Labels]:
+    """Read a file once for all who ask, and keep them from changing it."""
+    text = read_text(path, "a larger table is stored as npz, by numpy.savez", MAX_CSV_BYTES)
+    table = parse_samples(text, str(path), label, features)
+    x = np.array(table.values, dtype=np.float64).reshape(len(table.labels), -1)
+    labels = _labels(table, str(path), label)
+    for array in (x, labels.values):
+        array.setflags(write=False)
+    return x, labels
+
+
+def _labels(table: SampleTable, where: str, column: str) -> Labels:
+    """Decide of what kind the labels are."""
+    if all(WHOLE.fullmatch(cell) for cell in table.labels):
+        return Labels(np.array([int(cell) for cell in table.labels], dtype=np.int64), ())
+    numbers = [_number(cell) for cell in table.labels]
+    if None not in numbers:
+        return Labels(np.array(numbers, dtype=np.float64), ())
+    if any(number is not None and not number.is_integer() for number in numbers):
+        at = numbers.index(None)
+        raise ScenarioError(
+            [
+                f"{where}:{table.lines[at]}: {column} {shown(table.labels[at])} is not a finite "
+                "number, as others are; leave it out."
+            ]
+        )
+    classes = tuple(sorted(set(table.labels)))
+    place = {name: number for number, name in enumerate(classes)}
+    return Labels(np.array([place[cell] for cell in table.labels], dtype=np.int64), classes)
+
+
+def _number(cell: str) -> float | None:
+    """A finite number; None for what is none."""
+    try:
+        value = float(cell)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
