@@ -130,7 +130,7 @@ def first_done(study: JobStudy) -> list[str]:
     best = min(range(len(points)), key=lambda i: points[i].finish_s.mean)
     first = points[best]
     lead = f"{called[best]} is done first, after {long_time(first.finish_s.mean)}"
-    good = f"{percent(first.goodput.mean)} of its time is productive."
+    good = f"{percent(first.goodput.mean)} of the time is productive."
     if first.runs < 2:
         return [f"{lead}; {good}", "One run of each point does not show how much is chance."]
     ties = [i for i, job in enumerate(points) if i != best and job.is_tie(first)]
@@ -142,7 +142,7 @@ def first_done(study: JobStudy) -> list[str]:
     lines = [f"{said} {runs_of(first)} (standard error of a mean {error})."]
     if len(ties) + 1 < len(points):
         lines.append("All others take longer.")
-    return [*lines, f"Of {called[best]}, {good}"]
+    return [*lines, f"Of the first, {good}"]
 
 
 def grid_foot(study: JobStudy) -> str:
