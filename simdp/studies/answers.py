@@ -14,9 +14,7 @@ from simdp.cluster import Cluster
 from simdp.cluster.stragglers import Straggler
 from simdp.cluster.stragglers.degraded_link import DegradedLink
 from simdp.cluster.stragglers.slow_rank import SlowRank
-from simdp.engine.compute.breakdown import compute_parts
 from simdp.engine.heard import Heard
-from simdp.engine.outcome import peak_flops
 from simdp.engine.simulate import play, times_alone
 from simdp.engine.stopwatch import Stopwatch
 from simdp.results.metrics import steady_step_time
@@ -54,12 +52,10 @@ def complete(scenario: Scenario, result: Result) -> None:
     scenario : Scenario
         One point.
     result : Result
-        Gets what its compute is spent on; ``without_stragglers_s`` where it has some, with what
-        each costs and who was the slowest; and ``interval_s`` where its machine was calibrated, or
-        its collectives are NCCL's by the pool; both seconds, of a steady step.
+        Gets ``without_stragglers_s`` where it has some, with what each costs and who was the
+        slowest; and ``interval_s`` where its machine was calibrated, or its collectives are NCCL's
+        by the pool; both seconds, of a steady step.
     """
-    compute = result.metrics["compute_s"]
-    result.compute_parts = compute_parts(scenario, compute, peak_flops(scenario))
     if scenario.cluster.world_size > MAX_RANKS or scenario.strategy.player != "together":
         return
     metrics = result.metrics

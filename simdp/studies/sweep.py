@@ -10,6 +10,8 @@ from typing import Any
 import simdp
 from simdp.engine.clocks.clock import Fabric
 from simdp.engine.clocks.vector import FINE_RANKS
+from simdp.engine.compute.breakdown import compute_parts
+from simdp.engine.outcome import peak_flops
 from simdp.engine.simulate import simulate, trace_of_run
 from simdp.errors import ScenarioError
 from simdp.results.comparison import best_of, said_of
@@ -156,6 +158,8 @@ def _alone(
         total = scenario.workload.num_steps(scenario.cluster.world_size, scenario.base)
         step = partial(_report, progress, total)
     result = simulate(scenario, fabric=fabric, progress=step, keep_trace=True, **part)
+    compute = result.metrics["compute_s"]
+    result.compute_parts = compute_parts(scenario, compute, peak_flops(scenario))
     if not part:
         complete(scenario, result)
     return result
