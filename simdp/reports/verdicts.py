@@ -117,6 +117,9 @@ def _scaling(group: Sequence[Result], best: Result) -> list[str]:
     ratio = n / base.world_size
     of = f"{ratio:g}" if base.world_size == 1 else f"{ratio:g} from {base.world_size} GPUs"
     said = f"{n} GPUs: {efficiency * ratio:.3g}x of {of} ({percent(efficiency)})"
+    if ends := best.metrics.get("interval_s"):
+        low, high = map(seconds, ends)
+        said += f", a step takes {seconds(best.metrics['step_time_s'])} (90 %: {low} to {high})"
     losses = _losses(best)
     if growth := _growth(best, base):
         losses.append(growth)

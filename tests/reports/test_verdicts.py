@@ -75,6 +75,13 @@ def test_a_sweep_says_what_is_lost_where_and_to_what():
     assert of_page(found)[0].lines == lines
 
 
+def test_a_sweep_gives_the_interval_of_its_fastest_step_where_it_is_known():
+    found = study(sweep={"cluster.world_size": [1, 8]})
+    found.points[-1].metrics |= {"step_time_s": 0.328, "interval_s": [0.253, 0.425]}
+    (line, *_), _ = sweep_verdict(found)
+    assert "%), a step takes 328 ms (90 %: 253 ms to 425 ms); of each step " in line
+
+
 def test_a_sweep_whose_efficiency_is_high_says_so():
     found = study(
         sweep={"cluster.world_size": [1, 2]}, link={"alpha": "0 us", "bandwidth": "1 TB/s"}
