@@ -1,5 +1,12 @@
-"""Maps the scenarios, which lie beside the package, into it; all else stands in pyproject.toml."""
+"""What pyproject.toml cannot say: where the scenarios lie, and what the package index shows.
 
+The README's links are relative, for a clone. The package index has no files beside the README, so
+that a build with ``SIMDP_REPOSITORY_URL`` in its environment, such as the address of a repository
+on GitHub, makes them absolute there; without it they stay as they are.
+"""
+
+import os
+import re
 from pathlib import Path
 
 from setuptools import setup
@@ -23,4 +30,24 @@ class BuildWithScenarios(build_py):
             self.package_data = {**self.package_data, package: ["*.*"]}
 
 
-setup(cmdclass={"build_py": BuildWithScenarios})
+def absolute_links(text: str, repository: str) -> str:
+    """Lead a page's relative links, and its pictures, to the main branch of a repository."""
+
+    def absolute(found: re.Match[str]) -> str:
+        sign, words, target = found.groups()
+        if "://" in target or target.startswith("#"):
+            return found[0]
+        return f"{sign}[{words}]({repository}/{'raw' if sign else 'blob'}/main/{target})"
+
+    return re.sub(r"(!?)\[([^]]*)\]\(([^)\s]+)\)", absolute, text)
+
+
+README = Path("README.md").read_text(encoding="utf-8")
+REPOSITORY = os.environ.get("SIMDP_REPOSITORY_URL", "").rstrip("/")
+
+setup(
+    cmdclass={"build_py": BuildWithScenarios},
+    long_description=absolute_links(README, REPOSITORY) if REPOSITORY else README,
+    long_description_content_type="text/markdown",
+    project_urls={"Repository": REPOSITORY} if REPOSITORY else {},
+)

@@ -1,16 +1,15 @@
 """The README's promises: its two commands, what a run prints, its links and its pictures."""
 
 import re
+import runpy
 
 import pytest
+from for_each import for_each
 from pages import DOCS, README, ROOT, blocks, play, rewrite, same
 
 import simdp
 
 TEXT = README.read_text()
-SITE = "https://simdp.github.io/simdp/"
-FILES = "https://github.com/simdp/simdp/blob/main/"
-PICTURES = "https://raw.githubusercontent.com/simdp/simdp/main/"
 
 
 def test_it_is_short():
@@ -41,25 +40,71 @@ def test_its_other_commands_work_and_print_what_it_says(tmp_path, monkeypatch, c
             assert same(block.text, printed), f"the README shows another output than:\n{printed}"
 
 
-def test_its_pictures_resolve_everywhere_and_are_drawn_by_the_gallery():
+def test_its_pictures_are_in_a_clone_and_drawn_by_the_gallery():
     from simdp.studies.gallery import pictures
 
     shown = re.findall(r"!\[[^]]+\]\(([^)]+)\)", TEXT)
     assert len(shown) == 3
-    drawn = {f"{PICTURES}plots/{name}.png" for name in pictures()}
-    assert set(shown) <= drawn
+    assert set(shown) <= {f"plots/{name}.png" for name in pictures()}
+    assert all((ROOT / picture).is_file() for picture in shown)
 
 
-def test_its_links_lead_to_pages_and_files_that_exist():
-    links = re.findall(r"(?<!!)\[[^]]+\]\(([^)]+)\)", TEXT)
-    assert len(links) >= 5
+PAGES = [README, *sorted(DOCS.rglob("*.md")), ROOT / "CONTRIBUTING.md"]
+
+
+@for_each("page", PAGES)
+def test_relative_links_lead_to_files_that_exist(page):
+    links = re.findall(r"\]\(([^)\s]+)\)", re.sub(r"```.*?```", "", page.read_text(), flags=re.S))
+    if page == README:
+        assert len(links) >= 8
+        assert not [link for link in links if "://" in link]
     for link in links:
-        if link.startswith(SITE):
-            page = link.removeprefix(SITE).strip("/")
-            assert (DOCS / f"{page}.md").is_file(), link
-        else:
-            assert link.startswith(FILES), link
-            assert (ROOT / link.removeprefix(FILES)).is_file(), link
+        if "://" not in link and not link.startswith(("#", "mailto:")):
+            target = page.parent / link.partition("#")[0]
+            made = target.resolve().parent == DOCS / "reference"  # by docs/reference_hook.py
+            assert made or target.exists(), f"{page}: {link}"
+
+
+def test_no_address_is_invented():
+    """Neither a site nor a repository of simdp has been announced."""
+    invented = re.compile(r"simdp\.github" + r"\.io|github(usercontent)?\.com/" + "simdp")
+    texts = (
+        ".py",
+        ".md",
+        ".toml",
+        ".yml",
+        ".yaml",
+        ".json",
+        ".html",
+        ".js",
+        ".css",
+        ".cfg",
+        ".txt",
+    )
+    names = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "DESIGN.md", "pyproject.toml"]
+    files = [ROOT / name for name in (*names, "mkdocs.yml", "setup.py")]
+    for folder in ("simdp", "docs", "scenarios", "tests", "benchmarks", "records"):
+        files += [path for path in (ROOT / folder).rglob("*") if path.suffix in texts]
+    found = [path for path in files if invented.search(path.read_text("utf-8", errors="replace"))]
+    assert found == []
+
+
+def test_the_package_index_gets_absolute_links_where_a_repository_is_known(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("SIMDP_REPOSITORY_URL", "https://example.org/a/b/")
+    monkeypatch.setattr("setuptools.setup", lambda **given: made.update(given))
+    made = {}
+    runpy.run_path("setup.py")
+    described = made["long_description"]
+    assert "](docs/" not in described
+    assert "](plots/" not in described
+    assert "(https://example.org/a/b/raw/main/plots/8gpu_ring_timeline.png)" in described
+    assert "(https://example.org/a/b/blob/main/docs/accuracy.md)" in described
+    assert made["project_urls"] == {"Repository": "https://example.org/a/b"}
+    monkeypatch.delenv("SIMDP_REPOSITORY_URL")
+    runpy.run_path("setup.py")
+    assert made["long_description"] == TEXT
+    assert made["project_urls"] == {}
 
 
 def test_the_version_is_the_packages():
