@@ -146,7 +146,8 @@ def variants(scenario: Scenario, known: Sequence[Known]) -> list[Variant]:
     for place, calibration, _ in known:
         own = place == OWN
         for key, ends in calibration.intervals.items():
-            if key.startswith(idle) or key in found or not (own or value_at(raw, key) is not None):
+            is_there = own or place == POOL or value_at(raw, key) is not None
+            if key.startswith(idle) or key in found or not is_there:
                 continue
             where = f"{place}.intervals.{key}"
             low, high = (with_values(scenario, raw, {key: end}, where) for end in ends)

@@ -33,6 +33,8 @@ STRAGGLERS = "cluster.stragglers."
 
 LISTED = "python -m simdp list constants"
 
+NETWORK_CLASS = f"{COST}network"
+
 MOST = 1.0
 """No share of a bandwidth is larger."""
 
@@ -45,9 +47,28 @@ def with_pool(known: Sequence[Known], scenario: Scenario) -> list[Known]:
     """Add what the pool knows of a point to what its machine, or the scenario itself, does."""
     called = {name for name, _ in scenario.calls()}
     over_links = not called.isdisjoint(scenario.collectives.over_links or ())
-    return with_pool_of(
+    found = with_pool_of(
         known, scenario.collectives.cost, scenario.cluster, scenario.base, over_links
     )
+    return [*found, *_guessed_class(scenario, found)]
+
+
+def _guessed_class(scenario: Scenario, known: Sequence[Known]) -> list[Known]:
+    """The other class that a network between nodes may be of, where its links do not name one."""
+    cost, inter = scenario.collectives.cost, scenario.cluster.inter_node
+    wiring = wiring_of(scenario.cluster)
+    if not isinstance(cost, NcclCost) or inter is None or wiring.num_nodes == 1:
+        return []
+    links = inter.links(scenario.cluster.num_nodes)
+    is_open = cost.network is None and all(link.transport is None for link in links)
+    if not is_open or f"{COST}efficiency.inter" not in (
+        key for place, one in known if place == POOL for key in one.intervals
+    ):
+        return []
+    other = "rdma" if wiring.network == "tcp" else "tcp"
+    ends: list[Any] = [wiring.network, other]
+    data = "links between nodes without a transport: the class of their network is a guess"
+    return [Known(POOL, Calibration(data=data, intervals={NETWORK_CLASS: ends}))]
 
 
 def with_pool_of(

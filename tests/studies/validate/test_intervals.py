@@ -1,11 +1,15 @@
 """Intervals of simulated times, from those of the constants."""
 
+from pathlib import Path
+
 import pytest
 import yaml
 from small_scenario import CLUSTER
 
+import simdp
 from simdp.cluster.machine import Calibration
 from simdp.errors import ScenarioError
+from simdp.scenario import checked
 from simdp.studies.validate.intervals import (
     OWN,
     Known,
@@ -190,3 +194,19 @@ def test_an_interval_that_cannot_be_is_refused(key, ends, line, load):
     (found,) = caught.value.problems
     assert found.startswith(f"{OWN}.intervals")
     assert line in found
+
+
+def test_an_interval_covers_both_classes_that_links_without_a_transport_may_be_of():
+    found = {}
+    for transport in (None, "rdma", "tcp"):
+        link = {"alpha": "14 us", "bandwidth": "100 Gbit/s"}
+        link |= {"transport": transport} if transport else {}
+        cluster = {"world_size": 8, "devices_per_node": 4, "device": "l40s-48gb"}
+        cluster |= {"link": "pcie4-x16", "inter_node": {"link": link}}
+        model = {"kind": "parameters", "num_params": 10_000_000}
+        raw = {"cluster": cluster, "workload": {"model": model, "microbatch": 4, "steps": 2}}
+        metrics = simdp.sweep(checked(raw, Path())).points[0].metrics
+        found[transport] = metrics["step_time_s"], *metrics["interval_s"]
+    assert found[None][0] == found["rdma"][0]
+    assert found[None][1] == found["rdma"][1]
+    assert found["rdma"][2] < found["tcp"][0] < found[None][2]
