@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+import numpy as np
+
+from simdp.arrays import Floats
 from simdp.workload import Workload
+from simdp.workload.optimizers.base import Optimizer, launches_over_lists
+
+Amount = float | Floats
 
 OF_MATRICES = "bfloat16"
 
@@ -66,6 +73,43 @@ def optimizer_launches(workload: Workload, elements: Sizes | None = None) -> int
     return sum(workload.optimizer.for_parameter(name).launches_per_tensor() for name in names)
 
 
+def optimizer_list_launches(workload: Workload, elements: Sizes | None = None) -> int:
+    """Launches of kernels over lists of tensors (torch's ``foreach``, ``fused``) in one step.
+
+    None in a CUDA graph, nor where the optimizer loops over tensors; as `optimizer_launches`.
+    """
+    if workload.cuda_graphs:
+        return 0
+    sizes = _elements(workload) if elements is None else elements
+    groups: dict[Optimizer, list[int]] = {}
+    for name in (p.name for p in workload.graph.parameters if p.name in sizes):
+        groups.setdefault(workload.optimizer.for_parameter(name), []).append(sizes[name])
+    return sum(list_launches(optimizer, sizes) for optimizer, sizes in groups.items())
+
+
+def list_launches(optimizer: Optimizer, sizes: Sequence[int]) -> int:
+    """Launches of an optimizer's kernels over the list of a group's tensors."""
+    depths = Counter(optimizer.list_depths())
+    return sum(count * launches_over_lists(sizes, depth) for depth, count in depths.items())
+
+
+def update_seconds(moving: Amount, launching: Amount, in_loop: Amount = 0.0) -> Amount:
+    """Time of an update, without matrix products [s].
+
+    Kernels over lists of tensors are launched while the one before works, so that an update takes
+    the longer of the two; in a loop over tensors each kernel is too short for that.
+
+    Parameters
+    ----------
+    moving : float or ndarray
+        What its bytes take in the device's memory [s].
+    launching, in_loop : float or ndarray
+        What launches over lists take, and those of a loop over tensors [s].
+    """
+    longer: Amount = np.maximum(moving, launching) + in_loop
+    return longer
+
+
 def optimizer_flops(workload: Workload, elements: Sizes | None = None) -> float:
     """Arithmetic of the optimizer's matrix products in one step [FLOP]."""
     if not workload.optimizer.whole_tensors:  # then it multiplies none
@@ -98,12 +142,16 @@ def time_beside_compute(workload: Workload, microbatch: int, device: Device) -> 
     float
         Of the host, the copy of the batch where nothing hides it, and the update [s].
     """
-    moved = gradient_nbytes_moved(workload) + optimizer_nbytes_moved(workload)
     flops = optimizer_flops(workload)
     products = flops / device.rate(matrix_dtype(workload, [device])) if flops else 0.0
     copy = workload.input.blocking_time(microbatch) if workload.input else 0.0
-    update = moved / device.memory_rate + optimizer_launches(workload) * device.launch
-    return workload.host.step + copy + update + products
+    update = update_seconds(
+        optimizer_nbytes_moved(workload) / device.memory_rate,
+        optimizer_list_launches(workload) * device.launch,
+        optimizer_launches(workload) * device.launch,
+    )
+    scaling = gradient_nbytes_moved(workload) / device.memory_rate
+    return float(workload.host.step + copy + scaling + update + products)
 
 
 def _elements(workload: Workload) -> dict[str, int]:

@@ -37,6 +37,7 @@ from simdp.steps.bucket import Group
 from simdp.steps.offload import HostCopy
 from simdp.steps.program import Called, Plan, Program, called_by
 from simdp.workload.sampling import StepBatches
+from simdp.workload.step_costs import update_seconds
 
 Cost = Generator[Played, None, None]
 """What the clocks must play."""
@@ -250,8 +251,11 @@ class Costs:
         """What an update moves, and takes beside."""
         kept, roofline = self._footprint, self._roofline
         products = roofline.of_products(kept.flops_of_optimizer(), self._workload)
-        beside = kept.launched_by_optimizer() * roofline.launch + products
         moved = kept.moved_by_optimizer()
+        launch, moving = roofline.launch, roofline.moving(moved)
+        in_loop = kept.launched_by_optimizer() * launch
+        seconds = update_seconds(moving, kept.launched_over_lists() * launch, in_loop)
+        beside = seconds - moving + products
         told = beside_told(self._workload, roofline, moved, beside)
         return kept.moved_by_scaling(), moved, told
 

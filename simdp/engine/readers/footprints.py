@@ -21,6 +21,7 @@ from simdp.workload.step_costs import (
     gradient_nbytes_moved,
     optimizer_flops,
     optimizer_launches,
+    optimizer_list_launches,
     optimizer_nbytes_moved,
 )
 
@@ -101,6 +102,10 @@ class Footprint:
     def launched_by_optimizer(self) -> Amount:
         """Kernels that the optimizer's loop launches."""
         return float(optimizer_launches(self.workload))
+
+    def launched_over_lists(self) -> Amount:
+        """Launches of the optimizer's kernels over lists of tensors."""
+        return float(optimizer_list_launches(self.workload))
 
     def flops_of_optimizer(self) -> Amount:
         """Arithmetic of the optimizer's matrix products [FLOP]."""
@@ -220,6 +225,9 @@ class InPieces(Footprint):
 
     def launched_by_optimizer(self) -> Amount:
         return self._by_place(lambda sizes: optimizer_launches(self.workload, sizes))
+
+    def launched_over_lists(self) -> Amount:
+        return self._by_place(lambda sizes: optimizer_list_launches(self.workload, sizes))
 
     def flops_of_optimizer(self) -> Amount:
         return self._by_place(lambda sizes: optimizer_flops(self.workload, sizes))

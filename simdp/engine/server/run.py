@@ -29,7 +29,9 @@ from simdp.workload.step_costs import (
     gradient_nbytes_moved,
     optimizer_flops,
     optimizer_launches,
+    optimizer_list_launches,
     optimizer_nbytes_moved,
+    update_seconds,
 )
 
 
@@ -234,9 +236,11 @@ class ServerRun:
         for worker in workers:
             worker.communicated(self._trace, "wait", "for the server", worker.came, now)
         clock, roofline = now, self._run.roofline
-        for name, nbytes, launches, flops in self._parts(len(ranks)):
-            seconds = roofline.moving(nbytes) + launches * roofline.launch
-            seconds = seconds + roofline.of_products(flops, self._run.scenario.workload)
+        workload = self._run.scenario.workload
+        for name, nbytes, (over_lists, in_loop), flops in self._parts(len(ranks)):
+            launch, moving = roofline.launch, roofline.moving(nbytes)
+            seconds = update_seconds(moving, over_lists * launch, in_loop * launch)
+            seconds = np.asarray(seconds + roofline.of_products(flops, workload))
             end = clock + float(seconds[self.server])
             for worker in workers:
                 here = worker.rank, worker.shown_step, COMPUTE_LANE, "update", name
@@ -250,17 +254,20 @@ class ServerRun:
         self._apply(workers)
         done(now)
 
-    def _parts(self, num_gradients: int) -> list[tuple[str, float, int, float]]:
-        """What an update consists of: name, bytes moved, kernels launched, FLOPs of products."""
+    def _parts(self, num_gradients: int) -> list[tuple[str, float, tuple[int, int], float]]:
+        """What an update consists of: name, bytes moved, launches, FLOPs of products.
+
+        Launches are those over lists of tensors, and those of a loop over tensors.
+        """
         workload = self._run.scenario.workload
         read_and_written = (num_gradients + 1) * (num_gradients > 1) * self._gradient_nbytes
         found = [
-            ("average", read_and_written, 0, 0.0),
-            ("gradients", gradient_nbytes_moved(workload), 0, 0.0),
+            ("average", read_and_written, (0, 0), 0.0),
+            ("gradients", gradient_nbytes_moved(workload), (0, 0), 0.0),
             (
                 "optimizer",
                 optimizer_nbytes_moved(workload),
-                optimizer_launches(workload),
+                (optimizer_list_launches(workload), optimizer_launches(workload)),
                 optimizer_flops(workload),
             ),
         ]

@@ -1,13 +1,15 @@
 """Updates: what a step of an optimizer costs, as scenarios count it.
 
-Scenarios charge an update the bytes that it reads and writes, as if all tensors were taken at once;
-its operators, on the host, run tensor by tensor. So these are not charged, and that is.
+Scenarios charge an update the bytes that it reads and writes, or the launches of kernels over lists
+of tensors, whichever takes longer; its operators, on the host, run tensor by tensor. So these are
+not charged, and that is.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -23,6 +25,7 @@ from simdp.torch.cuda.patches import Patches
 from simdp.torch.cuda.tags import block_of, inner_of
 from simdp.workload.optimizers import OPTIMIZERS
 from simdp.workload.optimizers.base import Optimizer
+from simdp.workload.step_costs import list_launches, update_seconds
 
 LIKE_GRADIENTS = ("lr", "params", "initial_lr", "max_lr", "min_lr")
 """What of a group has no effect on what an update moves."""
@@ -72,6 +75,15 @@ def charge(here: Machine, place: int, seconds: float) -> None:
         here.rank.charge(seconds, "update", "update")
 
 
+@dataclass
+class ListOfTensors:
+    """Parameters of a group on one device: their elements, and time to move their bytes [s]."""
+
+    speed: Any
+    sizes: list[int]
+    moving: float = 0.0
+
+
 def moved(optimizer: Any, here: Machine) -> dict[int, float] | None:
     """Time that a step takes on each device [s]; None of optimizers that scenarios know not."""
     kind = type(optimizer).__name__.lower()
@@ -80,6 +92,7 @@ def moved(optimizer: Any, here: Machine) -> dict[int, float] | None:
         known = spec_of(kind, group)
         if known is None:
             return None
+        lists: dict[int, ListOfTensors] = {}
         for parameter in group["params"]:
             if parameter.grad is None:
                 continue
@@ -93,8 +106,15 @@ def moved(optimizer: Any, here: Machine) -> dict[int, float] | None:
                 seconds[place] = seconds.get(place, 0.0) + told
                 continue
             nbytes = known.nbytes_moved(tensor.numel(), tensor.element_size())
-            launches = known.launches_per_tensor() * speed.launch
-            seconds[place] = seconds.get(place, 0.0) + speed.moving(nbytes) + launches
+            mine = lists.setdefault(place, ListOfTensors(speed, []))
+            mine.sizes.append(tensor.numel())
+            mine.moving += speed.moving(nbytes)
+        for place, mine in lists.items():
+            launch, num = mine.speed.launch, len(mine.sizes)
+            over_lists = list_launches(known, mine.sizes) * launch
+            in_loop = num * known.launches_per_tensor() * launch
+            taken = float(update_seconds(mine.moving, over_lists, in_loop))
+            seconds[place] = seconds.get(place, 0.0) + taken
     return seconds
 
 

@@ -23,6 +23,41 @@ State = dict[str, Array]
 BLOCK = 16384
 """Elements updated at a time, so that temporaries stay in the processor's cache."""
 
+CHUNK, MAX_BLOCKS = 65536, 320
+"""Elements that one block of a kernel over lists of tensors works on, and blocks of one launch."""
+
+MAX_TENSORS = (110, 64, 48, 36, 30)
+"""Parameters of one launch, by how many tensors each brings, from one."""
+
+MAX_DEPTH = len(MAX_TENSORS)
+
+
+def launches_over_lists(sizes: Iterable[int], depth: int) -> int:
+    """Count the launches of one kernel over lists of tensors.
+
+    Parameters
+    ----------
+    sizes : iterable of int
+        Elements of each parameter; those without any are passed over.
+    depth : int
+        Tensors that each parameter brings, from 1 to 5.
+
+    References
+    ----------
+    torch, aten/src/ATen/native/cuda/MultiTensorApply.cuh: a launch is full with `MAX_BLOCKS`
+    chunks, or with the last chunk of its last tensor; a tensor may go on in the next one.
+    """
+    found = blocks = tensors = 0
+    for size in sizes:
+        left = -(-size // CHUNK)
+        tensors += left > 0
+        while left:
+            taken = min(left, MAX_BLOCKS - blocks)
+            blocks, left = blocks + taken, left - taken
+            if blocks == MAX_BLOCKS or (not left and tensors == MAX_TENSORS[depth - 1]):
+                found, blocks, tensors = found + 1, 0, int(left > 0)
+    return found + (blocks > 0)
+
 
 class Temporaries(NamedTuple):
     """Most tensors like the parameter that there are at a time in an update, beside its state.
@@ -48,7 +83,8 @@ class Optimizer(Spec):
         Learning rate.
     foreach : bool or None
         False updates tensor by tensor, with kernels of its own for each, as torch does on request,
-        and did before 2.0; None and True take all tensors at once, with few launches.
+        and did before 2.0; None and True take all tensors at once, with the few launches of torch's
+        kernels over lists of tensors.
     param_groups : tuple of ParamGroup or None
         Parameters with arguments of their own; the first group that matches a name holds it, and
         parameters that none matches have the optimizer's arguments.
@@ -143,8 +179,18 @@ class Optimizer(Spec):
         return one if self.foreach is False else all_at_once
 
     def launches_per_tensor(self) -> int:
-        """Kernels that the host launches for every tensor; none that count if taken at once."""
+        """Kernels that the host launches for every tensor; none if taken at once."""
         return self.num_kernels() if self.foreach is False and not self.is_fused else 0
+
+    def list_depths(self) -> tuple[int, ...]:
+        """Tensors per parameter that each kernel over lists of tensors takes, kernel by kernel.
+
+        None where tensors are updated one by one. Two is the middle of torch's ``_foreach``
+        functions, which take one (``mul_``) to three (``addcmul_``).
+        """
+        if self.is_fused:
+            return (min(2 + len(self.starting_state()), MAX_DEPTH),)
+        return () if self.foreach is False else (2,) * self.num_kernels()
 
     @property
     def is_fused(self) -> bool:
