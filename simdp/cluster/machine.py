@@ -21,6 +21,9 @@ from simdp.spec import Spec, problem
 
 MACHINES = Catalogue(Path(__file__).parent / "machines")
 
+OLD_NAMES = {"lambda-a100-sxm4": "lambda-a100-sxm4-vm"}
+"""Names that machines had before, which still load."""
+
 SUFFIX = ".yaml"
 """A machine that ends so is a file of the user's own, as ``python -m simdp calibrate`` writes."""
 
@@ -77,6 +80,8 @@ class Machine(Spec):
         Where the figures come from.
     calibration : Calibration or None
         Of constants that were fitted.
+    caveats : list of str
+        What is unusual about this machine and changes its times, one plain sentence each.
     site : str or None
         Where it stands, if entries of several machines are of the same nodes or the same lab: what
         was measured on one tells of the others.
@@ -86,6 +91,7 @@ class Machine(Spec):
     collectives: dict[str, Any] = Field(default_factory=dict)
     source: dict[str, Any] | str
     calibration: Calibration | None = None
+    caveats: list[str] = Field(default_factory=list)
     site: str | None = None
 
     @field_validator("cluster")
@@ -99,6 +105,11 @@ class Machine(Spec):
 def is_file(name: str) -> bool:
     """Whether a machine is a file of the user's own."""
     return name.endswith(SUFFIX)
+
+
+def is_known(name: str) -> bool:
+    """Whether a name is one of the catalogue, or was."""
+    return name in OLD_NAMES or name in MACHINES.names()
 
 
 def read_machine(name: str, base: Path) -> Machine:
@@ -117,9 +128,9 @@ def read_machine(name: str, base: Path) -> Machine:
         If there is no such machine, or the file holds something else.
     """
     if not is_file(name):
-        if name not in MACHINES.names():
+        if not is_known(name):
             raise ScenarioError([unknown_name("machine", name, MACHINES.names())])
-        return Machine.model_validate(dict(MACHINES.read(name)))
+        return Machine.model_validate(dict(MACHINES.read(OLD_NAMES.get(name, name))))
     path = base / name
     raw = read_yaml(path)
     if not isinstance(raw, dict):
@@ -131,7 +142,7 @@ def read_machine(name: str, base: Path) -> Machine:
 
 
 def _known(name: Any) -> Any:
-    if isinstance(name, str) and not is_file(name) and name not in MACHINES.names():
+    if isinstance(name, str) and not is_file(name) and not is_known(name):
         raise problem(unknown_name("machine", name, MACHINES.names()))
     return name
 
@@ -139,6 +150,7 @@ def _known(name: Any) -> Any:
 def _names(schema: dict[str, Any]) -> None:
     """What editors are told of it."""
     names = [{"const": name, "description": describe(name)} for name in MACHINES.names()]
+    names += [{"const": old, "description": f"Now {new}."} for old, new in OLD_NAMES.items()]
     schema["anyOf"] = [*names, {"pattern": rf"{re.escape(SUFFIX)}$"}]
 
 
@@ -146,7 +158,13 @@ AnyMachine = Annotated[str, BeforeValidator(_known), Field(json_schema_extra=_na
 
 
 def describe(name: str) -> str:
-    """One line about a catalogue machine, for ``python -m simdp list``."""
+    """One line about a catalogue machine, with its caveats, for ``python -m simdp list``."""
+    caveats = read_machine(name, Path()).caveats
+    return hardware(name) + "".join(f". {caveat.rstrip('.')}" for caveat in caveats)
+
+
+def hardware(name: str) -> str:
+    """One line about the nodes of a catalogue machine."""
     cluster = read_machine(name, Path()).cluster
     per_node, device = cluster.get("devices_per_node", 1), cluster["device"]
     inter = cluster.get("inter_node", {}).get("link")

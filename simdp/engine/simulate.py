@@ -78,7 +78,8 @@ def simulate(
         Without a sweep, else use `simdp.sweep`; a path or a name is for `simdp.load_scenario`.
     fabric : {"auto", "event", "vector"}
         Which clock plays the plans: every transfer an event, whole rounds as arrays (exact where
-        no link is shared), or the first where links are shared and for small runs, else the second.
+        no link is shared), or the first where links are shared and for small runs with numbers,
+        else the second.
     progress, listen : callable, optional
         Called with the number of finished steps; as for `times_alone`.
     stop_after, resume : int, State, optional
@@ -109,16 +110,20 @@ def simulate(
     if fabric not in FABRICS:
         raise ValueError(unknown_name("fabric", fabric, FABRICS))
     scenario = rebalanced(scenario)
-    is_whole = stop_after is None and resume is None and not keep_state
-    if is_whole and not keep_trace and fabric == "auto":
-        found = times_alone(scenario, progress, listen)
-        if found is not None:
-            return found
     segment = segment_of(scenario, stop_after, resume)
     segment.check(
         scenario.workload.num_steps(scenario.cluster.world_size, scenario.base, segment.start)
     )
-    return simulate_segment(scenario, segment, fabric, progress, keep_state)
+    is_whole = stop_after is None and (resume is None or segment.goes_on)
+    found = times_alone(scenario, progress, listen) if is_whole and fabric == "auto" else None
+    if found is None:
+        return simulate_segment(scenario, segment, fabric, progress, keep_state)
+    # The same metrics, whether a trace or a state is wanted or not, and whether the run stopped.
+    if keep_trace or resume is not None:
+        found.trace = trace_of_run(scenario)
+    if keep_state:
+        found.state = simulate_segment(scenario, segment, fabric, None, keep_state).state
+    return found
 
 
 def simulate_segment(
@@ -160,7 +165,6 @@ def times_alone(
     clock = _clock(scenario, planner, slowdown, trace, None)
     if clock.fabric == "event":
         return None
-    clock.why = f"{clock.why}, times alone are asked for"
     traffic = Traffic()
     run.memory.observed_steps, run.launcher.shows_transfers = SETUP, False
     script = traffic.watch(run.script(progress))
@@ -269,7 +273,13 @@ def _clock(
     others: Sequence[OtherJob] = (),
     plans: Mapping[int, list[Plan]] | None = None,
 ) -> Clock:
-    """Choose the clock of a run from all plans that it may launch."""
+    """Choose the clock of a run from all plans that it may launch.
+
+    The size of a run decides only where there are numbers. Whether a trace is wanted never does: a
+    point of a sweep, a run and `simulate` have the same times to the last bit.
+    """
+    by_size = fabric is not None and scenario.numerics
+    num_steps = scenario.workload.num_steps(slowdown.world_size, scenario.base) if by_size else 0
     cost_of = scenario.collectives.cost_of
     streams = (plans or plans_of(scenario, planner)).items()
     simulated = {
@@ -287,7 +297,7 @@ def _clock(
         others,
         scenario.cluster.overheads,
         timed,
-        scenario.workload.num_steps(slowdown.world_size, scenario.base) if fabric else 0,
+        num_steps,
     )
 
 

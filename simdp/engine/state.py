@@ -145,7 +145,7 @@ class State:
         was, now = _flat(self.scenario), _flat(scenario.resolved())
         differ = [key for key in {**was, **now} if was.get(key) != now.get(key)]
         differ = [key for key in differ if not _among(key, MAY_DIFFER)]
-        wrong = [key for key in differ if not _among(key, ("cluster", "collectives.cost"))]
+        wrong = [key for key in differ if not _among(key, FREE)]
         if wrong:
             key = wrong[0]
             raise ScenarioError(
@@ -155,6 +155,10 @@ class State:
                 ]
             )
         return self.is_whole and not differ
+
+
+FREE = ("cluster", "collectives.cost", "collectives.over_links")
+"""Keys of which a run may have others when it goes on: they change no number."""
 
 
 class Segment(NamedTuple):

@@ -44,6 +44,9 @@ BOUND_BY_ARITHMETIC = ("matrix_products", "attention")
 FOR_EXPERTS = ("undetermined",)
 """Remarks that only a verbose summary shows; all are in result.json."""
 
+WHOLE = ("caveats",)
+"""Remarks that are printed to their end, however long they are."""
+
 CELL, MOST_LETTERS = 53, 150
 """Letters of a line beside a row's name; and of a remark, of which the rest is in result.json."""
 
@@ -214,7 +217,10 @@ def known(results: Sequence[Result], verbose: bool = False) -> list[Row]:
     for result in results:
         shown = ((k, v) for k, v in result.remarks.items() if verbose or k not in FOR_EXPERTS)
         found.update(dict.fromkeys(shown))
-    return [(name, shorten(said, MOST_LETTERS, placeholder=" ...")) for name, said in found]
+    return [
+        (name, said if name in WHOLE else shorten(said, MOST_LETTERS, placeholder=" ..."))
+        for name, said in found
+    ]
 
 
 def advice(found: Advice | None) -> list[Row]:

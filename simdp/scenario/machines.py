@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from simdp.cluster.machine import MACHINES, read_machine
+from simdp.cluster.machine import MACHINES, is_known, read_machine
 from simdp.collectives import named, says_cost
 from simdp.errors import ScenarioError, unknown_name
 from simdp.files import read_scenario
@@ -38,7 +38,7 @@ def may_name(keys: Iterable[str]) -> bool:
 
 def cluster_file(path: Path) -> Path:
     """The file that ``--cluster`` names; the name of a machine, or of nothing, comes back."""
-    if str(path) in MACHINES.names():
+    if is_known(str(path)):
         return path
     try:
         return find(path)
@@ -64,7 +64,7 @@ def read_cluster(path: Path, known: Sequence[str]) -> Raw:
         If there is no such thing, it has no cluster, or a key is unknown.
     """
     name = str(path)
-    if name in MACHINES.names():
+    if is_known(name):
         return _one_node(name, name, Path())
     if not path.suffix and not path.exists():
         close = get_close_matches(name, [*MACHINES.names(), *names()], n=1)

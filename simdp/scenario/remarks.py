@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from simdp.cluster import Cluster
-from simdp.cluster.machine import Calibration, is_file, read_machine
+from simdp.cluster.machine import OLD_NAMES, Calibration, is_file, read_machine
 from simdp.cluster.stragglers.slow_node import SlowNode
 from simdp.cluster.stragglers.slow_rank import SlowRank
 from simdp.collectives.costs.nccl import NcclCost
@@ -36,8 +37,9 @@ def remarks(scenario: Scenario) -> dict[str, str]:
     -------
     dict of str to str
         A line each, by what it is about: ``calibration``, always; ``undetermined``, what the
-        measurements leave open; ``collectives``, where NCCL's model times them by their class;
-        ``job``, keys that a run does not look at.
+        measurements leave open; ``collectives``, how their time is found; ``caveats``, what is
+        unusual about the machine; ``machine``, its name of today; ``job``, keys that a run does not
+        look at.
     """
     found: dict[str, str] = {}
     for straggler in scenario.cluster.stragglers:
@@ -56,6 +58,7 @@ def remarks(scenario: Scenario) -> dict[str, str]:
     if any(asked.values()):
         keys = ", ".join(key for key, is_given in asked.items() if is_given)
         found["job"] = f"{keys}: not in this run; python -m simdp job plays them"
+    found |= _of_machine(scenario)
     known = calibration_of(scenario)
     how = _how_timed(scenario, known is not None)
     if known is None:
@@ -71,6 +74,19 @@ def remarks(scenario: Scenario) -> dict[str, str]:
     left_open = [note for note in known.notes if _leaves_open(note)]
     if left_open and scenario.cluster.world_size > 1:
         found[UNDETERMINED] = "; ".join(_without_lead(note) for note in left_open)
+    return found
+
+
+def _of_machine(scenario: Scenario) -> dict[str, str]:
+    """What is unusual about a scenario's machine, and its name of today."""
+    name, found = scenario.cluster.machine, dict[str, str]()
+    if name is None:
+        return found
+    if name in OLD_NAMES:
+        found["machine"] = f"{name} is now called {OLD_NAMES[name]}; write that name"
+    with suppress(ScenarioError):  # a file that was there when the scenario was read
+        if caveats := read_machine(name, scenario.base).caveats:
+            found["caveats"] = " ".join(caveats)
     return found
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from simdp.cluster.machine import describe, is_file
+from simdp.cluster.machine import hardware, is_file, read_machine
 from simdp.engine.simulate import memory_needed
 from simdp.errors import ScenarioError
 from simdp.files import format_yaml
@@ -228,7 +228,9 @@ def _cluster(place: Place, raw: Raw, file: Path) -> Iterator[str]:
         for key, value in place.cluster.items():
             yield from _line(key, value, 2)
     else:
-        yield f"  # {machine if is_file(machine) else describe(machine)}"
+        yield f"  # {machine if is_file(machine) else hardware(machine)}"
+        for caveat in read_machine(machine, Path()).caveats:
+            yield f"  # Caution: {caveat}"
         yield "  # `python -m simdp list machines` prints all; `calibrate` makes one of your logs"
         written = os.path.relpath(machine, file.parent) if is_file(machine) else machine
         yield from _line("machine", written, 2)

@@ -160,7 +160,7 @@ def _alone(
     result = simulate(scenario, fabric=fabric, progress=step, keep_trace=True, **part)
     compute = result.metrics["compute_s"]
     result.compute_parts = compute_parts(scenario, compute, peak_flops(scenario))
-    if not part:
+    if part.get("stop_after") is None:
         complete(scenario, result)
     return result
 

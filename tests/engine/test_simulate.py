@@ -1,5 +1,6 @@
 """simulate: metrics at once, with the trace to come, are those of a run that is played at once."""
 
+import json
 import pickle
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -11,17 +12,20 @@ from every_strategy import ON_RANKS, scenario
 from for_each import for_each
 from small_workload import CLASSIFIER
 
+import simdp
 from simdp import load_scenario, simulate
 from simdp.collectives.plans import ledger
 from simdp.engine import common
-from simdp.engine.simulate import prove_plans
+from simdp.engine.simulate import prove_plans, rebalanced, simulate_segment
+from simdp.engine.state import segment_of
 from simdp.results.blocks import COLUMNS
 from simdp.results.trace import TraceToCome
 from simdp.scenario import root
 
 pytestmark = pytest.mark.slow
 
-SCENARIOS = sorted((Path(__file__).parents[2] / "scenarios").glob("*.yaml"))
+FOLDER = Path(__file__).parents[2] / "scenarios"
+SCENARIOS = sorted(FOLDER.glob("*.yaml"))
 MAX_RANKS = 8
 LATE = {
     "lognormal": {"kind": "lognormal", "sigma": 0.3},
@@ -53,8 +57,13 @@ def spans(trace):
     return {name: getattr(trace, name).tobytes() for name in COLUMNS}, trace.names
 
 
+def at_once(chosen):
+    """Metrics and trace of one play, whose spans are taken down."""
+    return simulate_segment(rebalanced(chosen), segment_of(chosen), keep_state=False)
+
+
 def assert_the_trace_may_wait(chosen):
-    found, wanted = simulate(chosen), simulate(chosen, keep_trace=True)
+    found, wanted = simulate(chosen), at_once(chosen)
     assert isinstance(found.trace, TraceToCome) != bool(chosen.program.facts.foreseen)
     assert_same_times(found.metrics, wanted.metrics)
     assert spans(found.trace) == spans(wanted.trace)
@@ -103,7 +112,7 @@ def test_every_strategy_takes_as_long_without_a_trace(strategy):
     world = 1 if strategy["kind"] == "single" else 4
     late = [each for each in LATE.values() if each.get("rank", 0) < world]
     chosen = scenario(strategy, cluster={"stragglers": late}, steps=5, grad_accum=2)
-    found, wanted = simulate(chosen), simulate(chosen, keep_trace=True)
+    found, wanted = simulate(chosen), at_once(chosen)
     assert_same_times(found.metrics, wanted.metrics)
     assert spans(found.trace) == spans(wanted.trace)
 
@@ -238,3 +247,33 @@ def test_a_check_proves_the_plans_of_three_roots_where_every_rank_broadcasts(mon
         ("broadcast", 63),
     ]
     assert len(proved) == len(set(proved))
+
+
+POINTS = [
+    ("topo_fat_tree", {"cluster.world_size": 2}),
+    ("dgx1_rings", {"collectives.all_reduce": "ring"}),
+    ("straggler", {}),
+    ("fsdp_prefetch", {}),
+    ("8gpu_ring", {}),
+    ("async_staleness", {"numerics": False}),
+    ("two_jobs", {}),
+    ("profile_step", {}),
+]
+
+
+@for_each(("name", "settings"), POINTS)
+def test_a_run_a_point_of_a_sweep_and_simulate_are_the_same_to_the_last_bit(
+    name, settings, tmp_path
+):
+    settings = {**settings, "sweep": None}
+    alone = load_scenario(FOLDER / f"{name}.yaml", settings)
+    study = simdp.sweep(alone)  # as `run` plays it
+    study.save(tmp_path / "result.json")
+    run = json.loads((tmp_path / "result.json").read_text())["points"][0]
+    seeds = {**settings, "sweep": {"seed": [alone.seed, alone.seed]}}
+    point = simdp.sweep(load_scenario(FOLDER / f"{name}.yaml", seeds)).points[1]
+    plain = simdp.simulate(alone)
+    for metric, value in plain.metrics.items():
+        if value is not None:
+            assert run["metrics"][metric] == point.metrics[metric] == value, metric
+    assert run["network"] == point.network == plain.network

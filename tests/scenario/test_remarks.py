@@ -47,12 +47,23 @@ def test_it_is_remarked_how_collectives_are_timed(tmp_path):
 
 
 def test_a_machines_constants_that_measurements_leave_open_are_named(tmp_path):
-    found = on(tmp_path, {"machine": "lambda-a100-sxm4"})
-    assert found["calibration"] == "lambda-a100-sxm4: network calibrated, compute by its data sheet"
+    found = on(tmp_path, {"machine": "lambda-a100-sxm4-vm"})
+    assert (
+        found["calibration"] == "lambda-a100-sxm4-vm: network calibrated, compute by its data sheet"
+    )
     assert found["undetermined"].startswith("compute_slowdown of 0.4 to 10 fits as well")
     found = on(tmp_path, {"machine": "dgx-h100"})
     assert found["undetermined"].startswith("hop.inter.simple, hop.inter.ll")
     assert "undetermined" not in on(tmp_path, {"machine": "dgx-h100", "world_size": 1})
+
+
+def test_a_machines_caveats_and_its_name_of_today_are_remarked(tmp_path):
+    old, new = (on(tmp_path, {"machine": f"lambda-a100-sxm4{end}"}) for end in ("", "-vm"))
+    assert old["caveats"] == new["caveats"]
+    assert new["caveats"].startswith("Virtual machines without NVLink between GPUs")
+    said = "lambda-a100-sxm4 is now called lambda-a100-sxm4-vm; write that name"
+    assert (old["machine"], "machine" in new) == (said, False)
+    assert "caveats" not in on(tmp_path, {"machine": "dgx-a100"})
 
 
 def test_hardware_that_is_not_the_machines_is_named(tmp_path):

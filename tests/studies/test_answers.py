@@ -67,7 +67,7 @@ def test_large_runs_and_points_of_a_sweep_are_not_repeated(tmp_path, monkeypatch
 
 @pytest.mark.slow
 def test_a_calibrated_machine_gives_the_interval_of_a_step(tmp_path):
-    for machine, wide in (("dgx-a100", False), ("lambda-a100-sxm4", True)):
+    for machine, wide in (("dgx-a100", False), ("lambda-a100-sxm4-vm", True)):
         on = {"machine": machine, "world_size": 8}
         raw = {"cluster": on, "workload": {**WORKLOAD, "model": "resnet50"}, "numerics": False}
         raw["workload"].pop("dataset")

@@ -168,8 +168,8 @@ def clock_for(
     plans : Plans
         Every plan that may be launched; one of several sizes of an algorithm stands for all.
     asked : {"auto", "event", "vector"}
-        A certain fabric; or the event fabric where links are shared and for small runs, else the
-        vectorised one.
+        A certain fabric; or the event fabric where links are shared and for runs of few events,
+        else the vectorised one.
     most_transfers : callable, optional
         Counts those of the longest collective; left out, of the longest plan.
     others : sequence of OtherJob

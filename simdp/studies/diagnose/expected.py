@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from simdp.cluster import Cluster
-from simdp.cluster.machine import MACHINES
+from simdp.cluster.machine import is_known
 from simdp.collectives import FAMILIES
 from simdp.collectives.costs import Cost
 from simdp.engine.collective import Bench
@@ -129,7 +129,12 @@ class Yardstick:
         told: str | None = None,
     ) -> None:
         source = "which was given"
-        if machine is None and told in MACHINES.names() and _if_room(str(told), world_size):
+        if (
+            machine is None
+            and told is not None
+            and is_known(told)
+            and _if_room(str(told), world_size)
+        ):
             machine, source = told, "which the traces name"
         self.world_size, self.is_given = world_size, machine is not None
         self._benches: list[tuple[str, Cluster, Cost]] = []

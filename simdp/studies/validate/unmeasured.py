@@ -62,7 +62,7 @@ def _guessed_class(scenario: Scenario, known: Sequence[Known]) -> list[Known]:
     links = inter.links(scenario.cluster.num_nodes)
     is_open = cost.network is None and all(link.transport is None for link in links)
     if not is_open or f"{COST}efficiency.inter" not in (
-        key for place, one in known if place == POOL for key in one.intervals
+        key for one in known if one.place == POOL for key in one.calibration.intervals
     ):
         return []
     other = "rdma" if wiring.network == "tcp" else "tcp"

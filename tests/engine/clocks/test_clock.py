@@ -109,7 +109,7 @@ def test_a_run_without_collectives_plays_on_either_clock(load):
 
 def test_a_run_is_small_if_its_events_are_few(load, monkeypatch):
     """Both clocks are exact there, and say the same."""
-    one = load(cluster=CLUSTER, workload=PARAMETERS, numerics=False, **PLAYED)
+    one = load(cluster=CLUSTER, **PLAYED)
     small = simdp.simulate(one, keep_trace=True)
     assert small.network["fabric"] == "event"
     count = int(re.search(r"only ([\d,]+) events", small.network["why"])[1].replace(",", ""))
@@ -117,6 +117,8 @@ def test_a_run_is_small_if_its_events_are_few(load, monkeypatch):
     large = simdp.simulate(one, keep_trace=True)
     assert large.network["fabric"] == "vector"
     assert large.network["why"] == f"no link is shared, over {count - 1:,} events"
+    timed = one.model_copy(update={"numerics": False})
+    assert simdp.simulate(timed, keep_trace=True).network["why"] == "no link is shared"
     for name, value in small.metrics.items():
         if value is None:
             assert large.metrics[name] is None
@@ -128,8 +130,7 @@ def test_what_a_long_run_costs_is_told_from_its_first_steps(load):
     """Every further step has as many events as the second one, and is not read for it."""
     counts = []
     for steps in (20, 40, 200):
-        workload = {**PARAMETERS, "steps": steps}
-        one = load(cluster=CLUSTER, workload=workload, numerics=False, **PLAYED)
+        one = load({"workload.steps": steps}, cluster=CLUSTER, **PLAYED)
         why = simdp.simulate(one, keep_trace=True).network["why"]
         counts.append(int(re.search(r"only ([\d,]+) events", why)[1].replace(",", "")))
     assert counts[2] - counts[0] == 9 * (counts[1] - counts[0]) > 0
@@ -148,12 +149,12 @@ from simdp.engine.clocks import clock
 from simdp.scenario import checked
 clock.SMALL = int(sys.argv[1])
 cluster = {"world_size": 2, "device": "a100-sxm4-80gb", "topology": "ring", "link": "nvlink3"}
-workload = {"model": {"kind": "parameters", "num_params": 1000}, "microbatch": 8, "steps": 2}
-plain = {"cluster": cluster, "workload": workload, "numerics": False}
-one = checked({**plain, "collectives": {"cost": "links"}}, Path())
-simdp.simulate(one)
-assert "simpy" not in sys.modules, "times alone are asked for"
-simdp.simulate(one, keep_trace=True)
+data = {"kind": "regression", "num_samples": 64}
+workload = {"model": {"kind": "mlp", "widths": [4, 3]}, "dataset": data, "microbatch": 8}
+plain = {"cluster": cluster, "workload": workload, "collectives": {"cost": "links"}}
+simdp.simulate(checked({**plain, "numerics": False}, Path()), keep_trace=True)
+assert "simpy" not in sys.modules, "there are no numbers"
+simdp.simulate(checked(plain, Path()))
 print("simpy" in sys.modules)
 """
 

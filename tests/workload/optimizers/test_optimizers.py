@@ -10,10 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
+import simdp
 from simdp.phrases import problems
+from simdp.scenario import checked
 from simdp.workload.optimizers import OPTIMIZERS, AnyOptimizer, base
+from simdp.workload.optimizers.base import launches_over_lists
 from simdp.workload.optimizers.nadam import mu_product
 from simdp.workload.optimizers.radam import rectification
+from simdp.workload.step_costs import optimizer_list_launches, optimizer_nbytes_moved
 
 BLOCK = base.BLOCK
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -422,3 +426,60 @@ def test_tensors_that_are_updated_at_once_cost_no_launches(kind, foreach):
 )
 def test_a_loop_over_tensors_launches_kernels_for_each(kind, options, kernels):
     assert optimizer(kind, foreach=False, **options).launches_per_tensor() == kernels
+
+
+def launches_of_torch(sizes, depth):
+    """The loop of torch's MultiTensorApply.cuh, chunk by chunk."""
+    most, found, blocks, tensors = (110, 64, 48, 36, 30)[depth - 1], 0, 0, 0
+    for number, size in enumerate(sizes):
+        tensors += 1
+        chunks = -(-size // 65536)
+        for chunk in range(chunks):
+            blocks += 1
+            is_last = chunk == chunks - 1
+            full = (tensors == most and is_last) or blocks == 320
+            if full or (is_last and number == len(sizes) - 1):
+                found, blocks, tensors = found + 1, 0, int(not is_last)
+    return found
+
+
+def test_kernels_over_lists_are_launched_as_often_as_torch_does():
+    rng = np.random.default_rng(0)
+    for depth in (1, 2, 3, 4, 5):
+        for most in (100, 10**6, 10**8):
+            sizes = rng.integers(1, most, 150).tolist()
+            assert launches_over_lists(sizes, depth) == launches_of_torch(sizes, depth)
+    assert launches_over_lists([0, 0], 2) == 0
+    assert launches_over_lists([1] * 110, 1) == 1
+    assert launches_over_lists([1] * 111, 1) == 2
+    assert launches_over_lists([320 * 65536 + 1], 4) == 2
+
+
+@for_each(
+    ("options", "launches"),
+    [
+        ({}, 8),  # with the decay
+        ({"foreach": True, "weight_decay": 0.0}, 7),
+        ({"fused": True}, 1),
+        ({"foreach": False}, 0),
+    ],
+)
+def test_an_update_of_few_numbers_takes_as_long_as_its_launches(options, launches):
+    chosen = {"kind": "adamw", **options}
+    cluster = {"world_size": 1, "device": "a100-sxm4-80gb"}
+    workload = {"model": {"kind": "mlp", "widths": [8, 8]}, "microbatch": 4, "optimizer": chosen}
+    scenario = checked({"cluster": cluster, "workload": workload, "numerics": False}, Path())
+    assert optimizer_list_launches(scenario.workload) == launches
+    update = simdp.simulate(scenario).metrics["update_s"]
+    if launches:
+        assert update == pytest.approx(launches * 5e-6)
+    else:  # a loop over two tensors
+        assert update == pytest.approx(2 * 8 * 5e-6, rel=0.01)
+
+
+def test_an_update_of_many_numbers_takes_as_long_as_its_bytes():
+    cluster = {"world_size": 1, "device": "a100-sxm4-80gb"}
+    workload = {"model": "gpt2", "microbatch": 1, "optimizer": "adamw"}
+    scenario = checked({"cluster": cluster, "workload": workload, "numerics": False}, Path())
+    nbytes = optimizer_nbytes_moved(scenario.workload)
+    assert simdp.simulate(scenario).metrics["update_s"] == pytest.approx(nbytes / 2039e9)
