@@ -118,11 +118,17 @@ def simulate(
     found = times_alone(scenario, progress, listen) if is_whole and fabric == "auto" else None
     if found is None:
         return simulate_segment(scenario, segment, fabric, progress, keep_state)
-    # The same metrics, whether a trace or a state is wanted or not, and whether the run stopped.
-    if keep_trace or resume is not None:
+    return _with_more(found, scenario, segment, bool(keep_trace), keep_state)
+
+
+def _with_more(
+    found: Result, scenario: Scenario, segment: Segment, keep_trace: bool, keep_state: bool
+) -> Result:
+    """Add a trace and a state to the metrics of a whole run, which are the same without them."""
+    if keep_trace or segment.past is not None:
         found.trace = trace_of_run(scenario)
     if keep_state:
-        found.state = simulate_segment(scenario, segment, fabric, None, keep_state).state
+        found.state = simulate_segment(scenario, segment, "auto", None, keep_state).state
     return found
 
 
