@@ -76,6 +76,8 @@ class Factoring(NamedTuple):
         As in `simdp.strategies.comm_hooks.power_sgd.PowerSGD`.
     label : str
         The bucket's name in the trace.
+    random_seed : int
+        As there; of the first Q.
     is_square : bool
         Whether the only matrix is the whole bucket, filled up with zeros until it is square.
     """
@@ -90,6 +92,7 @@ class Factoring(NamedTuple):
     epsilon: float
     batched: bool
     label: str
+    random_seed: int = 0
     is_square: bool = False
 
 

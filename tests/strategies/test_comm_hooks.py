@@ -5,6 +5,8 @@ from itertools import count
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
+from recorded_mlp import WIDER, trained
 from small_workload import program, workload
 
 from simdp.steps.bucket import Bucket
@@ -47,9 +49,9 @@ def test_without_a_hook_gradients_travel_as_they_are():
 def test_an_unknown_hook_is_refused_with_a_hint(refuse):
     (line,) = refuse({"strategy.comm_hook": "fp61"})
     assert line == (
-        "strategy.comm_hook: unknown comm_hook 'fp61'; known: batched_power_sgd, bf16, fp16, none, "
-        "power_sgd, python, quantization_perchannel, quantization_pertensor, top_k. Did you mean "
-        "'fp16'?"
+        "strategy.comm_hook: unknown comm_hook 'fp61'; known: batched_power_sgd, bf16, "
+        "bf16_wrapper, fp16, fp16_wrapper, none, noop, power_sgd, python, quantization_perchannel, "
+        "quantization_pertensor, top_k. Did you mean 'fp16'?"
     )
 
 
@@ -122,6 +124,7 @@ def test_a_strategy_calls_what_its_hook_calls():
     asked = {kind: set(program(DDP(comm_hook=kind)).calls) for kind in OURS}
     for gathers in ("top_k", "quantization_perchannel", "quantization_pertensor"):
         assert asked.pop(gathers) == {("all_gather", 0), ("broadcast", 0)}
+    assert asked.pop("noop") == {("broadcast", 0)}
     assert all(calls == {("all_reduce", 0), ("broadcast", 0)} for calls in asked.values())
     both = program(DDP(comm_hook="top_k", find_unused_parameters=True)).calls
     assert both[1:] == [("all_gather", 0), ("all_reduce", 0)]  # the map of used parameters
@@ -186,3 +189,70 @@ def test_two_thin_matrices_of_a_bucket_travel():
         ("bucket 0 P", 4 * 10 * 2),
         ("bucket 0 Q", 4 * 10 * 2),
     ]
+
+
+# Against torch 2.14 on two gloo ranks ------------------------------------------------------------
+
+POWER = {"kind": "power_sgd", "start_step": 2, "min_compression_rate": 1}
+TORCHS = {
+    "rank 1": (
+        POWER,
+        "float64",
+        [1.9933818, 1.22268821, 0.93107157, 1.88075119, 1.15980909, 0.7029732, 1.29252475],
+    ),
+    "rank 1, float32": (
+        POWER,
+        "float32",
+        [1.9933818, 1.22268832, 0.93107164, 1.91193372, 1.11044133, 0.72124329, 1.28933579],
+    ),
+    "a new Q in each step": (
+        {**POWER, "rank": 3, "warm_start": False},
+        "float64",
+        [1.9933818, 1.22268821, 0.93107157, 1.99109121, 1.06502913, 0.71535227, 1.33333046],
+    ),
+    "another seed, batched": (
+        {**POWER, "rank": 2, "random_seed": 7, "batch_tensors_with_same_shape": True},
+        "float64",
+        [1.9933818, 1.22268821, 0.93107157, 1.98988872, 1.06396446, 0.75906058, 1.35133777],
+    ),
+    "no communication": (
+        {"kind": "noop"},
+        "float32",
+        [1.9933818, 1.27972427, 0.65367761, 1.3850432, 1.15603828, 0.71147209, 1.31167358],
+    ),
+    "in float16": (
+        {"kind": "fp16_wrapper", "hook": POWER},
+        "float32",
+        [1.9933818, 1.22276083, 0.93098387, 1.93165249, 1.10344714, 0.73468655, 1.31429178],
+    ),
+    "in bfloat16": (
+        {"kind": "bf16_wrapper", "hook": POWER},
+        "float32",
+        [1.9933818, 1.22271672, 0.93198079, 1.93150103, 1.10263494, 0.73575711, 1.31356621],
+    ),
+}
+ROUNDED = {"in float16": 5e-4, "in bfloat16": 3e-3}
+"""Products of 16-bit numbers are summed in another order."""
+
+
+@pytest.mark.parametrize("case", TORCHS)
+def test_hooks_train_as_torchs(case):
+    hook, dtype, losses = TORCHS[case]
+    strategy = {"kind": "ddp", "comm_hook": hook}
+    found = trained(strategy, 2, layers=WIDER, steps=8, dtype=dtype).metrics["loss"]
+    assert found[:7] == pytest.approx(losses, rel=ROUNDED.get(case, 1e-6))
+
+
+def test_a_wrapper_around_nothing_is_the_hook_of_its_dtype():
+    found = [
+        trained({"kind": "ddp", "comm_hook": hook}, 2, steps=3)
+        for hook in ("bf16", {"kind": "bf16_wrapper", "hook": "none"})
+    ]
+    assert found[0].metrics["loss"] == found[1].metrics["loss"]
+    sent = [each.metrics["bytes_sent_per_rank"] for each in found]
+    assert sent[0] == sent[1]
+
+
+def test_a_hook_that_sends_bytes_is_not_wrapped():
+    with pytest.raises(ValidationError, match=r"top_k sends bytes of its own, .* wrap one of"):
+        DDP(comm_hook={"kind": "fp16_wrapper", "hook": "top_k"})

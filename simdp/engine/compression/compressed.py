@@ -44,7 +44,7 @@ class Compressed:
         made: dict[Bucket, FlatBuffers],
         shapes: Mapping[str, tuple[int, ...]],
     ) -> None:
-        self._world_size, self._seed = scenario.cluster.world_size, scenario.seed
+        self._world_size = scenario.cluster.world_size
         self._flat, self._made, self._shapes = flat, made, shapes
         self._thin: dict[str, Thin] = {}
         self._chosen: dict[str, list[Entries]] = {}
@@ -60,7 +60,7 @@ class Compressed:
 
     @cached_property
     def _low_rank(self) -> LowRank:
-        return LowRank(self._world_size, self._seed)
+        return LowRank(self._world_size)
 
     @cached_property
     def _largest(self) -> Largest:

@@ -7,7 +7,8 @@ made orthonormal; sums of Q and of what travels as it is are divided after the s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from math import prod
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,8 +17,10 @@ from simdp.engine.buffers import FlatBuffers
 from simdp.engine.compression.errors import Errors
 from simdp.engine.compression.kernels import by_columns
 from simdp.engine.threads import each_rank
-from simdp.rng import stream
-from simdp.steps.bucket import Factoring
+from simdp.steps.bucket import Factor, Factoring
+from simdp.workload.torch_generator import GROUP, TorchGenerator
+
+MAX_SEED = 1_000_000_000
 
 
 class Thin(NamedTuple):
@@ -35,15 +38,14 @@ class LowRank:
     ----------
     world_size : int
         Number of ranks.
-    seed : int
-        The scenario's; every new Q is drawn from it, the same on all ranks.
     """
 
-    def __init__(self, world_size: int, seed: int) -> None:
-        self.world_size, self.seed = world_size, seed
+    def __init__(self, world_size: int) -> None:
+        self.world_size = world_size
         self.errors = Errors()
         self._q: dict[str, list[Array]] = {}
-        self._num_drawn: dict[str, int] = {}
+        self._num_seeds = 0  # drawn so far, one for each bucket whose Q is drawn
+        self._begun: set[str] = set()  # labels of buckets whose Q has been drawn
         self._squares: dict[str, FlatBuffers] = {}  # of buckets on their way
 
     def take(self, bucket: FlatBuffers, factoring: Factoring) -> Thin:
@@ -61,9 +63,9 @@ class LowRank:
         )
         for name in factoring.rest.names:
             _copy(bucket.views(name), thin.rest.views(name))
+        self._first_q(factoring, thin)
         for f in factors:
             matrices = [view.reshape(f.rows, f.columns) for view in bucket.views(f.name)]
-            self._first_q(f.name, thin.q.views(f.name), factoring.warm_start)
             self._multiply(
                 matrices, thin.q.views(f.name), thin.p.views(f.name), factoring.epsilon, False
             )
@@ -108,11 +110,12 @@ class LowRank:
         return squares
 
     def state_dict(self) -> dict[str, Array]:
-        """Errors, the last Q of every matrix, and how many were drawn."""
+        """Errors, the last Q of every matrix, and how many seeds were drawn for which buckets."""
         found = self.errors.state_dict()
         for name, views in self._q.items():
             found[f"q/{name}"] = views[0]  # of a sum, which is the same on all ranks
-            found[f"drawn/{name}"] = np.array(self._num_drawn.get(name, 0))
+        for label in sorted(self._begun):
+            found[f"drawn/{label}"] = np.array(self._num_seeds)
         return found
 
     def load_state_dict(self, arrays: Mapping[str, Array]) -> None:
@@ -122,17 +125,31 @@ class LowRank:
             if name.startswith("q/"):
                 self._q[name[2:]] = [kept.copy() for _ in range(self.world_size)]
             elif name.startswith("drawn/"):
-                self._num_drawn[name[6:]] = int(kept)
+                self._begun.add(name[6:])
+                self._num_seeds = int(kept)
 
-    def _first_q(self, name: str, views: Sequence[Array], warm: bool) -> None:
-        if warm and name in self._q:
-            _copy(self._q[name], views)
+    def _first_q(self, factoring: Factoring, thin: Thin) -> None:
+        """Begin with the Q of the step before, or with torch's random numbers."""
+        names = [f.name for f in factoring.factors]
+        known = factoring.label in self._begun and all(name in self._q for name in names)
+        if factoring.warm_start and known:
+            for name in names:
+                _copy(self._q[name], thin.q.views(name))
             return
-        draw = self._num_drawn.get(name, 0)
-        self._num_drawn[name] = draw + 1
-        random = stream(self.seed, "power_sgd", name, draw)
-        fresh = random.standard_normal(views[0].shape)
-        _copy([fresh] * self.world_size, views)
+        self._begun.add(factoring.label)
+        generator = TorchGenerator(self._next_seed(factoring.random_seed))
+        for group in _drawn_at_once(factoring):
+            first = group[0]
+            shape = len(group), first.columns, first.rank
+            drawn = _randn(generator, shape, thin.q.flat[0].dtype)
+            for f, fresh in zip(group, drawn, strict=True):
+                _copy([fresh] * self.world_size, thin.q.views(f.name))
+
+    def _next_seed(self, random_seed: int) -> int:
+        """As torch's hook draws it, bucket by bucket, from ``RandomState(random_seed)``."""
+        seeds = np.random.RandomState(random_seed).randint(MAX_SEED, size=self._num_seeds + 1)
+        self._num_seeds += 1
+        return int(seeds[-1])
 
     def _multiply(
         self,
@@ -148,6 +165,29 @@ class LowRank:
             into[rank][...] = times(own, factor[rank])
 
         each_rank(work, self.world_size, matrices[0].size)
+
+
+def _randn(generator: TorchGenerator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """``torch.randn(shape, dtype=dtype)``; what has 16 bits is drawn in float32, to be rounded.
+
+    torch then draws numbers group by group, and the last 16 instead of the last few.
+    """
+    count = prod(shape)
+    if dtype.itemsize > 2 or count < GROUP or not count % GROUP:
+        return generator.normal(1.0, shape, "float64" if dtype.itemsize == 8 else "float32")
+    groups = generator.normal(1.0, (count // GROUP * GROUP,))
+    last = generator.normal(1.0, (GROUP,))
+    return np.concatenate([groups[: count - GROUP], last]).reshape(shape)
+
+
+def _drawn_at_once(factoring: Factoring) -> list[list[Factor]]:
+    """Factors whose Q torch draws in one call: those of a shape if they are batched."""
+    if not factoring.batched:
+        return [[f] for f in factoring.factors]
+    shapes: dict[tuple[int, int], list[Factor]] = {}
+    for f in factoring.factors:
+        shapes.setdefault((f.rows, f.columns), []).append(f)
+    return list(shapes.values())
 
 
 def orthonormalise(matrix: Array, epsilon: float = 0.0) -> None:

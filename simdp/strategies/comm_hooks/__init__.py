@@ -20,8 +20,11 @@ COMM_HOOKS: Family[CommHook] = Family(
     {
         "batched_power_sgd": "BatchedPowerSGD",
         "bf16": "Bf16",
+        "bf16_wrapper": "wrapper:Bf16Wrapper",
         "fp16": "Fp16",
+        "fp16_wrapper": "wrapper:Fp16Wrapper",
         "none": "NoHook",
+        "noop": "none:Noop",
         "power_sgd": "PowerSGD",
         "python": "Python",
         "quantization_perchannel": "QuantizationPerChannel",

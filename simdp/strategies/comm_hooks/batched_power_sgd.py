@@ -29,7 +29,7 @@ class BatchedPowerSGD(CommHook):
     ----------
     rank : int
         Columns of P and Q (torch: matrix_approximation_rank).
-    start_step, error_feedback, warm_start
+    start_step, error_feedback, warm_start, random_seed
         As of `PowerSGD`.
     """
 
@@ -38,6 +38,7 @@ class BatchedPowerSGD(CommHook):
     start_step: Annotated[Int, Field(ge=0)] = 1000
     error_feedback: Bool = True
     warm_start: Bool = True
+    random_seed: Annotated[Int, Field(ge=0, lt=2**32)] = 0
 
     def problem_with(self, workload: Workload) -> str | None:
         if self.error_feedback or self.warm_start:
@@ -77,6 +78,7 @@ class BatchedPowerSGD(CommHook):
             epsilon=0.0,
             batched=False,
             label=label,
+            random_seed=self.random_seed,
             is_square=True,
         )
         return sent_as_factors(taken, wait, divisor, tags)

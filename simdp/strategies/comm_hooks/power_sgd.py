@@ -47,8 +47,10 @@ class PowerSGD(CommHook):
         bits, are made orthonormal column by column (Gram-Schmidt), others by a QR decomposition,
         which heeds no epsilon.
     batch_tensors_with_same_shape : bool
-        One kernel for all matrices of a shape, which are copied together for it and back. Changes
-        when, never what.
+        One kernel for all matrices of a shape, which are copied together for it and back. Their
+        first Q is drawn at once, too.
+    random_seed : int
+        The first Q is what torch.randn draws, seeded from this number (torch: random_seed).
 
     References
     ----------
@@ -64,6 +66,7 @@ class PowerSGD(CommHook):
     warm_start: Bool = True
     orthogonalization_epsilon: Annotated[Float, Field(ge=0)] = 0.0
     batch_tensors_with_same_shape: Bool = False
+    random_seed: Annotated[Int, Field(ge=0, lt=2**32)] = 0
 
     def problem_with(self, workload: Workload) -> str | None:
         if self.error_feedback or self.warm_start:
@@ -120,6 +123,7 @@ class PowerSGD(CommHook):
             epsilon=self.orthogonalization_epsilon,
             batched=self.batch_tensors_with_same_shape,
             label=label,
+            random_seed=self.random_seed,
         )
 
 
