@@ -107,7 +107,11 @@ class RowShards(Shards):
             for flat, place in zip(sent, self._place, strict=True)
         ]
         if len(self._rows.ranks) > 1:
+            earlier, _ = self._summed.pop(unit, ([], divisor))
+            for piece, before in zip(pieces, earlier, strict=False):
+                piece += before  # of micro-steps whose sums have not gone across
             self._summed[unit] = pieces, divisor
+            self._forget(unit)
             return False
         self._take(unit, names, pieces, divisor)
         return True
@@ -130,8 +134,13 @@ class RowShards(Shards):
                     mine[name] += found
                 else:
                     mine[name] = found
+        self._forget(unit)
+
+    def _forget(self, unit: int) -> None:
+        """Forget a unit's whole gradients."""
+        for gradients in self.replicas.gradients:
             for name in self._rows.units[unit]:
-                self.replicas.gradients[rank].pop(name, None)
+                gradients.pop(name, None)
 
 
 def _places(dealt: Rows) -> Ints:

@@ -7,7 +7,7 @@ clip, step unless there was inf, update the scale.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import isfinite, sqrt
+from math import isfinite, isnan, nan, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -270,7 +270,7 @@ class Trainer:
         each = each_rank(measure, len(self._taken), num_elements)
         whole: dict[int, tuple[float, bool]] = {}
         for ranks in self._groups:
-            norm = sqrt(sum(each[rank][0] for rank in ranks))
+            norm = self._norm_of([each[rank][0] for rank in ranks])
             bad = any(each[rank][1] for rank in ranks)
             whole |= dict.fromkeys(ranks, (norm, bad))
 
@@ -295,13 +295,34 @@ class Trainer:
         return each_rank(work, len(self._taken), num_elements)
 
     def _measured(self, rank: int, gradients: Arrays) -> tuple[float, bool]:
-        """Unscale; return the sum of squares, and whether inf or nan forbids the step."""
+        """Unscale; return the norm's sum (of squares), and whether inf or nan forbids the step."""
         scaler = self._scalers[rank] if self._scalers else None
         if scaler:
             for gradient in gradients.values():
                 gradient *= gradient.dtype.type(scaler.inverse())
-        squares = sum(float(np.vdot(g, g)) for g in gradients.values())
-        return squares, scaler is not None and not _all_finite(squares, gradients)
+        parts = [self._summed(gradient) for gradient in gradients.values()]
+        total = max(parts, default=0.0) if self.workload.norm_type == "inf" else sum(parts)
+        if any(isnan(part) for part in parts):  # which max passes over
+            total = nan
+        return total, scaler is not None and not _all_finite(total, gradients)
+
+    def _summed(self, gradient: Array) -> float:
+        """What a tensor adds to the norm: the sum of powers, or the largest magnitude."""
+        order = self.workload.norm_type
+        if order == 2.0:
+            return float(np.vdot(gradient, gradient))
+        if order == "inf":
+            return float(np.abs(gradient).max(initial=0.0))
+        return float((np.abs(gradient) ** order).sum())
+
+    def _norm_of(self, parts: Sequence[float]) -> float:
+        """The norm of a gradient that several ranks have in pieces."""
+        order = self.workload.norm_type
+        if order == 2.0:
+            return sqrt(sum(parts))
+        if order == "inf":
+            return nan if any(isnan(part) for part in parts) else max(parts)
+        return float(sum(parts) ** (1 / order))
 
     def _clip(self, gradients: Arrays, norm: float) -> None:
         largest, value = self.workload.clip_grad_norm, self.workload.clip_grad_value

@@ -28,6 +28,7 @@ from simdp.workload.compute.measured import (
     MeasuredStep,
     is_contradiction,
 )
+from simdp.workload.dealing import DropLast
 from simdp.workload.optimizers import OPTIMIZERS
 from simdp.workload.rebalance import Rebalance
 from simdp.workload.step_costs import time_beside_compute
@@ -343,6 +344,11 @@ def _problem_with_pieces(
     """Refuse optimizers that need whole tensors where every rank has pieces of them."""
     each = {workload.optimizer.for_parameter(name).kind for name in workload.graph.ready_order}
     kinds = [kind for kind in each if OPTIMIZERS[kind].whole_tensors]
+    if "rprop" in each and strategy.kind in ("fsdp", "hsdp"):
+        return (
+            f"optimizer: rprop does not work under {strategy.kind}: torch refuses to index the "
+            "sharded gradients of fully_shard; use ddp or fsdp1, or another optimizer."
+        )
     apart = sorted(kind for kind in kinds if not OPTIMIZERS[kind].trusts)
     if not apart:
         return None
@@ -369,15 +375,21 @@ def _problem_with_batches(workload: Workload, world_size: int, num_samples: int)
                 f"grad_accum: {accumulate} sums to {sum(accumulate)}, but each rank gets "
                 f"{shard} of the {workload.global_batch} samples; make the sums equal."
             )
-    if workload.drop_last and parts is None and workload.samples_per_step(world_size) > num_samples:
+    drops, least = workload.drop_last is True, workload.least_dealt(world_size)
+    if drops and parts is None and workload.samples_per_step(world_size) > num_samples:
         return (
             "drop_last: leaves nothing, since one step takes "
             f"{workload.samples_per_step(world_size)} samples and the dataset has {num_samples}."
         )
-    if workload.drop_last and parts is not None and workload.samples_per_step(1) > max(parts):
+    if drops and parts is not None and workload.samples_per_step(1) > max(parts):
         return (
             f"drop_last: leaves nothing, since one step takes {workload.samples_per_step(1)} "
             f"samples of a rank and samples_per_rank is {parts}."
+        )
+    if isinstance(workload.drop_last, DropLast) and least > num_samples:
+        return (
+            f"drop_last: leaves nothing of the {num_samples} samples, of which {least} have to be "
+            "there; use fewer ranks, or smaller micro-batches."
         )
     return None
 

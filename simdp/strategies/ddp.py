@@ -85,10 +85,14 @@ class DDP(Strategy):
     find_unused_parameters : bool
         Buckets in registration order, reversed, never rebuilt; and a map of the used parameters is
         reduced after the last bucket.
+    skip_all_reduce_unused_params : bool
+        With ``find_unused_parameters``, a bucket in which no parameter is used is not reduced. All
+        ranks have to have the same unused parameters.
     static_graph : bool
         Every step uses the same parameters. Those without a gradient are found in the first one,
         whose gradients are reduced after backward, behind a map of the used parameters; the second
-        has one bucket too, and buckets follow the order in which its gradients became ready.
+        has one bucket too, and buckets follow the order in which its gradients became ready. torch
+        fails if micro-steps before the last one do not reduce (``no_sync``); this is refused.
     delay_all_reduce_named_params : tuple of str or None
         Parameters whose gradients are in no bucket: all of them are reduced at once when
         ``param_to_hook_all_reduce`` gets its gradient, which comes after theirs.
@@ -132,6 +136,7 @@ class DDP(Strategy):
     version: AnyVersion | None = None
     bucket_order: Literal["gradient_ready", "reverse_registration", "reverse_buckets"] | None = None
     find_unused_parameters: Bool = False
+    skip_all_reduce_unused_params: Bool = False
     static_graph: Bool = False
     delay_all_reduce_named_params: tuple[str, ...] | None = None
     param_to_hook_all_reduce: str | None = None
@@ -211,6 +216,25 @@ class DDP(Strategy):
                 f"find_unused_parameters: {unused[0]} gets no gradient, so that its bucket would "
                 "never be complete; set find_unused_parameters: true."
             )
+        accumulate = workload.grad_accum
+        num_micro_steps = len(accumulate) if isinstance(accumulate, list) else accumulate
+        if self.static_graph and self.no_sync and num_micro_steps > 1:
+            return (
+                f"static_graph: torch fails in the first step, of whose {num_micro_steps} "
+                "micro-steps only the last one is not under no_sync; write no_sync: false, or "
+                "static_graph: false."
+            )
+        if self.skip_all_reduce_unused_params:
+            if not self.find_unused_parameters or self.static_graph:
+                return (
+                    "skip_all_reduce_unused_params: needs to know what is unused before it is "
+                    "reduced; set find_unused_parameters: true, and static_graph: false."
+                )
+            if workload.unused:
+                return (
+                    "skip_all_reduce_unused_params: workload.unused gives ranks different unused "
+                    "parameters, so that they would wait for each other; leave one of them out."
+                )
         parts = workload.samples_per_rank or []
         if len(set(parts)) > 1 and not self.join:
             return (
@@ -350,10 +374,13 @@ class DDP(Strategy):
         ready = [name for name in facts.ready_order if name not in apart]
         itemsize = facts.workload.itemsize if self._casts else facts.itemsize
         layout = self.buckets(parameters, ready, itemsize, iteration) if parameters else []
+        if self.skip_all_reduce_unused_params:
+            layout = [names for names in layout if not set(names) <= set(facts.unused)]
         messages = [
             Message(self._bucket(facts, names, hook.dtype), 0.0, copies, copies) for names in layout
         ]
-        unused = [name for name in facts.unused if name not in apart]
+        kept = {name for names in layout for name in names}
+        unused = [name for name in facts.unused if name not in apart and name in kept]
         return Reducer(facts, messages, tags, before, after, unused, hook, self._delayed(facts))
 
     def _hook(self, facts: Facts, step: Step, micro: int) -> tuple[CommHook, float, float]:

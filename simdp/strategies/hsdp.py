@@ -12,8 +12,10 @@ from simdp.spec import Int
 from simdp.steps.bucket import Group
 from simdp.steps.facts import Facts, Ops
 from simdp.steps.ops import NewGroup
+from simdp.steps.rows import Rows
 from simdp.strategies.fsdp import PerParameter, members
 from simdp.strategies.left_out import asks_others
+from simdp.strategies.row_units import RowRules
 from simdp.workload import Workload
 
 SHARD, REPLICATE = "shard", "replicate"
@@ -30,10 +32,14 @@ class HSDP(PerParameter):
     ----------
     shard_size : int or None
         Ranks of a group; None is as many as a node has.
+    all_reduce : {"every", "last"}
+        After which micro-steps sums are summed across groups; "last" adds up those of earlier
+        micro-steps inside each group, as ``set_requires_all_reduce(False)`` for them does.
     """
 
     kind: Literal["hsdp"] = "hsdp"
     shard_size: Int | None = Field(None, ge=1)
+    all_reduce: Literal["every", "last"] = "every"
 
     def problem_with(self, world_size: int, workload: Workload) -> str | None:
         return unequal(self.shard_size, world_size) or super().problem_with(world_size, workload)
@@ -57,6 +63,9 @@ class HSDP(PerParameter):
 
     def _groups(self) -> tuple[Group, ...]:
         return (SHARD, REPLICATE)
+
+    def _rules(self, facts: Facts, partition: Rows) -> RowRules:
+        return super()._rules(facts, partition)._replace(across_last=self.all_reduce == "last")
 
     def setup(self, facts: Facts) -> Ops:
         """Make the groups, and in them every rank's model that of rank 0; keep the pieces."""

@@ -77,6 +77,8 @@ class RowRules(NamedTuple):
         where there are several; those that keep units between forward and backward.
     offloads : bool
         Whether pieces lie in the memory of the host, as do gradients that are summed.
+    across_last : bool
+        Whether sums go across groups after the last micro-step alone.
     """
 
     reshard_after_forward: bool | int | None
@@ -89,6 +91,7 @@ class RowRules(NamedTuple):
     across: Group = None
     part: Group = None
     offloads: bool = False
+    across_last: bool = False
 
 
 def row_units(graph: Graph, modules: Sequence[Module]) -> list[RowUnit]:
@@ -307,7 +310,7 @@ class RowWalk:
         yield ReduceScatter(tag, unit.label, bucket, rules.inside, after, self._download())
         if rules.offloads:
             self.summed = float(padded * self.facts.workload.itemsize)
-        if rules.across is not None:
+        if rules.across is not None and (self.is_last or not rules.across_last):
             self.pending.append(next(self.tags))
             yield AllReduce(
                 self.pending[-1],

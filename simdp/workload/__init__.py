@@ -25,7 +25,7 @@ from simdp.spec import Bool, Float, Int, form_of, problem
 from simdp.workload import weights
 from simdp.workload.compute import COMPUTE, AnyCompute
 from simdp.workload.datasets import DATASET, AnyDataset, Dataset
-from simdp.workload.dealing import Dealing
+from simdp.workload.dealing import Dealing, DropLast
 from simdp.workload.faults import AnyFault
 from simdp.workload.graph import Graph
 from simdp.workload.host import Host
@@ -98,6 +98,9 @@ class Workload(Dealing):
         flash for llama, mistral, qwen2, mpt, gpt_neox and vit, eager for the others.
     clip_grad_norm : float or None
         Largest norm of the averaged gradient, as torch.nn.utils.clip_grad_norm_.
+    norm_type : float or "inf"
+        Which norm that is, as the argument of clip_grad_norm_: p of the p-norm, or the largest
+        magnitude. The metric ``grad_norm`` is the same norm.
     clip_grad_value : float or None
         Largest absolute value of any element of it, as torch.nn.utils.clip_grad_value_.
     microbatch : int or None
@@ -123,8 +126,9 @@ class Workload(Dealing):
         What runs in 16 bit.
     shuffle : bool, Permutation or TorchShuffle
         Whether each epoch has an order of its own: drawn, from a file, or as torch's samplers draw.
-    drop_last : bool
-        Whether what does not fill every rank, or a whole step, is left out of an epoch.
+    drop_last : bool or DropLast
+        Whether what does not fill every rank, or a whole step, is left out of an epoch; or, with
+        ``{sampler: true, loader: false}``, as torch's sampler and loader do each.
     inject : list of Fault
         What is put into gradients, and when.
     quantized : Quantized or None
@@ -172,6 +176,7 @@ class Workload(Dealing):
     cuda_graphs: Bool = False
     attention: Literal["eager", "flash"] | None = None
     clip_grad_norm: Float | None = Field(None, gt=0)
+    norm_type: Annotated[Float, Field(gt=0)] | Literal["inf"] = 2.0
     clip_grad_value: Float | None = Field(None, gt=0)
     microbatch: Int | None = Field(None, ge=1, le=10**9)
     global_batch: Int | None = Field(None, ge=1, le=10**9)
@@ -184,7 +189,7 @@ class Workload(Dealing):
     dtype: Literal["float32", "float64"] = "float32"
     precision: AnyPrecision = Field("full", validate_default=True)
     shuffle: Shuffle = False
-    drop_last: Bool = False
+    drop_last: Bool | DropLast = False
     inject: tuple[AnyFault, ...] = ()
     quantized: Quantized | None = None
     lora: Lora | None = None
@@ -272,10 +277,21 @@ class Workload(Dealing):
                 "microbatch and a list of grad_accum both give the sizes of micro-steps; "
                 "leave microbatch out."
             )
+        if self.norm_type != 2.0 and self.clip_grad_norm is None:
+            raise problem(
+                f"norm_type: {self.norm_type} is of clip_grad_norm, which is not given; add it, or "
+                "leave norm_type out."
+            )
         if self.clip_grad_norm is not None and self.clip_grad_value is not None:
             raise problem("clip_grad_norm and clip_grad_value are both given; keep one of them.")
         if self.epochs is not None and self.steps is not None:
             raise problem("epochs and steps are both given; keep one of them.")
+        if isinstance(self.drop_last, DropLast) and (self.samples_per_rank or self.global_batch):
+            key = "samples_per_rank" if self.samples_per_rank else "global_batch"
+            raise problem(
+                f"drop_last: sampler and loader are those of torch's DistributedSampler, which "
+                f"{key} does without; write true or false."
+            )
         if self.samples_per_rank is not None and self.global_batch is not None:
             raise problem(
                 "samples_per_rank deals samples to ranks, and so does global_batch; "

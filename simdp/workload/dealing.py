@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from simdp.arrays import Ints
-from simdp.spec import Spec
+from simdp.spec import Bool, Spec
 from simdp.workload.datasets import Dataset
 from simdp.workload.input import Input
 from simdp.workload.losses import Loss
@@ -21,6 +21,7 @@ from simdp.workload.packing import Packing, Packs
 from simdp.workload.rebalance import Rebalance
 from simdp.workload.sampling import (
     START,
+    Incomplete,
     Parts,
     Start,
     StepBatches,
@@ -33,6 +34,23 @@ from simdp.workload.sampling import (
 
 STEPS_WITHOUT_DATA = 2
 """How long a run is that says nothing of it and has no epoch: a step to warm up, a steady one."""
+
+
+class DropLast(Spec):
+    """What is left out of an epoch, as two arguments of a script say.
+
+    Attributes
+    ----------
+    sampler : bool
+        ``DistributedSampler(drop_last=...)``: whether samples that do not fill every rank are left
+        out; false repeats samples of the head of the order in their place.
+    loader : bool
+        ``DataLoader(drop_last=...)``: whether a rank's last micro-batch is left out if it is not
+        full. What stays of a step is a step of fewer micro-steps.
+    """
+
+    sampler: Bool = False
+    loader: Bool = False
 
 
 class Dealing(Spec):
@@ -50,7 +68,7 @@ class Dealing(Spec):
         group_by_length: bool
         packing: Packing | None
         shuffle: bool | Permutation | TorchShuffle
-        drop_last: bool
+        drop_last: bool | DropLast
         input: Input | None
         epochs: int | None
         steps: int | None
@@ -65,11 +83,17 @@ class Dealing(Spec):
 
     def least_dealt(self, world_size: int) -> int:
         """Samples of an epoch below which what is left of it is dropped."""
-        return self.samples_per_step(world_size) if self.drop_last else 1
+        drops = self.drop_last
+        if not isinstance(drops, DropLast):
+            return self.samples_per_step(world_size) if drops else 1
+        sizes = self.grad_accum
+        full = sizes[0] if isinstance(sizes, list) else self.microbatch or 0
+        each = full if drops.loader else 1
+        return each * world_size if drops.sampler else (each - 1) * world_size + 1
 
     def steps_of_epoch(self, order: Ints, world_size: int, first: int = 0) -> Iterator[StepBatches]:
         """Deal one epoch's order out to steps, the ``first`` of them, micro-steps and ranks."""
-        accumulate, rule = self.grad_accum, self.rebalance
+        accumulate, rule, drops = self.grad_accum, self.rebalance, self.drop_last
         if self.global_batch is not None:
 
             def by_speed(step: int, num_samples: int) -> Ints:
@@ -78,13 +102,18 @@ class Dealing(Spec):
 
             sizes = None if rule is None else by_speed
             return steps_from_global_batches(
-                order, self.global_batch, world_size, accumulate, self.drop_last, sizes
+                order, self.global_batch, world_size, accumulate, bool(drops), sizes
             )
         if self.samples_per_rank is not None:
             per_rank: Ints | Parts = uneven_sampler(order, self.samples_per_rank)
         else:
-            per_rank = distributed_sampler(order, world_size, self.drop_last)
-        return steps_from_microbatches(per_rank, self.microbatch or 0, accumulate, self.drop_last)
+            cuts = drops.sampler if isinstance(drops, DropLast) else drops
+            per_rank = distributed_sampler(order, world_size, cuts)
+        if isinstance(drops, DropLast):
+            incomplete: Incomplete = "micro-batch" if drops.loader else None
+        else:
+            incomplete = "step" if drops else None
+        return steps_from_microbatches(per_rank, self.microbatch or 0, accumulate, incomplete)
 
     def batches(
         self, world_size: int, seed: int, base: Path, start: Start = START

@@ -11,6 +11,7 @@ IDLE = {
     "lr_scaling": "none",
     "recompute": "none",
     "clip_grad_norm": None,
+    "norm_type": 2.0,
     "clip_grad_value": None,
     "grad_accum": 1,
     "inject": (),

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field, Strict, model_validator
 
 from simdp.arrays import Ints
 from simdp.errors import ScenarioError
 from simdp.files import read_npz
 from simdp.rng import stream
-from simdp.spec import Bool, Int, Spec, problem
+from simdp.spec import Bool, Spec, problem
 
 MAX_MEGABATCH = 50
 MIN_MEGABATCHES = 4
@@ -62,7 +62,7 @@ class TorchShuffle(Spec):
     torch: Literal[
         "distributed_sampler", "random_sampler", "data_loader", "data_loader_global_seed"
     ]
-    seed: Int = Field(0, ge=-(2**63), lt=2**63)
+    seed: Annotated[int, Strict()] = Field(0, ge=-(2**63), lt=2**63)
     set_epoch: Bool = True
 
     @model_validator(mode="after")

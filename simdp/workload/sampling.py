@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from simdp.arrays import Array, Bools, Ints
 from simdp.workload.participants import Participants
+
+Incomplete = Literal["step", "micro-batch"] | None
+"""What is left out of an epoch if it is not full."""
 
 
 def distributed_sampler(order: Ints, world_size: int, drop_last: bool) -> Ints:
@@ -210,7 +213,10 @@ def kinds_of(
 
 
 def steps_from_microbatches(
-    per_rank: Ints | Parts, microbatch: int, accumulate: int | list[int], drop_last: bool
+    per_rank: Ints | Parts,
+    microbatch: int,
+    accumulate: int | list[int],
+    drops: Incomplete | bool = None,
 ) -> Iterator[StepBatches]:
     """Cut each rank's samples of an epoch into micro-batches and these into steps.
 
@@ -222,8 +228,8 @@ def steps_from_microbatches(
         Samples per rank and micro-step.
     accumulate : int or list of int
         Micro-steps per step, or their sizes.
-    drop_last : bool
-        Leave out a rank's incomplete step at the end of the epoch.
+    drops : {"step", "micro-batch"}, bool or None
+        What is left out at the end of the epoch if a rank has not all of it; True is a step.
     """
     sizes = accumulate if isinstance(accumulate, list) else [microbatch] * accumulate
     step = sum(sizes)
@@ -232,9 +238,12 @@ def steps_from_microbatches(
     begins = np.cumsum(sizes) - sizes
     for begin in range(0, int(per_rank.sizes.max()), step):
         parts = per_rank.cut(begin, step)
-        if drop_last:
+        if drops in ("step", True):
             parts = parts.only(parts.sizes == step)
         micro = [parts.cut(int(b), size) for b, size in zip(begins, sizes, strict=True)]
+        if drops == "micro-batch":
+            full = [part.sizes == size for part, size in zip(micro, sizes, strict=True)]
+            micro = [part.only(there) for part, there in zip(micro, full, strict=True)]
         micro = [parts for parts in micro if parts.sizes.any()]
         if not micro:
             return

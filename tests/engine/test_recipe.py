@@ -6,11 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from for_each import for_each
+from recorded_mlp import trained
 from small_scenario import FAST
 
 import simdp
 from simdp.collectives.ring import RingAllReduce
 from simdp.engine import payload
+from simdp.errors import ScenarioError
 from simdp.scenario import checked
 
 pytestmark = pytest.mark.slow
@@ -463,3 +465,25 @@ def test_parameter_groups_decay_what_they_are_told_to(tmp_path):
     workload["optimizer"]["param_groups"] = groups
     kept = play(tmp_path, 2, workload).replicas[1]["layers.0.weight"]
     np.testing.assert_array_equal(kept, 1.0)
+
+
+NORMS = {
+    # torch 2.14, clip_grad_norm_(.05, norm_type) of fully_shard on a mesh of 2 x 2 gloo ranks.
+    "inf": [0.24488012855227445, 0.21704279152614933, 0.30524689851822584],
+    1.0: [3.665714815829187, 3.4375003010653686, 2.708679523361556],
+    3.0: [0.3175816876951554, 0.27974630617629853, 0.3183108907594199],
+}
+
+
+@pytest.mark.parametrize("norm_type", NORMS)
+def test_gradients_are_clipped_by_any_norm(norm_type):
+    options = {"dtype": "float64", "grad_accum": 2, "steps": 3}
+    options |= {"clip_grad_norm": 0.05, "norm_type": norm_type}
+    for strategy in ({"kind": "hsdp", "shard_size": 2, "units": ["b"]}, {"kind": "ddp"}):
+        found = trained(strategy, 4, **options).metrics["grad_norm"]
+        assert found == pytest.approx(NORMS[norm_type], rel=1e-12)
+
+
+def test_the_type_of_a_norm_needs_one():
+    with pytest.raises(ScenarioError, match=r"norm_type: inf is of clip_grad_norm, which is not"):
+        trained("ddp", 2, norm_type="inf")

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from for_each import for_each
+from recorded_mlp import trained
 from small_scenario import FAST
 
 import simdp
@@ -112,3 +113,14 @@ def test_ranks_with_pieces_agree_on_two_norms_of_each_tensor(strategy, calls):
     spans = [s for s in simdp.simulate(chosen).trace.spans if s.name.endswith("trust ratios")]
     sent = [span.nbytes for span in spans if span.rank == 0 and span.activity == "comm"]
     assert sent == calls * [2 * 3 / 4 * 2 * 4 * 4]  # a ring's, of eight float32 on each rank
+
+
+@pytest.mark.parametrize("strategy", [{"kind": "fsdp"}, {"kind": "hsdp", "shard_size": 2}])
+def test_rprop_is_refused_under_fully_shard_as_in_torch(strategy):
+    with pytest.raises(ScenarioError) as caught:
+        trained(strategy, 2, optimizer="rprop")
+    assert caught.value.problems == [
+        f"workload.optimizer: rprop does not work under {strategy['kind']}: torch refuses to index "
+        "the sharded gradients of fully_shard; use ddp or fsdp1, or another optimizer."
+    ]
+    assert trained("fsdp1", 2, optimizer="rprop", steps=1).metrics["loss"]

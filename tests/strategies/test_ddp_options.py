@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from every_strategy import scenario
 from pydantic import ValidationError
-from small_workload import LINEAR, program
+from small_workload import LINEAR, program, workload
 
 import simdp
 from simdp.steps.ops import AllReduce, Backward, Fill
@@ -47,8 +47,7 @@ def assert_same(got, wanted):
 # Static graph ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
-@pytest.mark.parametrize("no_sync", [True, False])
+@pytest.mark.parametrize(("accumulate", "no_sync"), [(1, True), (1, False), (2, False)])
 def test_a_static_graph_learns_the_same(accumulate, no_sync):
     plain = {"kind": "ddp", "bucket_cap": "100 B", "no_sync": no_sync}
     static = weights({**plain, "static_graph": True}, grad_accum=accumulate)
@@ -151,3 +150,39 @@ MLP = {"kind": "mlp", "widths": [6, 8, 5, 3]}
 def test_the_two_keys_of_a_delay_go_together(one):
     with pytest.raises(ValidationError, match="go together; write both, or none"):
         DDP(**one)
+
+
+# What torch refuses, and skips -------------------------------------------------------------------
+
+
+def test_a_static_graph_with_no_sync_is_refused_as_torch_fails():
+    line = DDP(static_graph=True).problem_with(2, workload(grad_accum=2))
+    assert line == (
+        "static_graph: torch fails in the first step, of whose 2 micro-steps only the last one is "
+        "not under no_sync; write no_sync: false, or static_graph: false."
+    )
+    assert DDP(static_graph=True, no_sync=False).problem_with(2, workload(grad_accum=2)) is None
+
+
+def test_buckets_in_which_nothing_is_used_are_skipped():
+    options = {"find_unused_parameters": True, "bucket_cap": "1 B"}
+    every, fewer = (
+        program(DDP(**options, skip_all_reduce_unused_params=skips), idle_layer())
+        for skips in (False, True)
+    )
+    unused = set(idle_layer().graph.unused)
+    sent = [
+        [set(op.bucket.names) for op in flat(one.steady) if isinstance(op, AllReduce) and op.bucket]
+        for one in (every, fewer)
+    ]
+    assert [names for names in sent[0] if not names <= unused] == sent[1]
+    assert len(sent[1]) < len(sent[0])
+
+
+def test_what_is_skipped_has_to_be_known_before():
+    line = DDP(skip_all_reduce_unused_params=True).problem_with(2, workload())
+    assert line.startswith("skip_all_reduce_unused_params: needs to know what is unused before")
+    chosen = workload(unused={1: ["layers.0.bias"]})
+    both = DDP(skip_all_reduce_unused_params=True, find_unused_parameters=True)
+    line = both.problem_with(2, chosen)
+    assert line.startswith("skip_all_reduce_unused_params: workload.unused gives ranks different")

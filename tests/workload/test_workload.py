@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
+from small_workload import workload as small
 
 from simdp.errors import ScenarioError
 from simdp.workload import Workload
 from simdp.workload.checks import workload_problems
 from simdp.workload.order import read_permutation
+from simdp.workload.sampling import distributed_sampler
 from simdp.workload.schedules.base import Progress
 
 BASIC = {
@@ -314,3 +317,43 @@ def test_a_copy_has_a_graph_of_its_own_where_a_key_changes_it():
     name = graph.parameters[0].name
     assert one.model_copy(update={"frozen": (name,)}).graph.frozen == {name}
     assert one.graph.frozen == frozenset()
+
+
+@given(
+    num_samples=st.integers(1, 30),
+    world_size=st.integers(1, 4),
+    microbatch=st.integers(1, 4),
+    accumulate=st.integers(1, 3),
+    sampler=st.booleans(),
+    loader=st.booleans(),
+)
+def test_sampler_and_loader_drop_what_torchs_do(
+    num_samples, world_size, microbatch, accumulate, sampler, loader
+):
+    chosen = small(
+        microbatch=microbatch,
+        grad_accum=accumulate,
+        dataset={"kind": "regression", "num_samples": num_samples},
+        drop_last={"sampler": sampler, "loader": loader},
+    )
+    # torch: DistributedSampler(drop_last=sampler), DataLoader(batch_size, drop_last=loader).
+    per_rank = distributed_sampler(np.arange(num_samples), world_size, sampler)[0].tolist()
+    batches = [per_rank[i : i + microbatch] for i in range(0, len(per_rank), microbatch)]
+    if loader and batches and len(batches[-1]) < microbatch:
+        batches.pop()
+    wanted = [batches[i : i + accumulate] for i in range(0, len(batches), accumulate)]
+    steps = chosen.steps_of_epoch(np.arange(num_samples), world_size)
+    assert [[micro[0].tolist() for micro in step.micro] for step in steps] == wanted
+    assert bool(wanted) == (num_samples >= chosen.least_dealt(world_size))
+
+
+def test_sampler_and_loader_need_microbatches():
+    with pytest.raises(ValidationError, match="which global_batch does without; write true or"):
+        small(microbatch=None, global_batch=4, drop_last={"sampler": True})
+
+
+def test_a_seed_may_have_64_bits():
+    chosen = small(shuffle={"torch": "distributed_sampler", "seed": 2**63 - 1})
+    # torch takes the lowest 32 bits of it.
+    other = small(shuffle={"torch": "distributed_sampler", "seed": 2**32 - 1})
+    np.testing.assert_array_equal(chosen.shuffle.order(20, 0), other.shuffle.order(20, 0))
