@@ -128,6 +128,12 @@ class TorchGenerator:
         return float(radius * np.cos(angle))
 
 
+def hook_seed(random_seed: int, number: int) -> int:
+    """The seed that torch's PowerSGD hooks draw for their number-th new Q, counted from 0."""
+    stream = np.random.RandomState(random_seed)
+    return int(stream.randint(1_000_000_000, size=number + 1)[-1])
+
+
 def _box_muller(flat: Array, std: float) -> None:
     """Turn uniform numbers into normal ones in place: of 16, the first 8 give their radius."""
     kind = flat.dtype.type

@@ -18,9 +18,7 @@ from simdp.engine.compression.errors import Errors
 from simdp.engine.compression.kernels import by_columns
 from simdp.engine.threads import each_rank
 from simdp.steps.bucket import Factor, Factoring
-from simdp.workload.torch_generator import GROUP, TorchGenerator
-
-MAX_SEED = 1_000_000_000
+from simdp.workload.torch_generator import GROUP, TorchGenerator, hook_seed
 
 
 class Thin(NamedTuple):
@@ -137,19 +135,14 @@ class LowRank:
                 _copy(self._q[name], thin.q.views(name))
             return
         self._begun.add(factoring.label)
-        generator = TorchGenerator(self._next_seed(factoring.random_seed))
+        generator = TorchGenerator(hook_seed(factoring.random_seed, self._num_seeds))
+        self._num_seeds += 1
         for group in _drawn_at_once(factoring):
             first = group[0]
             shape = len(group), first.columns, first.rank
             drawn = _randn(generator, shape, thin.q.flat[0].dtype)
             for f, fresh in zip(group, drawn, strict=True):
                 _copy([fresh] * self.world_size, thin.q.views(f.name))
-
-    def _next_seed(self, random_seed: int) -> int:
-        """As torch's hook draws it, bucket by bucket, from ``RandomState(random_seed)``."""
-        seeds = np.random.RandomState(random_seed).randint(MAX_SEED, size=self._num_seeds + 1)
-        self._num_seeds += 1
-        return int(seeds[-1])
 
     def _multiply(
         self,
