@@ -36,11 +36,10 @@ def table(found: Fitting) -> RenderableType:
     columns = list(_columns(found, scale))
     heads = [(head, is_number) for head, is_number, _ in columns]
     rows = [[write(row) for *_, write in columns] for row in found.rows]
-    on = "the least number of" if found.is_least else str(found.gpus)
-    title = (
-        f"{found.model} on {on} GPUs of {nbytes(found.memory_bytes)}, {found.precision}; "
-        f"memory in GB, steps in {unit}"
-    )
+    on = f"{found.gpus} GPUs of {nbytes(found.memory_bytes)}"
+    if found.is_least:
+        on = f"the fewest GPUs of {nbytes(found.memory_bytes)}"
+    title = f"{found.model} on {on}, {found.precision}; memory in GB, steps in {unit}"
     return Group(wide_table(title, heads, rows), Text("\n".join(_foot(found))))
 
 
@@ -58,7 +57,7 @@ def _columns(found: Fitting, scale: float) -> Iterator[Column]:
         yield "tokens/s", True, lambda row: number(row.tokens_per_s, ",.0f")
     else:
         yield "samples/s", True, lambda row: number(row.samples_per_s, ",.0f")
-    if any(row.mfu for row in found.rows):
+    if any(row.mfu for row in found.rows) and not found.is_least:
         yield "MFU", True, lambda row: "-" if row.mfu is None else f"{row.mfu:.0%}"
     if any(_price(row) for row in found.rows):
         yield "USD/M", True, lambda row: number(_price(row), ".3g")
@@ -82,18 +81,6 @@ def _foot(found: Fitting) -> Iterator[str]:
     for line in [LEGEND[kind] for kind in LEGEND if kind in kinds]:
         yield fill(line, WIDTH)
     yield fill(_explained(found), WIDTH)
-    ends = [
-        (row.low_s / row.step_time_s, row.high_s / row.step_time_s)
-        for row in found.rows
-        if row.step_time_s and row.low_s is not None and row.high_s is not None
-    ]
-    if ends:
-        low, high = min(low for low, _ in ends), max(high for _, high in ends)
-        yield fill(
-            f"90 % intervals of steps, and so of rates and USD: {low:.2f} to {high:.2f} times what "
-            "is printed, mostly in the same direction for all rows",
-            WIDTH,
-        )
     yield from (fill(line, WIDTH) for line in _answer(found))
 
 
@@ -118,11 +105,11 @@ def _explained(found: Fitting) -> str:
     if any(_price(row) for row in found.rows):
         dated = f" of {found.price_date}" if found.price_date else ""
         money = f"; USD/M: per million {what}, at list prices{dated}"
+    mfu = "; MFU: the model's own FLOPs over the GPUs' peak" if not found.is_least else ""
     return (
         "a steady step of one micro-batch per GPU; batch: its samples, as many as fit; peak: "
         "tensors of the fullest GPU; fits: with what CUDA, NCCL and fragments take beside them, "
-        f"{least:.1f} to {most:.1f} GB; tight: that decides; MFU: the model's own FLOPs over the "
-        f"GPUs' peak{money}"
+        f"{least:.1f} to {most:.1f} GB; tight: that decides{mfu}{money}"
     )
 
 
@@ -136,12 +123,30 @@ def _answer(found: Fitting) -> Iterator[str]:
         yield f"nothing fits: take {more}, or shorter samples"
     elif states == {"no", "tight"}:
         yield "nothing fits for sure: what is tight may run out of memory"
+    if found.is_least and found.rows[0].fits:
+        yield f"the fewest that train all weights: {_named(found, 'full', 'offload')}"
     if (row := found.chosen) is not None:
-        inside = ""
-        if row.low_s is not None and row.high_s is not None:
-            unit, scale = unit_of([row.high_s])
-            inside = f" ({row.low_s / scale:.3g} to {row.high_s / scale:.3g} {unit} a step)"
         yield (
             f"init writes {row.strategy}{ADDED[row.method]}, {row.recompute}, batch "
-            f"{row.microbatch}{inside}: the simplest of those within 5 % of the fastest"
+            f"{row.microbatch}: the simplest of those within 5 % of the fastest{_inside(row)}"
         )
+
+
+def _named(found: Fitting, *methods: str) -> str:
+    """The least number of GPUs of each method, and the strategy."""
+    named = []
+    for method in methods:
+        rows = [row for row in found.rows if row.method == method and row.fits]
+        if rows:
+            least = min(rows, key=lambda row: row.gpus)
+            named.append(f"{least.gpus} with {least.strategy}{ADDED[method]}")
+    return ", ".join(named) or "none"
+
+
+def _inside(row: FittingRow) -> str:
+    """The interval of a step."""
+    if row.low_s is None or row.high_s is None:
+        return ""
+    unit, scale = unit_of([row.high_s])
+    low, high = row.low_s / scale, row.high_s / scale
+    return f"; 90 % interval of its step: {low:.3g} to {high:.3g} {unit}, others' alike"

@@ -42,7 +42,8 @@ class FittingRow:
     usd_per_million_tokens, usd_per_million_samples : float or None
         At the devices' list prices; None where there is none.
     low_s, high_s : float or None
-        Ends of the step's 90 % interval [s]; None where nothing is known of the hardware.
+        Ends of the step's 90 % interval [s], of the row that is chosen, or the first; None where
+        nothing is known of the hardware.
     chosen : bool
         Whether ``init`` writes this one.
     """

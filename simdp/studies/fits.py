@@ -24,15 +24,15 @@ from simdp.engine.phases import EDGE, Line, lines_by_phase
 from simdp.engine.simulate import memory_needed, play, simulate
 from simdp.errors import ScenarioError
 from simdp.results.fitting import Fitting, FittingRow
-from simdp.results.metrics import times
-from simdp.results.trace import TraceBuilder
+from simdp.results.metrics import steady_step_time
+from simdp.results.trace import StepEnds, TraceBuilder
 from simdp.scenario import Scenario
 from simdp.scenario.feasibility import joint_problems
 from simdp.scenario.overrides import override_all
 from simdp.scenario.root import build, following
 from simdp.strategies import AnyStrategy, Strategy
 from simdp.strategies.memory import beside_tensors, room_for_tensors
-from simdp.studies.answers import interval_of, recorder_of
+from simdp.studies.answers import interval_of
 from simdp.studies.methods import (
     METHODS,
     RECOMPUTE,
@@ -97,12 +97,16 @@ def fitting(asked: Asked, has_times: bool = True) -> Fitting:
     precision = check(asked, place)
     stacks = cache(lambda gpus: _Stacks(asked, place, precision, gpus))
     if asked.gpus is not None:
-        rows = [trial.row(has_times) for trial in _trials(stacks(asked.gpus))]
+        found = [(trial.row(has_times), trial) for trial in _trials(stacks(asked.gpus))]
     else:
-        rows = list(_least_rows(asked, place, precision, stacks))
-    rows = sorted(rows, key=_worth)
-    if asked.gpus is not None:
-        rows = _with_choice(rows)
+        found = list(_least_rows(asked, place, precision, stacks))
+    found.sort(key=lambda pair: _worth(pair[0]))
+    rows = [row for row, _ in found]
+    chosen = 0
+    if asked.gpus is not None and rows[0].step_time_s is not None:
+        chosen = _choice(rows)
+        rows[chosen] = replace(rows[chosen], chosen=True)
+    rows[chosen] = found[chosen][1].with_interval(rows[chosen])
     gpus = asked.gpus or rows[0].gpus
     whole = stacks(gpus).whole
     return Fitting(
@@ -196,7 +200,7 @@ def _one_of(trials: Sequence[_Trial]) -> _Trial:
 
 def _least_rows(
     asked: Asked, place: Place, precision: Any, stacks: Callable[[int], _Stacks]
-) -> Iterator[FittingRow]:
+) -> Iterator[tuple[FittingRow, _Trial]]:
     """For each strategy and method a row at the least number of devices that it fits on.
 
     What a rank keeps falls with their number, or stays.
@@ -212,7 +216,7 @@ def _least_rows(
         low, high = 0, len(sizes) - 1
         last = most(high)
         if last is not None and last.state != "yes":
-            yield last.row()
+            yield last.row(), last
         if last is None or last.state != "yes":
             continue
         while low < high:
@@ -221,8 +225,8 @@ def _least_rows(
             fits = trial is not None and trial.state == "yes"
             low, high = (low, middle) if fits else (middle + 1, high)
         found = [_Trial(stacks(sizes[high]), method) for method in group]
-        rows = (t.row() for t in found if not t.problems and t.state == "yes")
-        yield min(rows, key=_worth)
+        rows = [(t.row(), t) for t in found if not t.problems and t.state == "yes"]
+        yield min(rows, key=lambda pair: _worth(pair[0]))
 
 
 def _sizes(place: Place) -> Iterator[int]:
@@ -243,16 +247,18 @@ def _worth(row: FittingRow) -> tuple[float, ...]:
     return (first, row.gpus, row.step_time_s / row.microbatch, row.peak_memory_bytes)
 
 
-def _with_choice(rows: list[FittingRow]) -> list[FittingRow]:
-    """Mark the row that ``init`` writes: the simplest of those that are nearly the fastest."""
-    if not rows or rows[0].step_time_s is None:
-        return rows
+def _choice(rows: Sequence[FittingRow]) -> int:
+    """Which row ``init`` writes: the simplest of those that are nearly the fastest."""
     first = rows[0]
-    alike = [row for row in rows if (row.state, row.gpus) == (first.state, first.gpus)]
-    alike = [row for row in alike if (row.method in ADAPTING) == (first.method in ADAPTING)]
     least = NEARLY_THE_BEST * _rate(first)
-    chosen = min((row for row in alike if _rate(row) >= least), key=_plainness)
-    return [replace(row, chosen=row is chosen) for row in rows]
+    alike = [
+        place
+        for place, row in enumerate(rows)
+        if row.state == first.state
+        and (row.method in ADAPTING) == (first.method in ADAPTING)
+        and _rate(row) >= least
+    ]
+    return min(alike, key=lambda place: _plainness(rows[place]))
 
 
 def _rate(row: FittingRow) -> float:
@@ -407,9 +413,7 @@ class _Trial:
     def row(self, has_times: bool = True) -> FittingRow:
         """How it does."""
         size, gpus = self.microbatch, self.stacks.gpus
-        time, inside = None, None
-        if has_times and self.state != "no":
-            time, inside = self._step_time(size)
+        time = self._step_time(size) if has_times and self.state != "no" else None
         samples_per_s = size * gpus / time if time else None
         found = rates(self.whole, samples_per_s, time or 0.0)
         tokens, price = found["tokens_per_s"], self.whole.cluster.rates().price
@@ -431,8 +435,6 @@ class _Trial:
             memory_low_bytes=least,
             memory_high_bytes=most,
             samples_per_s=samples_per_s,
-            low_s=inside[0] if inside else None,
-            high_s=inside[1] if inside else None,
             usd_per_million_tokens=1e6 * price / tokens if price and tokens else None,
             usd_per_million_samples=(
                 1e6 * price / samples_per_s if price and samples_per_s else None
@@ -450,24 +452,26 @@ class _Trial:
             changed["dataset"] = workload.dataset.model_copy(update={"num_samples": samples})
         return self.whole.model_copy(update={"workload": workload.model_copy(update=changed)})
 
-    def _step_time(self, microbatch: int) -> tuple[float, list[float] | None]:
-        """Time of a steady step of the whole model, and its 90 % interval where it is known [s]."""
+    def _step_time(self, microbatch: int) -> float:
+        """Time of a steady step of the whole model [s]."""
         scenario = self.at(microbatch)
         if not _is_in_step(self.strategy):
-            metrics = simulate(scenario).metrics
-            time = float(metrics["step_time_s"])
-            return time, interval_of(scenario, time)
+            return float(simulate(scenario).metrics["step_time_s"])
         workload = scenario.workload.model_copy(update={"steps": STEPS})
         scenario = scenario.model_copy(update={"workload": workload})
-        gpus, heard, trace = self.stacks.gpus, recorder_of(scenario), TraceBuilder()
+        ends = StepEnds(scenario.cluster.world_size)
         key = repr((workload.precision, workload.lora, workload.quantized))
         known = self.stacks.times.get(key)
-        played = play(scenario, trace, times=known, listen=heard.listen)
+        played = play(scenario, TraceBuilder(keep=False, ends=ends), times=known, listen=iter)
         self.stacks.times[key] = played.run.times
-        samples = [microbatch * gpus] * STEPS
-        metrics = times(trace.build(), gpus, STEPS, samples)
-        time = float(metrics["step_time_s"])
-        return time, interval_of(scenario, time, heard, metrics)
+        return steady_step_time(ends.ends())
+
+    def with_interval(self, row: FittingRow) -> FittingRow:
+        """A row of it, with the 90 % interval of its step, which takes as long as the step."""
+        if row.step_time_s is None:
+            return row
+        ends = interval_of(self.at(row.microbatch), row.step_time_s)
+        return row if ends is None else replace(row, low_s=ends[0], high_s=ends[1])
 
 
 def lines_of_depth(whole: Scenario, short: Sequence[Scenario], depth: int) -> Iterator[Line]:
