@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import isfinite, nan
 from typing import Any
 
+import numpy as np
+
+from simdp.arrays import Floats
 from simdp.reports import theme
 from simdp.reports.figures import SHORT, percent, seconds, short
 from simdp.reports.page.measured import measured_times
@@ -29,6 +33,7 @@ from simdp.reports.sweep_table import (
     INTERVAL,
     RATE,
     best_point,
+    has_intervals,
     sweep_cells,
     sweep_feet,
     sweep_title,
@@ -139,7 +144,7 @@ def scaling(study: Study) -> list[Section]:
     chosen = [every[i] for i in evenly(len(every), MAX_LINES)]
     unit, per_second = theme.time_unit(max(float(curve.step_time.max()) for curve in chosen))
     over = Axis("World size [GPUs]", "log2")
-    steps = [_steps(study, curve, number, per_second) for number, curve in enumerate(chosen)]
+    steps = [_steps(curve, number, per_second) for number, curve in enumerate(chosen)]
     rates = [_rates(curve, number) for number, curve in enumerate(chosen)]
     last = chosen[0].efficiency[-1], int(chosen[0].world_size[-1])
     said = f"Scaling efficiency at {last[1]} GPUs: {percent(float(last[0]))}."
@@ -177,32 +182,30 @@ def _efficiency(curve: Curve, number: int) -> Series:
     )
 
 
-def _steps(study: Study, curve: Curve, number: int, per_second: float) -> Series:
-    sizes = curve.world_size.tolist()
-    ends = {
-        (point.world_size, point.metrics["step_time_s"]): point.metrics.get("interval_s")
-        for point in study.points
-    }
-    found = [ends.get((int(n), t)) for n, t in zip(sizes, curve.step_time.tolist(), strict=True)]
-    low = [None if one is None else one[0] * per_second for one in found]
-    high = [None if one is None else one[1] * per_second for one in found]
-    is_known = any(one is not None for one in found)
+def _steps(curve: Curve, number: int, per_second: float) -> Series:
     return Series(
         curve.name or "simulated",
-        sizes,
+        curve.world_size.tolist(),
         (curve.step_time * per_second).tolist(),
-        low=low if is_known else (),
-        high=high if is_known else (),
+        low=_known(curve.low * per_second),
+        high=_known(curve.high * per_second),
         color=theme.look(number)[0],
     )
+
+
+def _known(ends: Floats) -> list[float | None]:
+    """Ends of intervals, None where one is not known; empty where none is."""
+    found = [end if isfinite(end) else None for end in ends.tolist()]
+    return found if any(end is not None for end in found) else []
 
 
 def _rates(curve: Curve, number: int) -> tuple[Series, Series]:
     name, color = curve.name or "simulated", theme.look(number)[0]
     sizes = curve.world_size.tolist()
     ideal = f"linear scaling{f' of {curve.name}' if curve.name else ''}"
+    low, high = (_known(ends) for ends in curve.throughput_ends)
     return (
-        Series(name, sizes, curve.throughput.tolist(), color=color),
+        Series(name, sizes, curve.throughput.tolist(), low=low, high=high, color=color),
         Series(ideal, sizes, curve.ideal_throughput.tolist(), color=color, dashed=True),
     )
 
@@ -229,7 +232,13 @@ def curves(study: Study) -> list[Section]:
             f"Step time by {lowered(label)}",
             over,
             Axis(f"Step time [{unit}]", unit=unit),
-            lines(lambda m: m["step_time_s"] * per_second)[:MAX_LINES],
+            [
+                _with_intervals(line, at, per_second)
+                for line, at in zip(
+                    lines(lambda m: m["step_time_s"] * per_second), found.values(), strict=True
+                )
+            ][:MAX_LINES],
+            said="The band is the 90 % interval." if has_intervals(study) else "",
         ),
         Chart(
             f"{second.title} by {lowered(label)}",
@@ -238,6 +247,13 @@ def curves(study: Study) -> list[Section]:
             lines(second.read)[:MAX_LINES],
         ),
     ]
+
+
+def _with_intervals(line: Series, points: Sequence[Result], per_second: float) -> Series:
+    """A line of step times with the intervals of its points."""
+    both = [point.metrics.get("interval_s") or (nan, nan) for point in points]
+    low, high = (np.array(ends, dtype=np.float64) * per_second for ends in zip(*both, strict=True))
+    return line._replace(low=_known(low), high=_known(high))
 
 
 def _curve(

@@ -1,12 +1,18 @@
 """Pages of studies: their sections say what result.json and the terminal say."""
 
 from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
 
 import simdp
 from simdp.reports import table
 from simdp.reports.page import study as pages
 from simdp.reports.page import write
 from simdp.reports.page.sections import Source, Summary
+from simdp.reports.page.sweep import curves, scaling
+from simdp.scenario import checked
 
 RUN = simdp.sweep(simdp.load_scenario("scenarios/8gpu_ring.yaml", {"workload.steps": 3}))
 
@@ -44,3 +50,24 @@ def test_a_page_is_small_and_the_same_twice():
     first, second = (stream.getvalue() for stream in written)
     assert first == second
     assert len(first) < 3e6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("key", "make"), [("cluster.world_size", scaling), ("workload.microbatch", curves)]
+)
+def test_the_interval_of_a_swept_step_is_a_band(key, make):
+    raw = {
+        "cluster": {"machine": "dgx-h100", "world_size": 4},
+        "workload": {"model": {"kind": "mlp", "widths": [64, 64, 8]}, "microbatch": 8},
+        "numerics": False,
+        "sweep": {key: [2, 4, 8]},
+    }
+    study = simdp.sweep(checked(raw, Path()))
+    step_time = make(study)[0]
+    (line,) = step_time.series
+    wanted = [point.metrics["interval_s"] for point in study.points]
+    for ends, number in ((line.low, 0), (line.high, 1)):
+        ratios = np.array(ends) / [one[number] for one in wanted]
+        assert np.allclose(ratios, ratios[0])  # the unit
+    assert all(low < y < high for low, y, high in zip(line.low, line.y, line.high, strict=True))
