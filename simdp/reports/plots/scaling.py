@@ -199,21 +199,47 @@ def _ends(group: dict[int, Result]) -> tuple[Floats, Floats]:
 
 
 def _draw_intervals(ax: Axes, curves: list[Curve], ends: Sequence[tuple[Floats, Floats]]) -> None:
-    """Draw a bar at each point whose interval is known, and a band where there are few lines."""
-    if not any(curve.has_interval for curve in curves):
-        return
+    """Draw the intervals of step times, or of rates, bars of several lines beside each other."""
     span = max(float(curve.world_size[-1] / curve.world_size[0]) for curve in curves)
-    for number, (curve, (low, high)) in enumerate(zip(curves, ends, strict=True)):
-        color, beside = theme.look(number)[0], number - (len(curves) - 1) / 2
-        at = curve.world_size * span ** (BESIDE * beside)
-        if len(curves) <= MAX_BANDS:
-            ax.fill_between(
-                curve.world_size, low, high, color=color, alpha=0.13, linewidth=0, zorder=1
-            )
+    middle = (len(curves) - 1) / 2
+    draw_intervals(
+        ax,
+        [curve.world_size for curve in curves],
+        [
+            curve.world_size * span ** (BESIDE * (number - middle))
+            for number, curve in enumerate(curves)
+        ],
+        ends,
+    )
+
+
+def draw_intervals(
+    ax: Axes,
+    places: Sequence[Floats],
+    bars: Sequence[Floats],
+    ends: Sequence[tuple[Floats, Floats]],
+) -> None:
+    """Draw a bar at each point whose interval is known, and a band where there are few lines.
+
+    Parameters
+    ----------
+    ax : Axes
+        With the lines themselves.
+    places, bars : sequence of ndarray
+        Where the points of each line are, and where their bars are.
+    ends : sequence of (ndarray, ndarray)
+        Both ends at the points of each line; NaN where they are not known.
+    """
+    if not any(np.isfinite(high).any() for _, high in ends):
+        return
+    is_banded = len(places) <= MAX_BANDS
+    for number, (x, at, (low, high)) in enumerate(zip(places, bars, ends, strict=True)):
+        color = theme.look(number)[0]
+        if is_banded:
+            ax.fill_between(x, low, high, color=color, alpha=0.13, linewidth=0, zorder=1)
         ax.vlines(at, low, high, colors=color, linewidth=1.1, zorder=2.5)
         for end in (low, high):
             ax.plot(at, end, "_", color=color, markersize=6, markeredgewidth=1.1, zorder=2.5)
-    is_banded = len(curves) <= MAX_BANDS
     ax.text(
         0.012,
         0.97,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ from simdp.reports.plots.collective_curves import Line, draw_lines
 from simdp.reports.plots.headings import entitle
 from simdp.reports.plots.labels import evenly, key_label, label_ends, point_names
 from simdp.reports.plots.memory_parts import capacity, mark_capacity
+from simdp.reports.plots.scaling import MOST_ABOVE, draw_intervals
 from simdp.results.comparison import written
 from simdp.results.result import Result, Study
 from simdp.units import COMMON, DIMENSIONS, parse
@@ -103,6 +104,8 @@ class SweepCurve(Plot[Study]):
             _value_axis(ax, ticks, label)
             values = [value for line in lines for value in line.y]
             low, high = min(values), max(values)
+            if ax is top:
+                high = max(high, _intervals(ax, lines, [curves[n] for n in shown], per_second))
             if ax is top or low > 0.5 * high:
                 ax.set_ylim(*((0, high * 1.12) if ax is top else _around(low, high)))
             else:
@@ -117,6 +120,21 @@ class SweepCurve(Plot[Study]):
             _say_capacity(bottom, points)
         bottom.yaxis.set_major_formatter(FuncFormatter(theme.short_number))
         bottom.set_title(second.title, fontsize=theme.TEXT_SIZE, fontweight="normal")
+
+
+def _intervals(
+    ax: Axes, lines: Sequence[Line], curves: Sequence[Sequence[Result]], per_second: float
+) -> float:
+    """Draw the intervals of steps that are known; how high they reach on the axis."""
+    ends = [
+        np.array([p.metrics.get("interval_s") or (np.nan, np.nan) for p in points]).T * per_second
+        for points in curves
+    ]
+    places = [np.array(line.x) for line in lines]
+    draw_intervals(ax, places, places, [(low, high) for low, high in ends])
+    longest = max(value for line in lines for value in line.y)
+    highest = max((float(one) for _, high in ends for one in high if one == one), default=0.0)
+    return min(highest, MOST_ABOVE * longest)
 
 
 def _around(low: float, high: float) -> tuple[float, float]:

@@ -120,7 +120,10 @@ def test_many_lines_have_bars_beside_each_other_and_no_bands(play, drawn):
     assert "bars: 90 % interval" in [text.get_text() for text in top.texts]
 
 
-def test_an_interval_that_is_not_known_is_not_drawn(sizes, drawn):
-    top, middle, _ = drawn(ScalingCurve(), sizes)
+def test_an_interval_that_is_not_known_is_not_drawn(play, drawn):
+    study = play(set={"sweep": {"cluster.world_size": [2, 4, 8]}})
+    for point in study.points:
+        point.metrics["interval_s"] = None
+    top, middle, _ = drawn(ScalingCurve(), study)
     assert not top.collections
     assert not middle.collections

@@ -42,7 +42,7 @@ def test_every_sweep_has_one_picture_of_its_points(single, sizes):
 
 def test_a_curve_stands_where_the_values_are(single, drawn):
     times = [0.003, 0.002, 0.001]
-    study = swept(single, "strategy.bucket_cap", CAPS, step_time_s=times)
+    study = swept(single, "strategy.bucket_cap", CAPS, step_time_s=times, interval_s=[None] * 3)
     top, _ = drawn(SweepCurve(), study)
     (line,) = [line for line in top.lines if line.get_transform() == top.transData]
     assert line.get_xdata().tolist() == [2**16, 2**20, 25 * 2**20]
@@ -135,3 +135,17 @@ def test_the_interval_of_a_points_step_lies_below_its_bar(single, drawn):
     assert left.get_xlim()[1] > end[0]
     legend = [text.get_text() for text in left.get_legend().get_texts()]
     assert "90 % interval" in legend
+
+
+def test_the_intervals_of_steps_are_drawn_over_any_key(single, drawn):
+    step = single.points[0].metrics["step_time_s"]
+    ends = [[0.9 * step, 1.2 * step], None, [0.8 * step, 1.5 * step]]
+    study = swept(single, "strategy.local_steps", [1, 2, 4], interval_s=ends)
+    top, bottom = drawn(SweepCurve(), study)
+    band, bars = top.collections
+    assert band.get_alpha() < 0.3
+    found = [segment[:, 1] for segment in bars.get_segments() if len(segment)]
+    ratios = np.array(found) / np.array([ends[0], ends[2]])
+    assert np.allclose(ratios, ratios[0, 0])  # the unit
+    assert top.get_ylim()[1] > np.max(found)
+    assert not bottom.collections
