@@ -272,7 +272,8 @@ def test_every_point_of_a_sweep_plays_on_the_fabric_that_was_asked_for(say):
 
 
 def test_the_summary_says_which_clock_played_and_why(say):
-    _, out, _ = say("run", "tiny.yaml", "--no-plots", "--verbose")
+    ring = ("--set", "collectives.all_reduce=ring")
+    _, out, _ = say("run", "tiny.yaml", "--no-plots", "--verbose", *ring)
     assert "event fabric: no link is shared, only" in out
 
 
