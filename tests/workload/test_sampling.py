@@ -87,7 +87,7 @@ def test_a_step_counts_its_samples():
 
 def test_a_rank_takes_its_own_samples_in_order():
     per_rank = distributed_sampler(np.arange(8), 2, drop_last=False)
-    steps = list(steps_from_microbatches(per_rank, 1, 2, drop_last=False))
+    steps = list(steps_from_microbatches(per_rank, 1, 2, drops=False))
     assert [[part.tolist() for part in ranks] for ranks in steps[0].micro] == [
         [[0], [1]],
         [[2], [3]],
@@ -110,7 +110,7 @@ def test_the_last_step_of_an_epoch_may_be_smaller(drop_last, sizes):
 
 def test_a_list_gives_the_sizes_of_micro_steps():
     per_rank = distributed_sampler(np.arange(14), 2, drop_last=False)
-    steps = steps_from_microbatches(per_rank, 0, [3, 1], drop_last=False)
+    steps = steps_from_microbatches(per_rank, 0, [3, 1], drops=False)
     assert [step.sizes.tolist() for step in steps] == [[[3, 3], [1, 1]], [[3, 3]]]
 
 
@@ -179,7 +179,7 @@ def test_a_rank_that_runs_out_gets_nothing_in_the_last_steps(drop_last, sizes):
 
 def test_a_rank_may_run_out_between_micro_steps():
     dealt = uneven_sampler(np.arange(10), [6, 3])
-    (first, second) = steps_from_microbatches(dealt, 2, 2, drop_last=False)
+    (first, second) = steps_from_microbatches(dealt, 2, 2, drops=False)
     assert first.sizes.tolist() == [[2, 2], [2, 1]]
     assert second.sizes.tolist() == [[2, 0]]
     assert [part.tolist() for part in first.micro[1]] == [[2, 3], [8]]
