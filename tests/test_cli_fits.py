@@ -65,6 +65,18 @@ def test_nothing_that_fits_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert "nothing fits: take more GPUs" in capsys.readouterr().out
 
 
+def test_a_row_that_is_tight_is_no_sure_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["fits", "gpt2-medium", "--gpus", "2", "--device", "t4-16gb", "--strategy", "ddp"]
+    arguments += ["--method", "full", "--recompute", "blocks", "--microbatch"]
+    states = {}
+    for microbatch in ("8", "10", "64"):
+        assert run_command_line([*arguments, microbatch]) == 0
+        out = capsys.readouterr().out
+        states[microbatch] = out.splitlines()[4].split()[3]
+        assert ("nothing fits for sure" in out) == (states[microbatch] == "tight")
+    assert list(states.values()) == ["yes", "tight", "no"]
+
+
 def test_a_wrong_name_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command_line(["fits", "gpt2", "--gpus", "8", "--machine", "dgx-h10"]) == 2
     assert capsys.readouterr().err.startswith("--machine: unknown machine 'dgx-h10'")

@@ -121,7 +121,7 @@ def _answer(found: Fitting) -> Iterator[str]:
         if not found.is_least:
             more = "more GPUs (--gpus '?' finds how many), larger ones"
         yield f"nothing fits: take {more}, or shorter samples"
-    elif states == {"no", "tight"}:
+    elif "yes" not in states:
         yield "nothing fits for sure: what is tight may run out of memory"
     if found.is_least and found.rows[0].fits:
         yield f"the fewest that train all weights: {_named(found, 'full', 'offload')}"
