@@ -68,6 +68,7 @@ from simdp.distributed.objects import (
 from simdp.distributed.reductions import (
     ReduceOp,
     all_reduce,
+    all_reduce_coalesced,
     reduce,
     reduce_scatter,
     reduce_scatter_tensor,
@@ -96,6 +97,7 @@ __all__ = [
     "all_gather_object",
     "all_gather_single",
     "all_reduce",
+    "all_reduce_coalesced",
     "all_to_all",
     "all_to_all_single",
     "as",

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
+import numpy as np
+
 from simdp.arrays import Array
 from simdp.distributed.backends import NO_BITS, REDUCES_PIECES
 from simdp.distributed.groups import AnyGroup, Member, member
 from simdp.distributed.tensors import checked, like, whole
-from simdp.distributed.work import Work, issue
+from simdp.distributed.work import Future, Work, issue
 from simdp.engine.programs.calls import Asked, Given, named
 from simdp.errors import ProgramError
 
@@ -66,6 +68,39 @@ def all_reduce(
     name = _named(op, tensor, at, call)
     asked = Asked(call, named(tensor.dtype), tensor.shape, f"op={name}")
     return issue(at, asked, Given((tensor,), (tensor,)), async_op, call, name)
+
+
+def all_reduce_coalesced(
+    tensors: Array | Sequence[Array],
+    op: ReduceOp = ReduceOp.SUM,
+    group: AnyGroup = None,
+    async_op: bool = False,
+) -> Future | None:
+    """Reduce several tensors of one dtype in one all_reduce of all their elements, in place.
+
+    With ``async_op=True`` it gives back the future of the tensors, as torch does, not a `Work`.
+    Torch does not compare the ranks' shapes; here they must be the same.
+    """
+    call = "all_reduce_coalesced"
+    at = member(group, call)
+    if at is None:
+        return None
+    several = [tensors] if isinstance(tensors, np.ndarray) else tensors
+    if not isinstance(several, list | tuple) or not several:
+        given = "an empty list" if several in ([], ()) else f"a {type(several).__name__}"
+        raise ProgramError(f"{call}: tensors must be a list of at least one array, got {given}.")
+    for number, tensor in enumerate(several):
+        whole(tensor, call, f"tensors[{number}]")
+        if tensor.dtype != several[0].dtype:
+            raise ProgramError(
+                f"{call}: tensors[{number}] holds {tensor.dtype} and tensors[0] "
+                f"{several[0].dtype}; all must have one dtype: make a call for each dtype."
+            )
+    name, dtype = _named(op, several[0], at, call), named(several[0].dtype)
+    shapes = ", ".join(f"{dtype}[{', '.join(map(str, tensor.shape))}]" for tensor in several)
+    asked = Asked(call, more=f"{shapes}, op={name}")
+    work = issue(at, asked, Given(several, several), async_op, "all_reduce", name)
+    return None if work is None else work.get_future()
 
 
 def reduce(

@@ -69,3 +69,65 @@ def test_a_list_is_reduced_piece_by_piece_on_gloo_and_takes_its_time(box):
 )
 def test_bits_are_refused_where_torch_refuses_them(refused, op, dtype, said):
     assert refused(lambda rank: dist.all_reduce(np.zeros(1, dtype), op=op)) == said
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+def test_several_tensors_are_reduced_in_one_collective_of_their_elements(box, backend):
+    start = np.random.default_rng(0).standard_normal((4, 1000))
+
+    def program(rank):
+        dist.init_process_group(backend)
+        flat = start[rank].copy()
+        tensors = [flat[:600].copy(), flat[600:].copy().reshape(20, 20), np.float64(rank)[None]]
+        begin = dist.clock()
+        assert dist.all_reduce_coalesced(tensors[:2]) is None
+        ends = [dist.clock() - begin]
+        dist.all_reduce(flat)
+        ends.append(dist.clock() - begin - ends[0])
+        dist.all_reduce_coalesced(tensors[2], dist.ReduceOp.MAX)
+        return ends, [*tensors[0], *tensors[1].flat], flat, tensors[2]
+
+    for (several, one), found, flat, last in dist.launch(program, cluster=box).values:
+        np.testing.assert_array_equal(found, flat)  # to the bits of one buffer
+        np.testing.assert_allclose(found, start.sum(axis=0), rtol=0, atol=1e-12)
+        assert several == pytest.approx(one, rel=1e-9)
+        assert last == [3.0]
+
+
+def test_several_tensors_come_as_a_future_beside_compute(run):
+    def program(rank):
+        tensors = [np.full(3, rank + 1.0), np.ones((2, 2))]
+        begin = dist.clock()
+        future = dist.all_reduce_coalesced(tensors, dist.ReduceOp.AVG, async_op=True)
+        assert not future.done()
+        dist.compute(seconds=1.0)
+        found = future.wait()
+        assert found[0] is tensors[0]
+        return dist.clock() - begin, [each.tolist() for each in found]
+
+    for seconds, found in run(program).values:
+        assert seconds == pytest.approx(1.0, rel=1e-9)
+        assert found == [[2.5] * 3, [[1.0] * 2] * 2]
+
+
+@pytest.mark.parametrize(
+    ("tensors", "said"),
+    [
+        ([], "tensors must be a list of at least one array, got an empty list."),
+        ({}, "tensors must be a list of at least one array, got a dict."),
+        (
+            [np.zeros(2), np.zeros(2, np.float32)],
+            "tensors[1] holds float32 and tensors[0] float64; all must have one dtype: make a "
+            "call for each dtype.",
+        ),
+        ([np.zeros(2), 3], "tensors[1] is a int; make it a NumPy array before, "),
+    ],
+)
+def test_what_cannot_be_reduced_in_one_collective_is_refused(refused, tensors, said):
+    found = refused(lambda rank: dist.all_reduce_coalesced(tensors))
+    assert found.startswith(f"all_reduce_coalesced: {said}")
+
+
+def test_ranks_that_reduce_several_tensors_of_other_shapes_are_refused(refused):
+    said = refused(lambda rank: dist.all_reduce_coalesced([np.zeros(2 + rank), np.zeros(3 - rank)]))
+    assert "rank 0 calls all_reduce_coalesced(float64[2], float64[3], op=SUM), but rank 1" in said

@@ -47,7 +47,10 @@ def _reduced(given: Sequence[Given], plan: Plan, op: str) -> Array:
 
 
 def _all_reduce(given: Sequence[Given], plan: Plan, op: str, root: int) -> Values:
-    return [(_reduced(given, plan, op),)] * len(given)
+    total, outputs = _reduced(given, plan, op), given[0].outputs
+    if len(outputs) == 1:
+        return [(total,)] * len(given)
+    return [np.split(total, np.cumsum([array.size for array in outputs])[:-1])] * len(given)
 
 
 def _reduce(given: Sequence[Given], plan: Plan, op: str, root: int) -> Values:
