@@ -85,7 +85,7 @@ def main() -> int:
         run = ["-m", "simdp", "run", str(file), "--no-plots", "--out", folder]
         add("the same on 512, python -m simdp run", run, 3.5)
     add("python -m simdp fits llama3-8b", ["-m", "simdp", *FITS], 2.0)
-    add("python -m simdp list models", ["-m", "simdp", "list", "models"], 1.5)
+    add("python -m simdp list models", ["-m", "simdp", "list", "models"], 0.6)
     return show(f"Large models: CPU time and memory, least of {REPEATS}", rows)
 
 

@@ -174,6 +174,11 @@ class Family(Mapping[str, type[M]]):
         return cast("type[M]", found)
 
 
+def has_offers(family: str) -> bool:
+    """Whether an installed package offers a kind of a family; neither of them is loaded."""
+    return GROUP + family in _offers()
+
+
 @cache
 def _offers() -> dict[str, list[Offer]]:
     """What installed packages offer to each of our groups; to look takes 50 ms and more."""

@@ -31,7 +31,7 @@ def pytest_addoption(parser):
     parser.addoption(
         "--update-golden",
         action="store_true",
-        help="write golden/scenarios anew, then compare; and what README and docs/ print",
+        help="write golden/scenarios anew, then compare; what README and docs/ print; listed.json",
     )
     parser.addoption(
         "--long",

@@ -4,10 +4,11 @@ import ast
 import importlib
 import inspect
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import pytest
 from for_each import for_each
@@ -237,7 +238,8 @@ def test_imports_for_types_only_are_rare():
     """A module that needs them anywhere else hides a circle.
 
     Two are meant: layers add themselves to a graph, which is made of layers; and a layer may hold
-    others, of the table that it stands in itself.
+    others, of the table that it stands in itself. A third is no circle: the list of families
+    imports a family when it is asked for.
     """
     found = {
         (module, name)
@@ -250,13 +252,30 @@ def test_imports_for_types_only_are_rare():
         for module in {module for module, _ in found if top(module) not in ("", "cli")}
     }
     layers = {name for name in names if name.startswith("workload.layers.")}
-    assert set(names) - layers == {"files.archives", "files.tensors"}
+    assert set(names) - layers == {"files.archives", "files.tensors", "studies.families"}
     assert names["files.archives"] == {"numpy"}
     assert set.union(*(names[module] for module in layers)) <= {
         "simdp.workload.graph.GraphBuilder",
         "simdp.workload.graph.Value",
         "simdp.workload.layers.AnyModule",
     }
+
+
+def test_every_file_of_data_is_in_the_package():
+    patterns = [
+        str(Path(*package.split(".")) / pattern)
+        for package, each in tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"][
+            "setuptools"
+        ]["package-data"].items()
+        for pattern in each
+    ]
+    files = [
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "simdp").rglob("*")
+        if path.is_file() and path.suffix not in (".py", ".pyc")
+    ]
+    assert "simdp/workload/models/listed.json" in files
+    assert [file for file in files if not any(map(PurePath(file).match, patterns))] == []
 
 
 # What code may do --------------------------------------------------------------------------------

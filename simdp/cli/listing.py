@@ -17,10 +17,10 @@ def list_kinds(
 ) -> int:
     """List every kind of a family, and the catalogue."""
     from simdp.errors import ScenarioError, unknown_name
-    from simdp.reports import table
+    from simdp.reports import wide_table
     from simdp.studies.families import kinds, names
 
     if family is not None and family not in names():
         raise ScenarioError([unknown_name("family", family, names())])
-    say(table.kinds({name: kinds(name) for name in ([family] if family else names())}))
+    say(wide_table.kinds({name: kinds(name) for name in ([family] if family else names())}))
     return 0

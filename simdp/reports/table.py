@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby, pairwise
-from textwrap import fill
 from typing import Any
 
 from rich import box
@@ -26,6 +25,7 @@ from simdp.reports.figures import (
     share,
     unit_of,
 )
+from simdp.reports.wide_table import kinds
 from simdp.results.comparison import written
 from simdp.results.memory import PARTS as MEMORY_PARTS
 from simdp.results.memory import usage
@@ -41,9 +41,6 @@ __all__ = ["PARTS", "UNITS", "kinds", "nbytes", "ranks", "seconds", "summary"]
 
 MAX_RANKS, FOLDED_FROM = 64, 8
 """Rows of `ranks`; and ranks beyond which neighbours that say the same share one."""
-
-LEAST_LINE = 30
-"""Letters of a kind's line beside its name, however long that is."""
 
 MAX_LIST = 53
 """Letters of a list beside its name, of which the rest is cut."""
@@ -321,23 +318,3 @@ def slowest(study: Study) -> RenderableType | None:
 
 def _span(ranks: Sequence[int]) -> str:
     return str(ranks[0]) if len(ranks) == 1 else f"{ranks[0]}-{ranks[-1]}"
-
-
-def kinds(families: Mapping[str, Mapping[str, str]]) -> RenderableType:
-    """List the kinds of families, in the order family, kind, what it is."""
-    rows = [
-        (family, kind, line.replace("`", ""))
-        for family, members in families.items()
-        for kind, line in members.items()
-    ]
-    widths = [max(len(row[column]) for row in rows) + 2 for column in (0, 1)]
-    lead = sum(widths)
-    return Text("\n".join(_entry(f"{a:{widths[0]}}{b:{widths[1]}}", c, lead) for a, b, c in rows))
-
-
-def _entry(lead: str, line: str, indent: int) -> str:
-    """One kind; what does not fit beside its name goes below, as in a dictionary."""
-    room = max(WIDTH - 1, indent + LEAST_LINE)
-    return fill(
-        line, room, initial_indent=lead, subsequent_indent=" " * indent, break_on_hyphens=False
-    )

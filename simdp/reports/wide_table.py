@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from textwrap import fill
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
@@ -17,6 +18,9 @@ BETWEEN = 2
 
 LEAST_KEY = 12
 """Columns of a terminal that a text has at least which is broken over several lines."""
+
+LEAST_LINE = 30
+"""Letters of a kind's line beside its name, however long that is."""
 
 
 def wide_table(
@@ -100,3 +104,23 @@ def widen(table: Table) -> None:
     """Let a table be as wide as its cells are, whatever the terminal is."""
     wide = Console(width=1000)
     table.width = Measurement.get(wide, wide.options, table).maximum
+
+
+def kinds(families: Mapping[str, Mapping[str, str]]) -> RenderableType:
+    """List the kinds of families, in the order family, kind, what it is."""
+    rows = [
+        (family, kind, line.replace("`", ""))
+        for family, members in families.items()
+        for kind, line in members.items()
+    ]
+    widths = [max(len(row[column]) for row in rows) + 2 for column in (0, 1)]
+    lead = sum(widths)
+    return Text("\n".join(_entry(f"{a:{widths[0]}}{b:{widths[1]}}", c, lead) for a, b, c in rows))
+
+
+def _entry(lead: str, line: str, indent: int) -> str:
+    """One kind; what does not fit beside its name goes below, as in a dictionary."""
+    room = max(WIDTH - 1, indent + LEAST_LINE)
+    return fill(
+        line, room, initial_indent=lead, subsequent_indent=" " * indent, break_on_hyphens=False
+    )

@@ -1,94 +1,94 @@
-"""Families: every kind that a scenario can name, with one line each."""
+"""Families: every kind that a scenario can name, with one line each.
+
+A family is imported when it is asked for: to import all of them takes longer than a short run.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from math import exp
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
-from simdp.cluster import device, link, machine
-from simdp.cluster.allocators import ALLOCATORS
-from simdp.cluster.failures import FAILURES
-from simdp.cluster.stragglers import STRAGGLERS
-from simdp.cluster.topologies import TOPOLOGIES
-from simdp.collectives import FAMILIES
-from simdp.collectives.costs import COSTS
-from simdp.collectives.costs.pool import NETWORKS, PEERS, Pooled, pooled
 from simdp.errors import KindError
-from simdp.family import Family
-from simdp.job.recovery import RECOVERY
-from simdp.job.target import TARGETS, benchmark
-from simdp.scenario import shipped
-from simdp.spec import Spec
-from simdp.strategies import STRATEGIES
-from simdp.strategies.comm_hooks import COMM_HOOKS
-from simdp.studies.presets import describe
-from simdp.workload.compute import COMPUTES
-from simdp.workload.datasets import DATASETS
-from simdp.workload.datasets.lengths import LENGTHS
-from simdp.workload.faults import FAULTS
-from simdp.workload.layers import LAYERS
-from simdp.workload.layers.activations import ACTIVATIONS
-from simdp.workload.losses import LOSSES
-from simdp.workload.models import MODELS, PRESETS
-from simdp.workload.optimizers import OPTIMIZERS
-from simdp.workload.precision import PRECISIONS
-from simdp.workload.schedules import SCHEDULES
+from simdp.family import Family, has_offers
+
+if TYPE_CHECKING:
+    from simdp.collectives.costs.pool import Pooled
+    from simdp.spec import Spec
+
+HOMES = {
+    "activations": "simdp.workload.layers.activations",
+    "allocators": "simdp.cluster.allocators",
+    "comm_hooks": "simdp.strategies.comm_hooks",
+    "costs": "simdp.collectives.costs",
+    "computes": "simdp.workload.compute",
+    "datasets": "simdp.workload.datasets",
+    "failures": "simdp.cluster.failures",
+    "faults": "simdp.workload.faults",
+    "layers": "simdp.workload.layers",
+    "lengths": "simdp.workload.datasets.lengths",
+    "losses": "simdp.workload.losses",
+    "models": "simdp.workload.models",
+    "optimizers": "simdp.workload.optimizers",
+    "precisions": "simdp.workload.precision",
+    "recovery": "simdp.job.recovery",
+    "schedules": "simdp.workload.schedules",
+    "strategies": "simdp.strategies",
+    "stragglers": "simdp.cluster.stragglers",
+    "targets": "simdp.job.target",
+    "topologies": "simdp.cluster.topologies",
+    "all_gather": "simdp.collectives",
+    "all_reduce": "simdp.collectives",
+    "all_to_all": "simdp.collectives",
+    "barrier": "simdp.collectives",
+    "broadcast": "simdp.collectives",
+    "gather": "simdp.collectives",
+    "reduce": "simdp.collectives",
+    "reduce_scatter": "simdp.collectives",
+    "scatter": "simdp.collectives",
+}
+"""The package of each family's table, which is called as the family, in capitals."""
+
+LISTED = Path(__file__).parents[1] / "workload" / "models" / "listed.json"
+"""The line of each kind and preset of models. It is generated, and a test of it derives every line
+again: to build the graphs of all presets takes far longer than to read it."""
 
 
 def tables() -> tuple[Family[Spec], ...]:
     """Every family's table."""
-    return (
-        ACTIVATIONS,
-        ALLOCATORS,
-        COMM_HOOKS,
-        COSTS,
-        COMPUTES,
-        DATASETS,
-        FAILURES,
-        FAULTS,
-        LAYERS,
-        LENGTHS,
-        LOSSES,
-        MODELS,
-        OPTIMIZERS,
-        PRECISIONS,
-        RECOVERY,
-        SCHEDULES,
-        STRATEGIES,
-        STRAGGLERS,
-        TARGETS,
-        TOPOLOGIES,
-        *FAMILIES.values(),
-    )
+    return tuple(map(_table, HOMES))
 
 
-def _makers() -> dict[str, Callable[[], dict[str, str]]]:
-    """What says the kinds of each family; to say those of one is far less work than all."""
-    found: dict[str, Callable[[], dict[str, str]]] = {
-        table.name: partial(_members, table) for table in tables()
-    }
-    return found | {
-        "models": lambda: _members(MODELS) | {name: describe(name) for name in PRESETS},
-        "benchmarks": lambda: {
-            name: benchmark.describe(name) for name in benchmark.BENCHMARKS.names()
-        },
+def _table(family: str) -> Family[Spec]:
+    return cast("Family[Spec]", getattr(import_module(HOMES[family]), family.upper()))
+
+
+def _catalogues() -> dict[str, Callable[[], dict[str, str]]]:
+    """What makes the lines of each family that has no table, or more than a table."""
+    return {
+        "models": _models,
+        "benchmarks": _benchmarks,
         "constants": constants,
-        "devices": lambda: {name: device.describe(name) for name in device.DEVICES.names()},
-        "links": lambda: {name: link.describe(name) for name in link.LINKS.names()},
-        "machines": lambda: {name: machine.describe(name) for name in machine.MACHINES.names()},
-        "scenarios": lambda: {name: shipped.question(name) for name in shipped.names()},
+        "devices": _devices,
+        "links": _links,
+        "machines": _machines,
+        "scenarios": _scenarios,
     }
 
 
 def names() -> list[str]:
     """Every family's name, sorted."""
-    return sorted(_makers())
+    return sorted({*HOMES, *_catalogues()})
 
 
 def kinds(family: str) -> dict[str, str]:
     """The kinds of one of `names`, sorted, each with the first line of its documentation."""
-    return dict(sorted(_makers()[family]().items()))
+    lines = _catalogues().get(family, partial(_members, family))
+    return dict(sorted(lines().items()))
 
 
 def families() -> dict[str, dict[str, str]]:
@@ -96,8 +96,46 @@ def families() -> dict[str, dict[str, str]]:
     return {name: kinds(name) for name in names()}
 
 
+def _models() -> dict[str, str]:
+    """Kinds and presets of models, each with its line in `LISTED`."""
+    listed = cast("dict[str, str]", json.loads(LISTED.read_text("utf-8")))
+    return (_offered(_table("models")) if has_offers("models") else {}) | listed
+
+
+def _benchmarks() -> dict[str, str]:
+    from simdp.job.target import benchmark
+
+    return {name: benchmark.describe(name) for name in benchmark.BENCHMARKS.names()}
+
+
+def _devices() -> dict[str, str]:
+    from simdp.cluster import device
+
+    return {name: device.describe(name) for name in device.DEVICES.names()}
+
+
+def _links() -> dict[str, str]:
+    from simdp.cluster import link
+
+    return {name: link.describe(name) for name in link.LINKS.names()}
+
+
+def _machines() -> dict[str, str]:
+    from simdp.cluster import machine
+
+    return {name: machine.describe(name) for name in machine.MACHINES.names()}
+
+
+def _scenarios() -> dict[str, str]:
+    from simdp.scenario import shipped
+
+    return {name: shipped.question(name) for name in shipped.names()}
+
+
 def constants() -> dict[str, str]:
     """What NCCL's model takes for a cluster that nobody has measured, class by class."""
+    from simdp.collectives.costs.pool import NETWORKS, PEERS, pooled
+
     found = {}
     for place, names in (("peer", PEERS), ("network", NETWORKS)):
         for name in names:
@@ -132,9 +170,15 @@ def _rate(value: float) -> str:
     return f"{value / 1e9:.2f} GB/s"
 
 
-def _members(table: Family[Spec]) -> dict[str, str]:
+def _members(family: str) -> dict[str, str]:
     """A family's kinds, those of other packages with the package."""
-    found = {kind: _first_line(member) for kind, member in table.items()}
+    table = _table(family)
+    return {kind: _first_line(member) for kind, member in table.items()} | _offered(table)
+
+
+def _offered(table: Family[Spec]) -> dict[str, str]:
+    """Kinds of other packages, with the package."""
+    found = {}
     for kind in table.offered():
         try:
             member = table.find(kind)
@@ -142,7 +186,7 @@ def _members(table: Family[Spec]) -> dict[str, str]:
         except KindError as error:
             said = f"cannot be used: {error}"
         found[kind] = f"{said} (from {table.offered_by(kind)})".strip()
-    return dict(sorted(found.items()))
+    return found
 
 
 def _first_line(member: type[Spec]) -> str:

@@ -1,9 +1,13 @@
 """Families: every table and catalogue is listed, each kind with a line of its own."""
 
 import importlib
+import json
 import pkgutil
+import subprocess
+import sys
 from collections.abc import Mapping
 
+import pytest
 from for_each import for_each
 
 import simdp
@@ -11,7 +15,8 @@ from simdp.cluster.device import DEVICES
 from simdp.cluster.link import LINKS
 from simdp.cluster.machine import MACHINES
 from simdp.spec import Spec
-from simdp.studies.families import families
+from simdp.studies.families import HOMES, LISTED, families, kinds
+from simdp.studies.presets import describe
 from simdp.workload.models import MODELS, PRESETS
 
 KNOWN = families()
@@ -82,8 +87,84 @@ def test_a_line_is_the_first_of_the_documentation_and_a_whole_sentence(family):
         assert member.__doc__.strip().startswith(line)
 
 
+# Lines of models ---------------------------------------------------------------------------------
+
+HOW_TO_UPDATE = "run: pytest tests/studies/test_families.py -k listed_json --update-golden"
+
+
+def derived():
+    """The lines of all models: of kinds the first of the documentation, of presets the figures."""
+    lines = {kind: member.__doc__.strip().splitlines()[0] for kind, member in MODELS.items()}
+    return dict(sorted({**lines, **{name: describe(name) for name in PRESETS}}.items()))
+
+
+def differences(listed, lines):
+    """Where a table of lines differs from the lines that it should have."""
+    return [
+        *(f"{name} is missing" for name in sorted(set(lines) - set(listed))),
+        *(f"{name} is superfluous" for name in sorted(set(listed) - set(lines))),
+        *(
+            f"{name}: {listed[name]!r} is listed, {line!r} is derived"
+            for name, line in lines.items()
+            if listed.get(name, line) != line
+        ),
+    ]
+
+
+@pytest.mark.slow
+def test_every_line_of_listed_json_is_derived_from_the_models(request):
+    lines = derived()
+    if request.config.getoption("--update-golden"):
+        LISTED.write_text(json.dumps(lines, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    wrong = differences(json.loads(LISTED.read_text("utf-8")), lines)
+    assert not wrong, "\n".join([f"{LISTED.name} is not up to date; {HOW_TO_UPDATE}", *wrong])
+
+
+def test_listed_json_has_every_kind_and_preset_and_no_other():
+    names = dict.fromkeys((*MODELS, *PRESETS), "")
+    wrong = differences(dict.fromkeys(json.loads(LISTED.read_text("utf-8")), ""), names)
+    assert not wrong, "\n".join([f"{LISTED.name} is not up to date; {HOW_TO_UPDATE}", *wrong])
+
+
+def test_a_missing_a_superfluous_and_a_wrong_line_are_differences():
+    found = differences(
+        {"gpt2": "1 parameter", "old": "x", "mlp": "m"}, {"gpt2": "2", "mlp": "m", "new": "y"}
+    )
+    assert found == [
+        "new is missing",
+        "old is superfluous",
+        "gpt2: '1 parameter' is listed, '2' is derived",
+    ]
+
+
+@pytest.mark.slow
+def test_only_the_family_that_is_listed_is_imported():
+    program = (
+        "import sys; from simdp.cli import run_command_line as run; "
+        "run(['list', sys.argv[1]]); print(*sys.modules)"
+    )
+
+    def imported(family):
+        command = [sys.executable, "-c", program, family]
+        out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        return set(out.splitlines()[-1].split())
+
+    models = imported("models")
+    assert "simdp.studies.families" in models
+    assert not models & {"numpy", "yaml", "simdp.spec", "simdp.workload", "simdp.cluster"}
+    failures = imported("failures")
+    assert "simdp.cluster.failures.weibull" in failures
+    assert not failures & {"simdp.workload", "simdp.strategies", "simdp.engine"}
+
+
+def test_the_home_of_a_family_holds_its_table():
+    assert set(HOMES) == set(KNOWN) - NO_TABLES
+    for family, home in HOMES.items():
+        assert getattr(importlib.import_module(home), family.upper()) is TABLES[family]
+
+
 def test_a_real_model_says_what_a_sample_of_it_is():
-    found = families()["models"]
+    found = kinds("models")
     assert "per sample (128 tokens)" in found["bert-large"]
     assert "per sample (3x224x224)" in found["resnet50"]
 
