@@ -14,10 +14,11 @@ from simdp.family import Family
 from simdp.scenario import load_scenario
 from simdp.strategies import STRATEGIES
 from simdp.strategies.base import Strategy
-from simdp.studies.families import families
+from simdp.studies.families import families, kinds
 from simdp.workload.layers import LAYERS
 from simdp.workload.layers.activations import ACTIVATIONS
 from simdp.workload.layers.activations.base import Activation
+from simdp.workload.models import MODELS
 
 MODULE = """\
 from typing import Literal
@@ -26,6 +27,7 @@ from simdp.strategies.ddp import DDP
 from simdp.strategies.single import Single
 from simdp.strategies import Strategy
 from simdp.workload.layers.activations.relu import ReLU
+from simdp.workload.models.mlp import MLP
 
 
 class Mine(DDP):
@@ -51,6 +53,12 @@ class Ramp(ReLU):
     kind: str = "ramp"
 
 
+class Net(MLP):
+    '''mlp by another name.'''
+
+    kind: str = "net"
+
+
 def function():
     pass
 """
@@ -70,7 +78,7 @@ def plugin(tmp_path, monkeypatch):
     for name in list(sys.modules):
         if name.endswith("plugin_of_tests"):
             del sys.modules[name]
-    for table in (STRATEGIES, TOPOLOGIES, ACTIVATIONS, LAYERS):
+    for table in (STRATEGIES, TOPOLOGIES, ACTIVATIONS, LAYERS, MODELS):
         table._found.clear()
 
 
@@ -90,6 +98,8 @@ def offered(plugin, monkeypatch):
             point("twice", "Named", "simdp.strategies"),
             point("gone", "Gone", "simdp.strategies"),
             point("ramp", "Ramp", "simdp.activations"),
+            point("net", "Net", "simdp.models"),
+            point("gpt2-xl", "Net", "simdp.models"),
             point("mine", "Mine", "another.group"),
         ]
     )
@@ -191,6 +201,13 @@ def test_offers_are_listed_and_hinted_at(offered, refuse):
     assert known["half"].startswith("cannot be used: 'half' is not finished; it lacks train_step.")
     assert known["ddp"].startswith("``torch.nn.parallel")
     assert refuse(strategy="mime")[0].endswith("Did you mean 'mine'?")
+
+
+def test_a_model_of_a_package_is_listed_and_takes_no_place_of_a_preset(offered):
+    known = kinds("models")
+    assert known["net"] == "mlp by another name. (from an unknown package)"
+    assert known["gpt2-xl"].startswith("1,557,611,200 parameters, ")
+    assert list(known) == sorted(known)
 
 
 def test_an_offer_takes_part_in_scenarios(offered, load):
