@@ -117,11 +117,14 @@ class Trainer:
             for name in names:
                 own[name][...] = self._master[root][name]
 
-    def average(self, plan: Plan, who: Participants | None = None) -> None:
+    def average(
+        self, plan: Plan, who: Participants | None = None, num_averaged: int | None = None
+    ) -> None:
         """Give every rank the mean of all ranks' weights: divided, then summed by an all_reduce.
 
         Master weights are averaged where there are some, and the others rounded from them; frozen
-        ones stay as they are. Of those that take part, all get the mean of the ones that count.
+        ones stay as they are. Of those that take part, all get the mean of the ones that count; in
+        process groups of ``num_averaged`` ranks, that of their group.
         """
         who = who or Participants.without(self.world_size, "absent", ())
         drawn = self._master[0].items()
@@ -131,7 +134,7 @@ class Trainer:
         for name in shapes:
             for rank, view in enumerate(buffers.views(name)):
                 own = self._master[rank][name] if who.counted[rank] else dtype.type(0)
-                np.divide(own, dtype.type(who.num_counted), out=view)
+                np.divide(own, dtype.type(num_averaged or who.num_counted), out=view)
         payload.run(plan, buffers.flat)
         for name in shapes:
             views = buffers.views(name)

@@ -219,6 +219,11 @@ def num_trainable(facts: Facts) -> int:
     return facts.num_elements([parameter.name for parameter in trainable(facts)])
 
 
+def longest_period(number: int, lengths: tuple[int, ...], since: int) -> int | None:
+    """The longest of some periods of which a step is the last; None if it ends none."""
+    return next((n for n in reversed(lengths) if (number - since + 1) % n == 0), None)
+
+
 class Step:
     """What may differ from step to step.
 
@@ -289,6 +294,21 @@ class Step:
         """Whether it is the last of a period of so many steps, counted from the step ``since``."""
         return bool(self.ask("last_of_period", length, since))
 
+    def longest_period(self, lengths: tuple[int, ...], since: int, first: int) -> int | None:
+        """The longest of some periods of which it is the last step, counted as in `ends_period`.
+
+        Parameters
+        ----------
+        lengths : tuple of int
+            Of the periods [steps], rising.
+        since : int
+            The step from which all of them are counted.
+        first : int
+            The first step that may be asked about.
+        """
+        found: int | None = self.ask("longest_of_periods", lengths, since, first)
+        return found
+
     def ready_times(self, micro: int) -> tuple[float, ...]:
         """See `Nominal`."""
         found: tuple[float, ...] = self.ask("nominal_times", micro)
@@ -312,6 +332,9 @@ class Step:
 
     def _last_of_period(self, length: int, since: int) -> bool:
         return (self._number - since + 1) % length == 0
+
+    def _longest_of_periods(self, lengths: tuple[int, ...], since: int, first: int) -> int | None:
+        return longest_period(self._number, lengths, since)
 
     def _nominal_times(self, micro: int) -> tuple[float, ...]:
         return tuple(self._facts.ready_times(self._batches, micro))

@@ -259,12 +259,21 @@ class Broadcast(NamedTuple):
 
 
 class Average(NamedTuple):
-    """Start to give every rank the mean of all weights: divided, then summed."""
+    """Start to give every rank the mean of all weights: divided, then summed.
+
+    Attributes
+    ----------
+    tag, label, nbytes, group
+        As of `AllReduce`.
+    num_averaged : int or None
+        Ranks of a process group, each of which gets its own mean; None averages all that count.
+    """
 
     tag: int
     label: str
     nbytes: float
     group: Group = None
+    num_averaged: int | None = None
 
 
 class Wait(NamedTuple):

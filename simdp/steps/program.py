@@ -7,7 +7,7 @@ is read off its operations here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import inf
 from typing import NamedTuple, Protocol
 
@@ -18,7 +18,7 @@ from simdp.cluster import Overheads
 from simdp.errors import ScenarioError
 from simdp.steps.bucket import Group
 from simdp.steps.coalesced import GatherTogether, KeepSums, ReduceTogether
-from simdp.steps.facts import Facts, Nominal, Ops, Step
+from simdp.steps.facts import Facts, Nominal, Ops, Step, longest_period
 from simdp.steps.one_process import CopyOut, Reduce
 from simdp.steps.ops import (
     AllGather,
@@ -356,7 +356,23 @@ def _around(key: tuple[object, ...]) -> list[int]:
             return [number - 1, number]
         case ("last_of_period", int(length), int(since)):
             return [since + length - 2, since + length - 1, since + length]
+        case ("longest_of_periods", tuple(lengths), int(since), int(first)):
+            return _one_of_each(lengths, since, first)
     return []
+
+
+@lru_cache(maxsize=16)
+def _one_of_each(lengths: tuple[int, ...], since: int, first: int) -> list[int]:
+    """Of some periods, the first step that ends each as the longest; and one that ends none."""
+    found = [first]
+    for asked in (*lengths, None):
+        by = asked or 1
+        number = first + (since - 1 - first) % by
+        longer = asked is not None or lengths[0] > 1
+        while longer and longest_period(number, lengths, since) != asked:
+            number += by
+        found.append(number)
+    return found
 
 
 def _room(plan: Plan) -> float:

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from itertools import count
-from typing import Annotated, Literal, Self
+from math import lcm
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+import numpy as np
+from pydantic import BeforeValidator, Field, model_validator
 
-from simdp.spec import Bool, Bytes, Int
+from simdp.arrays import Ints
+from simdp.errors import shown
+from simdp.spec import MAX_INT, Bool, Bytes, Int, problem
+from simdp.steps.bucket import Bucket, Group
 from simdp.steps.facts import Facts, Ops, Step, num_trainable
-from simdp.steps.ops import Average, Copy, Hold, Scale, Update, Wait
+from simdp.steps.ops import AllReduce, Average, Copy, Hold, NewGroup, Scale, Update, Wait
 from simdp.steps.passes import Tags, backward, forward
 from simdp.strategies.base import Strategy, copies_charged, uneven
+from simdp.strategies.comm_hooks.base import CommHook, Sending, Sent
 from simdp.strategies.ddp import DDP
+from simdp.strategies.fsdp import members
 from simdp.strategies.left_out import asks_others, unequal_groups
 from simdp.workload import Workload
 
@@ -20,21 +27,92 @@ AFTER_WARMUP = 10**6
 """Numbers for the average's collectives, beyond those of a step's gradients."""
 
 
+SUBGROUP = "subgroup"
+"""Name of the process groups in which gradients are averaged after the warm-up."""
+
+WORDS = ("node", "world")
+
+
+def _a_size(value: object, key: str, words: tuple[str, ...]) -> object:
+    if value in words or (isinstance(value, int) and 1 <= value <= MAX_INT and value is not True):
+        return value
+    raise problem(
+        f"{key}{shown(value)} is no size of process groups; write one of {', '.join(words)}, or a "
+        "number of ranks."
+    )
+
+
+def _a_subgroup(value: object) -> object:
+    return _a_size(value, "", ("none", *WORDS))
+
+
+def _periods(value: object) -> object:
+    """Sort by period; result.json has the periods as text."""
+    if value is None:
+        return None
+    if not isinstance(value, dict) or not value:
+        raise problem(
+            f"{shown(value)} has no periods; write the ranks that average for each, such as "
+            "{2: node, 8: world}."
+        )
+    found: dict[int, object] = {}
+    for key, size in value.items():
+        period = int(key) if isinstance(key, str) and key.isdecimal() else key
+        if not isinstance(period, int) or period is True or not 1 <= period <= MAX_INT:
+            raise problem(f"{shown(key)} is no period; write a whole number of steps from 1.")
+        found[period] = _a_size(size, f"{period}: ", WORDS)
+    return dict(sorted(found.items()))
+
+
+AnySize = Literal["node", "world"] | Int
+Subgroup = Annotated[Literal["none", "node", "world"] | Int, BeforeValidator(_a_subgroup)]
+PeriodGroupSizes = Annotated[dict[int, AnySize] | None, BeforeValidator(_periods)]
+
+
+class _InSubgroup(CommHook):
+    """Average a bucket in a process group of so many ranks (torch: post_localSGD_hook)."""
+
+    kind: str = "post_local_sgd"
+    group: str | None = None
+    size: int = 1
+
+    def divided(self, divisor: float) -> float:
+        return float(self.size)
+
+    def send(
+        self, facts: Facts, bucket: Bucket, label: str, wait: float, divisor: float, tags: Tags
+    ) -> Sending:
+        tag = next(tags)
+        yield AllReduce(tag, label, bucket.nbytes, bucket, wait, group=self.group)
+        return Sent((tag,))
+
+
 class LocalSGD(Strategy):
     """Steps of every rank's own optimizer, then an average of the weights (post-local SGD).
 
-    As torch's ``DistributedDataParallel`` with ``post_localSGD_hook``, without a subgroup, and
-    ``PeriodicModelAverager``: all parameters travel as one buffer after the optimizer's step.
-    Optimizer state and buffers stay what each rank's own steps have made of them. A period ends
-    with its average, after ``local_steps`` steps; torch's begins with it. Nothing is averaged at
-    the end of a run that ends within a period, as in torch: its replicas differ.
+    As torch's ``DistributedDataParallel`` with ``post_localSGD_hook`` and
+    ``PeriodicModelAverager`` or, with ``period_group_size_dict``, ``HierarchicalModelAverager``:
+    all parameters travel as one buffer after the optimizer's step. Optimizer state and buffers
+    stay what each rank's own steps have made of them. A period ends with its average, after
+    ``local_steps`` steps; torch's begins with it. Nothing is averaged at the end of a run that
+    ends within a period, as in torch: its replicas differ.
 
     Attributes
     ----------
     local_steps : int
-        Steps from one average to the next, H (torch: period).
+        Steps from one average to the next, H (torch: period). With ``period_group_size_dict`` it
+        is left out: the steps after which its averages repeat.
     warmup_steps : int
-        Steps before the first local one; in these gradients are averaged, as under `DDP`.
+        Steps before the first local one; in these gradients are averaged, as under `DDP` (torch:
+        start_localSGD_iter).
+    subgroup : {"none", "node", "world"} or int
+        Ranks among which gradients are averaged in every step after the warm-up: those of a node,
+        as torch does without a subgroup, or so many neighbours. "none" averages no gradients then,
+        as ``post_local_gradient_allreduce=False``.
+    period_group_size_dict : dict of int to {"node", "world"} or int, or None
+        Average weights among so many neighbours every so many steps; where several periods end,
+        the longest one counts. The longest one has all ranks. Periods are counted from the first
+        step of the run, also under a warm-up. None averages among all ranks every ``local_steps``.
     average_at : {"end", "begin"}
         Whether weights are averaged after the last step of a period, or, as torch does, after its
         first one.
@@ -57,6 +135,8 @@ class LocalSGD(Strategy):
     kind: Literal["local_sgd"] = "local_sgd"
     local_steps: Annotated[Int, Field(ge=1)] = 8
     warmup_steps: Annotated[Int, Field(ge=0)] = 0
+    subgroup: Subgroup = "none"
+    period_group_size_dict: PeriodGroupSizes = None
     average_at: Literal["end", "begin"] = "end"
     averager_warmup_steps: Annotated[Int, Field(ge=0)] | None = None
     bucket_cap: Bytes | None = None
@@ -64,19 +144,87 @@ class LocalSGD(Strategy):
     charge_copies: Bool | None = None
     weight_by_shard: Bool = False
 
-    @property
-    def _ddp(self) -> DDP:
+    @model_validator(mode="before")
+    @classmethod
+    def _repeats_after(cls, data: Any) -> Any:
+        """Fill in after how many steps the averages of several periods repeat."""
+        if not isinstance(data, dict) or not isinstance(data.get("period_group_size_dict"), dict):
+            return data
+        try:
+            whole = lcm(*map(int, _periods(data["period_group_size_dict"])))  # type: ignore[call-overload]
+        except ValueError:  # which is refused with the field
+            return data
+        return {"local_steps": whole, **data}
+
+    @model_validator(mode="after")
+    def _averagers_fit(self) -> Self:
+        whole = lcm(*self.period_group_size_dict or [self.local_steps])
+        if self.local_steps != whole:
+            raise problem(
+                f"local_steps: {self.local_steps}, but the averages of period_group_size_dict "
+                f"repeat after {whole} steps; leave local_steps out."
+            )
+        if self.weight_by_shard and self.subgroup not in ("none", "world"):
+            raise problem(
+                "weight_by_shard: a rank's share is that of the global batch, which a subgroup "
+                "does not have; leave it out, or write subgroup: none."
+            )
+        return self
+
+    def _ddp(self, hook: CommHook | None = None) -> DDP:
         keys = ("bucket_cap", "overlap", "charge_copies", "weight_by_shard")
-        options = {key: getattr(self, key) for key in keys}
-        return DDP().model_copy(update={**options, "broadcast_buffers": False})
+        options = {key: getattr(self, key) for key in keys} | {"broadcast_buffers": False}
+        return DDP().model_copy(update=options | ({} if hook is None else {"comm_hook": hook}))
 
     def problem_with(self, world_size: int, workload: Workload) -> str | None:
-        if self.warmup_steps and workload.graph.unused:
+        reduces = "warmup_steps: " if self.warmup_steps else "subgroup: "
+        if (self.warmup_steps or self.subgroup != "none") and workload.graph.unused:
+            instead = "set warmup_steps: 0" if self.subgroup == "none" else "set subgroup: none"
             return (
-                f"warmup_steps: {workload.graph.unused[0]} gets no gradient, so that its bucket "
-                "would never be complete; set warmup_steps: 0."
+                f"{reduces}{workload.graph.unused[0]} gets no gradient, so that its bucket "
+                f"would never be complete; {instead}."
             )
-        return uneven(workload)
+        return self._wrong_sizes(world_size) or uneven(workload)
+
+    def _wrong_sizes(self, world_size: int) -> str | None:
+        """Say that ranks cannot be in groups of these sizes; or None."""
+        periods = self.period_group_size_dict or {}
+        given = {"subgroup": self.subgroup}
+        given |= {f"period_group_size_dict.{period}": size for period, size in periods.items()}
+        for key, size in given.items():
+            if isinstance(size, int) and world_size % size:
+                fitting = [str(n) for n in range(1, world_size + 1) if world_size % n == 0]
+                return (
+                    f"{key}: {size} does not divide the {world_size} ranks; use one of "
+                    f"{', '.join(fitting)}."
+                )
+        longest = max(periods, default=0)
+        if periods and periods[longest] not in ("world", world_size):
+            return (
+                f"period_group_size_dict.{longest}: {periods[longest]} ranks, but the longest "
+                f"period averages among all {world_size}; write world."
+            )
+        return None
+
+    def _size_of(self, asked: str | int, facts: Facts) -> int:
+        if isinstance(asked, int):
+            return asked
+        return facts.local_size if asked == "node" else facts.world_size
+
+    def _group_of(self, name: str, asked: str | int, facts: Facts) -> str | None:
+        """The process groups of a size, as collectives call them; None for all ranks."""
+        return None if self._size_of(asked, facts) == facts.world_size else name
+
+    def _groups(self, facts: Facts) -> Ops:
+        """Make process groups of neighbours, whose collectives follow each other."""
+        sizes = {} if self.subgroup == "none" else {SUBGROUP: self.subgroup}
+        sizes |= {
+            _name(period): size for period, size in (self.period_group_size_dict or {}).items()
+        }
+        for name, asked in sizes.items():
+            if self._group_of(name, asked, facts) is not None:
+                ranks: Ints = np.arange(facts.world_size).reshape(-1, self._size_of(asked, facts))
+                yield NewGroup(name, members(ranks), 0)
 
     def problem_with_groups(
         self, num_groups: int, world_size: int, workload: Workload
@@ -84,6 +232,8 @@ class LocalSGD(Strategy):
         given = {
             "warmup_steps": self.warmup_steps or self.averager_warmup_steps,
             "average_at": self.average_at == "begin",
+            "subgroup": self.subgroup != "none",
+            "period_group_size_dict": self.period_group_size_dict is not None,
         }
         wrong = [key for key, there in given.items() if there]
         if wrong:
@@ -101,12 +251,17 @@ class LocalSGD(Strategy):
         return self.model_copy(update={"warmup_steps": 0, "averager_warmup_steps": None})
 
     def setup(self, facts: Facts) -> Ops:
-        """Make every replica a copy of rank 0's."""
-        yield from self._ddp.setup(facts)
+        """Make every replica a copy of rank 0's, and the process groups."""
+        yield from self._ddp().setup(facts)
+        yield from self._groups(facts)
 
     def train_step(self, facts: Facts, step: Step) -> Ops:
-        if step.before(self.warmup_steps):
-            yield from self._ddp.train_step(facts, step)
+        if step.before(self.warmup_steps) or self.subgroup != "none":
+            hook = None
+            if not step.before(self.warmup_steps):
+                group = self._group_of(SUBGROUP, self.subgroup, facts)
+                hook = _InSubgroup(group=group, size=self._size_of(self.subgroup, facts))
+            yield from self._ddp(hook).train_step(facts, step)
             yield from self._averaged(facts, step)
             return
         yield Scale(self.weight_by_shard)
@@ -131,11 +286,16 @@ class LocalSGD(Strategy):
         warmup = self.warmup_steps if given is None else given
         if step.before(warmup):
             return
-        if step.ends_period(self.local_steps, since=warmup + (self.average_at == "begin")):
+        late = self.average_at == "begin"
+        if (periods := self.period_group_size_dict) is not None:
+            ended = step.longest_period(tuple(periods), int(late), warmup)
+            if ended is not None:
+                yield from self._average(facts, count(AFTER_WARMUP), _name(ended), periods[ended])
+        elif step.ends_period(self.local_steps, since=warmup + late):
             # Collectives of a warm-up step come before it.
             yield from self._average(facts, count(AFTER_WARMUP))
 
-    def _average(self, facts: Facts, tags: Tags) -> Ops:
+    def _average(self, facts: Facts, tags: Tags, name: str = "", among: str | int = "world") -> Ops:
         """All weights that are not frozen travel as one buffer, divided before the sum.
 
         With master weights these are averaged, or the next update would undo it.
@@ -145,8 +305,17 @@ class LocalSGD(Strategy):
         yield Hold("temporary", nbytes)
         if copies:
             yield Copy("weights", nbytes)
-        yield Average(tag, "weights", nbytes, facts.quorum.group)
+        group: Group = self._group_of(name, among, facts)
+        if group is None:
+            yield Average(tag, "weights", nbytes, facts.quorum.group)
+        else:
+            yield Average(tag, "weights", nbytes, group, self._size_of(among, facts))
         yield Wait((tag,))
         if copies:
             yield Copy("weights", nbytes)
         yield Hold("temporary", -nbytes)
+
+
+def _name(period: int) -> str:
+    """What process groups of a period are called."""
+    return f"period {period}"

@@ -1,5 +1,6 @@
 """Local SGD: when weights are averaged, what of, and what it costs."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -7,10 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_scenario import FAST
-from small_workload import workload
+from small_workload import NUM_SAMPLES, workload
 
 import simdp
 from simdp.scenario import checked
+from simdp.steps.ops import Average
+from simdp.steps.program import Program
 from simdp.strategies.local_sgd import LocalSGD
 
 SGD = {"kind": "sgd", "lr": 0.2}
@@ -122,6 +125,43 @@ def test_master_weights_are_averaged_and_the_others_rounded_from_them():
     assert local(1, **mixed).metrics["bytes_sent_per_rank"][0] == pytest.approx(4 / 3 * SIZE * 4)
 
 
+def test_a_subgroup_of_all_ranks_is_ddp_and_one_of_none_but_a_rank_trains_alone():
+    options = {"kind": "local_sgd", "local_steps": 100}
+    whole = play({**options, "subgroup": "world"}, 4)
+    assert_close(whole, play({"kind": "ddp"}, 4), within=0)
+    alone, own = play({**options, "subgroup": 1}, 4), play(options, 4)
+    for rank in range(4):
+        for name, weight in own.replicas[rank].items():
+            np.testing.assert_array_equal(alone.replicas[rank][name], weight)
+
+
+def test_several_periods_are_saved_and_read_again_in_their_order():
+    chosen = LocalSGD(period_group_size_dict={12: "world", 2: 2, 3: "node"})
+    assert list(chosen.period_group_size_dict) == [2, 3, 12]
+    assert chosen.local_steps == 12
+    assert LocalSGD.model_validate(json.loads(chosen.model_dump_json())) == chosen
+
+
+@pytest.mark.parametrize("at", ["begin", "end"])
+def test_every_step_of_several_periods_is_known_beforehand(at):
+    """In each, the longest period counts that divides the number of the step."""
+    periods, late = {2: 1, 3: 2, 4: 4}, int(at == "begin")
+    trained = workload(steps=30)
+    batches = next(iter(trained.batches(4, 0, Path())))
+    for warmup in range(13):
+        chosen = LocalSGD(
+            period_group_size_dict=periods, average_at=at, averager_warmup_steps=warmup
+        )
+        program = Program.of(chosen, trained, 4, NUM_SAMPLES)
+        listed = {id(plan) for plan in program.plans}
+        for number in range(30):
+            plan = program.plan(number, batches)
+            ends = [n for n in periods if (number + 1 - late) % n == 0 and number >= warmup]
+            found = [op.num_averaged for op in plan if isinstance(op, Average)]
+            assert found == [None if periods[n] == 4 else periods[n] for n in ends[-1:]]
+            assert id(plan) in listed
+
+
 # What it costs -----------------------------------------------------------------------------------
 
 
@@ -182,10 +222,63 @@ def test_the_buffer_that_travels_is_given_back():
         ({"local_steps": 0}, "local_steps: 0 is out of range; it must be >= 1."),
         ({"warmup_steps": -1}, "warmup_steps: -1 is out of range; it must be >= 0."),
         ({"local_steps": 2.5}, "local_steps: 2.5 is not a whole number."),
+        (
+            {"subgroup": "nodes"},
+            "subgroup: 'nodes' is no size of process groups; write one of none, node, world, or a "
+            "number of ranks.",
+        ),
+        (
+            {"subgroup": 0},
+            "subgroup: 0 is no size of process groups; write one of none, node, world, or a "
+            "number of ranks.",
+        ),
+        ({"subgroup": 3}, "subgroup: 3 does not divide the 4 ranks; use one of 1, 2, 4."),
+        (
+            {"period_group_size_dict": {}},
+            "period_group_size_dict: {} has no periods; write the ranks that average for each, "
+            "such as {2: node, 8: world}.",
+        ),
+        (
+            {"period_group_size_dict": {0: 2, 4: 4}},
+            "period_group_size_dict: 0 is no period; write a whole number of steps from 1.",
+        ),
+        (
+            {"period_group_size_dict": {2: "none", 4: 4}},
+            "period_group_size_dict: 2: 'none' is no size of process groups; write one of node, "
+            "world, or a number of ranks.",
+        ),
+        (
+            {"period_group_size_dict": {2: 3, 4: 4}},
+            "period_group_size_dict.2: 3 does not divide the 4 ranks; use one of 1, 2, 4.",
+        ),
+        (
+            {"period_group_size_dict": {2: 4, 4: 2}},
+            "period_group_size_dict.4: 2 ranks, but the longest period averages among all 4; "
+            "write world.",
+        ),
     ],
 )
 def test_options_out_of_range_are_refused(refuse, options, line):
     assert refuse(strategy={"kind": "local_sgd", **options}) == [f"strategy.{line}"]
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (
+            {"subgroup": 2, "weight_by_shard": True},
+            "weight_by_shard: a rank's share is that of the global batch, which a subgroup does "
+            "not have; leave it out, or write subgroup: none.",
+        ),
+        (
+            {"period_group_size_dict": {2: 2, 4: 4}, "local_steps": 8},
+            "local_steps: 8, but the averages of period_group_size_dict repeat after 4 steps; "
+            "leave local_steps out.",
+        ),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(refuse, options, line):
+    assert refuse(strategy={"kind": "local_sgd", **options}) == [f"strategy: {line}"]
 
 
 def test_ranks_with_different_numbers_of_samples_are_refused():
@@ -203,6 +296,16 @@ def test_a_parameter_without_a_gradient_is_refused_in_the_warm_up_alone():
         "set warmup_steps: 0."
     )
     assert LocalSGD().problem_with(2, spare) is None
+    assert LocalSGD(subgroup=1).problem_with(2, spare) == (
+        "subgroup: idle.weight gets no gradient, so that its bucket would never be complete; set "
+        "subgroup: none."
+    )
+
+
+@pytest.mark.parametrize("key", ["subgroup", "period_group_size_dict"])
+def test_replica_groups_have_no_groups_of_their_own(key):
+    chosen = LocalSGD(**{key: {2: 2, 4: 4} if key != "subgroup" else "node"})
+    assert chosen.problem_with_groups(2, 4, workload()).startswith(f"{key}: replica groups take")
 
 
 @pytest.mark.parametrize("numerics", [True, False])
@@ -215,3 +318,13 @@ def test_every_rank_skips_by_itself_what_its_own_gradients_spoil(numerics):
     assert {s.rank: s.end > s.start for s in updates} == {0: True, 1: False, 2: True}
     together = local(8, numerics=numerics, warmup_steps=3, **amp, **fault)
     assert not [s for s in together.trace.spans if s.name == "optimizer" and s.step == 1]
+
+
+@pytest.mark.parametrize("numerics", [True, False])
+def test_a_subgroup_skips_together_what_one_of_its_ranks_spoils(numerics):
+    amp = {"dtype": "float32", "precision": {"kind": "amp", "dtype": "float16"}}
+    fault = {"inject": [{"kind": "inf", "rank": 1, "step": 2}], "steps": 3}
+    strategy = {"kind": "local_sgd", "subgroup": 2}
+    result = play(strategy, 4, numerics=numerics, **amp, **fault)
+    updates = [s for s in result.trace.spans if s.name == "optimizer" and s.step == 1]
+    assert {s.rank: s.end > s.start for s in updates if s.end > s.start} == {2: True, 3: True}

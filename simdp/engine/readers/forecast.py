@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from simdp.arrays import Floats
+from simdp.arrays import Floats, Ints
 from simdp.engine.readers.records import Records, Stepping
 from simdp.scenario import Scenario
 from simdp.steps.one_process import TakeSums
-from simdp.steps.ops import Op, ReduceScatter, Take, Update
+from simdp.steps.ops import AllReduce, Op, ReduceScatter, Take, Update
 from simdp.steps.program import Program
 from simdp.workload.sampling import StepBatches
 
@@ -19,13 +19,17 @@ class Forecast(Records):
     def __init__(self, scenario: Scenario, program: Program) -> None:
         super().__init__(scenario, program)
         self._is_shared = False
+        self._known = {several.name: several.ranks for several in program.groups}
+        self._groups: Ints | None = None
 
     def begin(self, step: int, batches: StepBatches) -> None:
         super().begin(step, batches)
-        self._is_shared = False
+        self._is_shared, self._groups = False, None
 
     def read(self, op: Op) -> Stepping | None:
-        if isinstance(op, Take | ReduceScatter | TakeSums):
+        if isinstance(op, AllReduce) and op.bucket is not None:
+            self._groups = self._known.get(op.group) if isinstance(op.group, str) else None
+        elif isinstance(op, Take | ReduceScatter | TakeSums):
             self._is_shared = True  # what is wrong with one rank's gradients now is with all
         elif isinstance(op, Update):
             active = self._there(op.active)
@@ -37,6 +41,10 @@ class Forecast(Records):
         """1 for ranks whose gradients are finite."""
         fine, faults = np.ones(self._world_size), self._faults()
         if faults:
-            fine[: None if self._is_shared else 0] = 0.0
-            fine[[fault.rank for fault in faults]] = 0.0
+            wrong = [fault.rank for fault in faults]
+            if self._is_shared and self._groups is not None:  # of its process group
+                wrong = self._groups[np.isin(self._groups, wrong).any(axis=1)].ravel().tolist()
+            elif self._is_shared:
+                wrong = [*range(self._world_size)]
+            fine[wrong] = 0.0
         return fine

@@ -302,7 +302,7 @@ class Numbers(Records):
 
     def _average(self, op: ops.Average) -> None:
         plan = self._launcher.plan("all_reduce", op.nbytes, group=op.group)
-        self.replicas.trainer.average(plan, self._batches.participants)
+        self.replicas.trainer.average(plan, self._batches.participants, op.num_averaged)
 
     def _shard(self, op: unit_ops.Shard) -> None:
         dealt = op.partition

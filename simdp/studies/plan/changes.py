@@ -84,7 +84,11 @@ def _averaging(scenario: Scenario) -> str:
     """What ranks average, and when."""
     strategy: Any = scenario.strategy
     if hasattr(strategy, "local_steps"):
-        return f"weights every {strategy.local_steps} steps"
+        periods = strategy.period_group_size_dict or {strategy.local_steps: "world"}
+        return "weights " + ", ".join(
+            f"every {period} steps" + ("" if size == "world" else f" among {size}")
+            for period, size in periods.items()
+        )
     if strategy.player == "server" and strategy.updates == "asynchronous":
         bound = strategy.max_staleness
         stale = "" if bound is None else f", at most {bound} steps apart"

@@ -250,6 +250,8 @@ def _continued(before: float, after: float, count: int, is_period: bool) -> floa
 def _has_equal_steps(scenario: Scenario) -> bool:
     """Whether nothing makes the steps of a period differ that exchange nothing."""
     workload = scenario.workload
+    if getattr(scenario.strategy, "period_group_size_dict", None) is not None:
+        return False
     odd = workload.samples_per_rank or workload.rebalance or workload.packing or workload.input
     return not (
         odd or scenario.cluster.stragglers or workload.lengths(scenario.seed, scenario.base)
