@@ -13,7 +13,10 @@ from simdp.collectives import FAMILIES, Collectives, named, says_cost
 from simdp.collectives.costs.nccl import NcclCost
 from simdp.errors import ScenarioError
 from simdp.strategies import Strategy
+from simdp.strategies.fsdp import PerParameter
+from simdp.strategies.unit_names import chosen, unknown_unit
 from simdp.workload import Workload
+from simdp.workload.execution import widened
 from simdp.workload.losses import LOSSES, Loss
 from simdp.workload.precision import PRECISIONS
 
@@ -95,7 +98,10 @@ def what_follows(parts: Parts, base: Path) -> dict[str, Any]:
     if low is not None:
         wide = "float32" if getattr(parts.strategy, "output_dtype", None) == "float32" else None
         changed["precision"] = PRECISIONS["mixed"].model_validate(
-            {"dtype": low, "grad_scaler": False, "output_dtype": wide}
+            {
+                **{"dtype": low, "grad_scaler": False, "output_dtype": wide},
+                "output_units": _units_that_cast(parts, low) if wide else (),
+            }
         )
     if _repeats_itself(parts):
         with suppress(ScenarioError):  # of a file, which its own checks report
@@ -205,6 +211,23 @@ def _low_of_strategy(parts: Parts) -> str | None:
     if swept or low in (None, "float32") or workload.dtype != "float32":
         return None
     return low if workload.precision.kind == "full" else None
+
+
+def _units_that_cast(parts: Parts, low: str) -> tuple[str, ...]:
+    """Units that hand on what they make in 32 bits, as the root does.
+
+    None where layers of the root would take that beside 16-bit weights: torch fails there, unless
+    the policy of the root alone has an output_dtype.
+    """
+    workload, strategy = parts.workload, parts.strategy
+    if workload.model.timed or not isinstance(strategy, PerParameter):
+        return ()
+    if unknown_unit(strategy.units, workload) is not None:
+        return ()
+    modules = chosen(workload.graph, strategy.units)[1:]
+    names = tuple(module.label for module in modules if module.last >= 0)
+    mixes = widened(workload.graph, names, low, workload.dtype).mixes
+    return names if mixes is None else ()
 
 
 def _repeats_itself(parts: Parts) -> bool:

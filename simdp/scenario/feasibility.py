@@ -29,6 +29,7 @@ from simdp.workload.compute.measured import (
     is_contradiction,
 )
 from simdp.workload.dealing import DropLast
+from simdp.workload.execution import widened
 from simdp.workload.optimizers import OPTIMIZERS
 from simdp.workload.rebalance import Rebalance
 from simdp.workload.step_costs import time_beside_compute
@@ -90,9 +91,34 @@ def joint_problems(
     computed = () if workload.model.timed else (workload.dtype, workload.precision.low)
     for dtype in dict.fromkeys(dtype for dtype in computed if dtype):
         found += _peak_problems(cluster, dtype) if sure(("workload", "dtype")) else []
+    if sure(("workload",)):
+        found += _output_unit_problems(workload)
     if sure(("cluster", "device"), ("workload",)):
         found += measured_problems(cluster, workload)
     return found
+
+
+def _output_unit_problems(workload: Workload) -> list[str]:
+    """Refuse units that the model does not have, and 32-bit values beside 16-bit weights."""
+    precision, here = workload.precision, "workload.precision.output_units"
+    if not precision.wide_units or precision.low is None:
+        return []
+    if workload.model.timed:
+        return [f"{here}: nothing is known of what layers of times hand on; leave it out."]
+    names = [name for unit in precision.wide_units for name in unit.split(", ")]
+    known = {block.name for block in workload.graph.modules(names) if block.calls}
+    for name in names:
+        if name not in known:
+            return [f"{here}: no layer runs in a module {name!r}; name modules of the model."]
+    mixes = widened(workload.graph, precision.wide_units, precision.low, workload.dtype).mixes
+    if mixes is None:
+        return []
+    layer = workload.graph.calls[mixes].layer
+    return [
+        f"{here}: {layer.name or layer.kind} is in none of these, so that its {precision.low} "
+        f"weights or inputs meet {workload.dtype} ones, which torch refuses; add its module, or "
+        "leave output_units out."
+    ]
 
 
 def _rebalance_problems(rule: Rebalance, strategy: Strategy, world_size: int) -> list[str]:

@@ -76,7 +76,9 @@ class PerParameter(Strategy):
     param_dtype, reduce_dtype, output_dtype : str or None
         Of ``MixedPrecisionPolicy``: in which layers compute and weights are gathered, as under
         ``precision: mixed``; in which gradients travel, that of the layers if it is left out; in
-        which the root hands on what the model makes, as layers do if it is left out.
+        which all units hand on what they make, as layers do if it is left out. Where layers of the
+        root would take that beside their 16-bit weights, torch fails unless the output_dtype is the
+        root's alone, as is assumed then.
     sync : {"every", "last"}
         After which micro-steps gradients are summed; those that are not stay whole until then.
     offload : {"none", "cpu"}

@@ -102,3 +102,32 @@ def grouped(
         )
         for name in ordered
     ]
+
+
+def within(calls: Sequence[Layer], units: Sequence[str]) -> list[frozenset[str]]:
+    """Find the units that each call runs in, of units that may lie within each other.
+
+    Parameters
+    ----------
+    calls : sequence of Layer
+        In the order of forward.
+    units : sequence of str
+        Names of modules; several in one, with commas between them, are a unit together.
+
+    Returns
+    -------
+    list of frozenset of str
+        What learns nothing and has no name runs where the call before it does, unless that is a
+        module of one layer.
+    """
+    known = {name: unit for unit in units for name in unit.split(", ")}
+    found, before = list[frozenset[str]](), frozenset[str]()
+    for layer in calls:
+        parts = layer.name.split(".") if layer.name else []
+        names = [".".join(parts[: end + 1]) for end in range(len(parts))]
+        here = frozenset(known[name] for name in names if name in known)
+        if not (layer.name or layer.parameters()):
+            here = before
+        found.append(here)
+        before = here - {known[layer.name]} if layer.name in known else here
+    return found

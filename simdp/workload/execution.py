@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from simdp.arrays import Array
+from simdp.workload.blocks import within
 from simdp.workload.graph import Graph
 from simdp.workload.layers.base import PAUSE, Exchange, Parameters, Pass, Synchronised
 from simdp.workload.precision import Precision
@@ -32,11 +33,70 @@ def call_dtypes(graph: Graph, precision: Precision, dtype: str) -> tuple[str, ..
     dtype : str
         Of the parameters and of the graph's inputs.
     """
+    if precision.wide_units and precision.low is not None:
+        return widened(graph, precision.wide_units, precision.low, dtype).dtypes
     flowing = [dtype for _ in graph.inputs]
     for call in graph.calls:
         given = [flowing[value] for value in call.inputs]
         flowing.append(precision.compute_dtype(call.layer.autocast, given, dtype))
     return tuple(flowing[len(graph.inputs) :])
+
+
+class Widened(NamedTuple):
+    """What runs in which dtype where modules compute in 16 bits and hand on 32.
+
+    Attributes
+    ----------
+    dtypes : tuple of str
+        Of each call.
+    leaves : tuple of int
+        Values that are cast to full precision as they leave a module.
+    enters : tuple of (int, int)
+        Values that are cast back, and the call of another module that takes them.
+    mixes : int or None
+        The first call outside that torch refuses: 32-bit values meet its 16-bit weights.
+    """
+
+    dtypes: tuple[str, ...]
+    leaves: tuple[int, ...]
+    enters: tuple[tuple[int, int], ...]
+    mixes: int | None
+
+
+def widened(graph: Graph, units: Sequence[str], low: str, full: str) -> Widened:
+    """Follow values out of modules, and into others.
+
+    Parameters
+    ----------
+    graph : Graph
+        The model.
+    units : sequence of str
+        The modules; see `simdp.workload.blocks.within`.
+    low, full : str
+        Of what computes in them, and of what they hand on.
+    """
+    places = within([call.layer for call in graph.calls], units)
+    first, dtypes, mixes = len(graph.inputs), list[str](), None
+    leaves = dict[int, None]()
+    enters = dict[tuple[int, frozenset[str]], int]()
+    for number, call in enumerate(graph.calls):
+        here, wide = places[number], list[bool]()
+        for value in call.inputs:
+            if value < first:  # the root casts its inputs
+                continue
+            made_in = places[value - first]
+            if made_in - here:
+                leaves[value] = None
+            is_wide = bool(made_in - here) or dtypes[value - first] == full
+            if is_wide and here - made_in:
+                enters.setdefault((value, here), number)
+            wide.append(is_wide and not here - made_in)
+        if any(wide) and mixes is None:
+            product = call.layer.autocast == "lower" and not all(wide)
+            mixes = number if call.layer.parameters() or product else None
+        dtypes.append(full if any(wide) else low)
+    entering = tuple((value, number) for (value, _), number in enters.items())
+    return Widened(tuple(dtypes), tuple(leaves), entering, mixes)
 
 
 class Executor:

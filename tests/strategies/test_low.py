@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from recorded_mlp import trained
+from recorded_mlp import INSIDE, LAYERS, trained
 
 import simdp
 from simdp.engine.simulate import memory_needed
@@ -95,3 +95,121 @@ def test_float16_of_a_strategy_beside_mixed_has_the_scaler_of_mixed():
     strategy = {"kind": "fsdp", "units": ["a", "b", "c"], "param_dtype": "float16"}
     options = {"precision": {"kind": "mixed", "dtype": "float16", "init_scale": 1024}}
     assert trained(strategy, 2, **options).metrics["loss_scale"] == [1024.0] * 4
+
+
+# Outputs of nested units -------------------------------------------------------------------------
+
+WIDE = {"kind": "fsdp", "param_dtype": "bfloat16", "reduce_dtype": "float32"}
+WIDE_LOSSES = [0.7813951373100281, 1.0203804969787598, 1.1681469678878784, 0.8091369867324829]
+"""Of torch 2.14's fully_shard on two gloo ranks, all of whose units have output_dtype float32: gelu
+and tanh run between them."""
+WIDE_SUMS = {
+    "a.weight": -0.9812087710015476,
+    "a.bias": 0.3042932078242302,
+    "b.weight": -1.2341251249599736,
+    "b.bias": -0.18004287383519113,
+    "c.weight": -1.5442304611206055,
+    "c.bias": 0.09872151538729668,
+}
+"""Of the elements of each weight after four steps."""
+ONE_WIDE = 0.7813781499862671
+"""The first loss where the activations between a and b run in a unit with both."""
+NARROW = 0.781303882598877
+"""The first loss without output_dtype."""
+
+
+def wide(units, layers=LAYERS, **strategy):
+    strategy = {**WIDE, "units": units, "output_dtype": "float32", **strategy}
+    return trained(strategy, 2, layers, between=("gelu", "tanh"))
+
+
+@pytest.mark.parametrize(
+    ("units", "layers", "strategy"),
+    [
+        (["a", "b", "c"], LAYERS, {}),
+        (["a", "b", "c"], LAYERS, {"kind": "hsdp", "shard_size": 2}),
+        (["e.a", "e.b", "c"], INSIDE, {}),
+    ],
+)
+def test_what_runs_between_units_with_wide_outputs_is_torchs(units, layers, strategy):
+    result = wide(units, layers, **strategy)
+    assert result.metrics["loss"] == pytest.approx(WIDE_LOSSES, rel=3e-7)
+    for name, array in result.replicas[0].items():
+        found = float(array.astype("float64").sum())
+        assert found == pytest.approx(WIDE_SUMS[name.removeprefix("e.")], abs=1e-7)
+
+
+def test_inside_a_unit_nothing_is_widened():
+    assert wide(["e", "c"], INSIDE).metrics["loss"][0] == pytest.approx(ONE_WIDE, rel=1e-7)
+
+
+@pytest.mark.parametrize(("units", "layers"), [(["a", "b"], LAYERS), (["e.a", "c"], INSIDE)])
+def test_a_policy_that_torch_could_not_give_units_is_the_roots_alone(units, layers):
+    """Linear layers outside of the units would take 32-bit values with 16-bit weights."""
+    assert wide(units, layers).metrics["loss"][0] == pytest.approx(NARROW, rel=1e-7)
+
+
+def test_casts_between_units_take_time():
+    """Out of a and b, into b and c, and back in backward; out of c the loss casts."""
+    all_units, root = (wide(units).metrics["step_time_s"] for units in (["a", "b", "c"], ["a"]))
+    narrow = trained({**WIDE, "units": ["a"]}, 2, between=("gelu", "tanh")).metrics["step_time_s"]
+    cast = (root - narrow) / 2  # of the outputs, forward and backward
+    narrow = trained({**WIDE, "units": ["a", "b", "c"]}, 2, between=("gelu", "tanh"))
+    found = all_units - narrow.metrics["step_time_s"]
+    assert found == pytest.approx(10 * cast, rel=0.01)
+
+
+def test_what_a_scenario_resolves_to_widens_the_same_outputs():
+    first = checked(MLP, Path())
+    precision = first.workload.precision
+    assert precision.output_units == ("a", "c")
+    raw = {**MLP, "workload": {**MLP["workload"], "precision": precision.model_dump(mode="json")}}
+    again = checked(raw, Path())
+    assert again.workload.precision == precision
+    assert simdp.simulate(again).metrics["loss"] == simdp.simulate(first).metrics["loss"]
+
+
+MLP = {
+    "cluster": {"machine": "dgx-h100", "world_size": 2},
+    "workload": {
+        "model": {
+            "kind": "sequential",
+            "input_shape": [4],
+            "layers": [
+                {"kind": "linear", "name": "a", "in_features": 4, "out_features": 5},
+                "gelu",
+                {"kind": "linear", "name": "c", "in_features": 5, "out_features": 3},
+            ],
+        },
+        "dataset": {"kind": "regression", "num_samples": 16},
+        "microbatch": 4,
+    },
+    "strategy": {**WIDE, "units": ["a", "c"], "output_dtype": "float32"},
+}
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (
+            {"output_dtype": None},
+            ": output_units needs output_dtype: float32; write both, or none.",
+        ),
+        (
+            {"output_units": ["a", "q"]},
+            ".output_units: no layer runs in a module 'q'; name modules of the model.",
+        ),
+        (
+            {"output_units": ["a"]},
+            ".output_units: c is in none of these, so that its bfloat16 weights or inputs meet "
+            "float32 ones, which torch refuses; add its module, or leave output_units out.",
+        ),
+    ],
+)
+def test_units_whose_outputs_cannot_be_widened_are_refused(options, line):
+    precision = {"kind": "mixed", "dtype": "bfloat16", "output_dtype": "float32"}
+    precision |= {"output_units": ["a", "c"], **options}
+    raw = {**MLP, "workload": {**MLP["workload"], "precision": precision}}
+    with pytest.raises(ScenarioError) as caught:
+        checked(raw, Path())
+    assert caught.value.problems == [f"workload.precision{line}"]

@@ -83,6 +83,8 @@ def _around(number: int, activity: str, flow: Flow) -> list[Kernel]:
     for value, wanted in zip(call.inputs, needs, strict=True):
         if value < len(flow.graph.inputs) and isinstance(layer, Attention):
             continue  # tokens, of which a mask is made
+        if value >= len(flow.graph.inputs) and flow.workload.precision.wide_units:
+            continue  # cast where it leaves its unit, or enters another
         outside = flow.itemsize(value)
         # Sums take inputs of two dtypes as they are, and backward casts the gradient of one.
         casts = layer.autocast != "promote" or activity == "backward"

@@ -12,7 +12,7 @@ from simdp.arrays import Floats, Ints
 from simdp.engine.compute.columns import Columns, alike
 from simdp.engine.compute.roofline import Roofline
 from simdp.workload import Workload
-from simdp.workload.execution import call_dtypes
+from simdp.workload.execution import call_dtypes, widened
 from simdp.workload.frozen import backward_kernels, learned_elements
 from simdp.workload.layers import Kernel
 from simdp.workload.layers.base import Shape
@@ -333,6 +333,7 @@ def call_kernels(workload: Workload, activity: str, inputs: Shapes) -> list[list
 
         itemsizes = [numpy_dtype(name).itemsize for name in (*[dtype] * len(inputs), *ran)]
         found = fuse(activity, found, Flowing(graph, flowing, itemsizes))
+    _cast_between_units(found, workload, flowing)
     if workload.compute.runs_eagerly:
         from simdp.engine.compute.beside import Flow, kernels_of_loss, with_those_beside
 
@@ -343,6 +344,22 @@ def call_kernels(workload: Workload, activity: str, inputs: Shapes) -> list[list
     if workload.model.recorded:  # with its loss
         return found
     return [*found, _kernels_of_loss(workload, flowing, ran)]
+
+
+def _cast_between_units(
+    found: list[list[Kernel]], workload: Workload, flowing: Sequence[Shape]
+) -> None:
+    """Add the casts of what modules hand on in 32 bits; backward casts its gradients."""
+    graph, precision, full = workload.graph, workload.precision, workload.dtype
+    if not precision.wide_units or precision.low is None:
+        return
+    casts = widened(graph, precision.wide_units, precision.low, full)
+    itemsize = numpy_dtype(precision.low).itemsize + numpy_dtype(full).itemsize
+    first, outputs = len(graph.inputs), {value for value, _ in graph.outputs}  # the loss casts
+    leaving = [(value, value - first) for value in casts.leaves if value not in outputs]
+    for value, number in (*leaving, *casts.enters):
+        cast = Kernel(0.0, float(prod(flowing[value]) * itemsize))
+        found[number] = [*found[number], cast]
 
 
 def _cast_weights(
@@ -379,5 +396,6 @@ def _kernels_of_loss(
             prod(flowing[value]) * numpy_dtype(ran[value - len(graph.inputs)]).itemsize
             for value, _ in graph.outputs
         )
-        loss.append(Kernel(0.0, made + width * numpy_dtype(dtype).itemsize))
+        whole = width * numpy_dtype(dtype).itemsize
+        loss += [Kernel(0.0, made + whole)] * (made < whole)
     return loss

@@ -40,6 +40,11 @@ class Precision(Spec):
         """Whether the model's outputs are cast to full precision as soon as they are made."""
         return False
 
+    @property
+    def wide_units(self) -> tuple[str, ...]:
+        """Modules within the model whose outputs are cast to full precision, too."""
+        return ()
+
     @abstractmethod
     def scaler(self) -> ScalerSettings | None:
         """Settings of the loss scale, or None where the loss is not scaled."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, Self
 
+from pydantic import model_validator
+
+from simdp.spec import problem
 from simdp.workload.precision.base import Policy, SixteenBit
 
 
@@ -16,10 +19,25 @@ class Mixed(SixteenBit):
     output_dtype : "float32" or None
         In which the model hands its outputs on; None is as its layers make them. The loss computes
         in float32 in any case.
+    output_units : tuple of str
+        Modules within the model whose outputs are of ``output_dtype``, too; the next one casts
+        them back, and what runs between two of them runs in ``output_dtype``. ``fsdp`` and ``hsdp``
+        with ``param_dtype`` fill in their units.
     """
 
     kind: Literal["mixed"] = "mixed"
     output_dtype: Literal["float32"] | None = None
+    output_units: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _units_need_a_dtype(self) -> Self:
+        if self.output_units and self.output_dtype is None:
+            raise problem("output_units needs output_dtype: float32; write both, or none.")
+        return self
+
+    @property
+    def wide_units(self) -> tuple[str, ...]:
+        return self.output_units
 
     @property
     def widens_outputs(self) -> bool:
