@@ -14,9 +14,8 @@ from simdp.collectives.costs.nccl import NcclCost
 from simdp.errors import ScenarioError
 from simdp.strategies import Strategy
 from simdp.strategies.fsdp import PerParameter
-from simdp.strategies.unit_names import chosen, unknown_unit
+from simdp.strategies.unit_names import unknown_unit
 from simdp.workload import Workload
-from simdp.workload.execution import widened
 from simdp.workload.losses import LOSSES, Loss
 from simdp.workload.precision import PRECISIONS
 
@@ -100,7 +99,7 @@ def what_follows(parts: Parts, base: Path) -> dict[str, Any]:
         changed["precision"] = PRECISIONS["mixed"].model_validate(
             {
                 **{"dtype": low, "grad_scaler": False, "output_dtype": wide},
-                "output_units": _units_that_cast(parts, low) if wide else (),
+                "output_units": _units_that_cast(parts) if wide else (),
             }
         )
     if _repeats_itself(parts):
@@ -213,20 +212,15 @@ def _low_of_strategy(parts: Parts) -> str | None:
     return low if workload.precision.kind == "full" else None
 
 
-def _units_that_cast(parts: Parts, low: str) -> tuple[str, ...]:
-    """Units that hand on what they make in 32 bits, as the root does.
-
-    None where layers of the root would take that beside 16-bit weights: torch fails there, unless
-    the policy of the root alone has an output_dtype.
-    """
+def _units_that_cast(parts: Parts) -> tuple[str, ...]:
+    """Units within the root that hand on what they make in 32 bits, too."""
     workload, strategy = parts.workload, parts.strategy
     if workload.model.timed or not isinstance(strategy, PerParameter):
         return ()
-    if unknown_unit(strategy.units, workload) is not None:
+    at_root = strategy.output_dtype_at == "root"
+    if at_root or unknown_unit(strategy.units, workload) is not None:
         return ()
-    modules = chosen(workload.graph, strategy.units)[1:]
-    names = tuple(module.label for module in modules if module.last >= 0)
-    mixes = widened(workload.graph, names, low, workload.dtype).mixes
+    names, mixes = strategy.wide_outputs(workload)
     return names if mixes is None else ()
 
 

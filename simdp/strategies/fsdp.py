@@ -23,6 +23,7 @@ from simdp.strategies.low import Low, low_problem, output_problem
 from simdp.strategies.row_units import RowRules, RowUnit, RowWalk, row_units
 from simdp.strategies.unit_names import Units, chosen, unknown_unit
 from simdp.workload import Workload
+from simdp.workload.execution import widened
 
 PART = "part"
 """Name of the process groups that keep units between forward and backward."""
@@ -76,9 +77,11 @@ class PerParameter(Strategy):
     param_dtype, reduce_dtype, output_dtype : str or None
         Of ``MixedPrecisionPolicy``: in which layers compute and weights are gathered, as under
         ``precision: mixed``; in which gradients travel, that of the layers if it is left out; in
-        which all units hand on what they make, as layers do if it is left out. Where layers of the
-        root would take that beside their 16-bit weights, torch fails unless the output_dtype is the
-        root's alone, as is assumed then.
+        which units hand on what they make, as layers do if it is left out.
+    output_dtype_at : {"units", "root"} or None
+        Whose policy has the ``output_dtype``: that of all units, or of the root alone, which hands
+        on what the model makes. None is all units, unless layers of the root would take 32-bit
+        values beside their 16-bit weights: there torch fails, and it is the root's alone.
     sync : {"every", "last"}
         After which micro-steps gradients are summed; those that are not stay whole until then.
     offload : {"none", "cpu"}
@@ -100,6 +103,7 @@ class PerParameter(Strategy):
     param_dtype: Low | None = None
     reduce_dtype: Low | None = None
     output_dtype: Low | None = None
+    output_dtype_at: Literal["units", "root"] | None = None
     sync: Literal["every", "last"] = "every"
     offload: Literal["none", "cpu"] = "none"
     weight_by_shard: Bool = False
@@ -120,7 +124,33 @@ class PerParameter(Strategy):
                 f"unit; use true, false or one of {_divisors(size)}."
             )
         found = unknown_unit(self.units, workload) or low_problem(self.param_dtype, workload)
-        return found or output_problem(self.output_dtype, self.param_dtype) or uneven(workload)
+        found = found or output_problem(self.output_dtype, self.param_dtype)
+        return found or self._mixed_outputs(workload) or uneven(workload)
+
+    def _mixed_outputs(self, workload: Workload) -> str | None:
+        """Say that ``output_dtype_at`` has no sense, or torch would fail with it; or None."""
+        if self.output_dtype_at is not None and self.output_dtype is None:
+            return "output_dtype_at: needs output_dtype; write both, or none."
+        if self.output_dtype_at != "units" or workload.model.timed:
+            return None
+        mixes = self.wide_outputs(workload)[1]
+        if mixes is None:
+            return None
+        layer = workload.graph.calls[mixes].layer
+        return (
+            f"output_dtype_at: units, but {layer.name or layer.kind} is the root's: torch fails "
+            f"where its {self.param_dtype} weights or inputs meet {self.output_dtype} ones; name "
+            "its module in units, or write root."
+        )
+
+    def wide_outputs(self, workload: Workload) -> tuple[tuple[str, ...], int | None]:
+        """Units within the root that hand on 32 bits; and the call on which torch fails then."""
+        low = self.param_dtype
+        if self.output_dtype != "float32" or low is None or low == "float32":
+            return (), None
+        modules = chosen(workload.graph, self.units)[1:]
+        names = tuple(module.label for module in modules if module.last >= 0)
+        return names, widened(workload.graph, names, low, workload.dtype).mixes
 
     def _shard_size(self, world_size: int) -> int | None:
         """Ranks that share a unit; None where that is a node's size."""

@@ -149,6 +149,33 @@ def test_a_policy_that_torch_could_not_give_units_is_the_roots_alone(units, laye
     assert wide(units, layers).metrics["loss"][0] == pytest.approx(NARROW, rel=1e-7)
 
 
+def test_a_policy_of_the_root_alone_is_written_as_such():
+    alone = wide(["a", "b", "c"], output_dtype_at="root").metrics["loss"]
+    assert alone[0] == pytest.approx(NARROW, rel=1e-7)
+    explicit = wide(["a", "b", "c"], output_dtype_at="units").metrics["loss"]
+    assert explicit == pytest.approx(WIDE_LOSSES, rel=3e-7)
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (
+            {"units": ["a", "b"], "output_dtype": "float32", "output_dtype_at": "units"},
+            "output_dtype_at: units, but c is the root's: torch fails where its bfloat16 weights "
+            "or inputs meet float32 ones; name its module in units, or write root.",
+        ),
+        (
+            {"units": ["a", "b"], "output_dtype_at": "root"},
+            "output_dtype_at: needs output_dtype; write both, or none.",
+        ),
+    ],
+)
+def test_a_place_for_wide_outputs_that_torch_has_not_is_refused(options, line):
+    with pytest.raises(ScenarioError) as caught:
+        trained({**WIDE, **options}, 2)
+    assert caught.value.problems == [f"strategy.{line}"]
+
+
 def test_casts_between_units_take_time():
     """Out of a and b, into b and c, and back in backward; out of c the loss casts."""
     all_units, root = (wide(units).metrics["step_time_s"] for units in (["a", "b", "c"], ["a"]))

@@ -76,6 +76,9 @@ else:
     if how == "mixed":
         dtypes = {"param_dtype": torch.bfloat16, "reduce_dtype": torch.float32}
         options["mp_policy"] = MixedPrecisionPolicy(**dtypes)
+    if how == "wide_root":
+        dtypes = {"param_dtype": torch.bfloat16, "output_dtype": torch.float32}
+        options["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
     if how == "kept":
         options["reshard_after_forward"] = False
     if how == "offload":
@@ -88,6 +91,8 @@ else:
         fully_shard(layer, **options, **some)
     if how == "together":
         fully_shard([model.layers[0], model.head])
+    if how == "wide_root":
+        options["mp_policy"] = MixedPrecisionPolicy(**dtypes)
     if how != "parts":
         fully_shard(model, **options)
     if how == "divided":
@@ -141,6 +146,13 @@ def test_a_recorded_scenario_takes_as_long_as_its_script(recorded, how, strategy
     assert yaml.safe_load(path.read_text())["strategy"] == strategy
     result = simdp.simulate(simdp.load_scenario(path))
     assert result.metrics["step_time_s"] == pytest.approx(step, rel=0.03)
+
+
+def test_an_output_dtype_of_the_root_alone_is_recorded(recorded):
+    _, path = recorded("wide_root")
+    wide = {"param_dtype": "bfloat16", "output_dtype": "float32", "output_dtype_at": "root"}
+    assert yaml.safe_load(path.read_text())["strategy"] == {**FSDP, **wide}
+    assert simdp.load_scenario(path).workload.precision.output_units == ()
 
 
 def test_an_offload_is_recorded(recorded):

@@ -28,7 +28,7 @@ SAME_RESULT = {
 
 PRECISION = {"dtype", "precision"}
 
-LOW = ("param_dtype", "reduce_dtype", "output_dtype", "mixed_precision")
+LOW = ("param_dtype", "reduce_dtype", "output_dtype", "output_dtype_at", "mixed_precision")
 """Options of strategies that choose a precision."""
 
 

@@ -142,7 +142,12 @@ def _precision(states: dict[str, Any], groups: dict[str, Any]) -> dict[str, Any]
                     f"MixedPrecisionPolicy({key}=...)",
                     [getattr(policy, key), getattr(state._mp_policy, key)],
                 )
+    made = {name: state._mp_policy.output_dtype for name, state in states.items()}
+    whole = made.pop("")
+    alone = whole is not None and bool(made) and set(made.values()) == {None}
+    if not alone:
+        _one("MixedPrecisionPolicy(output_dtype=...)", [whole, *made.values()])
     given = {key: getattr(policy, key) for key in (*keys, "output_dtype")}
-    return {
+    return ({"output_dtype_at": "root"} if alone else {}) | {
         key: str(dtype).removeprefix("torch.") for key, dtype in given.items() if dtype is not None
     }
