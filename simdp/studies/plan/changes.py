@@ -85,10 +85,15 @@ def _averaging(scenario: Scenario) -> str:
     strategy: Any = scenario.strategy
     if hasattr(strategy, "local_steps"):
         periods = strategy.period_group_size_dict or {strategy.local_steps: "world"}
-        return "weights " + ", ".join(
-            f"every {period} steps" + ("" if size == "world" else f" among {size}")
+        words = {"node": " within a node", "world": ""}
+        found = [
+            f"every {period} steps{words.get(size, f' among {size} ranks')}"
             for period, size in periods.items()
-        )
+        ]
+        inside = strategy.subgroup
+        among = words.get(inside, f" among {inside} ranks")
+        gradients = "" if inside == "none" else f", gradients{among} in every step"
+        return f"weights {', '.join(found)}{gradients}"
     if strategy.player == "server" and strategy.updates == "asynchronous":
         bound = strategy.max_staleness
         stale = "" if bound is None else f", at most {bound} steps apart"

@@ -313,6 +313,19 @@ def test_a_strategy_with_a_period_is_timed_over_whole_periods(tmp_path, local_st
     assert written["workload"]["steps"] == 1 + local_steps
 
 
+def test_several_periods_are_timed_until_they_repeat(tmp_path):
+    (tmp_path / "x.yaml").write_text(yaml.safe_dump(SMALL))
+    periods = {4: 2, 32: "world"}
+    strategy = {"kind": "local_sgd", "period_group_size_dict": periods, "subgroup": "node"}
+    found = plan(tmp_path / "x.yaml", Asked("fastest", choices={"strategy": [strategy, "ddp"]}))
+    (local,) = (one for one in found.best if one.set["strategy"] != "ddp")
+    assert local.step_time_s == pytest.approx(step_of(SMALL, strategy, 33), rel=1e-9)
+    assert local.changes_training == [
+        "averaging: weights every 4 steps among 2 ranks, every 32 steps, gradients within a node "
+        "in every step in place of gradients in every step"
+    ]
+
+
 def test_a_hook_that_begins_late_is_timed_after_it_has_begun(file):
     hook = {"kind": "ddp", "comm_hook": "power_sgd"}
     found = plan(file, Asked("fastest", choices={"strategy": [hook, "ddp"]}))
