@@ -96,7 +96,7 @@ def test_the_guide_names_the_options_of_init():
     from simdp.cli.init import init
 
     for name in set(init.__annotations__) - {"return"}:
-        assert f"`--{name}`" in COMMAND_LINE
+        assert f"`--{name.replace('_', '-')}`" in COMMAND_LINE
 
 
 def test_the_example_scenario_is_valid_by_itself(example):

@@ -50,7 +50,10 @@ REAL = {
         "cluster.stragglers": STRAGGLERS,
     },
     "unused parameters": {"strategy": {"kind": "ddp", "find_unused_parameters": True}},
-    "shared links": {"collectives": {"all_reduce": "tree"}, "cluster.stragglers": STRAGGLERS},
+    "shared links": {
+        "collectives": {"all_reduce": "tree", "cost": "links"},
+        "cluster.stragglers": STRAGGLERS,
+    },
     "one step": {"workload.steps": 1},
     "a short last step": {"workload.global_batch": 13, "workload.epochs": 1},
     "no optimizer": {"workload.optimizer": "none"},
@@ -66,6 +69,7 @@ def scenario(overrides):
             "topology": "ring",
             "link": {"alpha": "3 us", "bandwidth": "1 GB/s"},
         },
+        "collectives": {"cost": "links"},
         "workload": {
             "model": {"kind": "mlp", "widths": [32, 64, 64, 8]},
             "dataset": {"kind": "regression", "num_samples": 40},

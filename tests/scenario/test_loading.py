@@ -413,11 +413,6 @@ def test_wrong_files_are_reported_beside_wrong_keys(refuse):
             "workload.dataset: blobs does not suit the loss mse: y has shape (1,), "
             "but the model makes (3,) of each sample; give y the shape (1, 3).",
         ),
-        (
-            {"workload.loss": "cross_entropy"},
-            "workload.dataset: regression does not suit the loss cross_entropy: y has shape "
-            "(1, 3), but cross_entropy needs class indices (1,).",
-        ),
     ],
 )
 def test_what_cannot_be_right_is_refused(overrides, line, refuse):

@@ -219,7 +219,8 @@ def test_ranks_that_end_at_different_times_make_no_link_busier_than_it_was():
 @pytest.mark.slow
 def test_timed_collectives_name_what_nccl_keeps_busiest_and_no_single_link():
     """What NCCL takes from a formula need not cross the links of our plan."""
-    scenario = simdp.load_scenario("scenarios/two_nodes.yaml", {"cluster.machine": "dgx-h100"})
+    changes = {"cluster.machine": "dgx-h100", "collectives": {"cost": "nccl"}, "sweep": None}
+    scenario = simdp.load_scenario("scenarios/two_nodes.yaml", changes)
     network = simdp.sweep(scenario).points[0].network
     assert network["fabric"] == "vector"
     assert network["num_links_used"] is None

@@ -142,7 +142,7 @@ def test_ranks_that_keep_the_same_share_a_bar(play, drawn):
     peaks = many.points[0].metrics["peak_memory_bytes"]
     labels = [label.get_text() for label in ax.get_yticklabels()]
     assert len(labels) == len(set(peaks)) < 16
-    assert any(label.endswith(" alike") for label in labels)
+    assert any(label.endswith(" ranks") for label in labels)
 
 
 def test_of_many_groups_some_are_left_out_and_the_axis_says_so(uneven, drawn):
