@@ -28,7 +28,7 @@ EVERY = [
     {"kind": "ddp", "comm_hook": "fp16", "version": "1.4"},
     {"kind": "ddp", "comm_hook": EARLY},
     {"kind": "ddp", "comm_hook": {"kind": "top_k", "ratio": 0.2}},
-    {"kind": "ddp", "comm_hook": "quantization_perchannel", "static_graph": True},
+    {"kind": "ddp", "comm_hook": "quantization_perchannel", "static_graph": True, "no_sync": False},
     {"kind": "ddp", "comm_hook": {"kind": "batched_power_sgd", "start_step": 1}},
     {"kind": "ddp", "comm_hook": {**OWN, "name": "first_half"}, "bucket_cap": "100 B"},
     {"kind": "ddp", "mixed_precision": {"param_dtype": "bfloat16", "reduce_dtype": "float32"}},

@@ -33,7 +33,7 @@ EXACT = [
     {"kind": "data_parallel", "loss_in_forward": True},
     {"kind": "ddp", "bucket_cap": "100 B"},
     {"kind": "ddp", "version": "1.4", "overlap": False},
-    {"kind": "ddp", "static_graph": True, "gradient_as_bucket_view": True},
+    {"kind": "ddp", "static_graph": True, "no_sync": False, "gradient_as_bucket_view": True},
     {"kind": "fsdp"},
     {"kind": "fsdp", "reshard_after_forward": False, "forward_prefetch": 3},
     {"kind": "fsdp", "reshard_after_forward": "some", "units": "torchtitan", "sync": "last"},

@@ -262,7 +262,7 @@ def test_spares_add_zeros():
 
 ALIKE = [
     {"kind": "ddp", "find_unused_parameters": True, "no_sync": False},
-    {"kind": "ddp", "static_graph": True, "gradient_as_bucket_view": True},
+    {"kind": "ddp", "static_graph": True, "no_sync": False, "gradient_as_bucket_view": True},
     {"kind": "ddp", "weight_by_shard": True},
     {"kind": "hsdp", "shard_size": 2, "reshard_after_forward": 2},
     {"kind": "hsdp", "shard_size": 2, "sync": "last", "units": "whole"},
