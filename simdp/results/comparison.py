@@ -10,12 +10,14 @@ from typing import Any
 from simdp.errors import one_line
 from simdp.results.columns import FAILED, Columns, as_dataframe, columns_of, figures_of
 from simdp.results.inline import Inline
-from simdp.results.job import NOISE
 from simdp.results.result import as_json
 
 PLAIN_KEYS = ("strategy", "strategy.kind")
 """Keys whose values say by themselves what they are."""
 
+
+NOISE = 2.0
+"""Standard errors of a difference up to which two means are a tie."""
 
 ROUNDING = 1e-9
 """Of throughputs that are equal but for rounding."""

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from simdp.results.comparison import NOISE
 from simdp.results.inline import Inline
 from simdp.results.result import Result, as_json
 
@@ -23,10 +24,6 @@ BADPUT = (
     "other",
 )
 """What a job's time goes to beside productive steps."""
-
-
-NOISE = 2.0
-"""Standard errors of a difference up to which two means are a tie."""
 
 
 class Stretch(NamedTuple):

@@ -10,11 +10,8 @@ from typing import Any, NamedTuple
 from simdp.cluster import Cluster
 from simdp.cluster.device import DEVICES
 from simdp.collectives import FAMILIES, Collectives, named, says_cost
-from simdp.collectives.costs.nccl import NcclCost
 from simdp.errors import ScenarioError
 from simdp.strategies import Strategy
-from simdp.strategies.fsdp import PerParameter
-from simdp.strategies.unit_names import unknown_unit
 from simdp.workload import Workload
 from simdp.workload.losses import LOSSES, Loss
 from simdp.workload.precision import PRECISIONS
@@ -87,6 +84,8 @@ def what_follows(parts: Parts, base: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     over_links = _over_links(parts)
     if over_links is not None:
+        from simdp.collectives.costs.nccl import NcclCost  # few runs need it
+
         update = {"cost": NcclCost(), "over_links": over_links or None}
         found["collectives"] = parts.collectives.model_copy(update=update)
     changed: dict[str, Any] = {}
@@ -99,7 +98,7 @@ def what_follows(parts: Parts, base: Path) -> dict[str, Any]:
         changed["precision"] = PRECISIONS["mixed"].model_validate(
             {
                 **{"dtype": low, "grad_scaler": False, "output_dtype": wide},
-                "output_units": _units_that_cast(parts) if wide else (),
+                "output_units": parts.strategy.cast_units(parts.workload) if wide else (),
             }
         )
     if _repeats_itself(parts):
@@ -210,18 +209,6 @@ def _low_of_strategy(parts: Parts) -> str | None:
     if swept or low in (None, "float32") or workload.dtype != "float32":
         return None
     return low if workload.precision.kind == "full" else None
-
-
-def _units_that_cast(parts: Parts) -> tuple[str, ...]:
-    """Units within the root that hand on what they make in 32 bits, too."""
-    workload, strategy = parts.workload, parts.strategy
-    if workload.model.timed or not isinstance(strategy, PerParameter):
-        return ()
-    at_root = strategy.output_dtype_at == "root"
-    if at_root or unknown_unit(strategy.units, workload) is not None:
-        return ()
-    names, mixes = strategy.wide_outputs(workload)
-    return names if mixes is None else ()
 
 
 def _repeats_itself(parts: Parts) -> bool:

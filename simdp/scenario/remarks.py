@@ -13,7 +13,6 @@ from simdp.cluster import Cluster
 from simdp.cluster.machine import OLD_NAMES, Calibration, is_file, read_machine
 from simdp.cluster.stragglers.slow_node import SlowNode
 from simdp.cluster.stragglers.slow_rank import SlowRank
-from simdp.collectives.costs.nccl import NcclCost
 from simdp.errors import ScenarioError
 from simdp.scenario.defaults import not_by_nccl, of_catalogue
 from simdp.scenario.root import Scenario
@@ -114,6 +113,8 @@ def _how_timed(scenario: Scenario, is_calibrated: bool) -> dict[str, str]:
 
 def _by_cost(scenario: Scenario, is_calibrated: bool) -> str:
     """Describe a cost that gives times, with whose constants."""
+    from simdp.collectives.costs.nccl import NcclCost  # few runs need it
+
     wiring, cost = wiring_of(scenario.cluster), scenario.collectives.cost
     if not isinstance(cost, NcclCost):
         return f"a measured table ({getattr(cost, 'path', cost.kind)})"

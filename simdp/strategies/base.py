@@ -12,6 +12,7 @@ from math import ceil
 from pathlib import Path
 from typing import ClassVar, Self
 
+from simdp.arrays import Ints
 from simdp.spec import Spec
 from simdp.steps.facts import Facts, Ops, Step
 from simdp.workload import Workload
@@ -79,6 +80,10 @@ class Strategy(Spec):
             "hsdp or local_sgd, or a recovery that restarts all ranks."
         )
 
+    def cast_units(self, workload: Workload) -> tuple[str, ...]:
+        """Modules within the root whose outputs the strategy casts to its ``output_dtype``."""
+        return ()
+
     @property
     def steps_together(self) -> int:
         """Steps after which ranks agree on weights, and before which none can drop out."""
@@ -122,3 +127,8 @@ def uneven(workload: Workload) -> str | None:
         "kind: ranks have different numbers of samples, and those that run out would leave the "
         "others waiting; use {kind: ddp, join: true}."
     )
+
+
+def members(ranks: Ints) -> tuple[tuple[int, ...], ...]:
+    """Process groups, as `NewGroup` takes them."""
+    return tuple(tuple(row) for row in ranks.tolist())

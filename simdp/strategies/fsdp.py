@@ -17,7 +17,7 @@ from simdp.steps.ops import NewGroup, Scale, Update
 from simdp.steps.passes import send_all, send_buffers
 from simdp.steps.rows import Rows, by_rows
 from simdp.steps.unit_ops import Shard
-from simdp.strategies.base import Strategy, uneven
+from simdp.strategies.base import Strategy, members, uneven
 from simdp.strategies.flat_pieces import agree
 from simdp.strategies.low import Low, low_problem, output_problem
 from simdp.strategies.row_units import RowRules, RowUnit, RowWalk, row_units
@@ -152,6 +152,15 @@ class PerParameter(Strategy):
         names = tuple(module.label for module in modules if module.last >= 0)
         return names, widened(workload.graph, names, low, workload.dtype).mixes
 
+    def cast_units(self, workload: Workload) -> tuple[str, ...]:
+        """Units whose outputs are cast; see `Strategy.cast_units`."""
+        if workload.model.timed or self.output_dtype_at == "root":
+            return ()
+        if unknown_unit(self.units, workload) is not None:
+            return ()
+        names, mixes = self.wide_outputs(workload)
+        return names if mixes is None else ()
+
     def _shard_size(self, world_size: int) -> int | None:
         """Ranks that share a unit; None where that is a node's size."""
         return world_size
@@ -222,11 +231,6 @@ class FSDP(PerParameter):
     """Fully sharded over all ranks."""
 
     kind: Literal["fsdp"] = "fsdp"
-
-
-def members(ranks: Ints) -> tuple[tuple[int, ...], ...]:
-    """Process groups, as `NewGroup` takes them."""
-    return tuple(tuple(row) for row in ranks.tolist())
 
 
 def _divisors(number: int) -> str:

@@ -16,9 +16,8 @@ from simdp.steps.ops import NewGroup, Scale, Update
 from simdp.steps.partition import Kept, Partition
 from simdp.steps.passes import send_all, send_buffers
 from simdp.steps.unit_ops import Shard
-from simdp.strategies.base import Strategy, uneven
+from simdp.strategies.base import Strategy, members, uneven
 from simdp.strategies.flat_pieces import agree
-from simdp.strategies.fsdp import members
 from simdp.strategies.hsdp import REPLICATE, SHARD, unequal
 from simdp.strategies.low import Low, low_problem
 from simdp.strategies.unit_names import Units, chosen, unknown_unit

@@ -13,7 +13,8 @@ from simdp.steps.bucket import Group
 from simdp.steps.facts import Facts, Ops
 from simdp.steps.ops import NewGroup
 from simdp.steps.rows import Rows
-from simdp.strategies.fsdp import PerParameter, members
+from simdp.strategies.base import members
+from simdp.strategies.fsdp import PerParameter
 from simdp.strategies.left_out import asks_others
 from simdp.strategies.row_units import RowRules
 from simdp.workload import Workload

@@ -16,10 +16,9 @@ from simdp.steps.bucket import Bucket, Group
 from simdp.steps.facts import Facts, Ops, Step, num_trainable
 from simdp.steps.ops import AllReduce, Average, Copy, Hold, NewGroup, Scale, Update, Wait
 from simdp.steps.passes import Tags, backward, forward
-from simdp.strategies.base import Strategy, copies_charged, uneven
+from simdp.strategies.base import Strategy, copies_charged, members, uneven
 from simdp.strategies.comm_hooks.base import CommHook, Sending, Sent
 from simdp.strategies.ddp import DDP
-from simdp.strategies.fsdp import members
 from simdp.strategies.left_out import asks_others, unequal_groups
 from simdp.workload import Workload
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import hypot
 
-from simdp.results.job import NOISE
+from simdp.results.comparison import NOISE
 from simdp.results.plan import GOALS, Option
 
 ADJECTIVES = {"cheapest": "cheaper", "fastest": "faster", "greenest": "greener"}
