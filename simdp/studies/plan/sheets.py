@@ -38,15 +38,21 @@ from simdp.steps.bucket import Group
 from simdp.steps.facts import Facts
 from simdp.steps.offload import HostCopy
 from simdp.steps.program import called_by, flat
+from simdp.workload.step_costs import update_seconds
 
 MICRO_STEPS = 4
 """Of a step with more: the first, two that are like all between, and the last."""
 
 BYTES, HOOKS, LAUNCHES, HOST_BYTES, KERNELS = range(5)
 """Columns of what is no call: bytes of the device's memory, hooks, collectives that are started,
-bytes of the host's memory, kernels of an update."""
+bytes of the host's memory, kernels of an update's loop over tensors."""
 
 NUM_BESIDE = 5
+
+UPDATES = NUM_BESIDE
+"""The column after these: updates, whose bytes or launches over lists count, what takes longer."""
+
+NUM_COLUMNS = NUM_BESIDE + 1
 
 
 class Asks(NamedTuple):
@@ -75,6 +81,23 @@ class Asks(NamedTuple):
 
 Event = int | Asks | tuple[int, ...]
 """A row of work, a collective that is started, or tags that are waited for."""
+
+
+class OneUpdate(NamedTuple):
+    """What an update asks for, each of the rank that has least of it.
+
+    Attributes
+    ----------
+    scaled, moved : float
+        What scaling moves, and the optimizer [bytes].
+    over_lists, in_loop : float
+        Launches of its kernels over lists of tensors, and of its loop over tensors.
+    """
+
+    scaled: float
+    moved: float
+    over_lists: float
+    in_loop: float
 
 
 class Prices(NamedTuple):
@@ -115,6 +138,8 @@ class Sheet:
         Whether all collectives of a step are over when it is.
     groups : list of ProcessGroups
         Of the program.
+    update : OneUpdate
+        What each update asks for.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -124,6 +149,7 @@ class Sheet:
         self._num_calls = len(facts.graph.calls) + 1
         self._has_loss = scenario.workload.loss.kind != "none"
         self._beside = _Beside(scenario, facts)
+        self.update = self._beside.of_update()
         self.segments: list[list[Event]] = []
         self._rows: list[Floats] = []
         started: set[int] = set()
@@ -140,7 +166,7 @@ class Sheet:
                 started.add(last.tag)
         self.segments.append(segment)
         self.is_closed = not started
-        self.rows: Floats = np.array(self._rows).reshape(-1, 3 * self._num_calls + NUM_BESIDE)
+        self.rows: Floats = np.array(self._rows).reshape(-1, 3 * self._num_calls + NUM_COLUMNS)
         del self._beside, self._rows  # so that little is sent between processes
 
     def _add(self, op: ops.Op, segment: list[Event]) -> None:
@@ -180,15 +206,15 @@ class Sheet:
                 self._update(segment)
 
     def _update(self, segment: list[Event]) -> None:
-        moved, launched = self._beside.of_update()
-        self._count(segment, BYTES, moved)
-        self._count(segment, KERNELS, launched)
+        self._count(segment, BYTES, self.update.scaled)
+        self._count(segment, KERNELS, self.update.in_loop)
+        self._count(segment, UPDATES, 1.0)
 
     def _row(self, segment: list[Event]) -> Floats:
         """The row of work that is being added to."""
         if not segment or not isinstance(segment[-1], int):
             segment.append(len(self._rows))
-            self._rows.append(np.zeros(3 * self._num_calls + NUM_BESIDE))
+            self._rows.append(np.zeros(3 * self._num_calls + NUM_COLUMNS))
         return self._rows[-1]
 
     def _call(self, segment: list[Event], which: int, call: int) -> None:
@@ -207,7 +233,11 @@ class Sheet:
             if each is not None:
                 first = number * self._num_calls
                 calls[first : first + min(len(each), self._num_calls)] = each[: self._num_calls]
-        found: Floats = self.rows @ np.concatenate([calls, prices.beside])
+        beside = prices.beside
+        update = update_seconds(
+            self.update.moved * beside[BYTES], self.update.over_lists * beside[KERNELS]
+        )
+        found: Floats = self.rows @ np.concatenate([calls, beside, np.atleast_2d(update)])
         return found
 
     def least(self, prices: Prices, micro_steps: Floats) -> tuple[Floats, Floats]:
@@ -270,13 +300,17 @@ class _Beside:
         """Of the gradients of some parameters [bytes]."""
         return float(self._facts.num_elements(tuple(names)) * self._facts.itemsize)
 
-    def of_update(self) -> tuple[float, float]:
-        """What the rank that has least of it moves [bytes], and its kernels; 0 on the host."""
+    def of_update(self) -> OneUpdate:
+        """What the rank that has least of it is asked for; nothing on the host."""
         kept, workload = self._footprint, self._scenario.workload
         if self._scenario.strategy.updates_on_host or workload.compute.kind == "profile":
-            return 0.0, 0.0
-        moved = np.min(kept.moved_by_optimizer()) + np.min(kept.moved_by_scaling())
-        return float(moved), float(np.min(kept.launched_by_optimizer()))
+            return OneUpdate(0.0, 0.0, 0.0, 0.0)
+        return OneUpdate(
+            float(np.min(kept.moved_by_scaling())),
+            float(np.min(kept.moved_by_optimizer())),
+            float(np.min(kept.launched_over_lists())),
+            float(np.min(kept.launched_by_optimizer())),
+        )
 
 
 class _Rank:

@@ -354,10 +354,12 @@ def typical_step(result):
 
 def test_a_slow_rank_holds_up_all_but_asynchronous_workers_and_backups():
     def slowdown(strategy):
-        steady, slow = (play(strategy, cluster=c, steps=9) for c in (None, SLOW))
+        # Micro-steps, so that workers take long beside the server, which launches its updates.
+        longer = {"steps": 9, "grad_accum": 3, "microbatch": 1}
+        steady, slow = (play(strategy, cluster=c, **longer) for c in (None, SLOW))
         return typical_step(slow) / typical_step(steady)
 
-    assert slowdown("ddp") > 2.5
+    assert slowdown("ddp") > 3
     assert slowdown(SYNC) > 3
     assert slowdown({**ASYNC, "max_staleness": 0}) > 3
     assert slowdown({**SYNC, "backup": 1}) == pytest.approx(1, abs=0.02)

@@ -85,14 +85,23 @@ def test_sixteen_bits_are_faster_and_tfloat32_must_be_allowed():
     assert charged(fast) == pytest.approx(seconds(flops, nbytes, H100.rate("tfloat32")))
 
 
-def test_an_update_takes_the_bytes_that_scenarios_count():
-    def update(device):
-        weight = torch.nn.Parameter(torch.ones(1000, 1000, device=device))
+def update(n):
+    def prepared(device):
+        weight = torch.nn.Parameter(torch.ones(n, n, device=device))
         weight.grad = torch.ones_like(weight)
         adam = torch.optim.AdamW([weight], weight_decay=0.1)
         return adam.step
 
-    assert charged(update) == pytest.approx(7 * 4e6 / H100.memory_rate)
+    return prepared
+
+
+def test_an_update_takes_the_bytes_that_scenarios_count():
+    assert charged(update(4000)) == pytest.approx(7 * 4 * 4000**2 / H100.memory_rate)
+
+
+def test_an_update_of_little_takes_the_launches_that_scenarios_count():
+    """Of AdamW's eight kernels: those of Adam, and the decay's."""
+    assert charged(update(1000)) == pytest.approx(8 * H100.launch)
 
 
 def test_convolutions_count_their_products():
