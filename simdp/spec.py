@@ -92,6 +92,12 @@ OTHER_NAMES = {
 }
 """What keys of torch, Transformers, DeepSpeed and Lightning are here, with an example."""
 
+NAMES_INSIDE = {
+    "learning_rate": "lr",
+    **dict.fromkeys(["num_workers", "dataloader_num_workers"], "workers"),
+}
+"""What some of them are called where the example's section is already being written."""
+
 S = TypeVar("S", bound="Spec")
 MAX_SHARED = 64  # members that are kept for equal values to come
 
@@ -101,7 +107,10 @@ def _unknown_key(key: object, known: Sequence[str]) -> str:
     line = unknown_name("key", key, known)
     if key not in OTHER_NAMES:
         return line
-    return f"{line.partition(' Did you mean')[0]} Did you mean {OTHER_NAMES[str(key)]}?"
+    here, advice = NAMES_INSIDE.get(str(key)), OTHER_NAMES[str(key)]
+    if advice == OPTIMIZER and "lr" in known and here is None:
+        return line  # of an optimizer that has no such key, which needs no advice to write one
+    return f"{line.partition(' Did you mean')[0]} Did you mean {here if here in known else advice}?"
 
 
 def _custom(kind: str, message: str) -> PydanticCustomError:

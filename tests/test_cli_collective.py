@@ -20,6 +20,8 @@ cluster:
   link: nvlink3
   inter_node: {link: 100gbe}
 """
+LINKS = "collectives: {cost: links}\n"
+"""Without it, and without an algorithm, NCCL's model times these devices."""
 
 
 @pytest.fixture
@@ -27,6 +29,7 @@ def say(tmp_path, monkeypatch, capsys):
     """Ask for an all_reduce on a small cluster; return status, output, and lines of errors."""
     monkeypatch.chdir(tmp_path)
     Path("box.yaml").write_text(BOX)
+    Path("links.yaml").write_text(f"name: box\n{BOX}{LINKS}")
     for log in GOLDEN.glob("nccl_*"):
         Path(log.name).write_text(log.read_text())
 
@@ -70,7 +73,7 @@ def test_json_prints_the_file_and_nothing_else(say):
 
 
 def test_without_an_algorithm_auto_chooses_and_says_where_it_changes(say):
-    _, out, _ = say("--no-plots", "--sizes", "1KiB:64MiB:4")
+    _, out, _ = say("--no-plots", "--sizes", "1KiB:64MiB:4", cluster="links.yaml")
     (curve,) = json.loads(Path("runs/collective/collective.json").read_text())["curves"]
     assert curve["algorithm"] == "auto"
     assert curve["crossovers"]
@@ -98,10 +101,24 @@ def test_dtype_and_root_stand_in_their_columns(say):
 
 
 def test_a_barrier_needs_no_sizes(say):
-    status, out, _ = say("--world-size", "1:4", collective="barrier")
+    status, out, _ = say("--world-size", "1:4", collective="barrier", cluster="links.yaml")
     assert status == 0
     assert out.count("barrier, recursive_doubling, on box") == 3
     assert "runs/collective/bandwidth.png" not in files()
+
+
+def test_without_an_algorithm_or_a_cost_nccls_model_times_devices_of_the_catalogue(say):
+    status, out, _ = say("--world-size", "1:4", collective="barrier")
+    assert status == 0
+    assert out.count("barrier, nccl, on box") == 3
+    assert "clock: collectives.cost: nccl" in out
+    assert "all_reduce, nccl, on box: 8 ranks" in say(*SHORT, "--no-plots")[1]
+
+
+def test_process_groups_that_nccls_model_does_not_know_take_the_links(say):
+    status, out, err = say(*SHORT, "--no-plots", "--split", "mod 2")
+    assert (status, err) == (0, [])
+    assert "all_reduce, auto, on box split mod 2: 4 ranks" in out
 
 
 # --against ---------------------------------------------------------------------------------------

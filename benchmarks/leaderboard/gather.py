@@ -31,8 +31,8 @@ from simdp.workload.flops import flops_of_calls, passes
 from simdp.workload.precision.rounding import numpy_dtype
 from simdp.workload.step_costs import matrix_dtype
 
-VERSION = 1
-DATE = "2026-11-23"
+VERSION = 2
+DATE = "2026-11-26"
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios" / "validation"
 

@@ -23,7 +23,9 @@ def collective(
     ],
     algorithm: Annotated[
         list[str] | None,
-        typer.Option(help="ring, or {kind: ring, slices: 4}; may be repeated [auto]."),
+        typer.Option(
+            help="ring, or {kind: ring, slices: 4}; may be repeated [NCCL's own for its devices, else auto]."
+        ),
     ] = None,
     world_size: Annotated[
         str | None, typer.Option(help="8, or 2,4,8, or 2:64 by doubling [the cluster's].")

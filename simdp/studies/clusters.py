@@ -50,10 +50,18 @@ def load_clusters(path: Path, world_sizes: Sequence[int] = ()) -> tuple[str, lis
     return str(name), [_cluster(path, raw["cluster"] | change) for change in settings]
 
 
-def load_cost(path: Path) -> Cost:
+def load_cost(path: Path, of_groups: bool = False) -> Cost:
     """Read how a scenario, or a machine, wants the time of a collective to be found.
 
     Where no cost is written and no algorithm is named, NCCL's model times devices of the catalogue.
+
+    Parameters
+    ----------
+    path : Path
+        As for `load_clusters`.
+    of_groups : bool, optional
+        Whether process groups are asked for, which NCCL's model does not know: then it is none
+        that nobody wrote.
 
     Raises
     ------
@@ -68,7 +76,7 @@ def load_cost(path: Path) -> Cost:
     if "cost" not in collectives:
         cluster = _cluster(path, raw["cluster"])
         over_links = by_nccl(cluster, collectives, chosen=collectives.get("over_links") or ())
-        alone = not raw.get("neighbours") and not_by_nccl(cluster) is None
+        alone = not (of_groups or raw.get("neighbours")) and not_by_nccl(cluster) is None
         return NcclCost() if alone and over_links == () else LinksCost()
     try:
         return make_cost(collectives["cost"], path.parent)

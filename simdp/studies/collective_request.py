@@ -74,7 +74,7 @@ def answer(request: Request) -> CollectiveStudy:
         If anything in it is wrong.
     """
     collective = known_collective(request.collective)
-    cost = load_cost(request.cluster)
+    cost = load_cost(request.cluster, of_groups=request.split is not None)
     written = request.algorithms or [cost if cost.timed else usual_kind(collective)]
     algorithms = [_served_by(collective, one, cost) for one in written]
     for number, algorithm in enumerate(algorithms):

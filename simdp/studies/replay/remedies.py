@@ -201,5 +201,6 @@ AGAINST: dict[str, tuple[Kind, ...]] = {
     "compute_bound": (_graphs, _larger),
     "slow_link": (_link, _hook, _accumulate, _bucket, _algorithm),
     "desynchronised": (),
+    "unexplained": (),
 }
-"""Changes that are tried against each cause: what cannot be simulated has none."""
+"""Changes that are tried against each cause: what cannot be simulated, or has no name, has none."""

@@ -187,7 +187,7 @@ def test_without_calibration_points_there_is_nothing_to_fit(tmp_path):
 
 
 def test_constants_must_be_named_where_there_is_no_formula(tmp_path):
-    path = write(tmp_path, measured(ROLES), collectives={})
+    path = write(tmp_path, measured(ROLES), collectives={"cost": "links"})
     with pytest.raises(ScenarioError, match="calibrate: no constant is asked for; name some with"):
         fit_steps([path])
 

@@ -64,7 +64,7 @@ def test_of_a_slow_link(tmp_path):
         "topology": "switch",
         "link": {"alpha": "5 us", "bandwidth": "500 MB/s"},
     }
-    raw = scenario() | {"cluster": links}
+    raw = scenario() | {"cluster": links, "collectives": {"cost": "links"}}
     found = remedies(traces_of(raw, tmp_path), "slow_link")
     faster = raw | {"cluster": {**links, "link": {"alpha": "5 us", "bandwidth": "2 GB/s"}}}
     # A bucket that queued behind another may have been launched any time before.

@@ -113,7 +113,7 @@ def test_without_a_machine_links_are_those_of_the_transfers(tmp_path, strategy):
         "topology": "switch",
         "link": {"alpha": "5 us", "bandwidth": "2 GB/s"},
     }
-    raw = scenario(strategy=strategy) | {"cluster": links}
+    raw = scenario(strategy=strategy) | {"cluster": links, "collectives": {"cost": "links"}}
     found = replayed(raw, tmp_path)
     alpha, bandwidth = (found.scenario["cluster"]["link"][key] for key in ("alpha", "bandwidth"))
     assert float(bandwidth.split()[0]) == pytest.approx(2, rel=0.01), bandwidth
@@ -161,7 +161,8 @@ def test_a_cluster_that_charges_nothing_is_replayed_too(tmp_path, strategy):
         "link": {"alpha": "3 us", "bandwidth": "20 GB/s"},
         "inter_node": {"topology": "switch", "link": "100gbe"},
     }
-    raw = scenario(model="resnet50", strategy=strategy) | {"cluster": links}
+    raw = scenario(model="resnet50", strategy=strategy)
+    raw |= {"cluster": links, "collectives": {"cost": "links"}}
     found = replayed(raw, tmp_path, True)
     for n in (2, 4, 16, 64):
         direct = step_time(with_keys(raw, world_size=n))

@@ -356,7 +356,12 @@ def test_none_leaves_weights_and_takes_no_bytes():
         (
             {"kind": "sgd", "learning_rate": 1},
             "unknown key 'learning_rate'; known: lr, foreach, param_groups, fused, momentum, "
-            "dampening, weight_decay, nesterov, maximize.",
+            "dampening, weight_decay, nesterov, maximize. Did you mean lr?",
+        ),
+        (
+            {"kind": "adam", "momentum": 0.9},
+            "unknown key 'momentum'; known: lr, foreach, param_groups, fused, betas, eps, "
+            "weight_decay, amsgrad, maximize.",
         ),
         (
             {"kind": "sdg"},
