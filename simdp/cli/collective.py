@@ -24,7 +24,7 @@ def collective(
     algorithm: Annotated[
         list[str] | None,
         typer.Option(
-            help="ring, or {kind: ring, slices: 4}; may be repeated [NCCL's own for its devices, else auto]."
+            help="ring, or {kind: ring, slices: 4}; may be repeated [NCCL's for its devices]."
         ),
     ] = None,
     world_size: Annotated[
