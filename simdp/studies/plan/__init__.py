@@ -197,7 +197,7 @@ def _found(
         choices=space.choices,
         best=tuple(best),
         front=tuple(front),
-        nearest=None if nearest is None else made.told(nearest, made.misses_in_words(nearest)),
+        nearest=None if nearest is None else made.nearest(nearest),
         binding=binding,
         order=order(best, asked.goal),
         num_points=len(space),

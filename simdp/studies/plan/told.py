@@ -90,6 +90,11 @@ class Made:
         options = [one.option for one in found]
         return [self.told(one, why_on_front(one.option, options)) for one in found]
 
+    def nearest(self, one: Played) -> Option:
+        """The option that misses the limits least, with its interval."""
+        self._player.find_intervals([one.number])
+        return self.told(one, self.misses_in_words(one))
+
     def told(self, one: Played, why: str) -> Option:
         """An option with its interval, its chances, and why it is listed."""
         option, player, limits = one.option, self._player, self._asked.limits

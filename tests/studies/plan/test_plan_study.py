@@ -170,6 +170,7 @@ def test_where_nothing_meets_the_limits_it_tells_the_nearest(file):
     assert found.binding == "deadline"
     assert found.nearest.set == fastest.set
     assert found.nearest.misses == pytest.approx({"deadline": 2.0})
+    assert found.nearest.low_s < found.nearest.step_time_s < found.nearest.high_s
     assert "misses deadline by 100 %" in found.nearest.why
 
 
