@@ -254,7 +254,7 @@ POINTS = [
     ("dgx1_rings", {"collectives.all_reduce": "ring"}),
     ("straggler", {}),
     ("fsdp_prefetch", {}),
-    ("8gpu_ring", {}),
+    ("seed_mlp", {}),
     ("async_staleness", {"numerics": False}),
     ("two_jobs", {}),
     ("profile_step", {}),
