@@ -181,10 +181,10 @@ def test_the_module_exits_with_the_commands_status():
 
 
 def test_a_path_or_the_name_of_a_shipped_scenario_is_simulated():
-    path = ROOT / "scenarios" / "profile_step.yaml"
-    named = simdp.simulate("profile_step").metrics
+    path = ROOT / "scenarios" / "methods.yaml"
+    named = simdp.simulate("methods").metrics
     assert named["step_time_s"] == simdp.simulate(path).metrics["step_time_s"]
-    assert simdp.sweep("profile_step").points[0].metrics["step_time_s"] == named["step_time_s"]
+    assert simdp.sweep("methods").points[0].metrics["step_time_s"] == named["step_time_s"]
     with pytest.raises(simdp.ScenarioError, match="Did you mean '8gpu_ring'"):
         simdp.simulate("8gpu_rin")
 
