@@ -310,12 +310,12 @@ def test_one_all_reduce_per_layer_hides_better_than_buckets():
 def test_dropping_the_last_ranks_saves_waiting_until_too_little_is_learned():
     none, one, two, four, eight = points = point_metrics("backup_ranks")
     times = [point["step_time_s"] * 1e6 for point in points]
-    assert [round(time) for time in times] == [202, 170, 153, 134, 115]
+    assert [round(time) for time in times] == [207, 175, 158, 139, 120]
     assert round(none["wait_s"] * 1e6) == 78
     assert two["throughput_samples_per_s"] > one["throughput_samples_per_s"]
     assert two["throughput_samples_per_s"] > four["throughput_samples_per_s"]
     ends = [sum(point["loss"][-30:]) / 30 for point in points]
-    assert ends == pytest.approx([0.212, 0.214, 0.222, 0.243, 0.335], rel=0.03)
+    assert ends == pytest.approx([0.224, 0.219, 0.228, 0.255, 0.345], rel=0.03)
 
     def reached(point):
         loss = point["loss"]
@@ -323,7 +323,7 @@ def test_dropping_the_last_ranks_saves_waiting_until_too_little_is_learned():
         return next(steps) * point["step_time_s"]
 
     assert [reached(point) * 1e3 for point in points] == pytest.approx(
-        [10.7, 9.4, 8.5, 8.1, 9.8], rel=0.05
+        [10.5, 9.1, 8.7, 7.8, 10.3], rel=0.05
     )
     assert reached(four) < reached(eight)
 
@@ -451,14 +451,16 @@ LARGE = {
 def test_small_runs_play_in_simpy_and_the_vectorised_clock_says_the_same(path):
     """At the first point and at the last one; where a link is shared there is one clock only.
 
-    Points of a sweep before the last one are asked for times alone, where they have no numbers.
+    Runs of times alone take the vectorised clock wherever it is exact.
     """
     points = played(path)
-    clocks = [(point.network["fabric"], point.network["why"]) for point in points]
-    assert path.stem in LARGE or clocks[-1][0] == "event"
-    asked = [clock for clock in clocks if "times alone" not in clock[1]]
-    assert path.stem in LARGE or {fabric for fabric, _ in asked} == {"event"}
     scenarios = [scenario for _, scenario in simdp.load_scenario(path).points()]
+    clocks = {
+        point.network["fabric"]
+        for point, scenario in zip(points, scenarios, strict=True)
+        if scenario.numerics
+    }
+    assert path.stem in LARGE or clocks <= {"event"}
     for number in sorted({0, len(points) - 1}):
         network, one = points[number].network, scenarios[number]
         if network["fabric"] != "event" or "only" not in network["why"]:
