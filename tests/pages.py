@@ -1,14 +1,16 @@
 """Pages in Markdown: their files, their commands, and what they say that these print.
 
 A block of ``sh`` holds commands; where a block of ``text`` follows it directly, that is what they
-print. A block with a ``title`` is a file of that name, which the commands after it may use. A line
-of simdp's own is run in this process, what stands behind a ``|`` in a shell.
+print. A block with a ``title`` is a file of that name, which the blocks after it may use. Other
+blocks of ``python`` share one namespace. A line of simdp's own and Python run in this process, the
+commands after a ``|`` in a shell.
 """
 
 import math
 import re
 import shlex
 import subprocess
+import sys
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,6 +38,14 @@ LONG = {
 
 TORCH = ("torchrun",)
 """Beginnings of the commands that need torch, and are tried where it is installed."""
+
+GIVEN = {
+    "guides/diagnose.md": "import torch; rank, loader, train_step = 0, range(20), id",
+    "guides/torchrun.md": "import torch; from torch.nn import functional as F; "
+    "model, batch = torch.nn.Linear(8, 4), torch.zeros(2, 8); y = torch.zeros(2, dtype=torch.long)",
+    "tutorials/slow_step.md": "import torch; rank, loader, train = 0, range(20), id",
+}
+"""Code for the names that a page's Python takes from a reader's own torch script."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +98,26 @@ def is_tried(command, long=False):
     return not (match and match[1].startswith(TORCH)) or has_torch()
 
 
+def is_example(block):
+    """Whether a block is Python to run: not a file for other blocks."""
+    return block.language == "python" and not block.title
+
+
+def needs_torch(block):
+    return re.search(r"\btorch\.", block.text) is not None
+
+
+def run_example(page, block, names):
+    """Run a block of Python in the namespace of its page; False where it needs a missing torch."""
+    if needs_torch(block):
+        if not has_torch():
+            return False
+        Path("traces").mkdir(exist_ok=True)
+        exec(GIVEN[page.relative_to(DOCS).as_posix()], names)
+    exec(compile(block.text, f"{page.name}, a block of Python", "exec"), names)
+    return True
+
+
 def has_torch():
     """Whether torch can be imported here, and is not hidden from the tests."""
     try:
@@ -110,7 +140,7 @@ def printed_by(command, capsys):
 
 
 def play(page, capsys, long=False):
-    """Run a page's commands in this folder, from its first to its last.
+    """Run a page's commands and its Python in this folder, from the first to the last.
 
     Returns
     -------
@@ -120,10 +150,14 @@ def play(page, capsys, long=False):
     """
     text = page.read_text()
     found = blocks(page)
-    outputs = []
+    outputs, names = [], {}
     for block, after in zip(found, [*found[1:], None], strict=True):
         if block.title:
             Path(block.title).write_text(block.text)
+            sys.modules.pop(Path(block.title).stem, None)  # of a page before
+        elif block.language == "python":
+            run_example(page, block, names)
+            capsys.readouterr()
         if block.language != "sh":
             continue
         own = [line for line in commands(block) if not line.endswith(FIRST)]

@@ -1,10 +1,26 @@
-"""The promises of docs/: its commands, what they print, its reference and its pictures."""
+"""The promises of docs/: its commands, what they print, its Python, reference and pictures."""
 
+import json
 import re
+import subprocess
+import sys
 from itertools import pairwise
 
 import pytest
-from pages import DOCS, ROOT, blocks, commands, is_long, play, rewrite, same, section
+from pages import (
+    DOCS,
+    GIVEN,
+    ROOT,
+    blocks,
+    commands,
+    is_example,
+    is_long,
+    needs_torch,
+    play,
+    rewrite,
+    same,
+    section,
+)
 
 from simdp.files import parse_yaml
 from simdp.results.metrics import ORDER
@@ -12,6 +28,7 @@ from simdp.scenario import checked
 
 PAGES = sorted(DOCS.rglob("*.md"))
 WITH_COMMANDS = [page for page in PAGES if blocks(page, "sh")]
+WITH_EXAMPLES = [page for page in PAGES if any(map(is_example, blocks(page)))]
 TUTORIALS = sorted((DOCS / "tutorials").glob("*.md"))
 GUIDES = DOCS / "guides"
 
@@ -23,21 +40,72 @@ def name(page):
     return str(page.relative_to(DOCS))
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("page", WITH_COMMANDS, ids=name)
-def test_what_a_page_runs_works_and_prints_what_it_says(
-    page, tmp_path, monkeypatch, capsys, request
-):
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An empty folder for a page, with the repository's scenarios, tests and records."""
+    from simdp.reports.plots import PLOTS
+
     for shared in ("scenarios", "tests", "records"):
         (tmp_path / shared).symlink_to(ROOT / shared)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    plots = dict(PLOTS)
+    yield tmp_path
+    PLOTS.clear()
+    PLOTS.update(plots)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("page", WITH_COMMANDS, ids=name)
+def test_what_a_page_runs_works_and_prints_what_it_says(page, folder, capsys, request):
     outputs = play(page, capsys, request.config.getoption("--long"))
     if request.config.getoption("--update-golden"):
         rewrite(page, outputs)
     else:
         for block, printed in outputs:
             assert same(block.text, printed), f"{page.name} shows another output than:\n{printed}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [p for p in WITH_EXAMPLES if p not in WITH_COMMANDS], ids=name)
+def test_the_python_of_a_page_without_commands_runs(page, folder, capsys):
+    """That of a page with commands runs between these, in the test above."""
+    assert play(page, capsys) == []
+
+
+def test_python_that_continues_a_readers_own_script_has_the_names_that_it_takes():
+    continues = {name(page) for page in WITH_EXAMPLES for b in blocks(page) if needs_torch(b)}
+    assert set(GIVEN) <= continues
+    for page in WITH_EXAMPLES:
+        if name(page) not in GIVEN:
+            assert not any(is_example(block) and needs_torch(block) for block in blocks(page))
+
+
+def test_each_python_file_of_a_page_is_used_by_a_later_block():
+    """So that it runs with the page; the leaderboard's entrant has a test of its own."""
+    for page in PAGES:
+        found = blocks(page)
+        for i, block in enumerate(found):
+            if block.language == "python" and block.title:
+                stem = block.title.removesuffix(".py")
+                assert any(stem in later.text for later in found[i + 1 :]), (page.name, stem)
+
+
+def test_the_entrant_of_the_leaderboard_answers_each_question():
+    """Half of two seconds of backward hides communication of 10 s, and there is no answer else."""
+    (entrant,) = blocks(DOCS / "leaderboard.md", "python")
+    step = {"kind": "step", "micro_step_s": 2.0, "grad_accum": 1, "ranks": 1}
+    many = {**step, "ranks": 2, "inter_bandwidth": None, "intra_bandwidth": 1.0}
+    questions = [step, {**many, "gradient_bytes": 10.0}, {"kind": "table", "micro_step_s": None}]
+    printed = subprocess.run(
+        [sys.executable, "-c", entrant.text],
+        input=json.dumps({"questions": questions}),
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert printed.splitlines() == ["2.0 1.0 4.0", "11.0 5.5 22.0", "-"]
 
 
 def test_outputs_of_long_commands_are_the_only_ones_that_are_not_tried():
@@ -119,16 +187,6 @@ def test_the_small_job_ends_with_the_weights_of_one_that_never_fails(tmp_path, m
     assert result.participation["repeated"] > 0
     for name, value in never.replicas[0].items():
         assert value.tobytes() == result.replicas[0][name].tobytes()
-
-
-@pytest.mark.long
-def test_the_python_example_runs(monkeypatch):
-    monkeypatch.chdir(ROOT)
-    (example,) = (b for b in blocks(GUIDES / "python-api.md", "python") if "import simdp" in b.text)
-    names = {}
-    exec(example.text, names)
-    assert names["result"].metrics["step_time_s"] > 0
-    assert len(names["study"].points) == 7
 
 
 def test_every_scenario_is_listed_with_its_question():

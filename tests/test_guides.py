@@ -22,7 +22,7 @@ COMMAND_LINE = (GUIDES / "command-line.md").read_text()
 
 
 def blocks(text, language):
-    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+    return re.findall(rf"```{language}(?: title=\S+)?\n(.*?)```", text, re.DOTALL)
 
 
 @pytest.fixture
