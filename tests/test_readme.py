@@ -5,7 +5,7 @@ import runpy
 
 import pytest
 from for_each import for_each
-from pages import DOCS, README, ROOT, blocks, play, rewrite, same
+from pages import DOCS, README, ROOT, blocks, play, rewrite, same, section
 
 import simdp
 
@@ -14,6 +14,15 @@ TEXT = README.read_text()
 
 def test_it_is_short():
     assert len(README.read_bytes()) <= 9 * 1024
+
+
+def test_contributing_is_short_and_its_layout_names_what_is_there():
+    page = ROOT / "CONTRIBUTING.md"
+    assert len(page.read_bytes()) <= 9 * 1024
+    rows = re.findall(r"^\| (`[^|]*) \|", section(page, "Code layout"), re.MULTILINE)
+    assert 20 <= len(rows) <= 32
+    for name in re.findall(r"`([^`]+)`", " ".join(rows)):
+        assert (ROOT / "simdp" / name).exists(), name
 
 
 def test_it_opens_with_two_single_line_commands():
