@@ -25,6 +25,12 @@ def test_contributing_is_short_and_its_layout_names_what_is_there():
         assert (ROOT / "simdp" / name).exists(), name
 
 
+def test_the_design_is_short_and_has_a_place_for_names():
+    page = ROOT / "DESIGN.md"
+    assert len(page.read_bytes()) <= 35 * 1024
+    assert section(page, "Names").strip()
+
+
 def test_it_opens_with_two_single_line_commands():
     """They make an environment of their own, in which simdp then is."""
     first = blocks(README, "sh")[0].text.strip().splitlines()
