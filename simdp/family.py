@@ -61,8 +61,8 @@ class Family(Mapping[str, type[M]]):
     package : str
         The family's package.
     classes : mapping of str to str
-        For each kind the name of its class, in the module of the package that is named as the
-        kind, or ``module:Class`` where one module of the package holds several members.
+        For each kind ``module:Class``, a module of the package; or ``Class``, defined in the
+        package itself.
     others : Family
         A family whose members belong to this one too; they come first.
     """
@@ -81,9 +81,7 @@ class Family(Mapping[str, type[M]]):
             self._homes |= other._homes
         for kind, name in classes.items():
             module, colon, member = name.partition(":")
-            self._homes[kind] = (
-                (f"{package}.{module}", member) if colon else (f"{package}.{kind}", name)
-            )
+            self._homes[kind] = (f"{package}.{module}", member) if colon else (package, name)
         self._found: dict[str, type[M]] = {}
 
     def __getitem__(self, kind: str) -> type[M]:

@@ -84,8 +84,8 @@ def _ranks(ranks: Sequence[int]) -> str:
     return f"{ranks[0]}-{ranks[-1]}" if len(ranks) > 1 else str(ranks[0])
 
 
-def _shown(seconds: float) -> str:
-    return table.seconds(seconds) if seconds > 0 else "0 s"
+def _shown(value: float) -> str:
+    return table.seconds(value) if value > 0 else "0 s"
 
 
 def _spans(trace: Trace, world_size: int) -> dict[str, list[list[Floats]]]:

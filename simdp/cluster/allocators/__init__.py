@@ -14,8 +14,8 @@ ALLOCATORS: Family[Allocator] = Family(
     Allocator,
     __name__,
     {
-        "cuda": "Cuda",
-        "exact": "Exact",
+        "cuda": "cuda:Cuda",
+        "exact": "exact:Exact",
     },
 )
 AnyAllocator = Annotated[Allocator, one_of("allocator", ALLOCATORS)]

@@ -13,12 +13,12 @@ FAILURES: Family[Failures] = Family(
     Failures,
     __name__,
     {
-        "empirical": "Empirical",
-        "exponential": "Exponential",
-        "maintenance": "Maintenance",
-        "spot": "Spot",
-        "trace": "Trace",
-        "weibull": "Weibull",
+        "empirical": "empirical:Empirical",
+        "exponential": "exponential:Exponential",
+        "maintenance": "maintenance:Maintenance",
+        "spot": "spot:Spot",
+        "trace": "trace:Trace",
+        "weibull": "weibull:Weibull",
     },
 )
 AnyFailures = Annotated[Failures, one_of("failure", FAILURES)]

@@ -17,9 +17,9 @@ COSTS: Family[Cost] = Family(
     Cost,
     __name__,
     {
-        "links": "LinksCost",
-        "nccl": "NcclCost",
-        "table": "TableCost",
+        "links": "links:LinksCost",
+        "nccl": "nccl:NcclCost",
+        "table": "table:TableCost",
     },
 )
 

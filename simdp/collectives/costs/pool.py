@@ -134,5 +134,5 @@ def _number(value: Any) -> float:
 
 @cache
 def _file() -> Mapping[str, Any]:
-    found: Mapping[str, Any] = read_yaml(Path(__file__).with_suffix(".yaml"))
+    found: Mapping[str, Any] = read_yaml(Path(__file__).parent / "pool.yaml")
     return found

@@ -13,11 +13,11 @@ RECOVERY: Family[Recovery] = Family(
     Recovery,
     __name__,
     {
-        "elastic": "Elastic",
-        "migrate": "Migrate",
-        "replica_groups": "ReplicaGroups",
-        "restart": "Restart",
-        "spares": "Spares",
+        "elastic": "elastic:Elastic",
+        "migrate": "migrate:Migrate",
+        "replica_groups": "replica_groups:ReplicaGroups",
+        "restart": "restart:Restart",
+        "spares": "spares:Spares",
     },
 )
 AnyRecovery = Annotated[Recovery, one_of("recovery", RECOVERY, default="restart")]

@@ -13,10 +13,10 @@ TARGETS: Family[Target] = Family(
     Target,
     __name__,
     {
-        "benchmark": "Benchmark",
-        "epochs": "Epochs",
-        "loss": "LossReached",
-        "samples": "Samples",
+        "benchmark": "benchmark:Benchmark",
+        "epochs": "epochs:Epochs",
+        "loss": "loss:LossReached",
+        "samples": "samples:Samples",
     },
 )
 AnyTarget = Annotated[Target, one_of("target", TARGETS, by_key=True)]

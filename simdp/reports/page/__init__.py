@@ -20,16 +20,16 @@ from simdp.results.result import Study
 from simdp.results.validation import Validation
 
 KINDS: dict[type, str] = {
-    Comparison: "comparison",
-    Diagnosis: "diagnosis",
-    Difference: "difference",
-    JobStudy: "job",
-    Plan: "plan",
-    Study: "study",
-    Validation: "validation",
+    Comparison: "comparison:page",
+    Diagnosis: "diagnosis:page",
+    Difference: "difference:page",
+    JobStudy: "job:page",
+    Plan: "plan:page",
+    Study: "study:page",
+    Validation: "validation:page",
 }
-"""The module here whose ``page`` makes one of each kind of document; it is loaded when it is asked
-for. This table is the one place of registration."""
+"""The module and function here that make the page of each kind of document; the module is imported
+when it is needed. This table is the one place of registration."""
 
 
 def write(document: Any, stream: BinaryIO, **more: Any) -> None:
@@ -59,7 +59,8 @@ def page_of(document: Any, **more: Any) -> Page:
     if name is None:
         known = ", ".join(kind.__name__ for kind in KINDS)
         raise TypeError(f"a page is made of {known}, got {type(document).__name__}")
-    made: Page = import_module(f"{__name__}.{name}").page(document, **more)
+    module, _, function = name.partition(":")
+    made: Page = getattr(import_module(f"{__name__}.{module}"), function)(document, **more)
     return made
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from shlex import join
 
-from simdp.reports import diagnosis_table as table
-from simdp.reports import theme
+from simdp.reports import diagnosis_table, theme
 from simdp.reports.figures import nbytes, percent, seconds
 from simdp.reports.page.sections import (
     Axis,
@@ -70,19 +69,22 @@ def page(found: Diagnosis, command: Sequence[str] = (), title: str = "") -> Page
     ]
     said = "why its step takes so long" if found.step_time_s else "what its records say"
     foot = f"{title or 'traces'} · read as {found.source.replace('_', ' ')}"
-    return Page(f"{title or 'The job'}: {said}", table.headline(found, title), sections, foot)
+    return Page(
+        f"{title or 'The job'}: {said}", diagnosis_table.headline(found, title), sections, foot
+    )
 
 
 def _verdict(found: Diagnosis) -> Iterator[Section]:
     if found.verdict:
         first, *others = found.verdict
-        lines = [table.finding(first)]
+        lines = [diagnosis_table.finding(first)]
         lines += [
-            f"helps: {table.helps(found, one)}" for one in table.different(first.remedies)[:2]
+            f"helps: {diagnosis_table.helps(found, one)}"
+            for one in diagnosis_table.different(first.remedies)[:2]
         ]
         yield Verdict("Verdict", lines, "warning")
         if others:
-            yield Verdict("Other causes", [table.finding(one) for one in others])
+            yield Verdict("Other causes", [diagnosis_table.finding(one) for one in others])
     elif not found.mismatches:
         yield Verdict("Verdict", ["No rank disagrees with another."], "good")
 
@@ -107,7 +109,7 @@ def _summary(found: Diagnosis) -> Section:
     if found.hidden_comm_s is not None:
         rows.append(("communication hidden by compute", seconds(found.hidden_comm_s)))
     if found.expected is not None:
-        rows.append(("should take", table.expected(found.expected)))
+        rows.append(("should take", diagnosis_table.expected(found.expected)))
     if found.machine_from is not None:
         named = None if found.source == "reported" else found.machine  # which it names already
         rows.append(("machine", ", ".join(filter(None, [named, found.machine_from]))))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from simdp.reports import difference_table as table
-from simdp.reports import theme
+from simdp.reports import difference_table, theme
 from simdp.reports.figures import seconds
 from simdp.reports.page.sections import Axis, Chart, Page, Section, Series, Summary, Tile, Verdict
 from simdp.reports.page.told import told
@@ -14,7 +13,7 @@ from simdp.results.difference import Difference, PointDifference
 
 LOOKS = {
     **FILLS,
-    "compute_and_update_s": (table.NAMES["compute_and_update_s"], FILLS["compute_s"][1]),
+    "compute_and_update_s": (difference_table.NAMES["compute_and_update_s"], FILLS["compute_s"][1]),
 }
 """Names and fills of the parts of a step."""
 
@@ -29,19 +28,23 @@ def page(found: Difference, command: Sequence[str] = ()) -> Page:
     command : sequence of str
         Not shown: both sides are files of the reader's.
     """
-    notes = [*table.remarks(found)]
-    lines = [line.strip() for line in table.words(found)]
+    notes = [*difference_table.remarks(found)]
+    lines = [line.strip() for line in difference_table.words(found)]
     longest = max(point.seconds for point in found.points)
     sections: list[Section] = [
         Verdict("What explains it", lines[1:], "note" if longest > 0 else "good"),
         *_summary(found),
         bars(found),
-        *(told(name.capitalize(), heads, rows) for name, heads, rows in table.grids(found) if rows),
+        *(
+            told(name.capitalize(), heads, rows)
+            for name, heads, rows in difference_table.grids(found)
+            if rows
+        ),
         *[Verdict("Notes", notes) for _ in notes[:1]],
     ]
     return Page(
         f"{found.a.name} and {found.b.name}: what changed",
-        table.headline(found),
+        difference_table.headline(found),
         sections,
         f"{found.a.name}: {_made(found.a.version)} · {found.b.name}: {_made(found.b.version)} · "
         f"compared by simdp {found.version}",
@@ -62,8 +65,16 @@ def _summary(found: Difference) -> Iterator[Section]:
         [
             Tile("step of A", seconds(point.a_s), found.a.name),
             Tile("step of B", seconds(point.b_s), found.b.name),
-            Tile("B - A", table.signed(point.seconds), f"{point.b_s / point.a_s:.3g} x as long"),
-            Tile("most of it", table.NAMES[first.part], table.signed(first.seconds)),
+            Tile(
+                "B - A",
+                difference_table.signed(point.seconds),
+                f"{point.b_s / point.a_s:.3g} x as long",
+            ),
+            Tile(
+                "most of it",
+                difference_table.NAMES[first.part],
+                difference_table.signed(first.seconds),
+            ),
         ],
     )
 
@@ -97,5 +108,5 @@ def bars(found: Difference) -> Section:
 
 
 def _names(point: PointDifference, found: Difference) -> list[str]:
-    lead = f"{table.label(point.set)}: " if len(found.points) > 1 else ""
+    lead = f"{difference_table.label(point.set)}: " if len(found.points) > 1 else ""
     return [f"{lead}A", f"{lead}B"]

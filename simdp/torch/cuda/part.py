@@ -29,11 +29,23 @@ from simdp.torch.cuda.patches import Patches
 from simdp.torch.parts import Part
 from simdp.torch.ranks import Rank
 
-PATCHED = (
-    tensors, factories, saving, queries, memory, streams, accelerators, autocast, comm, faking,
-    refusals, updates, several, sync_batch_norm,
-)  # fmt: skip
-"""Who answers for torch; each has a function ``patch``."""
+PATCHES = (
+    tensors.patch,
+    factories.patch,
+    saving.patch,
+    queries.patch,
+    memory.patch,
+    streams.patch,
+    accelerators.patch,
+    autocast.patch,
+    comm.patch,
+    faking.patch,
+    refusals.patch,
+    updates.patch,
+    several.patch,
+    sync_batch_norm.patch,
+)
+"""Replace functions of torch, in this order."""
 
 
 class Devices(Part):
@@ -44,8 +56,8 @@ class Devices(Part):
         """Let torch see virtual devices on the threads of ranks, and its own elsewhere."""
         with ExitStack() as stack:
             patches = Patches(stack)
-            for member in PATCHED:
-                member.patch(patches)
+            for patch in PATCHES:
+                patch(patches)
             yield
 
     def begin(self, rank: Rank) -> None:

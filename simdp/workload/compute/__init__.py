@@ -13,9 +13,9 @@ COMPUTES: Family[Compute] = Family(
     Compute,
     __name__,
     {
-        "measured": "FromMeasurements",
-        "profile": "FromProfile",
-        "roofline": "FromRoofline",
+        "measured": "measured:FromMeasurements",
+        "profile": "profile:FromProfile",
+        "roofline": "roofline:FromRoofline",
     },
 )
 COMPUTE = one_of("compute", COMPUTES)

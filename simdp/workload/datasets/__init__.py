@@ -13,14 +13,14 @@ DATASETS: Family[Dataset] = Family(
     Dataset,
     __name__,
     {
-        "blobs": "Blobs",
-        "csv": "Csv",
-        "digits": "Digits",
-        "images": "Images",
-        "none": "NoData",
-        "npz": "Npz",
-        "regression": "Regression",
-        "tokens": "Tokens",
+        "blobs": "blobs:Blobs",
+        "csv": "csv:Csv",
+        "digits": "digits:Digits",
+        "images": "images:Images",
+        "none": "none:NoData",
+        "npz": "npz:Npz",
+        "regression": "regression:Regression",
+        "tokens": "tokens:Tokens",
     },
 )
 DATASET = one_of("dataset", DATASETS)

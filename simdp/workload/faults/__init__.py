@@ -13,8 +13,8 @@ FAULTS: Family[Fault] = Family(
     Fault,
     __name__,
     {
-        "inf": "Inf",
-        "nan": "Nan",
+        "inf": "inf:Inf",
+        "nan": "nan:Nan",
     },
 )
 AnyFault = Annotated[Fault, one_of("fault", FAULTS)]

@@ -22,8 +22,6 @@ from simdp.workload.layers.parameter import Parameter, copy_of
 if TYPE_CHECKING:
     from simdp.workload.graph import GraphBuilder, Value
 
-    Sublayer = Callable[[Value], Value]
-
 
 class TransformerLayer(Module):
     """Base of the layers that torch.nn.Transformer is made of, with torch's arguments.
@@ -105,7 +103,12 @@ class TransformerLayer(Module):
         return graph.call(Dropout(name=f"{self.name}.{name}", p=self.dropout), x)
 
     def residual(
-        self, graph: GraphBuilder, number: int, norm: LayerNorm, x: Value, sublayer: Sublayer
+        self,
+        graph: GraphBuilder,
+        number: int,
+        norm: LayerNorm,
+        x: Value,
+        sublayer: Callable[[Value], Value],
     ) -> Value:
         """Append a sublayer, its dropout, the sum with what went in, and the norm."""
         h = sublayer(graph.call(norm, x) if self.norm_first else x)

@@ -14,9 +14,9 @@ PRECISIONS: Family[Precision] = Family(
     Precision,
     __name__,
     {
-        "amp": "Amp",
-        "full": "Full",
-        "mixed": "Mixed",
+        "amp": "amp:Amp",
+        "full": "full:Full",
+        "mixed": "mixed:Mixed",
     },
 )
 AnyPrecision = Annotated[Precision, one_of("precision", PRECISIONS)]

@@ -13,10 +13,10 @@ LENGTHS: Family[Lengths] = Family(
     Lengths,
     __name__,
     {
-        "empirical": "Empirical",
-        "fixed": "Fixed",
-        "lognormal": "Lognormal",
-        "uniform": "Uniform",
+        "empirical": "empirical:Empirical",
+        "fixed": "fixed:Fixed",
+        "lognormal": "lognormal:Lognormal",
+        "uniform": "uniform:Uniform",
     },
 )
 AnyLengths = Annotated[Lengths, one_of("lengths", LENGTHS)]
