@@ -14,14 +14,14 @@ import numpy as np
 from benchmarks.table import Row, show
 from simdp.cluster import Cluster
 from simdp.collectives import ALL_REDUCE
-from simdp.collectives.base import Plan, Round, even_offsets
+from simdp.collectives.plans import Plan, Round, even_offsets
 from simdp.collectives.ring import RingAllReduce
 from simdp.engine.clocks.event import EventFabric
-from simdp.engine.clocks.job import Job
+from simdp.engine.clocks.transfers import Job
 from simdp.engine.clocks.vector import VectorFabric
 from simdp.engine.network import Network
-from simdp.engine.network.sharing import shared_link
-from simdp.engine.ops import Launch, Op, Wait, Work
+from simdp.engine.network.traffic import shared_link
+from simdp.engine.ops import ClockOp, Launch, Wait, Work
 from simdp.engine.slowdown import Slowdown
 from simdp.results.trace import TraceBuilder
 from simdp.scenario.placement import layout
@@ -50,7 +50,7 @@ def cluster(**more: Any) -> Cluster:
     return Cluster.model_validate({**raw, **more})
 
 
-def calls(plan: Plan, count: int, jitter: float) -> Iterator[Op]:
+def calls(plan: Plan, count: int, jitter: float) -> Iterator[ClockOp]:
     """Ranks work for a random time and then communicate, again and again."""
     random = np.random.default_rng(0)
     for number in range(count):

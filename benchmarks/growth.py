@@ -23,10 +23,9 @@ from benchmarks.layers import DEVICE, LINK, default_layers, profile_scenario, wr
 from benchmarks.table import Row, show
 from simdp.cluster import Cluster
 from simdp.collectives import ALL_REDUCE
-from simdp.engine.clocks import recurrences, rings
-from simdp.engine.clocks.clock import clock_for
+from simdp.engine.clocks.clock import clock_for, vector
 from simdp.engine.network import Network
-from simdp.engine.ops import Launch, Op, Wait, Work
+from simdp.engine.ops import ClockOp, Launch, Wait, Work
 from simdp.engine.slowdown import Slowdown
 from simdp.results.trace import TraceBuilder
 from simdp.scenario import checked
@@ -59,7 +58,7 @@ def all_reduce(kind: str, raw: dict[str, Any]) -> None:
     algorithm, around, network = ALL_REDUCE[kind](kind=kind), layout(where), Network(where)
     plan = algorithm.build(around, algorithm.cut(around, NBYTES), 0)  # `plan` would keep it
     came = np.random.default_rng(0).random(where.world_size) * 1e-3
-    script: list[Op] = [
+    script: list[ClockOp] = [
         Work(0, "forward", "work", came),
         Launch(0, "call", 0, plan, NBYTES, False),
         Wait((0,)),
@@ -76,8 +75,8 @@ def unequal_ring(world_size: int) -> None:
     plan = ALL_REDUCE["ring"](kind="ring").plan(world_size, NBYTES)
     connections = Network(where).of_part(plan.everything[0])
     per_chunk = NBYTES / world_size / connections.bandwidth
-    pace = recurrences.Pace(connections.alpha, per_chunk * (1 + random.random((world_size, 1))))
-    rings.ring(plan, connections, pace, np.zeros((world_size, 1)), None)
+    pace = vector.Pace(connections.alpha, per_chunk * (1 + random.random((world_size, 1))))
+    vector.ring(plan, connections, pace, np.zeros((world_size, 1)), None)
 
 
 def ddp_step(folder: Path) -> Run:

@@ -4,7 +4,7 @@ python -m benchmarks.new_steps
 
 Runs ``python -m simdp validate`` on the steps of ``scenarios/validation``. A spread is the least
 that holds nine in ten of the measured steps, of its clusters alike and of those with one thing new;
-`simdp.studies.validate.new_steps.SPREAD` has it. ``others'`` is the share inside if the spread is
+`simdp.studies.validate.intervals.SPREAD` has it. ``others'`` is the share inside if the spread is
 that of all other clusters.
 """
 
@@ -21,8 +21,7 @@ from rich.table import Table
 
 from simdp.results.validation import StepComparison
 from simdp.studies.validate import validate
-from simdp.studies.validate.intervals import NORMAL_90
-from simdp.studies.validate.new_steps import LEAST, further
+from simdp.studies.validate.intervals import LEAST, NORMAL_90, further
 
 FOLDER = Path(__file__).parents[1] / "scenarios" / "validation"
 HEADS = ("new", "clusters", "points", "mean error", "exposed", "spread", "inside", "others'")

@@ -4,7 +4,7 @@ python -m benchmarks.next_measurement
 
 For each cluster with enough of ``scenarios/validation`` a few measured points are drawn, and the
 constants are fitted to these alone. Then one more measurement is added, of those that were made:
-the one that `simdp.studies.calibrate.next_point.variance_left` names, or any. What is asked for
+the one that `next_measurement.variance_left` names, or any. What is asked for
 was measured, too, and is in neither:
 
 collectives
@@ -39,17 +39,25 @@ from benchmarks.table import machine
 from simdp.arrays import Floats
 from simdp.cluster.machine import read_machine
 from simdp.collectives.costs.nccl import NcclCost
-from simdp.engine.stopwatch import Stopwatch
+from simdp.engine.recorded_script import Stopwatch
 from simdp.errors import UnitError
 from simdp.rng import stream
 from simdp.scenario import Scenario
-from simdp.scenario.wiring import wiring_of
-from simdp.studies.calibrate.candidates import Candidates, Point
-from simdp.studies.calibrate.constants import nccl_constants, restraints, typical_values
-from simdp.studies.calibrate.fit import QUANTILE, Constant, fit, jacobian
-from simdp.studies.calibrate.next_point import variance_left
+from simdp.scenario.placement import wiring_of
+from simdp.studies.calibrate.fit import (
+    QUANTILE,
+    Candidates,
+    Constant,
+    Point,
+    fit,
+    jacobian,
+    nccl_constants,
+    restraints,
+    typical_values,
+)
+from simdp.studies.calibrate.next_measurement import variance_left
 from simdp.studies.calibrate.steps import MeasuredStep, measured_steps, written
-from simdp.studies.validate.files import load_measured
+from simdp.studies.validate.jobs import load_measured
 from simdp.studies.variants import value_at, with_values
 from simdp.units import parse
 

@@ -3,8 +3,8 @@
 python -m benchmarks.novelty
 
 Runs ``python -m simdp validate scenarios/validation/nccl-tests``. A spread is the 90 % quantile of
-the errors' logarithms over 1.645; `simdp.studies.validate.novelty.SPREAD` has it. ``others'`` is
-the share of points inside if the spread is that of all other clusters.
+the errors' logarithms over 1.645; `NOVELTY_SPREAD` in `simdp.studies.validate.intervals` is it.
+``others'`` is the share of points inside if the spread is that of all other clusters.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from rich.table import Table
 
 from simdp.results.validation import CollectiveComparison
 from simdp.studies.validate import validate
-from simdp.studies.validate.intervals import NORMAL_90
-from simdp.studies.validate.novelty import LARGE, MIDDLE, further
+from simdp.studies.validate.intervals import LARGE, MIDDLE, NORMAL_90, extrapolated
 
 TABLES = Path(__file__).parents[1] / "scenarios" / "validation" / "nccl-tests"
 SIZES = {"large": (LARGE, 1 << 62), "middle": (MIDDLE, LARGE), "small": (0, MIDDLE)}
@@ -52,7 +51,7 @@ def deviation(rows: Rows) -> float:
 def inside(row: CollectiveComparison, spread: float) -> bool:
     """Whether a point would be in its interval if what is new had another spread."""
     end = row.high if row.measured > row.simulated else row.low
-    known = log(end / row.simulated) ** 2 - (NORMAL_90 * further(row.new, row.nbytes)) ** 2
+    known = log(end / row.simulated) ** 2 - (NORMAL_90 * extrapolated(row.new, row.nbytes)) ** 2
     return error(row) ** 2 <= max(known, 0.0) + (NORMAL_90 * spread) ** 2
 
 

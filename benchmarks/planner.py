@@ -28,9 +28,8 @@ from simdp.errors import ScenarioError
 from simdp.files import format_yaml
 from simdp.studies.executor import executor_for
 from simdp.studies.plan import Asked, plan
-from simdp.studies.plan.asked import machines_for
+from simdp.studies.plan.request import Point, Space, machines_for
 from simdp.studies.plan.search import NUM_BEST
-from simdp.studies.plan.space import Point, Space
 
 MODELS = {"bert-large": 1024, "llama3-8b": 256}
 """With the samples of a step."""

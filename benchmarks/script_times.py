@@ -216,7 +216,7 @@ def write_scenario(case: Case, folder: Path) -> Path:
 
 def script_seconds(case: Case) -> float:
     """What the script says of its last step [s]."""
-    from simdp.distributed.clusters import find
+    from simdp.distributed.launch import find
     from simdp.torch.cuda.faking import faked
     from simdp.torch.launch import run, script
 

@@ -3,7 +3,7 @@
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-from simdp.studies.reference import reference
+from simdp.studies.schema import reference
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

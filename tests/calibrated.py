@@ -1,7 +1,14 @@
 """A small calibration whose figures are made up."""
 
-from simdp.results.calibration import CalibrationStudy, FittedConstant, FittedPoint, NextPoint
-from simdp.results.step_calibration import FittedStep, NextStep, StepCalibration
+from simdp.results.calibration import (
+    CalibrationStudy,
+    FittedConstant,
+    FittedPoint,
+    FittedStep,
+    NextPoint,
+    NextStep,
+    StepCalibration,
+)
 
 
 def calibration():

@@ -5,8 +5,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from simdp.workload.layers import Kernel, Layer, Parameter
-from simdp.workload.layers.base import Kept, ShapeError
-from simdp.workload.layers.parameter import constant
+from simdp.workload.layers.base import Kept, ShapeError, constant
 
 
 class Small(Layer):

@@ -5,13 +5,12 @@ from hypothesis import strategies as st
 
 from simdp.cluster import Cluster
 from simdp.collectives import FAMILIES
-from simdp.collectives.base import Plan, Round, even_offsets
+from simdp.collectives.plans import Plan, Round, even_offsets
 from simdp.engine.clocks.event import EventFabric
-from simdp.engine.clocks.job import Job
-from simdp.engine.clocks.transfers import Transfers
+from simdp.engine.clocks.transfers import Job, Transfers
 from simdp.engine.clocks.vector import VectorFabric
 from simdp.engine.network import Network
-from simdp.engine.network.sharing import shared_link
+from simdp.engine.network.traffic import shared_link
 from simdp.engine.ops import Launch, Wait, Work
 from simdp.engine.slowdown import Slowdown
 from simdp.results.trace import TraceBuilder

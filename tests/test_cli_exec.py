@@ -8,8 +8,8 @@ import pytest
 
 from simdp.cli import run_command_line
 from simdp.cli.exec import execute
-from simdp.distributed.clusters import DEFAULT
-from simdp.reports.trace_words import STREAM
+from simdp.distributed.launch import DEFAULT
+from simdp.reports.trace_names import STREAM
 
 pytestmark = pytest.mark.slow
 

@@ -12,9 +12,8 @@ from simdp.engine.simulate import memory_needed, simulate
 from simdp.files import parse_yaml
 from simdp.scenario import checked, load_scenario
 from simdp.studies.first_scenario import first_scenario
-from simdp.studies.fits import fitting
+from simdp.studies.fits import fitting, preset
 from simdp.studies.methods import Asked, place_of
-from simdp.studies.presets import preset
 from simdp.workload.models import PRESETS
 
 pytestmark = pytest.mark.slow

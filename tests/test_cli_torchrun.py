@@ -7,8 +7,8 @@ import pytest
 from real_torch import torch_installed
 
 from simdp.cli import run_command_line
-from simdp.cli.torchrun_flags import environment, marks, size
-from simdp.distributed.clusters import find
+from simdp.cli.torchrun import cluster_size, environment, output_prefixes
+from simdp.distributed.launch import find
 
 SCRIPT = """
 import argparse, os
@@ -132,26 +132,38 @@ def test_without_torch_it_says_so(torchrun):
 
 
 def test_numbers_of_ranks_are_torchruns(tmp_path):
-    found = size("dgx-h100", "1:2", "4")
+    found = cluster_size("dgx-h100", "1:2", "4")
     assert (found.where.cluster.world_size, found.where.cluster.local_size) == (8, 4)
     assert found.device_count == 8
-    assert size("dgx-h100", "2", "auto").where.cluster.world_size == 16
+    assert cluster_size("dgx-h100", "2", "auto").where.cluster.world_size == 16
     path = tmp_path / "slow.yaml"
     slow = "{kind: slow_rank, rank: 1, factor: 3}"
     path.write_text(f"cluster: {{machine: dgx-h100, stragglers: [{slow}]}}")
-    assert size(path, "1", "2").device_count == 2
+    assert cluster_size(path, "1", "2").device_count == 2
 
 
 @pytest.mark.parametrize(
     ("call", "told"),
     [
-        (lambda: size("dgx-h100", "0", "1"), "--nnodes 0: must be a number >= 1, or a range"),
-        (lambda: size("dgx-h100", "x:2", "1"), "--nnodes x:2: must be a number >= 1, or a range"),
-        (lambda: size("dgx-h100", "1", "cpu"), "--nproc-per-node cpu: must be a number >= 1, auto"),
-        (lambda: environment("", 1, "host:x", "", ""), "--rdzv-endpoint host:x: must be HOST:PORT"),
-        (lambda: marks("4", "", "", find("dgx-h100", 2, 2)), "--tee 4: must be 0, 1 (stdout), 2"),
         (
-            lambda: marks("0", "0,2", "", find("dgx-h100", 2, 2)),
+            lambda: cluster_size("dgx-h100", "0", "1"),
+            "--nnodes 0: must be a number >= 1, or a range",
+        ),
+        (
+            lambda: cluster_size("dgx-h100", "x:2", "1"),
+            "--nnodes x:2: must be a number >= 1, or a range",
+        ),
+        (
+            lambda: cluster_size("dgx-h100", "1", "cpu"),
+            "--nproc-per-node cpu: must be a number >= 1, auto",
+        ),
+        (lambda: environment("", 1, "host:x", "", ""), "--rdzv-endpoint host:x: must be HOST:PORT"),
+        (
+            lambda: output_prefixes("4", "", "", find("dgx-h100", 2, 2)),
+            "--tee 4: must be 0, 1 (stdout), 2",
+        ),
+        (
+            lambda: output_prefixes("0", "0,2", "", find("dgx-h100", 2, 2)),
             "--local-ranks-filter 0,2: must be some of 0 ... 1, as 0,1.",
         ),
     ],

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from simdp.cluster import Cluster
 from simdp.collectives import FAMILIES, Layout
-from simdp.collectives.multi_ring import num_rings
+from simdp.collectives.ring import num_rings
 from simdp.engine.clocks.event import EventFabric
-from simdp.engine.clocks.job import Job
+from simdp.engine.clocks.transfers import Job
 from simdp.engine.clocks.vector import VectorFabric
 from simdp.engine.network import Network
 from simdp.engine.ops import Launch, Wait

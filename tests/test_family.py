@@ -16,18 +16,17 @@ from simdp.strategies import STRATEGIES
 from simdp.strategies.base import Strategy
 from simdp.studies.families import families, kinds
 from simdp.workload.layers import LAYERS
-from simdp.workload.layers.activations import ACTIVATIONS
-from simdp.workload.layers.activations.base import Activation
+from simdp.workload.layers.activations import ACTIVATIONS, Activation
 from simdp.workload.models import MODELS
 
 MODULE = """\
 from typing import Literal
 
 from simdp.strategies.ddp import DDP
-from simdp.strategies.single import Single
+from simdp.strategies.data_parallel import Single
 from simdp.strategies import Strategy
-from simdp.workload.layers.activations.relu import ReLU
-from simdp.workload.models.mlp import MLP
+from simdp.workload.layers.activations import ReLU
+from simdp.workload.models.sequential import MLP
 
 
 class Mine(DDP):
@@ -118,8 +117,8 @@ def refused(kind, table=STRATEGIES):
 
 def test_a_family_is_a_table():
     package = "simdp.workload.layers.activations"
-    few = Family("few", Activation, package, {"relu": "relu:ReLU", "tanh": "tanh:Tanh"})
-    more = Family("more", Activation, package, {"gelu": "gelu:GELU"}, few)
+    few = Family("few", Activation, package, {"relu": "ReLU", "tanh": "Tanh"})
+    more = Family("more", Activation, package, {"gelu": "GELU"}, few)
     assert list(more) == ["relu", "tanh", "gelu"]
     assert len(more) == 3
     assert "relu" in more

@@ -32,9 +32,9 @@ from simdp.files import (
     whole_files,
     write_whole,
 )
-from simdp.files.elements import parse_xml
+from simdp.files.documents import PART
 from simdp.files.records import Records
-from simdp.files.whole import PART
+from simdp.files.tensors import parse_xml
 from simdp.traces.stream import opened
 
 pytestmark = pytest.mark.slow
@@ -311,7 +311,7 @@ def test_a_header_of_another_array_is_refused_before_it_is_believed(tmp_path):
 def test_an_archive_that_unpacks_to_far_more_is_refused_before_it_does(tmp_path, monkeypatch):
     path = tmp_path / "bomb.npz"
     np.savez_compressed(path, x=np.zeros(10**6))
-    monkeypatch.setattr("simdp.files.archives.MAX_UNPACKED", 10**6)
+    monkeypatch.setattr("simdp.files.tensors.MAX_UNPACKED", 10**6)
     line = refusal(read_npz, path)
     assert line.startswith(f"{path}: unpacks from 0.00")
     assert line.endswith(" to 8 MB in 1 arrays; store it without compression, by numpy.savez.")
@@ -325,7 +325,7 @@ def test_arrays_beyond_the_memory_that_is_left_are_refused(tmp_path, monkeypatch
 
     path = tmp_path / "data.npz"
     np.savez(path, x=np.zeros(3))
-    monkeypatch.setattr("simdp.files.archives._array", full)
+    monkeypatch.setattr("simdp.files.tensors._array", full)
     assert refusal(read_npz, path) == f"{path}: its arrays are larger than the memory left."
 
 
@@ -643,7 +643,7 @@ def test_a_folder_without_permission_is_refused(tmp_path, monkeypatch):
     def denied(**_):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("simdp.files.whole.tempfile.mkstemp", denied)
+    monkeypatch.setattr("simdp.files.documents.tempfile.mkstemp", denied)
     wanted = f"{tmp_path}: cannot be written to: Permission denied."
     assert refusal(write_whole, tmp_path / "a", put("1")) == wanted
 
@@ -718,7 +718,7 @@ def test_a_wrong_table_is_refused_with_its_line(table, tmp_path, text, message):
 
 
 def test_xml_of_too_many_elements_is_refused(monkeypatch):
-    monkeypatch.setattr("simdp.files.elements.MAX_ELEMENTS", 3)
+    monkeypatch.setattr("simdp.files.tensors.MAX_ELEMENTS", 3)
     assert len(parse_xml("<a><b/>\n<b/></a>", "f.xml").children) == 2
     wanted = "f.xml:2: has more than 3 elements."
     assert refusal(parse_xml, "<a><b/><b/>\n<b/></a>", "f.xml") == wanted

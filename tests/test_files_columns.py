@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from simdp.errors import ScenarioError
-from simdp.files.columns import table_writer
+from simdp.files.records import table_writer
 
 COLUMNS = {"a,b": [1, 2.5, None], "c": ["x", 'say "y"', "ü"], "d": [True, False, None]}
 

@@ -11,8 +11,8 @@ from benchmarks.leaderboard.adapters import ADAPTERS, AdapterError, Answer
 from benchmarks.leaderboard.adapters.ours import Ours, replay, sites
 from benchmarks.leaderboard.folds import RULES, Fold, folds
 from benchmarks.leaderboard.points import FAST, SLOW, digest_of, settings, wires
-from simdp.studies.validate.files import load_measured
 from simdp.studies.validate.folds import folds_of, items_of
+from simdp.studies.validate.jobs import load_measured
 
 SOME = ("horovod", "nccl-tests/nccl_l40s-roce.yaml", "nvidia/dgx-1_resnet50.yaml")
 """Scenarios that are quick to read; more under --long."""

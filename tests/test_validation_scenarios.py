@@ -15,8 +15,7 @@ from for_each import for_each
 from simdp.cluster.machine import MACHINES, read_machine
 from simdp.engine.simulate import simulate
 from simdp.scenario import load_scenario
-from simdp.studies.validate.files import cluster_name
-from simdp.studies.validate.steps import shortened
+from simdp.studies.validate.jobs import cluster_name, shortened
 
 pytestmark = pytest.mark.slow
 
@@ -79,7 +78,7 @@ def assert_predictions_stay(path, request):
     several = [one for one in points if one.cluster.world_size > 1][-1:]
     found = {"step_time": [simulate(shortened(one)).metrics["step_time_s"] for one in several]}
     if tables:
-        from simdp.scenario.wiring import wiring_of
+        from simdp.scenario.placement import wiring_of
 
         cost, table = tables[-1].collectives.cost, scenario.measured.collectives[-1]
         nbytes = table.times[len(table.times) // 2][0]

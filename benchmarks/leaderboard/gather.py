@@ -17,19 +17,17 @@ from typing import Any
 from benchmarks.leaderboard.points import FILE, put
 from simdp.cluster import Cluster, Device
 from simdp.errors import ScenarioError
-from simdp.scenario.wiring import wiring_of
-from simdp.steps.buckets import BUCKET_CAP_NBYTES
-from simdp.strategies.apex import Apex
+from simdp.scenario.placement import wiring_of
+from simdp.steps.partition import BUCKET_CAP_NBYTES
 from simdp.strategies.base import Strategy
-from simdp.strategies.ddp import DDP
+from simdp.strategies.ddp import DDP, Apex
 from simdp.strategies.horovod import Horovod
-from simdp.studies.validate.files import load_measured
 from simdp.studies.validate.folds import Item, items_of, model_of, site_of
+from simdp.studies.validate.jobs import load_measured
 from simdp.workload import Workload
-from simdp.workload.compute.measured import FromMeasurements, time_at
-from simdp.workload.flops import flops_of_calls, passes
-from simdp.workload.precision.rounding import numpy_dtype
-from simdp.workload.step_costs import matrix_dtype
+from simdp.workload.compute import FromMeasurements, time_at
+from simdp.workload.precision import numpy_dtype
+from simdp.workload.step_costs import flops_of_calls, matrix_dtype, passes
 
 VERSION = 2
 DATE = "2026-11-26"

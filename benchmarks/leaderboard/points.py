@@ -13,7 +13,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from simdp.collectives.costs.wiring import Wiring
+from simdp.collectives.costs import Wiring
 from simdp.files import write_whole
 
 FILE = Path(__file__).parent / "points.json"

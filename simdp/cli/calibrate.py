@@ -13,8 +13,7 @@ from simdp.cli.common import put, say
 from simdp.cli.completion import SCENARIOS
 
 if TYPE_CHECKING:
-    from simdp.results.calibration import CalibrationStudy
-    from simdp.results.step_calibration import StepCalibration
+    from simdp.results.calibration import CalibrationStudy, StepCalibration
 
 commands = typer.Typer(
     help=COMMANDS["calibrate"].says,
@@ -83,7 +82,7 @@ def nccl_tests(
     """Fit the constants of cost nccl to tables of nccl-tests."""
     from simdp.files import parse_yaml
     from simdp.studies.calibrate.nccl_tests import calibrate_nccl_tests
-    from simdp.studies.ranges import parse_counts
+    from simdp.studies.variants import parse_counts
 
     found = calibrate_nccl_tests(
         files,
@@ -145,16 +144,16 @@ def baseline(
     quiet: Quiet = False,
 ) -> int:
     """Solve the one-device steps that explain measured steps of several ranks."""
-    from simdp.results.baselines import to_json
-    from simdp.studies.calibrate.baselines import solve_baselines
+    from simdp.results.metrics import to_json
+    from simdp.studies.calibrate.steps import solve_baselines
 
     found = solve_baselines(files, ranks)
     if as_json:
         sys.stdout.write(to_json(found))
     elif not quiet:
-        from simdp.reports import calibration_table
+        from simdp.reports import validation_table
 
-        say(calibration_table.baselines(found))
+        say(validation_table.baselines(found))
     return 0
 
 
@@ -177,8 +176,8 @@ def _show(
     if as_json:
         sys.stdout.write(found.to_json())
     elif not quiet:
-        from simdp.reports import calibration_table
+        from simdp.reports import validation_table
 
-        say(calibration_table.tables(found))
+        say(validation_table.tables(found))
         say(f"files in {out}; use it as cluster.machine: {out / found.name}.yaml")
     return 0

@@ -49,7 +49,7 @@ def collective(
 ) -> int:
     """Time a collective by itself: a table as nccl-tests prints it, and plots in a folder."""
     from simdp.files import parse_yaml, whole_files
-    from simdp.studies.collective_request import Request, answer
+    from simdp.studies.collective import Request, answer
 
     algorithms = [parse_yaml(text, f"--algorithm {text}") for text in algorithm or []]
     study = answer(

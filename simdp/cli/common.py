@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from simdp.cli.completion import SCENARIOS
+from simdp.errors import ScenarioError
+from simdp.results.result import Columns
+from simdp.scenario import Scenario
+from simdp.studies.store import Store
 
-if TYPE_CHECKING:
-    from simdp.results.columns import Columns
-    from simdp.scenario import Scenario
-    from simdp.studies.store import Store
+# Common -------------------------------------------------------------------------------------------
 
 CHECK_FAILED = 3
 
@@ -188,7 +190,7 @@ def table_writer(path: Path | None) -> Callable[[Callable[[], Columns]], None]:
         return lambda columns: None
     from simdp.errors import ScenarioError
     from simdp.files import write_whole
-    from simdp.files.columns import table_writer as writer_of
+    from simdp.files.records import table_writer as writer_of
 
     try:
         write = writer_of(path)
@@ -307,3 +309,28 @@ def add_page(add: Any, document: Any, name: str = "report.html", **more: Any) ->
     from simdp.reports.page import write
 
     add(name, lambda stream: write(document, stream, **more))
+
+
+# Ranks --------------------------------------------------------------------------------------------
+
+PART = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?")
+
+
+def ranks_of(said: str) -> list[int]:
+    """Read which ranks are meant.
+
+    Raises
+    ------
+    ScenarioError
+        If it is no list of numbers and ranges.
+    """
+    found: list[int] = []
+    for part in said.split(","):
+        match = PART.fullmatch(part.strip())
+        low, high = (match[1], match[2] or match[1]) if match else ("1", "0")
+        if int(low) > int(high):
+            raise ScenarioError(
+                [f"--ranks: {said!r} is no list of ranks; write such as 0-7 or 0,3,8-15."]
+            )
+        found += range(int(low), int(high) + 1)
+    return found

@@ -84,8 +84,8 @@ def compare(
     if as_json:
         sys.stdout.write(found.to_json())
     elif not quiet:
-        from simdp.reports import compare_table
+        from simdp.reports import sweep_table
 
-        say(compare_table.table(found))
+        say(sweep_table.table(found))
         say(f"files in {folder}")
     return 0

@@ -47,8 +47,7 @@ def execute(
     no_plots: Annotated[bool, typer.Option("--no-plots", help="Draw no pictures.")] = False,
 ) -> int:
     """Run a program of simdp.distributed on every rank of a virtual cluster, as torchrun does."""
-    from simdp.distributed.clusters import find
-    from simdp.distributed.launch import run_script
+    from simdp.distributed.launch import find, run_script
     from simdp.scenario import shipped
 
     program = shipped.find(program, shipped.PROGRAM)

@@ -91,9 +91,9 @@ def fits(
     if as_json:
         sys.stdout.write(found.to_json())
     else:
-        from simdp.reports import fitting_table
+        from simdp.reports import sweep_table
 
-        say(fitting_table.table(found))
+        say(sweep_table.fitting_table(found))
     return 0
 
 

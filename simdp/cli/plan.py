@@ -147,7 +147,7 @@ def _asked(
 ) -> Asked:
     from simdp.errors import ScenarioError, unknown_name
     from simdp.results.plan import GOALS
-    from simdp.studies.plan.asked import Asked, parse_limit, parse_sure
+    from simdp.studies.plan.request import Asked, parse_limit, parse_sure
 
     if goal not in GOALS:
         raise ScenarioError([f"--for: {unknown_name('goal', goal, list(GOALS))}"])
@@ -159,7 +159,7 @@ def _asked(
 
 def _choices(choose: list[str]) -> dict[str, list[Any]]:
     """Read ``KEY=V1,V2``, or a range that doubles."""
-    from simdp.studies.plan.asked import doubled
+    from simdp.studies.plan.request import doubled
 
     def ranged(key: str, values: str) -> list[Any] | None:
         return doubled(key, values.strip()) if RANGE.fullmatch(values) else None

@@ -151,7 +151,7 @@ def _refuse_unsuited(
 
 def _listed(scenario: Scenario, traces: bool, ranks: str | None) -> list[int] | None:
     """Read whose traces are asked for, before anything is simulated; None is nobody."""
-    from simdp.cli.ranks import ranks_of
+    from simdp.cli.common import ranks_of
     from simdp.errors import ScenarioError
     from simdp.reports.rank_traces import chosen_ranks
 
@@ -186,8 +186,8 @@ def _say(scenario: Scenario, study: Study, advice: Advice | None, verbose: bool)
 
 def _say_batches(scenario: Scenario) -> None:
     """Print which shapes each device computes on, at the last point."""
-    from simdp.engine.pieces import pieces
-    from simdp.reports.batch_table import MAX_RANKS, batch_table
+    from simdp.engine.rebalancing import pieces
+    from simdp.reports.answers import MAX_RANKS, batch_table
 
     _, point = scenario.points()[-1]
     table = batch_table(pieces(point, MAX_RANKS), point.cluster.world_size)
@@ -211,7 +211,7 @@ def _check_fit(scenario: Scenario, study: Study, require_fit: bool) -> int:
         if place in left_out:
             continue
         from simdp.results.comparison import short_key, written
-        from simdp.studies.what_fits import need_in_words, what_fits_in_words
+        from simdp.studies.fits import need_in_words, what_fits_in_words
 
         _, alone = points[number]
         said = [f"{short_key(key)} {written(value)}" for key, value in point.set.items()]

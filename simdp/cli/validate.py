@@ -25,8 +25,7 @@ from simdp.cli.common import (
 from simdp.cli.completion import LEFT_OUT, SCENARIOS
 
 if TYPE_CHECKING:
-    from simdp.results.left_out import LeftOut
-    from simdp.results.validation import Validation
+    from simdp.results.validation import LeftOut, Validation
 
 MaxError = Annotated[
     str | None,
@@ -65,8 +64,8 @@ def validate(
 ) -> int:
     """Hold simulated times against measured ones: every point, and the errors of each cluster."""
     from simdp.files import whole_files
-    from simdp.reports.validation_page import page
-    from simdp.reports.validation_words import NO_TARGET
+    from simdp.reports.validation import NO_TARGET
+    from simdp.reports.validation_table import page
 
     limit = None if max_error is None else _share("--max-error", max_error)
     shared = Shared(workers, scheduler, go_on, store)
@@ -82,7 +81,7 @@ def validate(
         shown, target = {}, NO_TARGET if limit is None else limit
         if not no_plots:
             from simdp.reports.plots import render
-            from simdp.reports.validation_pictures import pictures
+            from simdp.reports.validation_table import pictures
 
             for picture in pictures(found):
                 shown[picture.file] = picture.shows
@@ -96,7 +95,7 @@ def validate(
     elif not quiet:
         from simdp.reports import validation_table as tables
 
-        say(tables.tables(found) if left_out is None else tables.fold_tables(left_out))
+        say(tables.validation_tables(found) if left_out is None else tables.fold_tables(left_out))
         say(f"files in {folder}")
     return _check_errors(found, limit)
 

@@ -12,21 +12,15 @@ from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_v
 from simdp.arrays import Bools, Floats, Ints
 from simdp.cluster.allocators import AnyAllocator, Exact
 from simdp.cluster.degraded import Factors, factors
-from simdp.cluster.device import AnyDevice, Device
+from simdp.cluster.device import LEVELS, AnyDevice, Device, HostMemory, Overheads, Power, rates_of
 from simdp.cluster.failures import AnyFailures
-from simdp.cluster.host import HostMemory
-from simdp.cluster.inter_node import InterNode
-from simdp.cluster.link import AnyLink, Link
-from simdp.cluster.link_names import link_name
+from simdp.cluster.link import AnyLink, Link, one_or_list
 from simdp.cluster.machine import AnyMachine
-from simdp.cluster.numbering import Numbering
-from simdp.cluster.one_or_list import one_or_list
-from simdp.cluster.overheads import Overheads
-from simdp.cluster.power import LEVELS, Power, rates_of
+from simdp.cluster.numbering import InterNode, Numbering, link_name
 from simdp.cluster.stragglers import AnyStraggler
 from simdp.cluster.topologies import AnyTopology, Topology
-from simdp.cluster.topologies.switch import SwitchTopology
-from simdp.results.money import Rates
+from simdp.cluster.topologies.direct import SwitchTopology
+from simdp.results.metrics import Rates
 from simdp.spec import Int, Price, Spec, problem
 
 __all__ = ["Cluster", "Device", "InterNode", "Link", "Overheads"]
@@ -326,7 +320,7 @@ class Cluster(Spec):
         """Alpha [s] and bandwidth [bytes/s] of links, two arrays shaped as ``links``.
 
         Places that hold -1 get 0 s and 1 B/s. Links that are degraded at all times have what that
-        leaves them; of others, which come and go, see `simdp.engine.network.conditions`.
+        leaves them; of others, which come and go, see `simdp.engine.network`.
         """
         alpha, bandwidth = self.numbering.figures(links)
         if self.degraded is not None:

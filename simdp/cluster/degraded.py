@@ -9,8 +9,7 @@ import numpy as np
 
 from simdp.arrays import Bools, Floats, Ints
 from simdp.cluster.numbering import Numbering
-from simdp.cluster.stragglers.base import Straggler
-from simdp.cluster.stragglers.degraded_link import DegradedLink
+from simdp.cluster.stragglers import DegradedLink, Straggler
 
 
 class Factors(NamedTuple):

@@ -1,12 +1,17 @@
-"""Link: one direction of a full-duplex connection, from a catalogue name or from figures."""
+"""Links: latency and bandwidth."""
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import TypeAdapter, ValidationInfo
 
 from simdp.files import Catalogue
 from simdp.spec import Bandwidth, Seconds, Spec, from_catalogue
+
+# Link ---------------------------------------------------------------------------------------------
 
 LINKS = Catalogue(Path(__file__).parent / "links")
 
@@ -55,3 +60,30 @@ def describe(name: str) -> str:
     """One line about a catalogue link, for ``python -m simdp list``."""
     entry = LINKS.read(name)
     return f"{entry['bandwidth']}, {entry['alpha']} per message"
+
+
+# One or list --------------------------------------------------------------------------------------
+
+
+def one_or_list(member: Any, value: Any, info: ValidationInfo, optional: bool = False) -> Any:
+    """Validate by the form that was written, so that an error speaks of that form.
+
+    Parameters
+    ----------
+    member : type
+        What one value is.
+    value : object
+        As it was written.
+    info : ValidationInfo
+        Whose context is handed on.
+    optional : bool
+        Whether None stays None.
+    """
+    if value is None and optional:
+        return None
+    return _adapter(member, isinstance(value, list)).validate_python(value, context=info.context)
+
+
+@cache
+def _adapter(member: Any, listed: bool) -> TypeAdapter[Any]:
+    return TypeAdapter(list[member] if listed else member)

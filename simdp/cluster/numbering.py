@@ -1,4 +1,4 @@
-"""Numbering: how the links and switches of a whole cluster are numbered, and where routes lead.
+"""Numbers and names of all links of a cluster.
 
 Links are numbered node by node, then those between nodes. Vertices: ranks, then switches that add.
 """
@@ -8,13 +8,56 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
+from pydantic import ConfigDict, Field, ValidationInfo, field_validator
 
 from simdp.arrays import Bools, Floats, Ints
-from simdp.cluster.inter_node import InterNode
-from simdp.cluster.link import Link
+from simdp.cluster.link import AnyLink, Link, one_or_list
+from simdp.cluster.topologies import AnyTopology
 from simdp.cluster.topologies.base import Topology, compact
+from simdp.cluster.topologies.direct import SwitchTopology
+from simdp.spec import Int, Spec
+
+# Inter node ---------------------------------------------------------------------------------------
+
+
+class InterNode(Spec):
+    """The network between nodes.
+
+    Attributes
+    ----------
+    topology : Topology
+        How the nodes are joined.
+    link : Link or list of Link
+        One direction of one link, from a network card to the switch or to another card; or one
+        per node, for the links at that node's ports.
+    links_per_node : int
+        Network cards per node, k: card ``r % k`` serves the local rank r. Behind switches every
+        card has a port of its own; a ring or a full mesh of nodes exists k times over.
+    nics : list of int or None
+        The card of each device of a node, in place of ``r % k``.
+    """
+
+    model_config = ConfigDict(json_schema_extra={"required": []})  # a machine may bring the link
+
+    topology: AnyTopology = SwitchTopology()
+    link: AnyLink | list[AnyLink]
+    links_per_node: Int = Field(1, ge=1, le=1024)
+    nics: list[Int] | None = None
+
+    @field_validator("link", mode="wrap")
+    @classmethod
+    def _one_or_a_list(cls, value: Any, handler: Any, info: ValidationInfo) -> Any:
+        return one_or_list(AnyLink, value, info)
+
+    def links(self, num_nodes: int) -> list[Link]:
+        """One link per node."""
+        return self.link if isinstance(self.link, list) else [self.link] * num_nodes
+
+
+# Numbering ----------------------------------------------------------------------------------------
 
 NO_LINK = Link(alpha="0 s", bandwidth="1 B/s")
 """Stands where nodes of one device have no link, nor a use for one."""
@@ -323,3 +366,57 @@ class Numbering:
             if len(apart):
                 return int(rank), int(apart[0])
         return None
+
+
+# Link names ---------------------------------------------------------------------------------------
+
+
+def link_name(numbering: Numbering, link: int) -> str:
+    """Describe a link: ``"the link from rank 3 to rank 4"``; no two links are called the same."""
+    inside = link < numbering.between
+    ends = _inside_a_node(numbering, link) if inside else _between_nodes(numbering, link)
+    return "the link from {} to {}".format(*ends)
+
+
+def _between_nodes(numbering: Numbering, link: int) -> list[str]:
+    assert numbering.inter is not None
+    cards, nodes = numbering.cards, numbering.num_nodes
+    topology, number = numbering.inter.topology, link - numbering.between
+    if topology.of_ports:
+        n = nodes * cards
+        return [
+            f"card {end % cards} of node {end // cards}"
+            if end < n
+            else topology.switch_name(end, n, cards).replace("the ", "the inter-node ")
+            for end in _ends(topology, number, n, cards)
+        ]
+    number, card = divmod(number, cards)
+    return [
+        f"card {card} of node {end}"
+        if end < nodes
+        else f"{topology.switch_name(end, nodes)} for card {card}"
+        for end in _ends(topology, number, nodes, 1)
+    ]
+
+
+def _inside_a_node(numbering: Numbering, link: int) -> list[str]:
+    m, node = numbering.local_size, int(numbering.node_of(np.array([link]))[0])
+    kind = numbering.inside[numbering.kind_of[node]]
+    ends = _ends(kind.topology, link - int(numbering.first[node]), m, kind.cards)
+    placed = m + kind.topology.num_cards(kind.cards)
+    names = [
+        f"rank {node * m + end}"
+        if end < m
+        else f"card {end - m} of node {node}"
+        if end < placed
+        else kind.topology.switch_name(end, m, kind.cards)
+        for end in ends
+    ]
+    if min(ends) >= placed and numbering.num_nodes > 1:
+        names[1] += f" of node {node}"
+    return names
+
+
+def _ends(topology: Topology, link: int, n: int, per_node: int) -> list[int]:
+    """Vertices that one link leaves and enters."""
+    return [int(end[0]) for end in topology.ends(np.array([link]), n, per_node)]

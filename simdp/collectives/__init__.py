@@ -17,19 +17,14 @@ from simdp.collectives.base import (
     Barrier,
     Broadcast,
     Gather,
-    Part,
-    Plan,
     Reduce,
     ReduceScatter,
-    Round,
     Scatter,
 )
-from simdp.collectives.costs import AnyCost, Cost, Wiring
-from simdp.collectives.costs.links import LinksCost
-from simdp.collectives.direct import DirectAllToAll
-from simdp.collectives.naive import NaiveGather, NaiveScatter
-from simdp.collectives.plans.layout import Layout
-from simdp.collectives.recursive_doubling import RecursiveDoublingBarrier
+from simdp.collectives.costs import AnyCost, Cost, LinksCost, Wiring
+from simdp.collectives.direct import DirectAllToAll, NaiveGather, NaiveScatter
+from simdp.collectives.doubling import RecursiveDoublingBarrier
+from simdp.collectives.plans import Layout, Part, Plan, Round
 from simdp.collectives.ring import (
     RingAllGather,
     RingAllReduce,
@@ -47,15 +42,15 @@ ALL_GATHER: Family[AllGather] = Family(
     __name__,
     {
         "auto": "auto:AutoAllGather",
-        "bidirectional_ring": "bidirectional_ring:BidirectionalRingAllGather",
+        "bidirectional_ring": "ring:BidirectionalRingAllGather",
         "direct": "direct:DirectAllGather",
         "hierarchical": "hierarchical:HierarchicalAllGather",
         "msccl": "msccl:MscclAllGather",
-        "multi_ring": "multi_ring:MultiRingAllGather",
-        "nvls": "nvls:NvlsAllGather",
-        "recursive_doubling": "recursive_doubling:RecursiveDoublingAllGather",
+        "multi_ring": "ring:MultiRingAllGather",
+        "nvls": "in_network:NvlsAllGather",
+        "recursive_doubling": "doubling:RecursiveDoublingAllGather",
         "ring": "ring:RingAllGather",
-        "torus2d": "torus2d:Torus2dAllGather",
+        "torus2d": "hierarchical:Torus2dAllGather",
     },
 )
 ALL_REDUCE: Family[AllReduce] = Family(
@@ -64,19 +59,19 @@ ALL_REDUCE: Family[AllReduce] = Family(
     __name__,
     {
         "auto": "auto:AutoAllReduce",
-        "bidirectional_ring": "bidirectional_ring:BidirectionalRingAllReduce",
+        "bidirectional_ring": "ring:BidirectionalRingAllReduce",
         "direct": "direct:DirectAllReduce",
-        "double_binary_tree": "double_binary_tree:DoubleBinaryTreeAllReduce",
-        "halving_doubling": "halving_doubling:HalvingDoublingAllReduce",
+        "double_binary_tree": "tree:DoubleBinaryTreeAllReduce",
+        "halving_doubling": "doubling:HalvingDoublingAllReduce",
         "hierarchical": "hierarchical:HierarchicalAllReduce",
         "msccl": "msccl:MscclAllReduce",
-        "multi_ring": "multi_ring:MultiRingAllReduce",
-        "naive": "naive:NaiveAllReduce",
-        "nvls": "nvls:NvlsAllReduce",
-        "recursive_doubling": "recursive_doubling:RecursiveDoublingAllReduce",
+        "multi_ring": "ring:MultiRingAllReduce",
+        "naive": "direct:NaiveAllReduce",
+        "nvls": "in_network:NvlsAllReduce",
+        "recursive_doubling": "doubling:RecursiveDoublingAllReduce",
         "ring": "ring:RingAllReduce",
-        "sharp": "sharp:SharpAllReduce",
-        "torus2d": "torus2d:Torus2dAllReduce",
+        "sharp": "in_network:SharpAllReduce",
+        "torus2d": "hierarchical:Torus2dAllReduce",
         "tree": "tree:TreeAllReduce",
     },
 )
@@ -89,7 +84,7 @@ ALL_TO_ALL: Family[AllToAll] = Family(
         "direct": "direct:DirectAllToAll",
         "hierarchical": "hierarchical:HierarchicalAllToAll",
         "msccl": "msccl:MscclAllToAll",
-        "pairwise": "pairwise:PairwiseAllToAll",
+        "pairwise": "direct:PairwiseAllToAll",
     },
 )
 BARRIER: Family[Barrier] = Family(
@@ -97,7 +92,7 @@ BARRIER: Family[Barrier] = Family(
     Barrier,
     __name__,
     {
-        "recursive_doubling": "recursive_doubling:RecursiveDoublingBarrier",
+        "recursive_doubling": "doubling:RecursiveDoublingBarrier",
         "tree": "tree:TreeBarrier",
     },
 )
@@ -107,16 +102,16 @@ BROADCAST: Family[Broadcast] = Family(
     __name__,
     {
         "auto": "auto:AutoBroadcast",
-        "bidirectional_ring": "bidirectional_ring:BidirectionalRingBroadcast",
-        "binomial": "binomial:BinomialBroadcast",
-        "double_binary_tree": "double_binary_tree:DoubleBinaryTreeBroadcast",
-        "halving_doubling": "halving_doubling:HalvingDoublingBroadcast",
+        "bidirectional_ring": "ring:BidirectionalRingBroadcast",
+        "binomial": "tree:BinomialBroadcast",
+        "double_binary_tree": "tree:DoubleBinaryTreeBroadcast",
+        "halving_doubling": "doubling:HalvingDoublingBroadcast",
         "hierarchical": "hierarchical:HierarchicalBroadcast",
         "msccl": "msccl:MscclBroadcast",
-        "naive": "naive:NaiveBroadcast",
-        "nvls": "nvls:NvlsBroadcast",
+        "naive": "direct:NaiveBroadcast",
+        "nvls": "in_network:NvlsBroadcast",
         "ring": "ring:RingBroadcast",
-        "sharp": "sharp:SharpBroadcast",
+        "sharp": "in_network:SharpBroadcast",
         "tree": "tree:TreeBroadcast",
     },
 )
@@ -126,7 +121,7 @@ GATHER: Family[Gather] = Family(
     __name__,
     {
         "msccl": "msccl:MscclGather",
-        "naive": "naive:NaiveGather",
+        "naive": "direct:NaiveGather",
     },
 )
 REDUCE: Family[Reduce] = Family(
@@ -135,15 +130,15 @@ REDUCE: Family[Reduce] = Family(
     __name__,
     {
         "auto": "auto:AutoReduce",
-        "binomial": "binomial:BinomialReduce",
-        "double_binary_tree": "double_binary_tree:DoubleBinaryTreeReduce",
-        "gloo": "gloo:GlooReduce",
-        "halving_doubling": "halving_doubling:HalvingDoublingReduce",
+        "binomial": "tree:BinomialReduce",
+        "double_binary_tree": "tree:DoubleBinaryTreeReduce",
+        "gloo": "direct:GlooReduce",
+        "halving_doubling": "doubling:HalvingDoublingReduce",
         "hierarchical": "hierarchical:HierarchicalReduce",
         "msccl": "msccl:MscclReduce",
-        "naive": "naive:NaiveReduce",
+        "naive": "direct:NaiveReduce",
         "ring": "ring:RingReduce",
-        "sharp": "sharp:SharpReduce",
+        "sharp": "in_network:SharpReduce",
         "tree": "tree:TreeReduce",
     },
 )
@@ -153,16 +148,16 @@ REDUCE_SCATTER: Family[ReduceScatter] = Family(
     __name__,
     {
         "auto": "auto:AutoReduceScatter",
-        "bidirectional_ring": "bidirectional_ring:BidirectionalRingReduceScatter",
+        "bidirectional_ring": "ring:BidirectionalRingReduceScatter",
         "direct": "direct:DirectReduceScatter",
-        "gloo": "gloo:GlooReduceScatter",
-        "halving_doubling": "halving_doubling:HalvingDoublingReduceScatter",
+        "gloo": "direct:GlooReduceScatter",
+        "halving_doubling": "doubling:HalvingDoublingReduceScatter",
         "hierarchical": "hierarchical:HierarchicalReduceScatter",
         "msccl": "msccl:MscclReduceScatter",
-        "multi_ring": "multi_ring:MultiRingReduceScatter",
-        "nvls": "nvls:NvlsReduceScatter",
+        "multi_ring": "ring:MultiRingReduceScatter",
+        "nvls": "in_network:NvlsReduceScatter",
         "ring": "ring:RingReduceScatter",
-        "torus2d": "torus2d:Torus2dReduceScatter",
+        "torus2d": "hierarchical:Torus2dReduceScatter",
     },
 )
 SCATTER: Family[Scatter] = Family(
@@ -171,7 +166,7 @@ SCATTER: Family[Scatter] = Family(
     __name__,
     {
         "msccl": "msccl:MscclScatter",
-        "naive": "naive:NaiveScatter",
+        "naive": "direct:NaiveScatter",
     },
 )
 

@@ -28,11 +28,10 @@ from simdp.collectives.base import (
     AllReduce,
     AllToAll,
     Broadcast,
-    Plan,
     Reduce,
     ReduceScatter,
 )
-from simdp.collectives.plans.layout import Layout
+from simdp.collectives.plans import Layout, Plan
 from simdp.spec import problem
 
 MAX_DIRECT_RANKS = 1024

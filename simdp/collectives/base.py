@@ -1,4 +1,4 @@
-"""The families of collective algorithms, which make plans (`simdp.collectives.plans.plan`)."""
+"""The families of collective algorithms, which make plans (`simdp.collectives.plans`)."""
 
 from __future__ import annotations
 
@@ -11,19 +11,22 @@ from typing import Any, ClassVar, Self
 from pydantic import Field, model_validator
 
 from simdp.arrays import Ints
-from simdp.collectives.plans.layout import Layout, layout_of
-from simdp.collectives.plans.parts import Assembly, in_slices
-from simdp.collectives.plans.plan import (
+from simdp.collectives.plans import (
+    Assembly,
+    Layout,
     Moves,
     Offsets,
     Order,
     Part,
     Plan,
     Round,
+    behind,
     even_offsets,
     expand,
+    in_slices,
+    in_turn,
+    layout_of,
 )
-from simdp.collectives.plans.slicing import behind, in_turn
 from simdp.spec import Int, Spec, problem
 
 MAX_SLICES = 1024

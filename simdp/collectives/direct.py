@@ -1,4 +1,4 @@
-"""Direct algorithms: in one round everyone sends everyone its piece.
+"""Algorithms that send straight to the destination, and Gloo's.
 
 One latency, and n (n - 1) transfers at the same time: for links between all pairs, or small
 messages. Where ranks have one port, the transfers share it. `naive` has broadcast and reduce.
@@ -7,11 +7,29 @@ References
 ----------
 Chan, Heimlich, Purkayastha and van de Geijn, "Collective communication: theory, practice, and
 experience", Concurrency and Computation 19(13), 2007.
+
+References
+----------
+Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH",
+IJHPCA 19(1), 2005.
+
+What a process does that holds all devices itself, and copies from one to another (cudaMemcpyPeer),
+as torch.nn.DataParallel does: no collective library is asked. These plans are therefore in no
+family, and no scenario chooses between them.
+
+Both begin as gloo's ring all_reduce does (`ring` with ``chunking: gloo``). gloo has no
+reduce_scatter; torch takes a piece of an all_reduce.
+
+References
+----------
+gloo/reduce.cc; torch/csrc/distributed/c10d/ProcessGroupGloo.cpp, reduce_scatter_tensor_coalesced.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
+from functools import lru_cache
+from math import gcd
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -21,12 +39,18 @@ from simdp.collectives.base import (
     AllGather,
     AllReduce,
     AllToAll,
-    Order,
+    Broadcast,
+    Composed,
+    Gather,
+    Reduce,
     ReduceScatter,
-    Round,
+    Scatter,
     Simple,
 )
-from simdp.collectives.plans.layout import Layout
+from simdp.collectives.plans import Assembly, Layout, Offsets, Order, Plan, Round, even_offsets
+from simdp.collectives.ring import RingAllReduce, gloo_offsets, gloo_rounds
+
+# Direct -------------------------------------------------------------------------------------------
 
 MAX_RANKS = 2048
 """Beyond these, the transfers between all pairs would take gigabytes."""
@@ -105,3 +129,216 @@ class DirectAllToAll(_Direct, AllToAll):
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
         src, dst = _pairs(layout.world_size)
         yield Round(src, dst, dst, False, to=num_chunks + src)
+
+
+# Pairwise -----------------------------------------------------------------------------------------
+
+
+class PairwiseAllToAll(Simple, AllToAll):
+    """Every rank sends one piece in each of n - 1 rounds.
+
+    In round i the ranks ``r`` and ``r xor i`` exchange pieces where n is a power of two; else rank
+    ``r`` sends to ``r + i`` and receives from ``r - i``.
+    """
+
+    order: ClassVar[Order] = "rank"
+
+    kind: Literal["pairwise"] = "pairwise"
+
+    def num_chunks(self, layout: Layout, nbytes: float) -> int:
+        return layout.world_size
+
+    def num_scratch(self, layout: Layout, num_chunks: int) -> int:
+        return num_chunks
+
+    def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
+        n, src = layout.world_size, np.arange(layout.world_size)
+        in_pairs = n.bit_count() == 1
+        for step in range(1, n):
+            dst = src ^ step if in_pairs else (src + step) % n
+            yield Round(src, dst, dst, False, to=num_chunks + src)
+
+
+# Naive --------------------------------------------------------------------------------------------
+
+
+def _others(world_size: int, root: int) -> Ints:
+    """Every rank but the root, in order."""
+    return np.delete(np.arange(world_size), root)
+
+
+def _collect(others: Ints, root: int, chunk: Ints, reduce: bool) -> Round:
+    return Round(others, np.full_like(others, root), chunk, reduce)
+
+
+def _hand_out(others: Ints, root: int, chunk: Ints) -> Round:
+    return Round(np.full_like(others, root), others, chunk, False)
+
+
+class NaiveAllReduce(Simple, AllReduce):
+    """Every rank sends its buffer to rank 0, which adds them in rank order and sends the sum."""
+
+    kind: Literal["naive"] = "naive"
+
+    def num_chunks(self, layout: Layout, nbytes: float) -> int:
+        return 1
+
+    def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
+        others = _others(layout.world_size, root)
+        whole = np.zeros_like(others)
+        yield _collect(others, root, whole, True)
+        yield _hand_out(others, root, whole)
+
+
+class NaiveReduce(Simple, Reduce):
+    """Every rank sends its buffer to the root, which adds them in rank order."""
+
+    kind: Literal["naive"] = "naive"
+
+    def num_chunks(self, layout: Layout, nbytes: float) -> int:
+        return 1
+
+    def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
+        others = _others(layout.world_size, root)
+        yield _collect(others, root, np.zeros_like(others), True)
+
+
+class NaiveBroadcast(Simple, Broadcast):
+    """The root sends its buffer to every rank."""
+
+    kind: Literal["naive"] = "naive"
+
+    def num_chunks(self, layout: Layout, nbytes: float) -> int:
+        return 1
+
+    def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
+        others = _others(layout.world_size, root)
+        yield _hand_out(others, root, np.zeros_like(others))
+
+
+class NaiveScatter(Simple, Scatter):
+    """The root sends every rank its piece."""
+
+    kind: Literal["naive"] = "naive"
+
+    def num_chunks(self, layout: Layout, nbytes: float) -> int:
+        return layout.world_size
+
+    def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
+        others = _others(layout.world_size, root)
+        yield _hand_out(others, root, others)
+
+
+class NaiveGather(Simple, Gather):
+    """Every rank sends the root its piece."""
+
+    kind: Literal["naive"] = "naive"
+
+    def num_chunks(self, layout: Layout, nbytes: float) -> int:
+        return layout.world_size
+
+    def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
+        others = _others(layout.world_size, root)
+        yield _collect(others, root, others, False)
+
+
+# Copies -------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=256)
+def copies_from(root: int, sizes: tuple[int, ...]) -> Plan:
+    """A rank gives every other one its piece of a buffer, in the order of the ranks.
+
+    Parameters
+    ----------
+    root : int
+        Who has the whole buffer.
+    sizes : tuple of int
+        How many equal parts of the buffer each rank's piece is made of; the pieces lie one behind
+        the other. A rank may get nothing.
+
+    Returns
+    -------
+    Plan
+        A round per copy. Equal arguments give the same object.
+    """
+    return _plan("scatter", root, sizes)
+
+
+@lru_cache(maxsize=256)
+def copies_to(root: int, sizes: tuple[int, ...]) -> Plan:
+    """A rank gets every other one's piece of a buffer, in the order of the ranks.
+
+    Parameters and result are those of `copies_from`.
+    """
+    return _plan("gather", root, sizes)
+
+
+def _plan(collective: str, root: int, sizes: tuple[int, ...]) -> Plan:
+    if not 0 <= root < len(sizes):
+        raise ValueError(f"root must be in 0 ... {len(sizes) - 1}, got {root}")
+    if min(sizes) < 0 or not any(sizes):
+        raise ValueError(f"sizes must be >= 0 and not all 0, got {sizes}")
+    unit = gcd(*sizes)  # as few chunks as cut between the pieces
+    counts = [size // unit for size in sizes]
+    begins = np.cumsum(counts) - counts
+    others = [rank for rank, count in enumerate(counts) if count and rank != root]
+
+    def rounds() -> Iterator[Round]:
+        for rank in others:
+            src, dst = (root, rank) if collective == "scatter" else (rank, root)
+            yield Round(_one(src), _one(dst), _one(int(begins[rank])), False, None, counts[rank])
+
+    num_chunks = sum(counts)
+    return Plan(
+        collective=collective,
+        world_size=len(sizes),
+        num_chunks=num_chunks,
+        root=root,
+        rounds=rounds,
+        offsets=even_offsets(num_chunks),
+        order="rank",
+    )
+
+
+def _one(value: int) -> Ints:
+    return np.array([value], dtype=np.int64)
+
+
+# Gloo ---------------------------------------------------------------------------------------------
+
+
+class GlooReduce(Composed, Reduce):
+    """Reduce_scatter around the ring, n - 1 rounds; then every rank sends the root its chunk."""
+
+    kind: Literal["gloo"] = "gloo"
+
+    def offsets(self, layout: Layout, num_chunks: int) -> Offsets:
+        return gloo_offsets(layout.world_size)
+
+    def cuts(self, layout: Layout, nbytes: float) -> tuple[Hashable, ...]:
+        return ()
+
+    def assemble(
+        self, layout: Layout, cuts: tuple[Hashable, ...], root: int, parts: Assembly
+    ) -> int:
+        n = layout.world_size
+        everyone, first = np.arange(n)[None, :], np.zeros(1, dtype=np.int64)
+        ring = Plan(
+            "reduce_scatter", n, n, 0, lambda: gloo_rounds(n, n - 1), even_offsets(n), "ring"
+        )
+        summed = parts.add(ring, everyone, first)
+        parts.add(NaiveGather().plan(layout, 0.0, root), everyone, first, after=summed)
+        return n
+
+
+class GlooReduceScatter(ReduceScatter):
+    """An all_reduce around the ring, 2 (n - 1) rounds, of which every rank keeps its piece."""
+
+    kind: Literal["gloo"] = "gloo"
+
+    def cut(self, layout: Layout, nbytes: float) -> Hashable:
+        return layout.world_size
+
+    def build(self, layout: Layout, cut: Hashable, root: int) -> Plan:
+        return RingAllReduce(chunking="gloo", slices=self.slices).build(layout, cut, root)

@@ -1,4 +1,4 @@
-"""Hierarchical algorithms: work inside the nodes, and across them on every rail at the same time.
+"""Algorithms in levels: inside nodes, between nodes, and along the dimensions of a torus.
 
 A rail is what ranks with the same place in their nodes form. Inside, a rank shares fast links with
 few others; across, every rank sends only its m-th part of the buffer, m being the ranks per node.
@@ -11,19 +11,29 @@ References
 ----------
 Cho et al., "BlueConnect: decomposing all-reduce for deep learning on heterogeneous network
 hierarchy", MLSys 2019.
+
+Rank r stands in row ``r // columns`` and column ``r % columns``. The grid is one of ranks, whatever
+nodes they live in: rows take the place of nodes, and columns that of rails.
+
+References
+----------
+Ying et al., "Image classification at supercomputer scale", 2018 (arXiv 1811.06992): the 2-D
+gradient summation of TPU pods.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Hashable
-from functools import partial
-from math import lcm
+from dataclasses import replace
+from functools import lru_cache, partial
+from math import ceil, isqrt, lcm
 from typing import Literal, Self
 
 import numpy as np
-from pydantic import model_validator
+from pydantic import field_validator, model_validator
 
+from simdp.arrays import Ints
 from simdp.collectives import (
     ALL_GATHER,
     ALSO_CALLED,
@@ -34,37 +44,153 @@ from simdp.collectives import (
     AnyReduceScatter,
 )
 from simdp.collectives.base import (
+    MAX_SLICES,
     Algorithm,
     AllGather,
     AllReduce,
     AllToAll,
-    Assembly,
     Broadcast,
     Composed,
-    Plan,
     Reduce,
     ReduceScatter,
-    Round,
-    even_offsets,
 )
-from simdp.collectives.levels import (
-    Levels,
-    count,
-    cut_of,
-    levels_problem,
-    once_per_rank,
-    plan_of,
-    rails_of,
-)
-from simdp.collectives.plans.layout import Layout
-from simdp.collectives.ring import (
-    RingAllGather,
-    RingAllReduce,
-    RingBroadcast,
-    RingReduceScatter,
-)
+from simdp.collectives.plans import Assembly, Layout, Plan, Round, even_offsets
+from simdp.collectives.ring import RingAllGather, RingAllReduce, RingBroadcast, RingReduceScatter
 from simdp.collectives.tree import TreeReduce
-from simdp.spec import problem
+from simdp.spec import Bool, Int, problem
+
+# Levels -------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=16)
+def rails_of(layout: Layout) -> tuple[Ints, Layout]:
+    """Members of the rails and what each of them sees, as `Layout.rails`.
+
+    Where switches add in another order for every rail, the rails see none.
+    """
+    try:
+        return layout.rails()
+    except ValueError:
+        return replace(layout, across=()).rails()
+
+
+def aligned_chunks(nbytes: float, chunk_size: float) -> int:
+    """Number of chunks of at most ``chunk_size`` bytes: a power of two, 1 ... `MAX_SLICES`.
+
+    Powers of two, so that the levels of a hierarchy cut the buffer at the same places.
+    """
+    wanted = min(max(ceil(nbytes / chunk_size), 1), MAX_SLICES)
+    return 1 << (wanted - 1).bit_length()
+
+
+def cut_of(algorithm: Algorithm, layout: Layout, nbytes: float) -> Hashable:
+    """Cut one level's share of the buffer."""
+    return algorithm.cut(layout, nbytes) if layout.world_size > 1 else None
+
+
+def plan_of(algorithm: Algorithm, layout: Layout, cut: Hashable, root: int = 0) -> Plan | None:
+    """Plan one level; None where a rank is alone on it."""
+    return algorithm.build(layout, cut, root) if layout.world_size > 1 else None
+
+
+def count(plan: Plan | None) -> int:
+    """Chunks of one level's plan."""
+    return plan.num_chunks if plan else 1
+
+
+def _level_problem(name: str, algorithm: Algorithm, layout: Layout) -> str | None:
+    wrong = algorithm.problem_with(layout) if layout.world_size > 1 else None
+    return f"cannot use its {name} {algorithm.kind}, which {wrong}" if wrong else None
+
+
+def levels_problem(layout: Layout, inner: list[Algorithm], outer: Algorithm) -> str | None:
+    """Why one of the levels cannot be served, or None."""
+    found = [_level_problem("inner", member, layout.node) for member in inner]
+    return next(filter(None, [*found, _level_problem("outer", outer, rails_of(layout)[1])]), None)
+
+
+class Levels:
+    """Adds plans on the nodes and on the rails of a layout to an assembly.
+
+    Parameters
+    ----------
+    layout : Layout
+        Where the ranks live.
+    parts : Assembly
+        What is added to.
+    num_chunks : int
+        Chunks of the whole.
+    """
+
+    def __init__(self, layout: Layout, parts: Assembly, num_chunks: int) -> None:
+        self.parts, self.num_chunks = parts, num_chunks
+        self.nodes = layout.vertices_of_nodes()
+        self.rails, _ = rails_of(layout)
+        self.piece = num_chunks // layout.per_node  # chunks of a local rank's part of the buffer
+        self.after: tuple[int, ...] = ()
+
+    def inside(self, plan: Plan | None) -> None:
+        """Let every node work on the whole buffer, cut as its plan cuts it."""
+        if plan:
+            width = self.num_chunks // plan.num_chunks
+            self._add(plan, self.nodes, np.zeros(len(self.nodes), dtype=np.int64), width)
+
+    def across(self, plan: Plan | None) -> None:
+        """Let rail i work on the i-th part of the buffer."""
+        if plan:
+            first = np.arange(len(self.rails)) * self.piece
+            self._add(plan, self.rails, first, self.piece // plan.num_chunks)
+
+    def on_rail(self, rail: int, plan: Plan | None) -> None:
+        """Let one rail work on the whole buffer."""
+        if plan:
+            width = self.num_chunks // plan.num_chunks
+            self._add(plan, self.rails[rail : rail + 1], np.zeros(1, dtype=np.int64), width)
+
+    def _add(self, plan: Plan, members: Ints, first: Ints, width: int) -> None:
+        members = members[:, : plan.num_vertices]
+        spread = np.arange(width)
+        self.after = self.parts.add(plan, members, first, width, spread, self.after)
+
+    # The r-th of n pieces belongs to rank r, so that what a local rank is in charge of inside its
+    # node lies apart: one piece in every m.
+
+    def pieces_inside(self, plan: Plan | None) -> None:
+        """Let place i of every node be in charge of the pieces i, m + i, 2 m + i ..."""
+        if plan:
+            num_nodes, m = len(self.nodes), len(self.rails)
+            width = self.num_chunks // (num_nodes * plan.num_chunks)
+            block = self.num_chunks // num_nodes
+            spread = (np.arange(num_nodes)[:, None] * block + np.arange(width)).reshape(-1)
+            members = self.nodes[:, : plan.num_vertices]
+            assert plan.num_chunks % m == 0, "as many chunks for every rank of the node"
+            first = np.zeros(num_nodes, dtype=np.int64)
+            self.after = self.parts.add(plan, members, first, width, spread, self.after)
+
+    def pieces_across(self, plan: Plan | None) -> None:
+        """Let place k of rail i be in charge of piece k m + i."""
+        if plan:
+            num_nodes, m = len(self.nodes), len(self.rails)
+            piece = self.num_chunks // (num_nodes * m)
+            members = self.rails[:, : plan.num_vertices]
+            first = np.arange(m) * piece
+            spread = np.arange(piece)
+            self.after = self.parts.add(plan, members, first, m * piece, spread, self.after)
+
+
+def once_per_rank(algorithm: Algorithm, layout: Layout) -> str | None:
+    """Why an algorithm cannot take pieces that lie apart, or None."""
+    if layout.world_size == 1 or algorithm.problem_with(layout):
+        return None
+    if algorithm.plan(layout, 0.0).num_chunks == layout.world_size:
+        return None
+    return (
+        f"needs an outer algorithm with one chunk per node, and {algorithm.kind} cuts finer; "
+        "leave out its slices, or give slices to hierarchical itself"
+    )
+
+
+# Hierarchical -------------------------------------------------------------------------------------
 
 
 class HierarchicalAllReduce(Composed, AllReduce):
@@ -340,3 +466,123 @@ def _along_the_rails(layout: Layout) -> Round:
         to=n + rank // m * m,
         num_chunks=m,
     )
+
+
+# Torus2d ------------------------------------------------------------------------------------------
+
+
+def most_square(world_size: int) -> tuple[int, int]:
+    """Rows and columns whose numbers differ least; there are at least as many columns.
+
+    Raises
+    ------
+    ValueError
+        If ``world_size < 1``.
+    """
+    if world_size < 1:
+        raise ValueError(f"world_size must be >= 1, got {world_size}")
+    rows = next(rows for rows in range(isqrt(world_size), 0, -1) if world_size % rows == 0)
+    return rows, world_size // rows
+
+
+class Torus2d(Composed):
+    """Base of the members: how ranks stand in the grid, and what works on it.
+
+    Attributes
+    ----------
+    dims : tuple of int or None
+        Rows and columns; left out, the most square grid.
+    """
+
+    dims: tuple[Int, ...] | None = None
+
+    @field_validator("dims")
+    @classmethod
+    def _is_a_grid(cls, value: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        if value is not None and (len(value) != 2 or min(value) < 1):
+            raise problem(f"{list(value)} is not a grid; write [rows, columns], both >= 1.")
+        return value
+
+    @abstractmethod
+    def levels(self) -> Composed:
+        """The hierarchical algorithm that works on the rows and columns."""
+
+    def shape(self, world_size: int) -> tuple[int, ...]:
+        """Rows and columns."""
+        return self.dims or most_square(world_size)
+
+    def problem_with(self, layout: Layout) -> str | None:
+        rows, columns = self.shape(layout.world_size)
+        if rows * columns == layout.world_size:
+            return None
+        return (
+            f"needs dims whose product is the world_size {layout.world_size}, "
+            f"got {rows} x {columns}; leave dims out for the most square grid"
+        )
+
+    def cuts(self, layout: Layout, nbytes: float) -> tuple[Hashable, ...]:
+        return self.levels().cuts(self._rows(layout), nbytes)
+
+    def assemble(
+        self, layout: Layout, cuts: tuple[Hashable, ...], root: int, parts: Assembly
+    ) -> int:
+        return self.levels().assemble(self._rows(layout), cuts, root, parts)
+
+    def _rows(self, layout: Layout) -> Layout:
+        """The ranks with rows in place of nodes."""
+        return Layout(layout.world_size, self.shape(layout.world_size)[1])
+
+
+class Torus2dAllReduce(Torus2d, AllReduce):
+    """Reduce_scatter along the rows, all_reduce along the columns, all_gather along the rows.
+
+    Attributes
+    ----------
+    both_ways : bool
+        Whether one half of the buffer goes along the columns first, at the same time, so that the
+        links of both directions are busy in every stage.
+    """
+
+    kind: Literal["torus2d"] = "torus2d"
+    both_ways: Bool = False
+
+    def levels(self) -> Composed:
+        return HierarchicalAllReduce()
+
+    def cuts(self, layout: Layout, nbytes: float) -> tuple[Hashable, ...]:
+        return super().cuts(layout, nbytes / 2 if self.both_ways else nbytes)
+
+    def assemble(
+        self, layout: Layout, cuts: tuple[Hashable, ...], root: int, parts: Assembly
+    ) -> int:
+        if not self.both_ways:
+            return super().assemble(layout, cuts, root, parts)
+        # All stages are rings, which cut their share once per rank: the cuts of both halves agree.
+        num_ranks, (rows, columns) = layout.world_size, self.shape(layout.world_size)
+        upright = np.arange(num_ranks)
+        turned = upright.reshape(rows, columns).T.reshape(-1)
+        for half, (order, length) in enumerate(((upright, columns), (turned, rows))):
+            grid = Layout(num_ranks, length)
+            plan = self.levels().plan(grid, 0.0)
+            width = num_ranks // plan.num_chunks
+            first = np.array([half * num_ranks])
+            parts.add(plan, order[None, :], first, width, np.arange(width))
+        return 2 * num_ranks
+
+
+class Torus2dReduceScatter(Torus2d, ReduceScatter):
+    """Reduce_scatter along the rows, then along the columns."""
+
+    kind: Literal["torus2d"] = "torus2d"
+
+    def levels(self) -> Composed:
+        return HierarchicalReduceScatter()
+
+
+class Torus2dAllGather(Torus2d, AllGather):
+    """All_gather along the columns, then along the rows."""
+
+    kind: Literal["torus2d"] = "torus2d"
+
+    def levels(self) -> Composed:
+        return HierarchicalAllGather()

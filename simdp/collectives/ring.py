@@ -1,29 +1,152 @@
-"""Ring algorithms: every rank sends to one neighbour and receives from the other."""
+"""Ring algorithms: one ring, several, both directions.
+
+In one node, or with one rank to a node, ring c goes round in steps of the c-th number that has no
+divisor in common with n: 1, n - 1, 3, n - 3, ... No two of them use a link of a full mesh in the
+same direction.
+
+On several nodes of m ranks all rings visit the nodes in the same order, but each has another local
+rank at which it enters a node and another one at which it leaves, so that the rings use different
+network cards; and inside a node no two use a link in the same direction. For even m ring c visits
+the local ranks ``c, c + 1, c - 1, c + 2, c - 2, ...``, whose steps 1, -2, 3, ... are all different
+modulo m (Williams 1949): there are m such rings. For odd m ring c goes in steps of the c-th number
+s that has no divisor in common with m, from local rank ``2 s`` to ``s``.
+
+References
+----------
+E. J. Williams, "Experimental designs balanced for the estimation of residual effects of
+treatments", Australian Journal of Scientific Research A 2(2), 1949.
+
+Uses both directions of full-duplex links, which one ring leaves half idle. Two ranks have only one
+way to each other, so that one ring takes everything.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import ClassVar, Literal
+from collections.abc import Hashable, Iterator, Sequence
+from functools import lru_cache, partial
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
+from pydantic import Field
 
 from simdp.arrays import Ints
-from simdp.collectives.around import Around
 from simdp.collectives.base import (
     MAX_SLICES,
     AllGather,
     AllReduce,
     Broadcast,
-    Offsets,
-    Order,
+    Composed,
     Reduce,
     ReduceScatter,
-    Round,
     Simple,
-    even_offsets,
 )
-from simdp.collectives.plans.layout import Layout
-from simdp.spec import PositiveBytes
+from simdp.collectives.plans import Assembly, Layout, Offsets, Order, Plan, Round, even_offsets
+from simdp.spec import Int, PositiveBytes, Spec
+
+# Around -------------------------------------------------------------------------------------------
+
+Rank = Annotated[Int, Field(ge=0)]
+Pair = Annotated[tuple[Rank, Rank], Field()]
+
+MAX_AVOIDED = 64
+"""Pairs that may be kept apart."""
+
+MAX_SWAPS = 256
+"""Ranks next to one, in the order so far, with which it may change places."""
+
+
+class Around(Spec):
+    """What rings have in common: which ranks they keep apart.
+
+    Attributes
+    ----------
+    avoid : tuple of (int, int)
+        Pairs of ranks that are no neighbours in the ring, such as those at the ends of a degraded
+        link; of process groups, places in the group. Other ranks change places, those of one node
+        as long as that is enough.
+    """
+
+    avoid: tuple[Pair, ...] = Field((), max_length=MAX_AVOIDED)
+
+    def problem_with(self, layout: Layout) -> str | None:
+        """See `Algorithm.problem_with`."""
+        n = layout.world_size
+        for a, b in self.avoid:
+            if max(a, b) >= n or a == b:
+                return f"cannot keep ranks {a} and {b} apart; give two of 0 ... {n - 1} in avoid."
+        if n > 1 and self.avoid and _met(self.around(layout), self.avoid):
+            return (
+                f"finds no order of {n} ranks that keeps apart all pairs of avoid; leave some out."
+            )
+        return None
+
+    def around(self, layout: Layout) -> Ints:
+        """The ranks in the order in which the ring passes them, from rank 0 on."""
+        return ring_order(layout.world_size, layout.per_node, self.avoid)
+
+
+@lru_cache(maxsize=64)
+def ring_order(world_size: int, per_node: int, avoid: tuple[Pair, ...]) -> Ints:
+    """Order ranks around a ring: as they are numbered, but for pairs that are kept apart.
+
+    Ranks change places two by two as long as that parts a pair; of several changes, the one that
+    leads over the fewest ways between nodes and, of these, the nearest. Where no order is found,
+    the best one comes back.
+
+    Parameters
+    ----------
+    world_size, per_node : int
+        Ranks, and ranks of a node.
+    avoid : tuple of (int, int)
+        Pairs of ranks that should be no neighbours; those that are not there do not count.
+
+    Returns
+    -------
+    ndarray, shape `(world_size,)`
+        From rank 0 on.
+    """
+    order = np.arange(world_size)
+    left = _met(order, avoid)
+    while left:
+        tried = ((_met(found, avoid), far, found) for far, found in _swaps(order, avoid))
+        helps = [
+            (_crossings(found, per_node), met, far, found)
+            for met, far, found in tried
+            if met < left
+        ]
+        if not helps:
+            break
+        _, left, _, order = min(helps, key=lambda one: one[:3])
+    return np.roll(order, -int(np.flatnonzero(order == 0)[0]))
+
+
+def _met(order: Ints, avoid: Sequence[Pair]) -> int:
+    """Count the pairs that are neighbours."""
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    n, there = len(order), [pair for pair in avoid if max(pair) < len(order)]
+    apart = [abs(int(place[a]) - int(place[b])) for a, b in there]
+    return sum(each in (1, n - 1) for each in apart)
+
+
+def _crossings(order: Ints, per_node: int) -> int:
+    """Count the ways between nodes."""
+    node = order // per_node
+    return int((node != np.roll(node, -1)).sum())
+
+
+def _swaps(order: Ints, avoid: Sequence[Pair]) -> Iterator[tuple[int, Ints]]:
+    """Orders in which a rank of such a pair has changed places, with how far it went."""
+    n, place = len(order), {rank: at for at, rank in enumerate(order.tolist())}
+    for at in sorted({place[rank] for pair in avoid for rank in pair if rank < n}):
+        for far in range(1, min(n, MAX_SWAPS)):
+            for other in ((at + far) % n, (at - far) % n):
+                swapped = order.copy()
+                swapped[[at, other]] = swapped[[other, at]]
+                yield far, swapped
+
+
+# Ring ---------------------------------------------------------------------------------------------
 
 
 def ring_rounds(
@@ -209,3 +332,178 @@ def _chain_rounds(route: Ints, num_chunks: int, reduce: bool) -> Iterator[Round]
 def pipeline_chunks(nbytes: float, chunk_size: float) -> int:
     """Number of chunks of at most ``chunk_size`` bytes, 1 ... `MAX_SLICES`."""
     return int(min(max(-(-nbytes // chunk_size), 1), MAX_SLICES))
+
+
+# Multi ring ---------------------------------------------------------------------------------------
+
+MAX_CHANNELS = 64
+"""As many as NCCL has (MAXCHANNELS)."""
+
+
+def add_rings(collective: str, orders: list[Ints], parts: Assembly) -> int:
+    """Add rings that run at the same time; every rank's piece is one chunk of each ring.
+
+    Parameters
+    ----------
+    collective : str
+        all_reduce, reduce_scatter or all_gather.
+    orders : list of ndarray, each shape `(world_size,)`
+        The ranks of each ring, every one sending to the next.
+    parts : Assembly
+        Takes one part per ring.
+
+    Returns
+    -------
+    int
+        Number of chunks of the whole.
+    """
+    n, k = len(orders[0]), len(orders)
+    first_chunk, num_reducing, num_rounds = {
+        "all_reduce": (0, n - 1, 2 * (n - 1)),
+        "reduce_scatter": (-1, n - 1, n - 1),
+        "all_gather": (0, 0, n - 1),
+    }[collective]
+    for channel, order in enumerate(orders):
+        rounds = partial(ring_rounds, order, first_chunk, num_reducing, num_rounds)
+        ring = Plan(collective, n, n, 0, rounds, even_offsets(n), order="ring")
+        parts.add(ring, np.arange(n)[None, :], np.array([channel]), step=k)
+    return n * k
+
+
+def _strides(size: int) -> list[int]:
+    """Numbers below ``size`` without a divisor in common with it, shortest way round first."""
+    small = np.arange(1, size // 2 + 1)
+    small = small[np.gcd(small, size) == 1]
+    return list(dict.fromkeys(np.stack([small, size - small], axis=1).reshape(-1).tolist()))
+
+
+def _is_flat(layout: Layout) -> bool:
+    return 1 in (layout.num_nodes, layout.per_node)
+
+
+def num_rings(layout: Layout) -> int:
+    """How many rings there are that share no link."""
+    size = layout.world_size if _is_flat(layout) else layout.per_node
+    if not _is_flat(layout) and size % 2 == 0:
+        return size
+    return len(_strides(size))
+
+
+def ring_orders(layout: Layout, channels: int) -> list[Ints]:
+    """The ranks of the first ``channels`` rings in the order in which they visit them."""
+    n, m = layout.world_size, layout.per_node
+    if _is_flat(layout):
+        return [np.arange(n) * stride % n for stride in _strides(n)[:channels]]
+    local = np.arange(m)
+    if m % 2 == 0:
+        zigzag = np.where(local % 2, (local + 1) // 2, -(local // 2))
+        paths = [(zigzag + channel) % m for channel in range(channels)]
+    else:
+        paths = [stride * (local + 2) % m for stride in _strides(m)[:channels]]
+    nodes = np.arange(0, n, m)[:, None]
+    return [(nodes + path).reshape(-1) for path in paths]
+
+
+class _MultiRing(Composed):
+    """What the three families have in common.
+
+    Attributes
+    ----------
+    channels : int or None
+        Number of rings; None stands for as many as share no link, 64 at most.
+    """
+
+    kind: Literal["multi_ring"] = "multi_ring"
+    channels: Int | None = Field(None, ge=1, le=MAX_CHANNELS)
+
+    def problem_with(self, layout: Layout) -> str | None:
+        there = num_rings(layout)
+        if self.channels is None or self.channels <= there:
+            return None
+        where = f"{layout.world_size} ranks"
+        if not _is_flat(layout):
+            where = f"{layout.num_nodes} nodes of {layout.per_node} ranks"
+        return f"needs channels <= {there} for {where}, got {self.channels}; more would share links"
+
+    def cuts(self, layout: Layout, nbytes: float) -> tuple[Hashable, ...]:
+        return ()
+
+    def assemble(
+        self, layout: Layout, cuts: tuple[Hashable, ...], root: int, parts: Assembly
+    ) -> int:
+        channels = self.channels or min(num_rings(layout), MAX_CHANNELS)
+        return add_rings(self.collective, ring_orders(layout, channels), parts)
+
+
+class MultiRingAllReduce(_MultiRing, AllReduce):
+    """Rings over different links at once: 2 (n - 1) rounds of 1/(n channels) of the buffer."""
+
+
+class MultiRingReduceScatter(_MultiRing, ReduceScatter):
+    """Rings over different links at once: n - 1 rounds of 1/(n channels) of the buffer."""
+
+
+class MultiRingAllGather(_MultiRing, AllGather):
+    """Rings over different links at once: n - 1 rounds of 1/(n channels) of the buffer."""
+
+
+# Bidirectional ring -------------------------------------------------------------------------------
+
+
+def _ways(world_size: int) -> list[Ints]:
+    """The ranks upwards and downwards, from rank 0."""
+    up = np.arange(world_size)
+    return [up, -up % world_size][: world_size - 1]
+
+
+class _BidirectionalRing(Composed):
+    """What the families in which every rank has a piece have in common."""
+
+    kind: Literal["bidirectional_ring"] = "bidirectional_ring"
+
+    def cuts(self, layout: Layout, nbytes: float) -> tuple[Hashable, ...]:
+        return ()
+
+    def assemble(
+        self, layout: Layout, cuts: tuple[Hashable, ...], root: int, parts: Assembly
+    ) -> int:
+        return add_rings(self.collective, _ways(layout.world_size), parts)
+
+
+class BidirectionalRingAllReduce(_BidirectionalRing, AllReduce):
+    """Two rings, one each way: 2 (n - 1) rounds of 1/(2n) of the buffer."""
+
+
+class BidirectionalRingReduceScatter(_BidirectionalRing, ReduceScatter):
+    """Two rings, one each way: n - 1 rounds of 1/(2n) of the buffer."""
+
+
+class BidirectionalRingAllGather(_BidirectionalRing, AllGather):
+    """Two rings, one each way: n - 1 rounds of 1/(2n) of the buffer."""
+
+
+class BidirectionalRingBroadcast(Composed, Broadcast):
+    """Two pipelined chains from the root, one each way, each with half of the buffer.
+
+    Attributes
+    ----------
+    chunk_size : float
+        Bytes per chunk; 512 KiB is the step of NCCL's Simple protocol (4 MiB of buffer in 8 steps).
+    """
+
+    kind: Literal["bidirectional_ring"] = "bidirectional_ring"
+    chunk_size: PositiveBytes = 512 * 2.0**10
+
+    def cuts(self, layout: Layout, nbytes: float) -> tuple[Hashable, ...]:
+        share = nbytes / len(_ways(layout.world_size))
+        return (pipeline_chunks(share, self.chunk_size),)
+
+    def assemble(
+        self, layout: Layout, cuts: tuple[Hashable, ...], root: int, parts: Assembly
+    ) -> int:
+        n, (num_chunks,) = layout.world_size, cuts
+        assert isinstance(num_chunks, int)
+        chain, ways = RingBroadcast().build(layout, num_chunks, 0), _ways(n)
+        for number, way in enumerate(ways):
+            parts.add(chain, (root + way)[None, :] % n, np.array([number * num_chunks]))
+        return num_chunks * len(ways)

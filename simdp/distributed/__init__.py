@@ -17,27 +17,33 @@ streams: collectives of a group run one after the other on its communication str
 the rank computes and beside other groups, with which they share links.
 """
 
-from simdp.distributed.backends import (
-    BACKENDS,
-    is_available,
-    is_backend_available,
-    is_gloo_available,
-    is_mpi_available,
-    is_nccl_available,
-)
-from simdp.distributed.barriers import barrier, monitored_barrier
 from simdp.distributed.collectives import (
+    Future,
+    P2POp,
+    ReduceOp,
+    Work,
     all_gather,
     all_gather_into_tensor,
+    all_reduce,
+    all_reduce_coalesced,
     all_to_all,
     all_to_all_single,
+    barrier,
+    batch_isend_irecv,
     broadcast,
     gather,
+    irecv,
+    isend,
+    monitored_barrier,
+    recv,
+    reduce,
+    reduce_scatter,
+    reduce_scatter_tensor,
     scatter,
+    send,
 )
-from simdp.distributed.computing import clock, compute
-from simdp.distributed.device_mesh import DeviceMesh, init_device_mesh
 from simdp.distributed.groups import (
+    DeviceMesh,
     GroupMember,
     ProcessGroup,
     destroy_process_group,
@@ -47,16 +53,25 @@ from simdp.distributed.groups import (
     get_process_group_ranks,
     get_rank,
     get_world_size,
-    is_initialized,
-)
-from simdp.distributed.launch import ProgramResult, launch
-from simdp.distributed.making import (
+    init_device_mesh,
     init_process_group,
+    is_initialized,
     new_group,
     new_subgroups,
     new_subgroups_by_enumeration,
 )
-from simdp.distributed.messages import P2POp, batch_isend_irecv, irecv, isend, recv, send
+from simdp.distributed.launch import (
+    BACKENDS,
+    ProgramResult,
+    clock,
+    compute,
+    is_available,
+    is_backend_available,
+    is_gloo_available,
+    is_mpi_available,
+    is_nccl_available,
+    launch,
+)
 from simdp.distributed.objects import (
     all_gather_object,
     broadcast_object_list,
@@ -65,15 +80,6 @@ from simdp.distributed.objects import (
     scatter_object_list,
     send_object_list,
 )
-from simdp.distributed.reductions import (
-    ReduceOp,
-    all_reduce,
-    all_reduce_coalesced,
-    reduce,
-    reduce_scatter,
-    reduce_scatter_tensor,
-)
-from simdp.distributed.work import Future, Work
 
 group = GroupMember
 """Torch's name for the place where ``group.WORLD`` is."""

@@ -1,22 +1,194 @@
-"""Collectives that move tensors, as torch.distributed has them: in place, with global ranks.
+"""Collectives of rank programs.
 
 A root may also be given by its place in the group, as ``group_src`` or ``group_dst``. Every call
 blocks until its result is there; with ``async_op=True`` it gives back a `Work`. What a call reads
 and writes belongs to it until it is over. Ranks that are no member of the group get torch's
 warning, and None. All of them raise `ProgramError` where an argument is wrong, or where the ranks
-of the group do not make the same call. Collectives that add are in `simdp.distributed.reductions`.
+of the group do not make the same call. Collectives that add are in `simdp.distributed.collectives`.
+
+``send`` blocks until the message is there, as NCCL's and gloo's do: two ranks that both send
+before they receive wait for each other for ever.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Any
+
+import numpy as np
 
 from simdp.arrays import Array
-from simdp.distributed.groups import AnyGroup, Member, Root, member
+from simdp.distributed.groups import AnyGroup, Member, Root, member, seconds_of, whole_number
+from simdp.distributed.launch import NO_BITS, REDUCES_PIECES, Process, process
 from simdp.distributed.tensors import blocks, checked, like, whole
-from simdp.distributed.work import Work, issue
-from simdp.engine.programs.calls import Asked, Given, named
+from simdp.engine.programs.records import NOTHING, Asked, Given, Handle, listed, named
 from simdp.errors import ProgramError
+
+# Work ---------------------------------------------------------------------------------------------
+
+MAX_POLLS = 100_000
+"""Questions at one instant after which a program is taken to wait for time that never passes."""
+
+
+class Work:
+    """A call that is under way; its tensors belong to it until it is over.
+
+    Parameters
+    ----------
+    process : Process
+        Whose.
+    handle : Handle
+        The call.
+    tensors : sequence of ndarray
+        What it leaves here.
+    """
+
+    def __init__(self, process: Process, handle: Handle, tensors: Sequence[Array]) -> None:
+        self._process, self._handle, self._tensors = process, handle, tensors
+
+    def wait(self) -> bool:
+        """Let the rank wait until the call is over; True then.
+
+        Raises
+        ------
+        ProgramError
+            If the call is another rank's.
+        """
+        self._asking("wait")
+        self._process.runtime.wait(self._handle)
+        return True
+
+    def is_completed(self) -> bool:
+        """Tell whether the call is over by now. Time passes in `compute` and in what waits only.
+
+        Raises
+        ------
+        ProgramError
+            If a program does nothing but ask, or the call is another rank's.
+        """
+        asking = self._asking("is_completed")
+        now = asking.runtime.clock[asking.rank]
+        asking.polls = asking.polls + 1 if now == asking.polled_at else 0
+        asking.polled_at = now
+        if asking.polls > MAX_POLLS:
+            raise ProgramError(
+                f"is_completed of {self._handle.asked} was asked {MAX_POLLS:,} times at the same "
+                "instant; virtual time passes in compute() and wait() only, so call one of them."
+            )
+        return self._handle.done
+
+    def is_success(self) -> bool:
+        """Tell that the call has not failed, as torch does while it is under way as well."""
+        self._asking("is_success")
+        return True
+
+    def get_future(self) -> Future:
+        """The tensors that the call leaves on this rank, as a future."""
+        self._asking("get_future")
+        return Future(self, lambda: list(self._tensors))
+
+    def __str__(self) -> str:
+        return str(self._handle.asked)
+
+    def _asking(self, call: str) -> Process:
+        """The rank that asks, whose this work must be."""
+        asking = process(call)
+        if asking is not self._process:
+            raise ProgramError(
+                f"{call}: rank {asking.rank} asks for {self._handle.asked} of rank "
+                f"{self._process.rank}; let each rank wait for its own calls."
+            )
+        return asking
+
+    def source_rank(self) -> int:
+        """The rank that a receive got its message from; -1 before, and for other calls."""
+        return self._handle.source if self._handle.done else -1
+
+
+class Future:
+    """What a call leaves, as torch.futures.Future has it.
+
+    Parameters
+    ----------
+    work : Work
+        The call.
+    find : callable
+        Finds the value once the call is over.
+    """
+
+    def __init__(self, work: Work, find: Callable[[], Any]) -> None:
+        self._work, self._find = work, find
+        self._found: list[Any] = []
+
+    def wait(self) -> Any:
+        """Let the rank wait until the call is over; its value."""
+        self._work.wait()
+        return self.value()
+
+    def done(self) -> bool:
+        """Tell whether the call is over by now, as `Work.is_completed`."""
+        return self._work.is_completed()
+
+    def value(self) -> Any:
+        """What the call left: the list of its tensors, or what a callback made of them.
+
+        Raises
+        ------
+        ProgramError
+            If the call is not over.
+        """
+        if not self.done():
+            raise ProgramError(f"value: {self._work} is not over yet; call wait() first.")
+        if not self._found:
+            self._found.append(self._find())
+        value: Any = self._found[0]
+        return value
+
+    def then(self, callback: Callable[[Future], Any]) -> Future:
+        """A future of ``callback(self)``.
+
+        It runs once: now if the call is over, or else when the rank first waits for that future or
+        asks for its value.
+        """
+        following = Future(self._work, lambda: callback(self))
+        if self.done():
+            following.value()
+        return following
+
+
+def issue(
+    at: Member,
+    asked: Asked,
+    given: Given,
+    async_op: bool,
+    collective: str,
+    op: str = "SUM",
+    root: int = 0,
+    tensors: Sequence[Array] | None = None,
+) -> Work | None:
+    """Issue a collective; wait for it, or give back its work.
+
+    Parameters
+    ----------
+    at : Member
+        Who, and in which group.
+    asked, given, collective, op, root
+        As for `simdp.engine.programs.groups.Group.issue`.
+    async_op : bool
+        Whether the rank goes on.
+    tensors : sequence of ndarray, optional
+        What its future holds; the outputs, or where there are none the inputs, if left out.
+    """
+    runtime, rank = at.process.runtime, at.process.rank
+    handle = at.group.issue(rank, runtime.clock[rank], asked, given, collective, op, root)
+    if async_op:
+        return Work(at.process, handle, tensors or given.outputs or given.inputs)
+    runtime.wait(handle)
+    return None
+
+
+# Collectives --------------------------------------------------------------------------------------
 
 
 def broadcast(
@@ -181,3 +353,417 @@ def all_to_all_single(
     asked = Asked(call, named(output.dtype), output.shape[1:], "rows")
     given = Given(inputs, outputs)
     return issue(at, asked, given, async_op, "all_to_all", tensors=(output,))
+
+
+# Messages -----------------------------------------------------------------------------------------
+
+
+def isend(
+    tensor: Array,
+    dst: int | None = None,
+    group: AnyGroup = None,
+    tag: int = 0,
+    group_dst: int | None = None,
+) -> Work | None:
+    """Send a tensor to rank ``dst``, and go on.
+
+    Parameters
+    ----------
+    tensor : ndarray
+        Must not change before the work is over.
+    dst : int
+        Global rank.
+    group : ProcessGroup, optional
+        All ranks, if left out.
+    tag : int
+        A receive takes messages of its own tag only.
+    group_dst : int
+        In place of ``dst``: the place in the group.
+
+    Returns
+    -------
+    Work or None
+        None for a rank that is not in the group.
+
+    Raises
+    ------
+    ProgramError
+        If there is no such rank, or the tensor is none.
+    """
+    found = posted_send("isend", tensor, dst, group, tag, group_dst)
+    return None if found is None else Work(found[0].process, found[1], [tensor])
+
+
+def irecv(
+    tensor: Array,
+    src: int | None = None,
+    group: AnyGroup = None,
+    tag: int = 0,
+    group_src: int | None = None,
+) -> Work | None:
+    """Receive a tensor from rank ``src``, or from whoever sends first, and go on; see `isend`."""
+    found = posted_receive("irecv", tensor, src, group, tag, group_src)
+    return None if found is None else Work(found[0].process, found[1], [tensor])
+
+
+def send(
+    tensor: Array,
+    dst: int | None = None,
+    group: AnyGroup = None,
+    tag: int = 0,
+    group_dst: int | None = None,
+) -> None:
+    """Send a tensor to rank ``dst``; see `isend`."""
+    found = posted_send("send", tensor, dst, group, tag, group_dst)
+    if found is not None:
+        found[0].process.runtime.wait(found[1])
+
+
+def recv(
+    tensor: Array,
+    src: int | None = None,
+    group: AnyGroup = None,
+    tag: int = 0,
+    group_src: int | None = None,
+) -> int:
+    """Receive a tensor from rank ``src``, or from whoever sends first; see `isend`.
+
+    Returns
+    -------
+    int
+        The rank that sent it; -1 for a rank that is not in the group.
+    """
+    found = posted_receive("recv", tensor, src, group, tag, group_src)
+    if found is None:
+        return -1
+    found[0].process.runtime.wait(found[1])
+    return found[1].source
+
+
+class P2POp:
+    """A message of a batch.
+
+    Parameters
+    ----------
+    op : callable
+        `isend` or `irecv`.
+    tensor, peer, group, tag, group_peer
+        Its arguments.
+
+    Raises
+    ------
+    ProgramError
+        If an argument is wrong.
+    """
+
+    def __init__(
+        self,
+        op: Callable[..., Work | None],
+        tensor: Array,
+        peer: int | None = None,
+        group: AnyGroup = None,
+        tag: int = 0,
+        group_peer: int | None = None,
+    ) -> None:
+        if op not in (isend, irecv):
+            raise ProgramError(f"P2POp: op is {op!r}; give isend or irecv.")
+        whole(tensor, "P2POp", "tensor", read_only=op is isend)
+        at = member(group, "P2POp", warn=False)
+        if at is not None:
+            group_peer, peer = at.root(peer, group_peer, "P2POp", "peer")[:2]
+        self.op, self.tensor, self.group, self.tag = op, tensor, group, tag
+        self.peer, self.group_peer = peer, group_peer
+
+
+def batch_isend_irecv(p2p_op_list: list[P2POp]) -> list[Work]:
+    """Begin several messages of one group at once; see `isend`.
+
+    Raises
+    ------
+    ProgramError
+        If the list is none, or the groups differ.
+    """
+    call = "batch_isend_irecv"
+    ops = p2p_op_list
+    if not isinstance(ops, list) or not ops or not all(isinstance(op, P2POp) for op in ops):
+        raise ProgramError(f"{call}: give a list of one P2POp or more.")
+    if any(op.group != ops[0].group for op in ops):
+        raise ProgramError(
+            f"{call}: the messages are of different groups; give each its own batch."
+        )
+    if member(ops[0].group, call) is None:
+        return []
+    works = [op.op(op.tensor, op.peer, op.group, op.tag) for op in ops]
+    return [work for work in works if work is not None]
+
+
+def posted_send(
+    call: str, tensor: Array, dst: int | None, group: AnyGroup, tag: int, group_dst: int | None
+) -> tuple[Member, Handle] | None:
+    """Post a send for what the program calls ``call``; see `isend`."""
+    at = member(group, call, depth=4)
+    if at is None:
+        return None
+    whole(tensor, call, "tensor", read_only=True)
+    dst = _other(at, dst, group_dst, call, "dst")
+    asked = Asked(call, named(tensor.dtype), tensor.shape, f"dst={dst}" + _tagged(tag))
+    runtime, rank = at.process.runtime, at.process.rank
+    clock, name = runtime.clock[rank], at.group.name
+    return at, runtime.messages.send(rank, clock, asked, tensor, dst, tag, name)
+
+
+def posted_receive(
+    call: str, tensor: Array, src: int | None, group: AnyGroup, tag: int, group_src: int | None
+) -> tuple[Member, Handle] | None:
+    """Post a receive for what the program calls ``call``; see `irecv`."""
+    at = member(group, call, depth=4)
+    if at is None:
+        return None
+    whole(tensor, call, "tensor")
+    if src is not None or group_src is not None:
+        src = _other(at, src, group_src, call, "src")
+    asked = Asked(call, named(tensor.dtype), tensor.shape, f"src={src}" + _tagged(tag))
+    runtime, rank = at.process.runtime, at.process.rank
+    clock, name = runtime.clock[rank], at.group.name
+    return at, runtime.messages.receive(rank, clock, asked, tensor, src, tag, name)
+
+
+def _other(at: Member, rank: Any, group_rank: Any, call: str, name: str) -> int:
+    found = at.root(rank, group_rank, call, name)
+    if found.mine:
+        raise ProgramError(f"{call}: {found.shown} is this rank itself; give another one.")
+    return found.rank
+
+
+def _tagged(tag: int) -> str:
+    return f", tag={tag}" if tag else ""
+
+
+# Reductions ---------------------------------------------------------------------------------------
+
+
+class ReduceOp(Enum):
+    """How reductions combine elements.
+
+    Elements are combined in the order of the algorithm, and so have its bits; ``AVG`` is the sum
+    over the number of ranks. ``BAND``, ``BOR`` and ``BXOR`` take bits of whole numbers, and are not
+    there with nccl.
+    """
+
+    SUM = "SUM"
+    AVG = "AVG"
+    MAX = "MAX"
+    MIN = "MIN"
+    PRODUCT = "PRODUCT"
+    BAND = "BAND"
+    BOR = "BOR"
+    BXOR = "BXOR"
+
+
+def _named(op: ReduceOp, tensor: Array, at: Member, call: str) -> str:
+    if not isinstance(op, ReduceOp):
+        known = ", ".join(f"ReduceOp.{known.name}" for known in ReduceOp)
+        raise ProgramError(f"{call}: op={op!r} is no reduction; give one of {known}.")
+    if op is ReduceOp.AVG and tensor.dtype.kind in "biu":
+        raise ProgramError(
+            f"{call}: ReduceOp.AVG of {tensor.dtype} is no {tensor.dtype}; use a float dtype, or "
+            "ReduceOp.SUM."
+        )
+    if op in (ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR):
+        if tensor.dtype.kind not in "biu":
+            raise ProgramError(
+                f"{call}: {op} of {tensor.dtype} has no sense; use a dtype of whole numbers."
+            )
+        if at.group.backend in NO_BITS:
+            raise ProgramError(
+                f"{call}: {op} is not there with backend {at.group.backend}; use gloo or mpi, or "
+                "ReduceOp.MAX of zeros and ones."
+            )
+    return op.name
+
+
+def all_reduce(
+    tensor: Array, op: ReduceOp = ReduceOp.SUM, group: AnyGroup = None, async_op: bool = False
+) -> Work | None:
+    """Reduce the tensors of all ranks, and leave the result on every one of them."""
+    call = "all_reduce"
+    at = member(group, call)
+    if at is None:
+        return None
+    whole(tensor, call, "tensor")
+    name = _named(op, tensor, at, call)
+    asked = Asked(call, named(tensor.dtype), tensor.shape, f"op={name}")
+    return issue(at, asked, Given((tensor,), (tensor,)), async_op, call, name)
+
+
+def all_reduce_coalesced(
+    tensors: Array | Sequence[Array],
+    op: ReduceOp = ReduceOp.SUM,
+    group: AnyGroup = None,
+    async_op: bool = False,
+) -> Future | None:
+    """Reduce several tensors of one dtype in one all_reduce of all their elements, in place.
+
+    With ``async_op=True`` it gives back the future of the tensors, as torch does, not a `Work`.
+    Torch does not compare the ranks' shapes; here they must be the same.
+    """
+    call = "all_reduce_coalesced"
+    at = member(group, call)
+    if at is None:
+        return None
+    several = [tensors] if isinstance(tensors, np.ndarray) else tensors
+    if not isinstance(several, list | tuple) or not several:
+        given = "an empty list" if several in ([], ()) else f"a {type(several).__name__}"
+        raise ProgramError(f"{call}: tensors must be a list of at least one array, got {given}.")
+    for number, tensor in enumerate(several):
+        whole(tensor, call, f"tensors[{number}]")
+        if tensor.dtype != several[0].dtype:
+            raise ProgramError(
+                f"{call}: tensors[{number}] holds {tensor.dtype} and tensors[0] "
+                f"{several[0].dtype}; all must have one dtype: make a call for each dtype."
+            )
+    name, dtype = _named(op, several[0], at, call), named(several[0].dtype)
+    shapes = ", ".join(f"{dtype}[{', '.join(map(str, tensor.shape))}]" for tensor in several)
+    asked = Asked(call, more=f"{shapes}, op={name}")
+    work = issue(at, asked, Given(several, several), async_op, "all_reduce", name)
+    return None if work is None else work.get_future()
+
+
+def reduce(
+    tensor: Array,
+    dst: int | None = None,
+    op: ReduceOp = ReduceOp.SUM,
+    group: AnyGroup = None,
+    async_op: bool = False,
+    group_dst: int | None = None,
+) -> Work | None:
+    """Reduce the tensors of all ranks onto rank ``dst``; the others keep theirs.
+
+    Torch leaves what the others then hold open; gloo leaves partial sums there.
+    """
+    call = "reduce"
+    at = member(group, call)
+    if at is None:
+        return None
+    root = at.root(dst, group_dst, call, "dst")
+    whole(tensor, call, "tensor")
+    name = _named(op, tensor, at, call)
+    asked = Asked(call, named(tensor.dtype), tensor.shape, f"{root.shown}, op={name}")
+    given = Given((tensor,), (tensor,) if root.mine else ())
+    return issue(at, asked, given, async_op, call, name, root.place)
+
+
+def reduce_scatter(
+    output: Array,
+    input_list: Sequence[Array],
+    op: ReduceOp = ReduceOp.SUM,
+    group: AnyGroup = None,
+    async_op: bool = False,
+) -> Work | None:
+    """Reduce the i-th tensors of all ranks' lists onto the i-th rank."""
+    call = "reduce_scatter"
+    at = member(group, call)
+    if at is None:
+        return None
+    whole(output, call, "output")
+    pieces = checked(input_list, len(at.group.ranks), output, call, "input_list", True)
+    name = _named(op, output, at, call)
+    asked = Asked(call, named(output.dtype), output.shape, f"op={name}")
+    if at.group.backend not in REDUCES_PIECES:
+        return issue(at, asked, Given(pieces, (output,)), async_op, "reduce_scatter", name)
+    work = None
+    for place, rank in enumerate(at.group.ranks):
+        given = Given((pieces[place],), (output,) if rank == at.process.rank else ())
+        work = issue(at, asked, given, async_op, "reduce", name, place, (output,))
+    return work
+
+
+def reduce_scatter_tensor(
+    output: Array,
+    input: Array,
+    op: ReduceOp = ReduceOp.SUM,
+    group: AnyGroup = None,
+    async_op: bool = False,
+) -> Work | None:
+    """Reduce the i-th pieces of all ranks' tensors onto the i-th rank."""
+    call = "reduce_scatter_tensor"
+    at = member(group, call)
+    if at is None:
+        return None
+    whole(output, call, "output")
+    whole(input, call, "input", read_only=True)
+    like(input, output.dtype, len(at.group.ranks) * output.size, call, "input")
+    name = _named(op, output, at, call)
+    asked = Asked(call, named(output.dtype), output.shape, f"op={name}")
+    return issue(at, asked, Given((input,), (output,)), async_op, "reduce_scatter", name)
+
+
+# Barriers -----------------------------------------------------------------------------------------
+
+MONITORED = ("gloo",)
+"""Backends that have a `monitored_barrier` in torch."""
+
+TIMEOUT = 1800.0
+"""How long torch's rank 0 waits if nobody says [s]."""
+
+
+def barrier(
+    group: AnyGroup = None,
+    async_op: bool = False,
+    device_ids: Sequence[int] | None = None,
+    timeout: Any = None,
+) -> Work | None:
+    """Wait until all ranks have come here; ``device_ids`` and ``timeout`` are of no effect."""
+    call = "barrier"
+    at = member(group, call)
+    if at is None:
+        return None
+    seconds_of(timeout, call)
+    ids = device_ids if device_ids is not None else []
+    if not isinstance(ids, list) or None in map(whole_number, ids):
+        raise ProgramError(f"{call}: device_ids is {device_ids!r}; give a list of numbers, as [0].")
+    return issue(at, Asked(call), NOTHING, async_op, call)
+
+
+def monitored_barrier(
+    group: AnyGroup = None, timeout: Any = None, wait_all_ranks: bool = False
+) -> None:
+    """Wait until all ranks have come here; the group's first rank tells who is late.
+
+    As in torch, every rank sends to the first one, which answers when it has heard of all. A rank
+    that never comes is named by the report of the deadlock.
+
+    Parameters
+    ----------
+    group : ProcessGroup, optional
+        All ranks, if left out. Its backend must be gloo.
+    timeout : timedelta, optional
+        How long after the first rank others may come; that of `init_process_group`, or 30 minutes,
+        if left out.
+    wait_all_ranks : bool
+        Whether all late ranks are named, and not the first of them only.
+
+    Raises
+    ------
+    ProgramError
+        On the group's first rank, if others are late; or if an argument is wrong.
+    """
+    call = "monitored_barrier"
+    at = member(group, call)
+    if at is None:
+        return
+    if at.group.backend not in MONITORED:
+        raise ProgramError(
+            f"{call}: backend {at.group.backend} has none; use {MONITORED[0]}, or barrier."
+        )
+    patience = seconds_of(timeout, call) or at.process.timeout or TIMEOUT
+    rank, ranks = at.process.rank, at.group.ranks
+    first, asked = rank == ranks[0], Asked(call)
+    came = np.array([at.process.runtime.clock[rank]])
+    everyone = list(np.zeros((len(ranks), 1))) if first else []
+    issue(at, asked, Given((came,), everyone), False, "gather")
+    late = [ranks[place] for place, each in enumerate(everyone) if each > came + patience]
+    if late:
+        shown = listed(late if wait_all_ranks else late[:1])
+        raise ProgramError(f"{call}: {shown} did not come within {patience:g} s of rank {rank}.")
+    issue(at, asked, Given(everyone, (came,)), False, "scatter")

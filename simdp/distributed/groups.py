@@ -1,14 +1,22 @@
-"""Process groups, as torch.distributed has them."""
+"""Process groups and device meshes."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
 from operator import index
 from typing import Any, ClassVar, NamedTuple
 
-from simdp.distributed.process import CURRENT, Process, process
+import numpy as np
+
+from simdp.arrays import Ints
+from simdp.distributed.launch import CURRENT, Process, chosen_backend, process
 from simdp.engine.programs.groups import Group
+from simdp.engine.programs.records import NOTHING, Asked
 from simdp.errors import ProgramError
+
+# Groups -------------------------------------------------------------------------------------------
 
 
 class ProcessGroup:
@@ -292,3 +300,519 @@ def get_group_rank(group: AnyGroup, global_rank: int) -> int:
     """
     of = _of(group, "get_group_rank")
     return Member(process("get_group_rank"), of).place(global_rank, "get_group_rank", "global_rank")
+
+
+# Making -------------------------------------------------------------------------------------------
+
+DEFAULT_BACKEND = "nccl"
+
+METHODS = "env://", "tcp://", "file://"
+"""How torch's ranks find each other; here they are together anyway."""
+
+
+def seconds_of(timeout: Any, call: str) -> float | None:
+    """A timeout in seconds; None for none.
+
+    Raises
+    ------
+    ProgramError
+        If it is no `datetime.timedelta`, or not above 0.
+    """
+    if timeout is None:
+        return None
+    try:
+        seconds = float(timeout.total_seconds())
+    except AttributeError:
+        seconds = 0.0
+    if seconds <= 0:
+        raise ProgramError(
+            f"{call}: timeout is {timeout!r}; give a timedelta above 0, as timedelta(minutes=10)."
+        )
+    return seconds
+
+
+def init_process_group(
+    backend: str | None = None,
+    init_method: str | None = None,
+    timeout: Any = None,
+    world_size: int = -1,
+    rank: int = -1,
+    store: Any = None,
+    group_name: str = "",
+    pg_options: Any = None,
+    device_id: Any = None,
+) -> None:
+    """Make the default group of all ranks; every rank waits until all have come.
+
+    Parameters
+    ----------
+    backend : {"nccl", "gloo", "mpi"}, optional
+        Which algorithms and costs serve the group (`simdp.distributed.launch`); ``nccl`` if left
+        out. Of ``"cpu:gloo,cuda:nccl"`` that of ``cuda``.
+    init_method, store
+        How ranks would find each other; of no effect.
+    world_size, rank : int, optional
+        If given, they must be what they are.
+    timeout : timedelta, optional
+        Of `monitored_barrier`; elsewhere what never comes is a deadlock report.
+    group_name, pg_options, device_id
+        As in torch; of no effect.
+
+    Raises
+    ------
+    ProgramError
+        If something is wrong with an argument, or the group is there already.
+    """
+    call = "init_process_group"
+    asking = process(call)
+    n = asking.runtime.cluster.world_size
+    if asking.world is not None:
+        raise ProgramError(f"{call}: the default group is there already; call it once.")
+    _meeting(call, init_method, store, world_size, rank)
+    patience = seconds_of(timeout, call)
+    if world_size not in (-1, n):
+        raise ProgramError(
+            f"{call}: world_size is {world_size}, but the program runs on {n} ranks; leave it out, "
+            f"or start it with --world-size {world_size}."
+        )
+    if rank not in (-1, asking.rank):
+        raise ProgramError(
+            f"{call}: rank is {rank}, but this is rank {asking.rank}; leave it out, or give "
+            "int(os.environ['RANK'])."
+        )
+    _device(asking, device_id, call)
+    chosen = chosen_backend(backend, DEFAULT_BACKEND, call)
+    made = asking.runtime.group("default", tuple(range(n)), chosen)
+    asking.runtime.meet(asking.rank, Asked(call, more=f"backend={chosen}"))
+    asking.world, asking.timeout = made, patience
+    asking.destroyed.pop("default", None)
+
+
+def _meeting(call: str, init_method: Any, store: Any, world_size: int, rank: int) -> None:
+    """Refuse a way to meet that torch would refuse."""
+    if init_method is not None and not str(init_method).startswith(METHODS):
+        raise ProgramError(
+            f"{call}: init_method {init_method!r} must begin with one of {', '.join(METHODS)}; or "
+            "leave it out."
+        )
+    if init_method is not None and store is not None:
+        raise ProgramError(f"{call}: give init_method or store, not both.")
+    alone = store is not None or not str(init_method or "env://").startswith("env://")
+    if alone and -1 in (world_size, rank) and "rank=" not in str(init_method):
+        name = "store" if store is not None else f"init_method {init_method!r}"
+        raise ProgramError(f"{call}: {name} needs world_size and rank as well; give both.")
+
+
+def _device(asking: Process, device_id: Any, call: str) -> None:
+    number, local_size = whole_number(device_id), asking.runtime.cluster.local_size
+    if number is not None and not 0 <= number < local_size:
+        raise ProgramError(
+            f"{call}: device_id={device_id!r} is no device of a node; give one of 0 ... "
+            f"{local_size - 1}."
+        )
+
+
+def new_group(
+    ranks: Sequence[int] | None = None,
+    timeout: Any = None,
+    backend: str | None = None,
+    pg_options: Any = None,
+    use_local_synchronization: bool = False,
+    group_desc: str | None = None,
+    device_id: Any = None,
+) -> AnyGroup:
+    """Make a group; every rank must call this, members or not, and in the same order.
+
+    Parameters
+    ----------
+    ranks : sequence of int, optional
+        Members; all ranks if left out. They are sorted, as in torch.
+    backend : str, optional
+        As in `init_process_group`; the default group's, if left out.
+    use_local_synchronization : bool
+        Whether members alone call this.
+    group_desc : str, optional
+        What the program calls it.
+    timeout, pg_options, device_id
+        As in `init_process_group`; of no effect.
+
+    Returns
+    -------
+    ProcessGroup or object
+        ``GroupMember.NON_GROUP_MEMBER`` for a rank that is not in it.
+
+    Raises
+    ------
+    ProgramError
+        If the ranks are none, or ranks differ in what they ask for.
+    """
+    call = "new_group"
+    asking = initialised(call)
+    seconds_of(timeout, call)
+    _device(asking, device_id, call)
+    members = _members(asking, ranks, call)
+    if not use_local_synchronization:
+        return made_groups(asking, [members], backend, group_desc, call)[0]
+    if asking.rank not in members:
+        return GroupMember.NON_GROUP_MEMBER
+    return made_groups(asking, [members], backend, group_desc, call, alone=True)[0]
+
+
+def new_subgroups(
+    group_size: int | None = None,
+    group: AnyGroup = None,
+    timeout: Any = None,
+    backend: str | None = None,
+    pg_options: Any = None,
+    group_desc: str | None = None,
+) -> tuple[AnyGroup | None, list[AnyGroup]]:
+    """Cut a group into groups of one size, each of neighbours.
+
+    Parameters
+    ----------
+    group_size : int, optional
+        Ranks of each; those of a node, if left out.
+    group : ProcessGroup, optional
+        What is cut; all ranks, if left out.
+    timeout, backend, pg_options, group_desc
+        As in `new_group`.
+
+    Returns
+    -------
+    tuple of ProcessGroup and list
+        The caller's own, and all of them.
+
+    Raises
+    ------
+    ProgramError
+        If the size does not divide the group.
+    """
+    call = "new_subgroups"
+    asking = initialised(call)
+    ranks = get_process_group_ranks(group)
+    size = asking.runtime.cluster.local_size if group_size is None else whole_number(group_size)
+    if not size or size < 0 or len(ranks) % size:
+        given = asking.runtime.cluster.local_size if group_size is None else group_size
+        raise ProgramError(
+            f"{call}: group_size={given!r} must be a whole number that divides {len(ranks)}, the "
+            "ranks of the group."
+        )
+    cut = [ranks[begin : begin + size] for begin in range(0, len(ranks), size)]
+    return _subgroups(asking, cut, timeout, backend, group_desc, call)
+
+
+def new_subgroups_by_enumeration(
+    ranks_per_subgroup_list: Sequence[Sequence[int]],
+    timeout: Any = None,
+    backend: str | None = None,
+    pg_options: Any = None,
+    group_desc: str | None = None,
+) -> tuple[AnyGroup | None, list[AnyGroup]]:
+    """Make groups that have no rank in common; see `new_subgroups`.
+
+    Parameters
+    ----------
+    ranks_per_subgroup_list : sequence of sequences of int
+        The members of each.
+    timeout, backend, pg_options, group_desc
+        As in `new_group`.
+
+    Raises
+    ------
+    ProgramError
+        If a rank is in two of them, or there is none.
+    """
+    call = "new_subgroups_by_enumeration"
+    asking = initialised(call)
+    return _subgroups(asking, ranks_per_subgroup_list, timeout, backend, group_desc, call)
+
+
+def _subgroups(
+    asking: Process,
+    lists: Sequence[Sequence[int]],
+    timeout: Any,
+    backend: str | None,
+    desc: str | None,
+    call: str,
+) -> tuple[AnyGroup | None, list[AnyGroup]]:
+    seconds_of(timeout, call)
+    if not isinstance(lists, list | tuple) or not lists:
+        raise ProgramError(f"{call}: give a list of lists of ranks, as [[0, 1], [2, 3]].")
+    cut = [_members(asking, ranks, call) for ranks in lists]
+    seen: set[int] = set()
+    for ranks in cut:
+        for rank in ranks:
+            if rank in seen:
+                raise ProgramError(f"{call}: rank {rank} is in two subgroups; name it once.")
+            seen.add(rank)
+    made = made_groups(asking, cut, backend, desc, call)
+    mine = [group for group in made if isinstance(group, ProcessGroup)]
+    return (mine[0] if mine else None), made
+
+
+def _members(asking: Process, ranks: Any, call: str) -> tuple[int, ...]:
+    n = asking.runtime.cluster.world_size
+    if ranks is not None and not isinstance(ranks, Iterable):
+        raise ProgramError(f"{call}: ranks is {ranks!r}; give a list of ranks, as [{ranks!r}].")
+    given = list(range(n)) if ranks is None else list(ranks)
+    asked = [found for found in map(whole_number, given) if found is not None and 0 <= found < n]
+    members = tuple(sorted(dict.fromkeys(asked)))
+    if not members or len(members) < len(given):
+        raise ProgramError(
+            f"{call}: ranks {given} must be some of 0 ... {n - 1}, each once and one at least."
+        )
+    return members
+
+
+def made_groups(
+    asking: Process,
+    lists: Sequence[tuple[int, ...]],
+    backend: str | None,
+    desc: str | None,
+    call: str,
+    alone: bool = False,
+) -> list[AnyGroup]:
+    """Make groups; all ranks, or with ``alone`` the members of the only one, wait for each other.
+
+    Parameters
+    ----------
+    asking : Process
+        The rank.
+    lists : sequence of tuple of int
+        The members of each.
+    backend, desc
+        As in `new_group`.
+    call : str
+        As messages name it.
+    alone : bool
+        Whether there is one group, of whose members the caller is one.
+    """
+    runtime, rank = asking.runtime, asking.rank
+    assert asking.world is not None
+    chosen = chosen_backend(backend, asking.world.backend, call)
+    groups = []
+    for members in lists:
+        among = members if alone else ()
+        asking.made[among] = number = asking.made.get(among, 0) + 1
+        name = f"{number}{' of its own' * alone} (ranks {', '.join(map(str, members))})"
+        groups.append(runtime.group(name, members, chosen))
+    shown = ", ".join(str(list(members)) for members in lists)
+    asked = Asked(call, more=f"{shown}, backend={chosen}")
+    if alone:
+        (own,) = groups
+        handle = own.issue(rank, runtime.clock[rank], asked, NOTHING, None, blocked=True)
+        runtime.wait(handle)
+    else:
+        runtime.meet(rank, asked)
+    return [
+        ProcessGroup(asking, group, desc or "undefined")
+        if rank in group.place
+        else GroupMember.NON_GROUP_MEMBER
+        for group in groups
+    ]
+
+
+# Device mesh --------------------------------------------------------------------------------------
+
+CALL = "init_device_mesh"
+
+
+class DeviceMesh:
+    """A grid of ranks; every rank must make it, also one that is not in it.
+
+    Without a default group it makes one first.
+
+    Parameters
+    ----------
+    device_type : str
+        ``"cuda"`` or ``"cpu"``; of no effect.
+    mesh : array_like of int
+        Global ranks, each once.
+    mesh_dim_names : sequence of str, optional
+        A name for each dimension.
+    backend_override : sequence of (str or None), optional
+        A backend for the groups of each dimension; the default group's, where None.
+
+    Raises
+    ------
+    ProgramError
+        If the ranks or the names are none.
+    """
+
+    def __init__(
+        self,
+        device_type: str,
+        mesh: Any,
+        *,
+        mesh_dim_names: Sequence[str] | None = None,
+        backend_override: Sequence[str | None] | None = None,
+        _groups: Sequence[AnyGroup] | None = None,
+    ) -> None:
+        self.device_type = device_type
+        self.mesh: Ints = np.asarray(mesh)
+        self.mesh_dim_names = None if mesh_dim_names is None else tuple(mesh_dim_names)
+        if _groups is None:
+            if process(CALL).world is None:
+                init_process_group()
+            _check(self.mesh, self.mesh_dim_names, device_type)
+            _groups = self._make(backend_override or (None,) * self.ndim)
+        self._groups = _groups
+        self._rank = process(CALL).rank
+
+    def _make(self, backends: Sequence[str | None]) -> list[AnyGroup]:
+        asking = initialised(CALL)
+        found: list[AnyGroup] = []
+        for dim, (size, backend) in enumerate(zip(self.mesh.shape, backends, strict=True)):
+            if size == asking.runtime.cluster.world_size and backend is None:
+                found.append(GroupMember.WORLD)
+                continue
+            name = self.mesh_dim_names[dim] if self.mesh_dim_names else f"dim_{dim}"
+            rows = np.moveaxis(self.mesh, dim, -1).reshape(-1, size).tolist()
+            lists = [tuple(sorted(row)) for row in rows]
+            made = made_groups(asking, lists, backend, f"mesh_{name}", CALL)
+            mine = [group for group in made if group is not GroupMember.NON_GROUP_MEMBER]
+            found.append(mine[0] if mine else GroupMember.NON_GROUP_MEMBER)
+        return found
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Ranks along each dimension."""
+        return self.mesh.shape
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return self.mesh.ndim
+
+    def size(self, mesh_dim: int | None = None) -> int:
+        """Number of ranks, along one dimension or of all."""
+        return self.mesh.size if mesh_dim is None else self.mesh.shape[mesh_dim]
+
+    def get_rank(self) -> int:
+        """Global rank of the caller."""
+        return self._rank
+
+    def get_coordinate(self) -> tuple[int, ...] | None:
+        """Where the caller is in the grid; None if nowhere."""
+        found = np.argwhere(self.mesh == self._rank).tolist()
+        return tuple(found[0]) if found else None
+
+    def get_local_rank(self, mesh_dim: int | str | None = None) -> int:
+        """The caller's place along a dimension, which a grid of one need not name.
+
+        Raises
+        ------
+        ProgramError
+            If there is no such dimension, or the caller is not in the grid.
+        """
+        dim, where = self._dim(mesh_dim, "get_local_rank"), self.get_coordinate()
+        if where is None:
+            raise ProgramError(f"get_local_rank: rank {self._rank} is not in {self}.")
+        return where[dim]
+
+    def get_group(self, mesh_dim: int | str | None = None) -> AnyGroup:
+        """The caller's group along a dimension, which a grid of one need not name.
+
+        Raises
+        ------
+        ProgramError
+            If there is no such dimension.
+        """
+        return self._groups[self._dim(mesh_dim, "get_group")]
+
+    def get_all_groups(self) -> list[AnyGroup]:
+        """The caller's groups along all dimensions."""
+        return list(self._groups)
+
+    def __getitem__(self, mesh_dim_names: str | tuple[str, ...]) -> DeviceMesh:
+        """The grid of some dimensions that the caller is in, with the groups that are there."""
+        names = (mesh_dim_names,) if isinstance(mesh_dim_names, str) else tuple(mesh_dim_names)
+        if names == self.mesh_dim_names:
+            return self
+        dims = [self._dim(name, f"mesh[{', '.join(map(repr, names))}]") for name in names]
+        where = self.get_coordinate()
+        if not dims or dims != sorted(set(dims)) or where is None:
+            raise ProgramError(
+                f"mesh[{', '.join(map(repr, names))}]: give dimensions of {self} in their order, "
+                "each once, on a rank that is in it."
+            )
+        place = tuple(slice(None) if dim in dims else at for dim, at in enumerate(where))
+        groups = [self._groups[dim] for dim in dims]
+        part = self.mesh[place]
+        return DeviceMesh(self.device_type, part, mesh_dim_names=names, _groups=groups)
+
+    def _dim(self, asked: int | str | None, call: str) -> int:
+        names = self.mesh_dim_names or ()
+        if isinstance(asked, str) and asked in names:
+            return names.index(asked)
+        number = 0 if asked is None and self.ndim == 1 else whole_number(asked)
+        if number is None or not -self.ndim <= number < self.ndim:
+            raise ProgramError(f"{call}: {asked!r} is no dimension of {self}.")
+        return number % self.ndim
+
+    def __repr__(self) -> str:
+        sizes = [str(size) for size in self.shape]
+        if self.mesh_dim_names:
+            sizes = [
+                f"{name}={size}" for name, size in zip(self.mesh_dim_names, sizes, strict=True)
+            ]
+        return f"DeviceMesh(({', '.join(sizes)}), {self.device_type!r})"
+
+
+def _check(mesh: Ints, names: tuple[str, ...] | None, device_type: str) -> None:
+    n = initialised(CALL).runtime.cluster.world_size
+    if not isinstance(device_type, str) or not device_type.isalpha():
+        raise ProgramError(f"{CALL}: device_type is {device_type!r}; give 'cuda' or 'cpu'.")
+    ranks = mesh.reshape(-1).tolist() if mesh.ndim and mesh.dtype.kind in "iu" else []
+    if not ranks or len(set(ranks)) < len(ranks) or min(ranks) < 0 or max(ranks) >= n:
+        raise ProgramError(
+            f"{CALL}: mesh {mesh.tolist()} must hold ranks of 0 ... {n - 1}, each once."
+        )
+    if names is not None and (len(names) != mesh.ndim or len(set(names)) < len(names)):
+        raise ProgramError(
+            f"{CALL}: mesh_dim_names {names} must name each of {mesh.ndim} dimensions differently."
+        )
+
+
+def init_device_mesh(
+    device_type: str,
+    mesh_shape: Sequence[int],
+    *,
+    mesh_dim_names: Sequence[str] | None = None,
+    backend_override: Mapping[int | str, Any] | None = None,
+) -> DeviceMesh:
+    """Lay the first ranks out in a grid, the last dimension running fastest.
+
+    Parameters
+    ----------
+    device_type : str
+        ``"cuda"`` or ``"cpu"``; of no effect.
+    mesh_shape : sequence of int
+        Ranks along each dimension.
+    mesh_dim_names : sequence of str, optional
+        A name for each dimension.
+    backend_override : mapping, optional
+        Backends of the groups along a dimension, by its number or name; a pair of backend and
+        options is taken as well, for the backend.
+
+    Raises
+    ------
+    ProgramError
+        If there are not as many ranks, or an argument is wrong.
+    """
+    n = process(CALL).runtime.cluster.world_size
+    sizes = [whole_number(size) or 0 for size in mesh_shape]
+    if not sizes or min(sizes) < 1 or prod(sizes) > n:
+        raise ProgramError(
+            f"{CALL}: mesh_shape {tuple(mesh_shape)} must be whole numbers >= 1 whose product is "
+            f"at most {n}, the number of ranks."
+        )
+    names = list(mesh_dim_names or ())
+    backends: list[str | None] = [None] * len(sizes)
+    for key, chosen in (backend_override or {}).items():
+        dim = names.index(key) if key in names else whole_number(key)
+        if dim is None or not 0 <= dim < len(sizes):
+            raise ProgramError(f"{CALL}: backend_override has {key!r}, which is no dimension.")
+        backends[dim] = chosen[0] if isinstance(chosen, tuple) else chosen
+    mesh = np.arange(prod(sizes)).reshape(sizes)
+    return DeviceMesh(device_type, mesh, mesh_dim_names=mesh_dim_names, backend_override=backends)

@@ -1,34 +1,482 @@
-"""Launch: a function or a script on every rank of a virtual cluster."""
+"""Launches rank programs.
+
+In torch every rank is a process. One that closes its standard output closes its own, and one that
+calls ``os._exit`` leaves alone.
+
+This table is the one place of registration.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
+from math import inf, nan
+from numbers import Real
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from types import ModuleType, TracebackType
+from typing import Any, NamedTuple, NoReturn, cast, get_args
 
 import numpy as np
+from pydantic import ValidationError
 
 import simdp
 from simdp.arrays import Floats
 from simdp.cluster import Cluster
-from simdp.distributed.backends import BACKENDS, collectives_of
-from simdp.distributed.clusters import DEFAULT, Where, find
-from simdp.distributed.frames import place_of, without_ours
-from simdp.distributed.process import CURRENT, Process
-from simdp.distributed.shelter import Left, sheltered
-from simdp.engine.programs.baton import Ended
-from simdp.engine.programs.runtime import Runtime
-from simdp.errors import ProgramError, ScenarioError, SimdpError
+from simdp.collectives import Collectives
+from simdp.collectives.costs.nccl import NcclCost
+from simdp.engine.programs.groups import Group
+from simdp.engine.programs.runtime import Activity, Ended, Runtime
+from simdp.errors import ProgramError, ScenarioError, SimdpError, unknown_name
 from simdp.files import read_text
-from simdp.results.blocks import part
+from simdp.phrases import problems
 from simdp.results.result import Result, Study
-from simdp.results.trace import ACTIVITIES, COMM_LANE, FIRST_STREAM_LANE, Trace
+from simdp.results.trace import ACTIVITIES, COMM_LANE, FIRST_STREAM_LANE, Trace, part
+from simdp.scenario import Scenario
+from simdp.scenario.machines import by_nccl, cluster_file, not_by_nccl, read_cluster, with_machine
+
+# Process ------------------------------------------------------------------------------------------
+
+MASTER_ADDR, MASTER_PORT = "127.0.0.1", "29500"
+"""Where torchrun lets ranks meet; here they meet anyway."""
+
+
+class Process:
+    """A rank of a running program.
+
+    Parameters
+    ----------
+    rank : int
+        Which.
+    runtime : Runtime
+        What plays the program.
+    arguments : list of str
+        Its ``sys.argv``.
+    environ : dict of str to str
+        What its environment is made from.
+
+    Attributes
+    ----------
+    world : Group or None
+        The default group; None before `init_process_group` and after `destroy_process_group`.
+    destroyed : dict
+        Names of groups that the rank has given up.
+    made : dict of tuple of int to int
+        How many groups the rank has made or seen made: together with all others, under the empty
+        tuple, and with the members alone.
+    timeout : float or None
+        What `init_process_group` was told [s].
+    main : ModuleType or None
+        Its ``__main__``; None where the program is a function.
+    """
+
+    def __init__(
+        self, rank: int, runtime: Runtime, arguments: list[str], environ: dict[str, str]
+    ) -> None:
+        self.rank, self.runtime = rank, runtime
+        self.world: Group | None = None
+        self.destroyed: dict[str, None] = {}
+        self.made: dict[tuple[int, ...], int] = {}
+        self.timeout: float | None = None
+        self.polls = 0
+        self.polled_at = 0.0
+        self.main: ModuleType | None = None
+        self._argv = list(arguments)
+        cluster = runtime.cluster
+        self._environ = {
+            **environ,
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank % cluster.local_size),
+            "WORLD_SIZE": str(cluster.world_size),
+            "LOCAL_WORLD_SIZE": str(cluster.local_size),
+            "MASTER_ADDR": MASTER_ADDR,
+            "MASTER_PORT": MASTER_PORT,
+        }
+
+    def enter(self) -> None:
+        """Let the interpreter look as this rank has left it."""
+        os.environ = cast(Any, self._environ)  # noqa: B003  each rank has one of its own
+        sys.argv = self._argv
+        if self.main is not None:
+            sys.modules["__main__"] = self.main
+
+
+CURRENT: ContextVar[Process] = ContextVar("CURRENT")
+
+
+def process(call: str) -> Process:
+    """The rank that asks.
+
+    Raises
+    ------
+    ProgramError
+        If the code runs on no rank.
+    """
+    try:
+        found = CURRENT.get()
+    except LookupError:
+        raise ProgramError(
+            f"{call}: this code runs on no rank; start it with python -m simdp exec PROGRAM.py, "
+            "or with simdp.distributed.launch; threads that a rank starts are no ranks."
+        ) from None
+    found.runtime.check()
+    return found
+
+
+# Clusters -----------------------------------------------------------------------------------------
+
+DEFAULT = "dgx-a100"
+"""The machine of programs that name none: nodes of 8 A100 behind NVSwitch."""
+
+
+class Where(NamedTuple):
+    """Where a program runs.
+
+    Attributes
+    ----------
+    name : str
+        The scenario's, or the machine's.
+    cluster : Cluster
+        Its ranks are the program's.
+    collectives : Collectives
+        What the scenario or the machine brings: the backend ``nccl``.
+    """
+
+    name: str
+    cluster: Cluster
+    collectives: Collectives
+
+
+def find(
+    cluster: Cluster | Path | str,
+    world_size: int | None = None,
+    devices_per_node: int | None = None,
+) -> Where:
+    """Find the cluster that a program runs on.
+
+    Stragglers count where a scenario writes them. Those that a machine of the catalogue brings,
+    a jitter of single steps, are left out, so that work takes the time that a program says.
+
+    Parameters
+    ----------
+    cluster : Cluster, Path or str
+        A cluster; or a scenario or a saved ``result.json``, whose other sections may be missing;
+        or the name of a machine, or of a scenario that simdp brings.
+    world_size, devices_per_node : int, optional
+        In place of the cluster's own.
+
+    Raises
+    ------
+    ScenarioError
+        With every problem that was found.
+    """
+    changes = {"world_size": world_size, "devices_per_node": devices_per_node}
+    changes = {key: value for key, value in changes.items() if value is not None}
+    if isinstance(cluster, Cluster):
+        found = _cluster("cluster", {**cluster.model_dump(), **changes}, Path())
+        return Where("cluster", found, _by_nccl(found, {}, Collectives()))
+    path = cluster_file(Path(cluster))
+    raw = read_cluster(path, list(Scenario.model_fields))
+    stragglers = raw["cluster"].get("stragglers", [])
+    filled = with_machine(raw, path.parent)
+    found = _cluster(
+        str(path), filled["cluster"] | {"stragglers": stragglers} | changes, path.parent
+    )
+    collectives = _collectives(path, filled)
+    if not filled.get("neighbours"):
+        collectives = _by_nccl(found, filled.get("collectives") or {}, collectives)
+    return Where(str(raw.get("name", path.stem)), found, collectives)
+
+
+def _by_nccl(cluster: Cluster, written: dict[str, Any], collectives: Collectives) -> Collectives:
+    """Time collectives as scenarios do where no algorithm is named and no cost is written."""
+    over_links = by_nccl(cluster, written, chosen=collectives.over_links or ())
+    if over_links is None or not_by_nccl(cluster) is not None:
+        return collectives
+    update = {"cost": NcclCost(), "over_links": over_links or None}
+    return collectives.model_copy(update=update)
+
+
+def _cluster(where: str, raw: dict[str, Any], base: Path) -> Cluster:
+    try:
+        found = Cluster.model_validate(raw, context={"base": base})
+    except ValidationError as error:
+        lines = [f"{where}: cluster.{found.line}" for found in problems(error, raw)]
+        raise ScenarioError(lines) from None
+    for number, straggler in enumerate(found.stragglers):
+        if straggler.kind == "degraded_link" and straggler.comes_and_goes():
+            raise ScenarioError(
+                [
+                    f"{where}: cluster.stragglers.{number}: degraded_link comes and goes by steps, "
+                    "of which a rank program knows none; leave out steps, on and off."
+                ]
+            )
+    return found
+
+
+def _collectives(path: Path, raw: dict[str, Any]) -> Collectives:
+    written = raw.get("collectives", {})
+    try:
+        return Collectives.model_validate(written).settled(path.parent)
+    except ValidationError as error:
+        lines = [f"{path}: collectives.{found.line}" for found in problems(error, written)]
+        raise ScenarioError(lines) from None
+    except ScenarioError as error:
+        raise ScenarioError([f"{path}: {line}" for line in error.problems]) from None
+
+
+# Frames -------------------------------------------------------------------------------------------
+
+OURS = str(Path(simdp.__file__).parent)
+
+
+def place_of(trace: TracebackType | None, *others: str) -> str:
+    """Where in the program an error was raised: ``, train.py:12``; or nothing.
+
+    Parameters
+    ----------
+    trace : traceback or None
+        The error's.
+    *others : str
+        Folders of libraries that are not the program either.
+    """
+    found = [
+        f", {frame.filename}:{frame.lineno}"
+        for frame in traceback.extract_tb(trace)
+        if not frame.filename.startswith((OURS, *others))
+    ]
+    return found[-1] if found else ""
+
+
+def without_ours(error: BaseException) -> str:
+    """A traceback as Python prints it, without our frames."""
+    told = traceback.TracebackException.from_exception(error)
+    chain: list[traceback.TracebackException] = [told]
+    while chain:
+        each = chain.pop()
+        kept = [frame for frame in each.stack if not frame.filename.startswith(OURS)]
+        each.stack = traceback.StackSummary.from_list(kept)
+        chain += [cause for cause in (each.__cause__, each.__context__) if cause is not None]
+    return "".join(told.format()).rstrip("\n")
+
+
+# Shelter ------------------------------------------------------------------------------------------
+
+
+class Left(BaseException):
+    """Unwinds a rank that has called ``os._exit`` or ``os.abort``; no `Exception`, as `Ended`."""
+
+    def __init__(self, call: str, status: int) -> None:
+        super().__init__(call, status)
+        self.call, self.status = call, status
+
+
+class _Open:
+    """A stream that stays open when it is closed."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def close(self) -> None:
+        with suppress(OSError, ValueError):
+            self._stream.flush()
+
+
+@contextmanager
+def sheltered() -> Iterator[None]:
+    """Keep standard streams open, and the process alive, while a program runs."""
+    streams, leave, abort, process = (sys.stdout, sys.stderr), os._exit, os.abort, os.getpid()
+
+    def leave_alone(status: int) -> NoReturn:
+        if os.getpid() != process:  # a fork of the program's own
+            leave(status)
+        raise Left(f"os._exit({status!r})", status)
+
+    def abort_alone() -> NoReturn:
+        if os.getpid() != process:
+            abort()
+        raise Left("os.abort()", 134)
+
+    sys.stdout, sys.stderr = _Open(streams[0]), _Open(streams[1])
+    os._exit, os.abort = leave_alone, abort_alone
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = streams
+        os._exit, os.abort = leave, abort
+
+
+# Computing ----------------------------------------------------------------------------------------
+
+
+def compute(
+    seconds: float | None = None,
+    flops: float | None = None,
+    dtype: str = "float32",
+    activity: Activity = "compute",
+    name: str = "compute",
+) -> None:
+    """Keep this rank's device busy; what is under way beside it goes on.
+
+    Parameters
+    ----------
+    seconds : float, optional
+        How long, if nothing slows the rank down [s].
+    flops : float, optional
+        In its place: the arithmetic of one kernel, at the speed of the cluster's device by its
+        roofline, ``(flops + half_work) / (peak efficiency) + launch`` [FLOP].
+    dtype : str
+        Of the arithmetic, a peak of the device.
+    activity : {"compute", "forward", "backward", "update"}
+        How pictures show it.
+    name : str
+        What exactly, for ``trace.json``.
+
+    Raises
+    ------
+    ProgramError
+        If an argument is out of range or there is no such peak.
+    """
+    asking = process("compute")
+    amount = seconds if flops is None else flops
+    if (seconds is None) == (flops is None):
+        raise ProgramError("compute: give seconds or flops, one of the two.")
+    length = _number(amount)
+    if not 0 <= length < inf:
+        what = "seconds" if flops is None else "flops"
+        raise ProgramError(f"compute: {what} is {amount!r}; give a finite number >= 0.")
+    if activity not in get_args(Activity):
+        raise ProgramError(f"compute: {unknown_name('activity', activity, get_args(Activity))}")
+    if not isinstance(name, str):
+        raise ProgramError(f"compute: name is {name!r}; give a string.")
+    if flops is not None:
+        length = asking.runtime.seconds_for(asking.rank, length, dtype)
+    asking.runtime.compute(asking.rank, length, activity, name)
+
+
+def _number(amount: object) -> float:
+    """A number of any type, of NumPy's as well; NaN for what is none, or too large."""
+    try:
+        return float(amount) if isinstance(amount, Real) else nan
+    except OverflowError:
+        return nan
+
+
+def clock() -> float:
+    """Tell the virtual time of this rank [s]."""
+    asking = process("clock")
+    return asking.runtime.clock[asking.rank]
+
+
+# Backends -----------------------------------------------------------------------------------------
+
+BACKENDS: dict[str, dict[str, object] | None] = {
+    "gloo": {
+        "all_gather": "ring",
+        "all_reduce": {"kind": "ring", "chunking": "gloo"},
+        "all_to_all": "pairwise",
+        "broadcast": "binomial",
+        "reduce": "gloo",
+        "reduce_scatter": "gloo",
+    },
+    "mpi": {
+        "all_gather": {"kind": "auto", "candidates": ["recursive_doubling", "ring"]},
+        "all_reduce": {"kind": "auto", "candidates": ["recursive_doubling", "halving_doubling"]},
+        "all_to_all": "pairwise",
+        "broadcast": {"kind": "auto", "candidates": ["binomial", "halving_doubling"]},
+        "reduce": {"kind": "auto", "candidates": ["binomial", "halving_doubling"]},
+        "reduce_scatter": "halving_doubling",
+    },
+    "nccl": None,
+}
+"""What stands under ``collectives:`` for each backend; None is what the cluster brings, NCCL's
+rings unless its scenario says otherwise. A collective that is not named is served as
+`simdp.collectives.Collectives` has it.
+
+gloo: its source, gloo/allreduce.cc (a ring over segments), gloo/reduce.cc, gloo/broadcast.cc
+(binomial tree), and torch's ProcessGroupGloo.cpp.
+mpi: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in
+MPICH", IJHPCA 19(1), 2005: short messages by recursive doubling and binomial trees, long ones by
+halving and doubling; which is which, the clock decides for each size.
+"""
+
+
+REDUCES_PIECES = ("gloo",)
+"""Whose ``reduce_scatter`` of a list is a reduce for each of its tensors; others join them. So
+torch does: the bits of real processes tell (``tests/golden/real_gloo.json``)."""
+
+NO_BITS = ("nccl",)
+"""Which refuse ``ReduceOp.BAND``, ``BOR`` and ``BXOR``."""
+
+
+def collectives_of(backend: str, own: Collectives) -> Collectives:
+    """The algorithms and the cost of a backend on a cluster that brings its own."""
+    chosen = BACKENDS[backend]
+    return own if chosen is None else Collectives.model_validate(chosen)
+
+
+def chosen_backend(asked: object, default: str, call: str) -> str:
+    """The backend that a program asks for, in any of torch's spellings.
+
+    Raises
+    ------
+    ProgramError
+        If there is no such backend.
+    """
+    if asked is None:
+        return default
+    if not isinstance(asked, str):
+        raise ProgramError(f"{call}: backend is {asked!r}; give one of {', '.join(BACKENDS)}.")
+    pairs = [pair.partition(":") for pair in asked.lower().split(",")]
+    devices = [device for device, _, _ in pairs]
+    if ":" not in asked:
+        names = {"cuda": asked.lower()}
+    elif all(name for _, _, name in pairs) and len(set(devices)) == len(pairs):
+        names = {device: name for device, _, name in pairs}
+    else:
+        raise ProgramError(
+            f"{call}: backend {asked!r} must name one for each device, as 'cpu:gloo,cuda:nccl'."
+        )
+    for name in names.values():
+        if name not in BACKENDS:
+            raise ProgramError(unknown_name("backend", name, sorted(BACKENDS)))
+    return names.get("cuda", next(iter(names.values())))
+
+
+def is_available() -> bool:
+    """Tell whether there are programs of ranks: always."""
+    return True
+
+
+def is_backend_available(backend: str) -> bool:
+    """Tell whether there is a backend."""
+    return backend.lower() in BACKENDS
+
+
+def is_gloo_available() -> bool:
+    """Tell whether there is the backend gloo: always."""
+    return is_backend_available("gloo")
+
+
+def is_mpi_available() -> bool:
+    """Tell whether there is the backend mpi: always."""
+    return is_backend_available("mpi")
+
+
+def is_nccl_available() -> bool:
+    """Tell whether there is the backend nccl: always."""
+    return is_backend_available("nccl")
+
+
+# Launch -------------------------------------------------------------------------------------------
 
 MAX_RANKS = 1024
 """A rank is a thread; beyond so many a single all_reduce takes minutes."""
@@ -132,7 +580,7 @@ def launch(
     world_size : int, optional
         Number of ranks; the cluster's own, if left out.
     cluster : Cluster, Path or str
-        See `simdp.distributed.clusters.find`.
+        See `simdp.distributed.launch.find`.
     args : sequence
         Further arguments.
     seed : int
@@ -172,7 +620,7 @@ def run_script(
     path : Path
         A Python file.
     where : Where
-        From `simdp.distributed.clusters.find`.
+        From `simdp.distributed.launch.find`.
     arguments : sequence of str
         The script's own.
     seed : int

@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 
 from simdp.arrays import Array
+from simdp.distributed.collectives import issue, posted_receive, posted_send
 from simdp.distributed.groups import AnyGroup, Member, Root, member
-from simdp.distributed.messages import posted_receive, posted_send
-from simdp.distributed.work import issue
-from simdp.engine.programs.calls import Asked, Given, named
+from simdp.engine.programs.records import Asked, Given, named
 from simdp.errors import ProgramError
 
 

@@ -10,11 +10,11 @@ from simdp.arrays import Ints
 from simdp.cluster import Cluster
 from simdp.collectives import Layout, Plan
 from simdp.collectives.base import Algorithm
-from simdp.collectives.plans.parts import in_groups
+from simdp.collectives.plans import in_groups
 from simdp.engine.clocks.vector import VectorFabric
 from simdp.engine.network import Network
-from simdp.engine.network.sharing import shared_link
-from simdp.engine.ops import Launch, Op, Wait
+from simdp.engine.network.traffic import shared_link
+from simdp.engine.ops import ClockOp, Launch, Wait
 from simdp.engine.slowdown import Slowdown
 from simdp.results.trace import TraceBuilder
 from simdp.scenario.placement import among_others, group_layout, layout
@@ -169,10 +169,10 @@ class Planner:
 
     def _by_events(self, plan: Plan, nbytes: float) -> float:
         from simdp.engine.clocks.event import EventFabric  # and SimPy with it
-        from simdp.engine.clocks.job import Job
+        from simdp.engine.clocks.transfers import Job
 
         job = Job(self.network, {0: [plan]}, self._idle, TraceBuilder(keep=False))
-        script: list[Op] = [Launch(0, "prediction", 0, plan, nbytes, False), Wait((0,))]
+        script: list[ClockOp] = [Launch(0, "prediction", 0, plan, nbytes, False), Wait((0,))]
         EventFabric([job]).play([iter(script)])
         return max(job.calls[0].end.values())
 

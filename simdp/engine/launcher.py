@@ -1,22 +1,26 @@
-"""Launcher: starts a run's collectives, and says which of them leave a span per transfer."""
+"""Launches operations on the clock and records their spans."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from simdp.arrays import Floats
 from simdp.collectives import Collectives, Part, Plan, Wiring
 from simdp.engine.choice import Planner
 from simdp.engine.network import Network
-from simdp.engine.network.sharing import meeting
+from simdp.engine.network.traffic import meeting
 from simdp.engine.ops import Launch
+from simdp.results.metrics import Squares
 from simdp.results.trace import SETUP
-from simdp.scenario.wiring import wiring_of, wiring_of_groups
-from simdp.steps.bucket import Group
+from simdp.scenario.placement import wiring_of, wiring_of_groups
+from simdp.steps.partition import Group
 from simdp.steps.program import ProcessGroups
+
+# Launcher -----------------------------------------------------------------------------------------
 
 MAX_TRANSFERS_PER_CALL = 2_000
 MAX_TRANSFERS_PER_RUN = 100_000
@@ -231,3 +235,70 @@ def _pairs(part: Part) -> frozenset[tuple[int, int]]:
     for moves in part.moves():
         found.update(zip(moves.src.tolist(), moves.dst.tolist(), strict=True))
     return frozenset(found)
+
+
+# Record -------------------------------------------------------------------------------------------
+
+
+class StepRecord(NamedTuple):
+    """What a step did to the numbers; None where there are none.
+
+    Attributes
+    ----------
+    samples : int
+        Of all ranks.
+    loss : float or None
+        Mean over all that the ranks' losses average.
+    loss_per_rank : list of (float or None), or None
+        Each rank's own mean.
+    lr : float or None
+        Learning rate of the optimizer, its parameter groups left aside; None in inference.
+    grad_norm : float or None
+        Of rank 0's gradient, unscaled and before clipping; of the first rank that takes part.
+    loss_scale : float or None
+        By which the losses of this step were multiplied.
+    skipped : bool or None
+        Whether inf or nan kept the weights as they were; None without a loss scale.
+    squares : Squares or None
+        Squared norms of the ranks' gradients, where they are asked for.
+    """
+
+    samples: int
+    loss: float | None
+    loss_per_rank: list[float | None] | None
+    lr: float | None
+    grad_norm: float | None
+    loss_scale: float | None
+    skipped: bool | None
+    squares: Squares | None = None
+
+
+def mean_losses(
+    losses: Sequence[Floats], counts: Floats, adds: bool = False
+) -> tuple[float | None, list[float | None]]:
+    """Join the losses of micro-steps.
+
+    Parameters
+    ----------
+    losses : sequence of ndarray, each of shape `(world_size,)`
+        Of every micro-step; nan on a rank without any.
+    counts : ndarray, shape `(num_micro, world_size)`
+        How many things each averages.
+    adds : bool
+        Whether losses are sums, which add up.
+
+    Returns
+    -------
+    (float or None, list of (float or None))
+        Over all ranks, and of each.
+    """
+    totals = (np.where(counts > 0, losses, 0.0) * (1.0 if adds else counts)).sum(axis=0)
+    each = counts.sum(axis=0)
+    if adds:
+        return (float(totals.sum()) if each.sum() else None), [
+            float(total) if count else None for total, count in zip(totals, each, strict=True)
+        ]
+    mean = float(totals.sum() / each.sum()) if each.sum() else None
+    return mean, [
+        float(total / count) if count else None for total, count in zip(totals, each, strict=True)
+    ]

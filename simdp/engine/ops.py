@@ -9,7 +9,7 @@ import numpy as np
 
 from simdp.arrays import Floats, Ints
 from simdp.collectives import Plan
-from simdp.engine.pipeline import Pipeline
+from simdp.engine.samples import Pipeline
 
 
 class Work(NamedTuple):
@@ -149,7 +149,7 @@ class Hold(NamedTuple):
     step
         As in `Work`.
     part : str
-        One of `simdp.results.memory.PARTS`.
+        One of `simdp.results.memory.MEMORY_PARTS`.
     nbytes : float or ndarray, shape `(world_size,)`
         How much each rank takes [bytes]; negative gives back.
     """
@@ -180,4 +180,4 @@ class Feed(NamedTuple):
     pipeline: Pipeline
 
 
-Op = Work | Stretch | Launch | Wait | Meet | Feed | Hold
+ClockOp = Work | Stretch | Launch | Wait | Meet | Feed | Hold

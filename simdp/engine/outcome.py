@@ -1,27 +1,43 @@
-"""Outcome: what a result says beside the clock's times: of links and cards, and of work done."""
+"""Metrics of a finished run, projected costs, and kernel launches."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from simdp.arrays import Floats
+from simdp.arrays import Floats, Ints
+from simdp.cluster import Cluster
 from simdp.collectives import Plan
 from simdp.collectives.costs import Cost, Wiring
+from simdp.engine.choice import Planner
 from simdp.engine.clocks.clock import FIXED_SHARES, Clock
+from simdp.engine.compute import COMPUTE
+from simdp.engine.compute.call_times import alike
+from simdp.engine.compute.profile_times import MeasuredTimes, told_update
+from simdp.engine.compute.roofline import Roofline, roofline_of
+from simdp.engine.launcher import Launcher, StepRecord
 from simdp.engine.network import Network
 from simdp.engine.network.traffic import Call, Traffic, report
-from simdp.engine.record import StepRecord
 from simdp.engine.run import Run
+from simdp.engine.slowdown import Slowdown
 from simdp.engine.state import WHOLE, Segment
+from simdp.job.targets import LossReached, Need
 from simdp.results import metrics
+from simdp.results.memory import Kernels, Launched, Sent, kernels_of
+from simdp.results.metrics import BUSY, REST, WAITING, Rates, energy_range, lasting, step_bill
 from simdp.scenario import Scenario
-from simdp.scenario.wiring import wiring_of
-from simdp.workload.flops import flops_of_calls, passes
-from simdp.workload.recomputation import recomputed
+from simdp.scenario.placement import wiring_of
+from simdp.steps import ops
+from simdp.steps.ops import HostCopy
+from simdp.steps.program import Called, Program, called_by, flat
+from simdp.workload.lifetimes import recomputed
+from simdp.workload.precision import numpy_dtype
+from simdp.workload.step_costs import flops_of_calls, passes
+
+# Outcome ------------------------------------------------------------------------------------------
 
 PASSES = {"training": 3, "inference": 1}
 """Forward, and backward of twice its FLOPs; what is computed again for memory's sake is no model's
@@ -248,3 +264,246 @@ def cards_used(network: Network, moved: Mapping[Plan, float]) -> tuple[int, int]
             used[leaves // m, nics[leaves % m]] = True
     most = int(used.sum(axis=1).max())
     return (most, there) if most else None
+
+
+# Outlook ------------------------------------------------------------------------------------------
+
+HOUR = 3600.0
+
+
+def cost_of(scenario: Scenario, metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """What a steady step costs; see `simdp.results.result.Result.cost`."""
+    cluster = scenario.cluster
+    rates = cluster.rates()
+    if not rates.is_known:
+        return {}
+    found: dict[str, Any] = dict(step_bill(rates, metrics))
+    parts = (sum(metrics[key] for key in keys) for keys in (BUSY, WAITING, REST))
+    between = energy_range(rates, *parts)
+    if between is not None:
+        found["energy_between_kwh"] = list(between)
+    if rates.price is not None:
+        found["price_usd_per_h"] = rates.price * HOUR / float((1 / cluster.sharers()).sum())
+        found["price_date"] = price_date(cluster)
+    return found
+
+
+def price_date(cluster: Cluster) -> str | None:
+    """The oldest date of list prices that stand in for the user's own; None where none does."""
+    devices = cluster.device if isinstance(cluster.device, list) else [cluster.device]
+    if cluster.price is not None:
+        return None
+    return min((device.price.date for device in devices if device.price is not None), default=None)
+
+
+def need_of(scenario: Scenario, global_batch: float) -> Need | None:
+    """Samples that a scenario's target takes; None without one, or where only a run can tell."""
+    if scenario.target is None:
+        return None
+    num_samples = scenario.workload.num_samples(scenario.base)
+    return scenario.target.need(global_batch, num_samples)
+
+
+def target_of(
+    scenario: Scenario,
+    metrics: Mapping[str, Any],
+    records: Sequence[StepRecord],
+    ends: Floats,
+) -> dict[str, Any] | None:
+    """What the target takes; see `simdp.results.result.Result.target`.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        One point.
+    metrics : mapping
+        Of its steady step.
+    records : sequence of StepRecord
+        What it learned.
+    ends : ndarray, shape `(world_size, num_steps + 1)`
+        As from `simdp.results.metrics.step_ends`.
+    """
+    target, workload = scenario.target, scenario.workload
+    if target is None:
+        return None
+    rates = scenario.cluster.rates()
+    if isinstance(target, LossReached):
+        return _of_loss(target, rates, metrics, records, ends) if scenario.numerics else None
+    throughput = metrics["throughput_samples_per_s"]
+    batch = float(workload.samples_per_step(scenario.cluster.world_size))
+    need = need_of(scenario, batch)
+    if need is None or not throughput:
+        return None
+    found = {
+        "samples": {"mean": need.mean, "sd": need.sd},
+        "steps": need.steps(batch),
+        **_over_time(rates, metrics, need.seconds(throughput)),
+    }
+    return {"kind": target.kind, **found}
+
+
+def _of_loss(
+    target: LossReached,
+    rates: Rates,
+    metrics: Mapping[str, Any],
+    records: Sequence[StepRecord],
+    ends: Floats,
+) -> dict[str, Any]:
+    """When a run reached a loss; ``ends`` may be of its last steps alone."""
+    steps = target.reached_after([record.loss for record in records])
+    found: dict[str, Any] = {"kind": target.kind, "reached": steps is not None, "steps": steps}
+    column = None if steps is None else ends.shape[1] - 1 - (len(records) - steps)
+    if steps is None or column is None or column < 0:
+        return found | dict.fromkeys(("samples", "time_s", "cost_usd", "energy_kwh"))
+    seconds = {"mean": float(ends[:, column].max())}
+    done = float(sum(record.samples for record in records[:steps]))
+    return found | {"samples": {"mean": done, "sd": 0.0}, **_over_time(rates, metrics, seconds)}
+
+
+def _over_time(
+    rates: Rates, metrics: Mapping[str, Any], seconds: dict[str, float]
+) -> dict[str, dict[str, float] | None]:
+    """Times, with what steady steps cost and draw meanwhile."""
+    bills = {name: lasting(rates, metrics, time) for name, time in seconds.items()}
+    costs = {name: bill.cost_usd for name, bill in bills.items() if bill.cost_usd is not None}
+    energies = {
+        name: bill.energy_kwh for name, bill in bills.items() if bill.energy_kwh is not None
+    }
+    return {"time_s": seconds, "cost_usd": costs or None, "energy_kwh": energies or None}
+
+
+# Launched -----------------------------------------------------------------------------------------
+
+Found = dict[tuple[str, str], tuple[list[Kernels], Ints]]
+
+
+def launched(scenario: Scenario) -> Launched:
+    """Work out what the spans of a run consist of.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        One point, as it is played.
+    """
+    workload, cluster = scenario.workload, scenario.cluster
+    roofline = roofline_of(cluster)
+    of_device = [device.memory for device in roofline.different]
+    layers = {call.layer.name or call.layer.kind: call.layer.kind for call in workload.graph.calls}
+    common: dict[str, Any] = {
+        "layers": layers | {"loss": workload.loss.kind},
+        "launch": roofline.launch,
+        "memory": np.array(of_device)[roofline.device],
+        "local_size": cluster.local_size,
+        "runs_ahead": workload.host.ahead,
+        "is_graph": workload.cuda_graphs,
+    }
+    if scenario.strategy.player == "server":
+        return Launched(kernels=_of_calls(scenario, roofline, None), **common)
+    planner = Planner(cluster, seed=scenario.seed)
+    run = Run(scenario, Slowdown(cluster, scenario.seed), planner)
+    return Launched(
+        kernels=_of_calls(scenario, roofline, run.program) | _of_update(run),
+        sent=dict(_sent(scenario, run)),
+        groups={several.name: several.ranks for several in run.program.groups},
+        host_copies=frozenset(_host_copies(run.program)),
+        updates_on_host=scenario.strategy.updates_on_host,
+        **common,
+    )
+
+
+# Compute -----------------------------------------------------------------------------------------
+
+
+def _of_calls(scenario: Scenario, roofline: Roofline, program: Program | None) -> Found:
+    """Kernels of each call; none where steps were measured as a whole."""
+    workload, n = scenario.workload, scenario.cluster.world_size
+    times = COMPUTE[workload.compute.kind](workload, roofline)
+    if isinstance(times, MeasuredTimes):
+        return {}
+    num_samples = workload.num_samples(scenario.base)
+    kinds, _ = workload.kinds_of_steps(n, num_samples)
+    batch = kinds[0].sizes[0]
+    if program is not None and program.scatters:
+        batch = np.full(n, max(int(batch.max()), 1))
+    # Of ranks that share a device, as many others may make a kernel longer.
+    first, column = alike(batch, roofline.sharers, roofline.device)
+    found: Found = {}
+    for activity in ("forward", "backward"):
+        for rank in first.tolist():
+            call, idle, busy = times.kernels(activity, rank, int(batch[rank]))
+            ends = np.searchsorted(call, np.arange(len(times.names) + 1))
+            # A layer that is called again has the kernels of its last call.
+            for name, number in {name: i for i, name in enumerate(times.names)}.items():
+                mine = slice(ends[number], ends[number + 1])
+                known, _ = found.setdefault((activity, name), ([], column))
+                known.append(kernels_of(idle[mine], busy[mine]))
+    return found
+
+
+def _of_update(run: Run) -> Found:
+    """Kernels of the optimizer's loop over tensors: equal ones, for want of knowing better."""
+    n, footprint = run.world_size, run.memory.footprint
+    if run.scenario.strategy.updates_on_host or run.scenario.workload.cuda_graphs:
+        return {}
+    _, moved, beside = run.costs.per_update()
+    launches = np.broadcast_to(np.asarray(footprint.launched_by_optimizer(), float), n)
+    whole: Floats = run.roofline.moving(moved) + np.asarray(beside) + np.zeros(n)
+    idle = launches * run.roofline.launch
+    if told_update(run.scenario.workload, run.roofline) is not None:  # whose launches nobody knows
+        launches, idle = np.ones(n), np.zeros(n)
+    pairs, column = np.unique(np.stack([launches, idle, whole]), axis=1, return_inverse=True)
+    listed = []
+    for count, waited, seconds in pairs.T.tolist():
+        k = max(int(count), 1)
+        listed.append(kernels_of(np.full(k, waited / k), np.full(k, (seconds - waited) / k)))
+    return {("update", "optimizer"): (listed, column.ravel())}
+
+
+# What is sent ------------------------------------------------------------------------------------
+
+
+def _sent(scenario: Scenario, run: Run) -> Iterator[tuple[tuple[str, float], Sent]]:
+    """How each collective of the program is carried out, by its name and size."""
+    names = run.times.names
+    for plan in (run.program.setup, *run.program.plans):
+        for op in flat(plan):
+            called = called_by(op)
+            if called is None:
+                continue
+            if isinstance(op, ops.Exchange):
+                label = f"{names[op.call]} statistics"
+            else:
+                label = str(getattr(op, "label", ""))
+            key = f"{called.collective} {label}", float(called.nbytes)
+            yield key, _carried_out(run.launcher, called, _dtype(scenario, run, op))
+
+
+def _carried_out(launcher: Launcher, called: Called, dtype: str) -> Sent:
+    algorithm, protocol = launcher.serving(
+        called.collective, called.nbytes, called.root, called.group
+    )
+    group = called.group if isinstance(called.group, str) else ""
+    return Sent(algorithm, protocol, group, dtype)
+
+
+def _dtype(scenario: Scenario, run: Run, op: Any) -> str:
+    """Dtype of what an operation sends; empty where codes travel, or indices."""
+    precision, dtype = scenario.workload.precision, scenario.workload.dtype
+    bucket = getattr(op, "bucket", None)
+    if bucket is not None:
+        return str(bucket.dtype)
+    if isinstance(op, ops.Exchange):
+        return dtype
+    if getattr(op, "selection", None) is not None:
+        return ""
+    known = (precision.weight_dtype(dtype), precision.low, dtype)
+    itemsize = run.program.facts.weight_itemsize
+    fitting = [name for name in known if name and numpy_dtype(name).itemsize == itemsize]
+    return fitting[0] if fitting else ""
+
+
+def _host_copies(program: Program) -> Iterator[str]:
+    for plan in (program.setup, *program.plans):
+        for op in flat(plan):
+            if isinstance(op, HostCopy):
+                yield op.name

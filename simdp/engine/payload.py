@@ -1,4 +1,4 @@
-"""The payload: what a plan does to real arrays, in plan order and apart from any clock.
+"""Data of collectives: buffers, and their reduction in plan order.
 
 Where every chunk stays at its place, chunks do not touch each other: they are played one after the
 other, and each in blocks that fit the processor's cache, so that every rank's bytes come from
@@ -8,15 +8,19 @@ moved round by round. The order of additions, and so every bit, is the plan's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from simdp.arrays import Array, Bools, Ints
 from simdp.collectives import Plan
+from simdp.errors import ScenarioError
+
+# Payload ------------------------------------------------------------------------------------------
 
 CACHE_NBYTES = 2**20
 """What all ranks' copies of a block may take together; about a core's second-level cache."""
@@ -148,3 +152,88 @@ def _run_with_scratch(plan: Plan, buffers: Sequence[Array], op: Any) -> None:
     for rank, buffer in enumerate(buffers):
         for number, begin, end in pieces:
             buffer[begin:end] = slots[rank, first + number, : end - begin]
+
+
+# Buffers ------------------------------------------------------------------------------------------
+
+
+class FlatBuffers:
+    """One contiguous buffer per rank that holds several tensors, one after the other.
+
+    Parameters
+    ----------
+    shapes : dict of str to tuple
+        Of the tensors, in order.
+    world_size : int
+        Number of ranks.
+    dtype : numpy dtype
+        Of the elements.
+    multiple : int
+        What the number of elements is filled up to a multiple of, with zeros.
+
+    Attributes
+    ----------
+    flat : list of ndarray
+        Of each rank.
+    """
+
+    def __init__(
+        self,
+        shapes: dict[str, tuple[int, ...]],
+        world_size: int,
+        dtype: np.dtype[Any],
+        multiple: int = 1,
+    ) -> None:
+        sizes = [prod(shape) for shape in shapes.values()]
+        ends = np.cumsum([0, *sizes]).tolist()
+        self.flat = [
+            np.empty(-(-ends[-1] // multiple) * multiple, dtype) for _ in range(world_size)
+        ]
+        for flat in self.flat:
+            flat[ends[-1] :] = 0
+        self._places = {
+            name: (slice(begin, end), shape)
+            for (name, shape), begin, end in zip(shapes.items(), ends, ends[1:], strict=False)
+        }
+
+    def views(self, name: str) -> list[Array]:
+        """One tensor's place in every rank's buffer, in the tensor's shape."""
+        place, shape = self._places[name]
+        return [flat[place].reshape(shape) for flat in self.flat]
+
+    def names(self) -> list[str]:
+        """The tensors, in order."""
+        return list(self._places)
+
+
+# By rank ------------------------------------------------------------------------------------------
+
+
+def of_rank(arrays: Mapping[str, Array], rank: int, name: str, shape: tuple[int, ...]) -> Array:
+    """A rank's array of a state; where it has none of its own, that of rank 0.
+
+    Raises
+    ------
+    ScenarioError
+        If there is none, or it has another shape.
+    """
+    found = arrays.get(f"{rank}/{name}", arrays.get(f"0/{name}"))
+    if found is None:
+        raise ScenarioError([f"the state has no {name}, which this run keeps from step to step."])
+    if found.shape != shape:
+        raise ScenarioError(
+            [f"{name} of the state has the shape {found.shape}, but that of this run is {shape}."]
+        )
+    return found
+
+
+def without_repeats(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Leave out what is the same on a later rank as on the first."""
+    found: dict[str, Array] = {}
+    for key, value in arrays.items():
+        rank, _, name = key.partition("/")
+        first = arrays.get(f"0/{name}")
+        alike = rank != "0" and first is not None and value.tobytes() == first.tobytes()
+        if not alike:
+            found[key] = value
+    return found

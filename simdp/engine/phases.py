@@ -11,18 +11,16 @@ import numpy as np
 
 from simdp.arrays import Ints
 from simdp.engine.choice import Planner
-from simdp.engine.readers.footprints import Amount, Footprint
-from simdp.engine.readers.ledger import Ledger
-from simdp.engine.readers.memory import Memory
-from simdp.engine.readers.shapes import Shapes
-from simdp.engine.readers.tensors import Tensors
+from simdp.engine.interpreters.footprints import Amount, Footprint
+from simdp.engine.interpreters.memory import Ledger, Memory, Tensors
+from simdp.engine.interpreters.records import Shapes
 from simdp.engine.run import Run
 from simdp.engine.slowdown import Slowdown
 from simdp.scenario import Scenario
 from simdp.steps import ops
 from simdp.steps.program import Program
 from simdp.strategies.memory import sample_nbytes
-from simdp.workload.stages import Tensor
+from simdp.workload.lifetimes import Tensor
 
 Phase = tuple[str, int, int]
 """What an operation does, the call at which it stands, counted from the first one or, below zero,

@@ -1,4 +1,4 @@
-"""Rebalancing: how fast ranks turn out to be, by which later batches are cut.
+"""Batches that are rebalanced between ranks, and cut into pieces.
 
 What a rank is measured by is its own compute: samples over the seconds of its forward and backward,
 with what its stragglers make of them, not the instants at which it meets the others. So the cut
@@ -7,14 +7,20 @@ depends on the step, the devices and the seed, and on no clock.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from simdp.arrays import Floats, Ints
 from simdp.engine.compute import COMPUTE, Times
 from simdp.engine.compute.roofline import roofline_of
+from simdp.engine.samples import Samples
 from simdp.engine.slowdown import Slowdown
+from simdp.results.result import Piece
 from simdp.scenario import Scenario
-from simdp.workload.rebalance import Rebalance
+from simdp.workload.sampling import Rebalance
+
+# Rebalancing --------------------------------------------------------------------------------------
 
 PASSES = ("forward", "backward")
 
@@ -103,3 +109,38 @@ class _Measuring:
                     columns = self._times.seconds(activity, here, self._shapes, which)
                     total += columns.seconds.sum(axis=0)[columns.column]
         return total
+
+
+# Pieces -------------------------------------------------------------------------------------------
+
+
+def pieces(scenario: Scenario, most: int | None = None) -> Iterator[list[Piece]]:
+    """Pieces of every step of one point: of each micro-step and, in it, of each rank.
+
+    Nothing of a model of which only times are known, whose samples have no shape.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        The point.
+    most : int, optional
+        How many ranks are looked at; left out, all of them.
+    """
+    scenario = rebalanced(scenario)
+    workload, n = scenario.workload, scenario.cluster.world_size
+    if workload.model.timed:
+        return
+    timed = scenario.model_copy(update={"numerics": False})
+    samples, output = Samples(timed), workload.graph.outputs[0][0]
+    known: dict[tuple[tuple[int, ...], ...], tuple[int, ...]] = {}
+    for step, batches in enumerate(workload.batches(n, scenario.seed, scenario.base), 1):
+        found = []
+        for micro_step, parts in enumerate(batches.micro):
+            shapes, which = samples.shapes(parts)
+            for rank, size in enumerate(parts.sizes[:most].tolist()):
+                shape = shapes[which[rank]]
+                if shape not in known:
+                    known[shape] = workload.graph.shapes(shape)[output]
+                inputs = tuple((size, *each) for each in shape) if size else ()
+                found.append(Piece(step, micro_step, rank, inputs, (size, *known[shape])))
+        yield found

@@ -1,39 +1,149 @@
-"""Run: all ranks of a scenario, which read its program together, step by step."""
+"""All ranks of one scenario: devices, links, programs, and how they run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from simdp.engine.backups import Backups
+from simdp.arrays import Floats
 from simdp.engine.choice import Planner
+from simdp.engine.clocks.clock import Clock
 from simdp.engine.compute import COMPUTE, Times
 from simdp.engine.compute.roofline import roofline_of
+from simdp.engine.interpreters.costs import Costs, Piece
+from simdp.engine.interpreters.footprints import Amount
+from simdp.engine.interpreters.memory import Memory
+from simdp.engine.interpreters.numbers import Numbers
+from simdp.engine.interpreters.records import Forecast, Past, Records, Shapes
 from simdp.engine.launcher import Launcher
-from simdp.engine.nominal import NominalTimes
-from simdp.engine.ops import Hold, Meet, Op, Stretch, Work
-from simdp.engine.readers.costs import Costs
-from simdp.engine.readers.footprints import Amount
-from simdp.engine.readers.forecast import Forecast
-from simdp.engine.readers.memory import Memory
-from simdp.engine.readers.numbers import Numbers
-from simdp.engine.readers.past import Past
-from simdp.engine.readers.records import Records
-from simdp.engine.readers.shapes import Shapes
-from simdp.engine.rehearsal import Piece
+from simdp.engine.network.traffic import Traffic
+from simdp.engine.ops import ClockOp, Hold, Meet, Stretch, Work
 from simdp.engine.samples import Samples
 from simdp.engine.slowdown import Slowdown
 from simdp.engine.state import WHOLE, Segment, State
-from simdp.job.target.loss import LossReached
+from simdp.job.targets import LossReached
 from simdp.results.trace import SETUP
 from simdp.scenario import Scenario
 from simdp.steps import ops
+from simdp.steps.facts import Facts
 from simdp.steps.program import called_by, flat
-from simdp.workload.participants import Participants
-from simdp.workload.sampling import START, Start, StepBatches
+from simdp.workload.sampling import START, Participants, Start, StepBatches
+
+# Backups ------------------------------------------------------------------------------------------
+
+
+class Backups:
+    """Drops the ranks whose forward and backward would be the last to end.
+
+    Times are those of compute with its stragglers, as if all ranks began the step at once; waiting
+    for input and for others is not part of them. So who is dropped is known before a step, and is
+    the same for every clock.
+
+    Parameters
+    ----------
+    num_late : int
+        Ranks that are dropped in every step.
+    times : Times
+        How long compute takes.
+    samples : Samples
+        The data.
+    facts : Facts
+        Of the run.
+    slowdown : Slowdown
+        The cluster's stragglers.
+    """
+
+    def __init__(
+        self, num_late: int, times: Times, samples: Samples, facts: Facts, slowdown: Slowdown
+    ) -> None:
+        self._num_late, self._times, self._samples = num_late, times, samples
+        self._facts, self._slowdown = facts, slowdown
+
+    def of(self, step: int, batches: StepBatches) -> Participants:
+        """Who takes part in a step, the first to have their gradients; ties: the lower ranks.
+
+        A rank without samples has nothing to send, and takes nobody's place.
+        """
+        n = self._facts.world_size
+        there = batches.sizes.sum(axis=0) > 0
+        seconds = self._seconds(batches) * self._slowdown.factors(step) + self._slowdown.lost(step)
+        order = np.lexsort((np.arange(n), seconds, ~there))
+        first = order[: min(n - self._num_late, max(int(there.sum()), 1))]
+        dropped = np.setdiff1d(np.flatnonzero(there), first)
+        return Participants.without(n, "late", dropped.tolist())
+
+    def _seconds(self, batches: StepBatches) -> Floats:
+        """Forward and backward of a step on each rank, which nothing slows down [s]."""
+        facts, total = self._facts, np.zeros(self._facts.world_size)
+        calls, again = range(len(facts.graph.calls)), facts.recomputed
+        for parts in batches.micro:
+            shapes = self._samples.shapes(parts)
+            for activity in ("forward", "backward", *["tail"] * bool(facts.tails)):
+                columns = self._times.seconds(activity, parts.sizes, *shapes)
+                rows = columns.seconds.sum(axis=0)
+                if activity == "forward":
+                    rows = rows + sum(
+                        columns.seconds[inside] for call in calls for inside in again.get(call, ())
+                    )
+                total += rows[columns.column] if len(rows) > 1 else rows
+        return total
+
+
+# Nominal ------------------------------------------------------------------------------------------
+
+
+class NominalTimes:
+    """What a few strategies sort gradients by; see `simdp.steps.facts.Nominal`.
+
+    Parameters
+    ----------
+    times : Times
+        How long compute takes.
+    samples : Samples
+        The data.
+    facts : Facts
+        Of the run.
+    launcher : Launcher
+        Knows its collectives.
+    """
+
+    def __init__(self, times: Times, samples: Samples, facts: Facts, launcher: Launcher) -> None:
+        self._times, self._samples, self._facts = times, samples, facts
+        self._launcher = launcher
+
+    def all_reduce_seconds(self, nbytes: float) -> float:
+        """How long an all_reduce takes that every rank enters at once [s]."""
+        return self._launcher.predicted("all_reduce", nbytes)
+
+    def ready_times(self, batches: StepBatches, micro: int) -> list[float]:
+        """When gradients become ready, from the start of backward, on the slowest device [s]."""
+        parts, facts, hook = batches.micro[micro], self._facts, self._facts.overheads.hook
+        shapes, graph = self._samples.looked_at(parts), facts.graph
+
+        def slowest(activity: str) -> list[float]:
+            seconds = self._times.seconds(activity, parts.sizes, *shapes).seconds
+            found: list[float] = seconds.max(axis=1).tolist()
+            return found
+
+        calls, each = range(len(graph.calls)), slowest("backward")
+        again = np.array(slowest("forward") if facts.recomputed else each)
+        tails = slowest("tail") if facts.tails else [0.0] * len(each)
+        clock, found = each[-1] if len(each) > len(calls) else 0.0, list[float]()
+        for number in reversed(calls):
+            clock += float(again[list(facts.recomputed.get(number, ()))].sum())
+            clock += each[number]
+            for _ in graph.ready_at[number]:
+                clock += hook
+                found.append(clock)
+            clock += tails[number]
+        return found
+
+
+# Run ----------------------------------------------------------------------------------------------
 
 
 class Run:
@@ -137,7 +247,7 @@ class Run:
         """Number of ranks."""
         return self.scenario.cluster.world_size
 
-    def script(self, progress: Callable[[int], None] | None = None) -> Iterator[Op]:
+    def script(self, progress: Callable[[int], None] | None = None) -> Iterator[ClockOp]:
         """The whole run for the clocks: the setup, then every step."""
         workload, segment = self.scenario.workload, self._segment
         if segment.first and segment.past is not None:
@@ -189,7 +299,7 @@ class Run:
             is_whole=self._segment.is_whole,
         )
 
-    def setup(self) -> Iterator[Op]:
+    def setup(self) -> Iterator[ClockOp]:
         """What is done before the first step."""
         yield from self._held(self.memory.model())
         segment = self._segment
@@ -201,7 +311,7 @@ class Run:
         if self.launcher.num_calls:  # it left the ranks at different times
             yield Meet(SETUP)
 
-    def step(self, step: int, batches: StepBatches) -> Iterator[Op]:
+    def step(self, step: int, batches: StepBatches) -> Iterator[ClockOp]:
         """One step."""
         shown = self._step = step - self._segment.first
         past = self._segment.past
@@ -214,7 +324,7 @@ class Run:
             yield from self._read(op)
         self.numbers.end()
 
-    def quick_step(self, step: int, batches: StepBatches) -> Iterator[Op]:
+    def quick_step(self, step: int, batches: StepBatches) -> Iterator[ClockOp]:
         """One step for who asks about times alone: work in pieces, and no memory."""
         batches = self._begin(step, step, batches)
         yield from self._left(self.costs.begin(step, step, batches))
@@ -241,12 +351,12 @@ class Run:
         self.memory.begin(shown, batches)
         return batches
 
-    def _left(self, cost: Iterable[Op]) -> Iterable[Op]:
+    def _left(self, cost: Iterable[ClockOp]) -> Iterable[ClockOp]:
         """What is left of work on ranks that do not do all of it."""
         who = self._participants
         return cost if who is None else (_of(who, op) for op in cost)
 
-    def _read(self, op: ops.Op) -> Generator[Op, None, None]:
+    def _read(self, op: ops.Op) -> Generator[ClockOp, None, None]:
         if isinstance(op, ops.Unless):
             for inner in op.ops if not self.numbers.is_skipped else ():
                 yield from self._read(inner)
@@ -259,7 +369,7 @@ class Run:
         yield from self._left(self.costs.read(op, stepping))
         yield from self._held(self.memory.after(op))
 
-    def _held(self, taken: Iterable[tuple[str, Amount]]) -> Iterator[Op]:
+    def _held(self, taken: Iterable[tuple[str, Amount]]) -> Iterator[ClockOp]:
         for part, nbytes in taken:
             if self.shows_memory:
                 yield Hold(self._step, part, nbytes)
@@ -305,8 +415,32 @@ class Run:
             follow(op)
 
 
-def _of(who: Participants, op: Op) -> Op:
+def _of(who: Participants, op: ClockOp) -> ClockOp:
     """An operation as those play it that take part."""
     if isinstance(op, Work):
         return op._replace(seconds=who.seconds(op.seconds))
     return op._replace(seconds=who.seconds(op.seconds)) if isinstance(op, Stretch) else op
+
+
+# Played -------------------------------------------------------------------------------------------
+
+
+class Played(NamedTuple):
+    """What a run leaves behind.
+
+    Attributes
+    ----------
+    run : Run
+        All ranks, with their numbers and memory.
+    clock : Clock
+        Which clock played, and why.
+    traffic : Traffic
+        What was sent.
+    server : dict or None
+        What a server did; see `simdp.results.result.Result.server`.
+    """
+
+    run: Run
+    clock: Clock
+    traffic: Traffic
+    server: dict[str, Any] | None = None

@@ -1,23 +1,33 @@
-"""Shards: the pieces of parameters and gradients that each rank has, and what is made of them.
+"""Sharded parameters: flat shards, rows, and scattered pieces.
 
 What a rank does not keep whole is not there: gathered parameters are arrays of their own, filled
 with nan and thrown away when they are freed, so that a gather that is missing cannot pass unseen.
+
+What travels lies rank by rank, each rank's rows of all parameters together; it is copied in and
+out. What has not been copied out cannot be computed with.
+
+What `simdp.engine.replicas` does for ranks that have a loss each, where one loss may be of all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from simdp.arrays import Array
+from simdp.arrays import Array, Floats, Ints
 from simdp.collectives import Plan
 from simdp.engine import payload
-from simdp.engine.buffers import FlatBuffers
-from simdp.engine.replicas import Replicas
-from simdp.steps.bucket import Bucket
-from simdp.steps.partition import Partition
-from simdp.workload.precision.rounding import numpy_dtype, rounded
+from simdp.engine.payload import FlatBuffers
+from simdp.engine.replicas import Replicas, alone
+from simdp.engine.threads import each_rank
+from simdp.steps.partition import Bucket, Partition, Rows
+from simdp.workload.execution import Kept
+from simdp.workload.layers.base import Pass
+from simdp.workload.precision import numpy_dtype, rounded
+
+# Shards -------------------------------------------------------------------------------------------
 
 Arrays = dict[str, Array]
 
@@ -232,3 +242,325 @@ class Shards:
             for rank in ranks:
                 found[rank] = whole
         return found
+
+
+# Row shards ---------------------------------------------------------------------------------------
+
+
+class RowShards(Shards):
+    """Every rank's rows, beside what its replica still has.
+
+    Parameters
+    ----------
+    replicas : Replicas
+        With whole parameters, the same on every rank.
+    partition : Rows
+        How they are dealt.
+    """
+
+    def __init__(self, replicas: Replicas, partition: Rows) -> None:
+        super().__init__(replicas, partition)
+        self._rows = partition
+        if getattr(replicas.scenario.strategy, "param_dtype", None) is not None:
+            self.shown = None  # the pieces themselves, which are of 32 bits
+        self._arrived: dict[int, tuple[Rows, list[Array]]] = {}
+        self._parts: dict[int, list[Arrays]] = {}  # of units that a few ranks keep together
+        self._summed: dict[int, tuple[list[Array], float]] = {}
+
+    def gather(self, unit: int, plan: Plan) -> None:
+        """Send every rank's rows of a unit, or its part of what a few ranks keep together."""
+        stored, kept = self.trainer.stored, self._parts.pop(unit, None)
+        dealt = self._rows if kept is None else self._rows.after_forward
+        assert dealt is not None, "parts have been dealt"
+        length, cut = dealt.piece_elements(unit), dealt.cut(unit)
+        sent = [
+            np.full(length * dealt.num_places, np.nan, numpy_dtype(stored)) for _ in self._place
+        ]
+        for rank, place in enumerate(_places(dealt)):
+            mine = sent[rank][place * length : (place + 1) * length]
+            mine[...] = 0  # what is padded
+            own = self.trainer.pieces(rank) if kept is None else kept[rank]
+            for name, _, inside in cut[place]:
+                mine[inside] = rounded(own[name], stored)
+        payload.run(plan, sent)
+        self._arrived[unit] = dealt, sent
+
+    def unshard(self, unit: int) -> None:
+        """Copy what has arrived of a unit out, into every rank's parameters."""
+        dealt, sent = self._arrived.pop(unit)
+        length, cut = dealt.piece_elements(unit), dealt.cut(unit)
+        for weights, flat in zip(self.replicas.weights, sent, strict=True):
+            for name in dealt.units[unit]:
+                weights[name] = np.empty(self.replicas.shapes[name], self._dtype)
+            for place, of_place in enumerate(cut):
+                piece = flat[place * length : (place + 1) * length]
+                for name, there, inside in of_place:
+                    weights[name].reshape(-1)[there] = piece[inside]
+
+    def free(self, unit: int, parts: int = 0) -> None:
+        """Throw a unit's weights away, but for the rows, and for parts that a few ranks keep."""
+        if self._arrived.pop(unit, None) is not None:  # it was gathered for nothing
+            return
+        if parts:
+            assert self._rows.after_forward is not None, "parts have been dealt"
+            dealt = self._rows.after_forward
+            cut = dealt.cut(unit)
+            self._parts[unit] = [
+                {name: weights[name].reshape(-1)[there].copy() for name, there, _ in cut[place]}
+                for weights, place in zip(self.replicas.weights, _places(dealt), strict=True)
+            ]
+        for name in self._rows.units[unit]:
+            for weights in self.replicas.weights:
+                weights.pop(name).fill(np.nan)
+
+    def bucket(self, bucket: Bucket) -> FlatBuffers:
+        shapes = {name: self.replicas.shapes[name] for name in bucket.names}
+        buffers = FlatBuffers(shapes, self.replicas.world_size, numpy_dtype(bucket.dtype))
+        for flat in buffers.flat:
+            flat.fill(0)
+        return buffers
+
+    def reduce(self, unit: int, buffers: FlatBuffers, plan: Plan, divisor: float = 1.0) -> bool:
+        names, places = buffers.names(), self._rows.num_places
+        cut, length = self._rows.cut_of(names), self._rows.elements_of(names)
+        sent = [np.zeros(length * places, flat.dtype) for flat in buffers.flat]
+        for name in names:
+            for flat, whole in zip(sent, buffers.views(name), strict=True):
+                for place, of_place in enumerate(cut):
+                    for _, there, inside in (one for one in of_place if one[0] == name):
+                        flat[place * length :][inside] = whole.reshape(-1)[there]
+        payload.run(plan, sent)
+        pieces = [
+            flat[place * length : (place + 1) * length]
+            for flat, place in zip(sent, self._place, strict=True)
+        ]
+        if len(self._rows.ranks) > 1:
+            earlier, _ = self._summed.pop(unit, ([], divisor))
+            for piece, before in zip(pieces, earlier, strict=False):
+                piece += before  # of micro-steps whose sums have not gone across
+            self._summed[unit] = pieces, divisor
+            self._forget(unit)
+            return False
+        self._take(unit, names, pieces, divisor)
+        return True
+
+    def reduce_across(self, unit: int, buffers: FlatBuffers, plan: Plan) -> None:
+        pieces, divisor = self._summed.pop(unit)
+        payload.run(plan, pieces)
+        self._take(unit, buffers.names(), pieces, divisor)
+
+    def _take(self, unit: int, names: list[str], pieces: list[Array], divisor: float) -> None:
+        """Add each rank's mean of gradients to those that it has, and forget the whole ones."""
+        cut = self._rows.cut_of(names)
+        for rank, (piece, place) in enumerate(zip(pieces, self._place, strict=True)):
+            if divisor != 1.0:
+                np.divide(piece, piece.dtype.type(divisor), out=piece)
+            mine = self._gradients[rank]
+            for name, _, inside in cut[place]:
+                found = piece[inside].astype(self._dtype)
+                if name in mine:
+                    mine[name] += found
+                else:
+                    mine[name] = found
+        self._forget(unit)
+
+    def _forget(self, unit: int) -> None:
+        """Forget a unit's whole gradients."""
+        for gradients in self.replicas.gradients:
+            for name in self._rows.units[unit]:
+                gradients.pop(name, None)
+
+
+def _places(dealt: Rows) -> Ints:
+    """The place of every rank, shape `(world_size,)`."""
+    found = np.zeros(dealt.ranks.size, dtype=np.int64)
+    found[dealt.ranks] = np.arange(dealt.num_places)
+    return found
+
+
+# Scattered ----------------------------------------------------------------------------------------
+
+
+class Begun(NamedTuple):
+    """A replica's forward: what it made, and what its backward needs."""
+
+    run: Pass
+    kept: Kept
+    outputs: list[Array]
+
+
+class Scattered:
+    """A micro-batch over the replicas.
+
+    Parameters
+    ----------
+    replicas : Replicas
+        Whose weights compute; rank 0 gets the gradients.
+    """
+
+    def __init__(self, replicas: Replicas) -> None:
+        self.replicas, self.samples = replicas, replicas.samples
+        workload = replicas.scenario.workload
+        self.loss, self.dtype = workload.loss, np.dtype(workload.dtype)
+        self._num_elements = sum(parameter.num_elements for parameter in replicas.graph.parameters)
+        self._parts: Sequence[Array] = ()
+        self._whole = np.zeros(0, dtype=np.int64)
+        self._begun: list[Begun | None] = []
+        self._slopes: list[list[Array] | None] = []
+        self._total: dict[str, Array] = {}
+        self._sums: dict[str, Array] = {}
+
+    # Forward ------------------------------------------------------------------------------------
+
+    def forward(self, parts: Sequence[Array], keeps: bool) -> None:
+        """Run the model of every rank that has samples.
+
+        Parameters
+        ----------
+        parts : sequence of ndarray
+            Sample indices of each rank.
+        keeps : bool
+            Whether backward follows.
+        """
+        n = self.replicas.world_size
+        self._parts = [parts[rank] for rank in range(n)]
+        self._whole = np.concatenate(self._parts)
+        among = self._whole if self.samples.together else None
+
+        def run(rank: int) -> Begun | None:
+            part = self._parts[rank]
+            return alone(self._forward_of(rank, part, among, keeps)) if len(part) else None
+
+        self._begun = each_rank(run, n, self._num_elements)
+        self._slopes = [None] * n
+
+    def _forward_of(
+        self, rank: int, part: Array, among: Array | None, keeps: bool
+    ) -> Generator[Any, Any, Begun]:
+        replicas = self.replicas
+        run = Pass(
+            parameters=replicas.weights[rank],
+            buffers=replicas.buffers[rank],
+            samples=part,
+            seed=replicas.scenario.seed,
+            step=replicas.step,
+        )
+        inputs = self.samples.inputs(part, among)
+        outputs, kept = yield from replicas.executor.forward(run, inputs, keeps)
+        return Begun(run, kept, outputs)
+
+    def outputs(self) -> list[Array]:
+        """The model's outputs of the ranks that have samples, in their order."""
+        return [begun.outputs[0] for begun in self._begun if begun is not None]
+
+    # Losses -------------------------------------------------------------------------------------
+
+    def count(self) -> float:
+        """What a loss of the whole micro-batch averages."""
+        return self.loss.count(self.samples.target(self._whole))
+
+    def loss_of_all(self, share: float) -> float:
+        """The loss of all outputs together; nan if it has nothing to average.
+
+        Parameters
+        ----------
+        share : float
+            Factor on the loss, for the gradients alone.
+        """
+        target = self.samples.target(self._whole)
+        if not self.loss.count(target):
+            return np.nan
+        there = [begun for begun in self._begun if begun is not None]
+        together = [np.concatenate(each) for each in zip(*(b.outputs for b in there), strict=True)]
+        loss, slopes = self._loss(together, target, share)
+        ends = np.cumsum([len(part) for part in self._parts])[:-1]
+        for rank, begun in enumerate(self._begun):
+            if begun is not None:
+                self._slopes[rank] = [np.split(slope, ends)[rank] for slope in slopes]
+        return loss
+
+    def loss_of_each(self, share: float) -> Floats:
+        """The loss of each rank's own outputs, shape `(world_size,)`; nan where it has none.
+
+        Parameters
+        ----------
+        share : float
+            Factor on the mean of the losses, for the gradients alone.
+        """
+        among, count = self._whole, sum(begun is not None for begun in self._begun)
+        losses = np.full(len(self._begun), np.nan)
+        for rank, begun in enumerate(self._begun):
+            if begun is None:
+                continue
+            target = self.samples.target(self._parts[rank], among)
+            if self.loss.count(target):
+                losses[rank], slopes = self._loss(begun.outputs, target, share / count)
+                self._slopes[rank] = slopes
+        return losses
+
+    def _loss(
+        self, outputs: Sequence[Array], target: Array, factor: float
+    ) -> tuple[float, list[Array]]:
+        """The loss, and the gradients of the outputs, scaled as rank 0's optimizer needs them."""
+        total, slopes = 0.0, []
+        for output, (_, weight) in zip(outputs, self.replicas.graph.outputs, strict=True):
+            loss, slope = self.loss.value_and_grad(output, target)
+            total += weight * loss
+            scale = weight * factor * self.replicas.trainer.loss_scale(0)
+            if scale != 1.0:
+                slope *= self.dtype.type(scale)
+            slopes.append(slope)
+        return total, slopes
+
+    # Backward -----------------------------------------------------------------------------------
+
+    def backward(self) -> None:
+        """Find every replica's gradients; those of the step so far are put aside."""
+        self._total = self.replicas.gradients[0]
+
+        def run(rank: int) -> dict[str, Array]:
+            begun, slopes = self._begun[rank], self._slopes[rank]
+            if begun is None:
+                return {}
+            if slopes is not None:
+                alone(self.replicas.executor.backward(begun.run, begun.kept, slopes))
+            found = begun.run.gradients
+            for name, shape in self.replicas.shapes.items():
+                if name not in found:  # torch's backward of Broadcast takes zeros there
+                    found[name] = np.zeros(shape, self.dtype)
+            return found
+
+        n = self.replicas.world_size
+        self.replicas.gradients = each_rank(run, n, self._num_elements)
+        self._begun = []
+
+    def reduce(self, names: Sequence[str], plan: Plan) -> None:
+        """Sum gradients over the ranks of a plan, on its root, in one flat buffer."""
+        replicas = self.replicas
+        precision, dtype = replicas.scenario.workload.precision, self.dtype.name
+        shapes = {name: replicas.shapes[name] for name in names}
+        sent = numpy_dtype(precision.gradient_dtype(dtype))
+        buffers = FlatBuffers(shapes, replicas.world_size, sent)
+        for name in names:
+            for view, own in zip(buffers.views(name), replicas.gradients, strict=True):
+                view[...] = own.get(name, 0)
+        payload.run(plan, buffers.flat)
+        for name in names:
+            self._sums[name] = buffers.views(name)[plan.root].astype(self.dtype, copy=False)
+
+    def take_sums(self) -> None:
+        """Add the sums to rank 0's gradients of the step; the others have none.
+
+        Those of frozen parameters, which are zeros, are dropped, as by autograd.
+        """
+        frozen = self.replicas.graph.frozen
+        for name, found in self._sums.items():
+            if name in frozen:
+                continue
+            if name in self._total:
+                self._total[name] += found
+            else:
+                self._total[name] = found
+        others: list[dict[str, Array]] = [{} for _ in range(self.replicas.world_size - 1)]
+        self.replicas.gradients = [self._total, *others]
+        self._sums = {}

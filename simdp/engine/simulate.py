@@ -1,53 +1,155 @@
-"""simulate: play one scenario, and say what happened in numbers and in time."""
+"""Simulates a scenario and returns its result."""
 
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
+from typing import Any
 
 import numpy as np
 
 from simdp.collectives import Plan
-from simdp.collectives.plans import ledger
+from simdp.collectives import plans as ledger
 from simdp.engine.choice import Planner
-from simdp.engine.clocks.clock import (
-    FABRICS,
-    Clock,
-    Fabric,
-    OtherJob,
-    clock_for,
-)
+from simdp.engine.clocks.clock import FABRICS, Clock, Fabric, OtherJob, clock_for
 from simdp.engine.clocks.vector import FINE_RANKS
-from simdp.engine.common import common_to
 from simdp.engine.compute import Times
+from simdp.engine.interpreters.costs import Rehearsals
+from simdp.engine.interpreters.memory import OBSERVED_STEPS, Ledger
+from simdp.engine.network import Network
 from simdp.engine.network.traffic import Traffic
-from simdp.engine.ops import Op
-from simdp.engine.outcome import network_of, participation, rates, too_fast
-from simdp.engine.outlook import cost_of, target_of
-from simdp.engine.plans import most_transfers, plans_of
-from simdp.engine.played import Played
-from simdp.engine.readers.ledger import Ledger
-from simdp.engine.readers.memory import OBSERVED_STEPS
+from simdp.engine.ops import ClockOp, Feed, Launch, Wait, Work
+from simdp.engine.outcome import cost_of, network_of, participation, rates, target_of, too_fast
 from simdp.engine.rebalancing import rebalanced
 from simdp.engine.replicas import identical, state_dicts
-from simdp.engine.run import Run
+from simdp.engine.run import Played, Run
 from simdp.engine.slowdown import Slowdown
 from simdp.engine.state import WHOLE, Segment, State, segment_of
 from simdp.errors import unknown_name
 from simdp.results import metrics
-from simdp.results.gradient_noise import noise_scale
-from simdp.results.launched import Launched
-from simdp.results.memory import summed
+from simdp.results.memory import Launched, summed
+from simdp.results.metrics import noise_scale
 from simdp.results.result import Result
 from simdp.results.trace import SETUP, Trace, TraceBuilder, TraceToCome
 from simdp.scenario import Scenario
 from simdp.scenario.loading import of as scenario_of
+from simdp.scenario.placement import deal_nodes, vertices, with_neighbours
 from simdp.scenario.remarks import remarks
+from simdp.steps.program import Program
 from simdp.strategies.memory import fits
 
-Listen = Callable[[Iterator[Op]], Iterator[Op]]
+# Common -------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Common:
+    """What does not depend on links and collectives.
+
+    Attributes
+    ----------
+    times : Times or None
+        How long compute takes, once a run has found it.
+    rehearsals : Rehearsals
+        Steps that have been read.
+    ledger : Ledger or None
+        What every rank keeps in memory, once that has been followed.
+    """
+
+    times: Times | None = None
+    rehearsals: Rehearsals = field(default_factory=Rehearsals)
+    ledger: Ledger | None = None
+
+
+_KNOWN: deque[tuple[Program, tuple[Any, ...], Common]] = deque(maxlen=8)
+
+
+def common_to(scenario: Scenario) -> Common:
+    """What a scenario shares with those that were simulated before.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Without numerics; its strategy must not go by nominal times, which depend on the network.
+    """
+    cluster, program = scenario.cluster, scenario.program
+    of = cluster.device, cluster.ranks_per_device, cluster.allocator
+    for other, devices, found in _KNOWN:
+        if other is program and devices == of:
+            return found
+    found = Common(ledger=_followed(program, of))
+    _KNOWN.append((program, of, found))
+    return found
+
+
+def _followed(program: Program, of: tuple[Any, ...]) -> Ledger | None:
+    """What ranks keep, where it was followed for other devices, which does not matter."""
+    for other, devices, found in _KNOWN:
+        if other is program and devices[1:] == of[1:] and found.ledger is not None:
+            return found.ledger
+    return None
+
+
+# Plans --------------------------------------------------------------------------------------------
+
+
+def plans_of(
+    scenario: Scenario,
+    planner: Planner,
+    program: Program | None = None,
+    segment: Segment = WHOLE,
+) -> dict[int, list[Plan]]:
+    """Every plan whose connections a run of the scenario may use, by communication stream.
+
+    An algorithm's connections do not depend on the size, so that one plan stands for all. Where
+    sizes decide on the algorithm, or batches on who takes part, the script tells them.
+    """
+    program = program or scenario.program
+    asked = [(getattr(scenario.collectives, name), root) for name, root in program.calls]
+    in_groups = [name for several in program.groups for name in several.collectives]
+    kinds = [algorithm.kind for algorithm, _ in asked]
+    kinds += [getattr(scenario.collectives, name).kind for name in in_groups]
+    if "auto" in kinds or program.scatters:
+        timed = scenario.model_copy(update={"numerics": False})
+        slowdown = Slowdown(scenario.cluster, scenario.seed)
+        script = Run(timed, slowdown, planner, segment=segment).script()
+        found: dict[int, dict[Plan, None]] = {0: {}}
+        for op in script:
+            if isinstance(op, Launch):
+                found.setdefault(op.stream, {})[op.plan] = None
+        return {stream: list(plans) for stream, plans in found.items()}
+    streams = {0: [planner.plan(algorithm, 0.0, root) for algorithm, root in asked]}
+    for several in program.groups:
+        of_groups = planner.of_groups(several.ranks)
+        streams.setdefault(several.stream, []).extend(
+            of_groups.plan(getattr(scenario.collectives, name), 0.0) for name in several.collectives
+        )
+    return streams
+
+
+def most_transfers(scenario: Scenario, planner: Planner) -> int:
+    """Count the transfers of a collective of all gradients at once, the longest that there is."""
+    workload, collectives = scenario.workload, scenario.collectives
+    nbytes = float(workload.model.num_parameters() * workload.itemsize)
+    called = [
+        (getattr(collectives, name), root)
+        for name, root in scenario.calls()
+        if not collectives.cost_of(name).timed
+    ]
+    plans = [planner.plan(algorithm, nbytes, root) for algorithm, root in called]
+    for several in scenario.program.groups:
+        of_groups = planner.of_groups(several.ranks)
+        names = [name for name in several.collectives if not collectives.cost_of(name).timed]
+        plans += [of_groups.plan(getattr(collectives, name), nbytes) for name in names]
+    return max((plan.num_transfers for plan in plans), default=0)
+
+
+# Simulate -----------------------------------------------------------------------------------------
+
+Listen = Callable[[Iterator[ClockOp]], Iterator[ClockOp]]
 
 MAX_PROVED = 128
 """A proof takes memory that grows as the cube of the ranks; a plan does not change its nature."""
@@ -184,7 +286,7 @@ def times_alone(
 
 
 def _launched(scenario: Scenario) -> Launched:
-    from simdp.engine.launched import launched  # few runs are asked for it
+    from simdp.engine.outcome import launched  # few runs are asked for it
 
     return launched(scenario)
 
@@ -224,7 +326,7 @@ def play(
     """
     scenario = rebalanced(scenario)
     if scenario.strategy.player == "server":
-        from simdp.engine.server import play_with_server  # few runs need it
+        from simdp.engine.server.run import play_with_server  # few runs need it
 
         return play_with_server(scenario, trace, fabric, progress, times, segment)
     return _play_together(scenario, trace, fabric, progress, times, segment, listen)
@@ -244,8 +346,6 @@ def _play_together(
     slowdown = Slowdown(scenario.cluster, scenario.seed)
     others = None
     if scenario.neighbours:
-        from simdp.engine.neighbourhood import Neighbourhood  # few runs need it
-
         others = Neighbourhood(scenario)
     network = others.network if others else None
     planner = Planner(scenario.cluster, network, seed=scenario.seed)
@@ -419,3 +519,64 @@ def _result(
         step_ends=ends,
         launched=partial(_launched, scenario),
     )
+
+
+# Neighbourhood ------------------------------------------------------------------------------------
+
+
+class Neighbourhood:
+    """The jobs beside a scenario's own.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        With neighbours.
+
+    Attributes
+    ----------
+    network : Network
+        Routes of the scenario's own ranks in the whole cluster.
+    jobs : list of OtherJob
+        The neighbours.
+    """
+
+    def __init__(self, scenario: Scenario) -> None:
+        others = [scenario.neighbour(number) for number in range(len(scenario.neighbours))]
+        jobs = [scenario, *others]
+        sizes = [job.cluster.world_size for job in others]
+        whole = with_neighbours(scenario.cluster, sizes)
+        nodes = deal_nodes(scenario.placement, [job.cluster.num_nodes for job in jobs])
+        networks = [Network(whole, vertices(whole, mine)) for mine in nodes]
+        self.network = networks[0]
+        self.jobs = [_ready(job, net) for job, net in zip(others, networks[1:], strict=True)]
+
+
+def _ready(job: Scenario, network: Network) -> OtherJob:
+    planner, slowdown = Planner(job.cluster, network), Slowdown(job.cluster, job.seed)
+    traffic = Traffic()
+    script = traffic.watch(_endless(job, planner, slowdown))
+    return OtherJob(
+        network, plans_of(job, planner), slowdown, script, traffic, job.cluster.overheads
+    )
+
+
+def _endless(job: Scenario, planner: Planner, slowdown: Slowdown) -> Iterator[ClockOp]:
+    """A job's run, begun anew whenever it is over; collectives are numbered on and on."""
+    first, busy = 0, True
+    while busy:  # what takes no time would go on for ever at one instant
+        launched, busy = 0, False
+        for op in Run(job, slowdown, planner).script():
+            match op:
+                case Launch():
+                    launched, busy = launched + 1, busy or op.nbytes > 0
+                    after = tuple(first + call for call in op.after)
+                    yield op._replace(call=first + op.call, record=False, after=after)
+                case Wait():
+                    yield Wait(tuple((first + np.array(op.calls)).tolist()))
+                case Feed():
+                    busy = True
+                    yield op
+                case _:
+                    busy = busy or (isinstance(op, Work) and bool(op.seconds.any()))
+                    yield op
+        first += launched

@@ -1,13 +1,18 @@
-"""Slowdown: all stragglers of a cluster together, as the clocks need them."""
+"""Slowdown of ranks by stragglers, and noise of step times."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 
-from simdp.arrays import Floats, Ints
+from simdp.arrays import Array, Floats, Ints
 from simdp.cluster import Cluster
-from simdp.cluster.stragglers.pause import Pause
+from simdp.cluster.stragglers import Pause
+from simdp.results.metrics import Squares
 from simdp.rng import stream
+
+# Slowdown -----------------------------------------------------------------------------------------
 
 SLOWED = frozenset({"forward", "backward", "host"})
 """Activities that stragglers slow down; of the others they slow none."""
@@ -94,3 +99,40 @@ def _work_between(pauses: list[Pause], start: float, seconds: float) -> float:
         if now + left <= until:
             return now + left
         now, left = until, left - (until - now)
+
+
+# Noise --------------------------------------------------------------------------------------------
+
+
+def squares(
+    gradients: Sequence[Mapping[str, Array]], sizes: Ints, loss_scale: float
+) -> Squares | None:
+    """Measure the ranks' gradients and their mean.
+
+    Parameters
+    ----------
+    gradients : sequence of mapping of str to ndarray
+        Of each rank, over all its micro-steps.
+    sizes : ndarray, shape `(world_size,)`, int64
+        Samples of each rank in the step.
+    loss_scale : float
+        What all of them were multiplied by.
+
+    Returns
+    -------
+    Squares or None
+        None where ranks have unequal parts of the step, or a gradient is not finite.
+    """
+    n = len(gradients)
+    if n < 2 or len(set(sizes.tolist())) != 1 or not sizes[0]:
+        return None
+    small = large = 0.0
+    for name in dict.fromkeys(name for own in gradients for name in own):
+        parts = [own[name].astype(np.float64) for own in gradients if name in own]
+        small += sum(float(np.vdot(part, part)) for part in parts) / n
+        mean = sum(parts) / n
+        large += float(np.vdot(mean, mean))
+    if not np.isfinite(small):
+        return None
+    scale = loss_scale**2
+    return Squares(small / scale, large / scale, int(sizes[0]), int(sizes.sum()))

@@ -16,14 +16,13 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from simdp.arrays import Array
-from simdp.engine.record import StepRecord
+from simdp.engine.launcher import StepRecord
 from simdp.errors import ScenarioError
 from simdp.files import put_npz, read_npz, write_whole
-from simdp.job.target.loss import LossReached
-from simdp.results.gradient_noise import Squares
+from simdp.job.targets import LossReached
+from simdp.results.metrics import Squares
 from simdp.scenario import Scenario
-from simdp.workload.participants import Participants
-from simdp.workload.sampling import START, Start
+from simdp.workload.sampling import START, Participants, Start
 
 FORMAT = 1
 """Of a state file."""

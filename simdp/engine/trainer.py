@@ -1,4 +1,4 @@
-"""Trainer: what happens between the averaged gradients and the weights, on every rank.
+"""Trains: loss, gradients, optimizer, schedule, and gradient scaling.
 
 Loss scaling, clipping, master weights and the optimizer, in torch's order: unscale, look for inf,
 clip, step unless there was inf, update the scale.
@@ -15,16 +15,19 @@ import numpy as np
 from simdp.arrays import Array
 from simdp.collectives import Plan
 from simdp.engine import payload
-from simdp.engine.buffers import FlatBuffers
-from simdp.engine.by_rank import of_rank
+from simdp.engine.payload import FlatBuffers, of_rank
 from simdp.engine.threads import each_rank
+from simdp.errors import ScenarioError
 from simdp.scenario import Scenario
 from simdp.workload.optimizers.base import State
-from simdp.workload.optimizers.trust import TrustRatio, squares
-from simdp.workload.participants import Participants
-from simdp.workload.precision.rounding import rounded
-from simdp.workload.precision.scaler import GradScaler
+from simdp.workload.optimizers.large_batch import TrustRatio, squares
+from simdp.workload.precision import GradScaler, rounded
+from simdp.workload.sampling import Participants
+from simdp.workload.schedules import Schedule
 from simdp.workload.schedules.base import Progress
+from simdp.workload.schedules.lr_scheduler import ReduceLROnPlateau, Seen
+
+# Trainer ------------------------------------------------------------------------------------------
 
 Arrays = dict[str, Array]
 
@@ -398,3 +401,64 @@ class Trainer:
 def _all_finite(squares: float, gradients: Arrays) -> bool:
     """Whether no gradient is inf or nan; the sum of squares of finite ones may overflow."""
     return isfinite(squares) or all(bool(np.isfinite(g).all()) for g in gradients.values())
+
+
+# Plateau ------------------------------------------------------------------------------------------
+
+STATE = "plateau/seen"
+"""Best loss, bad values, cooldown, reductions; then the sum and number of an epoch's losses."""
+
+
+class Plateau:
+    """Counts how often the loss has ceased to fall; never, unless the schedule asks for it.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        Of the learning rate.
+    """
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule if isinstance(schedule, ReduceLROnPlateau) else None
+        self._seen = Seen()
+        self._sum, self._count = 0.0, 0
+
+    @property
+    def reductions(self) -> int:
+        """How often the rate has been lowered."""
+        return self._seen.reductions
+
+    def look(self, loss: float | None, closes_epoch: bool) -> None:
+        """Look at the loss of a step, where there is one, and at the epoch's mean at its end."""
+        if self._schedule is None:
+            return
+        if loss is not None:
+            self._sum, self._count = self._sum + loss, self._count + 1
+        if self._count and (closes_epoch or self._schedule.per == "step"):
+            self._seen = self._schedule.seen(self._seen, self._sum / self._count)
+            self._sum, self._count = 0.0, 0
+
+    def state_dict(self) -> dict[str, Array]:
+        """What is kept from step to step."""
+        if self._schedule is None:
+            return {}
+        best, *counts = self._seen
+        first = np.nan if best is None else best
+        return {STATE: np.array([first, *counts, self._sum, self._count])}
+
+    def load_state_dict(self, arrays: Mapping[str, Array]) -> None:
+        """Go on from where a run stopped.
+
+        Raises
+        ------
+        ScenarioError
+            If the state has no such thing.
+        """
+        if self._schedule is None:
+            return
+        if STATE not in arrays:
+            raise ScenarioError([f"the state has no {STATE}, which this run keeps."])
+        best, num_bad, cooldown, reductions, total, count = arrays[STATE].tolist()
+        found = None if np.isnan(best) else best
+        self._seen = Seen(found, int(num_bad), int(cooldown), int(reductions))
+        self._sum, self._count = total, int(count)

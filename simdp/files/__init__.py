@@ -6,20 +6,29 @@ names the file. Only regular files are read: `open_file` is where every
 reader opens one.
 """
 
-from simdp.files.archives import fingerprint, put_npz, read_npz
 from simdp.files.documents import (
     Catalogue,
     format_yaml,
+    open_file,
     parse_yaml,
     read_csv,
     read_json,
     read_scenario,
+    read_text,
     read_yaml,
+    whole_files,
+    write_whole,
 )
-from simdp.files.elements import XmlElement, parse_xml
-from simdp.files.tensors import Tensors, read_tensors, shards_of
-from simdp.files.text import open_file, read_text
-from simdp.files.whole import whole_files, write_whole
+from simdp.files.tensors import (
+    Tensors,
+    XmlElement,
+    fingerprint,
+    parse_xml,
+    put_npz,
+    read_npz,
+    read_tensors,
+    shards_of,
+)
 
 __all__ = [
     "Catalogue",

@@ -1,17 +1,132 @@
-"""Documents: YAML and JSON as plain data, CSV as rows; and catalogues, folders of YAML."""
+"""Reads and writes YAML, JSON and text files; writes are atomic.
+
+What is not whole yet has a name that begins with a dot and ends with `PART`, and is locked by who
+writes it. So what a killed process has left is told from what another one is writing, and goes when
+the folder is next written to.
+"""
 
 from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import os
+import stat
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache, cached_property, lru_cache
+from io import BufferedReader
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from simdp.errors import ScenarioError
-from simdp.files.text import read_text
 from simdp.tables import Row, parse_csv
+
+# Text ---------------------------------------------------------------------------------------------
+
+MAX_TEXT_BYTES = 16 * 2**20
+"""A log or a table of layer times is never larger; a file that is, is of another kind."""
+
+_KINDS = {
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def open_file(path: Path) -> BufferedReader:
+    """Open a regular file to read its bytes; every reader of a user's file opens it here.
+
+    A device may never end, and a pipe may never begin: both are refused before a byte is read.
+
+    Raises
+    ------
+    ScenarioError
+        If there is no such file, it is a folder, a pipe, a socket or a device, or access to it is
+        denied.
+    """
+    try:
+        # Without O_NONBLOCK, to open a pipe waits until another process writes to it.
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | _BINARY)
+    except FileNotFoundError:
+        raise ScenarioError([f"{path}: there is no such file."]) from None
+    except IsADirectoryError:
+        raise _a_folder(path) from None
+    except OSError as error:
+        kind = special_kind(path)
+        why = f"cannot be read: {error.strerror or error}." if not kind else _not_regular(kind)
+        raise ScenarioError([f"{path}: {why}"]) from None
+    except ValueError as error:  # a null byte in the name
+        raise ScenarioError([f"{path}: cannot be read: {error}."]) from None
+    mode = os.fstat(handle).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(handle)
+        if stat.S_ISDIR(mode):
+            raise _a_folder(path)
+        raise ScenarioError([f"{path}: {_not_regular(_KINDS.get(stat.S_IFMT(mode), 'no file'))}"])
+    return os.fdopen(handle, "rb")
+
+
+_BINARY = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+
+
+def refuse_special(path: Path) -> None:
+    """Refuse a pipe, a socket or a device before another library opens it, or it is replaced.
+
+    Raises
+    ------
+    ScenarioError
+        If the path is one of them; what does not exist passes.
+    """
+    kind = special_kind(path)
+    if kind:
+        raise ScenarioError([f"{path}: {_not_regular(kind)}"])
+
+
+def special_kind(path: Path) -> str:
+    """Name a pipe, a socket or a device as such; empty for files, folders and what is not there."""
+    try:
+        return _KINDS.get(stat.S_IFMT(path.stat().st_mode), "")
+    except (OSError, ValueError):
+        return ""
+
+
+def _not_regular(kind: str) -> str:
+    return f"is {kind}, not a regular file; store its content in a file, and name that."
+
+
+def _a_folder(path: Path) -> ScenarioError:
+    return ScenarioError([f"{path}: is a folder; name a file in it."])
+
+
+def read_text(path: Path, wanted: str = "a scenario is YAML", limit: int = MAX_TEXT_BYTES) -> str:
+    """Read a text file; ``wanted`` says what it should have been.
+
+    No more than ``limit`` [bytes] are read.
+
+    Raises
+    ------
+    ScenarioError
+        As `open_file`; or it is not text, or it is too large to be one of ours.
+    """
+    try:
+        with open_file(path) as stream:
+            content = stream.read(limit + 1)
+        if len(content) > limit:
+            most = f"{limit // 2**20} MiB" if limit >= 2**20 else f"{limit // 2**10} KiB"
+            raise ScenarioError(
+                [f"{path}: is larger than {most}, so it is another file; {wanted}."]
+            )
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise ScenarioError([f"{path}: is not a text file; {wanted}."]) from None
+    except OSError as error:
+        raise ScenarioError([f"{path}: cannot be read: {error.strerror}."]) from None
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+# Documents ----------------------------------------------------------------------------------------
 
 MAX_YAML_BYTES = 2**18
 """Ten times the longest scenario that we have; more takes long to read."""
@@ -313,3 +428,109 @@ class Catalogue(Mapping[str, Mapping[str, Any]]):
     def figures(self, name: str) -> dict[str, Any]:
         """Read the entry of one part, without where its figures come from."""
         return {key: value for key, value in self.read(name).items() if key != "source"}
+
+
+# Whole --------------------------------------------------------------------------------------------
+
+PART = ".simdp-part"
+"""How the name of a file ends that is not whole yet."""
+
+
+@contextmanager
+def whole_files(folder: Path) -> Iterator[Callable[[str, Callable[[BinaryIO], None]], None]]:
+    """Write several files into a folder: all of them appear, or none.
+
+    Parameters
+    ----------
+    folder : Path
+        Made, with its parents; gone again if the files do not come about.
+
+    Yields
+    ------
+    callable
+        ``add(name, write)`` where ``write`` fills a binary stream.
+
+    Raises
+    ------
+    ScenarioError
+        If the folder cannot be written to.
+    """
+    written: list[tuple[Path, Path, int]] = []
+    made: list[Path] = []
+    complete = False
+    try:
+        made = [place for place in (folder, *folder.parents) if not place.exists()]
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise ScenarioError([f"{folder}: is no folder; name one to write to."]) from None
+        _remove_left_over(folder)
+
+        def add(name: str, write: Callable[[BinaryIO], None]) -> None:
+            target = folder / name
+            if target.is_dir():
+                raise ScenarioError([f"{target}: is a folder; name a file to write to."])
+            if kind := special_kind(target):
+                raise ScenarioError([f"{target}: is {kind}; name a regular file to write to."])
+            handle, temporary = _part(folder)
+            written.append((target, temporary, handle))
+            with os.fdopen(handle, "wb", closefd=False) as stream:
+                write(stream)
+            temporary.chmod(0o644)
+
+        yield add
+        for target, temporary, _ in written:
+            temporary.replace(target)
+        complete = True
+    except OSError as error:
+        why = error.strerror or error
+        raise ScenarioError([f"{folder}: cannot be written to: {why}."]) from None
+    finally:
+        for _, temporary, handle in written:
+            temporary.unlink(missing_ok=True)
+            os.close(handle)
+        if not complete:
+            for place in made:
+                with suppress(OSError):
+                    place.rmdir()
+
+
+def write_whole(path: Path, write: Callable[[BinaryIO], None]) -> None:
+    """Write one file, whole or not at all; errors as in `whole_files`."""
+    with whole_files(path.parent) as add:
+        add(path.name, write)
+
+
+def _part(folder: Path) -> tuple[int, Path]:
+    """Make a file that is locked, for as long as this process has it open."""
+    while True:
+        handle, name = tempfile.mkstemp(prefix=".", suffix=PART, dir=folder)
+        # Between the two lines another process may have taken it for one that is left over.
+        if _lock(handle) is not False and os.fstat(handle).st_nlink:
+            return handle, Path(name)
+        os.close(handle)
+
+
+def _remove_left_over(folder: Path) -> None:
+    """Remove what processes that are no more have left half written."""
+    for path in folder.glob(f".*{PART}"):
+        with suppress(OSError):
+            handle = os.open(path, os.O_RDONLY)
+            try:
+                if _lock(handle):
+                    path.unlink()
+            finally:
+                os.close(handle)
+
+
+def _lock(handle: int) -> bool | None:
+    """Lock a file; False where another process has it, None on a disk that knows no locks."""
+    try:
+        import fcntl  # which not every system has
+
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except (ImportError, OSError):
+        return None
+    return True

@@ -1,4 +1,4 @@
-"""Tensors of safetensors files: read where they lie, one when it is asked for."""
+"""Reads safetensors and NPZ files, and elements of typed arrays."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from simdp.errors import ScenarioError
-from simdp.files.documents import read_json
-from simdp.files.text import open_file, refuse_special
+from simdp.files.documents import open_file, read_json, refuse_special
 
 if TYPE_CHECKING:
     import numpy as np
+
+
+# Tensors ------------------------------------------------------------------------------------------
 
 MAX_HEADER_NBYTES = 100_000_000
 """As the format's own reader has it."""
@@ -195,3 +197,167 @@ def _counts(value: Any) -> tuple[int, ...] | None:
 
 def _not_one(path: Path, why: str) -> ScenarioError:
     return ScenarioError([f"{path}: is not a safetensors file: {why}."])
+
+
+# Archives -----------------------------------------------------------------------------------------
+
+MAX_UNPACKED = 512 * 2**20
+"""Bytes that any archive may unpack to."""
+
+MAX_RATIO = 16
+"""What a larger one may unpack to, over its own size: arrays of measured or learned numbers shrink
+to a quarter at best, and only what holds next to nothing shrinks to a thousandth."""
+
+MAX_MEMBERS = 100_000
+
+
+def read_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:
+    """Read every array of an npz file; pickled objects are refused.
+
+    Headers are believed only where the archive is as long as they say.
+
+    Raises
+    ------
+    ScenarioError
+        If there is no such file, it is not npz, an array needs pickle, or all of them together
+        need more than `MAX_UNPACKED`, and more than `MAX_RATIO` times the file's size.
+    """
+    import warnings
+    from zipfile import ZipFile
+
+    try:
+        with warnings.catch_warnings(), open_file(path) as stream, ZipFile(stream) as archive:
+            size = os.fstat(stream.fileno()).st_size
+            warnings.simplefilter("ignore")  # of headers as Python 2 wrote them
+            members = archive.infolist()
+            unpacked = sum(member.file_size for member in members)
+            if unpacked > max(MAX_UNPACKED, MAX_RATIO * size) or len(members) > MAX_MEMBERS:
+                raise ScenarioError(
+                    [
+                        f"{path}: unpacks from {size / 1e6:.3g} MB to {unpacked / 1e6:.4g} MB in "
+                        f"{len(members)} arrays; store it without compression, by numpy.savez."
+                    ]
+                )
+            return {
+                member.filename.removesuffix(".npy"): _array(archive, member) for member in members
+            }
+    except ScenarioError:
+        raise
+    except MemoryError:
+        raise ScenarioError([f"{path}: its arrays are larger than the memory left."]) from None
+    except Exception as error:  # zipfile and NumPy raise all kinds of errors at damaged files
+        raise ScenarioError([f"{path}: is not an npz file of arrays."]) from error
+
+
+def _array(archive: Any, member: Any) -> np.ndarray[Any, Any]:
+    """Read an array whose header promises as many bytes as there are.
+
+    Raises
+    ------
+    ValueError
+        If it does not, or this is no array.
+    """
+    from numpy.lib import format as npy
+
+    with archive.open(member) as stream:
+        version = npy.read_magic(stream)
+        read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        shape, _, dtype = read_header(stream)
+        rest = member.file_size - stream.tell()
+    fits = len(shape) <= MAX_AXES and all(type(n) is int and 0 <= n < 2**63 for n in shape)
+    if not fits or not dtype.itemsize or math.prod(shape) * dtype.itemsize != rest:
+        raise ValueError("the header is of another array")
+    with archive.open(member) as stream:
+        array: np.ndarray[Any, Any] = npy.read_array(stream, allow_pickle=False)
+    return array
+
+
+def fingerprint(path: Path) -> str:
+    """What tells whether a file still holds the same; empty where it cannot be read.
+
+    Of an archive, the checksums that it has of its members; else one of the content.
+    """
+    import hashlib
+    from zipfile import BadZipFile, ZipFile, is_zipfile
+
+    try:
+        with open_file(path) as stream:
+            if is_zipfile(stream):
+                with ZipFile(stream) as archive:
+                    return str([(member.filename, member.CRC) for member in archive.infolist()])
+            stream.seek(0)
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except (ScenarioError, OSError, ValueError, RuntimeError, BadZipFile):
+        return ""
+
+
+def put_npz(arrays: Mapping[str, np.ndarray[Any, Any]], stream: BinaryIO) -> None:
+    """Write arrays into a stream as npz; for `whole_files`."""
+    import numpy as np
+
+    np.savez(stream, allow_pickle=False, **arrays)
+
+
+# Elements -----------------------------------------------------------------------------------------
+
+MAX_ELEMENTS = 500_000
+
+
+class XmlElement(NamedTuple):
+    """An element of an XML file: its name, its line, its attributes, and what stands in it."""
+
+    name: str
+    line: int
+    attributes: dict[str, str]
+    children: list[XmlElement]
+
+
+def parse_xml(text: str, where: str) -> XmlElement:
+    """Read XML from a text: elements and attributes; text between them is passed over.
+
+    A document type is refused, since the entities that it declares can grow without bounds.
+
+    Parameters
+    ----------
+    text : str
+        The whole file.
+    where : str
+        Leads the errors, for example the file.
+
+    Raises
+    ------
+    ScenarioError
+        With the line and the reason.
+    """
+    from xml.parsers import expat
+
+    parser = expat.ParserCreate()
+    top: list[XmlElement] = []
+    open_elements: list[XmlElement] = []
+    count = 0
+
+    def begin(name: str, attributes: dict[str, str]) -> None:
+        nonlocal count
+        count += 1
+        line = parser.CurrentLineNumber
+        if count > MAX_ELEMENTS:
+            raise ScenarioError([f"{where}:{line}: has more than {MAX_ELEMENTS} elements."])
+        element = XmlElement(name, line, attributes, [])
+        (open_elements[-1].children if open_elements else top).append(element)
+        open_elements.append(element)
+
+    def end(name: str) -> None:
+        open_elements.pop()
+
+    def refuse(*declaration: object) -> None:
+        line = parser.CurrentLineNumber
+        raise ScenarioError([f"{where}:{line}: declares a document type; leave <!DOCTYPE out."])
+
+    parser.StartElementHandler, parser.EndElementHandler = begin, end
+    parser.StartDoctypeDeclHandler = refuse
+    try:
+        parser.Parse(text, True)
+    except expat.ExpatError as error:
+        reason = expat.ErrorString(error.code)
+        raise ScenarioError([f"{where}:{error.lineno}: is not valid XML: {reason}."]) from None
+    return top[0]

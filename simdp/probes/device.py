@@ -1,17 +1,232 @@
-"""What a machine is, and what its device can do: name, versions, and three small measurements."""
+"""The device under test: clocks, quiet runs, and step times."""
 
 from __future__ import annotations
 
 import os
 import platform
+import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol, TypeVar
 
+import numpy as np
 import torch
 
-from simdp.probes.clock import clock, settle
-from simdp.probes.figures import median
+from simdp.probes import networks
+from simdp.probes.networks import Settings
+
+# Clock --------------------------------------------------------------------------------------------
+
+
+class Clock(Protocol):
+    """Takes instants while work goes on, and tells what passed between them afterwards."""
+
+    def mark(self) -> int:
+        """Note the instant at which all work that was given so far is done; return its number."""
+
+    def seconds(self) -> list[float]:
+        """Seconds from the first mark to each one; waits for the device, and forgets the marks."""
+
+
+class HostClock:
+    """``perf_counter``: on a CPU a call returns when its work is done."""
+
+    def __init__(self) -> None:
+        self._marks: list[float] = []
+
+    def mark(self) -> int:
+        """Note the present instant."""
+        self._marks.append(time.perf_counter())
+        return len(self._marks) - 1
+
+    def seconds(self) -> list[float]:
+        """Seconds from the first mark to each one."""
+        marks, self._marks = self._marks, []
+        return [mark - marks[0] for mark in marks]
+
+
+class EventClock:
+    """CUDA events on the current stream: they pass in its order and hold nobody up."""
+
+    def __init__(self) -> None:
+        self._events: list[Any] = []
+
+    def mark(self) -> int:
+        """Note the instant at which the stream comes to this point."""
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        self._events.append(event)
+        return len(self._events) - 1
+
+    def seconds(self) -> list[float]:
+        """Seconds from the first event to each one, once the device is through."""
+        torch.cuda.synchronize()
+        events, self._events = self._events, []
+        return [events[0].elapsed_time(event) / 1e3 for event in events]
+
+
+def clock(device: Any) -> Clock:
+    """The clock that suits a device."""
+    return EventClock() if device.type == "cuda" else HostClock()
+
+
+def settle(device: Any) -> None:
+    """Wait until a device has done all that it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+# Quiet --------------------------------------------------------------------------------------------
+
+T = TypeVar("T")
+
+STAT = Path("/proc/stat")
+"""Linux's counters; where there are none, every round counts as quiet."""
+
+PAUSE = 0.25
+"""Seconds for which the machine is looked at before a round."""
+
+
+class Usage(NamedTuple):
+    """Counters at an instant: of the wall clock, this process, and all processes [s]."""
+
+    wall: float
+    own: float
+    all: float
+
+
+def usage() -> Usage:
+    """Read the counters; where Linux has none, all processes count as idle."""
+    ticks = 0.0
+    if STAT.exists():
+        user, nice, system = STAT.read_text().split(maxsplit=4)[1:4]
+        ticks = (int(user) + int(nice) + int(system)) / os.sysconf("SC_CLK_TCK")
+    return Usage(time.perf_counter(), time.process_time(), ticks)
+
+
+def foreign(before: Usage, after: Usage, own: float) -> float:
+    """Share of the machine's cores that others used between two instants.
+
+    Parameters
+    ----------
+    before, after : Usage
+        Of one rank.
+    own : float
+        CPU time that all ranks on the machine used in between [s].
+
+    Returns
+    -------
+    float
+        From 0 to 1.
+    """
+    cores = os.cpu_count() or 1
+    theirs = after.all - before.all - own
+    return max(0.0, theirs / (after.wall - before.wall) / cores)
+
+
+def undisturbed(
+    gathered: Callable[[Any], list[Any]], work: Callable[[], T], limit: float, tries: int
+) -> tuple[T, float]:
+    """Do some work on all ranks when nobody else disturbs it, or when the tries are used up.
+
+    A try looks at the machine for a moment, and where it is busy, that was the try: waiting costs
+    others nothing. Else the work is done, and counts if it was not disturbed; the last try does it
+    in any case, if none did.
+
+    Parameters
+    ----------
+    gathered : callable
+        Gives every rank what each one puts in; all ranks call it together.
+    work : callable
+        Is measured.
+    limit : float
+        Share of the cores that others may use.
+    tries : int
+        At least 1.
+
+    Returns
+    -------
+    result
+        Of the quietest try.
+    share : float
+        What others used of the cores meanwhile, at most over the nodes.
+    """
+    found: list[tuple[float, int, T]] = []
+    for number in range(tries):
+        is_last = number == tries - 1 and not found
+        if not is_last:
+            _, share = _watched(gathered, lambda: time.sleep(PAUSE))
+            if share > limit:
+                continue
+        result, share = _watched(gathered, work)
+        found.append((share, number, result))
+        if share <= limit:
+            break
+    share, _, result = min(found, key=lambda item: item[:2])
+    return result, share
+
+
+def _watched(gathered: Callable[[Any], list[Any]], work: Callable[[], T]) -> tuple[T, float]:
+    """Do some work on all ranks together; its result, and what others used meanwhile."""
+    gathered(None)
+    before = usage()
+    result = work()
+    gathered(None)
+    after = usage()
+    here = os.uname().nodename
+    ranks = gathered((here, after.own - before.own))
+    own = sum(seconds for node, seconds in ranks if node == here)
+    return result, max(gathered(foreign(before, after, own)))
+
+
+# Figures ------------------------------------------------------------------------------------------
+
+PERCENTILES = (10, 50, 75, 90)
+
+
+def percentiles(seconds: Sequence[float]) -> dict[str, str]:
+    """The percentiles of times, as quantities: ``{"p10": "1.2 ms", ...}``.
+
+    Parameters
+    ----------
+    seconds : sequence of float
+        At least one [s].
+    """
+    found = np.percentile(np.asarray(seconds), PERCENTILES)
+    return {f"p{p}": milliseconds(float(t)) for p, t in zip(PERCENTILES, found, strict=True)}
+
+
+def median(seconds: Sequence[float]) -> float:
+    """The median [s]."""
+    return float(np.median(np.asarray(seconds)))
+
+
+def noise(rounds: Sequence[Sequence[float]]) -> float:
+    """How much the medians of several rounds differ: their standard deviation over their mean.
+
+    0 of a single round, which does not tell.
+    """
+    medians = np.array([median(times) for times in rounds])
+    return float(medians.std(ddof=1) / medians.mean()) if len(medians) > 1 else 0.0
+
+
+def milliseconds(seconds: float) -> str:
+    """Write a time to a microsecond's precision or five digits, whichever is more."""
+    return f"{seconds * 1e3:.5g} ms"
+
+
+def microseconds(seconds: float) -> str:
+    """Write a short time."""
+    return f"{seconds * 1e6:.5g} us"
+
+
+def percent(part: float) -> str:
+    """Write a share."""
+    return f"{part * 100:.3g} %"
+
+
+# Device -------------------------------------------------------------------------------------------
 
 MATRIX, TINY_CALLS, REPEATS = 2048, 200, 15
 """Sides of the matrices that are multiplied, calls of a kernel that does next to nothing, and how
@@ -132,3 +347,119 @@ def _memory(device: Any) -> float:
     if device.type == "cuda":
         return float(torch.cuda.get_device_properties(device).total_memory)
     return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+
+
+# Steps --------------------------------------------------------------------------------------------
+
+LEARNING_RATE = 1e-4
+"""Small, so that weights hardly move: what is measured is time."""
+
+OPTIMIZERS: dict[str, Callable[..., Any]] = {
+    "sgd": torch.optim.SGD,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+}
+
+AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Times(NamedTuple):
+    """Seconds of each step, and of its parts; four lists of one length."""
+
+    step: list[float]
+    forward: list[float]
+    backward: list[float]
+    update: list[float]
+
+
+class Stepper:
+    """Steps of one model on one fixed batch.
+
+    Parameters
+    ----------
+    settings : dict
+        Of the model, as in `simdp.probes.networks`.
+    microbatch : int
+        Samples.
+    precision : str
+        A key of `simdp.probes.arguments.PRECISIONS`.
+    optimizer : str
+        A key of `OPTIMIZERS`.
+    device : torch.device
+        Where.
+
+    Attributes
+    ----------
+    module : torch.nn.Module
+        The model without a wrapper.
+    """
+
+    def __init__(
+        self, settings: Settings, microbatch: int, precision: str, optimizer: str, device: Any
+    ) -> None:
+        torch.manual_seed(0)
+        torch.set_flush_denormal(True)  # they cost a CPU a hundredfold, and come with random data
+        torch.backends.cudnn.benchmark = True
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = (
+            precision == "tf32"
+        )
+        self.device, self.low = device, AUTOCAST.get(precision)
+        self.module = networks.build(settings).to(device)
+        self.batch = networks.batch(settings, microbatch, device)
+        self.optimizer = OPTIMIZERS[optimizer](self.module.parameters(), lr=LEARNING_RATE)
+        self.scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """What forward runs under."""
+        if self.low is None:
+            return nullcontext()
+        found: AbstractContextManager[Any] = torch.autocast(self.device.type, self.low)
+        return found
+
+    def forward(self, model: Any) -> Any:
+        """The loss of the batch, scaled where gradients are in float16."""
+        x, y = self.batch
+        with self.autocast():
+            return self.scaler.scale(networks.loss_of(model(x), y))
+
+    def step(self, model: Any, watch: Clock) -> None:
+        """One step, with a mark after each of its three parts."""
+        loss = self.forward(model)
+        watch.mark()
+        loss.backward()
+        watch.mark()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+        watch.mark()
+
+    def run(
+        self,
+        model: Any,
+        warm_up: int,
+        steps: int,
+        around: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    ) -> Times:
+        """Time some steps after some others.
+
+        Parameters
+        ----------
+        model : torch.nn.Module
+            ``module``, or what wraps it.
+        warm_up, steps : int
+            Steps that are not timed, and that are.
+        around : callable
+            Makes the context that each step runs in.
+        """
+        watch = clock(self.device)
+        for _ in range(warm_up):
+            with around():
+                self.step(model, watch)
+        watch.seconds()
+        watch.mark()
+        for _ in range(steps):
+            with around():
+                self.step(model, watch)
+        at = watch.seconds()
+        parts = [[b - a for a, b in zip(at[k::3], at[k + 1 :: 3], strict=False)] for k in range(3)]
+        return Times([b - a for a, b in zip(at[::3], at[3::3], strict=False)], *parts)

@@ -1,26 +1,401 @@
-"""The measured models in torch, with the parameters of simdp's: same names, shapes and order."""
+"""Models that the probes measure.
+
+The same settings build the torch module (`networks`) and the simulated model, whose parameters have
+the same names, shapes and order.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from math import log, sqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
-from simdp.probes.language import GPT2, Llama
-from simdp.probes.zoo import Settings, samples
+from simdp.errors import ScenarioError, unknown_name
+from simdp.files import parse_yaml
+from simdp.probes.arguments import ProbeError
+
+# Zoo ----------------------------------------------------------------------------------------------
+
+Settings = dict[str, Any]
+
+MODELS: dict[str, Settings] = {
+    "mlp": {"kind": "mlp", "widths": [1024] * 7 + [1000], "activation": "relu", "bias": True},
+    "transformer": {
+        "kind": "transformer",
+        "task": "language_model",
+        "vocab_size": 8192,
+        "d_model": 256,
+        "nhead": 8,
+        "num_layers": 4,
+        "dim_feedforward": 1024,
+        "dropout": 0.1,
+        "activation": "relu",
+        "norm_first": False,
+        "sequence_length": 64,
+    },
+    "bert-base": {
+        "kind": "bert-base",
+        "layout": "torch",
+        "num_labels": 2,
+        "sequence_length": 128,
+        "hidden_size": 768,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
+        "intermediate_size": 3072,
+    },
+    "resnet50": {"kind": "resnet50", "num_classes": 1000, "image_size": 224},
+    "gpt2": {
+        "kind": "gpt2",
+        "vocab_size": 50257,
+        "n_positions": 1024,
+        "n_embd": 768,
+        "n_layer": 12,
+        "n_head": 12,
+        "embd_pdrop": 0.1,
+        "attn_pdrop": 0.1,
+        "resid_pdrop": 0.1,
+        "layer_norm_epsilon": 1e-5,
+        "sequence_length": 1024,
+    },
+    "llama-1b": {
+        "kind": "llama",
+        "vocab_size": 128256,
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 131072,
+        "rope_theta": 500000.0,
+        "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": True,
+        "sequence_length": 2048,
+    },
+}
+"""What is measured by default; every key but ``kind`` and ``task`` may be set to something else."""
+
+FIXED = ("kind", "task", "layout", "tie_word_embeddings")
+
+
+class Samples(NamedTuple):
+    """What a model is fed.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Of one sample.
+    num_tokens : int or None
+        Tokens that there are; None where a sample is made of numbers.
+    num_classes : int
+        What the targets are drawn from.
+    per_token : bool
+        Whether every token has a target, and not the whole sample.
+    """
+
+    shape: tuple[int, ...]
+    num_tokens: int | None
+    num_classes: int
+    per_token: bool
+
+
+def samples(settings: Settings) -> Samples:
+    """Tell what a model is fed, from its settings."""
+    match settings["kind"]:
+        case "mlp":
+            return Samples((settings["widths"][0],), None, settings["widths"][-1], False)
+        case "transformer" | "gpt2" | "llama":
+            vocabulary = settings["vocab_size"]
+            return Samples((settings["sequence_length"],), vocabulary, vocabulary, True)
+        case "bert-base":
+            return Samples((settings["sequence_length"],), 30522, settings["num_labels"], False)
+        case _:
+            side = settings["image_size"]
+            return Samples((3, side, side), None, settings["num_classes"], False)
+
+
+def chosen(names: Sequence[str], changes: Sequence[str]) -> dict[str, Settings]:
+    """Models by name, with settings of the user's.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Keys of `MODELS`.
+    changes : sequence of str
+        Each ``model.key=value``, whose value is YAML.
+
+    Raises
+    ------
+    ProbeError
+        If a name, a key or a value is not one.
+    """
+    for name in names:
+        if name not in MODELS:
+            raise ProbeError(f"--models: {unknown_name('model', name, list(MODELS))}")
+    found = {name: dict(MODELS[name]) for name in names}
+    for change in changes:
+        path, equals, text = change.partition("=")
+        name, _, key = path.strip().partition(".")
+        if not equals or name not in found:
+            raise ProbeError(
+                f"--set: {change!r} names none of the models that are measured; write for example "
+                f"{next(iter(found))}.{_free(next(iter(found)))[0]}=VALUE."
+            )
+        if key not in _free(name):
+            raise ProbeError(f"--set: {unknown_name(f'key of {name}', key, _free(name))}")
+        found[name][key] = _value(change, text, found[name][key])
+    return found
+
+
+def _free(name: str) -> list[str]:
+    return [key for key in MODELS[name] if key not in FIXED]
+
+
+def _value(change: str, text: str, usual: Any) -> Any:
+    """The value of a change, which must be of the same sort as the usual one."""
+    try:
+        value = parse_yaml(text, "--set")
+    except ScenarioError as error:
+        raise ProbeError(f"--set: {change!r}: {error}") from None
+    if isinstance(usual, list):
+        fits = isinstance(value, list) and len(value) > 1 and all(map(_is_size, value))
+    elif isinstance(usual, float):
+        most = max(usual, 1.0)  # of a share, or of a number such as rope_theta
+        fits = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= most
+    elif isinstance(usual, int) and not isinstance(usual, bool):
+        fits = _is_size(value)
+    else:
+        fits = type(value) is type(usual)
+    if not fits:
+        raise ProbeError(f"--set: {change!r}: the value must be one such as {usual!r}.")
+    return value
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def scenario_precision(precision: str) -> Mapping[str, Any] | str:
+    """What a scenario calls a precision; TF32 is float32 to all but the arithmetic."""
+    kinds = {"bf16": "bfloat16", "fp16": "float16"}
+    return {"kind": "amp", "dtype": kinds[precision]} if precision in kinds else "full"
+
+
+# Language -----------------------------------------------------------------------------------------
 
 Tensor = Any
+
+
+def _heads(x: Tensor, count: int) -> Tensor:
+    """Cut the last axis into heads: `(batch, tokens, d)` to `(batch, count, tokens, d / count)`."""
+    return x.unflatten(-1, (count, -1)).transpose(1, 2)
+
+
+class Turned(nn.Module):
+    """A linear map whose weight is `(in, out)`, as that of GPT-2's own code."""
+
+    def __init__(self, fan_in: int, fan_out: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(fan_in, fan_out) * 0.02)
+        self.bias = nn.Parameter(torch.zeros(fan_out))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map features to features."""
+        return nn.functional.linear(x, self.weight.t(), self.bias)
+
+
+class GPT2Attention(nn.Module):
+    """Causal attention with one map for queries, keys and values."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        d, self.heads, self.p = settings["n_embd"], settings["n_head"], settings["attn_pdrop"]
+        self.c_attn, self.c_proj = Turned(d, 3 * d), Turned(d, d)
+        self.dropout = nn.Dropout(settings["resid_pdrop"])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map hidden states to hidden states."""
+        q, k, v = (_heads(part, self.heads) for part in self.c_attn(x).chunk(3, -1))
+        p = self.p if self.training else 0.0
+        h = nn.functional.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=True)
+        return self.dropout(self.c_proj(h.transpose(1, 2).flatten(2)))
+
+
+class GPT2MLP(nn.Module):
+    """Two maps with a GELU between them, by tanh."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        d = settings["n_embd"]
+        self.c_fc, self.c_proj = Turned(d, 4 * d), Turned(4 * d, d)
+        self.act, self.dropout = nn.GELU(approximate="tanh"), nn.Dropout(settings["resid_pdrop"])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map hidden states to hidden states."""
+        return self.dropout(self.c_proj(self.act(self.c_fc(x))))
+
+
+class GPT2Block(nn.Module):
+    """Attention and two maps, each behind a norm and beside a shortcut."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        d, eps = settings["n_embd"], settings["layer_norm_epsilon"]
+        self.ln_1, self.attn = nn.LayerNorm(d, eps), GPT2Attention(settings)
+        self.ln_2, self.mlp = nn.LayerNorm(d, eps), GPT2MLP(settings)
+
+    def forward(self, h: Tensor) -> Tensor:
+        """Map hidden states to hidden states."""
+        h = h + self.attn(self.ln_1(h))
+        return h + self.mlp(self.ln_2(h))
+
+
+class GPT2(nn.Module):
+    """GPT-2 with the names of transformers' GPT2LMHeadModel (Radford et al., OpenAI 2019)."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        d = settings["n_embd"]
+        self.transformer = nn.ModuleDict(
+            {
+                "wte": nn.Embedding(settings["vocab_size"], d),
+                "wpe": nn.Embedding(settings["n_positions"], d),
+                "drop": nn.Dropout(settings["embd_pdrop"]),
+                "h": nn.ModuleList(GPT2Block(settings) for _ in range(settings["n_layer"])),
+                "ln_f": nn.LayerNorm(d, settings["layer_norm_epsilon"]),
+            }
+        )
+        for name in ("wte", "wpe"):
+            nn.init.normal_(self.transformer[name].weight, std=0.02)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map tokens to scores of the next one."""
+        parts = self.transformer
+        places = torch.arange(x.shape[1], device=x.device)
+        h = parts["drop"](parts["wte"](x) + parts["wpe"](places))
+        for block in parts["h"]:
+            h = block(h)
+        return nn.functional.linear(parts["ln_f"](h), parts["wte"].weight)
+
+
+class RMSNorm(nn.Module):
+    """By the root of the mean of the squares, in 32 bit, as transformers computes it."""
+
+    def __init__(self, d: int, eps: float) -> None:
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.ones(d)), eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scale each token to a mean square of 1."""
+        wide = x.float()
+        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
+        return self.weight * wide.to(x.dtype)
+
+
+def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary embedding by halves (Su et al., RoFormer, arXiv 2104.09864)."""
+    first, second = x.chunk(2, -1)
+    return x * cos + torch.cat((-second, first), -1) * sin
+
+
+class LlamaAttention(nn.Module):
+    """Causal attention whose keys and values serve several queries each."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        d, self.heads = settings["hidden_size"], settings["num_attention_heads"]
+        self.shared = settings["num_key_value_heads"]
+        narrow = d // self.heads * self.shared
+        self.q_proj, self.k_proj = nn.Linear(d, d, bias=False), nn.Linear(d, narrow, bias=False)
+        self.v_proj, self.o_proj = nn.Linear(d, narrow, bias=False), nn.Linear(d, d, bias=False)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Map hidden states to hidden states."""
+        q, k = _heads(self.q_proj(x), self.heads), _heads(self.k_proj(x), self.shared)
+        q, k = _rotated(q, cos, sin).to(q.dtype), _rotated(k, cos, sin).to(k.dtype)
+        v = _heads(self.v_proj(x), self.shared)
+        each = self.heads // self.shared
+        k, v = (part.repeat_interleave(each, 1) if each > 1 else part for part in (k, v))
+        h = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.o_proj(h.transpose(1, 2).flatten(2))
+
+
+class LlamaMLP(nn.Module):
+    """SwiGLU (Shazeer, arXiv 2002.05202)."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        d, wide = settings["hidden_size"], settings["intermediate_size"]
+        self.gate_proj, self.up_proj = (nn.Linear(d, wide, bias=False) for _ in range(2))
+        self.down_proj, self.act_fn = nn.Linear(wide, d, bias=False), nn.SiLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map hidden states to hidden states."""
+        return self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
+
+
+class LlamaLayer(nn.Module):
+    """Attention and SwiGLU, each behind a norm and beside a shortcut."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        d, eps = settings["hidden_size"], settings["rms_norm_eps"]
+        self.self_attn, self.mlp = LlamaAttention(settings), LlamaMLP(settings)
+        self.input_layernorm, self.post_attention_layernorm = RMSNorm(d, eps), RMSNorm(d, eps)
+
+    def forward(self, h: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Map hidden states to hidden states."""
+        h = h + self.self_attn(self.input_layernorm(h), cos, sin)
+        return h + self.mlp(self.post_attention_layernorm(h))
+
+
+class Llama(nn.Module):
+    """Llama with tied embeddings and the names of transformers' LlamaForCausalLM."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        d = settings["hidden_size"]
+        self.model = nn.ModuleDict(
+            {
+                "embed_tokens": nn.Embedding(settings["vocab_size"], d),
+                "layers": nn.ModuleList(
+                    LlamaLayer(settings) for _ in range(settings["num_hidden_layers"])
+                ),
+                "norm": RMSNorm(d, settings["rms_norm_eps"]),
+            }
+        )
+        nn.init.normal_(self.model["embed_tokens"].weight, std=0.02)
+        self.theta, self.head_dim = settings["rope_theta"], d // settings["num_attention_heads"]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map tokens to scores of the next one."""
+        parts = self.model
+        h = parts["embed_tokens"](x)
+        cos, sin = self._waves(x.shape[1], h)
+        for layer in parts["layers"]:
+            h = layer(h, cos, sin)
+        return nn.functional.linear(parts["norm"](h), parts["embed_tokens"].weight)
+
+    def _waves(self, length: int, h: Tensor) -> tuple[Tensor, Tensor]:
+        pace = torch.arange(0, self.head_dim, 2, device=h.device) / self.head_dim
+        angle = torch.outer(torch.arange(length, device=h.device), self.theta**-pace)
+        both = torch.cat((angle, angle), -1)
+        return both.cos().to(h.dtype), both.sin().to(h.dtype)
+
+
+# Networks -----------------------------------------------------------------------------------------
+
+ProbeTensor = Any
 
 BERT_VOCABULARY, BERT_PLACES, BERT_EPS, BERT_DROPOUT = 30522, 512, 1e-12, 0.1
 """Of BERT-Base (Devlin et al., NAACL 2019, arXiv 1810.04805)."""
 
 
 def build(settings: Settings) -> nn.Module:
-    """Make a model of `simdp.probes.zoo`, with weights that depend on torch's seed alone."""
+    """Make a model of `simdp.probes.networks`, with weights that depend on torch's seed alone."""
     kinds: dict[str, Callable[[Settings], nn.Module]] = {
         "mlp": MLP,
         "transformer": Transformer,
@@ -32,7 +407,7 @@ def build(settings: Settings) -> nn.Module:
     return kinds[settings["kind"]](settings)
 
 
-def batch(settings: Settings, microbatch: int, device: Any) -> tuple[Tensor, Tensor]:
+def batch(settings: Settings, microbatch: int, device: Any) -> tuple[ProbeTensor, ProbeTensor]:
     """Draw one batch of inputs and targets, which is used in every step."""
     kind = samples(settings)
     shape = (microbatch, *kind.shape)
@@ -44,7 +419,7 @@ def batch(settings: Settings, microbatch: int, device: Any) -> tuple[Tensor, Ten
     return x, torch.randint(kind.num_classes, targets, device=device)
 
 
-def loss_of(output: Tensor, target: Tensor) -> Tensor:
+def loss_of(output: ProbeTensor, target: ProbeTensor) -> ProbeTensor:
     """Cross entropy, the mean over samples or tokens, in 32 bit."""
     return nn.functional.cross_entropy(output.flatten(0, -2).float(), target.flatten())
 
@@ -59,7 +434,7 @@ class MLP(nn.Module):
         acts = {"relu": nn.ReLU, "gelu": nn.GELU, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid}
         self.acts = nn.ModuleList(acts[settings["activation"]]() for _ in self.layers[1:])
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: ProbeTensor) -> ProbeTensor:
         """Map features to classes."""
         for act, layer in zip(self.acts, self.layers, strict=False):
             x = act(layer(x))
@@ -78,7 +453,7 @@ class Layers(nn.Module):
         self.layers = nn.ModuleList(layers)
         self.norm = norm
 
-    def forward(self, h: Tensor, mask: Tensor | None) -> Tensor:
+    def forward(self, h: ProbeTensor, mask: ProbeTensor | None) -> ProbeTensor:
         """Map hidden states to hidden states."""
         for layer in self.layers:
             h = layer(h, src_mask=mask, is_causal=mask is not None)
@@ -104,14 +479,14 @@ class Transformer(nn.Module):
         self.places = _sinusoids(length, d)
         self.mask = nn.Transformer.generate_square_subsequent_mask(length)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: ProbeTensor) -> ProbeTensor:
         """Map tokens to scores of the next one."""
         self.places, self.mask = self.places.to(x.device), self.mask.to(x.device)
         h = self.dropout(self.embedding(x) * sqrt(self.d_model) + self.places)
         return self.fc(self.encoder(h, self.mask))
 
 
-def _sinusoids(length: int, d: int) -> Tensor:
+def _sinusoids(length: int, d: int) -> ProbeTensor:
     """Positional encoding of Vaswani et al., "Attention is all you need", NeurIPS 2017."""
     place = torch.arange(length).unsqueeze(1)
     pace = torch.exp(torch.arange(0, d, 2) * (-log(10_000.0) / d))
@@ -139,7 +514,7 @@ class Bert(nn.Module):
         self.pooler = nn.Linear(d, d)
         self.classifier = nn.Linear(d, settings["num_labels"])
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: ProbeTensor) -> ProbeTensor:
         """Map tokens to scores of the labels."""
         places = torch.arange(x.shape[1], device=x.device)
         h = self.embedding(x) + self.token_type_embedding(torch.zeros_like(x))
@@ -166,7 +541,7 @@ class Bottleneck(nn.Module):
             shortcut = nn.Conv2d(fan_in, wide, 1, stride, bias=False)
             self.downsample = nn.Sequential(shortcut, nn.BatchNorm2d(wide))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: ProbeTensor) -> ProbeTensor:
         """Map images of ``fan_in`` channels to images of ``4 planes``."""
         h = self.relu1(self.bn1(self.conv1(x)))
         h = self.relu2(self.bn2(self.conv2(h)))
@@ -194,7 +569,7 @@ class ResNet50(nn.Module):
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Linear(fan_in, settings["num_classes"])
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: ProbeTensor) -> ProbeTensor:
         """Map images to classes."""
         h = self.maxpool(self.relu(self.bn1(self.conv1(x))))
         for stage in (self.layer1, self.layer2, self.layer3, self.layer4):

@@ -1,4 +1,8 @@
-"""Chrome trace: a run as JSON for https://ui.perfetto.dev, in the words of torch's own traces.
+"""Writes trace.json for Perfetto.
+
+What does not fit is left out in this order: transfers, of the last collectives first; steps, the
+setup and the first ones first, since they are warm-up, but only as long as a few ranks do not fit
+with all of them; ranks, the last ones first, but for rank 0 and the slowest.
 
 Trace Event Format: complete events ("X") with microseconds; a process is a rank, a thread a stream,
 and one more has a ``ProfilerStep#N`` for each step. Steps count from 1, as in every file and
@@ -8,25 +12,232 @@ when all are done, as NCCL's do, and holds a ``wait`` where it waits for the slo
 kernel behind which it was launched, the rank that came last and those that waited for it, and a
 collective and the kernel that it held up. Counters ("C") are what a device has allocated.
 
-A file holds no more than `MAX_EVENTS` spans; see `simdp.reports.trace_choice`.
+A file holds no more than `MAX_EVENTS` spans; see `simdp.reports.chrome_trace`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, groupby
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from simdp.arrays import Bools, Floats, Ints
-from simdp.reports.rank_rows import waited
-from simdp.reports.trace_arrows import arrows
-from simdp.reports.trace_choice import Choice, choose
-from simdp.reports.trace_words import STREAM, Words, device_name, machine_name
+from simdp.reports.captions import consecutive
+from simdp.reports.table import slow_ranks, waited
+from simdp.reports.trace_names import STREAM, Words, device_name, machine_name
 from simdp.results.memory import usage
 from simdp.results.result import Result
-from simdp.results.trace import COMM_LANE, FIRST_STREAM_LANE, SETUP, Trace, lane_name
+from simdp.results.trace import (
+    ACTIVITIES,
+    COMM_LANE,
+    COMPUTE_LANE,
+    FIRST_STREAM_LANE,
+    SETUP,
+    Block,
+    Trace,
+    lane_name,
+)
+
+# Trace arrows -------------------------------------------------------------------------------------
+
+MAX_ARROWS = 5_000
+"""Arrows in a file; more would hide what they join."""
+
+NEAR = 1e-9
+"""Part of an instant by which two may differ and still be the same."""
+
+
+def arrows(trace: Trace, entered: Floats) -> Iterator[tuple[int, int, float]]:
+    """Find what depends on what, rank by rank, and then between ranks.
+
+    Parameters
+    ----------
+    trace : Trace
+        The spans that are shown.
+    entered : ndarray, shape `(num_spans,)`
+        When each span's rank came to it; of a collective that is before it waits [s].
+
+    Yields
+    ------
+    int, int, float
+        The places of two spans, and the instant in the second one that is meant [s]: a collective
+        behind the kernel that ended when its rank came to it; a kernel behind the collective that
+        it had to wait for; what waited for the rank that came last.
+    """
+    if not len(trace):
+        return
+    found = [*_of_ranks(trace, entered), *_between_ranks(trace, entered)]
+    yield from found[:MAX_ARROWS]
+
+
+def _of_ranks(trace: Trace, entered: Floats) -> Iterator[tuple[int, int, float]]:
+    is_comm = trace.select("comm")
+    heads = np.flatnonzero(np.diff(trace.rank, prepend=-1))
+    for begin, end in zip(heads, [*heads[1:], len(trace)], strict=True):
+        mine = np.arange(begin, end)
+        work = mine[trace.lane[mine] == COMPUTE_LANE]
+        calls = mine[is_comm[mine]]
+        if not len(work) or not len(calls):
+            continue
+        behind = _ending_at(trace.end[work], entered[calls])
+        for call, place in zip(calls, behind, strict=True):
+            if place >= 0:
+                yield int(work[place]), int(call), float(entered[call])
+        idle = np.ones(len(work), dtype=bool)
+        idle[1:] = trace.start[work[1:]] > trace.end[work[:-1]]
+        held = work[idle]
+        by_end = calls[np.argsort(trace.end[calls], kind="stable")]
+        behind = _ending_at(trace.end[by_end], trace.start[held])
+        for kernel, place in zip(held, behind, strict=True):
+            if place >= 0:
+                yield int(by_end[place]), int(kernel), float(trace.start[kernel])
+
+
+def _ending_at(ends: Floats, instants: Floats) -> list[int]:
+    """Places of the ends, which ascend, that are the same instants; -1 where none is."""
+    right = np.minimum(np.searchsorted(ends, instants * (1 - NEAR)), len(ends) - 1)
+    near = np.abs(ends[right] - instants) <= NEAR * instants
+    return [int(place) for place in np.where(near, right, -1)]
+
+
+def _between_ranks(trace: Trace, entered: Floats) -> Iterator[tuple[int, int, float]]:
+    calls = np.flatnonzero(trace.select("comm") & (trace.nbytes >= 0))
+    waited = trace.start > entered
+    if not len(calls):
+        return
+    keys = np.stack([trace.step[calls], trace.lane[calls], trace.name[calls]])
+    order = np.lexsort([trace.start[calls], *keys[::-1]])
+    calls, keys = calls[order], keys[:, order]
+    # Of one name in a step there may be several calls, each of which begins where all have come.
+    new = np.ones(len(calls), dtype=bool)
+    new[1:] = (keys[:, 1:] != keys[:, :-1]).any(axis=0)
+    start = trace.start[calls]
+    new[1:] |= start[1:] - start[:-1] > NEAR * np.abs(start[1:])
+    heads = np.flatnonzero(new)
+    for begin, end in zip(heads, [*heads[1:], len(calls)], strict=True):
+        group = calls[begin:end]
+        last = group[int(np.argmax(entered[group]))]
+        if waited[last] or not waited[group].any():
+            continue
+        for one in group[waited[group]]:
+            yield int(last), int(one), float(trace.start[one])
+
+
+# Trace choice -------------------------------------------------------------------------------------
+
+FEW_RANKS = 8
+"""Ranks that are worth more than early steps, which look like the later ones."""
+
+_TRANSFER = ACTIVITIES.index("transfer")
+
+
+class Choice(NamedTuple):
+    """What is shown.
+
+    Attributes
+    ----------
+    ranks : list of int
+        In order.
+    trace : Trace
+        Their spans.
+    said : dict of str to str
+        Which ranks; and which steps and transfers, where not all.
+    """
+
+    ranks: list[int]
+    trace: Trace
+    said: dict[str, str]
+
+
+def choose(result: Result, limit: int) -> Choice:
+    """Choose so many spans of a run, or a rank's last step where that is more."""
+    trace, n = result.trace, result.world_size
+    assert trace is not None, "only a result that was just simulated has a trace"
+    if len(trace) <= limit:
+        return Choice(list(range(n)), trace, {"ranks": _listed(list(range(n)), n)})
+    blocks = trace.blocks
+    first, last = _first_step(blocks, n, limit), max(block.step for block in blocks)
+    transfers = [block for block in blocks if block.activity == _TRANSFER]
+    own = [b for b in blocks if b.step >= first and b.activity != _TRANSFER]
+    order = _by_worth(n, slow_ranks(result, own))
+    counts = np.cumsum(_spans_per_rank(own, n)[order])
+    num_ranks = max(int(np.searchsorted(counts, limit, side="right")), 1)
+    room = limit - int(counts[-1])  # less than none where ranks are left out
+    fitting = _whole_calls([block for block in transfers if block.step >= first], room)
+    ranks = sorted(order[:num_ranks].tolist())
+    said = {"ranks": _listed(ranks, n)}
+    if first > SETUP:
+        said["steps"] = f"{first + 1} ... {last + 1} of {last + 1}"
+    if len(fitting) < len(transfers):
+        which = f"the first {_count(fitting)}" if fitting else "none"
+        said["transfers"] = f"{which} of {_count(transfers)}"
+    chosen = Trace(own + fitting, trace.names, trace.memory)
+    return Choice(ranks, chosen.of_ranks(ranks) if num_ranks < n else chosen, said)
+
+
+def _listed(ranks: list[int], world_size: int) -> str:
+    """Write which ranks are shown: ``"0 ... 6, 21 of 64"``."""
+    said = [f"{low} ... {high}" if low < high else str(low) for low, high in consecutive(ranks)]
+    return f"{', '.join(said)} of {world_size}"
+
+
+def _by_worth(world_size: int, slow: Iterable[int]) -> Ints:
+    """Put rank 0 and the slowest first, the others in their order."""
+    worth = list(dict.fromkeys([0, *slow]))
+    return np.concatenate([worth, np.delete(np.arange(world_size), worth)]).astype(np.int64)
+
+
+def _count(blocks: Iterable[Block]) -> int:
+    return sum(len(block.ranks) for block in blocks)
+
+
+def _spans_per_rank(blocks: Sequence[Block], world_size: int) -> Ints:
+    """Count spans; blocks that share their ranks are counted in one go."""
+    times: dict[int, int] = {}
+    sharing = {}
+    for block in blocks:
+        key = id(block.ranks)
+        times[key] = times.get(key, 0) + 1
+        sharing[key] = block.ranks
+    counts = np.zeros(world_size, dtype=np.int64)
+    for key, ranks in sharing.items():
+        counts += times[key] * np.bincount(ranks, minlength=world_size)
+    return counts
+
+
+def _first_step(blocks: Sequence[Block], world_size: int, limit: int) -> int:
+    """Find the first step from which on a few ranks fit; a file has one step at least."""
+    few = min(world_size, FEW_RANKS)
+    last = max(block.step for block in blocks)
+    counts = [0] * (last - SETUP + 1)
+    known: dict[int, int] = {}
+    for block in blocks:
+        if block.activity == _TRANSFER:
+            continue
+        key = id(block.ranks)
+        if key not in known:
+            known[key] = int((block.ranks < few).sum())
+        counts[block.step - SETUP] += known[key]
+    fitting = sum(count <= limit for count in accumulate(reversed(counts)))
+    return max(min(last - fitting + 1, last), SETUP)
+
+
+def _whole_calls(transfers: Sequence[Block], room: int) -> list[Block]:
+    """Keep the transfers of the first collectives, of each all or none."""
+    kept: list[Block] = []
+    for _, call in groupby(transfers, key=lambda block: (block.step, block.name)):
+        blocks = list(call)
+        room -= _count(blocks)
+        if room < 0:
+            break
+        kept += blocks
+    return kept
+
+
+# Chrome trace -------------------------------------------------------------------------------------
 
 MAX_EVENTS = 25_000
 """Spans in a file: as many as are written in a tenth of a second, and as Perfetto shows at once."""

@@ -9,11 +9,18 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from simdp.reports.figures import PARTS, WIDTH, nbytes, number, percent, seconds, unit_of
-from simdp.reports.money_rows import energy, money
+from simdp.reports.answers import energy, money
+from simdp.reports.captions import PARTS, WIDTH, nbytes, number, percent, seconds, unit_of
 from simdp.reports.wide_table import narrow_tables
-from simdp.results.comparison import short_key, written
-from simdp.results.difference import Difference, Figure, KeyChange, PartChange, PointDifference
+from simdp.results.comparison import (
+    Difference,
+    Figure,
+    KeyChange,
+    PartChange,
+    PointDifference,
+    short_key,
+    written,
+)
 
 NAMES = {
     **PARTS,

@@ -9,8 +9,8 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from simdp.reports.figures import WIDTH, nbytes, number, percent
-from simdp.reports.money_rows import duration, energy, money
+from simdp.reports.answers import duration, energy, money
+from simdp.reports.captions import WIDTH, nbytes, number, percent
 from simdp.reports.wide_table import wide_table
 from simdp.results.comparison import short_key, written
 from simdp.results.plan import Option, Plan

@@ -1,4 +1,11 @@
-"""Rank traces: a file per rank as torch's profiler writes it, for tools that read those.
+"""Writes one profiler trace per rank, as torch's profiler names events.
+
+The device's side is the run's own: a span of compute is cut into its kernels (see
+`simdp.results.memory`), and one of a collective begins when its rank comes to it. The host's side
+follows from it. A kernel that its device had to wait for was being launched meanwhile; one that
+waited for a collective was launched before; where a launch costs nothing, it takes no time. So a
+run whose kernels are shorter than their launches looks like one, and one that waits for its
+collectives does not.
 
 HolisticTraceAnalysis, Perfetto and TensorBoard's torch-tb-profiler load the folder. Kernels, copies
 and collectives lie where the run's spans do; an NCCL kernel starts when its rank comes to it, so
@@ -12,31 +19,399 @@ from __future__ import annotations
 import gzip
 import json
 import re
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
 import simdp
+from simdp.arrays import Ints
 from simdp.errors import ScenarioError
 from simdp.files import whole_files
-from simdp.reports import torch_names
-from simdp.reports.rank_events import (
-    AUTOGRAD,
-    HOST,
-    STREAM,
-    Group,
-    Names,
-    RankEvents,
-    step_limits,
-    step_lines,
-)
-from simdp.reports.rank_rows import Row, rows_of
-from simdp.reports.trace_words import device_name, machine_name
-from simdp.results.launched import Launched
+from simdp.reports import trace_names
+from simdp.reports.table import Row, rows_of
+from simdp.reports.trace_names import annotated, device_name, kernel, machine_name, sizes
+from simdp.results.memory import Launched, Sent
 from simdp.results.result import Result
+from simdp.results.trace import SETUP, Call
+
+# Rank events --------------------------------------------------------------------------------------
+
+STREAM = 7
+"""Number of the compute stream, as torch's default stream has; others count from it."""
+
+HOST = 10_000
+"""Number of rank 0's process, and of its main thread; others count from it. A stand-in."""
+
+AUTOGRAD = 100_000
+"""Its thread of autograd has as many more."""
+
+FIRST = 100_000
+"""Launches are numbered from here on: HTA 0.5 keeps places of events in the type of these numbers,
+and with pandas 3 fails where it is too small for them."""
+
+MAX_LISTED = 32
+"""Ranks of a process group that a kernel lists; beyond them are three dots."""
+
+
+@lru_cache(maxsize=2**14)
+def quoted(text: str) -> str:
+    """Write a text as JSON."""
+    return json.dumps(text)
+
+
+def us(instant: int) -> str:
+    """Write nanoseconds as microseconds, exactly."""
+    return f"{instant // 1000}.{instant % 1000:03d}"
+
+
+@dataclass(frozen=True)
+class Group:
+    """A process group of a rank.
+
+    Attributes
+    ----------
+    number, description : str
+        As torch's "Process Group Name" and "Process Group Description".
+    ranks : ndarray, shape `(group size,)`, int64
+        Who is in it.
+    """
+
+    number: str
+    description: str
+    ranks: Ints
+
+    def fields(self) -> dict[str, str]:
+        """Write what a collective's events say of it."""
+        listed = ", ".join(map(str, self.ranks[:MAX_LISTED].tolist()))
+        dots = ", ..." if len(self.ranks) > MAX_LISTED else ""
+        return {
+            "Process Group Name": self.number,
+            "Process Group Description": self.description,
+            "Process Group Ranks": f"[{listed}{dots}]",
+        }
+
+
+@dataclass(frozen=True)
+class Names:
+    """What is the same in all spans of a run.
+
+    Attributes
+    ----------
+    facts : Launched
+        What they consist of.
+    optimizer, forward, batch : str
+        What torch calls the optimizer's step, the wrapper's forward (empty without one), and
+        taking the next batch.
+    annotations : dict of str to str
+        What the wrapper calls the launch of a collective.
+    """
+
+    facts: Launched
+    optimizer: str
+    forward: str
+    batch: str
+    annotations: dict[str, str]
+
+
+class RankEvents:
+    """Writes the events of a rank, row by row.
+
+    Parameters
+    ----------
+    names : Names
+        Of the run.
+    rank : int
+        Whose.
+    groups : dict of str to Group
+        By name, those that the rank is in; all ranks have no name.
+    """
+
+    def __init__(self, names: Names, rank: int, groups: dict[str, Group]) -> None:
+        self.names, self.facts, self.rank = names, names.facts, rank
+        self.groups = groups
+        self.device = rank % names.facts.local_size
+        self.main, self.autograd = HOST + rank, HOST + rank + AUTOGRAD
+        launch = names.facts.launch
+        self.launch = 0 if launch is None else round(float(launch[rank]) * 1e9)
+        layers = list(names.facts.layers)
+        self._first, self._last = layers[:1], layers[-2:]
+        self._lines: list[str] = []
+        self._host = self._free = 0
+        self._number, self._graph, self._external = FIRST, FIRST, 0
+        self._sequence: dict[str, int] = {}
+        self._pass = ""
+        self._run: tuple[str, int, str] | None = None  # of forward: its thread, begin, last layer
+        self._asked: tuple[int, int] | None = None
+        self._said: dict[tuple[str, str], tuple[str, str, str]] = {}
+        self._of: dict[str, Callable[[Row], None]] = {
+            "input": self._input,
+            "host": self._on_host,
+            "wait": self._meet,
+            "comm": self._collective,
+            "copy": self._copy,
+            "update": self._update,
+        }
+
+    def lines(self, rows: list[Row], begins: dict[int, int]) -> Iterator[str]:
+        """Write rows as JSON; ``begins`` are those of the rank's steps [ns]."""
+        step = SETUP
+        for row in rows:
+            if row.step != step:
+                step = row.step
+                self._host = max(self._host, begins.get(step, 0))
+            if row.activity in ("backward", "update"):
+                self._end_forward()
+            if row.end > row.start or row.activity == "comm":
+                self._of.get(row.activity, self._compute)(row)
+            yield from self._lines
+            self._lines.clear()
+        self._end_forward()
+        yield from self._lines
+        self._lines.clear()
+
+    # Lines ---------------------------------------------------------------------------------------
+
+    def _add(self, category: str, name: str, tid: int, start: int, end: int, args: str) -> None:
+        self._lines.append(
+            f'{{"ph": "X", "cat": "{category}", "name": {quoted(name)}, "pid": {self.main}, '
+            f'"tid": {tid}, "ts": {us(start)}, "dur": {us(end - start)}, "args": {{{args}}}}}'
+        )
+
+    def _annotate(self, name: str, start: int, end: int) -> None:
+        self._add("user_annotation", name, self.main, start, end, "")
+
+    def _called(self, name: str, tid: int, start: int, end: int, number: int, op: int) -> None:
+        """Add a call of the CUDA runtime, and the arrow to what it launches."""
+        args = f'"External id": {op}, "correlation": {number}'
+        self._add("cuda_runtime", name, tid, start, end, args)
+        self._lines.append(
+            f'{{"ph": "s", "id": {number}, "pid": {self.main}, "tid": {tid}, '
+            f'"ts": {us(start)}, "cat": "ac2g", "name": "ac2g"}}'
+        )
+
+    def _on_device(
+        self, category: str, name: str, stream: int, start: int, end: int, number: int, args: str
+    ) -> None:
+        place = f'"pid": {self.device}, "tid": {stream}, "ts": {us(start)}'
+        self._lines.append(
+            f'{{"ph": "X", "cat": "{category}", "name": {name}, {place}, '
+            f'"dur": {us(end - start)}, "args": {{{args}, "device": {self.device}, '
+            f'"stream": {stream}, "correlation": {number}}}}}'
+        )
+        self._lines.append(
+            f'{{"ph": "f", "id": {number}, {place}, "cat": "ac2g", "name": "ac2g", "bp": "e"}}'
+        )
+
+    # Work ----------------------------------------------------------------------------------------
+
+    def _kernels(
+        self, row: Row, tid: int, said: str, args: str = "", how: str = "cudaLaunchKernel"
+    ) -> tuple[int, int]:
+        """Cut a span into its kernels, and launch them; say when the host did [ns]."""
+        kernels = self.facts.of(self.rank, row.activity, row.name)
+        known = kernels.has_idle or (row.activity, row.name) in self.facts.kernels
+        least = self.launch if self.facts.runs_ahead and known else 0
+        length, before, began = row.end - row.start, row.start, -1
+        waited = row.start > self._free
+        in_graph = self.facts.is_graph and row.activity in ("forward", "backward", "update")
+        category = "kernel" if how == "cudaLaunchKernel" else "gpu_memcpy"
+        self._external += 1
+        for idle, end in zip(kernels.edges[::2], kernels.edges[1::2], strict=True):
+            start = row.start + round(length * idle)
+            stop = row.start + round(length * end)
+            took = max(start - before, least)
+            begin = self._host if waited or not start > before else max(self._host, start - took)
+            done = min(begin + took, start)
+            before, waited = stop, False
+            if not in_graph or self._begins_graph(row):
+                self._number += 1
+                called = "cudaGraphLaunch" if in_graph else how
+                self._called(called, tid, begin, done, self._number, self._external)
+                self._host, self._graph = done, self._number
+                began = begin if began < 0 else began
+            more = f'"External id": {self._external}{args}'
+            number = self._graph if in_graph else self._number
+            self._on_device(category, said, STREAM, start, stop, number, more)
+        self._free = row.end
+        return (began if began >= 0 else self._host), self._host
+
+    def _begins_graph(self, row: Row) -> bool:
+        """Whether this is the first kernel of a pass that one launch starts."""
+        begins = row.activity == "forward" and self._pass != "forward"
+        self._pass = "forward" if begins else self._pass
+        return begins
+
+    def _compute(self, row: Row) -> None:
+        """Take work of a layer, or of anything else that computes."""
+        op, node, said = self._words(row)
+        is_backward = row.activity == "backward"
+        again = row.activity == "forward" and self._pass == "backward"
+        again &= row.name not in self._first
+        tid = self.autograd if is_backward or again else self.main
+        args = f', "layer": {quoted(row.name)}'
+        begin, end = self._kernels(row, tid, said, args)
+        self._pass = row.activity
+        name = f'"External id": {self._external}{args}'
+        if is_backward:
+            self._add("cpu_op", f"{NODE}{node}", tid, begin, end, name)
+            self._add("cpu_op", node, tid, begin, end, name)
+            return
+        self._add("cpu_op", op, tid, begin, end, name)
+        if row.activity == "forward" and not again:
+            since = begin if self._run is None else self._run[1]
+            reached = row.name if self._run is None or row.name in self._last else self._run[2]
+            self._run = "main", since, reached
+
+    def _end_forward(self) -> None:
+        """Annotate a forward that is over; one that is computed again has no loss."""
+        if self._run is not None and self.names.forward and self._run[2] in self._last:
+            self._annotate(self.names.forward, self._run[1], self._host)
+        self._run = None
+
+    def _words(self, row: Row) -> tuple[str, str, str]:
+        """Name the operator of a span, its node of autograd, and its kernels, as JSON."""
+        key = row.activity, row.name
+        if key not in self._said:
+            kind = self.facts.layers.get(row.name, row.activity)
+            said = f"{kind}_{row.activity}" if kind != row.activity else kind
+            self._said[key] = (
+                trace_names.operator(kind),
+                trace_names.node(kind),
+                quoted(said.replace("sync", "synchronised")),
+            )
+        return self._said[key]
+
+    def _copy(self, row: Row) -> None:
+        sort, how = "DtoD (Device -> Device)", "cudaMemcpyAsync"
+        if row.name in self.facts.host_copies:
+            is_down = row.name == "gradients"
+            sort = "DtoH (Device -> Pinned)" if is_down else "HtoD (Pinned -> Device)"
+        moved = row.nbytes if row.name in self.facts.host_copies else row.nbytes / 2
+        rate = moved / (row.end - row.start)
+        args = f', "bytes": {int(moved)}, "memory bandwidth (GB/s)": {rate:.3f}'
+        args += f', "what": {quoted(row.name)}'
+        begin, end = self._kernels(row, self.main, quoted(f"Memcpy {sort}"), args, how)
+        self._add(
+            "cpu_op", "aten::copy_", self.main, begin, end, f'"External id": {self._external}'
+        )
+
+    def _update(self, row: Row) -> None:
+        what = f'"what": {quoted(row.name)}'
+        if self.facts.updates_on_host:
+            begin, end = max(self._host, row.start), row.end
+            self._host = self._free = end
+        else:
+            begin, end = self._kernels(row, self.main, f'"{row.name}_update"', f", {what}")
+        name = self.names.optimizer if row.name == "optimizer" else f"{row.name} update"
+        self._annotate(name, begin, end)
+        self._pass = "update"
+
+    # Host ----------------------------------------------------------------------------------------
+
+    def _input(self, row: Row) -> None:
+        if row.name == "copy":
+            said = '"Memcpy HtoD (Pinned -> Device)"'
+            self._kernels(row, self.main, said, "", "cudaMemcpyAsync")
+            return
+        self._annotate(self.names.batch, row.start, row.end)
+        self._host = self._free = row.end
+
+    def _on_host(self, row: Row) -> None:
+        """Take time of the host that its device waits for; of a launch, it is that call's."""
+        if row.name == "launch":
+            self._asked = row.start, row.end
+        else:
+            self._annotate(f"host {row.name}", row.start, row.end)
+        self._host = self._free = row.end
+
+    def _meet(self, row: Row) -> None:
+        """Wait for others without a collective."""
+        self._annotate(f"wait {row.name}", row.start, row.end)
+        self._host = max(self._host, row.end)
+
+    # Collectives ---------------------------------------------------------------------------------
+
+    def _collective(self, row: Row) -> None:
+        call = row.call
+        # One that waits for its buffer is asked for before that, by another thread.
+        launched = min(self._host, row.start)
+        begin, end = self._asked or (launched, launched)
+        self._asked = None
+        if call is None and row.end == row.start:
+            return
+        self._external += 1
+        self._number += 1
+        sent, tid = Sent(), self.autograd if self._pass == "backward" else self.main
+        args = f'"External id": {self._external}'
+        if call is not None:
+            known = self.facts.sent.get((row.name, float(call.nbytes)))
+            if known is None and call.collective in ("scatter", "gather"):
+                self._between_devices(row, begin, end, args)
+                return
+            sent = known or Sent()
+            said = json.dumps(self._fields(call, sent))[1:-1]
+            if annotation := self.names.annotations.get(call.collective):
+                self._annotate(annotation, begin, end)
+            self._add("cpu_op", "record_param_comms", tid, begin, end, f"{args}, {said}")
+            self._add("user_annotation", annotated(call), tid, begin, end, args)
+            args = f"{args}, {said}"
+        name = "cudaLaunchKernelExC"
+        self._called(name, tid, begin, end, self._number, self._external)
+        said = quoted(kernel(call, sent))
+        stream = STREAM + row.stream
+        args = f'{args}, "what": {quoted(row.name)}'
+        self._on_device("kernel", said, stream, row.start, row.end, self._number, args)
+
+    def _between_devices(self, row: Row, begin: int, end: int, args: str) -> None:
+        """Take a copy between the devices of one process, which NCCL has no part in."""
+        self._called("cudaMemcpyAsync", self.main, begin, end, self._number, self._external)
+        said = '"Memcpy PtoP (Device -> Device)"'
+        args = f'{args}, "bytes": {int(row.nbytes)}, "what": {quoted(row.name)}'
+        place = STREAM + row.stream, row.start, row.end, self._number
+        self._on_device("gpu_memcpy", said, *place, args)
+
+    def _fields(self, call: Call, sent: Sent) -> dict[str, object]:
+        group = self.groups.get(sent.group)
+        if group is None or (not sent.group and call.group_size != len(group.ranks)):
+            return sizes(call, sent.dtype)
+        number = self._sequence[group.number] = self._sequence.get(group.number, 0) + 1
+        return {**sizes(call, sent.dtype), **group.fields(), "Seq": number}
+
+
+NODE = "autograd::engine::evaluate_function: "
+
+
+def step_lines(rank: int, begins: dict[int, int], ends: dict[int, int]) -> Iterator[str]:
+    """Annotate the steps of a rank, which count from 1 and begin where the one before ended."""
+    for step in sorted(ends):
+        if step > SETUP:
+            begin = begins[step]
+            yield (
+                f'{{"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#{step + 1}", '
+                f'"pid": {HOST + rank}, "tid": {HOST + rank}, "ts": {us(begin)}, '
+                f'"dur": {us(ends[step] - begin)}, "args": {{}}}}'
+            )
+
+
+def step_limits(rows: list[Row]) -> tuple[dict[int, int], dict[int, int]]:
+    """When each step of a rank begins, and when it ends, where it has one [ns]."""
+    ends: dict[int, int] = {}
+    for row in rows:
+        ends[row.step] = max(ends.get(row.step, 0), row.end)
+    steps = sorted(ends)
+    latest = np.maximum.accumulate([ends[step] for step in steps]).tolist() if steps else []
+    ends = dict(zip(steps, latest, strict=True))
+    before = [min((row.start for row in rows), default=0), *latest]
+    if steps and steps[0] == SETUP:
+        before[0] = 0
+    return dict(zip(steps, before[: len(steps)], strict=True)), ends
+
+
+# Rank traces --------------------------------------------------------------------------------------
 
 MAX_RANKS = 1_024
 """Ranks that are written unless others are asked for: a folder of as many files."""
@@ -145,13 +520,13 @@ def _names(result: Result) -> Names:
         scenario = result.scenario
         strategy = (scenario.get("strategy") or {}).get("kind", "")
         workload = scenario.get("workload") or {}
-        wrapper = torch_names.MODULES.get(strategy, "")
+        wrapper = trace_names.MODULES.get(strategy, "")
         known = Names(
             result.launched() if result.launched is not None else Launched(),
-            torch_names.optimizer_step((workload.get("optimizer") or {}).get("kind", "sgd")),
+            trace_names.optimizer_step((workload.get("optimizer") or {}).get("kind", "sgd")),
             f"{wrapper}.forward" if wrapper else "",
-            torch_names.next_batch((workload.get("input") or {}).get("workers", 0)),
-            torch_names.ANNOTATIONS.get(strategy, {}),
+            trace_names.next_batch((workload.get("input") or {}).get("workers", 0)),
+            trace_names.ANNOTATIONS.get(strategy, {}),
         )
         result.__dict__["_rank_names"] = known
     return known

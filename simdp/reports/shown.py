@@ -13,17 +13,16 @@ from typing import Any
 from rich.console import Console, RenderableType
 
 from simdp.reports import (
-    compare_table,
     diagnosis_table,
     difference_table,
     job_table,
     plan_table,
+    sweep_table,
     table,
     validation_table,
 )
-from simdp.results.comparison import Comparison
+from simdp.results.comparison import Comparison, Difference
 from simdp.results.diagnosis import Diagnosis
-from simdp.results.difference import Difference
 from simdp.results.job import JobStudy
 from simdp.results.plan import Plan
 from simdp.results.result import Study
@@ -32,13 +31,13 @@ from simdp.results.validation import Validation
 WIDTH = 80
 
 TABLES: dict[type, Callable[[Any], RenderableType]] = {
-    Comparison: compare_table.table,
+    Comparison: sweep_table.table,
     Diagnosis: diagnosis_table.page,
     Difference: difference_table.table,
     JobStudy: job_table.table,
     Plan: plan_table.table,
     Study: table.summary,
-    Validation: validation_table.tables,
+    Validation: validation_table.validation_tables,
 }
 """What the terminal shows of each kind of document; this table is the one place of registration."""
 

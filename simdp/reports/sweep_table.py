@@ -1,9 +1,10 @@
-"""Table of a sweep for the terminal: a row per point, within the width of a terminal."""
+"""Tables of sweep, fits and compare."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from textwrap import fill
 from typing import Any
 
 from rich import box
@@ -11,11 +12,22 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from simdp.reports import answer_rows, figures, money_rows, verdicts
-from simdp.reports.figures import SHORT, WIDTH
-from simdp.reports.wide_table import widen
-from simdp.results.comparison import best_of, said_of, written
+from simdp.reports import answers, captions
+from simdp.reports.captions import SHORT, WIDTH, interval, nbytes, number, speedup, unit_of
+from simdp.reports.wide_table import narrow_tables, wide_table, widen
+from simdp.results.comparison import (
+    ComparedPoint,
+    Comparison,
+    best_of,
+    said_of,
+    short_key,
+    ties_of,
+    written,
+)
+from simdp.results.plan import Fitting, FittingRow
 from simdp.results.result import FailedPoint, Result, Study
+
+# Sweep table --------------------------------------------------------------------------------------
 
 LEAST_SHARE = 1e-3
 """Part of a step below which a column is left out."""
@@ -72,14 +84,14 @@ def sweep_table(study: Study, verbose: bool = False) -> RenderableType:
         table.add_row(*map(Text, row))
     widen(table)
     foot, rows = sweep_feet(study, verbose)
-    rows = [*answer_rows.verdict(sweep_verdict(study).lines), *rows]
-    feet = [foot] * bool(foot) + [answer_rows.lines(rows, WIDTH)] * bool(rows)
+    rows = [*answers.verdict(sweep_verdict(study).lines), *rows]
+    feet = [foot] * bool(foot) + [answers.lines(rows, WIDTH)] * bool(rows)
     return Group(table, *map(Text, feet))
 
 
 def sweep_title(study: Study) -> str:
     """Name a sweep, and say in which unit its times are."""
-    unit, _ = figures.unit_of(p.metrics["step_time_s"] for p in study.points)
+    unit, _ = captions.unit_of(p.metrics["step_time_s"] for p in study.points)
     more = ", and its 90 % interval" if has_intervals(study) else ""
     return f"{study.scenario['name']}: a step's time in {unit}, mean over ranks{more}"
 
@@ -100,12 +112,12 @@ def sweep_cells(study: Study) -> tuple[int, dict[str, list[str]]]:
     }
     cells |= {name: [write(p.metrics) for p in points] for name, write in columns.items()}
     billed = _billed(study)
-    for name, tell in money_rows.columns(billed).items():
+    for name, tell in answers.columns(billed).items():
         cells[name] = [tell(one) for one in billed]
     best, rates, _ = best_point(study)
     if best is not None:
         cells["speed-up"] = [
-            figures.speedup(rate, rates[0], number == best) for number, rate in enumerate(rates)
+            captions.speedup(rate, rates[0], number == best) for number, rate in enumerate(rates)
         ]
     return len(keys), cells
 
@@ -119,31 +131,31 @@ def best_point(study: Study) -> tuple[int | None, list[float | None], str]:
     return best, rates, "tokens/s" if unequal else "samples/s"
 
 
-def sweep_verdict(study: Study) -> verdicts.Verdict:
-    """What the best point of a sweep reaches and loses; see `simdp.reports.verdicts`."""
-    return verdicts.of_sweep(study, *best_point(study))
+def sweep_verdict(study: Study) -> answers.Verdict:
+    """What the best point of a sweep reaches and loses; see `simdp.reports.answers`."""
+    return answers.of_sweep(study, *best_point(study))
 
 
-def sweep_feet(study: Study, verbose: bool = False) -> tuple[str, list[answer_rows.Row]]:
+def sweep_feet(study: Study, verbose: bool = False) -> tuple[str, list[answers.Row]]:
     """What stands below a sweep's table: what its speed-ups are, and what is said of all points."""
     points = study.points
     best, _, unit = best_point(study)
-    rows = [*money_rows.price(_billed(study)), *_idle_cards(points)]
-    rows += answer_rows.known(points, verbose)
+    rows = [*answers.price(_billed(study)), *_idle_cards(points)]
+    rows += answers.known(points, verbose)
     rows += _failures(study.failed)
     return (FOOT.format(unit) + _among(points)) if best is not None else "", rows
 
 
-def _billed(study: Study) -> list[money_rows.Found]:
+def _billed(study: Study) -> list[answers.Found]:
     return [(p.cost, p.target) for p in study.points] if _is_billed(study) else []
 
 
 def _is_billed(study: Study) -> bool:
     """Whether the scenario, or one of its points, speaks of money, energy or a target."""
-    return any(map(money_rows.is_asked_for, [study.scenario, *(p.scenario for p in study.points)]))
+    return any(map(answers.is_asked_for, [study.scenario, *(p.scenario for p in study.points)]))
 
 
-def _failures(failed: Sequence[FailedPoint]) -> list[answer_rows.Row]:
+def _failures(failed: Sequence[FailedPoint]) -> list[answers.Row]:
     """Say of points without a result why they have none."""
     rows = [
         (f"{said_of(point.set)} failed", f"{point.problems[0]}{_more(len(point.problems) - 1)}")
@@ -157,10 +169,10 @@ def _more(count: int) -> str:
     return f" (and {count} more in result.json)" if count else ""
 
 
-def _idle_cards(points: Sequence[Result]) -> list[answer_rows.Row]:
+def _idle_cards(points: Sequence[Result]) -> list[answers.Row]:
     """Say of the first point that leaves most cards of a node idle that it does."""
     for point in points:
-        for name, said in answer_rows.cards(point):
+        for name, said in answers.cards(point):
             values = ", ".join(map(written, point.set.values()))
             return [(f"{name} at {values}", said)]
     return []
@@ -174,8 +186,8 @@ def _among(points: Sequence[Result]) -> str:
 def _columns(study: Study) -> dict[str, Callable[[dict[str, Any]], str]]:
     points = study.points
     longest = max(p.metrics["step_time_s"] for p in points)
-    _, scale = figures.unit_of([longest])
-    digits = figures.digits_of(longest / scale)
+    _, scale = captions.unit_of([longest])
+    digits = captions.digits_of(longest / scale)
     columns: dict[str, Callable[[dict[str, Any]], str]] = {
         name: partial(_scaled, key, scale, digits)
         for key, name in SHORT.items()
@@ -183,23 +195,23 @@ def _columns(study: Study) -> dict[str, Callable[[dict[str, Any]], str]]:
     }
     if has_intervals(study):
         step = columns.pop(SHORT["step_time_s"])
-        ends = {INTERVAL: lambda m: figures.interval(m["interval_s"], scale)}
+        ends = {INTERVAL: lambda m: captions.interval(m["interval_s"], scale)}
         columns = {SHORT["step_time_s"]: step, **ends, **columns}
     if all(_are_long(p.metrics) for p in points):
         columns["tok/s/GPU"] = lambda m: f"{m['tokens_per_s_per_gpu']:,.0f}"
         if all(p.metrics["mfu"] is not None for p in points):
-            columns["MFU"] = lambda m: figures.percent(m["mfu"])
+            columns["MFU"] = lambda m: captions.percent(m["mfu"])
     else:
-        columns["samples/s"] = lambda m: figures.short(m[RATE])
+        columns["samples/s"] = lambda m: captions.short(m[RATE])
     peaks = [max(p.metrics["peak_memory_bytes"]) for p in points]
     if max(peaks) > (1 + LEAST_DIFFERENCE) * min(peaks):
-        columns["memory"] = lambda m: figures.nbytes(max(m["peak_memory_bytes"]))
+        columns["memory"] = lambda m: captions.nbytes(max(m["peak_memory_bytes"]))
     if not all(p.metrics["fits_memory"] for p in points):
         columns["fits"] = lambda m: "yes" if m["fits_memory"] else "no"
     if any(p.metrics["scaling_efficiency"] is not None for p in points):
-        columns["eff."] = lambda m: figures.percent(m["scaling_efficiency"])
+        columns["eff."] = lambda m: captions.percent(m["scaling_efficiency"])
     if any(p.metrics["loss"] for p in points):
-        columns["last loss"] = lambda m: figures.number(m["loss"][-1] if m["loss"] else None)
+        columns["last loss"] = lambda m: captions.number(m["loss"][-1] if m["loss"] else None)
     if any(p.metrics["skipped_steps"] for p in points):
         columns["skipped"] = lambda m: str(len(m["skipped_steps"] or []))
     return columns
@@ -242,3 +254,316 @@ def _room_for_keys(cells: dict[str, list[str]], num_keys: int) -> dict[str, int]
         room[head] -= 1
         excess -= 1
     return room
+
+
+# Fitting table ------------------------------------------------------------------------------------
+
+Column = tuple[str, bool, Callable[[FittingRow], str]]
+
+ADDED = {"full": "", "offload": "+cpu", "lora": "+lora", "qlora": "+qlora"}
+"""How methods are written behind the strategy."""
+
+LEGEND = {
+    "offload": "+cpu: DeepSpeed's offload to the host's memory, whose size is not checked",
+    "lora": "+lora: adapters are trained, all else is frozen",
+    "qlora": "+qlora: adapters of a model in 4 bits",
+}
+
+
+def fitting_table(found: Fitting) -> RenderableType:
+    """Write what fits and what does not.
+
+    Parameters
+    ----------
+    found : Fitting
+        With at least one row.
+    """
+    unit, scale = unit_of(row.step_time_s or 0.0 for row in found.rows)
+    columns = list(_fitting_columns(found, scale))
+    heads = [(head, is_number) for head, is_number, _ in columns]
+    rows = [[write(row) for *_, write in columns] for row in found.rows]
+    on = f"{found.gpus} GPUs of {nbytes(found.memory_bytes)}"
+    if found.is_least:
+        on = f"the fewest GPUs of {nbytes(found.memory_bytes)}"
+    title = f"{found.model} on {on}, {found.precision}; memory in GB, steps in {unit}"
+    return Group(wide_table(title, heads, rows), Text("\n".join(_foot(found))))
+
+
+def _fitting_columns(found: Fitting, scale: float) -> Iterator[Column]:
+    """The columns that say something."""
+    if found.is_least:
+        yield "GPUs", True, lambda row: f"{'>' if row.state == 'no' else ''}{row.gpus}"
+    yield "strategy", False, lambda row: row.strategy + ADDED[row.method]
+    yield "recompute", False, lambda row: row.recompute
+    yield "batch", True, lambda row: str(row.microbatch)
+    yield "fits", False, lambda row: row.state
+    yield "peak", True, lambda row: _gigabytes(row.peak_memory_bytes)
+    yield "step", True, lambda row: number(row.step_time_s and row.step_time_s / scale)
+    if any(row.tokens_per_s for row in found.rows):
+        yield "tokens/s", True, lambda row: number(row.tokens_per_s, ",.0f")
+    else:
+        yield "samples/s", True, lambda row: number(row.samples_per_s, ",.0f")
+    if any(row.mfu for row in found.rows) and not found.is_least:
+        yield "MFU", True, lambda row: "-" if row.mfu is None else f"{row.mfu:.0%}"
+    if any(_price(row) for row in found.rows):
+        yield "USD/M", True, lambda row: number(_price(row), ".3g")
+
+
+def _gigabytes(value: float) -> str:
+    return f"{value / 1e9:,.{1 if value < 99.95e9 else 0}f}"
+
+
+def _price(row: FittingRow) -> float | None:
+    """Of a million tokens, or samples where there are none."""
+    return row.usd_per_million_tokens or row.usd_per_million_samples
+
+
+def _foot(found: Fitting) -> Iterator[str]:
+    if found.assumed is not None:
+        yield fill(f"assumed: {found.assumed}; --machine takes others", WIDTH)
+    yield fill(f"a sample: {found.samples_are}", WIDTH)
+    yield fill(f"precision: {_of_precision(found.precision)}", WIDTH)
+    kinds = dict.fromkeys(row.method for row in found.rows)
+    for line in [LEGEND[kind] for kind in LEGEND if kind in kinds]:
+        yield fill(line, WIDTH)
+    yield fill(_explained(found), WIDTH)
+    yield from (fill(line, WIDTH) for line in _answer(found))
+
+
+def _of_precision(precision: str) -> str:
+    """What is kept in which type."""
+    kind, _, low = precision.partition(" ")
+    meaning = {
+        "mixed": f"weights, gradients and layers in {low}, 32-bit master weights and optimizer",
+        "amp": f"torch.autocast: layers in {low}, weights, gradients and optimizer in 32 bits",
+        "full": "all in 32 bits",
+    }
+    return f"{precision}: {meaning[kind]}; --precision takes another"
+
+
+def _explained(found: Fitting) -> str:
+    """What the columns are."""
+    rows = [row for row in found.rows if row.state != "no"] or found.rows
+    least = min(row.memory_low_bytes - row.peak_memory_bytes for row in rows) / 1e9
+    most = max(row.memory_high_bytes - row.peak_memory_bytes for row in rows) / 1e9
+    what = "tokens" if any(row.tokens_per_s for row in found.rows) else "samples"
+    money = ""
+    if any(_price(row) for row in found.rows):
+        dated = f" of {found.price_date}" if found.price_date else ""
+        money = f"; USD/M: per million {what}, at list prices{dated}"
+    mfu = "; MFU: the model's own FLOPs over the GPUs' peak" if not found.is_least else ""
+    return (
+        "a steady step of one micro-batch per GPU; batch: its samples, as many as fit; peak: "
+        "tensors of the fullest GPU; fits: with what CUDA, NCCL and fragments take beside them, "
+        f"{least:.1f} to {most:.1f} GB; tight: that decides{mfu}{money}"
+    )
+
+
+def _answer(found: Fitting) -> Iterator[str]:
+    """What follows: the row that `init` writes, or that nothing fits."""
+    states = {row.state for row in found.rows}
+    if states == {"no"}:
+        more = "larger GPUs"
+        if not found.is_least:
+            more = "more GPUs (--gpus '?' finds how many), larger ones"
+        yield f"nothing fits: take {more}, or shorter samples"
+    elif "yes" not in states:
+        yield "nothing fits for sure: what is tight may run out of memory"
+    if found.is_least and found.rows[0].fits:
+        yield f"the fewest that train all weights: {_named(found, 'full', 'offload')}"
+    if (row := found.chosen) is not None:
+        yield (
+            f"init writes {row.strategy}{ADDED[row.method]}, {row.recompute}, batch "
+            f"{row.microbatch}: the simplest of those within 5 % of the fastest{_inside(row)}"
+        )
+
+
+def _named(found: Fitting, *methods: str) -> str:
+    """The least number of GPUs of each method, and the strategy."""
+    named = []
+    for method in methods:
+        rows = [row for row in found.rows if row.method == method and row.fits]
+        if rows:
+            least = min(rows, key=lambda row: row.gpus)
+            named.append(f"{least.gpus} with {least.strategy}{ADDED[method]}")
+    return ", ".join(named) or "none"
+
+
+def _inside(row: FittingRow) -> str:
+    """The interval of a step."""
+    if row.low_s is None or row.high_s is None:
+        return ""
+    unit, scale = unit_of([row.high_s])
+    low, high = row.low_s / scale, row.high_s / scale
+    return f"; 90 % interval of its step: {low:.3g} to {high:.3g} {unit}, others' alike"
+
+
+# Compare table ------------------------------------------------------------------------------------
+
+COMPARE_FOOT = (
+    "a steady step: its time and exposed communication, mean over ranks; the fullest device's "
+    "memory; what the rank that sends most sends; speed-up: samples/s over the first point's, with "
+    "a star at the most, of what fits"
+)
+"""What the columns are."""
+
+WEIGHTS_FOOT = (
+    "same weights: rank 0's beside the first point's, but for rounding; in brackets the "
+    "largest difference over the largest weight of its parameter"
+)
+"""What the column of weights is."""
+
+FEW, MAX_NAMES = 0.5, 2
+"""Part of the parameters, fewer than which are named if only they differ; names in a line."""
+
+
+def table(comparison: Comparison) -> RenderableType:
+    """Write the points side by side.
+
+    Parameters
+    ----------
+    comparison : Comparison
+        With at least one point that ran.
+    """
+    title, heads, rows = grid(comparison)
+    tables = narrow_tables(title, heads, rows, len(comparison.over))
+    return Group(*tables, *(Text(_filled(line)) for line in remarks(comparison)))
+
+
+def grid(comparison: Comparison) -> tuple[str, list[tuple[str, bool]], list[list[str]]]:
+    """Title, columns and rows: a row per point, the keys that are compared first.
+
+    A column is its head, and whether it holds figures.
+    """
+    unit, scale = unit_of((point.metrics or {})["step_time_s"] for point in comparison.ran)
+    rates = [(p.metrics or {}).get("throughput_samples_per_s") for p in comparison.points]
+    first, best = next(filter(None, rates), None), best_of([p.metrics for p in comparison.points])
+    keys, world_sizes = list(comparison.over), {point.world_size for point in comparison.ran}
+    columns: list[tuple[str, bool, Callable[[ComparedPoint, dict[str, Any]], str]]] = [
+        ("ranks", True, lambda point, m: str(point.world_size)),
+        ("step", True, lambda point, m: f"{m['step_time_s'] / scale:.4g}"),
+        (INTERVAL, True, lambda point, m: interval(m.get("interval_s"), scale)),
+        ("samples/s", True, lambda point, m: _number(m["throughput_samples_per_s"])),
+        (
+            "speed-up",
+            True,
+            lambda point, m: speedup(
+                m["throughput_samples_per_s"],
+                first,
+                best is not None and point is comparison.points[best],
+            ),
+        ),
+        ("exposed", True, lambda point, m: f"{m['exposed_comm_s'] / scale:.4g}"),
+        ("memory", True, lambda point, m: nbytes(point.device_bytes or 0.0)),
+        ("fits", False, lambda point, m: "yes" if m["fits_memory"] else "no"),
+        ("sent", True, lambda point, m: nbytes(point.nbytes_sent)),
+    ]
+    if any(point.last_loss is not None for point in comparison.ran):
+        columns.append(("last loss", True, lambda point, m: _number(point.last_loss)))
+        reference = next((p for p in comparison.ran if p.weights_difference is not None), None)
+        columns.append(
+            (
+                "same weights",
+                False,
+                lambda point, m: _same(point, m, point is reference),
+            )
+        )
+    billed = [(p.bill, p.target) for p in comparison.ran if p.bill is not None]
+    for name, tell in answers.columns(billed).items():
+        columns.append((name, True, partial(_told, tell)))
+    if len(world_sizes) == 1 or all(
+        point.set.get("cluster.world_size") == point.world_size for point in comparison.ran
+    ):
+        del columns[0]
+    if not any((point.metrics or {}).get("interval_s") for point in comparison.ran):
+        columns = [column for column in columns if column[0] != INTERVAL]
+    heads = [(short_key(key), False) for key in keys] + [(name, num) for name, num, _ in columns]
+    rows = []
+    for point in comparison.points:
+        metrics = point.metrics
+        cells = [written(point.set[key]) for key in keys]
+        rows.append(
+            cells + ["-" if metrics is None else write(point, metrics) for *_, write in columns]
+        )
+    name = comparison.scenario["name"]
+    title = f"{name}: {' x '.join(short_key(key) for key in keys)} compared, times in {unit}"
+    return title, heads, rows
+
+
+def _told(
+    tell: Callable[[answers.Found], str], point: ComparedPoint, metrics: dict[str, Any]
+) -> str:
+    return tell((point.bill or {}, point.target))
+
+
+def _filled(text: str) -> str:
+    """Break a line between words, at a terminal's width."""
+    return fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
+
+
+def remarks(comparison: Comparison) -> list[str]:
+    """Say what the columns mean, what was changed, and why points could not run."""
+    lines = [COMPARE_FOOT]
+    if any((point.metrics or {}).get("interval_s") for point in comparison.ran):
+        lines.append(f"{INTERVAL}: the 90 % interval of the step")
+    if any(point.same_weights is not None for point in comparison.ran):
+        lines.append(WEIGHTS_FOOT)
+    billed = [(p.bill, p.target) for p in comparison.ran if p.bill is not None]
+    lines += [f"{name}: {said}" for name, said in answers.price(billed)]
+    lines += tied(comparison)
+    lines += comparison.notes
+    lines += _few_that_differ(comparison.ran)
+    for point in comparison.points:
+        if point.problems:
+            more = len(point.problems) - 1
+            rest = f" (and {more} more in comparison.json)" if more > 0 else ""
+            lines.append(f"{point.label} cannot run: {point.problems[0]}{rest}")
+    return lines
+
+
+def tied(comparison: Comparison) -> list[str]:
+    """Points that train samples as fast as the fastest one but for noise, in a sentence."""
+    ties = [point.label for point in ties_of(comparison.points)]
+    if len(ties) < 2:
+        return []
+    why = "beyond the noise of these steps" if any(p.step_error_s for p in comparison.ran) else ""
+    said = f"{', '.join(ties[:-1])} and {ties[-1]}: no difference in samples/s {why}".rstrip()
+    return [f"{said}."]
+
+
+def _few_that_differ(points: Sequence[ComparedPoint]) -> list[str]:
+    """Name the parameters in which models differ that agree in most, once for all such models.
+
+    What the loss does not feel, as the bias of attention's keys, has rounding for a gradient, and
+    an adaptive optimizer makes of it steps as long as any.
+    """
+    found: dict[tuple[str, ...], list[str]] = {}
+    for point in points:
+        if 0 < len(point.differing) < FEW * (point.num_parameters or 0):
+            found.setdefault(tuple(point.differing), []).append(point.label)
+    lines = []
+    for names, labels in found.items():
+        more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+        lines.append(
+            f"{', '.join(labels)}: other weights in {', '.join(names[:MAX_NAMES])}{more} alone; "
+            "where the losses are the same, the model does not feel them, and rounding decides."
+        )
+    return lines
+
+
+def _same(point: ComparedPoint, metrics: dict[str, Any], is_first: bool) -> str:
+    """Tell whether weights are those of the first point, and if not to the bit how far apart."""
+    if point.same_weights is None:
+        return "-"
+    word = "first" if is_first else "yes" if point.same_weights else "no"
+    if 0 < len(point.differing) < FEW * (point.num_parameters or 0):
+        word = f"all but {len(point.differing)} of {point.num_parameters}"
+    word += f" ({point.weights_difference:.0e})" if point.weights_difference else ""
+    return word + (", ranks differ" if metrics["replicas_identical"] is False else "")
+
+
+def _number(value: float | None) -> str:
+    """Write a number with four digits, a large one with its thousands apart."""
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value >= 1e4 else f"{value:.4g}"

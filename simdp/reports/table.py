@@ -1,21 +1,22 @@
-"""Tables for the terminal: a summary of a study, every rank of a run, and the lists of kinds."""
+"""The summary of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from simdp.reports import answer_rows, money_rows, verdicts
-from simdp.reports.figures import (
+from simdp.arrays import Bools, Floats, Ints
+from simdp.reports import answers
+from simdp.reports.captions import (
     PARTS,
     SHORT,
-    UNITS,
     WIDTH,
     digits_of,
     nbytes,
@@ -25,19 +26,30 @@ from simdp.reports.figures import (
     share,
     unit_of,
 )
-from simdp.reports.wide_table import kinds
 from simdp.results.comparison import written
-from simdp.results.memory import PARTS as MEMORY_PARTS
+from simdp.results.memory import MEMORY_PARTS as MEMORY_PARTS
 from simdp.results.memory import usage
 from simdp.results.metrics import per_rank
 from simdp.results.result import Advice, Result, Study
+from simdp.results.trace import (
+    ACTIVITIES,
+    COMM_LANE,
+    COMPUTE_LANE,
+    FIRST_STREAM_LANE,
+    Block,
+    Call,
+    Columns,
+    Trace,
+    columns_of,
+)
+
+# Table --------------------------------------------------------------------------------------------
 
 IDENTICAL = {True: "yes", False: "no", None: "there is one model"}
 
 LEAST_PART = 0.01
 """Share of a peak from which on a part of it is told apart from the rest."""
 
-__all__ = ["PARTS", "UNITS", "kinds", "nbytes", "ranks", "seconds", "summary"]
 
 MAX_RANKS, FOLDED_FROM = 64, 8
 """Rows of `ranks`; and ranks beyond which neighbours that say the same share one."""
@@ -72,8 +84,8 @@ def _one(result: Result, advice: Advice | None, verbose: bool) -> RenderableType
     for row in parts:
         times.add_row(*row)
     facts = Table(show_header=False, box=None, pad_edge=False)
-    said = answer_rows.verdict(verdicts.of_run(result).lines)
-    for name, value in answer_rows.wrapped([*said, *fact_rows(result, advice, verbose)]):
+    said = answers.verdict(answers.of_run(result).lines)
+    for name, value in answers.wrapped([*said, *fact_rows(result, advice, verbose)]):
         facts.add_row(f"{name}:" if name else "", value)
     return Group(times, facts)
 
@@ -91,11 +103,11 @@ def step_rows(metrics: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 def fact_rows(
     result: Result, advice: Advice | None = None, verbose: bool = False
-) -> list[answer_rows.Row]:
+) -> list[answers.Row]:
     """All else that is said of a run, as names and words; see `summary`."""
     m = result.metrics
     rows = [
-        answer_rows.rates(m),
+        answers.rates(m),
         ("buckets", _buckets(m["bucket_bytes"])),
         ("sent per rank and step", nbytes(max(m["bytes_sent_per_rank"]))),
         *_memory_rows(result),
@@ -114,18 +126,18 @@ def fact_rows(
         rows[place:place] = [("skipped steps", _listed(map(str, m["skipped_steps"])) or "none")]
         if m["loss_scale"]:
             rows.insert(place + 1, ("loss scale", _listed(_changes(m["loss_scale"]), "; ")))
-    costs = answer_rows.costs(m, seconds)
+    costs = answers.costs(m, seconds)
     after = next((i for i, row in enumerate(costs, 1) if row[0] == "without stragglers"), 0)
-    costs[after:after] = answer_rows.lost(result, seconds)
-    rows[1:1] = [*answer_rows.mfu(m), *answer_rows.mfu_parts(result), *costs]
-    rows += answer_rows.gradient_noise(result.gradient_noise)
-    if verbose or money_rows.is_asked_for(result.scenario):
-        rows += money_rows.rows((result.cost, result.target))
+    costs[after:after] = answers.lost(result, seconds)
+    rows[1:1] = [*answers.mfu(m), *answers.mfu_parts(result), *costs]
+    rows += answers.gradient_noise(result.gradient_noise)
+    if verbose or answers.is_asked_for(result.scenario):
+        rows += answers.rows((result.cost, result.target))
     return [
         *rows,
-        *answer_rows.cards(result),
-        *answer_rows.known([result], verbose),
-        *answer_rows.advice(advice),
+        *answers.cards(result),
+        *answers.known([result], verbose),
+        *answers.advice(advice),
     ]
 
 
@@ -318,3 +330,283 @@ def slowest(study: Study) -> RenderableType | None:
 
 def _span(ranks: Sequence[int]) -> str:
     return str(ranks[0]) if len(ranks) == 1 else f"{ranks[0]}-{ranks[-1]}"
+
+
+# Program table ------------------------------------------------------------------------------------
+
+COLUMNS = {
+    "compute_s": "compute",
+    "comm_s": "communication",
+    "exposed_comm_s": "exposed",
+    "wait_s": "wait",
+    "idle_s": "idle",
+}
+"""What a rank's time is made of, by the names of JSON and of the table."""
+
+MAX_ROWS = 16
+"""Lines that a terminal shows; of more of them the first ones, and that there are others."""
+
+
+def rows(trace: Trace, clocks: Floats) -> list[dict[str, Any]]:
+    """What each rank did.
+
+    Parameters
+    ----------
+    trace : Trace
+        Every span.
+    clocks : ndarray, shape `(world_size,)`
+        When each rank ended [s].
+
+    Returns
+    -------
+    list of dict
+        For each rank ``compute_s``, ``comm_s`` (as long as any communication was under way),
+        ``exposed_comm_s`` (of it, while nothing was computed), ``wait_s`` (for other ranks, while
+        nothing else went on) and ``idle_s`` (what is left until its end) [s].
+    """
+    spans = _spans(trace, len(clocks))
+    found = []
+    for rank, clock in enumerate(clocks.tolist()):
+        compute, comm, wait = (_union(spans[kind][rank]) for kind in ("compute", "comm", "wait"))
+        busy = _length(compute)
+        both = _length(_union([compute, comm]))
+        all_three = _length(_union([compute, comm, wait]))
+        found.append(
+            {
+                "rank": rank,
+                "compute_s": busy,
+                "comm_s": _length(comm),
+                "exposed_comm_s": both - busy,
+                "wait_s": all_three - both,
+                "idle_s": max(clock - all_three, 0.0),
+                "end_s": clock,
+            }
+        )
+    return found
+
+
+def lines(trace: Trace, clocks: Floats) -> list[str]:
+    """The same as a table of plain text; neighbours that differ in nothing share a line."""
+    found = rows(trace, clocks)
+    head = ["rank", *COLUMNS.values(), "end"]
+    texts = [[_shown(row[name]) for name in (*COLUMNS, "end_s")] for row in found]
+    alike = [list(ranks) for _, ranks in groupby(range(len(found)), key=texts.__getitem__)]
+    body = [[_ranks(ranks), *texts[ranks[0]]] for ranks in alike[:MAX_ROWS]]
+    widths = [max(len(line[place]) for line in (head, *body)) for place in range(len(head))]
+    shown = [
+        "  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True))
+        for line in (head, *body)
+    ]
+    if left := sum(map(len, alike[MAX_ROWS:])):
+        shown.append(f"and {left} more ranks; --json has them all")
+    return shown
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"{ranks[0]}-{ranks[-1]}" if len(ranks) > 1 else str(ranks[0])
+
+
+def _shown(value: float) -> str:
+    return seconds(value) if value > 0 else "0 s"
+
+
+def _spans(trace: Trace, world_size: int) -> dict[str, list[list[Floats]]]:
+    """Spans by kind and rank, each of shape `(num_spans, 2)`."""
+    found: dict[str, list[list[Floats]]] = {
+        kind: [[] for _ in range(world_size)] for kind in ("compute", "comm", "wait")
+    }
+    for block in trace.blocks:
+        activity = ACTIVITIES[block.activity]
+        kind = activity if activity in ("comm", "wait") else "compute"
+        both = np.stack(np.broadcast_arrays(block.start, block.end), axis=-1).reshape(-1, 2)
+        for rank, pair in zip(np.asarray(block.ranks).tolist(), both, strict=True):
+            found[kind][rank].append(pair[None])
+    return found
+
+
+def _union(pieces: Iterable[Floats]) -> Floats:
+    """Intervals that cover the same, none of which meets another."""
+    together = [np.empty((0, 2)), *pieces]
+    spans = np.concatenate(together)
+    if not len(spans):
+        return spans
+    spans = spans[np.argsort(spans[:, 0], kind="stable")]
+    reach = np.maximum.accumulate(spans[:, 1])
+    first = np.r_[True, spans[1:, 0] > reach[:-1]]
+    last = np.r_[np.flatnonzero(first)[1:] - 1, len(spans) - 1]
+    joined: Floats = np.stack([spans[first, 0], reach[last]], axis=-1)
+    return joined
+
+
+def _length(spans: Floats) -> float:
+    return float((spans[:, 1] - spans[:, 0]).sum())
+
+
+# Rank rows ----------------------------------------------------------------------------------------
+
+WAIT, COMM = ACTIVITIES.index("wait"), ACTIVITIES.index("comm")
+TRANSFER = ACTIVITIES.index("transfer")
+
+
+class Row(NamedTuple):
+    """A span; one of a collective begins when its rank comes to it.
+
+    Attributes
+    ----------
+    step : int
+        As in `simdp.results.trace.Span`.
+    stream : int
+        0 of compute, and from 1 on those of collectives.
+    activity, name : str
+        As in `simdp.results.trace.Span`.
+    start, end : int
+        Instants [ns].
+    nbytes : float
+        As in `simdp.results.trace.Span`.
+    call : Call or None
+        What it takes part in.
+    """
+
+    step: int
+    stream: int
+    activity: str
+    name: str
+    start: int
+    end: int
+    nbytes: float
+    call: Call | None
+
+
+def waited(columns: Columns) -> Bools:
+    """Mark the spans of collectives that begin with the wait before them; all are in order."""
+    rank, lane, name, activity = (columns[key] for key in ("rank", "lane", "name", "activity"))
+    found = np.zeros(len(rank), dtype=bool)
+    same = (rank[1:] == rank[:-1]) & (lane[1:] == lane[:-1]) & (name[1:] == name[:-1])
+    same &= columns["start"][1:] == columns["end"][:-1]
+    found[1:] = same & (activity[:-1] == WAIT) & (activity[1:] == COMM)
+    return found
+
+
+def rows_of(trace: Trace, ranks: Sequence[int]) -> Iterator[tuple[int, list[Row]]]:
+    """Give the rows of some ranks, in their order; transfers are left out.
+
+    Collectives come where compute asked for them, which may be long before their stream took them.
+    """
+    blocks = [block for block in trace.of_ranks(ranks).blocks if block.activity != TRANSFER]
+    if not blocks:
+        yield from ((rank, []) for rank in ranks)
+        return
+    lengths = [len(block.ranks) for block in blocks]
+    columns = columns_of(blocks)
+    columns["block"] = np.repeat(np.arange(len(blocks)), lengths)
+    asked = [
+        b.asked if isinstance(b.asked, np.ndarray) else np.full(n, b.asked)
+        for b, n in zip(blocks, lengths, strict=True)
+    ]
+    columns["asked"] = np.concatenate(asked)
+    columns = _whole(columns)
+    for rank, mine in _rows_by_rank(columns["rank"], ranks):
+        part = {key: column[mine] for key, column in columns.items()}
+        yield rank, _rows(part, trace.names, [block.call for block in blocks])
+
+
+def _whole(columns: Columns) -> Columns:
+    """Put waits into the collectives that end them, and all in the order of the host."""
+    keys = ("activity", "end", "start", "lane", "rank")
+    order = np.lexsort([columns[key] for key in keys])
+    columns = {key: column[order] for key, column in columns.items()}
+    at = np.flatnonzero(waited(columns))
+    columns["start"] = columns["start"].copy()
+    columns["start"][at] = columns["start"][at - 1]
+    kept = np.ones(len(order), dtype=bool)
+    kept[at - 1] = False
+    columns = {key: column[kept] for key, column in columns.items()}
+    asked: Floats = np.fmin(columns["asked"], columns["start"])
+    is_work = columns["lane"] == COMPUTE_LANE
+    # What ends when a collective is asked for came before it, and what begins then, behind it.
+    order = np.lexsort([columns["end"], columns["start"], is_work, asked, columns["rank"]])
+    return {key: column[order] for key, column in columns.items()}
+
+
+def _rows_by_rank(rank: Ints, ranks: Sequence[int]) -> Iterator[tuple[int, slice]]:
+    for one in ranks:
+        yield one, slice(int(np.searchsorted(rank, one)), int(np.searchsorted(rank, one + 1)))
+
+
+def _rows(columns: Columns, names: Sequence[str], calls: Sequence[Call | None]) -> list[Row]:
+    lane = columns["lane"]
+    stream = np.where(lane >= FIRST_STREAM_LANE, lane - FIRST_STREAM_LANE + 2, lane)
+    assert (COMPUTE_LANE, COMM_LANE) == (0, 1), "lanes are streams"
+    start, end = (np.rint(columns[key] * 1e9).astype(np.int64) for key in ("start", "end"))
+    table = (columns["step"], stream, columns["activity"], columns["name"], start, end)
+    more = columns["nbytes"].tolist(), columns["block"].tolist()
+    return [
+        Row(step, on, ACTIVITIES[activity], names[name], s, e, nbytes, calls[block])
+        for step, on, activity, name, s, e, nbytes, block in zip(
+            *(column.tolist() for column in table), *more, strict=True
+        )
+    ]
+
+
+# Slow ranks ---------------------------------------------------------------------------------------
+
+SLOWER, NUM_SLOWEST = 1.02, 3
+"""A rank is slow that computes so many times as long as most do; so many of them are named."""
+
+BUSY = tuple(ACTIVITIES.index(name) for name in ("forward", "backward", "compute"))
+
+
+def slow_ranks(result: Result, blocks: Iterable[Block]) -> dict[int, str]:
+    """Name the ranks that the scenario slows down; without such ones, those that were slow.
+
+    Parameters
+    ----------
+    result : Result
+        Whose scenario it is.
+    blocks : iterable of Block
+        What the ranks did in the time that is looked at.
+
+    Returns
+    -------
+    dict of int to str
+        The slowest first, with what is said of them: ``" · 2×"``, or ``" · +12 %"``.
+    """
+    return _stragglers(result) or _slowest(blocks, result.world_size)
+
+
+def _stragglers(result: Result) -> dict[int, str]:
+    cluster = result.scenario["cluster"]
+    listed: list[dict[str, Any]] = cluster.get("stragglers") or []
+    per_node = (cluster.get("devices_per_node") or 0) * cluster.get("ranks_per_device", 1)
+    found = [
+        (rank, straggler.get("factor"))
+        for straggler in listed
+        for rank in _ranks_of(straggler, per_node or result.world_size)
+        if rank < result.world_size and straggler.get("factor") != 1
+    ]
+    found.sort(key=lambda pair: (-(pair[1] or 0.0), pair[0]))
+    return {rank: f" · {factor:g}×" if factor else "" for rank, factor in found}
+
+
+def _ranks_of(straggler: dict[str, Any], per_node: int) -> Iterable[int]:
+    """The ranks whose compute one is on, where it is on some and not on all."""
+    if straggler["kind"] == "slow_node":
+        return range(straggler["node"] * per_node, (straggler["node"] + 1) * per_node)
+    rank = straggler.get("rank")
+    return [rank] if isinstance(rank, int) and straggler["kind"] != "degraded_link" else []
+
+
+def _slowest(blocks: Iterable[Block], world_size: int) -> dict[int, str]:
+    busy = np.zeros(world_size)
+    for block in blocks:
+        if block.activity in BUSY:
+            busy += np.bincount(block.ranks, block.end - block.start, minlength=world_size)
+    usual = float(np.median(busy))
+    if not usual:
+        return {}
+    first = np.argsort(-busy, kind="stable")[:NUM_SLOWEST].tolist()
+    return {
+        rank: f" · +{busy[rank] / usual - 1:.0%}".replace("%", " %")
+        for rank in first
+        if busy[rank] > SLOWER * usual
+    }

@@ -18,12 +18,11 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import TextToPath
 
-from simdp.results.calibration import CalibrationStudy
+from simdp.results.calibration import CalibrationStudy, StepCalibration
 from simdp.results.collective import CollectiveStudy
 from simdp.results.comparison import Comparison
 from simdp.results.job import JobStudy
 from simdp.results.result import Study
-from simdp.results.step_calibration import StepCalibration
 from simdp.results.validation import Validation
 
 # Colours: Okabe and Ito, "Color universal design", 2008 -------------------------------------------

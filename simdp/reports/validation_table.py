@@ -1,39 +1,48 @@
-"""Tables of a validation for the terminal: every point, and what they say of each cluster."""
+"""Tables and pages of validate and calibrate."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from textwrap import fill
+from typing import NamedTuple
 
 from rich.console import Group, RenderableType
+from rich.table import Table
 from rich.text import Text
 
-from simdp.reports import left_out_words
-from simdp.reports import validation_words as words
-from simdp.reports.figures import WIDTH
-from simdp.reports.validation_words import Column
-from simdp.reports.wide_table import narrow_tables
-from simdp.results.left_out import LeftOut
-from simdp.results.validation import Validation
+from simdp.reports import validation as left_out_words
+from simdp.reports import validation as words
+from simdp.reports.captions import WIDTH
+from simdp.reports.plots import fitting
+from simdp.reports.validation import Column
+from simdp.reports.wide_table import narrow_tables, wide_table
+from simdp.results.calibration import CalibrationStudy, StepCalibration, WantedStep
+from simdp.results.metrics import Baseline
+from simdp.results.validation import Comparison, LeftOut, Validation, summary
+from simdp.units import format_quantity
+
+# Validation table ---------------------------------------------------------------------------------
 
 
-def tables(validation: Validation) -> RenderableType:
+def validation_tables(validation: Validation) -> RenderableType:
     """Write a table per cluster, then one that sums up steps, and one collectives."""
     parts: list[RenderableType] = []
     for name in validation.clusters:
         points = validation.of(name).points
         if points:
-            parts += _tables(name, words.STEP_COLUMNS, map(words.step_cells, points))
+            parts += _validation_tables(name, words.STEP_COLUMNS, map(words.step_cells, points))
         exposed = words.exposed_rows(validation.of(name))
         if exposed:
             title = f"{name}: waiting for gradients when backward is over"
-            parts += _tables(title, words.EXPOSED_COLUMNS, exposed)
+            parts += _validation_tables(title, words.EXPOSED_COLUMNS, exposed)
     steps = words.summary_rows(validation)
     if steps:
-        parts += _tables("Step times", words.SUMMARY_COLUMNS, steps)
+        parts += _validation_tables("Step times", words.SUMMARY_COLUMNS, steps)
     collectives = words.table_rows(validation)
     if collectives:
-        parts += _tables("Collectives", words.TABLE_COLUMNS, collectives)
+        parts += _validation_tables("Collectives", words.TABLE_COLUMNS, collectives)
     wins = words.ring_wins(validation)
     if wins:
         parts.append(Text("\n".join([f"{words.RING_WINS}:", *(f"  {line}" for line in wins)])))
@@ -49,14 +58,305 @@ def fold_tables(found: LeftOut) -> RenderableType:
     """Write a table of the folds of steps, and one of those of collectives."""
     parts: list[RenderableType] = []
     for title, rows in left_out_words.titles(found):
-        parts += _tables(title, left_out_words.FOLD_COLUMNS, rows)
-    return Group(*parts, Text(fill(left_out_words.EXPLAINED, WIDTH)))
+        parts += _validation_tables(title, left_out_words.FOLD_COLUMNS, rows)
+    return Group(*parts, Text(fill(left_out_words.LEFT_OUT_EXPLAINED, WIDTH)))
 
 
-def _tables(
+def _validation_tables(
     title: str, columns: Sequence[Column], rows: Iterable[Sequence[str]]
 ) -> list[RenderableType]:
     """Write rows, by columns that a terminal has room for; texts lead, and say what a row is."""
     heads = [(column.head, column.is_number) for column in columns]
     num_keys = next((place for place, (_, number) in enumerate(heads) if number), len(heads))
     return [*narrow_tables(title, heads, list(rows), num_keys)]
+
+
+# Validation page ----------------------------------------------------------------------------------
+
+
+def page(
+    validation: Validation,
+    pictures: Mapping[str, str],
+    target: float,
+    left_out: LeftOut | None = None,
+) -> str:
+    """Write the page.
+
+    Parameters
+    ----------
+    validation : Validation
+        Left as it is.
+    pictures : mapping of str to str
+        Files of pictures, beside the page, with what they show.
+    target : float
+        Error beyond which a predicted point is missed.
+    left_out : LeftOut, optional
+        Where the validation is that of what was left out.
+    """
+    parts = [
+        "# Measured and simulated times\n",
+        *(() if left_out is None else _folds(left_out)),
+        *_summaries(validation),
+        *(f"![{shows}]({file})\n" for file, shows in pictures.items()),
+        *_misses(validation, target),
+        *_lost(validation),
+        *_points(validation),
+        *_tables(validation),
+        *_excluded(validation),
+        "## Sources\n",
+        *(f"- `{name}`: {_line(source)}" for name, source in validation.sources.items()),
+        f"\nMade by simdp {validation.version}.",
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _summaries(validation: Validation) -> Iterator[str]:
+    if validation.points:
+        yield "## Step times\n"
+        yield _table(words.SUMMARY_COLUMNS, words.summary_rows(validation))
+    if validation.rows:
+        yield "## Collectives\n"
+        yield _table(words.TABLE_COLUMNS, words.table_rows(validation))
+    yield words.EXPLAINED + "\n"
+
+
+def _folds(left_out: LeftOut) -> Iterator[str]:
+    for title, rows in left_out_words.titles(left_out):
+        yield f"## {title}\n"
+        yield _table(left_out_words.FOLD_COLUMNS, rows)
+    yield left_out_words.LEFT_OUT_EXPLAINED + "\n"
+
+
+def _misses(validation: Validation, target: float) -> Iterator[str]:
+    """Predicted steps beyond the target, and tables whose mean is, with the effect they lack."""
+    yield f"## Missed by more than {words.share(target)}\n"
+    steps = [
+        [*_cells(point), point.note or "no effect is known"]
+        for point in validation.points
+        if point.is_predicted and abs(point.error) > target
+    ]
+    if steps:
+        columns = (Column("cluster", False), *words.STEP_COLUMNS, Column("what is missing", False))
+        yield _table(columns, steps)
+    tables = []
+    for rows in validation.tables():
+        found = summary(rows[0].cluster, rows, 0.0)
+        if found.mean_error is not None and found.mean_error > target:
+            ranks = str(rows[0].world_size)
+            cells = words.table_cells(found, words.table_name(rows), ranks)
+            tables.append([*cells, rows[0].note or "no effect is known"])
+    if tables:
+        yield _table((*words.TABLE_COLUMNS, Column("what is missing", False)), tables)
+    if not steps and not tables:
+        yield "No predicted step, and no table in its mean.\n"
+
+
+def _lost(validation: Validation) -> Iterator[str]:
+    """Where intervals hold too little, and where a formula does better."""
+    narrow = words.narrow_intervals(validation)
+    if narrow:
+        yield "## Intervals that hold too little\n"
+        yield "".join(f"- {line}\n" for line in narrow)
+    wins = words.ring_wins(validation)
+    if wins:
+        yield f"## {words.RING_WINS}\n"
+        yield "".join(f"- {line}\n" for line in wins)
+
+
+def _cells(point: Comparison) -> list[str]:
+    return [point.cluster, *words.step_cells(point)]
+
+
+def _points(validation: Validation) -> Iterator[str]:
+    for name in validation.clusters:
+        points = validation.of(name).points
+        if points:
+            yield f"## Steps on {name}\n"
+            yield _table(words.STEP_COLUMNS, map(words.step_cells, points))
+
+
+def _tables(validation: Validation) -> Iterator[str]:
+    for rows in validation.tables():
+        first = rows[0]
+        yield f"## {words.table_name(rows)} on {first.cluster}, {first.world_size} ranks\n"
+        yield _table(words.SIZE_COLUMNS, map(words.size_cells, rows))
+
+
+def _excluded(validation: Validation) -> Iterator[str]:
+    if validation.excluded:
+        yield "## Left out\n"
+        columns = [Column(head, False) for head in ("cluster", "scenario", "set", "reason")]
+        yield _table(
+            columns,
+            [
+                [one.cluster, one.scenario, words.setting(one.set) or "-", one.reason]
+                for one in validation.excluded
+            ],
+        )
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> str:
+    lines = [
+        [column.head for column in columns],
+        ["--:" if column.is_number else "---" for column in columns],
+        *rows,
+    ]
+    cells = [[_line(cell).replace("|", "\\|") for cell in line] for line in lines]
+    return "".join(f"| {' | '.join(line)} |\n" for line in cells)
+
+
+# Validation pictures ------------------------------------------------------------------------------
+
+
+class Picture(NamedTuple):
+    """A picture: its file, its kind of plot, what it is drawn from, and what it shows."""
+
+    file: str
+    kind: str
+    part: Validation
+    shows: str
+
+
+def pictures(validation: Validation) -> list[Picture]:
+    """List the pictures that a validation has the data for."""
+    kind = "simulated_against_measured"
+    found = []
+    if validation.points:
+        steps = replace(validation, rows=())
+        shows = "Simulated against measured step times"
+        found.append(Picture(f"{kind}.png", kind, steps, shows))
+    if validation.rows:
+        tables = replace(validation, points=())
+        shows = "Simulated against measured times of collectives"
+        found.append(Picture("collectives_against_measured.png", kind, tables, shows))
+    if "reliability" in fitting(validation):
+        shows = "Nominal and observed coverage of the intervals"
+        found.append(Picture("reliability.png", "reliability", validation, shows))
+    for cluster in validation.clusters:
+        part = replace(validation.of(cluster), rows=())
+        if "throughput_curves" in fitting(part):
+            file = f"throughput_{re.sub(r'[^A-Za-z0-9_.+-]', '_', cluster)}.png"
+            shows = f"Throughput on {cluster}, measured and simulated"
+            found.append(Picture(file, "throughput_curves", part, shows))
+    return found
+
+
+# Calibration table --------------------------------------------------------------------------------
+
+
+def tables(study: CalibrationStudy | StepCalibration) -> RenderableType:
+    """Write the points, the constants with their intervals, and what to measure next."""
+    points = _collectives(study) if isinstance(study, CalibrationStudy) else _steps(study)
+    constants = _calibration_table(
+        f"constants of {study.name}",
+        ("constant", "value", "90 % interval", ""),
+        (
+            (
+                constant.key,
+                constant.value,
+                f"{constant.low} ... {constant.high}",
+                "" if constant.is_determined else "not determined by the data",
+            )
+            for constant in study.constants
+        ),
+    )
+    said = f"root mean square error of the fit: {words.share(study.residual)}\n{_next(study)}"
+    return Group(points, constants, Text(said))
+
+
+def baselines(found: Sequence[Baseline]) -> RenderableType:
+    """Write the one-device steps that steps of several ranks tell."""
+    table = _calibration_table(
+        "a step on one device",
+        ("scenario", "microbatch", "ranks", "nodes", "given", "solved", "90 % interval", "change"),
+        (
+            (
+                one.scenario,
+                str(one.microbatch),
+                str(one.world_size),
+                str(one.num_nodes),
+                words.time(one.given),
+                words.time(one.found),
+                words.interval(one.low, one.high),
+                words.share(one.change, "+"),
+            )
+            for one in found
+        ),
+    )
+    said = "solved: with it as workload.compute's step_time the measured step is met."
+    return Group(table, Text(said))
+
+
+def _collectives(study: CalibrationStudy) -> RenderableType:
+    return _calibration_table(
+        "fit",
+        ("file", "collective", "ranks", "size", "measured", "fitted", "error", "by"),
+        (
+            (
+                point.source,
+                point.collective,
+                str(point.world_size),
+                format_quantity(point.nbytes, "data size"),
+                words.time(point.measured),
+                words.time(point.fitted),
+                words.share(point.error, "+"),
+                f"{point.algorithm}/{point.protocol}",
+            )
+            for point in study.points
+        ),
+    )
+
+
+def _steps(study: StepCalibration) -> RenderableType:
+    return _calibration_table(
+        "fit",
+        ("point", "measured", "fitted", "error"),
+        (
+            (
+                point.title,
+                words.time(point.measured),
+                words.time(point.fitted),
+                words.share(point.error, "+"),
+            )
+            for point in study.points
+        ),
+    )
+
+
+def _next(study: CalibrationStudy | StepCalibration) -> str:
+    """Say which further measurement would help most."""
+    if study.wanted is not None:
+        return _wanted(study.wanted)
+    if isinstance(study, StepCalibration):
+        step = study.next_point
+        if step is None:
+            return "add points with role: predicted to be told which of them to measure next"
+        return (
+            f"what is predicted is known within {words.share(step.before)}; measuring {step.title} "
+            f"would make it {words.share(step.after)}"
+        )
+    following = study.next_point
+    size = format_quantity(following.nbytes, "data size")
+    return (
+        f"{following.target} is known within {words.share(following.before)}; measuring "
+        f"{following.collective} of {size} between {following.world_size} ranks on "
+        f"{following.num_nodes} nodes would make it {words.share(following.after)}"
+    )
+
+
+def _wanted(found: WantedStep) -> str:
+    """Say how well what was asked for is known, and what would narrow it."""
+    known = f"{found.target}: known within {words.share(found.before)}"
+    if not found.proposals:
+        return f"{known}; neither a table nor a step on fewer ranks would narrow it"
+    first, *others = found.proposals
+    said = f"{first.title} would make it {words.share(first.after)}"
+    return "; ".join([known, said, *(f"{one.title} {words.share(one.after)}" for one in others)])
+
+
+def _calibration_table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    return wide_table(title, [(head, bool(n and head)) for n, head in enumerate(heads)], rows)

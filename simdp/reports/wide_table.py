@@ -11,7 +11,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from simdp.reports.figures import WIDTH
+from simdp.reports.captions import WIDTH
 
 BETWEEN = 2
 """Columns of a terminal from one cell to the next."""

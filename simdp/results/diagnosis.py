@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from simdp.results.inline import Inline
-from simdp.results.result import as_json
+from simdp.results.result import Inline, as_json
 
 Cause = Literal[
     "launch_bound",

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from simdp.results.comparison import NOISE
-from simdp.results.inline import Inline
-from simdp.results.result import Result, as_json
+from simdp.results.result import Inline, Result, as_json
 
 BADPUT = (
     "startup",

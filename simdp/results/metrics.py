@@ -1,4 +1,7 @@
-"""Metrics: pure functions of spans and step records; every name of result.json is defined here.
+"""Metrics of a run, derived from its spans.
+
+A compute stream is busy nearly always, and the gaps in between are the same for all ranks: they
+lie where a script waits. So gaps are kept, not spans of work: few arrays over all ranks.
 
 A step's window on a rank reaches from the end of its previous step (or of the setup) to its own
 end. Inside it the compute stream is busy or not; what it is not busy with is split by what the
@@ -10,19 +13,170 @@ communication stream does meanwhile::
 * ``exposed_comm``: communication that no compute hides;
 * ``wait``: time lost to slower ranks before a collective could begin, that no compute hides;
 * ``other``: the rest: copies into buckets, time of the host, and waiting for a batch.
+
+A gradient over b samples is off by noise whose square is ``S / b`` on average, where S is the trace
+of the covariance of single samples' gradients, so that ``E |g_b|^2 = |G|^2 + S / b``. Ranks' own
+gradients are of a small batch b and their mean is of a large one B; two such squares give ``|G|^2``
+and S. Their ratio, the noise scale, is about the batch from which on larger ones cost more samples
+than they save steps.
+
+References
+----------
+McCandlish, Kaplan, Amodei et al., "An empirical model of large-batch training", arXiv 1812.06162,
+section 2.2 and appendix A.1: B_simple.
+
+The work of a step is what a rank's compute stream does, without waiting. How far the slowest rank
+is beyond the median is what half of the others, or more, wait for it, where ranks meet in each
+step.
+
+A device is busy, waits in a collective (its kernel spins), or rests; its node draws the same all
+the time. So in a time of each::
+
+    energy = busy W x busy s + waiting W x waiting s + rest W x rest s + node W x all of them
+    cost   = price x all of them
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+import json
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import accumulate, pairwise
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from simdp.arrays import Floats, Ints
-from simdp.results.blocks import Block, Stack, is_everyone, stacks
-from simdp.results.idle import Idle
-from simdp.results.trace import ACTIVITIES, COMM_LANE, FIRST_STREAM_LANE, SETUP, Trace
+from simdp.results.trace import (
+    ACTIVITIES,
+    COMM_LANE,
+    COMPUTE_LANE,
+    FIRST_STREAM_LANE,
+    SETUP,
+    Block,
+    Stack,
+    Trace,
+    columns_of,
+    is_everyone,
+    stacks,
+)
+
+# Idle ---------------------------------------------------------------------------------------------
+
+
+class Idle:
+    """The gaps between the spans of work of each rank, with those before and after all of them.
+
+    Parameters
+    ----------
+    trace : Trace
+        Every span of the run.
+    world_size : int
+        Number of ranks.
+    beside : sequence of int
+        Lanes on which a rank does not rest either, numbered as in the trace.
+    """
+
+    def __init__(self, trace: Trace, world_size: int, beside: Sequence[int] = ()) -> None:
+        lanes = (COMPUTE_LANE, *beside)
+        work = [b for b in trace.blocks if isinstance(b.lane, int) and b.lane in lanes]
+        gaps, in_turn = _gaps(work, world_size) if not beside else ([], False)
+        self._gaps = gaps if in_turn else _gaps_by_rank(work, world_size)
+        self._bound()
+
+    def _bound(self) -> None:
+        """Find bounds by which most gaps need no look.
+
+        No gap before the i-th ends after the i-th latest end; none after it begins before the
+        i-th earliest begin.
+        """
+        begins, ends = [], []
+        for begin, end in self._gaps:
+            real = end > begin
+            begins.append(float(begin[real].min()))
+            ends.append(float(end[real].max()))
+        self._latest_end = list(accumulate(ends, max))
+        self._earliest_begin = list(accumulate(reversed(begins), min))[::-1]
+
+    def within(self, ranks: Ints, start: Floats, end: Floats) -> Floats:
+        """How long the compute streams of some ranks rest in some intervals.
+
+        Parameters
+        ----------
+        ranks : ndarray, shape `(num_ranks,)`, int64
+            Who.
+        start, end : ndarray, shape `(..., num_ranks)`
+            The intervals [s].
+
+        Returns
+        -------
+        ndarray, shape `(..., num_ranks)`
+            Seconds.
+        """
+        found = np.zeros(start.shape)
+        first = bisect_right(self._latest_end, float(start.min()))
+        last = bisect_left(self._earliest_begin, float(end.max()))
+        everyone = is_everyone(ranks, len(self._gaps[0][0]))
+        for begin, until in self._gaps[first:last]:
+            if not everyone:
+                begin, until = begin[ranks], until[ranks]
+            found += np.maximum(np.minimum(end, until) - np.maximum(start, begin), 0.0)
+        return found
+
+
+def _gaps_by_rank(work: list[Block], world_size: int) -> list[tuple[Floats, Floats]]:
+    """Tell the gaps of ranks whose work comes in any order, and may lie side by side.
+
+    The first of each rank, then the second of each, and so on; who has none any more has one of no
+    length, after all others.
+    """
+    columns = columns_of(work)
+    order = np.lexsort([columns["start"], columns["rank"]])
+    rank, start, end = (columns[key][order] for key in ("rank", "start", "end"))
+    cuts = np.searchsorted(rank, np.arange(world_size + 1)).tolist()
+    found = []
+    for first, last in pairwise(cuts):
+        done = np.maximum.accumulate(end[first:last])
+        begin, until = np.append(-np.inf, done), np.append(start[first:last], np.inf)
+        rests = until > begin
+        found.append((begin[rests], until[rests]))
+    ends = np.full((2, max(len(begin) for begin, _ in found), world_size), np.inf)
+    for one, gaps in enumerate(found):
+        ends[:, : len(gaps[0]), one] = gaps
+    return [(begin, until) for begin, until in zip(*ends, strict=True)]
+
+
+def _spread(values: Floats, ranks: Ints, others: Floats) -> Floats:
+    """Give some ranks, which ascend, their values, and all others what they had."""
+    if len(ranks) == len(others):
+        return values
+    spread = others.copy()
+    spread[ranks] = values
+    return spread
+
+
+def _gaps(work: list[Block], world_size: int) -> tuple[list[tuple[Floats, Floats]], bool]:
+    """Walk along blocks of work; tell the gaps, and whether the blocks allow such a walk.
+
+    They do if they come in the order of time, and if the ranks of each ascend. A gap of no length
+    stands for a rank that has none there.
+    """
+    gaps, in_turn = [], True
+    last = np.full(world_size, -np.inf)
+    for block in work:
+        in_turn &= bool((block.ranks[1:] > block.ranks[:-1]).all())
+        if block.start is not last:  # mostly, work begins with the very array that ended the last
+            until = _spread(block.start, block.ranks, last)
+            in_turn &= bool((until >= last).all())
+            if (until > last).any():
+                gaps.append((last, until))
+        last = _spread(block.end, block.ranks, last)
+    gaps.append((last, np.full(world_size, np.inf)))
+    return gaps, in_turn
+
+
+# Metrics ------------------------------------------------------------------------------------------
 
 MANY_SPANS = 2**15
 """Spans looked at together where nothing is summed."""
@@ -73,7 +227,7 @@ SUMS = {
 
 
 class StepNumbers(Protocol):
-    """What a step did to the numbers; see `simdp.engine.record.StepRecord`."""
+    """What a step did to the numbers; see `simdp.engine.launcher.StepRecord`."""
 
     @property
     def loss(self) -> float | None:
@@ -330,3 +484,315 @@ def scaling_efficiency(
     ]
     base = per_rank[min(range(len(points)), key=lambda i: points[i][0])]
     return [value / base if value and base else None for value in per_rank]
+
+
+# Gradient noise -----------------------------------------------------------------------------------
+
+
+class Squares(NamedTuple):
+    """Squared norms of the gradients of a step.
+
+    Attributes
+    ----------
+    small, large : float
+        Of a rank's own gradient, mean over ranks; and of the mean of all.
+    batch, global_batch : int
+        Samples that each is of.
+    """
+
+    small: float
+    large: float
+    batch: int
+    global_batch: int
+
+    @property
+    def signal(self) -> float:
+        """What is left of the square without noise, |G|^2; may be below 0 by chance."""
+        b, n = self.batch, self.global_batch
+        return (n * self.large - b * self.small) / (n - b)
+
+    @property
+    def noise(self) -> float:
+        """Trace of the covariance of single samples' gradients, S; may be below 0 by chance."""
+        return (self.small - self.large) / (1 / self.batch - 1 / self.global_batch)
+
+
+def noise_scale(steps: Sequence[Squares]) -> dict[str, Any] | None:
+    """Average over steps, since those of a single one are mostly chance.
+
+    Returns
+    -------
+    dict or None
+        ``steps``; ``signal`` and ``noise``, their means; ``noise_scale``, the ratio [samples],
+        which is about the critical batch B_crit; and what the largest batch B of a step takes:
+        ``samples``, in times the fewest that do, ``1 + B / B_crit``, and ``steps_taken``, in times
+        the fewest, ``1 + B_crit / B``. The last three are None where chance leaves nothing of the
+        signal. None without steps.
+    """
+    if not steps:
+        return None
+    signal = float(np.mean([one.signal for one in steps]))
+    noise = float(np.mean([one.noise for one in steps]))
+    found: dict[str, Any] = {"steps": len(steps), "signal": signal, "noise": noise}
+    scale = noise / signal if signal > 0 and noise > 0 else None
+    batch = max(one.global_batch for one in steps)
+    more = None if scale is None else 1 + batch / scale
+    longer = None if scale is None else 1 + scale / batch
+    return found | {"noise_scale": scale, "samples": more, "steps_taken": longer}
+
+
+# Slowest ------------------------------------------------------------------------------------------
+
+WAIT = ACTIVITIES.index("wait")
+
+ALIKE = 1e-9
+"""A rank is beyond the median that takes longer by more than this part of it."""
+
+
+def busy_times(blocks: Iterable[Block], world_size: int, num_steps: int) -> Floats:
+    """How long each rank's compute stream works in a step, `(num_steps, world_size)` [s]."""
+    busy = np.zeros((num_steps, world_size))
+    for block in blocks:
+        on_compute = isinstance(block.lane, int) and block.lane == COMPUTE_LANE
+        if on_compute and block.activity != WAIT and 0 <= block.step < num_steps:
+            length = block.end - block.start
+            busy[block.step] += np.bincount(block.ranks, length, minlength=world_size)
+    return busy
+
+
+def slowest(busy: Floats, local_size: int) -> list[dict[str, Any]]:
+    """Name the ranks that were the slowest of a steady step.
+
+    Parameters
+    ----------
+    busy : ndarray, shape `(num_steps, world_size)`
+        As from `busy_times`.
+    local_size : int
+        Ranks of a node.
+
+    Returns
+    -------
+    list of dict
+        The one first that cost most: ``rank``, ``node``, ``steps``, in how many it was, and
+        ``seconds``, by how much it was beyond the median, as a mean over all steady steps [s].
+    """
+    steady = busy[num_warm_up(len(busy)) :]
+    if not steady.size:
+        return []
+    who, median = steady.argmax(axis=1), np.median(steady, axis=1)
+    beyond = steady.max(axis=1) - median
+    counts = beyond > ALIKE * median
+    found = [
+        {
+            "rank": rank,
+            "node": rank // local_size,
+            "steps": int((who[counts] == rank).sum()),
+            "seconds": float(beyond[counts & (who == rank)].sum()) / len(steady),
+        }
+        for rank in np.unique(who[counts]).tolist()
+    ]
+    return sorted(found, key=lambda one: (-one["seconds"], one["rank"]))
+
+
+# Money --------------------------------------------------------------------------------------------
+
+N = TypeVar("N", float, Floats)
+
+JOULES = 3.6e6
+"""Of a kWh."""
+
+MILLION = 1e6
+
+BUSY = ("compute_s", "update_s")
+WAITING = ("exposed_comm_s", "wait_s")
+REST = ("other_s",)
+"""The parts of a step's time in which a device is busy, waits, and rests."""
+
+
+class Rates(NamedTuple):
+    """What a whole cluster costs and draws while it is up.
+
+    Attributes
+    ----------
+    price : float or None
+        Of all devices [USD/s]; None where nobody says.
+    busy, waiting, rest : float or None
+        What all devices draw where each computes, waits in a collective, or rests [W]; None where
+        nobody says.
+    node : float
+        What the nodes draw beside their devices [W].
+    waiting_between : (float, float) or None
+        The least and the most that `waiting` may be where it was not given [W].
+    """
+
+    price: float | None = None
+    busy: float | None = None
+    waiting: float | None = None
+    rest: float | None = None
+    node: float = 0.0
+    waiting_between: tuple[float, float] | None = None
+
+    def scaled(self, share: float) -> Rates:
+        """Those of a part of the cluster, or of several like it."""
+        each = (None if value is None else share * value for value in self[:4])
+        price, busy, waiting, rest = each
+        ends = self.waiting_between
+        between = None if ends is None else (share * ends[0], share * ends[1])
+        return Rates(price, busy, waiting, rest, share * self.node, between)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether anything can be said."""
+        return self.price is not None or self.has_power
+
+    @property
+    def has_power(self) -> bool:
+        """Whether energy can be said."""
+        return None not in (self.busy, self.waiting, self.rest)
+
+
+class Bill(NamedTuple, Generic[N]):
+    """What a time came to.
+
+    Attributes
+    ----------
+    cost_usd, energy_kwh : float or ndarray or None
+        Money and energy; None where the rates do not say.
+    """
+
+    cost_usd: N | None
+    energy_kwh: N | None
+
+
+def bill(rates: Rates, busy: N, waiting: N, rest: N) -> Bill[N]:
+    """Cost and energy of a time, of which devices spend parts in three states.
+
+    Parameters
+    ----------
+    rates : Rates
+        Of the devices that are up and paid for.
+    busy, waiting, rest : float or ndarray
+        Times that a device is busy, waits in a collective, and rests, mean over devices [s]. Down
+        after a failure, or busy with a checkpoint, it rests.
+
+    Returns
+    -------
+    Bill
+        As floats, or arrays of their shape.
+    """
+    total = busy + waiting + rest
+    cost = None if rates.price is None else rates.price * total
+    if rates.busy is None or rates.waiting is None or rates.rest is None:
+        return Bill(cost, None)
+    joules = rates.busy * busy + rates.waiting * waiting + rates.rest * rest + rates.node * total
+    return Bill(cost, joules / JOULES)
+
+
+def energy_range(rates: Rates, busy: N, waiting: N, rest: N) -> tuple[N, N] | None:
+    """Energy with the least and the most that a waiting device may draw [kWh].
+
+    Parameters
+    ----------
+    rates, busy, waiting, rest
+        As of `bill`.
+
+    Returns
+    -------
+    (float, float) or None
+        None where the power of waiting was given, or nothing is known of it.
+    """
+    if rates.waiting_between is None:
+        return None
+    low, high = (
+        bill(rates._replace(waiting=watts), busy, waiting, rest).energy_kwh
+        for watts in rates.waiting_between
+    )
+    return None if low is None or high is None else (low, high)
+
+
+def step_bill(rates: Rates, metrics: Mapping[str, Any]) -> dict[str, dict[str, float | None]]:
+    """Cost and energy of a steady step, and of as many as a million samples or tokens take.
+
+    Parameters
+    ----------
+    rates : Rates
+        Of the cluster.
+    metrics : mapping
+        As of `simdp.results.metrics`; times are means over ranks, so that where devices differ the
+        energy is that of equal shares of each state.
+
+    Returns
+    -------
+    dict of str to dict
+        ``step``; ``exposed``, the part of it in which devices wait for communication or for each
+        other; ``million_samples`` and ``million_tokens``, where there are some. Each has
+        ``cost_usd`` and ``energy_kwh``.
+    """
+    busy, waiting, rest = (sum(metrics[key] for key in keys) for keys in (BUSY, WAITING, REST))
+    step = bill(rates, busy, waiting, rest)
+    found = {"step": step._asdict(), "exposed": bill(rates, 0.0, waiting, 0.0)._asdict()}
+    for name, key in (
+        ("million_samples", "throughput_samples_per_s"),
+        ("million_tokens", "tokens_per_s"),
+    ):
+        done = (metrics.get(key) or 0.0) * metrics["step_time_s"]
+        if done:
+            found[name] = {
+                part: None if value is None else value * MILLION / done
+                for part, value in step._asdict().items()
+            }
+    return found
+
+
+def lasting(rates: Rates, metrics: Mapping[str, Any], seconds: float) -> Bill[float]:
+    """Cost and energy of a time in which steady steps follow each other."""
+    parts = [sum(metrics[key] for key in keys) for keys in (BUSY, WAITING, REST)]
+    step_time = metrics["step_time_s"]
+    return bill(rates, *(seconds * part / step_time if step_time else 0.0 for part in parts))
+
+
+# Baselines ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A one-device step, solved from one measured step.
+
+    Attributes
+    ----------
+    scenario : str
+        The point's.
+    microbatch : int
+        Samples.
+    world_size, num_nodes : int
+        Where the step was measured.
+    given : float
+        The one-device step that the scenario has [s].
+    found : float
+        The one with which the simulated step takes the measured time [s].
+    low, high : float
+        Its 90 % interval, by how well the other constants are known [s].
+    """
+
+    scenario: str
+    microbatch: int
+    world_size: int
+    num_nodes: int
+    given: float
+    found: float
+    low: float
+    high: float
+
+    @property
+    def change(self) -> float:
+        """Found over given, less one."""
+        return self.found / self.given - 1
+
+
+def to_json(baselines: Sequence[Baseline]) -> str:
+    """Write them as one JSON document; times in seconds."""
+    renamed = [
+        {f"{k}_s" if isinstance(v, float) else k: v for k, v in asdict(one).items()}
+        for one in baselines
+    ]
+    return json.dumps({"baselines": renamed}, indent=1, allow_nan=False) + "\n"

@@ -1,10 +1,10 @@
-"""Result, what one simulation gave, and Study, the results of all points of a scenario."""
+"""The result of a run or a study, and its files."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,10 +14,119 @@ import simdp
 from simdp.arrays import Array, Floats
 from simdp.errors import ScenarioError, one_line
 from simdp.files import read_json, write_whole
-from simdp.results.columns import FAILED, Columns, as_dataframe, columns_of, figures_of
-from simdp.results.inline import Inline
-from simdp.results.launched import Launched
+from simdp.results.memory import Launched
+from simdp.results.metrics import ORDER
 from simdp.results.trace import Trace
+
+# Inline -------------------------------------------------------------------------------------------
+
+
+class Inline:
+    """What shows itself: as text in a terminal, as the page of ``report.html`` in a notebook."""
+
+    def summary(self) -> str:
+        """What the command line prints of it, in 80 columns."""
+        text: str = simdp.as_text(self)
+        return text
+
+    def _repr_html_(self) -> str:
+        html: str = simdp.as_html(self)
+        return html
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        """Both at once: a notebook takes the richest that it can show."""
+        return {"text/plain": self.summary(), "text/html": self._repr_html_()}
+
+
+# Columns ------------------------------------------------------------------------------------------
+
+Columns = dict[str, list[Any]]
+"""Values by column, as many in each; None where one does not apply."""
+
+LARGEST = ("bytes_sent_per_rank", "peak_memory_bytes")
+"""Lists over ranks, of which a row has the largest value."""
+
+LAST = ("loss", "lr", "grad_norm", "loss_scale")
+"""Lists over steps, of which a row has the last value, as ``last_loss``."""
+
+FAILED = "failed"
+"""The column of why a point has no result."""
+
+
+def columns_of(rows: Iterable[Mapping[str, Any]]) -> Columns:
+    """Lay rows out in columns, each of one type; ``failed`` comes last.
+
+    Parameters
+    ----------
+    rows : iterable of mapping
+        What a point sets, by dotted key, and its figures, as from `figures_of`; columns are in the
+        order in which they come up.
+    """
+    listed = list(rows)
+    names = dict.fromkeys(name for row in listed for name in row if name != FAILED)
+    found = {name: _of_one_type([row.get(name) for row in listed]) for name in names}
+    return found | {FAILED: [row.get(FAILED) for row in listed]}
+
+
+def figures_of(
+    metrics: Mapping[str, Any], cost: Mapping[str, Any] | None, target: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Figures of a point by name: what is inside others has a dotted one, lists have one value.
+
+    Parameters
+    ----------
+    metrics, cost, target : mapping
+        As of a `Result`.
+    """
+    found: dict[str, Any] = {}
+    for name in ORDER:
+        value = metrics.get(name)
+        if isinstance(value, list):
+            if name in LARGEST:
+                found[name] = max(value, default=None)
+            elif name in LAST:
+                found[f"last_{name}"] = value[-1] if value else None
+        elif value is not None:
+            found |= dict(_flat(name, value))
+    return found | dict(_flat("cost", cost or {})) | dict(_flat("target", target or {}))
+
+
+def as_dataframe(columns: Columns) -> Any:
+    """Columns as a pandas DataFrame.
+
+    Raises
+    ------
+    ScenarioError
+        If pandas is missing.
+    """
+    try:
+        import pandas  # an extra
+    except ImportError:
+        raise ScenarioError(
+            ["to_dataframe: needs pandas; pip install 'simdp[table]', or use columns()."]
+        ) from None
+    return pandas.DataFrame(columns)
+
+
+def _flat(name: str, value: Any) -> Iterable[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _flat(f"{name}.{key}", inner)
+    elif not isinstance(value, list):
+        yield name, value
+
+
+def _of_one_type(values: Sequence[Any]) -> list[Any]:
+    """Values as they are, where one type holds all of them; else as text, as JSON has it."""
+    kinds = {type(value) for value in values if value is not None}
+    if len(kinds) == 1 and kinds <= {bool, int, float, str}:
+        return list(values)
+    if kinds == {int, float}:
+        return [None if value is None else float(value) for value in values]
+    return [value if isinstance(value, str | None) else json.dumps(value) for value in values]
+
+
+# Result -------------------------------------------------------------------------------------------
 
 
 class Advice(NamedTuple):
@@ -76,16 +185,15 @@ class Result(Inline):
         ``dropped``, a list of how many each rank lost. None where all count.
     cost : dict
         What a steady step costs and draws: ``step``, ``exposed``, ``million_samples`` and
-        ``million_tokens`` as of `simdp.results.money.step_bill`; and ``price_usd_per_h``, mean over
-        devices, with ``price_date`` where it is a list price of the catalogue. Empty where nobody
-        says.
+        ``million_tokens`` as of `simdp.results.metrics.step_bill`; and ``price_usd_per_h``, mean
+        over devices, with ``price_date`` where it is a list price. Empty if prices are unknown.
     target : dict or None
         What the target takes: ``samples`` (mean, sd) and ``steps``; ``time_s``, ``cost_usd`` and
         ``energy_kwh``, each with its ``mean`` and, where luck has a part, ``p5``, ``p50``, ``p90``
         and ``p95``, without failures. Of a loss whether it was ``reached``; steps and times are
         None where it was not. None without a target.
     gradient_noise : dict or None
-        As of `simdp.results.gradient_noise.noise_scale`; None where it was not asked for.
+        As of `simdp.results.metrics.noise_scale`; None where it was not asked for.
     remarks : dict of str to str
         How far the hardware's figures can be relied on; see `simdp.scenario.remarks`.
     lost : list of dict
@@ -95,17 +203,17 @@ class Result(Inline):
         together is `metrics`' step time less ``without_stragglers_s``.
     slowest : list of dict
         Who was the slowest of how many steps, where there are stragglers; see
-        `simdp.results.slowest`.
+        `simdp.results.metrics`.
     compute_parts : list of dict
         What the compute of a steady step is spent on: ``part``, ``seconds`` and ``of_peak``, as of
-        `simdp.engine.compute.breakdown.compute_parts`. Empty for points of a sweep, and where
+        `simdp.engine.compute.call_times.compute_parts`. Empty for points of a sweep, and where
         compute has no kernels.
     state : State or None
         Where the run stopped, if that was asked for; see `simdp.engine.state`.
     step_ends : ndarray, shape `(world_size, num_steps + 1)`, or None
         When each rank is done with the setup, and with each step [s]; None when loaded.
     launched : callable, or None
-        Tells which kernels its spans consist of, and what is sent; see `simdp.results.launched`.
+        Tells which kernels its spans consist of, and what is sent; see `simdp.results.memory`.
         None when loaded.
     """
 
@@ -352,3 +460,28 @@ def as_json(value: Any, indent: str = "\n") -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return "null"
     return json.dumps(value)
+
+
+# Batches ------------------------------------------------------------------------------------------
+
+
+class Piece(NamedTuple):
+    """What a device gets of a micro-step, and what it makes of it.
+
+    Attributes
+    ----------
+    step, micro_step : int
+        From 1 and from 0.
+    rank : int
+        Whose device.
+    inputs : tuple of tuple of int
+        Shapes of the model's inputs, samples first; empty where the device gets nothing.
+    output : tuple of int
+        Shape of the output, samples first.
+    """
+
+    step: int
+    micro_step: int
+    rank: int
+    inputs: tuple[tuple[int, ...], ...]
+    output: tuple[int, ...]

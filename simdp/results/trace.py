@@ -1,4 +1,4 @@
-"""Span and Trace: who did what, when.
+"""Spans of a run, stored as columns.
 
 A run of 16,384 ranks has millions of spans. They are kept as they are recorded, in blocks: one
 operation of many ranks, whose instants are arrays that neighbours share. What needs all of them
@@ -7,25 +7,226 @@ operation of many ranks, whose instants are arrays that neighbours share. What n
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import NamedTuple, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 
-from simdp.arrays import Bools, Floats, Ints
-from simdp.results.blocks import (
-    COLUMNS,
-    Block,
-    Call,
-    Columns,
-    blocks_by_turn,
-    columns_of,
-    in_order,
-    part,
-)
-from simdp.results.memory import PARTS, Holding
+from simdp.arrays import Array, Bools, Floats, Ints
+from simdp.results.memory import MEMORY_PARTS, Holding
+
+# Blocks -------------------------------------------------------------------------------------------
+
+Columns = dict[str, Array]
+
+COLUMNS = ("rank", "step", "lane", "activity", "name", "start", "end", "nbytes")
+"""What there is to say about a span, in the order of `Block`."""
+
+
+class Call(NamedTuple):
+    """What a collective is asked for.
+
+    Attributes
+    ----------
+    collective : str
+        Such as ``"all_reduce"``.
+    nbytes : float
+        The whole buffer [bytes].
+    group_size : int
+        Ranks that do it together.
+    """
+
+    collective: str
+    nbytes: float
+    group_size: int
+
+
+class Block(NamedTuple):
+    """One thing that some ranks did: a span for each of them; every array is shaped as ``ranks``.
+
+    Attributes
+    ----------
+    ranks : ndarray, int64
+        Who. Equal arrays are mostly one and the same array.
+    step : int
+        As in `simdp.results.trace.Span`.
+    lane : int or ndarray, int64
+        See `simdp.results.trace.lane_name`; an array for transfers only.
+    activity, name : int
+        Places in `simdp.results.trace.ACTIVITIES` and in the trace's names.
+    start, end : ndarray, float64
+        Instants [s]. Not copies: a start is often the array that ended what came before.
+    nbytes : float or ndarray, float64
+        As in `simdp.results.trace.Span`.
+    asked : float or ndarray, float64
+        When the rank's compute stream asked for a collective [s]; nan of all else.
+    call : Call or None
+        What a span of a collective takes part in.
+    """
+
+    ranks: Ints
+    step: int
+    lane: int | Ints
+    activity: int
+    name: int
+    start: Floats
+    end: Floats
+    nbytes: float | Floats
+    asked: float | Floats = math.nan
+    call: Call | None = None
+
+
+def part(block: Block, places: Ints) -> Block:
+    """Take some spans of a block, by their places in it."""
+    if len(places) == len(block.ranks):
+        return block
+    lane, nbytes, asked = block.lane, block.nbytes, block.asked
+    return block._replace(
+        ranks=block.ranks[places],
+        lane=lane[places] if isinstance(lane, np.ndarray) else lane,
+        start=block.start[places],
+        end=block.end[places],
+        nbytes=nbytes[places] if isinstance(nbytes, np.ndarray) else nbytes,
+        asked=asked[places] if isinstance(asked, np.ndarray) else asked,
+    )
+
+
+def columns_of(blocks: Sequence[Block]) -> Columns:
+    """Lay blocks end to end.
+
+    Parameters
+    ----------
+    blocks : sequence of Block
+        In any order.
+
+    Returns
+    -------
+    dict of str to ndarray, shape `(num_spans,)`
+        By the names of a trace's columns, not in their order.
+    """
+    lengths = [len(block.ranks) for block in blocks]
+    columns: Columns = {}
+    for i, key in enumerate(COLUMNS):
+        dtype = np.float64 if key in ("start", "end", "nbytes") else np.int64
+        values: list[Any] = [block[i] for block in blocks]
+        if any(isinstance(value, np.ndarray) for value in values):
+            parts = [np.broadcast_to(value, n) for value, n in zip(values, lengths, strict=True)]
+            columns[key] = np.concatenate(parts).astype(dtype, copy=False)
+        else:
+            columns[key] = np.repeat(np.array(values, dtype=dtype), lengths)
+    return columns
+
+
+def in_order(columns: Columns) -> Columns:
+    """Sort spans by rank, lane, start and end; the rest decides which of two equals is first."""
+    keys = ("name", "activity", "end", "start", "lane", "rank")
+    order = np.lexsort([columns[key] for key in keys])
+    return {key: column[order] for key, column in columns.items()}
+
+
+def blocks_by_turn(columns: Columns) -> list[Block]:
+    """Make blocks of spans: the first of each rank's lane, then the second of each, and so on.
+
+    Parameters
+    ----------
+    columns : dict of str to ndarray, shape `(num_spans,)`
+        As from `columns_of`.
+
+    Returns
+    -------
+    list of Block
+        In each of them the ranks ascend; a rank's spans of a lane come in the order of time.
+    """
+    num_spans = len(columns["rank"])
+    if not num_spans:
+        return []
+    columns = in_order(columns)
+    heads = np.flatnonzero(_changes(columns, "rank", "lane"))
+    turn = np.arange(num_spans) - np.repeat(heads, np.diff(heads, append=num_spans))
+    columns["turn"] = turn
+    keys = ("name", "activity", "step", "lane", "turn")
+    order = np.lexsort([columns["rank"], *(columns[key] for key in keys)])
+    columns = {key: column[order] for key, column in columns.items()}
+    cuts = [*np.flatnonzero(_changes(columns, *keys)).tolist(), num_spans]
+    facts = [columns[key][cuts[:-1]].tolist() for key in ("step", "lane", "activity", "name")]
+    rank, start, end, nbytes = (columns[key] for key in ("rank", "start", "end", "nbytes"))
+    return [
+        Block(rank[i:j], step, lane, activity, name, start[i:j], end[i:j], nbytes[i:j])
+        for i, j, step, lane, activity, name in zip(cuts[:-1], cuts[1:], *facts, strict=True)
+    ]
+
+
+def _changes(columns: Columns, *keys: str) -> Bools:
+    """Mark the rows that differ from the row before in one of some columns."""
+    new = np.ones(len(columns["rank"]), dtype=bool)
+    new[1:] = False
+    for key in keys:
+        new[1:] |= columns[key][1:] != columns[key][:-1]
+    return new
+
+
+class Stack(NamedTuple):
+    """Blocks of one activity and the same ranks, one per row.
+
+    Attributes
+    ----------
+    ranks : ndarray, shape `(num_ranks,)`, int64
+        Who, in every row.
+    activity : int
+        As in `Block`.
+    steps : ndarray, shape `(num_blocks,)`, int64
+        Of each row; they ascend.
+    start, end : ndarray, shape `(num_blocks, num_ranks)`, float64
+        Instants [s].
+    nbytes : float or ndarray, shape `(num_ranks,)`, float64
+        The sum over the rows.
+    """
+
+    ranks: Ints
+    activity: int
+    steps: Ints
+    start: Floats
+    end: Floats
+    nbytes: float | Floats
+
+
+MAX_STACKED = 2_048
+"""Spans in a stack: enough to make a call of NumPy cheap beside its work, and near in time."""
+
+
+def stacks(blocks: Sequence[Block], num_spans: int | None = None) -> Iterator[Stack]:
+    """Stack blocks of one activity and the same ranks, so that many small ones cost as one.
+
+    Stacks have ``num_spans`` at most (`MAX_STACKED`), or one block; the rounding of sums over them
+    may depend on how many.
+    """
+    groups: dict[tuple[int, int], list[Block]] = {}
+    for block in blocks:
+        groups.setdefault((block.activity, id(block.ranks)), []).append(block)
+    for group in groups.values():
+        ranks, activity = group[0].ranks, group[0].activity
+        group.sort(key=lambda block: block.step)
+        most = max((num_spans or MAX_STACKED) // len(ranks), 1)
+        for i in range(0, len(group), most):
+            few = group[i : i + most]
+            steps = np.array([block.step for block in few])
+            start, end = _rows([block.start for block in few]), _rows([block.end for block in few])
+            yield Stack(ranks, activity, steps, start, end, sum(block.nbytes for block in few))
+
+
+def _rows(arrays: list[Floats]) -> Floats:
+    return np.array(arrays) if len(arrays) > 1 else arrays[0][None]
+
+
+def is_everyone(ranks: Ints, world_size: int) -> bool:
+    """Tell whether these are all ranks, in order."""
+    return len(ranks) == world_size and bool((ranks[1:] > ranks[:-1]).all())
+
+
+# Trace --------------------------------------------------------------------------------------------
 
 ACTIVITIES = (
     "input",
@@ -371,7 +572,7 @@ class TraceBuilder:
     def hold(self, ranks: Ints, step: int, part: str, at: Floats, nbytes: float | Floats) -> None:
         """Note that some ranks take memory, or give it back; see `Holding`."""
         if self.keep:
-            number = PARTS.index(part)
+            number = MEMORY_PARTS.index(part)
             self._memory.append(Holding(self._shared(ranks), step, number, at, nbytes))
 
     def build(self) -> Trace:
@@ -391,3 +592,94 @@ class TraceBuilder:
         ]
         blocks += [block._replace(name=renumber[block.name]) for block in self._blocks]
         return Trace(blocks, names, self._memory)
+
+
+# Trace arrays -------------------------------------------------------------------------------------
+
+INTEGERS = ("ranks", "step", "lane", "activity", "name", "part", "call")
+"""Fields that are whole numbers; the others are floats."""
+
+
+def arrays_of(trace: Trace) -> dict[str, Array]:
+    """Lay a trace out in a few arrays.
+
+    Parameters
+    ----------
+    trace : Trace
+        Of any number of blocks.
+
+    Returns
+    -------
+    dict of str to ndarray
+        Of blocks and holdings: how many ranks each has, and every field, whose values lie end to
+        end: one for a number, one for each rank for an array; and which of them are arrays, and
+        which are whole numbers. Names, and calls, are listed once, as JSON.
+    """
+    calls = {call: i for i, call in enumerate(dict.fromkeys(b.call for b in trace.blocks))}
+    blocks = [(*block[:-1], calls[block.call]) for block in trace.blocks]
+    return {
+        "names": _text(trace.names),
+        "calls": _text(list(calls)),
+        **_packed("blocks", blocks, Block._fields),
+        **_packed("memory", trace.memory, Holding._fields),
+    }
+
+
+def trace_of(arrays: Mapping[str, Array]) -> Trace:
+    """Make the trace again that `arrays_of` has laid out.
+
+    Raises
+    ------
+    KeyError, ValueError, TypeError
+        If an array is missing, or another one.
+    """
+    names, written = (json.loads(arrays[key].tobytes()) for key in ("names", "calls"))
+    calls = dict(enumerate(call and Call(*call) for call in written))
+    rows = _unpacked("blocks", arrays, Block._fields)
+    blocks = [Block(*row)._replace(call=calls[row[-1]]) for row in rows]
+    memory = [Holding(*row) for row in _unpacked("memory", arrays, Holding._fields)]
+    return Trace(blocks, names, memory)
+
+
+def _text(value: Any) -> Array:
+    """Plain data as the bytes of JSON."""
+    return np.frombuffer(json.dumps(value).encode(), dtype=np.uint8)
+
+
+def _packed(what: str, rows: Sequence[tuple[Any, ...]], fields: Sequence[str]) -> dict[str, Array]:
+    found: dict[str, Array] = {f"{what}.lengths": np.array([len(row[0]) for row in rows], np.int64)}
+    for i, field in enumerate(fields):
+        values = [row[i] for row in rows]
+        dtype = np.int64 if field in INTEGERS else np.float64
+        flat = [np.atleast_1d(np.asarray(value, dtype=dtype)) for value in values]
+        found[f"{what}.{field}"] = np.concatenate(flat) if flat else np.empty(0, dtype)
+        found[f"{what}.{field}.arrays"] = np.array([np.ndim(value) > 0 for value in values], bool)
+        whole = [np.asarray(value).dtype.kind in "iu" for value in values]
+        found[f"{what}.{field}.whole"] = np.array(whole, bool)
+    return found
+
+
+def _unpacked(
+    what: str, arrays: Mapping[str, Array], fields: Sequence[str]
+) -> list[tuple[Any, ...]]:
+    lengths = arrays[f"{what}.lengths"]
+    columns: list[list[Any]] = []
+    for field in fields:
+        name = f"{what}.{field}"
+        values, are_arrays, whole = (arrays[f"{name}{part}"] for part in ("", ".arrays", ".whole"))
+        ends = np.cumsum(np.where(are_arrays, lengths, 1)).tolist()
+        if len(are_arrays) != len(lengths) or len(values) != (ends[-1] if ends else 0):
+            raise ValueError(f"{name} has another length")
+        column: list[Any] = []
+        for begin, end, array, integer in zip([0, *ends], ends, are_arrays, whole, strict=False):
+            part = values[begin:end]
+            part = part.astype(np.int64, copy=False) if integer else part
+            column.append(part if array else part[0].item())
+        columns.append(_shared(column) if field == "ranks" else column)
+    return list(zip(*columns, strict=True))
+
+
+def _shared(ranks: list[Array]) -> list[Array]:
+    """Let equal arrays be one, by which who reads a trace knows them."""
+    known: dict[bytes, Array] = {}
+    return [known.setdefault(array.tobytes(), array) for array in ranks]

@@ -17,25 +17,27 @@ from simdp.collectives import Collectives
 from simdp.errors import ScenarioError, shown
 from simdp.phrases import problems
 from simdp.results.comparison import said_of
-from simdp.scenario.doubts import follows, sure, take_out
-from simdp.scenario.feasibility import (
+from simdp.scenario.checks import (
     algorithm_problems,
     failure_problems,
     fault_problems,
+    follows,
     group_problems,
     joint_problems,
     loner_problems,
+    noise_problems,
+    recovery_problems,
     size_problems,
+    sure,
+    take_out,
+    target_problems,
 )
-from simdp.scenario.goals import noise_problems, target_problems
 from simdp.scenario.machines import may_name, with_machine
 from simdp.scenario.measured import built, contradictions, world_size
-from simdp.scenario.neighbours import neighbour_problems
 from simdp.scenario.overrides import Raw, as_written, grid, move_paths, sweep_problems
-from simdp.scenario.recovering import recovery_problems
+from simdp.scenario.placement import degraded_problems, neighbour_problems, straggler_problems
 from simdp.scenario.root import Scenario, build, validated
 from simdp.scenario.shipped import find
-from simdp.scenario.stragglers import degraded_problems, straggler_problems
 from simdp.steps.program import ProcessGroups
 from simdp.strategies.base import Strategy
 from simdp.workload import Workload

@@ -1,15 +1,29 @@
-"""Placement: where ranks live, as collectives see it, and which nodes each of several jobs gets."""
+"""Where ranks and jobs run, and the network as plain numbers."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from math import inf
 from typing import Literal
 
 import numpy as np
+from pydantic import Field, ValidationError
 
-from simdp.arrays import Ints
+from simdp.arrays import Bools, Floats, Ints
 from simdp.cluster import Cluster
-from simdp.collectives import Layout
+from simdp.cluster.degraded import Factors, problem_with
+from simdp.cluster.numbering import NodeKind
+from simdp.cluster.stragglers import DegradedLink
+from simdp.collectives import Collectives, Cost, Layout
+from simdp.collectives.costs import Wiring
+from simdp.phrases import problems
+from simdp.spec import Int, Spec
+from simdp.strategies import AnyStrategy
+from simdp.strategies.ddp import DDP
+from simdp.workload import Workload
+
+# Placement ----------------------------------------------------------------------------------------
 
 Kind = Literal["packed", "interleaved"]
 
@@ -120,3 +134,311 @@ def vertices(cluster: Cluster, nodes: Ints) -> Ints:
     places = layout(cluster).vertices_of_nodes()[nodes]
     ranks, switches = np.split(places, [cluster.local_size], axis=1)
     return np.concatenate([ranks.reshape(-1), switches.reshape(-1)])
+
+
+# Neighbours ---------------------------------------------------------------------------------------
+
+
+class Neighbour(Spec):
+    """A job that trains, again and again, until the scenario's own job is done.
+
+    Its nodes are like those of the cluster, without stragglers; it computes no numbers.
+
+    Attributes
+    ----------
+    world_size : int
+        Number of ranks, in whole nodes.
+    workload, strategy, collectives
+        As in a scenario.
+    """
+
+    world_size: Int = Field(ge=1, le=2**20)
+    workload: Workload
+    strategy: AnyStrategy = DDP()
+    collectives: Collectives = Collectives()
+
+
+def neighbour_problems(cluster: Cluster, sizes: list[int]) -> list[str]:
+    """Say why jobs cannot share a cluster's network.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        Of the scenario's own job.
+    sizes : list of int
+        World sizes of the neighbours.
+    """
+    if not sizes:
+        return []
+    if cluster.inter_node is None:
+        return [
+            "neighbours: jobs meet on the network between nodes, but there is none; "
+            "add cluster.inter_node."
+        ]
+    per_node = cluster.ranks_per_node
+    if per_node is None:
+        return [
+            "neighbours: one node holds all ranks, however many they are; add "
+            "cluster.devices_per_node, to say how large the neighbours' nodes are."
+        ]
+    listed = [
+        key
+        for key, value in (
+            ("device", cluster.device),
+            ("topology", cluster.topology),
+            ("link", cluster.link),
+            ("inter_node.link", cluster.inter_node.link),
+        )
+        if isinstance(value, list)
+    ]
+    found = [
+        f"cluster.{key}: a list says nothing of the neighbours' nodes; give one for all."
+        for key in listed
+    ]
+    for place, size in [("cluster", cluster.world_size), *_named(sizes)]:
+        if size % per_node:
+            found.append(
+                f"{place}.world_size: {size} ranks do not fill nodes of {per_node} devices, and "
+                "jobs share no node; use a multiple."
+            )
+    return found or _misfits(cluster, sizes)
+
+
+def with_neighbours(cluster: Cluster, sizes: list[int]) -> Cluster:
+    """The cluster of a job and of its neighbours, as large as all of them need."""
+    total = cluster.world_size + sum(sizes)
+    return cluster.model_copy(update={"world_size": total, "stragglers": [], "failures": []})
+
+
+def _misfits(cluster: Cluster, sizes: list[int]) -> list[str]:
+    """Say why the network cannot join the nodes of all jobs."""
+    whole = with_neighbours(cluster, sizes)
+    raw = {name: getattr(whole, name) for name in Cluster.model_fields}  # no copy is validated
+    try:
+        Cluster.model_validate(raw)
+    except ValidationError as error:
+        return [f"neighbours: with them, cluster.{found.line}" for found in problems(error, raw)]
+    return []
+
+
+def _named(sizes: list[int]) -> list[tuple[str, int]]:
+    return [(f"neighbours.{number}", size) for number, size in enumerate(sizes)]
+
+
+# Wiring -------------------------------------------------------------------------------------------
+
+
+def wiring_of(cluster: Cluster) -> Wiring:
+    """Boil a cluster down to how its ranks are joined.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        Where nodes differ, the slowest counts.
+
+    Returns
+    -------
+    Wiring
+        Latencies are those of one link: what NCCL calls a hop.
+    """
+    nodes, local = cluster.num_nodes, cluster.local_size
+    intra_alpha, intra_bandwidth = _inside(cluster)
+    peer, network = _classes(cluster)
+    inter_alpha, inter_bandwidth, cards = 0.0, inf, 0
+    if nodes > 1:
+        assert cluster.inter_node is not None
+        links = cluster.inter_node.links(nodes)
+        cards = len(np.unique(cluster.numbering.nics))
+        inter_alpha = max(link.alpha for link in links)
+        inter_bandwidth = cards * min(link.bandwidth for link in links)
+        if cluster.degraded is not None:  # channels have equal parts: the slowest card counts
+            first = cluster.numbering.between
+            inter_alpha *= float(cluster.degraded.alpha[first:].max(initial=1.0))
+            inter_bandwidth *= float(cluster.degraded.bandwidth[first:].min(initial=1.0))
+    return Wiring(
+        world_size=cluster.world_size,
+        num_nodes=nodes,
+        local_size=local,
+        intra_alpha=intra_alpha,
+        intra_bandwidth=intra_bandwidth,
+        inter_alpha=inter_alpha,
+        inter_bandwidth=inter_bandwidth,
+        cards=cards,
+        peer=peer,
+        network=network,
+    )
+
+
+def _classes(cluster: Cluster) -> tuple[str, str]:
+    """Classes of what joins the devices of a node, and the nodes: the slowest of each."""
+    kinds = cluster.numbering.inside
+    found = {kind.link.carries(between_nodes=False) for kind in kinds}
+    peer = "pcie" if found - {"nvlink"} else "nvlink"
+    devices = cluster.device if isinstance(cluster.device, list) else [cluster.device]
+    if peer == "pcie" and not all(device.peer_to_peer for device in devices):
+        peer = "pcie" if _is_staged(cluster) else "host"
+    if cluster.inter_node is None:
+        return peer, "rdma"
+    links = cluster.inter_node.links(cluster.num_nodes)
+    carried = {link.carries(between_nodes=True) for link in links}
+    network = next((name for name in ("tcp", "libfabric") if name in carried), "rdma")
+    if network == "rdma" and any(kind.link.transport == "pcie" for kind in kinds):
+        network = "roce"  # the cards share PCIe with the devices
+    return peer, network
+
+
+def _is_staged(cluster: Cluster) -> bool:
+    """Whether the topology itself leads through the memory of the host."""
+    return any(hasattr(kind.topology, "p2p_level") for kind in cluster.numbering.inside)
+
+
+def wiring_of_groups(cluster: Cluster, groups: Ints, side_by_side: int) -> Wiring:
+    """Boil a cluster down to how the ranks of a process group are joined.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        As in `wiring_of`.
+    groups : ndarray, shape `(num_groups, group size)`, int64
+        Groups that do the same at the same time: those with ranks on one node share its network
+        cards.
+    side_by_side : int
+        Ranks of a group on each of its nodes; 0 where these differ: each then counts as alone.
+    """
+    whole, size = wiring_of(cluster), groups.shape[1]
+    one_node = bool((np.ptp(groups // cluster.local_size, axis=1) == 0).all())
+    local = size if one_node else side_by_side or 1
+    sharers = max(cluster.local_size // local, 1)
+    across = size > local
+    return whole._replace(
+        world_size=size,
+        num_nodes=size // local,
+        local_size=local,
+        intra_alpha=whole.intra_alpha if local > 1 else 0.0,
+        intra_bandwidth=whole.intra_bandwidth if local > 1 else inf,
+        inter_alpha=whole.inter_alpha if across else 0.0,
+        inter_bandwidth=whole.inter_bandwidth / sharers if across else inf,
+        cards=max(whole.cards // sharers, 1) if across else 0,
+    )
+
+
+def _inside(cluster: Cluster) -> tuple[float, float]:
+    """Latency of a link inside a node [s], and what its slowest device can send [bytes/s]."""
+    if cluster.local_size == 1:
+        return 0.0, inf
+    kinds = [_inside_kind(*each) for each in _insides(cluster)]
+    return max(alpha for alpha, _ in kinds), min(bandwidth for _, bandwidth in kinds)
+
+
+def _insides(cluster: Cluster) -> Iterator[tuple[NodeKind, int, Factors]]:
+    """Each kind of node, and each node with degraded links, with the factors of its links."""
+    n, numbering = cluster.local_size, cluster.numbering
+    for kind in numbering.inside:
+        yield kind, n, Factors(np.ones(kind.num_links), np.ones(kind.num_links))
+    if cluster.degraded is not None:
+        for node in range(cluster.num_nodes):
+            mine = slice(numbering.first[node], numbering.first[node + 1])
+            factors = Factors(*(each[mine] for each in cluster.degraded))
+            if (factors.alpha != 1).any() or (factors.bandwidth != 1).any():
+                yield numbering.inside[numbering.kind_of[node]], n, factors
+
+
+def _inside_kind(kind: NodeKind, n: int, factors: Factors) -> tuple[float, float]:
+    topology, cards = kind.topology, kind.cards
+    src = np.arange(n)
+    routes = topology.routes(src, (src + 1) % n, n, cards)
+    route_alpha, route_bandwidth = topology.figures(routes, kind.link, n, cards)
+    used, number = routes >= 0, np.maximum(routes, 0)
+    alpha = float((route_alpha * factors.alpha[number])[used].max())
+    begins = topology.begins_stage(routes, n, cards) & used
+    if begins.any():
+        each = _staged(np.where(used, route_bandwidth * factors.bandwidth[number], inf), begins)
+        return alpha, float(each.min())
+    links = np.arange(topology.num_links(n, cards))
+    leaves, enters = topology.ends(links, n, cards)
+    _, bandwidth = topology.figures(links, kind.link, n, cards)
+    of_device = (leaves < n) & (leaves != enters)  # a full mesh has numbers for loops too
+    sums = np.bincount(leaves[of_device], weights=bandwidth[of_device], minlength=n)
+    least = np.ones(n)  # channels have equal parts here too
+    np.minimum.at(least, leaves[of_device], factors.bandwidth[of_device])
+    return alpha, float((sums * least).min())
+
+
+def _staged(bandwidth: Floats, begins: Bools) -> Floats:
+    """Bandwidth of routes that are stored on their way: the times of the stages add up."""
+    stage = np.cumsum(begins, axis=1)
+    seconds = np.zeros(len(bandwidth))
+    for number in range(int(stage.max()) + 1):
+        seconds += 1 / np.where(stage == number, bandwidth, inf).min(axis=1)
+    return 1 / seconds
+
+
+# Stragglers ---------------------------------------------------------------------------------------
+
+
+def straggler_problems(cluster: Cluster, largest: int) -> list[str]:
+    """Refuse stragglers on ranks, or nodes, that the sweep's largest world size lacks.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        Of one point.
+    largest : int
+        World size of the largest.
+    """
+    lines = [
+        f"cluster.stragglers.{i}.{'link' if hasattr(one, 'link') and one.link else 'rank'}: rank "
+        f"{one.on_rank()} does not exist; the largest world_size is {largest}, so ranks are "
+        f"0 ... {largest - 1}."
+        for i, one in enumerate(cluster.stragglers)
+        if (one.on_rank() or 0) >= largest
+    ]
+    nodes = max(largest // (cluster.ranks_per_node or largest), 1)
+    lines += [
+        f"cluster.stragglers.{i}.node: node {one.on_node()} does not exist; the largest "
+        f"world_size is {largest}, so nodes are 0 ... {nodes - 1}."
+        for i, one in enumerate(cluster.stragglers)
+        if (one.on_node() or 0) >= nodes
+    ]
+    if lines or cluster.world_size < largest:
+        return lines
+    for i, one in _degraded(cluster):
+        wrong = problem_with(cluster.numbering, one)
+        lines += [f"cluster.stragglers.{i}.{wrong}"] if wrong else []
+    return lines
+
+
+def degraded_problems(cluster: Cluster, cost: Cost, player: str, among_jobs: bool) -> list[str]:
+    """Refuse degraded links where nothing would come of them, or the half of it.
+
+    Parameters
+    ----------
+    cluster, cost
+        Of one point.
+    player : str
+        Of its strategy.
+    among_jobs : bool
+        Whether there are other jobs on the network.
+    """
+    found = []
+    for i, one in _degraded(cluster):
+        place = f"cluster.stragglers.{i}: degraded_link"
+        if cost.kind == "table":
+            found.append(
+                f"{place} has no part in a measured table; use collectives.cost: links or nccl, or "
+                "leave it out."
+            )
+        elif among_jobs:
+            found.append(f"{place} knows no other jobs on the network; leave out neighbours.")
+        elif player != "together" and one.comes_and_goes():
+            found.append(
+                f"{place} comes and goes by steps, which a server's workers do not share; leave "
+                "out steps, on and off, or use ddp."
+            )
+    return found
+
+
+def _degraded(cluster: Cluster) -> Iterator[tuple[int, DegradedLink]]:
+    for number, one in enumerate(cluster.stragglers):
+        if isinstance(one, DegradedLink):
+            yield number, one

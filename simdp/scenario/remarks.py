@@ -11,12 +11,11 @@ from pydantic import ValidationError
 
 from simdp.cluster import Cluster
 from simdp.cluster.machine import OLD_NAMES, Calibration, is_file, read_machine
-from simdp.cluster.stragglers.slow_node import SlowNode
-from simdp.cluster.stragglers.slow_rank import SlowRank
+from simdp.cluster.stragglers import SlowNode, SlowRank
 from simdp.errors import ScenarioError
-from simdp.scenario.defaults import not_by_nccl, of_catalogue
+from simdp.scenario.machines import not_by_nccl, of_catalogue
+from simdp.scenario.placement import wiring_of
 from simdp.scenario.root import Scenario
-from simdp.scenario.wiring import wiring_of
 
 UNDETERMINED = "undetermined"
 

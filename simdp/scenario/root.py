@@ -24,21 +24,18 @@ from simdp.collectives import Collectives
 from simdp.errors import ScenarioError, shown
 from simdp.job.checkpoint import Checkpoint
 from simdp.job.recovery import AnyRecovery
-from simdp.job.target import AnyTarget
+from simdp.job.targets import AnyTarget
 from simdp.phrases import problems
-from simdp.scenario.defaults import Parts, what_follows, without_data
-from simdp.scenario.machines import may_name
+from simdp.scenario.machines import Parts, may_name, what_follows, without_data
 from simdp.scenario.measured import Measured
-from simdp.scenario.neighbours import Neighbour
 from simdp.scenario.overrides import Raw, grid, move_paths
-from simdp.scenario.wiring import wiring_of
+from simdp.scenario.placement import Neighbour, wiring_of
 from simdp.spec import Bool, Spec, problem
 from simdp.steps.facts import Nominal
 from simdp.steps.program import Program
 from simdp.strategies import AnyStrategy, Strategy
 from simdp.workload import Workload
-from simdp.workload.participants import Participants
-from simdp.workload.sampling import START, Start
+from simdp.workload.sampling import START, Participants, Start
 
 Of = tuple[Cluster, Workload, Strategy]
 

@@ -13,16 +13,14 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from simdp.arrays import Ints
 from simdp.cluster import Overheads
-from simdp.steps.bucket import Bucket
-from simdp.steps.ops import Op
-from simdp.steps.quorum import Quorum
+from simdp.steps.ops import Op, Quorum
+from simdp.steps.partition import Bucket
 from simdp.workload import Workload
 from simdp.workload.layers import Buffer, Parameter
 from simdp.workload.layers.base import Synchronised
-from simdp.workload.participants import Participants
-from simdp.workload.precision.rounding import numpy_dtype
-from simdp.workload.recomputation import recomputed
-from simdp.workload.sampling import StepBatches
+from simdp.workload.lifetimes import recomputed
+from simdp.workload.precision import numpy_dtype
+from simdp.workload.sampling import Participants, StepBatches
 
 Ops = Iterator[Op]
 """What a strategy's methods return: generators of operations."""

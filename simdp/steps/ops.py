@@ -1,4 +1,4 @@
-"""Operations: what a training step consists of, as frozen data.
+"""The operations of a training step.
 
 A strategy yields them; the engine's readers make numbers, memory and times of them. No operation
 holds an array, an instant or the number of its step, and so a step that does the same as the one
@@ -9,13 +9,312 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from simdp.steps.bucket import Bucket, Factoring, Group, Selection
-from simdp.steps.coalesced import Coalesced
-from simdp.steps.coded import Coded, Rounding
-from simdp.steps.offload import HostCopy
-from simdp.steps.one_process import CopyOut, Gather, HandBack, LossOfAll, Reduce, Scatter, TakeSums
-from simdp.steps.own_hook import CallHook, EndHook
-from simdp.steps.unit_ops import Free, Open, Release, Shard, Unshard
+from simdp.arrays import Ints
+from simdp.steps.partition import Bucket, Factoring, Group, Partition, Selection
+from simdp.workload.sampling import Participants
+
+# Coded --------------------------------------------------------------------------------------------
+
+
+class Code(NamedTuple):
+    """How the numbers of a bucket become bytes, with a scale and a zero point for each row.
+
+    Attributes
+    ----------
+    bucket : Bucket
+        The whole.
+    row : int or None
+        Elements of a row; None has all in one. The last row is filled up with zeros.
+    label : str
+        The bucket's name in the trace.
+    """
+
+    bucket: Bucket
+    row: int | None
+    label: str
+
+    @property
+    def num_rows(self) -> int:
+        """Rows; where they divide a bucket's elements, one of padding follows (as in torch)."""
+        return 1 if self.row is None else self.bucket.num_elements // self.row + 1
+
+    @property
+    def num_bytes(self) -> int:
+        """Elements that are sent, of one byte each."""
+        return self.bucket.num_elements if self.row is None else self.num_rows * self.row
+
+
+class Observe(NamedTuple):
+    """Find the scale and the zero point of every row."""
+
+    code: Code
+
+
+class Quantize(NamedTuple):
+    """Round every rank's bucket to bytes."""
+
+    code: Code
+
+
+class Dequantize(NamedTuple):
+    """Make the bucket's content the mean of what all ranks have sent."""
+
+    code: Code
+    divisor: float
+
+
+Coded = Observe | Quantize | Dequantize
+
+
+class Rounding(NamedTuple):
+    """A bucket is cast to a smaller dtype and divided before it travels, or cast back afterwards.
+
+    Attributes
+    ----------
+    bucket : Bucket
+        In the dtype that travels.
+    label : str
+        Its name in the trace.
+    is_back : bool
+        Whether it comes back.
+    """
+
+    bucket: Bucket
+    label: str
+    is_back: bool = False
+
+
+# One process --------------------------------------------------------------------------------------
+
+
+class Scatter(NamedTuple):
+    """Rank 0 hands out each rank's piece of an array of its batch, one after the other.
+
+    Attributes
+    ----------
+    micro : int
+        The micro-batch.
+    name : str
+        An input of the model, or ``y``, the targets.
+    """
+
+    micro: int
+    name: str
+
+
+class CopyOut(NamedTuple):
+    """Start to copy rank 0's tensors to other ranks, which borrow them for a micro-step.
+
+    As `Broadcast`, among the ranks of ``group``, of which rank 0 is one.
+    """
+
+    tag: int
+    label: str
+    nbytes: float
+    names: tuple[str, ...]
+    group: Group
+
+
+class Gather(NamedTuple):
+    """Copy every rank's outputs, or its loss, to a rank, one after the other."""
+
+    micro: int
+    root: int
+    losses: bool = False
+
+
+class LossOfAll(NamedTuple):
+    """A rank computes the loss of all outputs that it has gathered."""
+
+    micro: int
+    root: int
+
+
+class HandBack(NamedTuple):
+    """Hand the gradients of what was gathered back from the root, after its loss's backward."""
+
+    micro: int
+    root: int
+    losses: bool = False
+
+
+class Reduce(NamedTuple):
+    """Start to sum gradients of a micro-step on rank 0, in one flat buffer."""
+
+    tag: int
+    label: str
+    bucket: Bucket
+    group: Group
+
+
+class TakeSums(NamedTuple):
+    """Add the sums to rank 0's gradients of the step, and let the copies of the model go."""
+
+    micro: int
+
+
+# Own hook -----------------------------------------------------------------------------------------
+
+
+class OwnHook(NamedTuple):
+    """A bucket that a function sends.
+
+    Attributes
+    ----------
+    path, name : str
+        The file, and the function of a state and a bucket in it.
+    bucket : Bucket
+        The whole.
+    sent : Bucket or None
+        What the function hands to its all_reduce; None if it calls none.
+    goes_on : bool
+        Whether it does something with the sum.
+    label : str
+        The bucket's name in the trace.
+    """
+
+    path: str
+    name: str
+    bucket: Bucket
+    sent: Bucket | None
+    goes_on: bool
+    label: str
+
+
+class CallHook(NamedTuple):
+    """Every rank calls the function with its bucket."""
+
+    hook: OwnHook
+
+
+class EndHook(NamedTuple):
+    """What it has made of the sum becomes the bucket's content."""
+
+    hook: OwnHook
+
+
+# Offload ------------------------------------------------------------------------------------------
+
+
+class HostCopy(NamedTuple):
+    """Every rank copies something between its device and the host, which compute waits for.
+
+    As what comes before a collective, it is done on that collective's stream.
+
+    Attributes
+    ----------
+    name : str
+        What.
+    nbytes : float
+        Of a rank, on average [bytes].
+    """
+
+    name: str
+    nbytes: float
+
+
+# Coalesced ----------------------------------------------------------------------------------------
+
+
+class GatherTogether(NamedTuple):
+    """Start to put the parameters of some units together, in one all_gather.
+
+    Attributes
+    ----------
+    tag, label, nbytes
+        As of `simdp.steps.ops.AllReduce`.
+    units : tuple of int
+        Which.
+    before : HostCopy or None
+        What is copied on the communication stream before it begins.
+    """
+
+    tag: int
+    label: str
+    nbytes: float
+    units: tuple[int, ...]
+    before: HostCopy | None = None
+
+
+class ReduceTogether(NamedTuple):
+    """Start to sum the gradients of some units in one reduce_scatter, each piece on its owner.
+
+    What an owner gets is added to its pieces of the step's gradients; the whole ones are forgotten.
+    ``before`` is as of `GatherTogether`.
+    """
+
+    tag: int
+    label: str
+    bucket: Bucket
+    units: tuple[int, ...]
+    before: HostCopy | None = None
+
+
+class KeepSums(NamedTuple):
+    """Of a bucket whose sums all ranks have, each adds its own pieces to those of the step.
+
+    The whole gradients are forgotten.
+    """
+
+    bucket: Bucket
+
+
+Coalesced = GatherTogether | ReduceTogether | KeepSums
+
+
+# Unit ops -----------------------------------------------------------------------------------------
+
+
+class Shard(NamedTuple):
+    """From here on each rank keeps only what the partition deals to it."""
+
+    partition: Partition
+
+
+class Unshard(NamedTuple):
+    """What has been gathered of a unit is copied out of its buffer, into parameters.
+
+    Attributes
+    ----------
+    unit, name
+        Which.
+    nbytes : float
+        The buffer's size [bytes].
+    """
+
+    unit: int
+    name: str
+    nbytes: float
+
+
+class Free(NamedTuple):
+    """A unit's parameters are forgotten, but for each rank's own piece.
+
+    Attributes
+    ----------
+    unit : int
+        Which.
+    parts : int
+        How many neighbours keep it together until it is gathered again; 0 is all that share it.
+    """
+
+    unit: int
+    parts: int = 0
+
+
+class Open(NamedTuple):
+    """A buffer for the whole gradients of a unit is made."""
+
+    bucket: Bucket
+
+
+class Release(NamedTuple):
+    """The buffer of a unit's whole gradients is given back."""
+
+    bucket: Bucket
+
+
+# Ops ----------------------------------------------------------------------------------------------
 
 # A micro-step on ranks of their own --------------------------------------------------------------
 
@@ -399,3 +698,41 @@ Op = (
     | TakeSums
 )
 """What a strategy yields."""
+
+
+# Quorum -------------------------------------------------------------------------------------------
+
+QUORUM = "quorum"
+"""Name of the process group of all ranks that take part."""
+
+
+class Quorum(NamedTuple):
+    """Who takes part.
+
+    Attributes
+    ----------
+    num_counted : int
+        Ranks whose gradients are averaged.
+    participants : Participants or None
+        Who takes part in every step; None where nobody can drop out.
+    """
+
+    num_counted: int
+    participants: Participants | None = None
+
+    @property
+    def group(self) -> Group:
+        """All that take part, as collectives call them; None where these are all ranks."""
+        return None if self.participants is None or self.participants.there.all() else QUORUM
+
+    @property
+    def there(self) -> tuple[bool, ...] | None:
+        """Of each rank whether it takes part; None: all do."""
+        return None if self.participants is None else tuple(self.participants.there.tolist())
+
+    def among(self, groups: Ints) -> Ints:
+        """Those of some groups of ranks, a row each, that take part as a whole."""
+        if self.participants is None:
+            return groups
+        found: Ints = groups[self.participants.there[groups].all(axis=1)]
+        return found

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from simdp.steps.bucket import Group
-from simdp.steps.buckets import MiB, assign
 from simdp.steps.facts import Facts, Ops, StateTensor
-from simdp.steps.one_process import Scatter
-from simdp.steps.ops import Backward, Batch, Broadcast, Done, Exchange, Forward, Tail, Wait
+from simdp.steps.ops import Backward, Batch, Broadcast, Done, Exchange, Forward, Scatter, Tail, Wait
+from simdp.steps.partition import Group, MiB, assign
 
 BROADCAST_NBYTES = 250 * MiB
 """Parameters travel from rank 0 in buffers of this size (torch: _sync_module_states)."""

@@ -16,32 +16,34 @@ import numpy as np
 from simdp.arrays import Ints
 from simdp.cluster import Overheads
 from simdp.errors import ScenarioError
-from simdp.steps.bucket import Group
-from simdp.steps.coalesced import GatherTogether, KeepSums, ReduceTogether
 from simdp.steps.facts import Facts, Nominal, Ops, Step, longest_period
-from simdp.steps.one_process import CopyOut, Reduce
 from simdp.steps.ops import (
     AllGather,
     AllReduce,
     Average,
     Batch,
     Broadcast,
+    CopyOut,
     Exchange,
     Fill,
+    Free,
+    GatherTogether,
+    KeepSums,
     NewGroup,
     Op,
+    Reduce,
     ReduceScatter,
+    ReduceTogether,
     Reserve,
     Select,
+    Shard,
     Split,
     Take,
     Unless,
 )
-from simdp.steps.partition import Partition
-from simdp.steps.unit_ops import Free, Shard
+from simdp.steps.partition import Group, Partition
 from simdp.workload import Workload
-from simdp.workload.participants import Participants
-from simdp.workload.sampling import START, Start, StepBatches
+from simdp.workload.sampling import START, Participants, Start, StepBatches
 
 Plan = tuple[Op, ...]
 

@@ -1,23 +1,50 @@
-"""Strategy: a training loop as a generator of operations.
+"""The base of strategies, and helpers that several of them share.
 
 A strategy says what happens, in which order, and nothing beside it: it knows the facts of a run and
 neither numbers nor time, and reads like the training loop of a rank program. One loop serves all
 ranks. What others want to know of it is read off its operations (`simdp.steps.program`).
+
+As in Megatron's distributed optimizer: every bucket is cut into as many equal pieces as there are
+ranks, and rank r keeps, updates and hands out the r-th. Buckets are filled in the reverse order of
+registration, from the first step on, since a rank's pieces cannot change hands.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
+from itertools import count
 from math import ceil
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
+
+import numpy as np
 
 from simdp.arrays import Ints
 from simdp.spec import Spec
-from simdp.steps.facts import Facts, Ops, Step
+from simdp.steps.facts import Facts, Ops, Step, trainable
+from simdp.steps.ops import (
+    QUORUM,
+    AllGather,
+    AllReduce,
+    Batch,
+    Done,
+    Fill,
+    Gather,
+    Meet,
+    NewGroup,
+    Open,
+    ReduceScatter,
+    Release,
+    Scale,
+    Unless,
+    Update,
+    Wait,
+)
+from simdp.steps.partition import Bucket, Group, Kept, Partition, assign, limits
+from simdp.steps.passes import Tags, backward, forward, forward_of_all, scatter
+from simdp.strategies.comm_hooks import CommHook
 from simdp.workload import Workload
-
-__all__ = ["Facts", "Ops", "Step", "Strategy", "copies_charged", "uneven"]
 
 
 class Strategy(Spec):
@@ -132,3 +159,292 @@ def uneven(workload: Workload) -> str | None:
 def members(ranks: Ints) -> tuple[tuple[int, ...], ...]:
     """Process groups, as `NewGroup` takes them."""
     return tuple(tuple(row) for row in ranks.tolist())
+
+
+# Low ----------------------------------------------------------------------------------------------
+
+Low = Literal["bfloat16", "float16", "float32"]
+"""What `MixedPrecision` and ``MixedPrecisionPolicy`` take."""
+
+
+def low_problem(param_dtype: Low | None, workload: Workload) -> str | None:
+    """Say why a workload does not go with the dtype that its strategy computes in; or None."""
+    if param_dtype is None:
+        return None
+    if workload.dtype != "float32":
+        return (
+            f"param_dtype: {param_dtype} is of float32 weights, but workload.dtype is "
+            f"{workload.dtype}; write workload.dtype: float32, or leave param_dtype out."
+        )
+    precision = workload.precision
+    if precision.kind == "full" or (precision.kind, precision.low) == ("mixed", param_dtype):
+        return None
+    return (
+        f"param_dtype: {param_dtype} says what workload.precision: {precision.kind} of "
+        f"{precision.low} says otherwise; leave one of them out."
+    )
+
+
+def output_problem(output_dtype: Low | None, param_dtype: Low | None) -> str | None:
+    """Say why outputs cannot be of this dtype where layers compute in that one; or None."""
+    made = param_dtype or "float32"
+    if output_dtype in (None, "float32", made):
+        return None
+    return (
+        f"output_dtype: {output_dtype}, but layers compute in {made}; write "
+        f"{' or '.join(dict.fromkeys(('float32', made)))}, or leave it out."
+    )
+
+
+# Left out -----------------------------------------------------------------------------------------
+
+WHOLE = ("none", "bf16", "fp16")
+"""Hooks that keep nothing from step to step, and add what ranks send as it is."""
+
+
+def dropped_in_part(join: bool, hook: CommHook) -> str | None:
+    """Say what would keep a part of gradients that are dropped, behind a comma; or None."""
+    if join:
+        return "but join lets ranks leave by themselves; leave one of them out."
+    if hook.kind not in WHOLE:
+        return (
+            f"but comm_hook: {hook.kind} sends and keeps more than those of a step; use one of "
+            f"{', '.join(WHOLE)}."
+        )
+    return None
+
+
+def problem_with_backups(backup_ranks: int, world_size: int, workload: Workload) -> str | None:
+    """Say why so many ranks cannot be dropped in every step; or None."""
+    if backup_ranks >= world_size:
+        return (
+            f"backup_ranks: {backup_ranks} dropped gradients of {world_size} leave none; use at "
+            f"most {world_size - 1}."
+        )
+    return asks_others(workload)
+
+
+def asks_others(workload: Workload) -> str | None:
+    """Say that ranks exchange more than gradients; or None."""
+    if not workload.graph.is_synchronised:
+        return None
+    return (
+        "kind: sync_batchnorm needs the statistics of all ranks in the middle of a step, of which "
+        "some may be missing; use a batch norm that is not synchronised."
+    )
+
+
+def meet_again(facts: Facts) -> Ops:
+    """Make a process group of those that take part, where these are not all ranks."""
+    if facts.quorum.group is not None and facts.quorum.participants is not None:
+        yield NewGroup(QUORUM, (facts.quorum.participants.ranks,), 0)
+
+
+def unequal_groups(num_groups: int, world_size: int) -> str | None:
+    """Say that ranks cannot be so many replica groups of one size; or None."""
+    if not world_size % num_groups:
+        return None
+    fitting = [str(n) for n in range(2, world_size + 1) if world_size % n == 0]
+    return (
+        f"kind: {num_groups} replica groups do not divide the {world_size} ranks; use one of "
+        f"{', '.join(fitting)}."
+    )
+
+
+# Inference ----------------------------------------------------------------------------------------
+
+
+def infer_in_processes(facts: Facts, scatters: bool) -> Ops:
+    """One step: forward alone.
+
+    Parameters
+    ----------
+    facts : Facts
+        Of ranks whose models are alike.
+    scatters : bool
+        Whether rank 0 has the batch, hands it out and gathers the outputs; else every rank has
+        samples of its own, and keeps what it makes of them.
+    """
+    if scatters:
+        yield from scatter(facts, 0)
+    else:
+        yield Batch(0)
+    yield from forward_of_all(facts, 0)
+    if scatters:
+        yield Gather(0, 0)
+        yield Meet()  # a rank that got nothing is no step ahead
+    else:
+        yield Done(0)
+
+
+def idle_option(strategy: Strategy, read: Sequence[str] = ()) -> str | None:
+    """Say that an option is about gradients, of which inference has none; or None.
+
+    Parameters
+    ----------
+    strategy : Strategy
+        As it is written.
+    read : sequence of str
+        Options that inference reads too.
+    """
+    for name, field in type(strategy).model_fields.items():
+        if name in ("kind", *read) or getattr(strategy, name) == field.get_default():
+            continue
+        return f"{name}: mode: inference has no gradients to send; leave this out."
+    return None
+
+
+# Flat pieces --------------------------------------------------------------------------------------
+
+AGREED_NBYTES = 4.0
+"""Norms and flags are float32, whatever the gradients are (torch: FSDP.clip_grad_norm_,
+ShardedGradScaler)."""
+
+
+def deal_buckets(facts: Facts, bucket_cap: float | None, kept: Kept) -> Partition:
+    """Deal each bucket of gradients to all ranks, in equal pieces; what is frozen, to nobody.
+
+    Parameters
+    ----------
+    facts : Facts
+        Of the run.
+    bucket_cap : float or None
+        As of `DDP` [bytes].
+    kept : Kept
+        What is there on every rank.
+    """
+    buckets = assign(trainable(facts)[::-1], facts.itemsize, limits(bucket_cap))
+    return Partition(trainable(facts), buckets, np.arange(facts.world_size)[None, :], kept)
+
+
+def unit_bucket(facts: Facts, partition: Partition, unit: int, dtype: str | None = None) -> Bucket:
+    """Make the bucket of a unit's gradients, which live in it where they are kept whole.
+
+    Else it is there between an `Open` and a `Release` alone; ``dtype`` is theirs if left out.
+    """
+    is_view = partition.kept.gradients
+    return facts.bucket(partition.units[unit], dtype, unit=unit, is_view=is_view, room=0.0)
+
+
+class PieceReducer:
+    """Sums the gradients of one backward pass, unit by unit, each piece on its owner.
+
+    The bucket of a unit is given back when the next unit is sent, the last one at the end.
+
+    Parameters
+    ----------
+    facts : Facts
+        Of the run.
+    partition : Partition
+        Whose units travel together, in the order in which they are sent.
+    tags : iterator of int
+        Numbers for its collectives.
+    """
+
+    def __init__(self, facts: Facts, partition: Partition, tags: Tags) -> None:
+        self.facts, self.partition, self.tags = facts, partition, tags
+        learned = set(facts.ready_order)
+        self.missing = [sum(name in learned for name in names) for names in partition.units]
+        self.buckets: dict[int, Bucket] = {}
+        self.sent: list[int] = []
+        self.turn = 0
+        self.held: list[Bucket] = []
+
+    def backward(self, micro: int, overlap: bool) -> Ops:
+        """Run backward; without ``overlap`` nothing is sent before its end."""
+        if overlap:
+            yield from backward(self.facts, micro, self.mark_ready)
+        else:
+            yield from backward(self.facts, micro)
+            for name in self.facts.ready_order:
+                yield from self.mark_ready(name)
+        yield Wait(tuple(self.sent))
+        yield from map(Release, self.held)
+
+    def mark_ready(self, name: str) -> Ops:
+        """Take a gradient into its bucket; send every bucket whose turn has come."""
+        unit = self.partition.unit_of[name]
+        if unit not in self.buckets:
+            self.buckets[unit] = unit_bucket(self.facts, self.partition, unit)
+            yield Open(self.buckets[unit])
+        yield Fill(self.buckets[unit], name, self.facts.world_size)
+        self.missing[unit] -= 1
+        while self.turn < len(self.missing) and not self.missing[self.turn]:
+            if self.turn in self.buckets:  # one of unused parameters alone is not sent
+                yield from self._send(self.buckets.pop(self.turn))
+            self.turn += 1
+
+    def _send(self, bucket: Bucket) -> Ops:
+        yield from map(Release, self.held)
+        self.held = [bucket]
+        self.sent.append(next(self.tags))
+        yield ReduceScatter(self.sent[-1], f"bucket {bucket.unit}", bucket)
+
+
+def step_in_pieces(
+    facts: Facts, step: Step, partition: Partition, overlap: bool, by_shard: bool, every: bool
+) -> Ops:
+    """One step in which gradients are summed on the owners of their pieces.
+
+    Parameters
+    ----------
+    facts, step
+        Of the run, and of the step.
+    partition : Partition
+        Who owns what.
+    overlap : bool
+        Whether sums are sent while backward still runs.
+    by_shard : bool
+        As `Scale`.
+    every : bool
+        Whether gradients are summed after every micro-step, so that none is kept whole; else after
+        the last one.
+    """
+    tags = count()
+    yield Scale(by_shard)
+    for micro in range(step.num_micro_steps):
+        yield from forward(facts, micro)
+        if every or micro == step.num_micro_steps - 1:
+            yield from PieceReducer(facts, partition, tags).backward(micro, overlap)
+        else:
+            yield from backward(facts, micro)
+    yield from agree(facts, tags)
+    yield Update()
+    yield Unless(tuple(hand_out(facts, partition, tags)))
+
+
+def agree(facts: Facts, tags: Tags, group: Group = None) -> Ops:
+    """Sum over the ranks what the pieces of gradients tell of the whole, and wait for it.
+
+    That is the norm, where gradients are clipped, whether there is an inf or nan, where the loss is
+    scaled, and two norms of each tensor for an optimizer that trusts them, such as LAMB.
+    """
+    optimizer = facts.workload.optimizer
+    trusting = sum(optimizer.for_parameter(name).trusts for name in facts.ready_order)
+    asked = {
+        "inf or nan": float(facts.workload.precision.scaler() is not None),
+        "gradient norm": float(facts.workload.clip_grad_norm is not None),
+        "trust ratios": 2.0 * trusting,
+    }
+    for label, numbers in asked.items():
+        if not numbers:
+            continue
+        tag = next(tags)
+        yield AllReduce(tag, label, numbers * AGREED_NBYTES, group=group)
+        yield Wait((tag,))
+
+
+def gather(facts: Facts, partition: Partition, unit: int, tag: int, label: str) -> AllGather:
+    """Start to put a unit's parameters together from their pieces, on every rank."""
+    nbytes = float(partition.unit_elements(unit) * facts.weight_itemsize)
+    return AllGather(tag, label, nbytes, unit)
+
+
+def hand_out(facts: Facts, partition: Partition, tags: Tags) -> Ops:
+    """Give every rank all parameters, from those that have updated them."""
+    learned, sent = set(facts.ready_order), list[int]()
+    for unit, names in enumerate(partition.units):
+        if learned.intersection(names):
+            sent.append(next(tags))
+            yield gather(facts, partition, unit, sent[-1], f"parameters {unit}")
+    yield Wait(tuple(sent))

@@ -1,4 +1,4 @@
-"""DataParallel: one process that has all devices, and copies the model out for every forward.
+"""A single device, and nn.DataParallel.
 
 Mirrors torch 2.13: nn/parallel (data_parallel.py, scatter_gather.py, replicate.py,
 parallel_apply.py, _functions.py), nn/parallel/comm.py and csrc/cuda/comm.cpp.
@@ -13,14 +13,26 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from simdp.spec import Bool, Float, Int
-from simdp.steps.buckets import MiB
 from simdp.steps.facts import Facts, Ops, StateTensor, Step
-from simdp.steps.one_process import CopyOut, Gather, HandBack, LossOfAll, Reduce, TakeSums
-from simdp.steps.ops import Meet, Update, Wait
-from simdp.steps.passes import Tags, backward, forward_of_all, nbytes_of, packed, scatter
-from simdp.strategies.base import Strategy
+from simdp.steps.ops import (
+    CopyOut,
+    Gather,
+    HandBack,
+    LossOfAll,
+    Meet,
+    Reduce,
+    Scale,
+    TakeSums,
+    Update,
+    Wait,
+)
+from simdp.steps.partition import MiB
+from simdp.steps.passes import Tags, backward, forward, forward_of_all, nbytes_of, packed, scatter
+from simdp.strategies.base import Strategy, infer_in_processes
 from simdp.workload import Workload
 from simdp.workload.layers import Parameter
+
+# Data parallel ------------------------------------------------------------------------------------
 
 BUFFER_NBYTES = 10 * MiB
 """Tensors are copied out, and gradients summed, in flat buffers of this size (torch: buffer_size of
@@ -161,3 +173,34 @@ def pieces(parameters: Sequence[Parameter], itemsize: int) -> list[list[str]]:
         found[-1].append(parameter.name)
         held += nbytes
     return found
+
+
+# Single -------------------------------------------------------------------------------------------
+
+
+class Single(Strategy):
+    """Plain training on one device."""
+
+    kind: Literal["single"] = "single"
+
+    def problem_with(self, world_size: int, workload: Workload) -> str | None:
+        if world_size == 1:
+            return None
+        return (
+            f"kind: single trains on one device, but cluster.world_size is {world_size}; set it to "
+            "1, or use strategy: ddp."
+        )
+
+    def setup(self, facts: Facts) -> Ops:
+        """Nothing to prepare."""
+        yield from ()
+
+    def train_step(self, facts: Facts, step: Step) -> Ops:
+        yield Scale(by_shard=False)
+        for micro in range(step.num_micro_steps):
+            yield from forward(facts, micro)
+            yield from backward(facts, micro)
+        yield Update()
+
+    def infer_step(self, facts: Facts, step: Step) -> Ops:
+        yield from infer_in_processes(facts, scatters=False)

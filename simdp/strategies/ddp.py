@@ -1,8 +1,11 @@
-"""DistributedDataParallel: a replica per rank, gradients averaged in buckets behind backward.
+"""DistributedDataParallel of torch and of Apex, and the reducer's buckets.
 
 Mirrors torch's Reducer (torch 2.13: distributed.py, reducer.cpp). Left out are what a constructor
 checks (one int64 per rank, the shapes) and the two broadcasts of indices when buckets are rebuilt:
 a few hundred bytes, once.
+
+Mirrors apex/parallel/distributed.py of NVIDIA/apex. Left out are its custom triggers and several
+all_reduce streams, and the broadcast of the bucket structure, a few hundred bytes once.
 """
 
 from __future__ import annotations
@@ -11,33 +14,304 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from simdp.errors import ScenarioError, shown
-from simdp.spec import Bool, Bytes, Int, problem
-from simdp.steps.bucket import Bucket
-from simdp.steps.buckets import assign, limits, rules
+from simdp.spec import Bool, Bytes, Float, Int, Spec, problem
 from simdp.steps.facts import Facts, Ops, Step, trainable
-from simdp.steps.ops import AllReduce, Scale, Update, Wait
-from simdp.steps.passes import Tags, backward, forward, send_all, send_buffers
-from simdp.strategies.base import Strategy, copies_charged
-from simdp.strategies.comm_hooks import AnyCommHook, CommHook, NoHook
-from simdp.strategies.delayed import Delayed, problem_with_delay
-from simdp.strategies.inference import idle_option, infer_in_processes
-from simdp.strategies.left_out import (
+from simdp.steps.ops import AllReduce, Copy, Fill, Hold, Scale, Take, Update, Wait
+from simdp.steps.partition import Bucket, assign, limits, rules
+from simdp.steps.passes import Tags, backward, forward, send, send_all, send_buffers
+from simdp.strategies.base import (
+    Low,
+    Strategy,
     asks_others,
+    copies_charged,
     dropped_in_part,
+    idle_option,
+    infer_in_processes,
+    low_problem,
     meet_again,
     problem_with_backups,
     unequal_groups,
+    uneven,
 )
-from simdp.strategies.low import Low, low_problem
-from simdp.strategies.reducer import Message, Reducer
-from simdp.strategies.upcast import MixedPrecision, Upcast, cast_down, forget_wide
+from simdp.strategies.comm_hooks import AnyCommHook, CommHook, NoHook, Sending, Sent
 from simdp.workload import Workload
 from simdp.workload.layers import Parameter
+from simdp.workload.precision import numpy_dtype
+
+# Delayed ------------------------------------------------------------------------------------------
+
+
+class Delayed(NamedTuple):
+    """Gradients that wait for another parameter's.
+
+    Attributes
+    ----------
+    bucket : Bucket
+        The gradients.
+    hooked : str
+        The parameter whose gradient starts their all_reduce.
+    """
+
+    bucket: Bucket
+    hooked: str
+
+
+def problem_with_delay(names: Sequence[str], hooked: str, workload: Workload) -> str | None:
+    """Say why gradients cannot wait for one that is to start their all_reduce; or None."""
+    ready, all_of_them = workload.graph.ready_order, [p.name for p in workload.graph.trainable]
+    unknown = [name for name in names if name not in all_of_them]
+    if unknown:
+        return (
+            f"delay_all_reduce_named_params: no parameter is called {shown(unknown[0])}; known: "
+            f"{_few(all_of_them)}."
+        )
+    if hooked not in ready:
+        return (
+            f"param_to_hook_all_reduce: no parameter {shown(hooked)} gets a gradient; known: "
+            f"{_few(ready)}."
+        )
+    before = ready[: ready.index(hooked)]
+    late = [name for name in names if name in ready and name not in before]
+    if late:
+        return (
+            f"param_to_hook_all_reduce: {late[0]} has no gradient yet when {hooked} gets one, so "
+            f"that it would not be reduced; hook the last one, {ready[-1]}, or leave it out of "
+            "delay_all_reduce_named_params."
+        )
+    return None
+
+
+def _few(names: Sequence[str], most: int = 8) -> str:
+    return ", ".join(names[:most]) + (" ..." if len(names) > most else "")
+
+
+# Reducer ------------------------------------------------------------------------------------------
+
+
+class Message(NamedTuple):
+    """One all_reduce of gradients.
+
+    Attributes
+    ----------
+    bucket : Bucket
+        The gradients.
+    wait : float
+        How long it is held back when its last gradient is ready [s].
+    copied, copied_back : bool
+        Whether the copies of the gradients into the bucket, and back, are charged.
+    """
+
+    bucket: Bucket
+    wait: float = 0.0
+    copied: bool = False
+    copied_back: bool = False
+
+
+class Reducer:
+    """Averages the gradients of one backward pass, bucket by bucket.
+
+    Parameters
+    ----------
+    facts : Facts
+        Of the run.
+    messages : sequence of Message
+        In the order in which they are sent; every parameter in one of them.
+    tags : iterator of int
+        Numbers for its collectives.
+    before, after : float
+        What gradients are divided by before the sum, and sums after it.
+    unused : sequence of str
+        Parameters without a gradient that are ready with the first hook.
+    comm_hook : CommHook
+        Sends the buckets.
+    delayed : Delayed or None
+        Gradients that are in no bucket.
+    """
+
+    def __init__(
+        self,
+        facts: Facts,
+        messages: Sequence[Message],
+        tags: Tags,
+        before: float = 1.0,
+        after: float = 1.0,
+        unused: Sequence[str] = (),
+        comm_hook: CommHook | None = None,
+        delayed: Delayed | None = None,
+    ) -> None:
+        self.facts, self.messages, self.tags = facts, messages, tags
+        self.before, self.after = before, after
+        self.hook: CommHook = comm_hook or NoHook()
+        self.divisor = self.hook.divided(before)
+        self.home = {
+            name: number for number, message in enumerate(messages) for name in message.bucket.names
+        }
+        self.missing = [len(message.bucket.names) for message in messages]
+        self.sent: list[Sent] = []
+        self.unmarked = list(unused)
+        self.delayed, self.delayed_tags = delayed, list[int]()
+
+    def backward(self, micro: int, overlap: bool) -> Ops:
+        """Run backward; without ``overlap`` nothing is sent before its end."""
+        if overlap:
+            yield from backward(self.facts, micro, self.mark_ready)
+            return
+        yield from backward(self.facts, micro)
+        yield from self.mark_all()
+
+    def mark_all(self) -> Ops:
+        """Take all gradients, one after the other."""
+        for name in self.facts.ready_order:
+            yield from self.mark_ready(name)
+
+    def mark_ready(self, name: str) -> Ops:
+        """Take a gradient into its bucket; launch every bucket whose turn has come.
+
+        A bucket that is complete waits for the ones before it.
+        """
+        names, self.unmarked = [*self.unmarked, name], []
+        if self.delayed is not None:
+            yield from self._delay(name, self.delayed)
+        for ready in [ready for ready in names if ready in self.home]:
+            message = self.messages[self.home[ready]]
+            yield Fill(message.bucket, ready, self.divisor, message.copied)
+            self.missing[self.home[ready]] -= 1
+        while len(self.sent) < len(self.messages) and not self.missing[len(self.sent)]:
+            turn = len(self.sent)
+            message, label = self.messages[turn], f"bucket {turn}"
+            send = self.hook.send(
+                self.facts, message.bucket, label, message.wait, self.before, self.tags
+            )
+            self.sent.append((yield from send))
+
+    def _delay(self, name: str, delayed: Delayed) -> Ops:
+        """Take a gradient that waits for another one; send all of them when that is ready."""
+        if name in delayed.bucket.names:
+            yield Fill(delayed.bucket, name, self.before)
+        if name == delayed.hooked:
+            self.delayed_tags.append(next(self.tags))
+            tag, bucket, group = self.delayed_tags[-1], delayed.bucket, self.facts.quorum.group
+            yield AllReduce(tag, "delayed gradients", bucket.nbytes, bucket, group=group)
+
+    def finish(self, others: Sequence[int] = ()) -> Ops:
+        """Wait for all buckets and ``others``, and take the averages out of the buckets."""
+        waiting = list[int]()
+        for sent in self.sent:
+            if not sent.finish:
+                waiting += sent.tags
+                continue
+            yield Wait(sent.tags)
+            yield from sent.finish
+        yield Wait((*waiting, *others, *self.delayed_tags))
+        for message in self.messages:
+            yield Take(message.bucket, self.after, message.copied_back)
+        if self.delayed is not None:
+            yield Take(self.delayed.bucket)
+
+
+# Upcast -------------------------------------------------------------------------------------------
+
+
+class MixedPrecision(Spec):
+    """torch's ``_MixedPrecision`` of DDP: float32 weights, and what is made of them in fewer bits.
+
+    Weights are copied into 16 bits before forward, one behind the other; torch does so on a stream
+    of its own. The copies of a bucket are given back when its gradients have been averaged, which
+    then are made float32 for the optimizer.
+
+    Attributes
+    ----------
+    param_dtype : {"bfloat16", "float16", "float32"} or None
+        In which layers compute, as under ``precision: mixed``. None leaves them float32.
+    reduce_dtype : {"bfloat16", "float16", "float32"} or None
+        In which gradients travel, and are divided after the sum. None is ``param_dtype``.
+    buffer_dtype : {"bfloat16", "float16", "float32"} or None
+        Of buffers, such as running means, which are rounded whenever they change; counters stay
+        whole numbers. None is float32.
+
+    References
+    ----------
+    torch, nn/parallel/distributed.py (_MixedPrecision) and
+    distributed/algorithms/ddp_comm_hooks/mixed_precision_hooks.py.
+    """
+
+    param_dtype: Low | None = None
+    reduce_dtype: Low | None = None
+    buffer_dtype: Low | None = None
+
+    @property
+    def is_low(self) -> bool:
+        """Whether layers compute in another dtype than the weights'."""
+        return self.param_dtype not in (None, "float32")
+
+
+class Upcast(CommHook):
+    """Sum a bucket in ``reduce_dtype``; then make its averages float32, and free its copies.
+
+    Attributes
+    ----------
+    reduce_dtype : str or None
+        In which gradients travel.
+    casts : bool
+        Whether there are copies of weights.
+    is_first : bool
+        Whether the gradients are still of the copies' dtype.
+    """
+
+    kind: str = "upcast"
+    reduce_dtype: str | None = None
+    casts: bool = False
+    is_first: bool = True
+
+    @property
+    def dtype(self) -> str | None:
+        return self.reduce_dtype
+
+    def send(
+        self, facts: Facts, bucket: Bucket, label: str, wait: float, divisor: float, tags: Tags
+    ) -> Sending:
+        tag, nbytes = next(tags), float(bucket.num_elements * numpy_dtype(bucket.dtype).itemsize)
+        beside = nbytes if self.reduce_dtype is not None else 0.0
+        if beside:
+            yield Copy(f"{label} to {bucket.dtype}", (bucket.nbytes + nbytes) / 2)
+            yield Hold("temporary", beside)
+        yield AllReduce(tag, label, nbytes, bucket, wait, group=facts.quorum.group)
+        back = [Hold("temporary", -beside)] if beside else []
+        return Sent((tag,), (*self._upcast(facts, bucket, label), *back))
+
+    def _upcast(self, facts: Facts, bucket: Bucket, label: str) -> Ops:
+        if not self.casts:
+            return
+        learned = [name for name in bucket.names if name not in set(facts.unused)]
+        narrow, wide = facts.itemsize, facts.workload.itemsize
+        elements = facts.num_elements(learned)
+        if self.is_first:
+            yield Copy(f"{label} to float32", elements * (narrow + wide) / 2)
+            yield Hold("gradients", float(elements * (wide - narrow)))
+        yield Hold("parameters", -float(bucket.num_elements * narrow))
+
+
+def cast_down(facts: Facts, is_kept: bool) -> Ops:
+    """Copy all weights into the layers' dtype; ``is_kept`` if the room is there from before."""
+    elements = facts.num_elements(list(facts.sizes))
+    narrow, wide = facts.itemsize, facts.workload.itemsize
+    if not is_kept:
+        yield Hold("parameters", float(elements * narrow))
+    yield Copy("parameters to 16 bit", elements * (narrow + wide) / 2)
+
+
+def forget_wide(facts: Facts) -> Ops:
+    """Give back what float32 gradients take beside what those of the layers' dtype do."""
+    elements = facts.num_elements(facts.ready_order)
+    yield Hold("gradients", -float(elements * (facts.workload.itemsize - facts.itemsize)))
+
+
+# Ddp ----------------------------------------------------------------------------------------------
 
 USED_MAP_ITEMSIZE = 4
 """find_unused_parameters sends one int32 per parameter after the last bucket."""
@@ -75,7 +349,7 @@ class DDP(Strategy):
         False waits for the whole backward pass before the first all_reduce.
     version : str or None
         Sort gradients as this version of torch did, such as ``"1.4"``; None is the newest. See
-        `simdp.steps.buckets.rules`.
+        `simdp.steps.partition.rules`.
     bucket_order : {"gradient_ready", "reverse_registration", "reverse_buckets"} or None
         How buckets are sorted. By readiness: the first iteration has one bucket with everything,
         then they are rebuilt in the order in which gradients became ready. In reverse order of
@@ -109,7 +383,7 @@ class DDP(Strategy):
     comm_hook : CommHook
         What becomes of a bucket on its way: of `simdp.strategies.comm_hooks`.
     mixed_precision : MixedPrecision or None
-        Compute in fewer bits than weights have: of `simdp.strategies.upcast`.
+        Compute in fewer bits than weights have: of `simdp.strategies.ddp`.
     join : bool
         Ranks whose samples run out take part in the others' reductions with zeros, as under
         torch's Join; at the end of the epoch the last one to go on, of several the largest rank,
@@ -428,3 +702,102 @@ class DDP(Strategy):
         if self.divide_by_initial_world_size:
             return facts.quorum.num_counted
         return sum(step.active(micro))
+
+
+# Apex ---------------------------------------------------------------------------------------------
+
+
+class Apex(Strategy):
+    """``apex.parallel.DistributedDataParallel``.
+
+    Gradients are reduced once per step, as with ``disable_allreduce()`` before the last micro-step.
+    Buffers are never broadcast.
+
+    Attributes
+    ----------
+    message_size : int
+        Elements from which on a bucket is sent. The first iteration reduces everything at its end;
+        from then on buckets are filled in the order in which gradients became ready.
+    delay_allreduce : bool
+        Reduce everything in one piece after backward.
+    allreduce_always_fp32 : bool
+        Send gradients in float32, whatever their dtype.
+    gradient_average : bool
+        Divide the sums by world_size; False leaves them sums.
+    gradient_predivide_factor : float
+        Divide by this before the sum, and by the rest of world_size after it.
+    retain_allreduce_buffers : bool
+        Gradients stay in their buckets, without copies back.
+    charge_copies : bool or None
+        Charge the copies into buckets and back, at the memory's bandwidth. None does as the
+        cluster's overheads say.
+    weight_by_shard : bool
+        Weight each rank's loss by its share of what counts, as for ``ddp``.
+    """
+
+    kind: Literal["apex"] = "apex"
+    message_size: Annotated[Int, Field(ge=1)] = 10_000_000
+    delay_allreduce: Bool = False
+    allreduce_always_fp32: Bool = False
+    gradient_average: Bool = True
+    gradient_predivide_factor: Annotated[Float, Field(gt=0)] = 1.0
+    retain_allreduce_buffers: Bool = False
+    charge_copies: Bool | None = None
+    weight_by_shard: Bool = False
+
+    def problem_with(self, world_size: int, workload: Workload) -> str | None:
+        return uneven(workload)
+
+    def buckets(
+        self, parameters: Sequence[Parameter], ready: Sequence[str], iteration: int
+    ) -> list[list[str]]:
+        """Names in each bucket, in launch order; parameters without a gradient are in none.
+
+        Parameters
+        ----------
+        parameters : sequence of Parameter
+            In order of registration.
+        ready : sequence of str
+            Names in the order in which gradients become ready.
+        iteration : int
+            From 0; the first one differs from the others.
+        """
+        by_name = {parameter.name: parameter for parameter in parameters}
+        if self.delay_allreduce or iteration == 0:
+            used = set(ready)
+            return [[name for name in by_name if name in used]]
+        return assign([by_name[name] for name in ready], 1, [self.message_size])
+
+    def setup(self, facts: Facts) -> Ops:
+        """Broadcast rank 0's parameters, as one buffer."""
+        yield from send(facts, facts.parameters, "parameters", 0, 0)
+
+    def train_step(self, facts: Facts, step: Step) -> Ops:
+        yield Scale(self.weight_by_shard)
+        last = step.num_micro_steps - 1
+        for micro in range(last + 1):
+            yield from forward(facts, micro)
+            if micro < last:
+                yield from backward(facts, micro)
+        reducer = self._reducer(facts, step, count())
+        yield from reducer.backward(last, overlap=not self.delay_allreduce)
+        yield from reducer.finish()
+        yield Update()
+
+    def _reducer(self, facts: Facts, step: Step, tags: Tags) -> Reducer:
+        before = self.gradient_predivide_factor
+        after = facts.world_size / before if self.gradient_average else 1.0
+        return Reducer(facts, self._messages(facts, step), tags, before, after)
+
+    def _messages(self, facts: Facts, step: Step) -> list[Message]:
+        """A bucket is made when it is sent and freed when it is copied back, unless retained."""
+        copied = copies_charged(self.charge_copies, facts)
+        back = copied and not self.retain_allreduce_buffers
+        dtype = "float32" if self.allreduce_always_fp32 else None
+        iteration = int(not step.reduced_before(1))
+        layout = self.buckets(trainable(facts), facts.ready_order, iteration)
+        buckets = [facts.bucket(names, dtype, is_compressed=bool(dtype)) for names in layout]
+        if not self.retain_allreduce_buffers:
+            largest = max(buckets, key=lambda bucket: bucket.nbytes) if iteration else None
+            buckets = [b if b is largest else b._replace(room=0.0) for b in buckets]
+        return [Message(bucket, copied=copied, copied_back=back) for bucket in buckets]

@@ -1,9 +1,15 @@
-"""FSDP: torch's ``fully_shard``; every parameter in pieces of rows, whole while it is used."""
+"""FSDP2 (fully_shard) and hybrid sharding.
+
+The host runs ahead of the device, and nothing holds it back. On the device a gather starts when the
+parameters before the last ones have been copied out of their buffer, so that there are two such
+buffers at most; in backward one unit is gathered while another one computes.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import count
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from pydantic import BeforeValidator, Field
@@ -11,19 +17,375 @@ from pydantic import BeforeValidator, Field
 from simdp.arrays import Ints
 from simdp.errors import shown
 from simdp.spec import Bool, Int, problem
-from simdp.steps.bucket import Group
 from simdp.steps.facts import Facts, Ops, Step
-from simdp.steps.ops import NewGroup, Scale, Update
-from simdp.steps.passes import send_all, send_buffers
-from simdp.steps.rows import Rows, by_rows
-from simdp.steps.unit_ops import Shard
-from simdp.strategies.base import Strategy, members, uneven
-from simdp.strategies.flat_pieces import agree
-from simdp.strategies.low import Low, low_problem, output_problem
-from simdp.strategies.row_units import RowRules, RowUnit, RowWalk, row_units
-from simdp.strategies.unit_names import Units, chosen, unknown_unit
+from simdp.steps.ops import (
+    AllGather,
+    AllReduce,
+    Copy,
+    Fill,
+    Free,
+    HostCopy,
+    NewGroup,
+    Open,
+    ReduceScatter,
+    Release,
+    Scale,
+    Shard,
+    Unshard,
+    Update,
+    Wait,
+)
+from simdp.steps.partition import Bucket, Group, Rows, by_rows
+from simdp.steps.passes import Tags, backward, forward, send_all, send_buffers
+from simdp.strategies.base import (
+    Low,
+    Strategy,
+    agree,
+    asks_others,
+    low_problem,
+    members,
+    output_problem,
+    uneven,
+)
+from simdp.strategies.unit_names import Module, Units, chosen, unknown_unit
 from simdp.workload import Workload
 from simdp.workload.execution import widened
+from simdp.workload.layers.base import Graph
+from simdp.workload.precision import numpy_dtype
+
+# Row units ----------------------------------------------------------------------------------------
+
+BUFFERS = 2
+"""Gathers that are asked for before the first one has been copied out."""
+
+AVERAGED = ("float32", "bfloat16")
+"""Dtypes in which sums are divided by the collective itself (torch: ReduceOp.AVG)."""
+
+
+class RowUnit(NamedTuple):
+    """Modules whose parameters come and go together.
+
+    Attributes
+    ----------
+    number : int
+        Of the unit in the partition.
+    label : str
+        The modules.
+    first, last : int
+        Calls between which forward needs it, and backward in reverse.
+    stays : bool
+        Whether it is kept after forward unless that is refused: what backward needs first.
+    is_late : bool
+        Whether no gradient flows out of it, so that nothing tells that its backward is over.
+    names : tuple of str
+        Of the parameters in it that get gradients.
+    has_backward : bool
+        Whether gradients flow through any of its calls, so that backward needs it.
+    """
+
+    number: int
+    label: str
+    first: int
+    last: int
+    stays: bool
+    is_late: bool
+    names: tuple[str, ...]
+    has_backward: bool = True
+
+
+class RowRules(NamedTuple):
+    """What of FSDP2's options decides when units come and go.
+
+    Attributes
+    ----------
+    reshard_after_forward : bool, int or None
+        As of `simdp.strategies.fsdp.FSDP`, an int being one that is neither 1 nor the group's size.
+    reshard_after_backward, sums_last : bool
+        Whether units are freed after every backward; whether the last one alone sums gradients.
+    forward_prefetch, backward_prefetch : int or None
+        As of `simdp.strategies.fsdp.FSDP`.
+    reduce_dtype : str
+        In which gradients travel.
+    inside, across, part : str or None
+        The process groups in which units are gathered and summed; those that have the same pieces,
+        where there are several; those that keep units between forward and backward.
+    offloads : bool
+        Whether pieces lie in the memory of the host, as do gradients that are summed.
+    across_last : bool
+        Whether sums go across groups after the last micro-step alone.
+    """
+
+    reshard_after_forward: bool | int | None
+    reshard_after_backward: bool
+    sums_last: bool
+    forward_prefetch: int | None
+    backward_prefetch: int | None
+    reduce_dtype: str
+    inside: Group = None
+    across: Group = None
+    part: Group = None
+    offloads: bool = False
+    across_last: bool = False
+
+
+def row_units(graph: Graph, modules: Sequence[Module]) -> list[RowUnit]:
+    """Find when each unit is needed; units that no call needs are left out.
+
+    Parameters
+    ----------
+    graph : Graph
+        The model.
+    modules : sequence of Module
+        The units, the root first.
+
+    Returns
+    -------
+    list of RowUnit
+        In the order in which forward gathers them.
+    """
+    learned, found = set(graph.ready_order), []
+    for number, module in enumerate(modules):
+        if module.last < 0:
+            continue
+        is_late = not number or not any(graph.needs[module.first])
+        names = tuple(name for name in module.parameters if name in learned)
+        first, last = module.first, module.last
+        flows = any(graph.flows[first : last + 1])
+        found.append(
+            RowUnit(number, module.label, first, last, module.stays, is_late, names, flows)
+        )
+    return sorted(found, key=lambda unit: (unit.number > 0, unit.first))
+
+
+def divisors(num_ranks: int, dtype: str) -> tuple[float, float]:
+    """What gradients are divided by before and after the sum, so that it is a mean."""
+    if dtype in AVERAGED:
+        return 1.0, float(num_ranks)
+    factor = 1
+    while num_ranks % factor == 0 and num_ranks / factor > factor:
+        factor *= 2
+    return float(factor), num_ranks / factor
+
+
+class RowWalk:
+    """Lets units come and go in the micro-steps of a step.
+
+    Parameters
+    ----------
+    facts : Facts
+        Of the run.
+    partition : Rows
+        Of the units.
+    units : sequence of RowUnit
+        From `row_units`.
+    rules : RowRules
+        When.
+    tags : iterator of int
+        Numbers for its collectives.
+    """
+
+    def __init__(
+        self, facts: Facts, partition: Rows, units: Sequence[RowUnit], rules: RowRules, tags: Tags
+    ) -> None:
+        self.facts, self.partition, self.units = facts, partition, list(units)
+        self.rules, self.tags = rules, tags
+        self.inner = [unit for unit in self.units if unit.number]
+        self.by_number = {unit.number: unit for unit in self.units}
+        self.beginning: dict[int, list[RowUnit]] = {}
+        self.ending: dict[int, list[RowUnit]] = {}
+        for unit in self.units:
+            self.beginning.setdefault(unit.first, []).append(unit)
+            self.ending.setdefault(unit.last, []).append(unit)
+        self.place_inside = {unit.number: place for place, unit in enumerate(self.inner)}
+        self.asked: dict[int, int] = {}  # units that are being gathered, and the tag
+        self.whole = set[int]()
+        self.parted = set[int]()  # units of which a few ranks keep all parts
+        self.order: list[int] = []  # in which forward has left units
+        self.left: dict[int, list[int]] = {unit.number: [] for unit in self.units}
+        self.queue: list[RowUnit] = []
+        self.place_in_queue: dict[int, int] = {}
+        self.summing: tuple[int, Bucket] | None = None
+        self.pending: list[int] = []
+        self.summed = 0.0  # bytes of sums that the host waits for
+        self.is_last = True
+
+    def run(self, micro: int, is_last: bool) -> Ops:
+        """Run forward and backward; the last micro-step leaves nothing gathered."""
+        self.is_last = is_last
+        yield from forward(self.facts, micro, self._before_forward, self._after_forward)
+        yield from backward(
+            self.facts, micro, before=self._before_backward, after=self._after_backward
+        )
+
+    # Gathering ----------------------------------------------------------------------------------
+
+    def _nbytes(self, unit: int) -> float:
+        elements = self.partition.piece_elements(unit) * self.partition.num_places
+        return float(elements * self.facts.weight_itemsize)
+
+    def _gather(self, unit: RowUnit) -> Ops:
+        number, itemsize = unit.number, self.facts.workload.itemsize
+        if number in self.asked or number in self.whole:
+            return
+        tag = self.asked[number] = next(self.tags)
+        nbytes, rules = self._nbytes(number), self.rules
+        if number in self.parted:
+            part = self.partition.after_forward
+            assert part is not None, "a few ranks keep all parts"
+            own = 2 * nbytes / part.num_places
+            yield AllGather(tag, unit.label, nbytes, number, group=rules.part, copied=own)
+            return
+        kept = self.partition.piece_elements(number) * itemsize
+        own = kept + nbytes / self.partition.num_places
+        upload = HostCopy("rows", float(kept)) if rules.offloads else None
+        yield AllGather(
+            tag, unit.label, nbytes, number, group=rules.inside, copied=own, before=upload
+        )
+
+    def _need(self, unit: RowUnit) -> Ops:
+        number = unit.number
+        if number in self.whole:
+            return
+        yield from self._gather(unit)
+        yield Wait((self.asked.pop(number),))
+        yield Unshard(number, unit.label, self._nbytes(number))
+        self.whole.add(number)
+        self.parted.discard(number)
+
+    def _free(self, unit: RowUnit, parts: int = 0) -> Ops:
+        if unit.number in self.whole:
+            self.whole.remove(unit.number)
+            yield Free(unit.number, parts)
+            if parts:
+                self.parted.add(unit.number)
+
+    # Forward ------------------------------------------------------------------------------------
+
+    def _before_forward(self, number: int) -> Ops:
+        window = max(BUFFERS, (self.rules.forward_prefetch or 0) + 1)
+        if number == 0:
+            begun = {*self.whole, *self.asked}
+            self.queue = [unit for unit in self.units if unit.number not in begun]
+            self.place_in_queue = {unit.number: place for place, unit in enumerate(self.queue)}
+            for unit in self.queue[:window]:
+                yield from self._gather(unit)
+        for unit in self.beginning.get(number, ()):
+            yield from self._need(unit)
+            place = self.place_in_queue.get(unit.number, len(self.queue))
+            for following in self.queue[place + window : place + window + 1]:
+                yield from self._gather(following)
+
+    def _after_forward(self, number: int) -> Ops:
+        asked = self.rules.reshard_after_forward
+        for unit in reversed(self.ending.get(number, ())):
+            self.left[unit.number].append(len(self.order))
+            self.order.append(unit.number)
+            if asked if asked is not None else not unit.stays:
+                parts = 0 if asked is None or asked is True else int(asked)
+                yield from self._free(unit, parts)
+
+    # Backward -----------------------------------------------------------------------------------
+
+    def _before_backward(self, number: int) -> Ops:
+        for unit in self.ending.get(number, ()):
+            if unit.has_backward:
+                yield from self._need(unit)
+                place = self.left[unit.number].pop()
+                for following in self._ahead(unit, place):
+                    yield from self._gather(following)
+
+    def _ahead(self, unit: RowUnit, place: int) -> list[RowUnit]:
+        """Units that are gathered while a unit's backward runs."""
+        asked = self.rules.backward_prefetch
+        if asked is not None and unit.number in self.place_inside:
+            at = self.place_inside[unit.number]
+            if at:
+                return self.inner[max(at - asked, 0) : at][::-1]
+        return [self.by_number[number] for number in self.order[max(place - 1, 0) : place]]
+
+    def _after_backward(self, number: int) -> Ops:
+        for unit in self.beginning.get(number, ()):
+            if unit.number and not unit.is_late:
+                yield from self._leave(unit)
+        if number == 0:
+            for unit in self.units:
+                if unit.is_late:
+                    yield from self._leave(unit)
+            yield from self._finish()
+
+    @property
+    def _sums(self) -> bool:
+        return self.is_last or not self.rules.sums_last
+
+    def _leave(self, unit: RowUnit) -> Ops:
+        if self.is_last or self.rules.reshard_after_backward:
+            yield from self._free(unit)
+        if self._sums and unit.names:
+            yield from self._sum(unit)
+
+    def _sum(self, unit: RowUnit) -> Ops:
+        """Sum a unit's gradients on the owners of their rows; one is under way at a time."""
+        yield from self._settle()
+        rules, dtype = self.rules, self.rules.reduce_dtype
+        padded = self.partition.elements_of(unit.names)
+        places, itemsize = self.partition.num_places, numpy_dtype(dtype).itemsize
+        bucket = Bucket(
+            unit.names, padded * places, dtype, float(padded * places * itemsize), unit=unit.number
+        )
+        before, after = divisors(self.facts.quorum.num_counted, dtype)
+        yield Open(bucket)
+        for name in unit.names:
+            yield Fill(bucket, name, before)
+        elements = self.facts.num_elements(unit.names)
+        moved = elements * self.facts.itemsize + bucket.nbytes
+        yield Copy(f"{unit.label} gradients", moved / 2)
+        tag = next(self.tags)
+        self.summing = tag, bucket
+        yield ReduceScatter(tag, unit.label, bucket, rules.inside, after, self._download())
+        if rules.offloads:
+            self.summed = float(padded * self.facts.workload.itemsize)
+        if rules.across is not None and (self.is_last or not rules.across_last):
+            self.pending.append(next(self.tags))
+            yield AllReduce(
+                self.pending[-1],
+                unit.label,
+                bucket.nbytes / places,
+                bucket,
+                group=rules.across,
+                after=(tag,),
+            )
+
+    def _download(self) -> HostCopy | None:
+        """Copy the last sums to the host, on the stream that has made them."""
+        nbytes, self.summed = self.summed, 0.0
+        return HostCopy("gradients", nbytes) if nbytes else None
+
+    def _settle(self) -> Ops:
+        if self.summing is not None:
+            tag, bucket = self.summing
+            self.summing = None
+            yield Wait((tag,))
+            yield Release(bucket)
+
+    def _finish(self) -> Ops:
+        """End backward: wait for sums, and drop what was gathered for nothing."""
+        if not self._sums:
+            return
+        yield from self._settle()
+        yield Wait(tuple(self.pending))
+        left = self._download()
+        yield from [] if left is None else [left]
+        self.pending, self.order = [], []
+        for places in self.left.values():
+            places.clear()
+        for number, tag in self.asked.items():
+            yield Wait((tag,))
+            yield Free(number)
+        self.asked.clear()
+        self.parted.clear()
+
+
+# Fsdp ---------------------------------------------------------------------------------------------
 
 PART = "part"
 """Name of the process groups that keep units between forward and backward."""
@@ -235,3 +597,73 @@ class FSDP(PerParameter):
 
 def _divisors(number: int) -> str:
     return ", ".join(str(n) for n in range(1, number + 1) if number % n == 0)
+
+
+# Hsdp ---------------------------------------------------------------------------------------------
+
+SHARD, REPLICATE = "shard", "replicate"
+"""Names of process groups: the ranks that share all pieces, and those with the same pieces."""
+
+
+class HSDP(PerParameter):
+    """Fully sharded in groups of neighbours, each with all pieces: a mesh of two dimensions.
+
+    A unit's gradients are summed piece by piece inside each group; then the ranks with the same
+    piece sum it, on a communication stream of their own.
+
+    Attributes
+    ----------
+    shard_size : int or None
+        Ranks of a group; None is as many as a node has.
+    all_reduce : {"every", "last"}
+        After which micro-steps sums are summed across groups; "last" adds up those of earlier
+        micro-steps inside each group, as ``set_requires_all_reduce(False)`` for them does.
+    """
+
+    kind: Literal["hsdp"] = "hsdp"
+    shard_size: Int | None = Field(None, ge=1)
+    all_reduce: Literal["every", "last"] = "every"
+
+    def problem_with(self, world_size: int, workload: Workload) -> str | None:
+        return unequal(self.shard_size, world_size) or super().problem_with(world_size, workload)
+
+    def problem_with_groups(
+        self, num_groups: int, world_size: int, workload: Workload
+    ) -> str | None:
+        if self.shard_size is None or self.shard_size * num_groups != world_size:
+            return (
+                "shard_size: ranks that have all pieces together drop out together; write "
+                f"{max(world_size // num_groups, 1)} for {num_groups} replica groups of "
+                f"{world_size} ranks."
+            )
+        return asks_others(workload)
+
+    def _shard_size(self, world_size: int) -> int | None:
+        return self.shard_size
+
+    def _ranks(self, facts: Facts) -> Ints:
+        return np.arange(facts.world_size).reshape(-1, self.shard_size or facts.local_size)
+
+    def _groups(self) -> tuple[Group, ...]:
+        return (SHARD, REPLICATE)
+
+    def _rules(self, facts: Facts, partition: Rows) -> RowRules:
+        return super()._rules(facts, partition)._replace(across_last=self.all_reduce == "last")
+
+    def setup(self, facts: Facts) -> Ops:
+        """Make the groups, and in them every rank's model that of rank 0; keep the pieces."""
+        ranks = facts.quorum.among(self._ranks(facts))
+        yield NewGroup(SHARD, members(ranks), 0)
+        yield NewGroup(REPLICATE, members(ranks.T), 1)
+        yield from super().setup(facts)
+
+
+def unequal(shard_size: int | None, world_size: int) -> str | None:
+    """Say that groups of so many ranks are not all of all ranks; or None."""
+    if shard_size is None or not world_size % shard_size:
+        return None
+    fitting = [str(n) for n in range(1, world_size + 1) if world_size % n == 0]
+    return (
+        f"shard_size: {shard_size} does not divide the {world_size} ranks; "
+        f"use one of {', '.join(fitting)}."
+    )

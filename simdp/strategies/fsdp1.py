@@ -1,28 +1,286 @@
-"""FSDP1: torch's ``FullyShardedDataParallel``; every unit is one flat parameter, in pieces."""
+"""FSDP1 (FullyShardedDataParallel).
+
+All collectives of the units go through one communication stream, in the order in which the host
+asks for them. The host runs ahead of the device; what holds it back is that it may not gather while
+two freed units are not done on the device yet (torch's ``limit_all_gathers``, a queue of two
+events). A script runs at the device's pace, so that "as early as the host may" becomes: after the
+free that the host waits for, and behind what it has asked for before.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import count
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
 
 from simdp.arrays import Ints
 from simdp.spec import Bool, Int
-from simdp.steps.bucket import Group
 from simdp.steps.facts import Facts, Ops, Step
-from simdp.steps.ops import NewGroup, Scale, Update
-from simdp.steps.partition import Kept, Partition
-from simdp.steps.passes import send_all, send_buffers
-from simdp.steps.unit_ops import Shard
-from simdp.strategies.base import Strategy, members, uneven
-from simdp.strategies.flat_pieces import agree
-from simdp.strategies.hsdp import REPLICATE, SHARD, unequal
-from simdp.strategies.low import Low, low_problem
-from simdp.strategies.unit_names import Units, chosen, unknown_unit
-from simdp.strategies.units import Rules, Unit, UnitWalk, units_in_use
+from simdp.steps.ops import (
+    AllReduce,
+    Fill,
+    Free,
+    NewGroup,
+    Open,
+    ReduceScatter,
+    Release,
+    Scale,
+    Shard,
+    Update,
+    Wait,
+)
+from simdp.steps.partition import Bucket, Group, Kept, Partition
+from simdp.steps.passes import Tags, backward, forward, send_all, send_buffers
+from simdp.strategies.base import (
+    Low,
+    Strategy,
+    agree,
+    gather,
+    low_problem,
+    members,
+    uneven,
+    unit_bucket,
+)
+from simdp.strategies.fsdp import REPLICATE, SHARD, unequal
+from simdp.strategies.unit_names import Module, Units, chosen, unknown_unit
 from simdp.workload import Workload
+from simdp.workload.layers.base import Graph
+
+# Units --------------------------------------------------------------------------------------------
+
+MAX_IN_FLIGHT = 2
+"""Gathers in flight under ``limit_all_gathers`` (torch: _FreeEventQueue)."""
+
+
+class Unit(NamedTuple):
+    """A module whose parameters come and go together.
+
+    Attributes
+    ----------
+    number : int
+        Of the unit in the partition.
+    first, last : int
+        Calls between which forward needs it.
+    last_used, first_used : int
+        Calls between which backward needs it, the last call first.
+    learns, has_backward : bool
+        Whether it has parameters that are not frozen, so that their gradients are summed; whether
+        gradients flow through any of its calls, so that backward needs it.
+    """
+
+    number: int
+    first: int
+    last: int
+    last_used: int
+    first_used: int
+    learns: bool = True
+    has_backward: bool = True
+
+
+class Rules(NamedTuple):
+    """What of an FSDP's options decides when units come and go.
+
+    Attributes
+    ----------
+    reshard : bool
+        Whether units are freed after forward, all but the root.
+    backward_prefetch : {"backward_pre", "backward_post", "none"}
+        When backward gathers the next unit: before the backward of the current one, after it and
+        before its gradients are sent, or when it is needed.
+    forward_prefetch, limit_all_gathers : bool
+        As of `simdp.strategies.fsdp1.FSDP1`.
+    inside, across : str or None
+        The process groups in which units are gathered and summed piece by piece, and those that
+        have the same pieces, where there are several; None is all ranks, and none.
+    reduce_dtype : str or None
+        In which gradients travel, where it is not their own.
+    """
+
+    reshard: bool
+    backward_prefetch: Literal["backward_pre", "backward_post", "none"]
+    forward_prefetch: bool
+    limit_all_gathers: bool
+    inside: Group = None
+    across: Group = None
+    reduce_dtype: str | None = None
+
+
+def units_in_use(graph: Graph, modules: Sequence[Module]) -> list[Unit]:
+    """Find when each unit is needed; the root, which comes first, is needed throughout forward.
+
+    Parameters
+    ----------
+    graph : Graph
+        The model.
+    modules : sequence of Module
+        The units, the root first.
+
+    Returns
+    -------
+    list of Unit
+        In the order in which forward gathers them; those that no call needs are left out.
+    """
+    found = []
+    uses = [{p.name for p in call.layer.parameters()} for call in graph.calls]
+    for number, module in enumerate(modules):
+        if module.last < 0:
+            continue
+        first, last, of_unit = module.first, module.last, set(module.parameters)
+        learns, flows = not graph.frozen.issuperset(of_unit), any(graph.flows[first : last + 1])
+        if learns:
+            needed = (n for n in range(first, last + 1) if graph.flows[n] and of_unit & uses[n])
+            first_used = next(needed, 0)
+        else:  # it goes when the gradient of its module's input is there, or at the end
+            first_used = first if number and any(graph.needs[first]) else 0
+        found.append(Unit(number, first, last, last, first_used, learns, flows))
+    return sorted(found, key=lambda unit: (unit.number > 0, unit.first))
+
+
+class UnitWalk:
+    """Lets units come and go in one micro-step.
+
+    The buffer of a unit's gradients is given back when the next unit's are sent, the last one at
+    the end, without waiting for the sums.
+
+    Parameters
+    ----------
+    facts : Facts
+        Of the run.
+    partition : Partition
+        Of the units.
+    units : sequence of Unit
+        From `units_in_use`.
+    rules : Rules
+        When.
+    tags : iterator of int
+        Numbers for its collectives.
+    """
+
+    def __init__(
+        self,
+        facts: Facts,
+        partition: Partition,
+        units: Sequence[Unit],
+        rules: Rules,
+        tags: Tags,
+    ) -> None:
+        self.facts, self.partition, self.units = facts, partition, list(units)
+        self.rules, self.tags = rules, tags
+        self.forth = [unit for unit in self.units if unit.number]
+        needed = [unit for unit in self.units if unit.has_backward]
+        self.back = sorted(needed, key=lambda unit: (unit.number > 0, -unit.last_used))
+        self.there: dict[int, tuple[int, ...]] = {}  # gathered units, and what to wait for
+        self.buckets: dict[int, Bucket] = {}
+        self.sent: list[int] = []
+        self.held: list[Bucket] = []
+
+    def run(self, micro: int) -> Ops:
+        """Run forward and backward."""
+        yield from forward(self.facts, micro, self._before_forward, self._after_forward)
+        yield from backward(
+            self.facts, micro, self._take_gradient, self._before_backward, self._after_backward
+        )
+        yield Wait(tuple(self.sent))
+        yield from map(Release, self.held)
+        for unit in [unit for unit in self.units if unit.number in self.there]:
+            yield from self._need(unit)
+            yield from self._free(unit)
+
+    def _gather(self, unit: Unit) -> Ops:
+        if unit.number not in self.there:
+            tag, label = next(self.tags), f"unit {unit.number}"
+            self.there[unit.number] = (tag,)
+            asked = gather(self.facts, self.partition, unit.number, tag, label)
+            yield asked._replace(group=self.rules.inside)
+
+    def _need(self, unit: Unit) -> Ops:
+        yield from self._gather(unit)
+        pending, self.there[unit.number] = self.there[unit.number], ()
+        yield Wait(pending)
+
+    def _free(self, unit: Unit) -> Ops:
+        del self.there[unit.number]
+        yield Free(unit.number)
+
+    # Forward -----------------------------------------------------------------------------------
+
+    @property
+    def _window(self) -> int:
+        """How many units are asked for before the first one is freed, the root left aside."""
+        # Units that are not freed leave no event that the host would wait for.
+        if not (self.rules.limit_all_gathers and self.rules.reshard):
+            return len(self.forth)
+        return MAX_IN_FLIGHT + self.rules.forward_prefetch
+
+    def _before_forward(self, number: int) -> Ops:
+        if number == 0:
+            roots = [unit for unit in self.units if not unit.number]
+            for unit in [*roots, *self.forth[: self._window]]:
+                yield from self._gather(unit)
+        for unit in self.units:
+            if unit.first == number:
+                yield from self._need(unit)
+
+    def _after_forward(self, number: int) -> Ops:
+        for place, unit in enumerate(self.forth):
+            if unit.last == number and self.rules.reshard:
+                yield from self._free(unit)
+                for following in self.forth[place + self._window : place + self._window + 1]:
+                    if following.first > number:  # one inside this unit has been used by now
+                        yield from self._gather(following)
+
+    # Backward ----------------------------------------------------------------------------------
+
+    def _before_backward(self, number: int) -> Ops:
+        for place, unit in enumerate(self.back):
+            if unit.last_used == number:
+                yield from self._gather(unit)
+                if self.rules.backward_prefetch == "backward_pre":
+                    yield from self._gather_after(place, number)
+                yield from self._need(unit)
+
+    def _gather_after(self, place: int, number: int) -> Ops:
+        for unit in self.back[place + 1 : place + 2]:
+            if unit.first_used < number:  # else its backward is over: the root ends after it
+                yield from self._gather(unit)
+
+    def _take_gradient(self, name: str) -> Ops:
+        unit = self.partition.unit_of[name]
+        if unit not in self.buckets:
+            self.buckets[unit] = unit_bucket(
+                self.facts, self.partition, unit, self.rules.reduce_dtype
+            )
+            yield Open(self.buckets[unit])
+        yield Fill(self.buckets[unit], name, self.facts.world_size)
+
+    def _after_backward(self, number: int) -> Ops:
+        for place, unit in enumerate(self.back):
+            if unit.first_used == number:
+                yield from self._free(unit)
+                if self.rules.backward_prefetch == "backward_post":
+                    yield from self._gather_after(place, number)
+                if unit.learns:
+                    yield from self._send(unit.number)
+
+    def _send(self, unit: int) -> Ops:
+        yield from map(Release, self.held)
+        bucket, label = self.buckets.pop(unit), f"unit {unit}"
+        self.held = [bucket]
+        first = next(self.tags)
+        self.sent.append(first)
+        yield ReduceScatter(first, label, bucket, self.rules.inside)
+        if self.rules.across is not None:
+            piece = bucket.nbytes / self.partition.num_places
+            self.sent.append(next(self.tags))
+            yield AllReduce(
+                self.sent[-1], label, piece, bucket, group=self.rules.across, after=(first,)
+            )
+
+
+# Fsdp1 --------------------------------------------------------------------------------------------
 
 
 class FSDP1(Strategy):

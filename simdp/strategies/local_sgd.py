@@ -12,14 +12,20 @@ from pydantic import BeforeValidator, Field, model_validator
 from simdp.arrays import Ints
 from simdp.errors import shown
 from simdp.spec import MAX_INT, Bool, Bytes, Int, problem
-from simdp.steps.bucket import Bucket, Group
 from simdp.steps.facts import Facts, Ops, Step, num_trainable
 from simdp.steps.ops import AllReduce, Average, Copy, Hold, NewGroup, Scale, Update, Wait
+from simdp.steps.partition import Bucket, Group
 from simdp.steps.passes import Tags, backward, forward
-from simdp.strategies.base import Strategy, copies_charged, members, uneven
-from simdp.strategies.comm_hooks.base import CommHook, Sending, Sent
+from simdp.strategies.base import (
+    Strategy,
+    asks_others,
+    copies_charged,
+    members,
+    unequal_groups,
+    uneven,
+)
+from simdp.strategies.comm_hooks import CommHook, Sending, Sent
 from simdp.strategies.ddp import DDP
-from simdp.strategies.left_out import asks_others, unequal_groups
 from simdp.workload import Workload
 
 AFTER_WARMUP = 10**6

@@ -15,7 +15,7 @@ from simdp.strategies.base import Strategy
 from simdp.workload import Workload
 from simdp.workload.lifetimes import lifetimes
 from simdp.workload.optimizers import Optimizer
-from simdp.workload.precision.rounding import numpy_dtype
+from simdp.workload.precision import numpy_dtype
 from simdp.workload.sampling import chunk_sizes
 
 INTEGER_ITEMSIZE = 8

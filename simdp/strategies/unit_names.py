@@ -11,7 +11,7 @@ from pydantic import BeforeValidator
 from simdp.errors import shown
 from simdp.spec import problem
 from simdp.workload import Workload
-from simdp.workload.graph import Graph
+from simdp.workload.layers.base import Graph
 
 SHOWN = 8
 """Modules that a message lists."""

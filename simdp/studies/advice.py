@@ -12,8 +12,7 @@ from typing import Any
 from simdp.engine.simulate import times_alone
 from simdp.results.result import Advice, Result
 from simdp.scenario import Scenario
-from simdp.studies.around_stragglers import Change, around_stragglers
-from simdp.studies.variant import variant
+from simdp.studies.variants import Change, around_stragglers, variant
 
 STEPS = 3
 """A step to warm up, and two that count."""

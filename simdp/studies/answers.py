@@ -11,22 +11,24 @@ from itertools import chain
 from typing import Any
 
 from simdp.cluster import Cluster
-from simdp.cluster.stragglers import Straggler
-from simdp.cluster.stragglers.degraded_link import DegradedLink
-from simdp.cluster.stragglers.slow_rank import SlowRank
-from simdp.engine.heard import Heard
+from simdp.cluster.stragglers import DegradedLink, SlowRank, Straggler
+from simdp.engine.recorded_script import Heard, Stopwatch
 from simdp.engine.simulate import play, times_alone
-from simdp.engine.stopwatch import Stopwatch
-from simdp.results.metrics import steady_step_time
+from simdp.results.metrics import busy_times, slowest, steady_step_time
 from simdp.results.result import Result
-from simdp.results.slowest import busy_times, slowest
 from simdp.results.trace import StepEnds, Trace, TraceBuilder
 from simdp.scenario import Scenario
 from simdp.strategies.local_sgd import LocalSGD
-from simdp.studies.validate.intervals import machine_calibration, pairs_of, residual, spread
-from simdp.studies.validate.new_steps import deviation, is_scaled
-from simdp.studies.validate.novelty import widened
-from simdp.studies.validate.unmeasured import with_pool
+from simdp.studies.validate.intervals import (
+    deviation,
+    is_scaled,
+    machine_calibration,
+    pairs_of,
+    residual,
+    spread,
+    widened,
+    with_pool,
+)
 
 MAX_RANKS = 1024
 """Larger runs are not repeated: their metrics stay None."""

@@ -1,9 +1,10 @@
-"""Collectives by themselves: every algorithm, size and world size that is asked for."""
+"""Times of one collective over sizes and algorithms."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -13,24 +14,36 @@ import simdp
 from simdp.cluster import Cluster
 from simdp.collectives import FAMILIES, member_of
 from simdp.collectives.base import Algorithm
-from simdp.collectives.costs import Cost
+from simdp.collectives.costs import COSTS, AnyCost, Cost, LinksCost
+from simdp.collectives.costs.nccl import NcclCost
 from simdp.engine.collective import Bench
 from simdp.errors import ScenarioError, unknown_name
 from simdp.phrases import problems
-from simdp.results.bandwidth import ITEMSIZE, ROOTED
 from simdp.results.collective import (
+    ITEMSIZE,
+    ROOTED,
     Bottleneck,
     CollectiveCurve,
     CollectivePoint,
     CollectiveStudy,
+    NcclLog,
+    read_nccl_tests,
 )
-from simdp.results.nccl_tests import NcclLog
-from simdp.scenario.placement import split_ranks
-from simdp.scenario.wiring import wiring_of
+from simdp.scenario import Scenario
+from simdp.scenario.machines import by_nccl, cluster_file, not_by_nccl, read_cluster, with_machine
+from simdp.scenario.placement import split_ranks, wiring_of
 from simdp.spec import Spec
-from simdp.studies.validate.intervals import Known, cost_variants
-from simdp.studies.validate.novelty import news, told
-from simdp.studies.validate.unmeasured import with_pool_of
+from simdp.studies.validate.intervals import (
+    Known,
+    cost_variants,
+    machine_calibration,
+    news,
+    told,
+    with_pool_of,
+)
+from simdp.studies.variants import parse_sizes, parse_world_sizes
+
+# Collective ---------------------------------------------------------------------------------------
 
 NOT_OURS = {
     "alltoall": "all_to_all",
@@ -144,7 +157,7 @@ def sweep_collective(
     root : int
         For collectives that have one.
     dtype : str
-        A key of `simdp.results.bandwidth.ITEMSIZE`.
+        A key of `simdp.results.collective.ITEMSIZE`.
     name : str
         The cluster's.
     measured : NcclLog, optional
@@ -309,3 +322,253 @@ def _point(
         {short_name(p.algorithm): p.seconds for p in bench.candidates(asked, nbytes, root)},
         measured,
     )
+
+
+# Clusters -----------------------------------------------------------------------------------------
+
+
+def load_clusters(path: Path, world_sizes: Sequence[int] = ()) -> tuple[str, list[Cluster]]:
+    """Read the cluster of a scenario, whose other sections may be missing and are not looked at.
+
+    Stragglers are left out, since they slow down compute alone, and may name ranks that a smaller
+    world size lacks.
+
+    Parameters
+    ----------
+    path : Path
+        A YAML file, a saved ``result.json``, or the name of a machine or of a scenario that simdp
+        brings.
+    world_sizes : sequence of int
+        In place of the file's own; none for that.
+
+    Returns
+    -------
+    (str, list of Cluster)
+        The scenario's name, or the machine's, and a cluster per world size.
+
+    Raises
+    ------
+    ScenarioError
+        With every problem that was found.
+    """
+    path = cluster_file(path)
+    raw = _raw(path)
+    settings = [{"world_size": n} for n in world_sizes] or [{}]
+    name = raw.get("name", path.stem)
+    return str(name), [_cluster(path, raw["cluster"] | change) for change in settings]
+
+
+def load_cost(path: Path, of_groups: bool = False) -> Cost:
+    """Read how a scenario, or a machine, wants the time of a collective to be found.
+
+    Where no cost is written and no algorithm is named, NCCL's model times devices of the catalogue.
+
+    Parameters
+    ----------
+    path : Path
+        As for `load_clusters`.
+    of_groups : bool, optional
+        Whether process groups are asked for, which NCCL's model does not know: then it is none
+        that nobody wrote.
+
+    Raises
+    ------
+    ScenarioError
+        With every problem that was found.
+    """
+    path = cluster_file(path)
+    raw = _raw(path)
+    collectives = raw.get("collectives") or {}
+    if not isinstance(collectives, dict):
+        return LinksCost()
+    if "cost" not in collectives:
+        cluster = _cluster(path, raw["cluster"])
+        over_links = by_nccl(cluster, collectives, chosen=collectives.get("over_links") or ())
+        alone = not (of_groups or raw.get("neighbours")) and not_by_nccl(cluster) is None
+        return NcclCost() if alone and over_links == () else LinksCost()
+    try:
+        return make_cost(collectives["cost"], path.parent)
+    except ScenarioError as error:
+        lines = [f"{path}: collectives.cost: {line}" for line in error.problems]
+        raise ScenarioError(lines) from None
+
+
+def _raw(path: Path) -> dict[str, Any]:
+    """Read a scenario as plain data, with what its machine brings."""
+    return with_machine(read_cluster(path, list(Scenario.model_fields)), path.parent)
+
+
+def make_cost(written: Any, base: Path) -> Cost:
+    """Make a cost from what stands in YAML: ``nccl``, or ``{kind: table, path: all_reduce.log}``.
+
+    Parameters
+    ----------
+    written : object
+        Plain data.
+    base : Path
+        The folder that relative paths start from.
+
+    Raises
+    ------
+    ScenarioError
+        With every problem that was found.
+    """
+    field: Any = AnyCost
+    try:
+        made: Cost = TypeAdapter(field).validate_python(written)
+        return made.settled(base)
+    except ValidationError as error:
+        raise ScenarioError([found.line for found in problems(error, written)]) from None
+
+
+def _cluster(path: Path, raw: dict[str, Any]) -> Cluster:
+    raw = {key: value for key, value in raw.items() if key not in ("stragglers", "failures")}
+    try:
+        return Cluster.model_validate(raw, context={"base": path.parent})
+    except ValidationError as error:
+        at = f"with world_size {raw['world_size']}: " if "world_size" in raw else ""
+        lines = [
+            f"{at}cluster{'.' if found.place else ': '}{found.line}"
+            for found in problems(error, raw)
+        ]
+        raise ScenarioError([f"{path}: {line}" for line in lines]) from None
+
+
+# Collective request -------------------------------------------------------------------------------
+
+DEFAULT_SIZES, DEFAULT_DTYPE = "1KiB:1GiB", "float"
+
+
+@dataclass(frozen=True)
+class Request:
+    """The arguments of ``python -m simdp collective``.
+
+    Attributes
+    ----------
+    collective : str
+        A key of `simdp.collectives.FAMILIES`.
+    cluster : Path
+        A scenario.
+    algorithms : sequence
+        As in YAML, costs that bring times among them; none for what the scenario's
+        ``collectives.cost`` tells, or for ``auto``.
+    world_size, sizes : str or None
+        As `parse_world_sizes` and `parse_sizes` read them. Left out, the log's, else the cluster's
+        own and 1 KiB to 1 GiB.
+    root : int
+        For collectives that have one.
+    dtype : str or None
+        Left out, the log's, else float.
+    against : Path or None
+        A log of nccl-tests.
+    split : str or None
+        As `Split.parse` reads it.
+    """
+
+    collective: str
+    cluster: Path
+    algorithms: Sequence[Any] = ()
+    world_size: str | None = None
+    sizes: str | None = None
+    root: int = 0
+    dtype: str | None = None
+    against: Path | None = None
+    split: str | None = None
+
+
+def answer(request: Request) -> CollectiveStudy:
+    """Check a request and time what it asks for.
+
+    Raises
+    ------
+    ScenarioError
+        If anything in it is wrong.
+    """
+    collective = known_collective(request.collective)
+    cost = load_cost(request.cluster, of_groups=request.split is not None)
+    written = request.algorithms or [cost if cost.timed else usual_kind(collective)]
+    algorithms = [_served_by(collective, one, cost) for one in written]
+    for number, algorithm in enumerate(algorithms):
+        if algorithm in algorithms[:number]:
+            raise ScenarioError([f"--algorithm {short_name(algorithm)}: is given twice."])
+    if collective == "barrier":
+        _refuse_for_barrier(request)
+    log = read_nccl_tests(request.against, collective) if request.against else None
+    world_sizes = _world_sizes(request, log)
+    name, clusters = load_clusters(request.cluster, world_sizes)
+    base = cluster_file(request.cluster).parent
+    known = machine_calibration(clusters[0].machine, base)
+    split = None if request.split is None else Split.parse(request.split)
+    if split is not None:
+        name = f"{name} split {split.rule} {split.value}"
+    return sweep_collective(
+        collective,
+        algorithms,
+        clusters,
+        [0] if collective == "barrier" else _sizes(request, log),
+        root=request.root,
+        dtype=request.dtype or (log and log.dtype) or DEFAULT_DTYPE,
+        name=name,
+        measured=log,
+        split=split,
+        known=known,
+        base=base,
+    )
+
+
+def _served_by(collective: str, written: Any, cost: Cost) -> Algorithm | Cost:
+    """Make what serves a collective: an algorithm over the links, or a cost that brings its time.
+
+    A cost of the kind that the scenario or the machine has is that one, with its constants.
+    """
+    if isinstance(written, Cost):
+        return written
+    kind = written.get("kind") if isinstance(written, dict) else written
+    if kind not in COSTS or kind == "links":
+        return make_algorithm(collective, written)
+    if written == cost.kind:
+        return cost
+    try:
+        return make_cost(written, Path())
+    except ScenarioError as error:
+        raise ScenarioError([f"--algorithm {line}" for line in error.problems]) from None
+
+
+def _refuse_for_barrier(request: Request) -> None:
+    for option, given in (("--sizes", request.sizes), ("--against", request.against)):
+        if given is not None:
+            raise ScenarioError([f"{option} {given}: a barrier moves no data; leave it out."])
+
+
+def _world_sizes(request: Request, log: NcclLog | None) -> list[int]:
+    """The world sizes that are asked for; none for the cluster's own."""
+    listed = log.world_size if log else None
+    if request.world_size is None:
+        return [listed] if listed else []
+    found = parse_world_sizes(request.world_size)
+    asked = f"--world-size {request.world_size}"
+    if log and len(found) > 1:
+        raise ScenarioError([f"{asked}: a log is of one world size; give one."])
+    if log and listed and found != [listed]:
+        raise ScenarioError([f"{asked}: {log.path} is a log of {listed} ranks; give {listed}."])
+    return found
+
+
+def _sizes(request: Request, log: NcclLog | None) -> list[int]:
+    """The sizes that are asked for; with a log, its own, as far as they lie between these."""
+    sizes = parse_sizes(request.sizes or DEFAULT_SIZES)
+    if log is None:
+        return sizes
+    measured = [row.nbytes for row in log.rows]
+    if request.sizes is None:
+        return measured
+    last = parse_sizes(request.sizes.split(":")[min(1, request.sizes.count(":"))])[0]
+    inside = [nbytes for nbytes in measured if sizes[0] <= nbytes <= last]
+    if not inside:
+        raise ScenarioError(
+            [
+                f"--sizes {request.sizes}: {log.path} has sizes from {measured[0]} B to "
+                f"{measured[-1]} B, and none of them is in there."
+            ]
+        )
+    return inside

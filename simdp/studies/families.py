@@ -17,7 +17,7 @@ from simdp.errors import KindError
 from simdp.family import Family, has_offers
 
 if TYPE_CHECKING:
-    from simdp.collectives.costs.pool import Pooled
+    from simdp.collectives.costs.nccl import Pooled
     from simdp.spec import Spec
 
 HOMES = {
@@ -39,7 +39,7 @@ HOMES = {
     "schedules": "simdp.workload.schedules",
     "strategies": "simdp.strategies",
     "stragglers": "simdp.cluster.stragglers",
-    "targets": "simdp.job.target",
+    "targets": "simdp.job.targets",
     "topologies": "simdp.cluster.topologies",
     "all_gather": "simdp.collectives",
     "all_reduce": "simdp.collectives",
@@ -103,9 +103,9 @@ def _models() -> dict[str, str]:
 
 
 def _benchmarks() -> dict[str, str]:
-    from simdp.job.target import benchmark
+    from simdp.job import targets
 
-    return {name: benchmark.describe(name) for name in benchmark.BENCHMARKS.names()}
+    return {name: targets.describe(name) for name in targets.BENCHMARKS.names()}
 
 
 def _devices() -> dict[str, str]:
@@ -134,7 +134,7 @@ def _scenarios() -> dict[str, str]:
 
 def constants() -> dict[str, str]:
     """What NCCL's model takes for a cluster that nobody has measured, class by class."""
-    from simdp.collectives.costs.pool import NETWORKS, PEERS, pooled
+    from simdp.collectives.costs.nccl import NETWORKS, PEERS, pooled
 
     found = {}
     for place, names in (("peer", PEERS), ("network", NETWORKS)):

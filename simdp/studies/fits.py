@@ -1,4 +1,4 @@
-"""Fits: which methods train a model on so many devices, how full these get, and how fast it goes.
+"""Which methods fit into memory, and their step times.
 
 What devices keep is followed as lines in the samples of a micro-batch (`simdp.engine.phases`): of a
 stack of equal blocks at two depths, from which all others follow exactly, wherever a block is a
@@ -7,31 +7,32 @@ unit of what is dealt to ranks, else of the whole model. Times are those of the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import cache, cached_property
 from math import floor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
 
 from simdp.engine.compute import Times
-from simdp.engine.outcome import rates
-from simdp.engine.outlook import price_date
+from simdp.engine.outcome import price_date, rates
 from simdp.engine.phases import EDGE, Line, lines_by_phase
 from simdp.engine.simulate import memory_needed, play, simulate
 from simdp.errors import ScenarioError
-from simdp.results.fitting import Fitting, FittingRow
+from simdp.reports.captions import nbytes
 from simdp.results.metrics import steady_step_time
+from simdp.results.plan import Fitting, FittingRow
 from simdp.results.trace import StepEnds, TraceBuilder
 from simdp.scenario import Scenario
-from simdp.scenario.feasibility import joint_problems
+from simdp.scenario.checks import joint_problems
 from simdp.scenario.overrides import override_all
 from simdp.scenario.root import build, following
-from simdp.strategies import AnyStrategy, Strategy
-from simdp.strategies.memory import beside_tensors, room_for_tensors
+from simdp.strategies import STRATEGIES, AnyStrategy, Strategy
+from simdp.strategies.ddp import DDP
+from simdp.strategies.memory import beside_tensors, fits, room_for_tensors
 from simdp.studies.answers import interval_of
 from simdp.studies.methods import (
     METHODS,
@@ -42,17 +43,18 @@ from simdp.studies.methods import (
     Raw,
     known_choice,
     known_value,
-    machine_with,
     methods,
     place_of,
     raw_of,
     with_data,
 )
-from simdp.workload.lora import Lora
+from simdp.studies.variants import variant
+from simdp.workload.lora import Lora, Quantized
+from simdp.workload.models import AnyModel, Model
 from simdp.workload.precision import AnyPrecision
-from simdp.workload.quantized import Quantized
+from simdp.workload.step_costs import forward_flops
 
-__all__ = ["Asked", "fitting", "lines_of_depth", "machine_with"]
+# Fits ---------------------------------------------------------------------------------------------
 
 LARGEST_BATCH = 256
 """Samples of a micro-batch that are tried at most."""
@@ -524,3 +526,196 @@ def _largest(lines: Sequence[Line], room: float) -> int:
     size = max(floor(most), 1)
     step = max(2 ** (size.bit_length() - 1) * 2 // EXACT_BATCHES, 1)
     return int(size // step * step)
+
+
+# What fits ----------------------------------------------------------------------------------------
+
+SHARDED = ("zero1", "zero2", "fsdp")
+"""Strategies that divide among the ranks what replicas keep whole, the most thorough last."""
+
+NUM_STEPS = 2
+"""Everything that a rank keeps is there by the second step."""
+
+
+class Need(NamedTuple):
+    """What a scenario would need with other settings.
+
+    Attributes
+    ----------
+    words : str
+        The settings.
+    nbytes : float
+        Of the rank that needs most [bytes].
+    fits : bool
+        Whether every device has room.
+    """
+
+    words: str
+    nbytes: float
+    fits: bool
+
+
+def what_fits(scenario: Scenario) -> list[Need]:
+    """Try less memory for the same training: recomputation, shards, smaller micro-batches.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        One point, which does not fit.
+
+    Returns
+    -------
+    list of Need
+        What fits; where nothing does, all that was tried. Settings that the scenario cannot have
+        are passed over.
+    """
+    tried = [need for need in _tried(scenario) if need is not None]
+    return [need for need in tried if need.fits] or tried
+
+
+def need_in_words(scenario: Scenario, metrics: Mapping[str, Any]) -> str:
+    """Say what a rank needs of its device, and whether more ranks could help.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        One point.
+    metrics : mapping of str to value
+        Of its result.
+    """
+    peaks = metrics["peak_memory_bytes"]
+    k, devices = scenario.cluster.ranks_per_device, scenario.cluster.devices()
+    worst = max(range(len(peaks)), key=lambda rank: peaks[rank] / devices[rank].memory)
+    there = nbytes(devices[worst].memory) + (f" that {k} ranks share" if k > 1 else "")
+    never = ", however many ranks there are" if _is_whole(scenario, metrics["memory_bytes"]) else ""
+    needs = f"a rank needs {nbytes(peaks[worst])} of {there}{never}"
+    return needs + _too_large_a_unit(scenario, worst, devices[worst].memory / k)
+
+
+def _too_large_a_unit(scenario: Scenario, rank: int, memory: float) -> str:
+    """Say which unit alone a rank has no room for while it is whole, if there is one [bytes]."""
+    dealt, itemsize = scenario.program.partition, scenario.program.facts.weight_itemsize
+    if dealt is None or dealt.kept.weights:
+        return ""
+    largest = max(range(len(dealt.units)), key=dealt.unit_elements)
+    whole = float(dealt.unit_elements(largest) * itemsize)
+    if whole <= memory:
+        return ""
+    first = dealt.units[largest][0]
+    return (
+        f"; rank {rank} has no room for the {nbytes(whole)} of the unit that begins with {first}: "
+        "make units smaller"
+    )
+
+
+def what_fits_in_words(scenario: Scenario) -> str:
+    """Say what would fit, or how close one comes: ``"; strategy fsdp needs 12 GB"``.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        One point, which does not fit.
+    """
+    found = what_fits(scenario)
+    on = f" on these {scenario.cluster.world_size}" if scenario.cluster.world_size > 1 else ""
+    listed = ", ".join(f"{need.words} needs {nbytes(need.nbytes)}" for need in found)
+    if not found:
+        return "; use larger devices."
+    if found[0].fits:
+        return f"; {listed}{on}."
+    return f"; nothing that was tried fits: {listed}{on}; use larger devices, or more with fsdp."
+
+
+def _is_whole(scenario: Scenario, memory: Mapping[str, int]) -> bool:
+    """Whether a rank has no room for what it keeps of the model whole, beside its own pieces."""
+    cluster = scenario.cluster
+    dealt = scenario.program.partition
+    parts = ["parameters"] if dealt is None or dealt.kept.weights else []
+    parts += ["gradients", "buckets"] if dealt is None or dealt.kept.gradients else []
+    parts += ["optimizer_state"] if dealt is None else []
+    room = max(device.memory for device in cluster.devices()) / cluster.ranks_per_device
+    return sum(memory[part] for part in parts) > room
+
+
+def _tried(scenario: Scenario) -> Iterator[Need | None]:
+    recompute: dict[str, Any] = {}
+    if scenario.workload.recompute == "none" and not scenario.workload.model.timed:
+        recompute = {"workload.recompute": "blocks"}
+        yield _need(scenario, "recompute: blocks", recompute)
+    kinds = [kind for kind in SHARDED if kind in STRATEGIES and kind != scenario.strategy.kind]
+    for kind in kinds if scenario.cluster.world_size > 1 else ():
+        yield _need(scenario, f"strategy {kind}", {"strategy": {"kind": kind}})
+    if kinds and recompute and scenario.cluster.world_size > 1:
+        both = {"strategy": {"kind": kinds[-1]}, **recompute}
+        yield _need(scenario, f"strategy {kinds[-1]} with recompute: blocks", both)
+    yield _smaller(scenario)
+
+
+def _smaller(scenario: Scenario) -> Need | None:
+    """The largest micro-batch that fits, of those that come from halving; or one sample."""
+    size, found = scenario.workload.microbatch, None
+    least = _need(scenario, "microbatch: 1", {"workload.microbatch": 1}) if size else None
+    if least is None or not least.fits:
+        return least if size and size > 1 else None
+    while size and size > 1 and (found is None or not found.fits):
+        size //= 2
+        found = _need(scenario, f"microbatch: {size}", {"workload.microbatch": size})
+    return found
+
+
+def _need(scenario: Scenario, words: str, settings: dict[str, Any]) -> Need | None:
+    """What a scenario needs with these settings; None where it cannot have them."""
+    changed = variant(scenario, settings, NUM_STEPS)
+    if changed is None:
+        return None
+    ledger = memory_needed(changed)
+    peaks = ledger.peak.tolist()
+    return Need(words, max(peaks), fits(changed.cluster, peaks))
+
+
+# Presets ------------------------------------------------------------------------------------------
+
+ITEMSIZE = 4
+"""Bytes per parameter in float32."""
+
+SHOWN = 6
+"""Buckets that are listed one by one."""
+
+
+def preset(name: str) -> Model:
+    """Make the model that a preset stands for."""
+    model: Model = TypeAdapter(AnyModel).validate_python(name)
+    return model
+
+
+def describe(name: str) -> str:
+    """One line about a preset, for ``python -m simdp list models``: float32, torch's buckets."""
+    model = preset(name)
+    elements = model.num_parameters()
+    flops = forward_flops(model.graph, model.known_shapes())
+    sizes = {parameter.name: parameter.num_elements for parameter in model.parameters()}
+    layout = DDP(find_unused_parameters=bool(model.graph.unused)).buckets(
+        model.parameters(), model.ready_order(), ITEMSIZE, iteration=1
+    )
+    buckets = [ITEMSIZE * sum(sizes[name] for name in names) for names in layout]
+    return (
+        f"{elements:,} parameters, {elements * ITEMSIZE / 1e6:,.1f} MB, "
+        f"{flops.products / 1e9:.2f} GFLOP per sample ({_sample(model)}) forward, "
+        f"{_listed(buckets)}"
+    )
+
+
+def _sample(model: Model) -> str:
+    """What a sample is: ``128 tokens``, or the shape of an image."""
+    name, shape = model.graph.inputs[0], model.known_shapes()[0]
+    if model.num_tokens(name) is not None:
+        return f"{shape[0]} tokens"
+    return "x".join(map(str, shape))
+
+
+def _listed(buckets: list[int]) -> str:
+    sizes = [f"{nbytes / 1e6:.1f}" for nbytes in buckets]
+    if len(sizes) > SHOWN:
+        low, high = min(buckets) / 1e6, max(buckets) / 1e6
+        return f"{len(sizes)} buckets of {low:.1f} to {high:.1f} MB"
+    return f"bucket{'s' if len(sizes) > 1 else ''} {', '.join(sizes)} MB"

@@ -12,7 +12,7 @@ from simdp.files import write_whole
 from simdp.reports.plots import render
 from simdp.results.validation import Validation
 from simdp.scenario import load_scenario
-from simdp.studies.collective_request import Request, answer
+from simdp.studies.collective import Request, answer
 from simdp.studies.compare import compare
 from simdp.studies.sweep import sweep
 from simdp.studies.validate import validate

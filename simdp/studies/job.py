@@ -13,20 +13,18 @@ import numpy as np
 import simdp
 from simdp.arrays import Floats
 from simdp.engine.job.account import PARTS
-from simdp.engine.job.interval import guarded_mttf_of, mttf_of
-from simdp.engine.job.plan import Plan
-from simdp.engine.job.planning import planned
+from simdp.engine.job.planning import guarded_mttf_of, mttf_of, planned
 from simdp.engine.job.policies import policy_for
-from simdp.engine.job.run import Outcome, Run
-from simdp.engine.outlook import price_date
+from simdp.engine.job.run import JobRun, Outcome
+from simdp.engine.job.training import Plan
+from simdp.engine.outcome import price_date
 from simdp.errors import ScenarioError
 from simdp.results.job import BADPUT, Job, JobStudy, Spread, Stretch
-from simdp.results.money import bill, energy_range
+from simdp.results.metrics import bill, energy_range
 from simdp.results.result import Result
 from simdp.scenario import Scenario
 from simdp.studies.executor import Executor, executor_for
-from simdp.studies.kept import Keep, done_in_order
-from simdp.studies.store import Store, key_of, key_of_all
+from simdp.studies.store import Keep, Store, done_in_order, key_of, key_of_all
 
 RUNS, BLOCK = 1000, 25
 """Runs of an ensemble that does not say how many it has, and of what is kept at a time."""
@@ -112,8 +110,7 @@ def _trained(point: Scenario) -> Result:
     """The first run with its numbers."""
     if not point.numerics:
         raise ScenarioError(["--train: numerics: false trains nothing; leave one of them out."])
-    from simdp.engine.job.through import train_through
-    from simdp.engine.job.witness import history_of
+    from simdp.engine.job.history import history_of, train_through
 
     return train_through(point, history_of(point))
 
@@ -148,14 +145,14 @@ def _play(plan: Plan, block: Block) -> list[Outcome]:
     first, count = block
     found = []
     for number in range(first, first + count):
-        run = Run(plan, number)
+        run = JobRun(plan, number)
         found.append(run.play(policy_for(run)))
     return found
 
 
 def _strip(plan: Plan) -> list[Stretch]:
     """The first run, once more, with what happened when."""
-    run = Run(plan, 0, keeps_strip=True)
+    run = JobRun(plan, 0, keeps_strip=True)
     run.play(policy_for(run))
     return run.account.strip or []
 

@@ -15,11 +15,10 @@ import numpy as np
 
 from simdp.arrays import Array
 from simdp.engine.clocks.clock import Fabric
-from simdp.engine.launched import launched
+from simdp.engine.outcome import launched
 from simdp.engine.simulate import simulate, trace_of_run
 from simdp.results.result import Result
-from simdp.results.trace import Trace, TraceToCome
-from simdp.results.trace_arrays import arrays_of, trace_of
+from simdp.results.trace import Trace, TraceToCome, arrays_of, trace_of
 from simdp.scenario import Scenario
 from simdp.scenario.overrides import Raw
 from simdp.studies.answers import interval_of, recorder_of

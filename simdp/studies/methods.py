@@ -19,8 +19,7 @@ from simdp.errors import ScenarioError, unknown_name
 from simdp.phrases import problems
 from simdp.scenario import Scenario, checked
 from simdp.strategies import AnyStrategy
-from simdp.workload.layers.linear import Linear
-from simdp.workload.layers.transposed_linear import TransposedLinear
+from simdp.workload.layers.linear import Linear, TransposedLinear
 from simdp.workload.models import AnyModel, Model
 from simdp.workload.precision import AnyPrecision
 

@@ -10,7 +10,7 @@ from typing import Any
 import simdp
 from simdp.engine.clocks.clock import Fabric
 from simdp.engine.clocks.vector import FINE_RANKS
-from simdp.engine.compute.breakdown import compute_parts
+from simdp.engine.compute.call_times import compute_parts
 from simdp.engine.outcome import peak_flops
 from simdp.engine.simulate import simulate, trace_of_run
 from simdp.errors import ScenarioError

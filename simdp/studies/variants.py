@@ -1,24 +1,33 @@
-"""Variants: a scenario with other values at a few of its keys, made again only where they stand."""
+"""Variants of a scenario.
+
+A node is left out, a ring leads around a degraded link, batches go by speed.
+"""
 
 from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
 from simdp.cluster import Cluster
+from simdp.cluster.stragglers import DegradedLink, Straggler
 from simdp.collectives.costs import Cost
 from simdp.collectives.costs.nccl import NcclCost
-from simdp.errors import ScenarioError
+from simdp.errors import ScenarioError, UnitError
 from simdp.phrases import problems
-from simdp.scenario import Scenario
-from simdp.scenario.overrides import set_key
+from simdp.results.collective import MAX_NBYTES
+from simdp.results.comparison import written
+from simdp.scenario import Scenario, checked
+from simdp.scenario.overrides import override_all, set_key
 from simdp.spec import Spec
+from simdp.units import format_quantity, parse
+
+# Variants -----------------------------------------------------------------------------------------
 
 S = TypeVar("S", bound=Spec)
 
@@ -189,3 +198,284 @@ def _below(values: Mapping[str, float], part: str) -> dict[str, float]:
         for first, _, rest in [key.partition(".")]
         if first == part
     }
+
+
+# Variant ------------------------------------------------------------------------------------------
+
+
+def variant(scenario: Scenario, settings: Mapping[str, Any], steps: int) -> Scenario | None:
+    """Change some settings of one point, and leave numbers out.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        What it sweeps, measured and injected is left out.
+    settings : dict
+        Values by dotted key.
+    steps : int
+        How many of them are looked at.
+
+    Returns
+    -------
+    Scenario or None
+        None where it cannot have these settings.
+    """
+    raw = scenario.resolved()
+    for key in ("sweep", "measured"):
+        raw.pop(key, None)
+    for key in ("epochs", "inject"):
+        raw["workload"].pop(key, None)
+    settings = {**settings, "workload.steps": steps, "numerics": False}
+    try:
+        return checked(override_all(raw, settings, scenario.base), scenario.base)
+    except ScenarioError:
+        return None
+
+
+# Around stragglers --------------------------------------------------------------------------------
+
+MOST_NODES = 3
+"""Nodes that are left out, one at a time."""
+
+MEASURED_STEPS = 1
+"""Steps by whose speeds the next ones are cut."""
+
+
+class Change(NamedTuple):
+    """What is tried: a key, its value, and what else it does; ``family`` shows one of its kind.
+
+    ``beside`` are other keys that go with it, ``said`` what it is called, if not by its key.
+    """
+
+    family: str
+    key: str
+    value: Any
+    but: str = ""
+    beside: Mapping[str, Any] = {}
+    said: str = ""
+
+    def settings(self) -> dict[str, Any]:
+        """All values by dotted key."""
+        return {self.key: self.value, **self.beside}
+
+    def in_words(self) -> str:
+        """What is changed, and what else that does."""
+        but = f" ({self.but})" if self.but else ""
+        return f"{self.said or f'{self.key}: {written(self.value)}'}{but}"
+
+
+def around_stragglers(scenario: Scenario) -> Iterator[Change]:
+    """What may be worth a try, where the scenario says who is slow.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        One point.
+
+    Yields
+    ------
+    Change
+    """
+    cluster, workload = scenario.cluster, scenario.workload
+    if not cluster.stragglers:
+        return
+    yield from evictions(scenario)
+    ring = scenario.collectives.all_reduce
+    if ring.kind == "ring" and not scenario.collectives.cost_of("all_reduce").timed:
+        pairs = [
+            list(one.link)
+            for one in cluster.stragglers
+            if isinstance(one, DegradedLink) and one.link is not None
+        ]
+        met = [pair for pair in pairs if tuple(pair) not in ring.avoid]  # type: ignore[attr-defined]
+        if met:
+            kept = [list(pair) for pair in ring.avoid]  # type: ignore[attr-defined]
+            yield Change("avoid", "collectives.all_reduce.avoid", kept + met)
+    weighs = getattr(scenario.strategy, "weight_by_shard", None)
+    if workload.global_batch is not None and workload.rebalance is None and weighs is not None:
+        rule = {"every": MEASURED_STEPS}
+        beside = {} if weighs else {"strategy.weight_by_shard": True}
+        but = "" if weighs else "with strategy.weight_by_shard: true"
+        yield Change("rebalance", "workload.rebalance", rule, but, beside)
+
+
+def evictions(scenario: Scenario) -> Iterator[Change]:
+    """Leave out a node that a straggler is on, where there are others.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        One point.
+    """
+    cluster = scenario.cluster
+    if cluster.num_nodes < 2:
+        return
+    m, raw = cluster.local_size, scenario.resolved()["cluster"]
+    nodes = dict.fromkeys(node for one in cluster.stragglers for node in _nodes_of(one, cluster))
+    for node in list(nodes)[:MOST_NODES]:
+        beside: dict[str, Any] = {"cluster.stragglers": _without(raw["stragglers"], node, m)}
+        for key in ("topology", "link"):
+            if isinstance(raw.get(key), list):
+                beside[f"cluster.{key}"] = [*raw[key][:node], *raw[key][node + 1 :]]
+        if isinstance(raw["device"], list):
+            beside["cluster.device"] = raw["device"][: node * m] + raw["device"][(node + 1) * m :]
+        if isinstance(raw["inter_node"]["link"], list):
+            links = raw["inter_node"]["link"]
+            beside["cluster.inter_node.link"] = [*links[:node], *links[node + 1 :]]
+        left = cluster.world_size - m
+        said, but = f"without node {node}", f"{left} ranks"
+        yield Change("evict", "cluster.world_size", left, but, beside, said)
+
+
+def _nodes_of(straggler: Straggler, cluster: Cluster) -> list[int]:
+    """The node that one is on, or both ends of a link; none where it is everywhere."""
+    m, rank, node = cluster.local_size, straggler.on_rank(), straggler.on_node()
+    if isinstance(straggler, DegradedLink) and straggler.link is not None:
+        found = [rank // m for rank in straggler.link]
+    elif rank is not None:
+        found = [rank // m]
+    else:
+        found = [] if node is None else [node]
+    return [node for node in found if node < cluster.num_nodes]
+
+
+def _without(stragglers: list[dict[str, Any]], node: int, per_node: int) -> list[dict[str, Any]]:
+    """Stragglers once a node is gone; those on later ranks and nodes move up."""
+    found = []
+    for one in stragglers:
+        ranks = [rank for rank in (one.get("rank"), *(one.get("link") or ())) if rank is not None]
+        here = one.get("node") == node or any(rank // per_node == node for rank in ranks)
+        if not here:
+            found.append(_moved_up(one, node, per_node))
+    return found
+
+
+def _moved_up(one: dict[str, Any], node: int, per_node: int) -> dict[str, Any]:
+    def moved(rank: int) -> int:
+        return rank - per_node * (rank // per_node > node)
+
+    changed: dict[str, Any] = {}
+    if one.get("node") is not None:
+        changed["node"] = one["node"] - (one["node"] > node)
+    if one.get("rank") is not None:
+        changed["rank"] = moved(one["rank"])
+    if one.get("link") is not None:
+        changed["link"] = [moved(rank) for rank in one["link"]]
+    return {**one, **changed}
+
+
+# Ranges -------------------------------------------------------------------------------------------
+
+MAX_WORLD_SIZE = 2**20
+"""The most ranks of a cluster."""
+
+
+def parse_sizes(text: str) -> list[int]:
+    """Read sizes: ``"25 MB"``, ``"1KiB:1GiB"`` by doubling, or ``"1KiB:1GiB:4"``.
+
+    Parameters
+    ----------
+    text : str
+        One size, or the first, the last, and the factor from one to the next.
+
+    Returns
+    -------
+    list of int
+        Sizes [bytes], the last one only if the factor hits it.
+
+    Raises
+    ------
+    ScenarioError
+        If a size has no unit or is none, or the range is reversed.
+    """
+    parts = text.split(":")
+    if len(parts) > 3 or "," in text:
+        raise _wrong_size(text, "is not FIRST:LAST:FACTOR; write for example 1KiB:1GiB:2.")
+    first, last = _size(text, parts[0]), _size(text, parts[min(1, len(parts) - 1)])
+    if last < first:
+        raise _wrong_size(
+            text, f"is reversed; write {parts[1].strip()}:{parts[0].strip()} for rising sizes."
+        )
+    factor = parts[2].strip() if len(parts) == 3 else "2"
+    if not (factor.isascii() and factor.isdecimal()) or int(factor) < 2:
+        raise _wrong_size(text, f"has the factor {factor!r}; give a whole number of 2 or more.")
+    sizes = [first]
+    while sizes[-1] * int(factor) <= last:
+        sizes.append(sizes[-1] * int(factor))
+    return sizes
+
+
+def _size(whole: str, text: str) -> int:
+    try:
+        value = parse(text.strip(), "data size")
+    except UnitError as error:
+        raise _wrong_size(whole, str(error)) from None
+    if not 1 <= value <= MAX_NBYTES:
+        most = format_quantity(MAX_NBYTES, "data size")
+        raise _wrong_size(whole, f"{text.strip()} is out of range; give 1 B ... {most}.")
+    if value != int(value):
+        raise _wrong_size(whole, f"{text.strip()} is not a whole number of bytes; round it.")
+    return int(value)
+
+
+def _wrong_size(text: str, why: str) -> ScenarioError:
+    return ScenarioError([f"--sizes {text}: {why}"])
+
+
+def parse_world_sizes(text: str) -> list[int]:
+    """Read world sizes: ``"8"``, ``"2,4,8"``, or ``"2:64"`` by doubling.
+
+    Returns
+    -------
+    list of int
+        Rising; the end of a range only if doubling hits it.
+
+    Raises
+    ------
+    ScenarioError
+        If they are no whole numbers from 1 on, or do not rise.
+    """
+    doubling = ":" in text
+    try:
+        values = [int(part) for part in text.split(":" if doubling else ",")]
+    except ValueError:
+        values = []
+    if not values or (doubling and len(values) != 2):
+        raise _wrong_world_size(text, "is not 8, 2,4,8 or 2:64.")
+    for value in values:
+        if not 1 <= value <= MAX_WORLD_SIZE:
+            raise _wrong_world_size(text, f"{value} is out of range; give 1 ... {MAX_WORLD_SIZE}.")
+    if values != sorted(values) or len({*values}) < len(values):
+        raise _wrong_world_size(text, "does not rise; write each once, the smallest first.")
+    if not doubling:
+        return values
+    first, last = values
+    return [first << k for k in range((last // first).bit_length())]
+
+
+def _wrong_world_size(text: str, why: str) -> ScenarioError:
+    return ScenarioError([f"--world-size {text}: {why}"])
+
+
+def parse_counts(option: str, text: str) -> list[int]:
+    """Read whole numbers of 1 or more: ``"1,2,8"``.
+
+    Parameters
+    ----------
+    option : str
+        Where they stand, for messages.
+    text : str
+        What was typed.
+
+    Raises
+    ------
+    ScenarioError
+        If one of them is none.
+    """
+    counts = [part.strip() for part in text.split(",")]
+    wrong = [part for part in counts if not (part.isascii() and part.isdecimal() and int(part))]
+    if wrong:
+        raise ScenarioError(
+            [f"{option} {text}: {wrong[0]!r} is no whole number of 1 or more; write 1,2,8."]
+        )
+    return [int(part) for part in counts]

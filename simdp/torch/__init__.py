@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {
-    "RecordedWorkload": "simdp.torch.recording.recorded",
+    "RecordedWorkload": "simdp.torch.recording.tape",
     "workload": "simdp.torch.recording.workload",
 }
 

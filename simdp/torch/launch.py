@@ -1,42 +1,199 @@
-"""Launch: a script, a module or a function on every rank of a virtual cluster."""
+"""Launches torch scripts on virtual ranks.
+
+Optimizers and DistributedDataParallel ask ``torch._dynamo`` to leave them alone, which imports it:
+some seconds, a third of a short run. Nothing is compiled here, so a stand-in answers these two. Who
+asks for anything else gets the real one, which takes its place.
+"""
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from importlib import import_module
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CodeType, ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
 
-from simdp.distributed.backends import BACKENDS, collectives_of
-from simdp.distributed.clusters import Where, find
-from simdp.distributed.frames import place_of, without_ours
-from simdp.distributed.launch import MAX_RANKS, ProgramResult
-from simdp.distributed.shelter import Left, sheltered
-from simdp.engine.programs.baton import Ended
-from simdp.engine.programs.runtime import Runtime
+from simdp.distributed.launch import (
+    BACKENDS,
+    MAX_RANKS,
+    Left,
+    ProgramResult,
+    Where,
+    collectives_of,
+    find,
+    place_of,
+    sheltered,
+    without_ours,
+)
+from simdp.engine.programs.runtime import Ended, Runtime
 from simdp.errors import ProgramError, ScenarioError, SimdpError
 from simdp.files import read_text
-from simdp.torch.clocks import Clocks
-from simdp.torch.compilers import Compilers
 from simdp.torch.cuda.part import Devices
-from simdp.torch.generators import Generators
-from simdp.torch.libraries import Libraries
-from simdp.torch.loading import Loading
-from simdp.torch.modules import Modules
-from simdp.torch.parts import PARTS
-from simdp.torch.processes import Processes
-from simdp.torch.ranks import Rank, become, current
+from simdp.torch.generators import Generators, Modules
+from simdp.torch.isolation import Clocks, Loading, Processes, Stores, Worlds
+from simdp.torch.process_groups import Futures
+from simdp.torch.ranks import PARTS, Part, Rank, become, current
 from simdp.torch.spawning import KEY, Spawning, together
-from simdp.torch.stores import Stores
-from simdp.torch.works import Futures
-from simdp.torch.worlds import Worlds
+
+# Compilers ----------------------------------------------------------------------------------------
+
+NAME = "torch._dynamo"
+
+KNOWN: dict[str, dict[str, Any]] = {
+    "utils": {"get_optimize_ddp_mode": "ddp_optimizer"},
+    "trace_rules": {"clear_lru_cache": None},
+}
+"""What torch calls of its parts, and what these answer."""
+
+DISABLED = "__dynamo_disable"
+"""Under which torch keeps, with a function, what its compiler made of it."""
+
+
+class StandIn(ModuleType):
+    """Stands in for the compiler until somebody needs it."""
+
+    def __init__(self) -> None:
+        super().__init__(NAME)
+        self._left: list[Any] = []
+        for part, answers in KNOWN.items():
+            setattr(self, part, _Part(part, answers))
+
+    def disable(self, fn: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Leave a function as it is."""
+        if fn is None:
+            return lambda given: given
+        self._left.append(fn)
+        return fn
+
+    def graph_break(self, *args: Any, **kwargs: Any) -> None:
+        """Break no graph, as there is none."""
+
+    def forget(self) -> None:
+        """Let torch ask again for all functions that were left as they are."""
+        for fn in self._left:
+            getattr(fn, "__dict__", {}).pop(DISABLED, None)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name != "__path__":  # who looks at all modules, as inspect
+            raise AttributeError(f"module {NAME!r} has no attribute {name!r}")
+        return getattr(_real(), name)
+
+
+class _Part(SimpleNamespace):
+    def __init__(self, name: str, answers: dict[str, Any]) -> None:
+        super().__init__(**{call: _answering(answer) for call, answer in answers.items()})
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        _real()
+        return getattr(import_module(f"{NAME}.{self._name}"), name)
+
+
+def _answering(answer: Any) -> Callable[[], Any]:
+    return lambda: answer
+
+
+def _real() -> Any:
+    """Torch's own, in place of the stand-in."""
+    if isinstance(sys.modules.get(NAME), StandIn):
+        del sys.modules[NAME]
+    return import_module(NAME)
+
+
+class Compilers(Part):
+    """The compiler, if nobody has imported it so far."""
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        if NAME in sys.modules:
+            yield
+            return
+        module = sys.modules[NAME] = StandIn()
+        try:
+            yield
+        finally:
+            module.forget()
+            if sys.modules.get(NAME) is module:
+                del sys.modules[NAME]
+
+
+# Libraries ----------------------------------------------------------------------------------------
+
+SHARED = ("PartialState", "AcceleratorState", "GradientState")
+"""Classes of ``accelerate.state`` whose objects are all one, by a dictionary that they share."""
+
+LIBRARY_NAME = "libraries"
+
+
+class Libraries(Part):
+    """Each rank's content of these dictionaries; the library may be imported at any time."""
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        before, locked = _contents(), functools.cached_property.__get__
+        functools.cached_property.__get__ = _unlocked  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            functools.cached_property.__get__ = locked  # type: ignore[method-assign]
+            _put(before)
+
+    def begin(self, rank: Rank) -> None:
+        rank.state[LIBRARY_NAME] = {}
+        _put({})
+
+    def enter(self, rank: Rank) -> None:
+        if LIBRARY_NAME in rank.state:
+            _put(rank.state[LIBRARY_NAME])
+
+    def leave(self, rank: Rank) -> None:
+        if LIBRARY_NAME in rank.state:
+            rank.state[LIBRARY_NAME] = _contents()
+
+    def end(self, rank: Rank) -> None:
+        rank.state.pop(LIBRARY_NAME, None)
+
+
+def _unlocked(self: Any, instance: Any, owner: Any = None) -> Any:
+    """Python 3.11's holds a lock for all objects of a class while it calls the function.
+
+    A rank that waits for others in there, as Trainer's does in its first group, would keep them
+    from ever coming. Since 3.12 there is none.
+    """
+    if instance is None:
+        return self
+    known = instance.__dict__
+    if self.attrname not in known:
+        known[self.attrname] = self.func(instance)
+    return known[self.attrname]
+
+
+def _shared() -> dict[str, dict[str, Any]]:
+    """The dictionaries by their classes' names; none where the library is not imported."""
+    state = sys.modules.get("accelerate.state")
+    found = {name: getattr(state, name, None) for name in SHARED} if state else {}
+    return {name: kind._shared_state for name, kind in found.items() if kind is not None}
+
+
+def _contents() -> dict[str, dict[str, Any]]:
+    return {name: dict(shared) for name, shared in _shared().items()}
+
+
+def _put(contents: dict[str, dict[str, Any]]) -> None:
+    for name, shared in _shared().items():
+        shared.clear()
+        shared.update(contents.get(name, {}))
+
+
+# Launch -------------------------------------------------------------------------------------------
 
 TORCHS = str(Path(str(torch.__file__)).parent)
 
@@ -141,7 +298,7 @@ def run(
     code : Code
         From `script` or `module`.
     where : Where
-        From `simdp.distributed.clusters.find`.
+        From `simdp.distributed.launch.find`.
     arguments : sequence of str
         The script's own.
     seed : int

@@ -1,4 +1,11 @@
-"""Process groups: torch's, whose collectives are carried out here and timed by the engine.
+"""Process groups of torch scripts.
+
+Torch waits for futures in C++, where no other rank could go on meanwhile. So every work of a rank
+whose future somebody may hold is remembered, and before the rank would block, the rank waits here
+for its works until the future is there. In a backward pass that is at its end, before
+DistributedDataParallel looks at its buckets.
+
+Each is called once all ranks of a group have made the call, with what each place of it gave.
 
 A group takes the place of the C++ one, so that `DistributedDataParallel`, FSDP and all else of
 torch that talks to groups, from Python or from C++, talks to it. Its methods are called as torch
@@ -7,21 +14,410 @@ calls them, under the names of older versions as well.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any, cast
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from torch.distributed import Work as TorchWork
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel
 
-from simdp.engine.programs.calls import NOTHING, Asked, Given
 from simdp.engine.programs.groups import Group
-from simdp.torch import carrying
-from simdp.torch.adding import reduction
-from simdp.torch.arguments import flat_tensors, listed, lists, message, op_of
-from simdp.torch.buffers import Buffer, device_type, of
-from simdp.torch.carrying import Exchange
-from simdp.torch.ranks import Rank
-from simdp.torch.works import Work
+from simdp.engine.programs.records import NOTHING, Asked, Given, Handle
+from simdp.errors import ProgramError
+from simdp.torch.buffers import (
+    Buffer,
+    Reduction,
+    device_type,
+    flat_tensors,
+    listed,
+    lists,
+    message,
+    of,
+    op_of,
+    reduce_into,
+    reduction,
+)
+from simdp.torch.ranks import Part, Rank, asking, current
+
+# Works --------------------------------------------------------------------------------------------
+
+AT_ONCE = "at once"
+"""Under which a rank says that futures must be over before anybody can wait for them."""
+
+MAX_POLLS = 100_000
+"""Questions at one instant after which a script is taken to wait for time that never passes."""
+
+
+class Work(TorchWork):
+    """A call of a rank that is under way.
+
+    Parameters
+    ----------
+    rank : Rank
+        Whose.
+    handles : sequence of Handle
+        What it waits for.
+    tensors : sequence of Tensor
+        What it leaves.
+    places : dict of int to int, optional
+        Of a receive: the place in the group of each rank.
+    """
+
+    def __init__(
+        self,
+        rank: Rank,
+        handles: Sequence[Handle],
+        tensors: Sequence[Any],
+        places: dict[int, int] | None = None,
+    ) -> None:
+        super().__init__()
+        self._rank, self.handles, self.tensors = rank, handles, tensors
+        self._places = places or {}
+        self._future: Any = None
+        self._polls, self._polled_at = 0, 0.0
+
+    def wait(self, timeout: Any = None) -> bool:
+        """Let the rank wait until the call is over; True then."""
+        self._mine("wait")
+        self._rank.wait(self.handles)
+        self.conclude()
+        return True
+
+    def over(self) -> bool:
+        """Whether the call is over by now."""
+        return all(handle.done for handle in self.handles)
+
+    def conclude(self) -> None:
+        """Give the future its value, if somebody has asked for it; the call must be over."""
+        if self._future is not None and self in self._rank.waits:
+            del self._rank.waits[self]
+            self._future.set_result(list(self.tensors))
+
+    def is_completed(self) -> bool:
+        """Tell whether the call is over by now, at the rank's clock.
+
+        Raises
+        ------
+        ProgramError
+            If a script does nothing but ask.
+        """
+        self._mine("is_completed")
+        now = self._rank.settle()
+        self._polls = self._polls + 1 if now == self._polled_at else 0
+        self._polled_at = now
+        if self._polls > MAX_POLLS:
+            raise ProgramError(
+                f"is_completed of {self.handles[0].asked} was asked {MAX_POLLS:,} times at the "
+                "same instant; virtual time passes in what computes and what waits only, so call "
+                "wait()."
+            )
+        return self.over()
+
+    def is_success(self) -> bool:
+        """Tell that the call has not failed."""
+        return True
+
+    def exception(self) -> None:
+        """Tell that there is none."""
+        return
+
+    def result(self) -> list[Any]:
+        """The tensors that the call leaves."""
+        self.wait()
+        return list(self.tensors)
+
+    def synchronize(self) -> None:
+        """Do the same as `wait`."""
+        self.wait()
+
+    def block_current_stream(self) -> None:
+        """Do the same as `wait`."""
+        self.wait()
+
+    def source_rank(self) -> int:
+        """The place of the rank that a receive got its message from; -1 of other calls."""
+        return self._places.get(self.handles[0].source, -1)
+
+    _source_rank = source_rank
+
+    def get_future(self) -> Any:
+        """Make a future of the list of tensors; there is one of them."""
+        if self._future is None:
+            self._mine("get_future")
+            self._future = torch.futures.Future()
+            self._rank.waits[self] = None
+            if self._rank.state.get(AT_ONCE):
+                self.wait()
+            elif self.over():
+                self.conclude()
+            else:
+                _at_the_end_of_backward(self._rank)
+        return self._future
+
+    def get_future_result(self) -> Any:
+        """Make a future that says that the call has succeeded."""
+        return self.get_future().then(lambda _: 0)
+
+    def _mine(self, call: str) -> None:
+        rank = asking(call)
+        if rank is not self._rank:
+            raise ProgramError(
+                f"{call}: rank {rank.rank} asks for {self.handles[0].asked} of rank "
+                f"{self._rank.rank}; let each rank wait for its own calls."
+            )
+
+
+def _at_the_end_of_backward(rank: Rank) -> None:
+    """Have the rank's futures end with the backward pass that is under way, if there is one."""
+    task = torch._C._current_graph_task_id()
+    if task not in (-1, rank.state.get("backward")):
+        rank.state["backward"] = task
+        torch.autograd.Variable._execution_engine.queue_callback(conclude_all)
+
+
+def conclude_all() -> None:
+    """Let the rank wait for all works that have a future."""
+    rank = asking("backward")
+    rank.state.pop("backward", None)
+    while rank.waits:
+        next(iter(rank.waits)).wait()
+
+
+def _pump(future: Any, block: bool) -> None:
+    """Let futures of the rank come to their end: those that are over, or until this one is."""
+    rank = current()
+    if rank is None:
+        return
+    for work in list(rank.waits):
+        if work.over():
+            work.conclude()
+    while block and rank.waits and not _DONE(future):
+        next(iter(rank.waits)).wait()
+
+
+_DONE = torch._C.Future.done
+
+
+class Futures(Part):
+    """Torch's futures, whose waiting lets other ranks go on."""
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        kind = torch._C.Future
+        wait, done = kind.wait, kind.done
+
+        def waiting(self: Any) -> Any:
+            _pump(self, block=True)
+            return wait(self)
+
+        def asked(self: Any) -> bool:
+            _pump(self, block=False)
+            return bool(done(self))
+
+        kind.wait, kind.done = waiting, asked
+        builtin = DistributedDataParallel._register_builtin_comm_hook
+        DistributedDataParallel._register_builtin_comm_hook = _in_python
+        delayed = dist.Reducer._delay_all_reduce
+
+        def at_once(reducer: Any) -> None:
+            """Reduce all buckets of a static graph's first step, which C++ then waits for."""
+            rank = asking("backward")
+            rank.state[AT_ONCE] = True
+            try:
+                delayed(reducer)
+            finally:
+                del rank.state[AT_ONCE]
+
+        dist.Reducer._delay_all_reduce = at_once
+        try:
+            yield
+        finally:
+            kind.wait, kind.done = wait, done
+            DistributedDataParallel._register_builtin_comm_hook = builtin
+            dist.Reducer._delay_all_reduce = delayed
+
+
+def _in_python(model: Any, comm_hook_type: Any) -> None:
+    """Register a hook of C++ as the same one of Python, since C++ takes no futures of ours."""
+    kinds = dist.BuiltinCommHookType
+    hooks = {
+        kinds.ALLREDUCE: default_hooks.allreduce_hook,
+        kinds.FP16_COMPRESS: default_hooks.fp16_compress_hook,
+    }
+    model.register_comm_hook(None, hooks[comm_hook_type])
+
+
+# Carrying -----------------------------------------------------------------------------------------
+
+Exchange = Callable[[Sequence[Any]], None]
+
+
+def _pieces(buffer: Buffer, n: int) -> list[Any]:
+    return np.split(buffer.array, n)
+
+
+def all_reduce(how: Reduction) -> Exchange:
+    """Reduce on all ranks; several tensors of a rank as one, which they are for gloo."""
+
+    def carry(given: Sequence[Given]) -> None:
+        inputs = [Joined(each.inputs) for each in given]
+        reduce_into("all_reduce", inputs, [each.array for each in inputs], how)
+        for each in inputs:
+            each.part()
+
+    return carry
+
+
+class Joined:
+    """Several buffers as one.
+
+    Parameters
+    ----------
+    buffers : sequence of Buffer
+        One or more, of one dtype.
+    """
+
+    def __init__(self, buffers: Sequence[Any]) -> None:
+        self._buffers, self.dtype = buffers, buffers[0].dtype
+        arrays = [buffer.array for buffer in buffers]
+        self.array = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+        self.size = self.array.size
+
+    def part(self) -> None:
+        """Give each buffer what is its."""
+        if len(self._buffers) > 1:
+            ends = np.cumsum([buffer.size for buffer in self._buffers])[:-1]
+            for buffer, piece in zip(self._buffers, np.split(self.array, ends), strict=True):
+                buffer.array[...] = piece
+
+
+def reduce(how: Reduction, root: int) -> Exchange:
+    """Reduce on one rank; the others keep what they have."""
+
+    def carry(given: Sequence[Given]) -> None:
+        inputs: list[Any] = [each.inputs[0] for each in given]
+        reduce_into("reduce", inputs, [inputs[root].array], how, root)
+
+    return carry
+
+
+def reduce_scatter(how: Reduction) -> Exchange:
+    """Reduce as an all_reduce does, of which every rank keeps its piece."""
+
+    def carry(given: Sequence[Given]) -> None:
+        inputs: list[Any] = [each.inputs[0] for each in given]
+        whole = np.empty_like(inputs[0].array)
+        reduce_into("all_reduce", inputs, [whole], how)
+        for each, piece in zip(given, np.split(whole, len(given)), strict=True):
+            _output(each).array[...] = piece
+
+    return carry
+
+
+def reduce_scatter_list(how: Reduction) -> Exchange:
+    """Reduce a tensor of each list on each rank."""
+
+    def carry(given: Sequence[Given]) -> None:
+        found = []
+        for place, each in enumerate(given):
+            inputs: list[Any] = [other.inputs[place] for other in given]
+            found.append(np.empty_like(_output(each).array))
+            reduce_into("reduce", inputs, [found[-1]], how, place)
+        for each, piece in zip(given, found, strict=True):
+            _output(each).array[...] = piece
+
+    return carry
+
+
+def broadcast(root: int) -> Exchange:
+    """Copy the root's."""
+
+    def carry(given: Sequence[Given]) -> None:
+        source: Any = given[root].inputs[0]
+        for place, each in enumerate(given):
+            if place != root:
+                _output(each).array[...] = source.array
+
+    return carry
+
+
+def all_gather(given: Sequence[Given]) -> None:
+    """Copy all ranks' to all of them, into one tensor or into one for each rank."""
+    inputs: list[Any] = [each.inputs[0] for each in given]
+    for each in given:
+        outputs: Sequence[Any] = each.outputs
+        targets = [output.array for output in outputs]
+        if len(outputs) == 1 and outputs[0].size != inputs[0].size:
+            targets = _pieces(outputs[0], len(given))
+        for target, source in zip(targets, inputs, strict=True):
+            if not np.shares_memory(target, source.array):
+                target[...] = source.array
+
+
+def gather(root: int) -> Exchange:
+    """Copy all ranks' to the root."""
+
+    def carry(given: Sequence[Given]) -> None:
+        for output, each in zip(given[root].outputs, given, strict=True):
+            target: Any = output
+            source: Any = each.inputs[0]
+            target.array[...] = source.array
+
+    return carry
+
+
+def scatter(root: int) -> Exchange:
+    """Copy a piece of the root's to each rank."""
+
+    def carry(given: Sequence[Given]) -> None:
+        for each, piece in zip(given, given[root].inputs, strict=True):
+            source: Any = piece
+            _output(each).array[...] = source.array
+
+    return carry
+
+
+def all_to_all(given: Sequence[Given]) -> None:
+    """Copy a piece of every rank's to each rank."""
+    sent: list[list[Any]] = [[_array(piece).copy() for piece in each.inputs] for each in given]
+    for place, each in enumerate(given):
+        for output, pieces in zip(each.outputs, sent, strict=True):
+            _array(output)[...] = pieces[place]
+
+
+def _array(buffer: Any) -> Any:
+    return buffer.array
+
+
+def _output(given: Given) -> Any:
+    return given.outputs[0]
+
+
+def rows(tensor: Any, sizes: Sequence[int] | None, n: int) -> list[Any]:
+    """Cut a tensor's rows as `all_to_all_single` does.
+
+    Raises
+    ------
+    ValueError
+        If they cannot be cut so.
+    """
+    count = tensor.shape[0] if tensor.dim() else 0
+    if not sizes:
+        if count % n:
+            raise ValueError("Tensor's dim 0 does not divide equally across group size")
+        sizes = [count // n] * n
+    if len(sizes) != n or sum(sizes) != count:
+        raise ValueError("Split sizes doesn't match total dim 0 size")
+    ends = np.cumsum([0, *sizes]).tolist()
+    return [tensor.detach()[begin:end] for begin, end in pairwise(ends)]
+
+
+# Process groups -----------------------------------------------------------------------------------
 
 
 class Virtual(dist.ProcessGroup):
@@ -157,7 +553,7 @@ class Virtual(dist.ProcessGroup):
         call = "all_reduce"
         given = listed(tensors)
         how = reduction(op_of(opts), call, given[0].dtype)
-        memory, exchange = of(given, call), carrying.all_reduce(how)
+        memory, exchange = of(given, call), all_reduce(how)
         shape = (sum(each.size for each in memory),)
         return self._call(
             call, call, memory, memory, exchange, given, more=f"op={how}", shape=shape
@@ -172,7 +568,7 @@ class Virtual(dist.ProcessGroup):
         how = reduction(op_of(opts), call, tensor.dtype)
         memory = Buffer(tensor, call)
         outputs = [memory] if root == self._place else []
-        exchange = carrying.reduce(how, root)
+        exchange = reduce(how, root)
         more = f"root={self._group.ranks[root]}, op={how}"
         return self._call(call, call, [memory], outputs, exchange, [tensor], root, more)
 
@@ -182,7 +578,7 @@ class Virtual(dist.ProcessGroup):
         (output,), (pieces,) = listed(outputs), lists(inputs)
         how = reduction(op_of(opts), call, output.dtype)
         memory, target = of(pieces, call), Buffer(output, call)
-        exchange = carrying.reduce_scatter_list(how)
+        exchange = reduce_scatter_list(how)
         return self._call(
             call, call, memory, [target], exchange, [output], more=f"op={how}", shape=(target.size,)
         )
@@ -194,7 +590,7 @@ class Virtual(dist.ProcessGroup):
         source, target = Buffer(input, call), Buffer(output, call)
         if source.size != target.size * self._size:
             raise ValueError("input tensor must be the same size as output size times world size")
-        exchange = carrying.reduce_scatter(how)
+        exchange = reduce_scatter(how)
         return self._call(
             call, "reduce_scatter", [source], [target], exchange, [output], more=f"op={how}"
         )
@@ -218,7 +614,7 @@ class Virtual(dist.ProcessGroup):
         memory = [Buffer(tensor, call)]
         inputs, outputs = (memory, []) if root == self._place else ([], memory)
         more = f"root={self._group.ranks[root]}"
-        exchange = carrying.broadcast(root)
+        exchange = broadcast(root)
         return self._call(call, call, inputs, outputs, exchange, [tensor], root, more)
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
@@ -226,9 +622,7 @@ class Virtual(dist.ProcessGroup):
         call = "all_gather"
         (targets,), (tensor,) = lists(outputs), listed(inputs)
         memory = of(targets, call)
-        return self._call(
-            call, call, [Buffer(tensor, call)], memory, carrying.all_gather, list(targets)
-        )
+        return self._call(call, call, [Buffer(tensor, call)], memory, all_gather, list(targets))
 
     def all_gather_single(self, output: Any, input: Any, opts: Any = None) -> Work:
         """Collect the tensors of all ranks in one tensor on all of them."""
@@ -238,7 +632,7 @@ class Virtual(dist.ProcessGroup):
             raise ValueError(
                 "output tensor size must be equal to world_size times input tensor size"
             )
-        return self._call(call, "all_gather", [source], [target], carrying.all_gather, [output])
+        return self._call(call, "all_gather", [source], [target], all_gather, [output])
 
     _allgather_base = all_gather_single
 
@@ -264,7 +658,7 @@ class Virtual(dist.ProcessGroup):
         (tensor,) = listed(inputs)
         targets = list(outputs[0]) if root == self._place else []
         memory, source = of(targets, call), [Buffer(tensor, call)]
-        more, exchange = f"root={self._group.ranks[root]}", carrying.gather(root)
+        more, exchange = f"root={self._group.ranks[root]}", gather(root)
         return self._call(call, call, source, memory, exchange, [*targets, tensor], root, more)
 
     def gather_single(self, output: Any, input: Any, opts: Any = None) -> Work:
@@ -280,7 +674,7 @@ class Virtual(dist.ProcessGroup):
         (output,) = listed(outputs)
         pieces = of(inputs[0], call) if root == self._place else []
         target = [Buffer(output, call)]
-        more, exchange = f"root={self._group.ranks[root]}", carrying.scatter(root)
+        more, exchange = f"root={self._group.ranks[root]}", scatter(root)
         shape = (target[0].size,)
         return self._call(call, call, pieces, target, exchange, [output], root, more, shape)
 
@@ -288,9 +682,7 @@ class Virtual(dist.ProcessGroup):
         """Send each rank its tensor of a list, and get one of each."""
         call = "all_to_all"
         targets, sources = of(outputs, call), of(inputs, call)
-        return self._call(
-            call, call, sources, targets, carrying.all_to_all, list(outputs), shape=()
-        )
+        return self._call(call, call, sources, targets, all_to_all, list(outputs), shape=())
 
     def all_to_all_single(
         self,
@@ -302,11 +694,9 @@ class Virtual(dist.ProcessGroup):
     ) -> Work:
         """Send each rank its rows of a tensor, and get some of each."""
         call = "all_to_all_single"
-        sources = of(carrying.rows(input, input_split_sizes, self._size), call)
-        targets = of(carrying.rows(output, output_split_sizes, self._size), call)
-        return self._call(
-            call, "all_to_all", sources, targets, carrying.all_to_all, [output], shape=()
-        )
+        sources = of(rows(input, input_split_sizes, self._size), call)
+        targets = of(rows(output, output_split_sizes, self._size), call)
+        return self._call(call, "all_to_all", sources, targets, all_to_all, [output], shape=())
 
     alltoall_base = all_to_all_single
 

@@ -25,8 +25,7 @@ from simdp.distributed.launch import ProgramResult
 from simdp.errors import ProgramError
 from simdp.files import read_text
 from simdp.results.trace import Trace
-from simdp.torch.parts import PARTS, Part
-from simdp.torch.ranks import Rank, asking, become, current
+from simdp.torch.ranks import PARTS, Part, Rank, asking, become, current
 
 KEY, STARTED = "spawned", "started"
 """Under which a rank keeps the programs that it has started, and processes that are to run."""

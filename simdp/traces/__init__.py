@@ -1,12 +1,26 @@
 """What traces of real jobs say: Kineto's, ours, NCCL's flight recorder's, DDP's logging data."""
 
-from simdp.traces.collectives import Collectives
-from simdp.traces.ddp_logging import DdpLogging
-from simdp.traces.flight_record import FlightEntry, FlightRecord, GroupStatus
-from simdp.traces.host_events import ANNOTATION, HOST_KINDS, OP, RUNTIME, HostEvents
-from simdp.traces.kernels import COMMUNICATION, COMPUTE, COPY, KERNEL_KINDS, SET, SYNC, Kernels
-from simdp.traces.rank_trace import RankTrace, Steps, TraceGroup
-from simdp.traces.reading import (
+from simdp.traces.ddp_files import DdpLogging
+from simdp.traces.flight_files import FlightEntry, FlightRecord, GroupStatus
+from simdp.traces.rows import (
+    ANNOTATION,
+    COMMUNICATION,
+    COMPUTE,
+    COPY,
+    HOST_KINDS,
+    KERNEL_KINDS,
+    OP,
+    RUNTIME,
+    SET,
+    SYNC,
+    Collectives,
+    HostEvents,
+    Kernels,
+    RankTrace,
+    Steps,
+    TraceGroup,
+)
+from simdp.traces.sources import (
     PathKind,
     kind_of,
     read_ddp_logging,

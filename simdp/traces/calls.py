@@ -1,16 +1,323 @@
-"""Calls: what a trace says of each collective, from all the events that tell of it."""
+"""Calls of collectives in a trace, and the bytes that they send."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
-from simdp.traces.gathering import Note, note_name
-from simdp.traces.rank_trace import TraceGroup
-from simdp.traces.rows import whole
-from simdp.traces.words import collective_name, dtype_name, kernel_name
+import numpy as np
+
+from simdp.arrays import Array, Bools, Floats, Ints
+from simdp.traces.gathering import Note, collective_name, dtype_name, kernel_name, note_name
+from simdp.traces.intervals import union
+from simdp.traces.rows import (
+    COMMUNICATION,
+    COMPUTE,
+    OP,
+    RUNTIME,
+    SYNC,
+    Collectives,
+    HostEvents,
+    Kernels,
+    Steps,
+    TraceGroup,
+    whole,
+)
+
+# Nesting ------------------------------------------------------------------------------------------
+
+
+def parents(start: Array, end: Array) -> Ints:
+    """Find the event in which each event of one thread lies; -1 for none.
+
+    Parameters
+    ----------
+    start, end : ndarray, shape `(n,)`
+        Sorted by the start, longer ones first.
+
+    Returns
+    -------
+    ndarray, shape `(n,)`, int64
+    """
+    found = np.full(len(start), -1, dtype=np.int64)
+    open_events: list[int] = []
+    ends = end.tolist()
+    for i, (begin, until) in enumerate(zip(start.tolist(), ends, strict=True)):
+        while open_events and (ends[open_events[-1]] <= begin or ends[open_events[-1]] < until):
+            open_events.pop()
+        if open_events:
+            found[i] = open_events[-1]
+        open_events.append(i)
+    return found
+
+
+def innermost(start: Array, end: Array, up: Ints, at: Array) -> Ints:
+    """Find the innermost event that holds each instant; -1 for none.
+
+    Parameters
+    ----------
+    start, end, up : ndarray, shape `(n,)`
+        Of one thread, sorted, and their `parents`.
+    at : ndarray, shape `(m,)`
+        Instants.
+
+    Returns
+    -------
+    ndarray, shape `(m,)`, int64
+    """
+    found: Ints = np.searchsorted(start, at, side="right") - 1
+    out = np.flatnonzero(found >= 0)
+    while len(out := out[end[found[out]] < at[out]]):
+        found[out] = up[found[out]]
+        out = out[found[out] >= 0]
+    return found
+
+
+class Threads:
+    """Events of several threads, to be asked where an instant of one lies.
+
+    Parameters
+    ----------
+    start, end : ndarray, shape `(n,)`
+        Sorted by the start, longer ones first.
+    thread : ndarray, shape `(n,)`, int64
+        Whose.
+
+    Attributes
+    ----------
+    is_outermost : ndarray, shape `(n,)`, bool
+        Whether each lies in no other.
+    """
+
+    def __init__(self, start: Array, end: Array, thread: Ints) -> None:
+        self._start, self._end = start, end
+        self.is_outermost: Bools = np.zeros(len(start), dtype=bool)
+        self._of: dict[int, tuple[Ints, Ints]] = {}
+        for tid in np.unique(thread).tolist():
+            mine = np.flatnonzero(thread == tid)
+            up = parents(start[mine], end[mine])
+            self.is_outermost[mine] = up < 0
+            self._of[tid] = mine, up
+
+    def holding(self, at: Floats | Ints, thread: Ints) -> Ints:
+        """Index of the innermost event that holds each instant of a thread; -1 for none."""
+        found = np.full(len(at), -1, dtype=np.int64)
+        for tid in np.unique(thread).tolist():
+            if tid in self._of:
+                mine, up = self._of[tid]
+                asked = np.flatnonzero(thread == tid)
+                inside = innermost(self._start[mine], self._end[mine], up, at[asked])
+                found[asked] = np.where(inside >= 0, mine[inside], -1)
+        return found
+
+
+# Columns ------------------------------------------------------------------------------------------
+
+STEP = "ProfilerStep#"
+"""How the annotation of a step begins; its number follows."""
+
+Table = dict[str, Ints]
+"""Columns of whole numbers by their names."""
+
+
+def in_order(table: Table) -> Table:
+    """Sort events by their start, longer ones first."""
+    order = np.lexsort((-table["end"], table["start"]))
+    return {name: column[order] for name, column in table.items()}
+
+
+def origin_of(*tables: Table) -> int:
+    """The earliest start [ns]; 0 without events."""
+    starts = [int(table["start"].min()) for table in tables if len(table["start"])]
+    return min(starts, default=0)
+
+
+def seconds(ns: Ints, origin: int) -> Floats:
+    """Turn instants into seconds after the origin."""
+    found: Floats = (ns - origin) / 1e9
+    return found
+
+
+def named(codes: Ints, names: Sequence[str]) -> tuple[tuple[str, ...], Ints]:
+    """Keep only those names that occur."""
+    kept, at = np.unique(codes, return_inverse=True)
+    return tuple(names[code] for code in kept.tolist()), at.astype(np.int64)
+
+
+def steps_of(host: Table, names: Sequence[str], origin: int) -> Steps:
+    """Find the steps among host events in order; of several with one number, the first."""
+    numbers = {
+        code: int(name.removeprefix(STEP))
+        for code, name in enumerate(names)
+        if name.startswith(STEP) and name.removeprefix(STEP).isdecimal() and len(name) < 30
+    }
+    found: dict[int, int] = {}
+    for row in np.flatnonzero(np.isin(host["name"], list(numbers))).tolist():
+        found.setdefault(numbers[int(host["name"][row])], row)
+    rows = np.array(sorted(found.values()), dtype=np.int64)
+    return Steps(
+        np.array([numbers[int(code)] for code in host["name"][rows]], dtype=np.int64),
+        seconds(host["start"][rows], origin),
+        seconds(host["end"][rows], origin),
+    )
+
+
+def step_at(steps: Steps, at: Floats) -> Ints:
+    """Index of the step that holds each instant; -1 for none, and for nan."""
+    if not len(steps):
+        return np.full(len(at), -1, dtype=np.int64)
+    found = np.searchsorted(steps.start, np.nan_to_num(at, nan=-1.0), side="right") - 1
+    held = (found >= 0) & (at <= steps.end[np.maximum(found, 0)])
+    return np.where(held, found, -1).astype(np.int64)
+
+
+def host_of(host: Table, names: Sequence[str], steps: Steps, origin: int) -> HostEvents:
+    """Make the columns of host events in order."""
+    start = seconds(host["start"], origin)
+    kept, name = named(host["name"], names)
+    end = seconds(host["end"], origin)
+    return HostEvents(kept, name, host["kind"], start, end, host["thread"], step_at(steps, start))
+
+
+def launches_of(device: Table, host: Table) -> Ints:
+    """Row of the host call that launched each kernel, by their correlation; -1 for none."""
+    calls = np.flatnonzero((host["kind"] == RUNTIME) & (host["correlation"] > 0))
+    calls = calls[np.argsort(host["correlation"][calls], kind="stable")]
+    if not len(calls):
+        return np.full(len(device["start"]), -1, dtype=np.int64)
+    known = host["correlation"][calls]
+    at = np.minimum(np.searchsorted(known, device["correlation"]), len(calls) - 1)
+    return np.where(known[at] == device["correlation"], calls[at], -1)
+
+
+def kernels_of(
+    device: Table, host: Table, names: Sequence[str], steps: Steps, origin: int
+) -> Kernels:
+    """Make the columns of device events in order.
+
+    Where no host call is in the trace at all, as in our own, the events say their step.
+    """
+    launch = launches_of(device, host)
+    launched, launch_end = np.full((2, len(launch)), np.nan)
+    known = launch >= 0
+    launched[known] = seconds(host["start"][launch[known]], origin)
+    launch_end[known] = seconds(host["end"][launch[known]], origin)
+    ops = np.flatnonzero(host["kind"] == OP)
+    op = np.full(len(launch), -1, dtype=np.int64)
+    threads = Threads(host["start"][ops], host["end"][ops], host["thread"][ops])
+    held = threads.holding(host["start"][launch[known]], host["thread"][launch[known]])
+    if len(ops):
+        op[known] = np.where(held >= 0, ops[held], -1)
+    step = step_at(steps, launched)
+    if not known.any() and len(steps):
+        at = np.minimum(np.searchsorted(steps.number, device["said_step"]), len(steps) - 1)
+        step = np.where(steps.number[at] == device["said_step"], at, -1).astype(np.int64)
+    kept, name = named(device["name"], names)
+    return Kernels(
+        names=kept,
+        name=name,
+        kind=device["kind"],
+        start=seconds(device["start"], origin),
+        end=seconds(device["end"], origin),
+        stream=device["stream"],
+        device=device["device"],
+        launched=launched,
+        launch_end=launch_end,
+        step=step,
+        op=op,
+        nbytes=np.where(device["nbytes"] >= 0, device["nbytes"].astype(float), np.nan),
+    )
+
+
+def is_without_device(device: Table) -> bool:
+    """Tell whether no device did anything."""
+    return not (device["kind"] != SYNC).any()
+
+
+def standing_in(host: Table, calls: Sequence[tuple[int, int, int]], sent: Sequence[int]) -> Table:
+    """Take outermost operators for kernels, without the calls of collectives within them.
+
+    Parameters
+    ----------
+    host : Table
+        In order.
+    calls : sequence of (start, end, thread)
+        When the host called a collective [ns].
+    sent : sequence of int
+        Rows of the backend's own events, which are communication.
+
+    Returns
+    -------
+    Table
+        As of a device, with one more column: ``op``, the row of the host event.
+    """
+    ops = np.flatnonzero(host["kind"] == OP)
+    threads = Threads(host["start"][ops], host["end"][ops], host["thread"][ops])
+    whole = ops[threads.is_outermost]
+    inner = _inner(host, whole, calls)
+    pieces = [piece for row in whole.tolist() for piece in _left(host, row, inner.get(row, []))]
+    kind = np.repeat([COMPUTE, COMMUNICATION], [len(pieces), len(sent)])
+    pieces += [(row, int(host["start"][row]), int(host["end"][row])) for row in sent]
+    row, start, end = np.array(pieces, dtype=np.int64).reshape(-1, 3).T
+    nothing = np.full(len(row), -1, dtype=np.int64)
+    table = {"name": host["name"][row], "kind": kind, "start": start, "end": end}
+    table |= {"stream": host["thread"][row], "op": row, "pid": host["pid"][row]}
+    table |= {"device": nothing, "correlation": nothing, "nbytes": nothing, "said_step": nothing}
+    return in_order(table)
+
+
+def _inner(
+    host: Table, whole: Ints, calls: Sequence[tuple[int, int, int]]
+) -> dict[int, list[tuple[int, int]]]:
+    """Calls that lie in operators, by the operator's row."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    threads = {call[2] for call in calls}
+    rows = {thread: whole[host["thread"][whole] == thread] for thread in threads}
+    spans = {thread: (host["start"][mine], host["end"][mine]) for thread, mine in rows.items()}
+    for start, end, thread in calls:
+        begins, ends = spans[thread]  # both rise, since outermost operators follow each other
+        first, last = np.searchsorted(ends, start, "right"), np.searchsorted(begins, end, "left")
+        for row in rows[thread][first:last].tolist():
+            found.setdefault(row, []).append((start, end))
+    return found
+
+
+def _left(host: Table, row: int, calls: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
+    """What of an operator is not spent in calls."""
+    start, end = int(host["start"][row]), int(host["end"][row])
+    if not calls:
+        return [(row, start, end)]
+    begins, ends = np.array(calls).T
+    begin, until = union(begins, ends)
+    edges = [start, *np.ravel([begin, until], order="F").tolist(), end]
+    return [(row, a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if b > a]
+
+
+def standing_kernels(table: Table, names: Sequence[str], steps: Steps, origin: int) -> Kernels:
+    """Make the columns of what stands in for kernels: each is launched as it starts."""
+    start = seconds(table["start"], origin)
+    kept, name = named(table["name"], names)
+    return Kernels(
+        names=kept,
+        name=name,
+        kind=table["kind"],
+        start=start,
+        end=seconds(table["end"], origin),
+        stream=table["stream"],
+        device=table["device"],
+        launched=start,
+        launch_end=start,
+        step=step_at(steps, start),
+        op=table["op"],
+        nbytes=np.full(len(start), np.nan),
+    )
+
+
+# Calls --------------------------------------------------------------------------------------------
 
 BACKENDS = ("gloo:", "mpi:", "ucc:")
 """How events of backends without a device begin: they last as long as the collective."""
@@ -216,3 +523,219 @@ def backend_of(config: str) -> str:
     """Name the backend of ``"cuda:nccl"`` or ``"cpu:gloo,cuda:nccl"``: that of the device."""
     parts = dict(part.partition(":")[::2] for part in config.split(",") if ":" in part)
     return parts.get("cuda") or next(iter(parts.values()), config)
+
+
+# Sent ---------------------------------------------------------------------------------------------
+
+SUBSTITUTES = {"all_reduce": ("reduce_scatter",)}
+"""What a backend without a device carries out by another collective."""
+
+
+class Sent(NamedTuple):
+    """A collective.
+
+    Attributes
+    ----------
+    fields : Fields
+        What it was.
+    kernel : int
+        Its kernel, or -1.
+    start, end : int
+        Of the kernel, else of the call [ns].
+    enqueued : int or None
+        When the host called it [ns].
+    step : int
+        In which step, where the call is not in the trace.
+    """
+
+    fields: Fields
+    kernel: int
+    start: int
+    end: int
+    enqueued: int | None
+    step: int = -1
+
+
+class Finder:
+    """Calls by the instants that they hold.
+
+    Parameters
+    ----------
+    calls : sequence of Call
+        Sorted by thread and start.
+    groups : dict of str to TraceGroup
+        Of the trace.
+    """
+
+    def __init__(self, calls: Sequence[Call], groups: dict[str, TraceGroup]) -> None:
+        self.used: set[int] = set()
+        self._calls = calls
+        self._of: dict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+        self._waiting: dict[str, list[tuple[int, Fields]]] = defaultdict(list)
+        for number, call in enumerate(calls):
+            starts, numbers = self._of[call.thread]
+            starts.append(call.start)
+            numbers.append(number)
+        for number in sorted(range(len(calls)), key=lambda number: calls[number].start):
+            fields = fields_of(calls[number].notes, {}, "", groups)
+            self._waiting[fields.name].append((number, fields))
+
+    def at(self, instant: int, thread: int) -> Call | None:
+        """Give the call of a thread that holds an instant, which is then used."""
+        starts, numbers = self._of.get(thread, ([], []))
+        place = bisect_right(starts, instant) - 1
+        if place < 0 or self._calls[numbers[place]].end < instant:
+            return None
+        self.used.add(numbers[place])
+        return self._calls[numbers[place]]
+
+    def before(self, note: Note, wanted: Fields) -> tuple[Call, Fields] | None:
+        """Give the first unused call of the same size that an event carries out.
+
+        It began before the event ended, and is of the same collective, or of one that the backend
+        carries out so.
+        """
+        found = None
+        for name in (wanted.name, *SUBSTITUTES.get(wanted.name, ())):
+            for place, (number, fields) in enumerate(self._waiting[name]):
+                start = self._calls[number].start
+                if start > note.end or (found and start > self._calls[found[2]].start):
+                    break
+                if _is_same_size(fields, wanted):
+                    found = name, place, number
+                    break
+        if found is None:
+            return None
+        name, place, number = found
+        self.used.add(number)
+        return self._calls[number], self._waiting[name].pop(place)[1]
+
+    def unused(self) -> list[Call]:
+        """Give the calls that nothing was found for."""
+        return [call for number, call in enumerate(self._calls) if number not in self.used]
+
+
+def _is_same_size(call: Fields, event: Fields) -> bool:
+    if call.name != event.name and min(call.num_elements, event.num_elements) < 0:
+        return False
+    return call.num_elements in (event.num_elements, -1) or event.num_elements < 0
+
+
+def of_kernels(
+    device: Table,
+    host: Table,
+    launch: Ints,
+    said: Mapping[int, dict[str, Any]],
+    names: Sequence[str],
+    steps: Ints,
+    finder: Finder,
+    groups: dict[str, TraceGroup],
+) -> list[Sent]:
+    """One collective for each kernel that communicates.
+
+    Parameters
+    ----------
+    device, host : Table
+        In order.
+    launch : ndarray, int64
+        Row of the host call that launched each kernel, or -1.
+    said : mapping of int to dict
+        Fields of the kernels, by their row.
+    names : sequence of str
+        Of all events.
+    steps : ndarray, int64
+        Of each kernel.
+    finder : Finder
+        Of the host's calls.
+    groups : dict of str to TraceGroup
+        Of the trace.
+    """
+    found = []
+    for row in np.flatnonzero(device["kind"] == COMMUNICATION).tolist():
+        at = int(launch[row])
+        begun = int(host["start"][at]) if at >= 0 else None
+        call = finder.at(begun, int(host["thread"][at])) if begun is not None else None
+        notes = call.notes if call else []
+        fields = fields_of(notes, said.get(row, {}), names[int(device["name"][row])], groups)
+        enqueued = call.start if call else begun
+        start, end = int(device["start"][row]), int(device["end"][row])
+        found.append(Sent(fields, row, start, end, enqueued, int(steps[row])))
+    return found
+
+
+def of_backends(
+    notes: Sequence[Note], kernels: Mapping[tuple[int, int, int], int], finder: Finder,
+    groups: dict[str, TraceGroup],
+) -> list[Sent]:  # fmt: skip
+    """One collective for each event of a backend without a device.
+
+    Parameters
+    ----------
+    notes : sequence of Note
+        Of the trace.
+    kernels : mapping of (start, end, thread) to int
+        Kernels that stand for them.
+    finder : Finder
+        Of the host's calls.
+    groups : dict of str to TraceGroup
+        Of the trace.
+    """
+    mine = [note for note in notes if note.name.startswith(BACKENDS) and note_name(note)]
+    told = [(n, fields_of([n], {}, "", groups)) for n in sorted(mine, key=lambda n: n.start)]
+    found = []
+    for note, fields in told:
+        call = finder.before(note, fields)
+        if call and call[1].name != fields.name:
+            fields = call[1]._replace(dtype=fields.dtype)
+        elif call and fields.out_elements < 0:
+            fields = fields._replace(out_elements=call[1].out_elements)
+        kernel = kernels.get((note.start, note.end, note.thread), -1)
+        enqueued = call[0].start if call else None
+        found.append(Sent(fields, kernel, note.start, note.end, enqueued))
+    return found
+
+
+def of_calls(finder: Finder, groups: dict[str, TraceGroup]) -> list[Sent]:
+    """Collectives that were called, but left nothing else: those of one rank do."""
+    return [
+        Sent(fields_of(call.notes, {}, "", groups), -1, call.start, call.end, call.start)
+        for call in finder.unused()
+    ]
+
+
+def collectives_of(sent: Sequence[Sent], steps: Steps, origin: int) -> Collectives:
+    """Make the columns."""
+    sent = sorted(sent, key=lambda one: (one.start, one.end))
+    names = tuple(sorted({one.fields.name for one in sent}))
+
+    def column(field: str) -> Ints:
+        return np.array([getattr(one.fields, field) for one in sent], dtype=np.int64)
+
+    def text(field: str) -> Any:
+        return np.array([getattr(one.fields, field) for one in sent], dtype=np.str_)
+
+    start = seconds(np.array([one.start for one in sent], dtype=np.int64), origin)
+    enqueued = np.array(
+        [np.nan if one.enqueued is None else (one.enqueued - origin) / 1e9 for one in sent],
+        dtype=np.float64,
+    )
+    step = step_at(steps, enqueued)
+    known = np.array([one.step for one in sent], dtype=np.int64)
+    return Collectives(
+        names=names,
+        name=np.array([names.index(one.fields.name) for one in sent], dtype=np.int64),
+        kernel=np.array([one.kernel for one in sent], dtype=np.int64),
+        num_elements=column("num_elements"),
+        out_elements=column("out_elements"),
+        dtype=text("dtype"),
+        group=text("group"),
+        group_size=column("group_size"),
+        sequence=column("sequence"),
+        peer=column("peer"),
+        algorithm=text("algorithm"),
+        protocol=text("protocol"),
+        start=start,
+        end=seconds(np.array([one.end for one in sent], dtype=np.int64), origin),
+        step=np.where(known >= 0, known, step),
+        enqueued=enqueued,
+    )

@@ -1,22 +1,211 @@
-"""Flight files: dumps of NCCL's flight recorder, versions 2.0 to 2.x, pickled or JSON."""
+"""Dumps of NCCL's flight recorder.
+
+Python's own reader is given only the codes that make numbers, texts, lists, tuples, sets and
+dictionaries. Its version in Python keeps what it remembers in a dictionary, so that a small file
+cannot ask for much memory either.
+"""
 
 from __future__ import annotations
 
+import io
 import json
+import pickle
 import re
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, NoReturn
 
 from simdp.errors import ScenarioError, shown
 from simdp.traces.calls import backend_of, ranks_of
-from simdp.traces.flight_record import FlightEntry, FlightRecord, GroupStatus
-from simdp.traces.pickles import read_plain
-from simdp.traces.plain import listed, mapping, number, quantity, text
-from simdp.traces.rank_trace import TraceGroup
+from simdp.traces.gathering import collective_name, dtype_name
+from simdp.traces.rows import TraceGroup, listed, mapping, number, quantity, text
 from simdp.traces.stream import opened
-from simdp.traces.words import collective_name, dtype_name
+
+# Flight record ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FlightEntry:
+    """A collective or a message.
+
+    Attributes
+    ----------
+    record_id : int
+        Counts what the rank recorded.
+    group : str
+        Name of the process group.
+    sequence, op_id : int
+        Number of the collective in its group, and of the operation; -1 unknown.
+    p2p_sequence : int
+        Number of the message in its group; -1 unknown.
+    is_p2p : bool
+        Whether it is a message.
+    name : str
+        In torch's terms: ``"all_reduce"``, ``"send"``.
+    profiling_name : str
+        As it is written: ``"nccl:all_reduce"``, ``"nccl:send 1->2"``.
+    source, target : int or None
+        Of a message: group ranks.
+    input_sizes, output_sizes : tuple of tuple of int
+        Shapes of the tensors.
+    input_dtypes, output_dtypes : tuple of str
+        As torch says them: ``"float32"``.
+    state : str
+        ``"scheduled"``, ``"started"`` or ``"completed"``.
+    retired : bool
+        Whether the watchdog is done with it; retired, yet not completed: it timed out.
+    created_ns : int
+        When the host enqueued it [ns].
+    started_ns, completed_ns : int or None
+        When the watchdog saw it started and completed, which may be late [ns].
+    duration_s : float or None
+        On the device, where timing was on [s].
+    timeout_s : float or None
+        After which it times out [s].
+    frames : tuple of str
+        Where it was called: ``"train.py:31 step"``, the innermost first.
+    """
+
+    record_id: int
+    group: str
+    sequence: int
+    op_id: int
+    p2p_sequence: int
+    is_p2p: bool
+    name: str
+    profiling_name: str
+    source: int | None
+    target: int | None
+    input_sizes: tuple[tuple[int, ...], ...]
+    output_sizes: tuple[tuple[int, ...], ...]
+    input_dtypes: tuple[str, ...]
+    output_dtypes: tuple[str, ...]
+    state: str
+    retired: bool
+    created_ns: int
+    started_ns: int | None
+    completed_ns: int | None
+    duration_s: float | None
+    timeout_s: float | None
+    frames: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class GroupStatus:
+    """How far a rank came in a process group: numbers of collectives, -1 for none."""
+
+    last_enqueued: int
+    last_started: int
+    last_completed: int
+
+
+@dataclass(frozen=True)
+class FlightRecord:
+    """The dump of one rank.
+
+    Attributes
+    ----------
+    path : Path
+        Which file.
+    rank : int or None
+        Whose; None if neither the file nor its name says.
+    version : str
+        Of the format: ``"2.5"``.
+    groups : dict of str to TraceGroup
+        Process groups, by their names.
+    status : dict of str to GroupStatus
+        How far the rank came in each.
+    entries : tuple of FlightEntry
+        In the order in which they were recorded.
+    remarks : tuple of str
+        What is missing or odd: whole sentences.
+    """
+
+    path: Path
+    rank: int | None
+    version: str
+    groups: dict[str, TraceGroup]
+    status: dict[str, GroupStatus]
+    entries: tuple[FlightEntry, ...]
+    remarks: tuple[str, ...]
+
+
+# Pickles ------------------------------------------------------------------------------------------
+
+CODES = (
+    "PROTO", "FRAME", "STOP", "MARK", "POP", "POP_MARK", "NONE", "NEWTRUE", "NEWFALSE", "INT",
+    "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT", "STRING",
+    "BINSTRING", "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8",
+    "BINBYTES", "SHORT_BINBYTES", "EMPTY_LIST", "LIST", "APPEND", "APPENDS", "EMPTY_DICT", "DICT",
+    "SETITEM", "SETITEMS", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "EMPTY_SET",
+    "ADDITEMS", "FROZENSET", "PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE", "GET", "BINGET",
+    "LONG_BINGET",
+)  # fmt: skip
+"""What is understood; in pickle's own words."""
+
+GLOBALS = ("GLOBAL", "STACK_GLOBAL", "INST")
+"""Codes that ask for a function or a class by its name."""
+
+
+class RefusedError(Exception):
+    """The pickle asks for more than plain values."""
+
+
+def _other(code: str) -> Callable[[Any], NoReturn]:
+    def refuse(_: Any) -> NoReturn:
+        raise RefusedError(f"the instruction {code}")
+
+    return refuse
+
+
+class _Plain(pickle._Unpickler):  # type: ignore[misc, name-defined, unused-ignore]
+    """Makes plain values only."""
+
+    dispatch: ClassVar[dict[int, Callable[..., Any]]] = {
+        code[0]: pickle._Unpickler.dispatch[code[0]]  # type: ignore[attr-defined, unused-ignore]
+        if name in (*CODES, *GLOBALS)
+        else _other(name)
+        for name, code in vars(pickle).items()
+        if name.isupper() and isinstance(code, bytes) and len(code) == 1
+    }
+
+    def find_class(self, module: str, name: str) -> NoReturn:
+        raise RefusedError(f"the global {module}.{name}")
+
+
+def read_plain(raw: bytes, where: str, wanted: str) -> Any:
+    """Read a pickle of plain values.
+
+    Parameters
+    ----------
+    raw : bytes
+        The pickle.
+    where : str
+        How messages call it.
+    wanted : str
+        What it should have been.
+
+    Raises
+    ------
+    ScenarioError
+        If it asks for any global, or for anything to be called, or is damaged.
+    """
+    try:
+        return _Plain(io.BytesIO(raw)).load()
+    except RefusedError as refused:
+        raise ScenarioError(
+            [
+                f"{where}: this pickle asks for {shown(str(refused))[1:-1]}, which could run any "
+                f"program; only plain values are read: {wanted}."
+            ]
+        ) from None
+    except Exception as error:  # a damaged pickle may raise anything
+        said = shown(str(error) or type(error).__name__)[1:-1]
+        raise ScenarioError([f"{where}: is a damaged pickle ({said}); {wanted}."]) from None
+
+
+# Flight files -------------------------------------------------------------------------------------
 
 MAX_BYTES = 256 * 2**20
 """Of one dump; one of ten thousand collectives with their call stacks has a tenth of it."""

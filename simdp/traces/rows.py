@@ -1,14 +1,273 @@
-"""Rows: whole numbers by columns, many of them, without a Python object each."""
+"""Rows of a trace: kernels, collectives, host events.
+
+In a trace without a device the outermost operators of each thread stand in for kernels.
+"""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 
-from simdp.arrays import Ints
+from simdp.arrays import Array, Floats, Ints
+
+# Collectives --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Collectives:
+    """Collectives and messages of a rank, sorted by their start.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Every name once, as torch says it: ``all_reduce``, ``all_gather``, ``reduce_scatter``,
+        ``broadcast``, ``reduce``, ``all_to_all``, ``gather``, ``scatter``, ``send``, ``recv``,
+        ``barrier``, ``send_recv`` (messages, or an all_to_all, of which the trace says no more),
+        ``unknown``.
+    name : ndarray, int64
+        Which of ``names`` each has.
+    kernel : ndarray, int64
+        Index into the kernels, or -1 where none belongs to it.
+    num_elements, out_elements : ndarray, int64
+        Of this rank's input and output; -1 unknown.
+    dtype : ndarray, str
+        As torch says it, ``"float32"``; ``""`` unknown.
+    group : ndarray, str
+        Name of the process group; ``""`` unknown.
+    group_size : ndarray, int64
+        Its ranks; -1 unknown.
+    sequence : ndarray, int64
+        Number of the collective in its group; -1 unknown.
+    peer : ndarray, int64
+        Of a message the other rank, by its number in the group; -1 unknown, or none.
+    algorithm, protocol : ndarray, str
+        ``"RING"``, ``"TREE"`` ... and ``"LL"``, ``"LL128"``, ``"SIMPLE"``; ``""`` unknown.
+    start, end : ndarray, float64
+        Of the kernel, else of the host's call [s]; a rank enters at the start, and waits there
+        for the others.
+    step : ndarray, int64
+        Index of the step in which the host called it, or -1.
+    enqueued : ndarray, float64
+        The host's call [s]; nan unknown.
+    """
+
+    names: tuple[str, ...]
+    name: Ints
+    kernel: Ints
+    num_elements: Ints
+    out_elements: Ints
+    dtype: Array
+    group: Array
+    group_size: Ints
+    sequence: Ints
+    peer: Ints
+    algorithm: Array
+    protocol: Array
+    start: Floats
+    end: Floats
+    step: Ints
+    enqueued: Floats
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+# Kernels ------------------------------------------------------------------------------------------
+
+COMPUTE, COMMUNICATION, COPY, SET, SYNC = range(5)
+"""Kinds of kernels: work, collectives and messages, gpu_memcpy, gpu_memset, cuda_sync."""
+
+KERNEL_KINDS = ("compute", "communication", "copy", "set", "sync")
+"""The kinds in words, by their codes."""
+
+
+@dataclass(frozen=True, eq=False)
+class Kernels:
+    """Device events, sorted by their start.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Every name once.
+    name : ndarray, int64
+        Which of ``names`` each has.
+    kind : ndarray, int64
+        ``COMPUTE``, ``COMMUNICATION``, ``COPY``, ``SET`` or ``SYNC``.
+    start, end : ndarray, float64
+        On the device, after the trace's origin [s].
+    stream : ndarray, int64
+        On which stream; without a device, of which thread.
+    device : ndarray, int64
+        Which device of the process; -1 unknown.
+    launched, launch_end : ndarray, float64
+        The host call that launched it [s]; nan if it is not in the trace.
+    step : ndarray, int64
+        Index of the step in which it was *launched*, -1 outside of all, or if that is not known.
+    op : ndarray, int64
+        Index into the host events of the operator that it belongs to, or -1.
+    nbytes : ndarray, float64
+        Of copies and sets [bytes]; nan for all else.
+    """
+
+    names: tuple[str, ...]
+    name: Ints
+    kind: Ints
+    start: Floats
+    end: Floats
+    stream: Ints
+    device: Ints
+    launched: Floats
+    launch_end: Floats
+    step: Ints
+    op: Ints
+    nbytes: Floats
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+# Host events --------------------------------------------------------------------------------------
+
+OP, ANNOTATION, RUNTIME = range(3)
+"""Kinds of host events: operators, annotations, calls of the device's runtime and driver."""
+
+HOST_KINDS = ("op", "annotation", "runtime")
+"""The kinds in words, by their codes."""
+
+
+@dataclass(frozen=True, eq=False)
+class HostEvents:
+    """Operators, annotations and calls of the runtime, sorted by their start.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Every name once.
+    name : ndarray, int64
+        Which of ``names`` each has.
+    kind : ndarray, int64
+        ``OP``, ``ANNOTATION`` or ``RUNTIME``.
+    start, end : ndarray, float64
+        After the trace's origin [s].
+    thread : ndarray, int64
+        On which thread.
+    step : ndarray, int64
+        Index of the step in which it began, or -1.
+    """
+
+    names: tuple[str, ...]
+    name: Ints
+    kind: Ints
+    start: Floats
+    end: Floats
+    thread: Ints
+    step: Ints
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+# Rank trace ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TraceGroup:
+    """A process group.
+
+    Attributes
+    ----------
+    name : str
+        As torch calls it: ``"0"``, or ``"default_pg"`` in older traces.
+    description : str
+        What the program calls it; may be empty.
+    backend : str
+        ``"nccl"``, ``"gloo"``; empty if it is not known.
+    ranks : tuple of int, or None
+        Its ranks; None if they are not known, or cut.
+    size : int or None
+        How many they are.
+    """
+
+    name: str
+    description: str
+    backend: str
+    ranks: tuple[int, ...] | None
+    size: int | None
+
+
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """The steps of a rank, by its host: one per ``ProfilerStep#N``, in order.
+
+    Attributes
+    ----------
+    number : ndarray, int64
+        N.
+    start, end : ndarray, float64
+        On the host's clock, after the trace's origin [s].
+    """
+
+    number: Ints
+    start: Floats
+    end: Floats
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+@dataclass(frozen=True, eq=False)
+class RankTrace:
+    """What the trace of one rank says; all times are seconds after ``origin_ns``.
+
+    Attributes
+    ----------
+    path : Path
+        Which file.
+    source : "kineto" or "simdp"
+        Who wrote it: torch's profiler, or we.
+    rank, world_size : int or None
+        Which rank, of how many; None if that is not known.
+    device_name : str or None
+        As the driver says it; None without a device.
+    groups : dict of str to TraceGroup
+        Process groups, by their names.
+    origin_ns : int
+        What the clock of the file said at time 0 [ns]; ranks of one host share it.
+    steps : Steps
+        Empty if the trace was taken without a schedule.
+    kernels : Kernels
+        What the device did.
+    collectives : Collectives
+        What was sent.
+    host : HostEvents
+        What the host did.
+    remarks : tuple of str
+        What is missing, cut, sampled or odd: whole sentences.
+    machine : str or None
+        What the job ran on, as the catalogue calls it; only our own traces say so.
+    """
+
+    path: Path
+    source: Literal["kineto", "simdp"]
+    rank: int | None
+    world_size: int | None
+    device_name: str | None
+    groups: dict[str, TraceGroup]
+    origin_ns: int
+    steps: Steps
+    kernels: Kernels
+    collectives: Collectives
+    host: HostEvents
+    remarks: tuple[str, ...]
+    machine: str | None = None
+
+
+# Rows ---------------------------------------------------------------------------------------------
 
 BLOCK = 2**14
 """Rows that wait in lists before they become an array."""
@@ -136,3 +395,37 @@ def whole(written: Any, otherwise: int = -1) -> int:
         except ValueError:
             return otherwise
     return otherwise
+
+
+# Plain --------------------------------------------------------------------------------------------
+
+
+def text(value: Any, otherwise: str = "") -> str:
+    """Take a text."""
+    return value if isinstance(value, str) else otherwise
+
+
+def number(value: Any) -> int | None:
+    """Take a whole number; None for all else."""
+    if isinstance(value, str) and value.isdecimal() and len(value) < 19:
+        value = int(value)
+    if type(value) is float and value.is_integer():
+        value = int(value)
+    return value if type(value) is int and -FAR < value < FAR else None
+
+
+def quantity(value: Any, unit: float) -> float | None:
+    """Take a number that is not negative, in units of ``unit``; None for all else."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < FAR:
+        return None
+    return value * unit
+
+
+def mapping(value: Any) -> dict[Any, Any]:
+    """Take a dictionary; an empty one for all else."""
+    return value if isinstance(value, dict) else {}
+
+
+def listed(value: Any, limit: int = 2**20) -> list[Any]:
+    """Take a list or a tuple, as far as a limit; an empty one for all else."""
+    return list(value[:limit]) if isinstance(value, list | tuple) else []

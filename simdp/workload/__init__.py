@@ -25,23 +25,24 @@ from simdp.spec import Bool, Float, Int, form_of, problem
 from simdp.workload import weights
 from simdp.workload.compute import COMPUTE, AnyCompute
 from simdp.workload.datasets import DATASET, AnyDataset, Dataset
-from simdp.workload.dealing import Dealing, DropLast
 from simdp.workload.faults import AnyFault
-from simdp.workload.graph import Graph
-from simdp.workload.host import Host
-from simdp.workload.inference import for_training_only
-from simdp.workload.input import Input
-from simdp.workload.lora import Lora
+from simdp.workload.incompatible import for_training_only, misfits
+from simdp.workload.input import Host, Input
+from simdp.workload.layers.base import Graph
+from simdp.workload.lora import Lora, Quantized
 from simdp.workload.losses import AnyLoss
-from simdp.workload.misfits import misfits
 from simdp.workload.models import MODEL, AnyModel, in_layers
 from simdp.workload.optimizers import AnyOptimizer
-from simdp.workload.order import Permutation, Shuffle, TorchShuffle
-from simdp.workload.packing import Packing
-from simdp.workload.precision import AnyPrecision
-from simdp.workload.precision.rounding import numpy_dtype
-from simdp.workload.quantized import Quantized
-from simdp.workload.rebalance import Rebalance
+from simdp.workload.precision import AnyPrecision, numpy_dtype
+from simdp.workload.sampling import (
+    Dealing,
+    DropLast,
+    Packing,
+    Permutation,
+    Rebalance,
+    Shuffle,
+    TorchShuffle,
+)
 from simdp.workload.schedules import AnySchedule
 from simdp.workload.schedules.base import Progress
 
@@ -353,29 +354,29 @@ class Workload(Dealing):
     def _graph(self) -> Graph:
         graph = self.model.graph
         if self.quantized is not None:
-            from simdp.workload.quantization import in_4_bits  # brings the layers along
+            from simdp.workload.transforms import in_4_bits  # brings the layers along
 
             stored = numpy_dtype(self.precision.weight_dtype(self.dtype)).itemsize
             graph = in_4_bits(graph, self.quantized, stored)
         if self.lora is not None:
-            from simdp.workload.adapters import adapted  # brings the layers along
+            from simdp.workload.transforms import adapted  # brings the layers along
 
             graph = adapted(graph, self.lora)
         if self.frozen:
-            from simdp.workload.frozen import with_frozen
+            from simdp.workload.transforms import with_frozen
 
             graph = with_frozen(graph, self.frozen)
         if self.attention is not None:
-            from simdp.workload.attention import in_kernels  # brings the layers along
+            from simdp.workload.transforms import in_kernels  # brings the layers along
 
             graph = in_kernels(graph, self.attention)
         if self.mode == "inference":
-            from simdp.workload.evaluation import evaluated  # brings the layers along
+            from simdp.workload.transforms import evaluated  # brings the layers along
 
             return evaluated(graph)
         if not self.sync_batchnorm:
             return graph
-        from simdp.workload.sync_batchnorm import synchronised  # brings the layers along
+        from simdp.workload.transforms import synchronised  # brings the layers along
 
         return synchronised(graph)
 

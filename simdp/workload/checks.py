@@ -6,9 +6,9 @@ from pathlib import Path
 
 from simdp.errors import ScenarioError, shown
 from simdp.workload import Workload, weights
-from simdp.workload.frozen import matching
 from simdp.workload.layers.base import ShapeError
-from simdp.workload.order import Permutation, read_permutation
+from simdp.workload.sampling import Permutation, read_permutation
+from simdp.workload.transforms import matching
 
 SHOWN = 8
 """Names that a message lists."""
@@ -81,7 +81,7 @@ def _problem_with_quantized(workload: Workload, base: Path) -> str | None:
     if workload.quantized is None:
         return None
     from simdp.workload.layers.linear import Linear
-    from simdp.workload.quantization import can_be_stored, stored_weights
+    from simdp.workload.transforms import can_be_stored, stored_weights
 
     layers = [layer for layer in workload.model.graph.registered if isinstance(layer, Linear)]
     for target in workload.quantized.targets:
@@ -96,7 +96,7 @@ def _problem_with_quantized(workload: Workload, base: Path) -> str | None:
 def _problem_with_lora(workload: Workload, base: Path) -> str | None:
     if workload.lora is None:
         return None
-    from simdp.workload.adapters import Adapted, is_target  # brings layers along
+    from simdp.workload.transforms import Adapted, is_target  # brings layers along
 
     layers = [call.layer for call in workload.model.graph.calls]
     names = list(dict.fromkeys(layer.name for layer in layers if isinstance(layer, Adapted)))
@@ -202,7 +202,7 @@ def _problem_with_synchronising(workload: Workload, base: Path) -> str | None:
 def _problem_with_attention(workload: Workload, base: Path) -> str | None:
     if workload.attention is None:
         return None
-    from simdp.workload.attention import has_kernels  # brings layers along
+    from simdp.workload.transforms import has_kernels  # brings layers along
 
     if any(has_kernels(call.layer) for call in workload.graph.calls):
         return None
@@ -212,7 +212,7 @@ def _problem_with_attention(workload: Workload, base: Path) -> str | None:
 def _problem_with_compiling(workload: Workload, base: Path) -> str | None:
     if not workload.compile:
         return None
-    from simdp.workload.chains import chains  # brings layers along
+    from simdp.workload.transforms import chains  # brings layers along
 
     if chains(workload.graph):
         return None

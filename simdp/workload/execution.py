@@ -11,11 +11,16 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from simdp.arrays import Array
-from simdp.workload.blocks import within
-from simdp.workload.graph import Graph
-from simdp.workload.layers.base import PAUSE, Exchange, Parameters, Pass, Synchronised
-from simdp.workload.precision import Precision
-from simdp.workload.precision.rounding import rounded
+from simdp.workload.layers.base import (
+    PAUSE,
+    Exchange,
+    Graph,
+    Parameters,
+    Pass,
+    Synchronised,
+    within,
+)
+from simdp.workload.precision import Precision, rounded
 
 Kept = list[Any]
 """What each call keeps from forward for backward."""
@@ -71,7 +76,7 @@ def widened(graph: Graph, units: Sequence[str], low: str, full: str) -> Widened:
     graph : Graph
         The model.
     units : sequence of str
-        The modules; see `simdp.workload.blocks.within`.
+        The modules; see `simdp.workload.layers.base.within`.
     low, full : str
         Of what computes in them, and of what they hand on.
     """

@@ -1,4 +1,4 @@
-"""Input: how batches come to the devices; the engine's `Pipeline` says when."""
+"""Cost of the input pipeline: reading, decoding and copying of batches."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pydantic import Field, model_validator
 
 from simdp.files import Catalogue
 from simdp.spec import Bandwidth, Bool, Bytes, Int, Seconds, Spec, from_catalogue, problem
+
+# Input --------------------------------------------------------------------------------------------
 
 LINKS = Catalogue(Path(__file__).parents[1] / "cluster" / "links")
 """The catalogue of links as data: a workload knows nothing of clusters."""
@@ -93,3 +95,31 @@ class Input(Spec):
     def blocking_time(self, samples: float) -> float:
         """Time for which a batch keeps the compute stream of one device busy [s]."""
         return 0.0 if self.pinned and self.workers else self.copy_time(samples)
+
+
+# Host ---------------------------------------------------------------------------------------------
+
+
+class Host(Spec):
+    """Time of the host that its device waits for, such as Python between two steps.
+
+    Attributes
+    ----------
+    step : float
+        At the beginning of every step, on every rank [s].
+    per_neighbour : float
+        The same for each further rank of the job that shares the node, such as its loaders and its
+        Python competing for the node's cores [s]; a step measured on one device knows none of it.
+    ahead : bool
+        Whether the host launches kernels while the device works on earlier ones. Then a device that
+        has enough to do waits for no launch, and one with little to do for every one; false charges
+        a launch to each kernel.
+    """
+
+    step: Seconds = 0.0
+    per_neighbour: Seconds = 0.0
+    ahead: Bool = False
+
+    def before_step(self, local_size: int) -> float:
+        """Time that a step begins with, on each of ``local_size`` ranks of a node [s]."""
+        return self.step + self.per_neighbour * (local_size - 1)

@@ -1,4 +1,4 @@
-"""Lifetimes: which tensors of a micro-batch a device holds while forward and backward run.
+"""When activations are allocated and freed in a step.
 
 What is kept for backward, and what flows from call to call, as in torch: a tensor is there from the
 call that makes it until nothing needs it any more. Gradients of parameters are not counted here.
@@ -9,18 +9,144 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Sequence
 from functools import cache
+from itertools import pairwise
 from math import prod
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from simdp.workload import Workload
 from simdp.workload.execution import call_dtypes
-from simdp.workload.frozen import kept_of
-from simdp.workload.graph import Graph, Value
-from simdp.workload.layers.base import Kept
+from simdp.workload.layers.base import Graph, Kept, Value
 from simdp.workload.models import Model
-from simdp.workload.precision.rounding import numpy_dtype
-from simdp.workload.recomputation import Rerun
-from simdp.workload.stages import NOTHING, Lifetimes, Stage, Tensor, TensorPart, joined
+from simdp.workload.precision import numpy_dtype
+from simdp.workload.transforms import kept_of
+
+# Stages -------------------------------------------------------------------------------------------
+
+TensorPart = Literal["activations", "outputs", "temporary"]
+
+
+class Tensor(NamedTuple):
+    """A tensor of a micro-batch of n samples takes ``n per_sample + fixed`` bytes, or 0 if n is 0.
+
+    Attributes
+    ----------
+    part : {"activations", "outputs", "temporary"}
+        Whether backward needs it; or it belongs to what the model makes, to its gradient, or to the
+        loss; or it only flows from one call to the next.
+    per_sample, fixed : float
+        Sizes [bytes].
+    """
+
+    part: TensorPart
+    per_sample: float
+    fixed: float = 0.0
+
+
+class Stage(NamedTuple):
+    """A call at work.
+
+    Attributes
+    ----------
+    taken : tuple of Tensor
+        What is made as it begins.
+    given : tuple of Tensor
+        What nothing needs any more when it ends.
+    """
+
+    taken: tuple[Tensor, ...]
+    given: tuple[Tensor, ...]
+
+
+NOTHING = Stage((), ())
+
+
+class Lifetimes(NamedTuple):
+    """What comes and goes with each call of a micro-step; the loss counts as one more call.
+
+    Attributes
+    ----------
+    forward, backward : tuple of Stage
+        By the number of the call.
+    again : dict of int to Stage
+        Calls that run forward again in backward, by their numbers.
+    end : Stage
+        When backward is through.
+    """
+
+    forward: tuple[Stage, ...]
+    backward: tuple[Stage, ...]
+    again: dict[int, Stage]
+    end: Stage
+
+
+def joined(one: Stage, other: Stage) -> Stage:
+    """What both take, and what both give."""
+    return Stage((*one.taken, *other.taken), (*one.given, *other.given))
+
+
+# Recomputation ------------------------------------------------------------------------------------
+
+
+class Rerun(NamedTuple):
+    """Calls of a block, one behind the other, whose activations are not kept.
+
+    Attributes
+    ----------
+    calls : range
+        All of them.
+    stored : frozenset of int
+        Those of them whose outputs are kept all the same: they do not run again.
+    """
+
+    calls: range
+    stored: frozenset[int] = frozenset()
+
+    @property
+    def again(self) -> tuple[int, ...]:
+        """Calls that run again, in the order of forward."""
+        return tuple(number for number in self.calls if number not in self.stored)
+
+
+def recomputed(workload: Workload) -> list[Rerun]:
+    """Runs of calls that are computed again in backward, first to last.
+
+    ``blocks`` is torch's checkpoint of every block: only what enters it is kept. ``selective`` is
+    checkpoint with torchtitan's list of operations: outputs of matrix products and convolutions are
+    kept too, and those of fused attention, with what this keeps beside them; the rest is computed
+    again, plain attention with it. Nothing runs again where backward does not come, which frozen
+    parameters may spare. ``selective_every_other`` keeps the first product of each block,
+    the third and so on, as torchtitan did at first.
+
+    References
+    ----------
+    torch.utils.checkpoint.create_selective_checkpoint_contexts; torchtitan,
+    torchtitan/distributed/activation_checkpoint.py.
+    """
+    if workload.recompute == "none":
+        return []
+    runs: list[Rerun] = []
+    for block in workload.graph.blocks:
+        stored = _stored(workload.graph, block.calls, workload.recompute)
+        ends = [i for i, (a, b) in enumerate(pairwise(block.calls), 1) if b != a + 1]
+        for first, last in pairwise([0, *ends, len(block.calls)]):
+            calls = block.calls[first:last]
+            run = Rerun(range(calls[0], calls[-1] + 1), stored.intersection(calls))
+            needed = any(workload.graph.flows[number] for number in calls)
+            runs += [run] if run.again and needed else []
+    return sorted(runs, key=lambda run: run.calls.start)
+
+
+def _stored(graph: Graph, calls: tuple[int, ...], recompute: str) -> frozenset[int]:
+    if recompute == "blocks":
+        return frozenset()
+    costly = {number: graph.calls[number].layer.costly for number in calls}
+    products = [number for number, what in costly.items() if what == "product"]
+    if recompute == "selective_every_other":
+        products = products[::2]
+    return frozenset(products) | {n for n, what in costly.items() if what == "fused_attention"}
+
+
+# Lifetimes ----------------------------------------------------------------------------------------
 
 Token = tuple[object, ...]
 
@@ -60,7 +186,7 @@ class _Following:
         self.dtypes = call_dtypes(graph, workload.precision, workload.dtype)
         self.fused = None
         if workload.compile:
-            from simdp.workload.chains import Fused  # brings layers along
+            from simdp.workload.transforms import Fused  # brings layers along
 
             self.fused = Fused(graph)
         # A layer of which only times are known says what it keeps, and nothing of what flows.

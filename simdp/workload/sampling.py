@@ -1,15 +1,346 @@
-"""Which rank trains on which samples in which step: torch's DistributedSampler and torch.chunk."""
+"""Samplers, batches and packing: the samples that each rank trains on, step by step."""
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from functools import cached_property, lru_cache
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
 
 import numpy as np
+from pydantic import Field, PrivateAttr, Strict, model_validator
 
-from simdp.arrays import Array, Bools, Ints
-from simdp.workload.participants import Participants
+from simdp.arrays import Array, Bools, Floats, Ints
+from simdp.errors import ScenarioError
+from simdp.files import read_npz
+from simdp.rng import stream
+from simdp.spec import Bool, Float, Int, Spec, problem
+from simdp.workload.datasets import Dataset
+from simdp.workload.datasets.lengths import most_taken
+from simdp.workload.input import Input
+from simdp.workload.losses import Loss
+from simdp.workload.models import Model
+
+# Order --------------------------------------------------------------------------------------------
+
+MAX_MEGABATCH = 50
+MIN_MEGABATCHES = 4
+"""How many steps' samples are sorted by length together, and of how many such groups an epoch has
+at least, where it is long enough (transformers: LengthGroupedSampler)."""
+
+
+class Permutation(Spec):
+    """An epoch's order from an npz file.
+
+    Attributes
+    ----------
+    path : str
+        A file with one array: shape `(num_samples,)` for every epoch the same, or
+        `(num_epochs, num_samples)`, a row per epoch.
+    """
+
+    path: str
+
+
+class TorchShuffle(Spec):
+    """The order in which a script goes through the data with torch's own shuffle.
+
+    ``distributed_sampler`` is randperm of the seed plus the epoch. The others have one generator,
+    which goes on from epoch to epoch. A loader's iterator draws a 64-bit number from it for its
+    workers; a sampler then draws the order, and randperm once more in vain, from the generator that
+    it was given, or else only a seed for an order from the global one. Of that nothing else draws
+    here: a script draws its first weights from it, too, unless it is seeded after them.
+
+    Attributes
+    ----------
+    torch : {"distributed_sampler", "random_sampler", "data_loader", "data_loader_global_seed"}
+        ``DistributedSampler(shuffle=True, seed=seed)``; ``RandomSampler(generator=g)``;
+        ``DataLoader(shuffle=True, generator=g)``; ``DataLoader(shuffle=True)`` after
+        ``torch.manual_seed(seed)``.
+    seed : int
+        Of the sampler or the generator, and not the scenario's.
+    set_epoch : bool
+        Of a distributed sampler: False for a script that forgets to call ``set_epoch``, so that
+        every epoch has the order of the first.
+
+    References
+    ----------
+    torch.utils.data: distributed.py, sampler.py, dataloader.py.
+    """
+
+    torch: Literal[
+        "distributed_sampler", "random_sampler", "data_loader", "data_loader_global_seed"
+    ]
+    seed: Annotated[int, Strict()] = Field(0, ge=-(2**63), lt=2**63)
+    set_epoch: Bool = True
+
+    @model_validator(mode="after")
+    def _only_one_is_told_the_epoch(self) -> Self:
+        if not self.set_epoch and self.torch != "distributed_sampler":
+            raise problem(
+                f"set_epoch is of a distributed_sampler, but torch is {self.torch}; leave it out."
+            )
+        return self
+
+    def order(self, num_samples: int, epoch: int) -> Ints:
+        """Order of an epoch's samples, shape `(num_samples,)`."""
+        from simdp.workload.torch_generator import TorchGenerator  # few runs need it
+
+        if self.torch == "distributed_sampler":
+            return TorchGenerator(self.seed + epoch * self.set_epoch).randperm(num_samples)
+        generator, loader = TorchGenerator(self.seed), self.torch != "random_sampler"
+        if self.torch == "data_loader_global_seed":
+            generator.skip(4 * epoch + 2)
+            return TorchGenerator(generator.random64()).randperm(num_samples)
+        in_vain = num_samples - 1
+        generator.skip(epoch * (num_samples - 1 + in_vain) + 2 * loader * (epoch + 1))
+        return generator.randperm(num_samples)
+
+
+Shuffle = Bool | Permutation | TorchShuffle
+"""Whether each epoch has an order of its own, or which."""
+
+
+def epoch_order(
+    shuffle: bool | Permutation | TorchShuffle,
+    num_samples: int,
+    epoch: int,
+    seed: int,
+    base: Path,
+) -> Ints:
+    """Order of an epoch's samples, shape `(num_samples,)`."""
+    if isinstance(shuffle, Permutation):
+        return read_permutation(base / shuffle.path, num_samples, epoch)
+    if isinstance(shuffle, TorchShuffle):
+        return shuffle.order(num_samples, epoch)
+    if shuffle:
+        return stream(seed, "shuffle", epoch).permutation(num_samples)
+    return np.arange(num_samples)
+
+
+def grouped_by_length(order: Ints, lengths: Ints, samples_per_step: int) -> Ints:
+    """Bring samples of similar length together, so that a step's ranks have equal work.
+
+    The order is cut into megabatches of up to 50 steps, fewer where an epoch would have less than
+    four of them, and each is sorted from long to short. Samples of equal length keep their order.
+
+    Parameters
+    ----------
+    order : ndarray, shape `(num_samples,)`
+        The epoch's order.
+    lengths : ndarray, shape `(num_samples,)`
+        Of every sample.
+    samples_per_step : int
+        Of all ranks.
+
+    References
+    ----------
+    The rule of Hugging Face's ``group_by_length``: transformers, trainer_pt_utils.py,
+    get_length_grouped_indices; but the longest sample of all is not moved to the front.
+    """
+    megabatch = megabatch_steps(len(order), samples_per_step) * samples_per_step
+    pieces = [order[begin : begin + megabatch] for begin in range(0, len(order), megabatch)]
+    return np.concatenate([piece[np.argsort(-lengths[piece], kind="stable")] for piece in pieces])
+
+
+def megabatch_steps(num_samples: int, samples_per_step: int) -> int:
+    """How many steps' samples `grouped_by_length` sorts together."""
+    return max(1, min(num_samples // (samples_per_step * MIN_MEGABATCHES), MAX_MEGABATCH))
+
+
+def read_permutation(path: Path, num_samples: int, epoch: int) -> Ints:
+    """Read an epoch's order from a file; later epochs than it has begin again with its first.
+
+    Raises
+    ------
+    ScenarioError
+        If the file does not hold one array of permutations of the data set.
+    """
+    stored = list(read_npz(path).values())
+    rows = np.atleast_2d(stored[0]) if len(stored) == 1 else np.empty((0, 0))
+    right = rows.ndim == 2 and rows.shape[1] == num_samples and len(rows) > 0
+    if not right or (np.sort(rows, axis=1) != np.arange(num_samples)).any():
+        raise ScenarioError(
+            [
+                f"{path}: is no order of the data set; store one array of shape ({num_samples},) "
+                f"or (epochs, {num_samples}), each row a permutation of 0 ... {num_samples - 1}."
+            ]
+        )
+    order: Ints = rows[epoch % len(rows)].astype(np.int64)
+    return order
+
+
+# Packing ------------------------------------------------------------------------------------------
+
+
+class Packs(NamedTuple):
+    """Samples that have been joined.
+
+    Attributes
+    ----------
+    pieces : ndarray, shape `(num_pieces,)`, int64
+        Tokens that look at each other, pack by pack.
+    first : ndarray, shape `(num_packs,)`, int64
+        Where among them each pack begins.
+    """
+
+    pieces: Ints
+    first: Ints
+
+    @property
+    def tokens(self) -> Ints:
+        """Tokens of each pack, shape `(num_packs,)`."""
+        return np.add.reduceat(self.pieces, self.first)
+
+
+class Packing(Spec):
+    """How samples are joined, once, before the first epoch; then packs are what is dealt out.
+
+    The lengths are those that seed 0 draws, so that an epoch has as many packs whatever the
+    scenario's seed, which draws their order.
+
+    Attributes
+    ----------
+    to : int or None
+        Most tokens of a pack; by default what the model takes. Of longer samples the rest is left
+        out.
+    strategy : {"bfd", "wrapped"}
+        Best fit, the longest first: a sample goes into the fullest pack that has room for it, and
+        looks at itself alone, as where the flash kernel is told where samples begin. Or one behind
+        the other and cut wherever a pack is full: then all tokens of a pack look at each other, and
+        nothing is left out.
+
+    References
+    ----------
+    TRL's ``pack_dataset``, trl/data_utils.py; Ding et al., "Fewer truncations improve language
+    modeling", arXiv 2404.10830.
+    """
+
+    to: Int | None = Field(None, ge=1, le=10**8)
+    strategy: Literal["bfd", "wrapped"] = "bfd"
+
+    def most(self, model: Model) -> int:
+        """Tokens that a pack has room for."""
+        return self.to or most_taken(model)
+
+    def packs(self, lengths: Ints, most: int) -> Packs:
+        """Join samples.
+
+        Parameters
+        ----------
+        lengths : ndarray, shape `(num_samples,)`
+            Their tokens.
+        most : int
+            Tokens that a pack has room for.
+        """
+        return _packs(self.strategy, np.ascontiguousarray(lengths).tobytes(), most)
+
+
+@lru_cache(maxsize=4)
+def _packs(strategy: str, lengths: bytes, most: int) -> Packs:
+    """As `Packing.packs`; many ask for the same."""
+    found = np.frombuffer(lengths, dtype=np.int64)
+    if strategy == "wrapped":
+        whole, rest = divmod(int(found.sum()), most)
+        pieces = np.array([most] * whole + [rest] * (rest > 0))
+        return Packs(pieces, np.arange(len(pieces)))
+    packs = best_fit_decreasing(np.minimum(found, most), most)
+    sizes = np.array([len(pack) for pack in packs])
+    return Packs(np.array([length for pack in packs for length in pack]), sizes.cumsum() - sizes)
+
+
+def best_fit_decreasing(lengths: Ints, most: int) -> list[list[int]]:
+    """Lengths in each pack: the longest first, each where the least room is left behind it."""
+    packs, rooms = list[list[int]](), list[int]()  # rooms that some pack has, rising
+    having: dict[int, list[int]] = {}
+    for length in sorted(lengths.tolist(), reverse=True):
+        place = bisect_left(rooms, length)
+        if place == len(rooms):
+            room, number = most, len(packs)
+            packs.append([])
+        else:
+            room = rooms[place]
+            number = having[room].pop()
+            if not having[room]:
+                del rooms[place], having[room]
+        packs[number].append(length)
+        left = room - length
+        if left and left not in having:
+            having[left] = []
+            insort(rooms, left)
+        if left:
+            having[left].append(number)
+    return packs
+
+
+# Participants -------------------------------------------------------------------------------------
+
+Role = Literal["counted", "silent", "late", "absent"]
+"""What a rank is in a step: its gradient counts; it adds zeros, and does all else; it adds zeros,
+and leaves its work as soon as the slowest that counts has done it; it is not there."""
+
+
+@dataclass(frozen=True)
+class Participants:
+    """What every rank is in a step.
+
+    Attributes
+    ----------
+    roles : tuple of Role
+        Of each rank; of one at least the gradient counts.
+    """
+
+    roles: tuple[Role, ...]
+
+    @classmethod
+    def without(cls, world_size: int, role: Role, ranks: Sequence[int]) -> Participants:
+        """All ranks count but some, which have another role."""
+        there = set(ranks)
+        return cls(tuple(role if r in there else "counted" for r in range(world_size)))
+
+    @cached_property
+    def counted(self) -> Bools:
+        """Whose gradients count, shape `(world_size,)`."""
+        return np.array([role == "counted" for role in self.roles])
+
+    @cached_property
+    def late(self) -> Bools:
+        """Who leaves work, shape `(world_size,)`."""
+        return np.array([role == "late" for role in self.roles])
+
+    @cached_property
+    def there(self) -> Bools:
+        """Who computes and communicates, shape `(world_size,)`."""
+        return np.array([role != "absent" for role in self.roles])
+
+    @property
+    def num_counted(self) -> int:
+        """Ranks whose gradients count."""
+        return int(self.counted.sum())
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Who is there."""
+        return tuple(np.flatnonzero(self.there).tolist())
+
+    def seconds(self, whole: Floats) -> Floats:
+        """What is left of work on each rank.
+
+        Parameters
+        ----------
+        whole : ndarray, shape `(..., world_size)`
+            How long it would take every rank [s].
+        """
+        if self.late.any():
+            slowest = whole[..., self.counted].max(axis=-1, keepdims=True)
+            whole = np.where(self.late, np.minimum(whole, slowest), whole)
+        return whole * self.there
+
+
+# Sampling -----------------------------------------------------------------------------------------
 
 Incomplete = Literal["step", "micro-batch"] | None
 """What is left out of an epoch if it is not full."""
@@ -296,3 +627,303 @@ def steps_from_global_batches(
             piece = -(-shards.sizes // accumulate)  # as torch.chunk cuts each shard again
             micro = [shards.cut(i * piece, piece) for i in range(accumulate)]
         yield StepBatches.of([parts for parts in micro if parts.sizes.any()])
+
+
+# Rebalance ----------------------------------------------------------------------------------------
+
+Share = Annotated[Float, Field(gt=0, le=1e9)]
+
+
+class Rebalance(Spec):
+    """How a global batch is cut over ranks that are not equally fast.
+
+    Each rank gets whole samples by its share: rounded down, and what is left goes to those that
+    lost most of one. Losses must then count by samples (``weight_by_shard``), so that the gradient
+    is that of the whole batch, however it is cut.
+
+    Attributes
+    ----------
+    every : int or None
+        Measure: after so many steps, the next ones are cut by each rank's samples per second of
+        compute in them. The first steps are cut as torch.chunk does.
+    shares : list of float or None
+        In place of that, what each rank gets in proportion.
+    """
+
+    every: Int | None = Field(None, ge=1, le=10**9)
+    shares: Annotated[list[Share], Field(min_length=1)] | None = None
+
+    _measured: tuple[tuple[float, ...], ...] = PrivateAttr(default=())
+
+    @model_validator(mode="after")
+    def _says_how(self) -> Rebalance:
+        if (self.every is None) == (self.shares is None):
+            raise problem(
+                "give either every, a number of steps, to go by measured speeds, or shares, one "
+                "number per rank."
+            )
+        return self
+
+    @property
+    def is_open(self) -> bool:
+        """Whether speeds are still to be measured."""
+        return self.every is not None and not self._measured
+
+    def measured(self, shares: Sequence[Sequence[float]]) -> Self:
+        """The same with what was measured in the first ``every`` steps, in the second, ..."""
+        found = self.model_copy()
+        found._measured = tuple(tuple(each) for each in shares)
+        return found
+
+    def each(self) -> list[Rebalance | None]:
+        """What comes one after the other, each for good; None where pieces are equal."""
+        known = dict.fromkeys(self._measured if self.shares is None else [tuple(self.shares)])
+        even: list[Rebalance | None] = [None] if self.shares is None else []
+        return even + [Rebalance(shares=list(shares)) for shares in known]
+
+    def sizes(self, step: int, num_samples: int, world_size: int) -> Ints:
+        """Samples of each rank in a step, shape `(world_size,)`.
+
+        Parameters
+        ----------
+        step : int
+            Counted from 0.
+        num_samples, world_size : int
+            Of the batch that is cut, and into how many pieces.
+        """
+        shares = self._at(step)
+        if shares is None:
+            pieces = chunk_sizes(num_samples, world_size)
+            return np.array(pieces + [0] * (world_size - len(pieces)))
+        return by_shares(num_samples, shares)
+
+    def _at(self, step: int) -> Sequence[float] | None:
+        if self.every is None:
+            return self.shares
+        period = min(step // self.every, len(self._measured))
+        return self._measured[period - 1] if period else None
+
+
+def by_shares(num_samples: int, shares: Sequence[float]) -> Ints:
+    """Deal whole samples by shares: the largest remainders get what rounding down leaves."""
+    exact = np.array(shares) / np.sum(shares) * num_samples
+    sizes: Ints = np.floor(exact * (1 + 1e-12)).astype(np.int64)
+    most = np.argsort(sizes - exact, kind="stable")[: num_samples - int(sizes.sum())]
+    sizes[most] += 1
+    return sizes
+
+
+# Dealing ------------------------------------------------------------------------------------------
+
+STEPS_WITHOUT_DATA = 2
+"""How long a run is that says nothing of it and has no epoch: a step to warm up, a steady one."""
+
+
+class DropLast(Spec):
+    """What is left out of an epoch, as two arguments of a script say.
+
+    Attributes
+    ----------
+    sampler : bool
+        ``DistributedSampler(drop_last=...)``: whether samples that do not fill every rank are left
+        out; false repeats samples of the head of the order in their place.
+    loader : bool
+        ``DataLoader(drop_last=...)``: whether a rank's last micro-batch is left out if it is not
+        full. What stays of a step is a step of fewer micro-steps.
+    """
+
+    sampler: Bool = False
+    loader: Bool = False
+
+
+class Dealing(Spec):
+    """What of a `Workload` follows from its batches and its data set."""
+
+    if TYPE_CHECKING:  # keys of the workload
+        model: Model
+        dataset: Dataset
+        loss: Loss
+        microbatch: int | None
+        global_batch: int | None
+        grad_accum: int | list[int]
+        samples_per_rank: list[int] | None
+        rebalance: Rebalance | None
+        group_by_length: bool
+        packing: Packing | None
+        shuffle: bool | Permutation | TorchShuffle
+        drop_last: bool | DropLast
+        input: Input | None
+        epochs: int | None
+        steps: int | None
+
+    def samples_per_step(self, world_size: int) -> int:
+        """Samples of all ranks in a full step."""
+        if self.global_batch is not None:
+            return self.global_batch
+        if isinstance(self.grad_accum, list):
+            return sum(self.grad_accum) * world_size
+        return (self.microbatch or 0) * self.grad_accum * world_size
+
+    def least_dealt(self, world_size: int) -> int:
+        """Samples of an epoch below which what is left of it is dropped."""
+        drops = self.drop_last
+        if not isinstance(drops, DropLast):
+            return self.samples_per_step(world_size) if drops else 1
+        sizes = self.grad_accum
+        full = sizes[0] if isinstance(sizes, list) else self.microbatch or 0
+        each = full if drops.loader else 1
+        return each * world_size if drops.sampler else (each - 1) * world_size + 1
+
+    def steps_of_epoch(self, order: Ints, world_size: int, first: int = 0) -> Iterator[StepBatches]:
+        """Deal one epoch's order out to steps, the ``first`` of them, micro-steps and ranks."""
+        accumulate, rule, drops = self.grad_accum, self.rebalance, self.drop_last
+        if self.global_batch is not None:
+
+            def by_speed(step: int, num_samples: int) -> Ints:
+                assert rule is not None
+                return rule.sizes(first + step, num_samples, world_size)
+
+            sizes = None if rule is None else by_speed
+            return steps_from_global_batches(
+                order, self.global_batch, world_size, accumulate, bool(drops), sizes
+            )
+        if self.samples_per_rank is not None:
+            per_rank: Ints | Parts = uneven_sampler(order, self.samples_per_rank)
+        else:
+            cuts = drops.sampler if isinstance(drops, DropLast) else drops
+            per_rank = distributed_sampler(order, world_size, cuts)
+        if isinstance(drops, DropLast):
+            incomplete: Incomplete = "micro-batch" if drops.loader else None
+        else:
+            incomplete = "step" if drops else None
+        return steps_from_microbatches(per_rank, self.microbatch or 0, accumulate, incomplete)
+
+    def batches(
+        self, world_size: int, seed: int, base: Path, start: Start = START
+    ) -> Iterator[StepBatches]:
+        """Who trains on what, step by step, for as many steps or epochs as are asked for.
+
+        Parameters
+        ----------
+        world_size : int
+            Number of ranks.
+        seed : int
+            Of the scenario; it draws each epoch's order where ``shuffle`` is true.
+        base : Path
+            Folder that relative paths start from.
+        start : Start
+            Where it goes on: what is left of that epoch's order is dealt as by torch's elastic one.
+        """
+        if not self.dataset.has_samples:
+            yield from islice(self._full_steps(world_size), start.num_steps, None)
+            return
+        num_samples = self.num_samples(base)
+        lengths = self.lengths(seed, base) if self.group_by_length else {}
+        epoch, dealt, done = start.upcoming(num_samples, self.least_dealt(world_size))
+        while self.steps is not None or epoch < (self.epochs or 1):
+            order = epoch_order(self.shuffle, num_samples, epoch, seed, base)
+            if lengths:
+                longest = np.maximum.reduce(list(lengths.values()))
+                order = grouped_by_length(order, longest, self.samples_per_step(world_size))
+            waiting = None
+            for batches in self.steps_of_epoch(order[dealt:], world_size, done):
+                if waiting is not None:
+                    yield waiting
+                waiting, done = replace(batches, epoch=epoch), done + 1
+                if done == self.steps:
+                    break
+            assert waiting is not None, "an epoch without a step; the scenario's checks refuse it"
+            yield replace(waiting, closes_epoch=True)
+            if done == self.steps:
+                return
+            epoch, dealt = epoch + 1, 0
+
+    def _full_steps(self, world_size: int) -> Iterator[StepBatches]:
+        """Steps without a data set: every one has all its samples, of which none is looked at."""
+        (full,) = self._one_without_data(world_size)
+        num_steps = self.steps or self._steps_without_data
+        for step in range(num_steps):
+            if self.rebalance is not None:
+                (full,) = self._one_without_data(world_size, step)
+            yield replace(full, closes_epoch=step == num_steps - 1)
+
+    def _one_without_data(self, world_size: int, step: int = 0) -> Iterator[StepBatches]:
+        nobody = np.broadcast_to(np.int64(0), self.samples_per_step(world_size))
+        if self.global_batch is not None:
+            return self.steps_of_epoch(nobody, world_size, step)
+        dealt = Parts.even(nobody, world_size)
+        return steps_from_microbatches(dealt, self.microbatch or 0, self.grad_accum, False)
+
+    @property
+    def _steps_without_data(self) -> int:
+        """Workers that began together hand over their batches together, so that all take a turn."""
+        return max(STEPS_WITHOUT_DATA, 1 + (self.input.workers if self.input else 0))
+
+    def num_samples(self, base: Path) -> int:
+        """Samples of an epoch, or packs; 0 without a data set."""
+        packs = self.packs(base)
+        return self.dataset.length(base) if packs is None else len(packs.first)
+
+    def lengths(self, seed: int, base: Path) -> dict[str, Ints]:
+        """Length of every sample without its padding, by input; none where nothing is padded.
+
+        Of packs, their tokens.
+        """
+        packs = self.packs(base)
+        if packs is not None:
+            return {"x": packs.tokens}
+        return self.dataset.lengths_of(self.model, self.loss, seed, base)
+
+    def packs(self, base: Path) -> Packs | None:
+        """The data set's samples as they are joined, if they are."""
+        if self.packing is None:
+            return None
+        lengths = self.dataset.drawn_lengths(self.model, 0, base)
+        if lengths is None:  # the scenario's checks refuse this
+            return None
+        return self.packing.packs(lengths, self.packing.most(self.model))
+
+    def kinds_of_steps(
+        self, world_size: int, num_samples: int, start: Start = START
+    ) -> tuple[list[StepBatches], int]:
+        """Steps that differ in more than which samples they have, and how many steps there are.
+
+        ``num_samples`` are those of the data set, if there is one; the others as of `batches`. The
+        first step's kind comes first.
+        """
+        if self.rebalance is not None and self.rebalance.every is not None:
+            one_by_one = [
+                self.model_copy(update={"rebalance": rule}).kinds_of_steps(
+                    world_size, num_samples, start
+                )
+                for rule in self.rebalance.each()
+            ]
+            return [kind for kinds, _ in one_by_one for kind in kinds], one_by_one[0][1]
+        if not self.dataset.has_samples:
+            num_steps = self.steps or self._steps_without_data
+            (full,) = self._one_without_data(world_size)
+            closing = replace(full, closes_epoch=True)
+            return ([full, closing] if num_steps > 1 else [closing]), num_steps
+
+        def epoch(num_samples: int) -> list[StepBatches]:
+            return list(islice(self.steps_of_epoch(np.arange(num_samples), world_size), self.steps))
+
+        start = start.upcoming(num_samples, self.least_dealt(world_size))
+        rest = epoch(num_samples - start.num_samples)
+        each = epoch(num_samples) if start.num_samples else rest
+        epochs = (self.epochs or 1) - start.epoch - 1
+        num_steps = self.steps or start.num_steps + len(rest) + epochs * len(each)
+        return kinds_of(rest, each, num_steps - start.num_steps), num_steps
+
+    def num_epochs(self, world_size: int, base: Path) -> int:
+        """Number of epochs that a run begins; one where there is no data set."""
+        if self.steps is None or not self.dataset.has_samples:
+            return self.epochs or 1
+        order = np.arange(self.num_samples(base))
+        return -(-self.steps // max(sum(1 for _ in self.steps_of_epoch(order, world_size)), 1))
+
+    def num_steps(self, world_size: int, base: Path, start: Start = START) -> int:
+        """Number of steps of a run, of those before the start too."""
+        if self.steps is not None:
+            return self.steps
+        return self.kinds_of_steps(world_size, self.num_samples(base), start)[1]

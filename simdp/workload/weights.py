@@ -12,10 +12,10 @@ from simdp.arrays import Array
 from simdp.errors import ScenarioError
 from simdp.files import read_npz, read_tensors
 from simdp.rng import stream
-from simdp.workload.graph import Graph
 from simdp.workload.layers import Buffer, Parameter
+from simdp.workload.layers.base import Graph
 from simdp.workload.models import Model
-from simdp.workload.models.file_names import PLAIN, FileNames
+from simdp.workload.models.base import PLAIN, FileNames
 from simdp.workload.torch_generator import TorchGenerator
 
 SHOWN = 3

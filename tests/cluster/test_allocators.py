@@ -4,8 +4,7 @@ import pytest
 from for_each import for_each
 
 from simdp.cluster import Cluster
-from simdp.cluster.allocators import ALLOCATORS
-from simdp.cluster.allocators.cuda import Cuda
+from simdp.cluster.allocators import ALLOCATORS, Cuda
 
 MiB = 2**20
 

@@ -9,8 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 
 import simdp
 from simdp.cluster import Cluster
-from simdp.cluster.stragglers import AnyStraggler
-from simdp.cluster.stragglers.shared_host import CV
+from simdp.cluster.stragglers import CV, AnyStraggler
 from simdp.engine.slowdown import Slowdown
 from simdp.phrases import problems
 from simdp.results.metrics import per_rank

@@ -7,8 +7,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from simdp.cluster.link import Link
 from simdp.cluster.topologies import AnyTopology
-from simdp.cluster.topologies.nvidia_smi import NvidiaSmiTopology
-from simdp.cluster.topologies.topo_matrix import MatrixError, parse_matrix
+from simdp.cluster.topologies.pcie import MatrixError, NvidiaSmiTopology, parse_matrix
 
 NVLINK = Link(alpha="1 us", bandwidth="150 GB/s")
 

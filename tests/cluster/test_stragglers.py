@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from simdp.cluster import Cluster
-from simdp.cluster.stragglers import STRAGGLERS, AnyStraggler
-from simdp.cluster.stragglers.pause import Pause
+from simdp.cluster.stragglers import STRAGGLERS, AnyStraggler, Pause
 from simdp.engine.slowdown import Slowdown
 from simdp.phrases import problems
 from simdp.rng import stream

@@ -10,8 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from simdp.cluster import Cluster
 from simdp.cluster.topologies import ALSO_CALLED, TOPOLOGIES, AnyTopology
-from simdp.cluster.topologies.ring import RingTopology
-from simdp.cluster.topologies.switch import SwitchTopology
+from simdp.cluster.topologies.direct import RingTopology, SwitchTopology
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import simdp
-from simdp.cluster.stragglers.lognormal import Lognormal
+from simdp.cluster.stragglers import Lognormal
 from simdp.rng import stream
 from simdp.scenario import checked
 

@@ -15,10 +15,11 @@ from simdp.collectives.hierarchical import (
     HierarchicalAllReduce,
     HierarchicalAllToAll,
     HierarchicalReduceScatter,
+    Torus2dAllReduce,
+    aligned_chunks,
+    most_square,
 )
-from simdp.collectives.levels import aligned_chunks
-from simdp.collectives.plans.ledger import prove
-from simdp.collectives.torus2d import Torus2dAllReduce, most_square
+from simdp.collectives.plans import prove
 from simdp.engine import payload
 from simdp.phrases import problems
 from simdp.scenario.placement import layout

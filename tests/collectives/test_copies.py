@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simdp.collectives.copies import copies_from, copies_to
+from simdp.collectives.direct import copies_from, copies_to
 from simdp.engine import payload
 
 

@@ -7,7 +7,7 @@ import pytest
 from for_each import for_each
 
 from simdp.collectives import FAMILIES, Layout
-from simdp.collectives.double_binary_tree import complement, parents_in_order
+from simdp.collectives.tree import complement, parents_in_order
 
 NBYTES = 1e5  # one chunk per tree
 

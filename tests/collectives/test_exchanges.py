@@ -5,9 +5,8 @@ import pytest
 from for_each import for_each
 
 from simdp.collectives import ALSO_CALLED, FAMILIES, Layout
-from simdp.collectives.base import expand
-from simdp.collectives.plans.ledger import prove
-from simdp.collectives.powers import core_of
+from simdp.collectives.doubling import core_of
+from simdp.collectives.plans import expand, prove
 from simdp.studies.collective import make_algorithm
 
 NBYTES = 2.0**20

@@ -9,9 +9,8 @@ from small_networks import DEVICE, durations
 from simdp.cluster import Cluster
 from simdp.collectives import FAMILIES, Layout
 from simdp.collectives.hierarchical import HierarchicalAllReduce
-from simdp.collectives.nvls import NvlsAllReduce
-from simdp.collectives.plans.ledger import prove
-from simdp.collectives.sharp import SharpAllReduce, SharpBroadcast
+from simdp.collectives.in_network import NvlsAllReduce, SharpAllReduce, SharpBroadcast
+from simdp.collectives.plans import prove
 from simdp.engine import payload
 from simdp.scenario.placement import layout
 

@@ -23,11 +23,11 @@ from small_networks import cluster, durations
 
 from simdp.collectives import FAMILIES, Collectives, Layout
 from simdp.collectives.hierarchical import HierarchicalAllReduce
-from simdp.collectives.plans.ledger import prove
+from simdp.collectives.plans import prove
 from simdp.collectives.ring import RingAllReduce
 from simdp.engine import payload
 from simdp.engine.network import Network
-from simdp.engine.network.sharing import shared_link
+from simdp.engine.network.traffic import shared_link
 
 pytestmark = pytest.mark.slow
 

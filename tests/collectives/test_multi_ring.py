@@ -7,9 +7,9 @@ from pydantic import ValidationError
 
 from simdp.cluster import Cluster
 from simdp.collectives import FAMILIES, Layout
-from simdp.collectives.multi_ring import num_rings, ring_orders
+from simdp.collectives.ring import num_rings, ring_orders
 from simdp.engine.clocks.event import EventFabric
-from simdp.engine.clocks.job import Job
+from simdp.engine.clocks.transfers import Job
 from simdp.engine.network import Network
 from simdp.engine.ops import Launch, Wait
 from simdp.engine.slowdown import Slowdown

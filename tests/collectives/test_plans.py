@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from simdp.collectives import FAMILIES, Layout, Round
-from simdp.collectives.base import expand
-from simdp.collectives.plans.ledger import prove
+from simdp.collectives.plans import expand, prove
 from simdp.collectives.ring import pipeline_chunks
 from simdp.errors import PlanError
 from simdp.phrases import problems

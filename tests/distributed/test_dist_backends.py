@@ -3,7 +3,7 @@
 import pytest
 
 import simdp.distributed as dist
-from simdp.distributed.backends import chosen_backend
+from simdp.distributed.launch import chosen_backend
 from simdp.errors import ProgramError
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import simdp.distributed as dist
-from simdp.distributed.device_mesh import DeviceMesh, init_device_mesh
+from simdp.distributed.groups import DeviceMesh, init_device_mesh
 
 
 def test_a_mesh_has_a_group_along_each_dimension(run):

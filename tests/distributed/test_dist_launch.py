@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import simdp.distributed as dist
-from simdp.distributed.clusters import find
-from simdp.distributed.launch import run_script
+from simdp.distributed.launch import find, run_script
 from simdp.errors import ProgramError, ScenarioError
 from simdp.reports import theme
 from simdp.reports.plots.timeline import Timeline

@@ -156,7 +156,7 @@ def test_strangers_of_a_group_have_no_batch(run):
         ),
         (
             lambda: dist.P2POp(dist.P2POp, np.zeros(1), 1),
-            "P2POp: op is <class 'simdp.distributed.messages.P2POp'>; give isend or irecv.",
+            "P2POp: op is <class 'simdp.distributed.collectives.P2POp'>; give isend or irecv.",
         ),
         (
             lambda: dist.P2POp(dist.isend, 1.0, 1),

@@ -7,8 +7,8 @@ from small_scenario import FAST, WORKLOAD
 from simdp.engine.replicas import Replicas
 from simdp.engine.samples import Samples
 from simdp.scenario import checked
-from simdp.steps.bucket import Bucket
 from simdp.steps.ops import Fill
+from simdp.steps.partition import Bucket
 from simdp.steps.program import _room
 
 

@@ -9,13 +9,12 @@ from hypothesis import strategies as st
 from small_scenario import FAST
 
 import simdp
-from simdp.engine.buffers import FlatBuffers
-from simdp.engine.compression.largest import Largest, add, largest
-from simdp.engine.compression.low_rank import LowRank, orthonormalise, times
+from simdp.engine.compression import Largest, LowRank, add, largest, orthonormalise, times
+from simdp.engine.payload import FlatBuffers
 from simdp.scenario import checked
-from simdp.steps.bucket import Bucket, Factor, Factoring
+from simdp.steps.partition import Bucket, Factor, Factoring
 from simdp.strategies.comm_hooks import COMM_HOOKS
-from simdp.workload.precision.rounding import numpy_dtype
+from simdp.workload.precision import numpy_dtype
 
 pytestmark = pytest.mark.slow
 

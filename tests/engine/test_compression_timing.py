@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import simdp
-from simdp.engine.compression.kernels import orthonormal
-from simdp.results.memory import PARTS
+from simdp.engine.compression import orthonormal
+from simdp.results.memory import MEMORY_PARTS
 from simdp.scenario import checked
-from simdp.strategies.comm_hooks.top_k import LONG_PLACE_ITEMSIZE
+from simdp.strategies.comm_hooks.compression import LONG_PLACE_ITEMSIZE
 
 pytestmark = pytest.mark.slow
 
@@ -278,7 +278,7 @@ def test_a_bucket_of_sixteen_bits_lies_beside_that_of_the_gradients_until_it_is_
         [
             float(np.max(h.nbytes))
             for h in r.trace.memory
-            if (h.step, PARTS[h.part]) == (1, "temporary") and 0 in h.ranks
+            if (h.step, MEMORY_PARTS[h.part]) == (1, "temporary") and 0 in h.ranks
         ]
         for r in (plain, half)
     ]

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from one_batch import play, scenario
 from test_identities import BATCH_NORM, CONVOLUTIONS, EINSUM, GELU, MLP, TRANSFORMER
 
-from simdp.engine.pieces import pieces
+from simdp.engine.rebalancing import pieces
 from simdp.engine.replicas import Replicas
 from simdp.engine.samples import Samples
-from simdp.engine.scattered import Scattered
+from simdp.engine.shards import Scattered
 from simdp.scenario import checked
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "g01_scatter.json").read_text())

@@ -7,10 +7,9 @@ from small_networks import between
 import simdp
 from simdp.collectives.costs.nccl import NcclCost
 from simdp.collectives.costs.table import TableCost
-from simdp.distributed.clusters import find
+from simdp.distributed.launch import find
 from simdp.engine.slowdown import Slowdown
-from simdp.scenario.stragglers import degraded_problems
-from simdp.scenario.wiring import wiring_of
+from simdp.scenario.placement import degraded_problems, wiring_of
 
 NUM_PARAMS, STEPS = 1_000_000, 6
 NBYTES = 4 * NUM_PARAMS

@@ -7,7 +7,7 @@ import pytest
 
 import simdp
 from simdp.engine.simulate import memory_needed
-from simdp.results.memory import PARTS, usage
+from simdp.results.memory import MEMORY_PARTS, usage
 from simdp.scenario import checked
 from simdp.strategies import STRATEGIES
 
@@ -51,7 +51,7 @@ def parts_over_time(chosen, rank=0, **options):
 
 
 def most(found, part, step=1):
-    return found.kept[found.step == step, PARTS.index(part)].max()
+    return found.kept[found.step == step, MEMORY_PARTS.index(part)].max()
 
 
 def test_peaks_are_known_where_the_clock_is_not_told(monkeypatch):
@@ -79,7 +79,7 @@ def test_each_part_of_ddp_is_what_torch_keeps():
 
 def test_gradients_and_micro_batches_go_and_the_rest_stays():
     found = parts_over_time(scenario())
-    last = dict(zip(PARTS, found.kept[-1], strict=True))
+    last = dict(zip(MEMORY_PARTS, found.kept[-1], strict=True))
     weights = ELEMENTS * FLOAT
     assert {part: nbytes for part, nbytes in last.items() if nbytes} == {
         "parameters": weights,
@@ -90,8 +90,8 @@ def test_gradients_and_micro_batches_go_and_the_rest_stays():
 
 def test_the_optimizers_state_appears_with_the_first_update():
     found = parts_over_time(scenario())
-    state = found.kept[:, PARTS.index("optimizer_state")]
-    gradients = found.kept[:, PARTS.index("gradients")]
+    state = found.kept[:, MEMORY_PARTS.index("optimizer_state")]
+    gradients = found.kept[:, MEMORY_PARTS.index("gradients")]
     first = int(np.flatnonzero(state)[0])
     assert found.step[first] == 0
     assert gradients[first] == ELEMENTS * FLOAT  # all of them are there by then
@@ -99,7 +99,7 @@ def test_the_optimizers_state_appears_with_the_first_update():
 
 def test_gradients_appear_layer_by_layer_in_backward():
     found = parts_over_time(scenario())
-    rising = found.kept[found.step == 0, PARTS.index("gradients")]
+    rising = found.kept[found.step == 0, MEMORY_PARTS.index("gradients")]
     assert list(dict.fromkeys(rising[:-1])) == [0, (16 * 4 + 4) * FLOAT, ELEMENTS * FLOAT]
 
 
@@ -107,7 +107,7 @@ def test_gradients_that_live_in_their_buckets_stay():
     viewed = scenario(strategy={"kind": "ddp", "gradient_as_bucket_view": True})
     found = parts_over_time(viewed)
     assert most(found, "buckets") == 0
-    gradients = found.kept[found.step >= 0, PARTS.index("gradients")]
+    gradients = found.kept[found.step >= 0, MEMORY_PARTS.index("gradients")]
     assert set(gradients.tolist()) == {ELEMENTS * FLOAT}
     # What a layer makes is there beside its place in the bucket, until it is added.
     assert most(found, "temporary") >= (8 * 16 + 16) * FLOAT
@@ -117,7 +117,7 @@ def test_a_later_micro_steps_gradient_is_made_beside_the_first_ones():
     once, twice = (parts_over_time(scenario(grad_accum=k)) for k in (1, 2))
     assert most(once, "gradients") == most(twice, "gradients")
     assert most(twice, "inputs") == most(once, "inputs")
-    backward = [found.kept[:, PARTS.index("temporary")].max() for found in (once, twice)]
+    backward = [found.kept[:, MEMORY_PARTS.index("temporary")].max() for found in (once, twice)]
     assert backward[1] >= (8 * 16 + 16) * FLOAT
     assert twice.total.max() >= once.total.max()
 
@@ -131,7 +131,10 @@ def test_a_gradient_that_two_calls_make_is_there_once():
 
 def test_master_weights_are_there_from_the_start():
     found = parts_over_time(scenario(precision="mixed"))
-    assert found.kept[found.step == -1, PARTS.index("optimizer_state")].max() == ELEMENTS * FLOAT
+    assert (
+        found.kept[found.step == -1, MEMORY_PARTS.index("optimizer_state")].max()
+        == ELEMENTS * FLOAT
+    )
     assert most(found, "parameters") == most(found, "gradients") == ELEMENTS * 2
     assert most(found, "optimizer_state") == (1 + ADAM) * ELEMENTS * FLOAT
 
@@ -140,8 +143,8 @@ def test_master_weights_are_there_from_the_start():
 def test_the_optimizers_temporaries_are_those_of_its_way_to_update(foreach, temporary):
     chosen = scenario(optimizer={"kind": "adam", "foreach": foreach}, microbatch=1)
     found = parts_over_time(chosen)
-    updating = found.kept[:, PARTS.index("inputs")] == 0
-    assert found.kept[updating, PARTS.index("temporary")].max() == temporary * FLOAT
+    updating = found.kept[:, MEMORY_PARTS.index("inputs")] == 0
+    assert found.kept[updating, MEMORY_PARTS.index("temporary")].max() == temporary * FLOAT
 
 
 def test_the_peak_is_the_true_maximum_and_not_the_sum_of_everything():
@@ -300,7 +303,7 @@ def megabytes_so_far(found, upto):
 def test_the_zero_redundancy_tutorials_numbers_come_out_exactly():
     found = parts_over_time(scenario(**TUTORIAL))
     parameters, buckets, state = (
-        int(np.flatnonzero(found.kept[:, PARTS.index(part)])[0])
+        int(np.flatnonzero(found.kept[:, MEMORY_PARTS.index(part)])[0])
         for part in ("parameters", "buckets", "optimizer_state")
     )
     first = int(np.flatnonzero(found.step == 0)[-1])
@@ -339,7 +342,7 @@ def test_states_of_a_large_model_are_divided_as_the_zero_paper_says(strategy, nb
     ledger = memory_needed(chosen)
     at_update = ledger.at_peak[:, 0]
     states = ("parameters", "gradients", "optimizer_state")
-    kept = sum(at_update[PARTS.index(part)] for part in states)
+    kept = sum(at_update[MEMORY_PARTS.index(part)] for part in states)
     assert kept == pytest.approx(nbytes, rel=0.02)
 
 

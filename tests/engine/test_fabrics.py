@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from simdp.cluster import Cluster
 from simdp.collectives import FAMILIES
-from simdp.collectives.base import Plan, Round, even_offsets
-from simdp.collectives.naive import NaiveAllReduce
+from simdp.collectives.direct import NaiveAllReduce
+from simdp.collectives.plans import Plan, Round, even_offsets
 from simdp.collectives.ring import (
     RingAllGather,
     RingAllReduce,
@@ -20,12 +20,13 @@ from simdp.collectives.ring import (
     RingReduceScatter,
 )
 from simdp.collectives.tree import TreeAllReduce, TreeReduce
-from simdp.engine.clocks import recurrences, rings
+from simdp.engine.clocks import vector as recurrences
+from simdp.engine.clocks import vector as rings
 from simdp.engine.clocks.event import EventFabric
-from simdp.engine.clocks.job import Job
+from simdp.engine.clocks.transfers import Job
 from simdp.engine.clocks.vector import VectorFabric
 from simdp.engine.network import Connections, Network
-from simdp.engine.network.sharing import shared_link
+from simdp.engine.network.traffic import shared_link
 from simdp.engine.ops import Launch, Wait, Work
 from simdp.engine.slowdown import Slowdown
 from simdp.errors import DeadlockError, ScenarioError

@@ -11,7 +11,7 @@ import simdp
 from simdp.scenario import checked
 from simdp.steps.ops import AllGather, Batch, ReduceScatter
 from simdp.workload.models import MODELS
-from simdp.workload.precision.rounding import numpy_dtype
+from simdp.workload.precision import numpy_dtype
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 TOLD = json.loads((GOLDEN / "g14_fsdp2_2ranks.json").read_text())

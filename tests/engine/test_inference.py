@@ -11,11 +11,11 @@ from test_data_parallel_numbers import MODELS, TOKENS
 from test_identities import BATCH_NORM
 
 import simdp
-from simdp.engine.pieces import pieces
+from simdp.engine.rebalancing import pieces
 from simdp.errors import ScenarioError
 from simdp.scenario import checked
 from simdp.workload import Workload
-from simdp.workload.evaluation import evaluated
+from simdp.workload.transforms import evaluated
 
 pytestmark = pytest.mark.slow
 

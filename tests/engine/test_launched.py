@@ -7,8 +7,8 @@ import pytest
 from for_each import for_each
 from small_scenario import CLUSTER
 
-from simdp.engine.launched import launched
-from simdp.results.launched import WHOLE, Sent, kernels_of
+from simdp.engine.outcome import launched
+from simdp.results.memory import WHOLE, Sent, kernels_of
 from simdp.scenario import checked
 
 

@@ -11,7 +11,7 @@ from small_scenario import CLUSTER
 import simdp
 from simdp.collectives import FAMILIES
 from simdp.engine.clocks.event import EventFabric
-from simdp.engine.clocks.job import Job
+from simdp.engine.clocks.transfers import Job
 from simdp.engine.network import Network
 from simdp.engine.slowdown import Slowdown
 from simdp.results.trace import ACTIVITIES, TraceBuilder

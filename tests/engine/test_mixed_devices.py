@@ -7,7 +7,7 @@ from for_each import for_each
 from small_scenario import FAST
 
 import simdp
-from simdp.results.slowest import busy_times
+from simdp.results.metrics import busy_times
 
 pytestmark = pytest.mark.slow
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import simdp
-from simdp.engine.noise import squares
-from simdp.results.gradient_noise import Squares, noise_scale
+from simdp.engine.slowdown import squares
+from simdp.results.metrics import Squares, noise_scale
 
 pytestmark = pytest.mark.slow
 

@@ -8,8 +8,7 @@ from small_scenario import FAST, WORKLOAD
 
 import simdp
 from simdp.engine.choice import Planner
-from simdp.engine.nominal import NominalTimes
-from simdp.engine.run import Run
+from simdp.engine.run import NominalTimes, Run
 from simdp.engine.slowdown import Slowdown
 from simdp.scenario import checked
 

@@ -3,8 +3,7 @@
 import pytest
 
 import simdp
-from simdp.collectives.costs import Wiring
-from simdp.collectives.costs.links import LinksCost
+from simdp.collectives.costs import LinksCost, Wiring
 from simdp.collectives.costs.nccl import NcclCost
 from simdp.engine.outcome import RATES, wires_of
 from simdp.scenario import checked

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import simdp
-from simdp.job.target.benchmark import Benchmark
+from simdp.job.targets import Benchmark
 
 pytestmark = pytest.mark.slow
 

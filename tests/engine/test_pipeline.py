@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import simdp
-from simdp.engine.pipeline import Pipeline
+from simdp.engine.samples import Pipeline
 from simdp.scenario import checked
 from simdp.workload.input import Input
 

@@ -5,11 +5,10 @@ import pytest
 from small_scenario import FAST
 
 import simdp
-from simdp.engine.plateau import STATE, Plateau
+from simdp.engine.trainer import STATE, Plateau
 from simdp.errors import ScenarioError
 from simdp.scenario import checked
-from simdp.workload.schedules.reduce_lr_on_plateau import ReduceLROnPlateau, Seen
-from simdp.workload.schedules.step_lr import StepLR
+from simdp.workload.schedules.lr_scheduler import ReduceLROnPlateau, Seen, StepLR
 
 
 def play(folder, world_size, **more):

@@ -11,7 +11,7 @@ import pytest
 import simdp
 from simdp.engine.compute.profile_times import ProfileTimes
 from simdp.engine.compute.roofline import Roofline
-from simdp.results.memory import PARTS, usage
+from simdp.results.memory import MEMORY_PARTS, usage
 from simdp.scenario import checked, load_scenario
 
 ROOT = Path(__file__).parents[2]
@@ -175,7 +175,7 @@ def test_memory_is_counted_from_bytes(scenario):
     assert memory["parameters"] == memory["gradients"] == memory["buckets"] == nbytes
     assert memory["optimizer_state"] == 2 * nbytes
     # Of the micro-step that was measured; gone again at the peak, which is in the update.
-    assert over_time[:, PARTS.index("activations")].max() == 10_000
+    assert over_time[:, MEMORY_PARTS.index("activations")].max() == 10_000
     assert memory["activations"] == 0
 
 
@@ -254,7 +254,7 @@ def test_a_run_loads_nothing_that_it_does_not_need(scenario, tmp_path):
     heavy = {"matplotlib", "ml_dtypes", "rich.console", "scipy", "multiprocessing"}
     ours = {"layers.conv2d", "models.mlp", "losses.mse", "optimizers.sgd", "sync_batchnorm"}
     loaded = set(done.stdout.split())
-    assert "simdp.workload.models.profile" in loaded
+    assert "simdp.workload.models.operators" in loaded
     assert loaded & (heavy | {f"simdp.workload.{name}" for name in ours}) == set()
 
 

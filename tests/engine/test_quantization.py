@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import simdp
-from simdp.engine.buffers import FlatBuffers
-from simdp.engine.compression.quantized import average, quantized
-from simdp.steps.bucket import Bucket
-from simdp.steps.coded import Code
+from simdp.engine.compression import average, quantized
+from simdp.engine.payload import FlatBuffers
+from simdp.steps.ops import Code
+from simdp.steps.partition import Bucket
 
 HOOKS = ["quantization_pertensor", "quantization_perchannel"]
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from simdp.engine.interpreters.costs import MAX_REHEARSED, Piece, Rehearsals, piece, rehearse
 from simdp.engine.ops import Work
-from simdp.engine.rehearsal import MAX_REHEARSED, Piece, Rehearsals, piece, rehearse
 from simdp.steps import ops
 
 SECONDS = np.array([1.0, 2.0])

@@ -15,8 +15,7 @@ from simdp.engine.choice import Planner
 from simdp.engine.run import Run
 from simdp.engine.slowdown import Slowdown
 from simdp.scenario import checked
-from simdp.steps.ops import AllGather, Update
-from simdp.steps.unit_ops import Free, Unshard
+from simdp.steps.ops import AllGather, Free, Unshard, Update
 
 pytestmark = pytest.mark.slow
 

@@ -14,12 +14,12 @@ from small_workload import CLASSIFIER
 
 import simdp
 from simdp import load_scenario, simulate
-from simdp.collectives.plans import ledger
-from simdp.engine import common
-from simdp.engine.simulate import prove_plans, rebalanced, simulate_segment
+from simdp.collectives import plans
+from simdp.engine import simulate as common
+from simdp.engine.rebalancing import rebalanced
+from simdp.engine.simulate import prove_plans, simulate_segment
 from simdp.engine.state import segment_of
-from simdp.results.blocks import COLUMNS
-from simdp.results.trace import TraceToCome
+from simdp.results.trace import COLUMNS, TraceToCome
 from simdp.scenario import root
 
 pytestmark = pytest.mark.slow
@@ -232,13 +232,13 @@ def test_a_check_proves_the_plans_of_three_roots_where_every_rank_broadcasts(mon
     """A check of `cheapest_cluster` took eight times as long as its run."""
     chosen = load_scenario(SCENARIOS[0].parent / "cheapest_cluster.yaml").points()[2][1]
     assert (chosen.cluster.world_size, len(chosen.calls())) == (64, 65)
-    proved, prove = [], ledger.prove
+    proved, prove = [], plans.prove
 
     def count(plan):
         prove(plan)
         proved.append((plan.collective, plan.root))
 
-    monkeypatch.setattr(ledger, "prove", count)
+    monkeypatch.setattr(plans, "prove", count)
     prove_plans(chosen)
     assert sorted(set(proved)) == [
         ("all_reduce", 0),

@@ -16,11 +16,10 @@ from simdp import simulate
 from simdp.engine.state import State
 from simdp.errors import ScenarioError
 from simdp.files import read_npz
-from simdp.results.blocks import COLUMNS
+from simdp.results.trace import COLUMNS
 from simdp.scenario import checked
 from simdp.studies.sweep import sweep
-from simdp.workload.order import epoch_order
-from simdp.workload.sampling import START
+from simdp.workload.sampling import START, epoch_order
 
 pytestmark = pytest.mark.slow
 

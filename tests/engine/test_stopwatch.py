@@ -3,9 +3,9 @@
 import pytest
 from for_each import for_each
 
-from simdp.engine import stopwatch as module
+from simdp.engine import recorded_script as module
+from simdp.engine.recorded_script import Stopwatch
 from simdp.engine.simulate import simulate
-from simdp.engine.stopwatch import Stopwatch
 
 FEW = {"numerics": False, "workload.steps": 3}
 OVERHEADS = {

@@ -9,7 +9,7 @@ import simdp
 from simdp.collectives.costs.nccl import NcclCost
 from simdp.errors import ScenarioError
 from simdp.scenario import checked
-from simdp.scenario.wiring import wiring_of
+from simdp.scenario.placement import wiring_of
 
 CLUSTER = {
     "world_size": 8,

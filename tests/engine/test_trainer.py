@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from simdp.engine.trainer import Trainer
 from simdp.scenario import checked
-from simdp.workload.precision.rounding import rounded
+from simdp.workload.precision import rounded
 from simdp.workload.schedules.base import Progress
 
 SGD = {"kind": "sgd", "lr": 1.0}

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from simdp.engine.walk import Walk, alone, together
+from simdp.engine.replicas import Walk, alone, together
 from simdp.workload.layers.base import PAUSE
 
 

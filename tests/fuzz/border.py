@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from simdp.cli import run_command_line
 from simdp.errors import MAX_LINE
-from simdp.files.whole import PART
+from simdp.files.documents import PART
 
 MAX_BYTES, MAX_SECONDS = 2 * 10**9, 20
 ALLOWED = (0, 2, 3, 4)

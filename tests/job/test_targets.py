@@ -9,8 +9,7 @@ import pytest
 from for_each import for_each
 from pydantic import TypeAdapter, ValidationError
 
-from simdp.job.target import TARGETS, AnyTarget, Need
-from simdp.job.target.benchmark import BENCHMARKS, describe, table_of
+from simdp.job.targets import BENCHMARKS, TARGETS, AnyTarget, Need, describe, table_of
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 IMAGES = 1_281_167

@@ -3,8 +3,8 @@
 import pytest
 from for_each import for_each
 
-from simdp.probes import arguments, collectives, ddp, errors, layers, zoo
-from simdp.probes.errors import ProbeError
+from simdp.probes import arguments, collectives, ddp, layers, networks
+from simdp.probes.arguments import ProbeError
 
 HELP = "; --help lists what there is."
 
@@ -19,7 +19,7 @@ def refusal(main, *given):
 
 @pytest.fixture
 def no_torch(monkeypatch):
-    monkeypatch.setattr(errors, "find_spec", lambda name: None)
+    monkeypatch.setattr(arguments, "find_spec", lambda name: None)
 
 
 @pytest.mark.parametrize("main", [ddp.main, collectives.main, layers.main])
@@ -30,11 +30,11 @@ def test_without_torch_a_probe_says_what_to_install(main, no_torch):
 
 
 def test_a_probe_that_is_refused_exits_with_2_and_one_line(no_torch, capsys):
-    assert errors.run(ddp.main, []) == 2
+    assert arguments.run(ddp.main, []) == 2
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.count("\n") == 1
-    assert errors.run(lambda given: None, []) == 0
+    assert arguments.run(lambda given: None, []) == 0
 
 
 @pytest.mark.parametrize(
@@ -170,14 +170,14 @@ def test_a_size_for_all_models_or_one_for_each():
 
 
 def test_settings_are_changed_for_one_model_alone():
-    found = zoo.chosen(["mlp", "transformer"], ["mlp.widths=[3, 4]", "transformer.dropout=0"])
+    found = networks.chosen(["mlp", "transformer"], ["mlp.widths=[3, 4]", "transformer.dropout=0"])
     assert found["mlp"]["widths"] == [3, 4]
     assert found["transformer"]["dropout"] == 0
-    assert zoo.MODELS["mlp"]["widths"] != [3, 4]
+    assert networks.MODELS["mlp"]["widths"] != [3, 4]
 
 
 def test_every_precision_has_a_name_in_scenarios():
-    found = {name: zoo.scenario_precision(name) for name in arguments.PRECISIONS}
+    found = {name: networks.scenario_precision(name) for name in arguments.PRECISIONS}
     assert found == {
         "full": "full",
         "tf32": "full",

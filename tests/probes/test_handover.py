@@ -2,7 +2,7 @@
 
 import pickle
 
-from simdp.probes.handover import handover
+from simdp.probes.arguments import handover
 
 
 def test_what_is_collected_in_another_process_is_read_in_this_one():

@@ -7,10 +7,9 @@ import yaml
 
 import simdp
 from simdp.files import format_yaml, parse_yaml, read_yaml
-from simdp.probes import figures, nccl_table, record, zoo
-from simdp.probes.intervals import LayerTimes
-from simdp.probes.layers import csv
-from simdp.results.nccl_tests import NAMES, read_nccl_tests
+from simdp.probes import collectives, device, networks, record
+from simdp.probes.layers import LayerTimes, csv
+from simdp.results.collective import NAMES, read_nccl_tests
 from simdp.scenario import checked, load_scenario
 
 MACHINE = {"cpu": "A CPU", "cores": 4, "threads_per_rank": 1, "torch": "2.13.0"}
@@ -42,7 +41,7 @@ def run(n, variant, cap, *rounds):
 
 def found(*runs):
     model = {
-        "model": dict(zoo.MODELS["mlp"]),
+        "model": dict(networks.MODELS["mlp"]),
         "gradients": 14,
         "gradient_bytes": 29_290_400,
         "runs": list(runs),
@@ -158,7 +157,7 @@ def test_what_ddp_costs_beyond_its_copies_is_the_hooks():
     copies = 4 * 29_290_400 / 30e9
     assert scenario["cluster"]["overheads"] == {
         "copies": True,
-        "hook": figures.microseconds((5e-3 - copies) / 14),
+        "hook": device.microseconds((5e-3 - copies) / 14),
     }
     quick = [run(1, "skipped", None, [21]) if r is RUNS[2] else r for r in RUNS]
     scenario = made(ABOUT, *quick)["scenarios"]["mlp"]
@@ -175,10 +174,10 @@ def test_threads_that_share_a_core_slow_each_other_down(cores, crowded):
     assert set(slowdowns.values()) == ({1.0} if crowded else {None})
 
 
-@pytest.mark.parametrize("model", zoo.MODELS)
+@pytest.mark.parametrize("model", networks.MODELS)
 def test_every_model_makes_a_valid_scenario(model):
     slow = [run(r["world_size"], r["variant"], r["bucket_cap"], [2000]) for r in RUNS]
-    entry = {**found(*slow)["models"]["mlp"], "model": dict(zoo.MODELS[model])}
+    entry = {**found(*slow)["models"]["mlp"], "model": dict(networks.MODELS[model])}
     about = ABOUT._replace(
         microbatch={model: 64}, device="cuda", ranks_per_device=2, precision="bf16"
     )
@@ -196,7 +195,7 @@ def test_runs_that_begin_with_two_ranks_calibrate_on_two_side_by_side():
 
 
 def test_a_scenario_takes_its_table(tmp_path):
-    text = nccl_table.table("all_reduce", 2, {1024: 1e-4, 2**20: 1e-3}, ["a cpu"] * 2, "probe")
+    text = collectives.table("all_reduce", 2, {1024: 1e-4, 2**20: 1e-3}, ["a cpu"] * 2, "probe")
     (tmp_path / "gloo.log").write_text(text)
     scenario = made(ABOUT._replace(table="gloo.log"))["scenarios"]["mlp"]
     scenario["cluster"]["world_size"] = 2
@@ -208,12 +207,12 @@ def test_a_scenario_takes_its_table(tmp_path):
 # Tables ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("collective", nccl_table.PERF)
+@pytest.mark.parametrize("collective", collectives.PERF)
 def test_a_table_reads_back_as_nccl_tests_output(collective, tmp_path):
     times = {1024: 1.25e-4, 25 * 2**20: 12.5e-3}
     path = tmp_path / "gloo.log"
     tables = [
-        nccl_table.table(name, 2, times, ["host cpu"] * 2, "probe") for name in nccl_table.PERF
+        collectives.table(name, 2, times, ["host cpu"] * 2, "probe") for name in collectives.PERF
     ]
     path.write_text("\n".join(tables))
     log = read_nccl_tests(path, collective)
@@ -222,10 +221,10 @@ def test_a_table_reads_back_as_nccl_tests_output(collective, tmp_path):
 
 
 def test_a_table_counts_bandwidth_as_nccl_tests_does():
-    assert set(nccl_table.PERF) <= set(NAMES.values())
-    row = nccl_table.table("all_reduce", 8, {10**6: 1e-3}, ["a"] * 8, "").splitlines()[-1].split()
+    assert set(collectives.PERF) <= set(NAMES.values())
+    row = collectives.table("all_reduce", 8, {10**6: 1e-3}, ["a"] * 8, "").splitlines()[-1].split()
     assert row == ["1000000", "250000", "float", "sum", "-1", "1000.00", "1.000", "1.750"]
-    row = nccl_table.table("broadcast", 8, {10**6: 1e-3}, ["a"] * 8, "").splitlines()[-1].split()
+    row = collectives.table("broadcast", 8, {10**6: 1e-3}, ["a"] * 8, "").splitlines()[-1].split()
     assert row == ["1000000", "250000", "float", "none", "0", "1000.00", "1.000", "1.000"]
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from simdp.files import read_yaml
-from simdp.probes import collectives, ddp, layers, zoo
-from simdp.probes.errors import ProbeError
-from simdp.results.nccl_tests import read_nccl_tests
+from simdp.probes import collectives, ddp, layers
+from simdp.probes import networks as zoo
+from simdp.probes.arguments import ProbeError
+from simdp.results.collective import read_nccl_tests
 from simdp.scenario import checked
 
 torch = pytest.importorskip("torch")
@@ -74,7 +75,7 @@ def test_gradients_become_ready_in_the_simulated_order(name):
 @pytest.mark.parametrize("name", zoo.MODELS)
 @pytest.mark.parametrize("precision", ["full", "bf16"])
 def test_a_step_has_three_parts_that_make_it_up(name, precision):
-    from simdp.probes.steps import Stepper
+    from simdp.probes.device import Stepper
 
     stepper = Stepper(small(name), 2, precision, "adamw", torch.device("cpu"))
     before = [p.detach().clone() for p in stepper.module.parameters()]
@@ -89,8 +90,8 @@ def test_a_step_has_three_parts_that_make_it_up(name, precision):
 
 @pytest.mark.parametrize("name", zoo.MODELS)
 def test_layer_times_cover_every_parameter_and_the_whole_step(name):
-    from simdp.probes.layer_times import measure
-    from simdp.probes.steps import Stepper
+    from simdp.probes.device import Stepper
+    from simdp.probes.layers import measure
 
     stepper = Stepper(small(name), 2, "full", "sgd", torch.device("cpu"))
     found = measure(stepper, 1, 3)
@@ -189,7 +190,7 @@ def test_collectives_writes_a_log_that_reads_back(tmp_path):
 
 
 def test_a_rank_that_fails_is_named_in_one_line():
-    from simdp.probes.group import Place, launch
+    from simdp.probes.arguments import Place, launch
 
     with pytest.raises(ProbeError, match=r"^rank [01] failed: TypeError: .*callable.*$"):
         launch("no job", None, 2, Place("gloo", "cpu", 1, 1))
@@ -200,7 +201,7 @@ def leave(here, settings):
 
 
 def test_a_rank_that_is_ended_is_named_in_one_line():
-    from simdp.probes.group import Place, launch
+    from simdp.probes.arguments import Place, launch
 
     with pytest.raises(ProbeError, match=r"^rank 0 was ended: .*exit code 3$"):
         launch(leave, None, 1, Place("gloo", "cpu", 1, 1))
@@ -208,14 +209,14 @@ def test_a_rank_that_is_ended_is_named_in_one_line():
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there_is_said():
-    from simdp.probes.group import Place, launch
+    from simdp.probes.arguments import Place, launch
 
     with pytest.raises(ProbeError, match="torch finds no GPU here; write --device cpu"):
         launch("no job", None, 1, Place("gloo", "cuda", 1, 1))
 
 
 def test_more_ranks_than_gpus_are_refused(monkeypatch):
-    from simdp.probes.group import Place, check_devices
+    from simdp.probes.arguments import Place, check_devices
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
@@ -229,7 +230,7 @@ def test_more_ranks_than_gpus_are_refused(monkeypatch):
 
 
 def test_torchrun_with_too_few_ranks_is_refused(monkeypatch):
-    from simdp.probes.group import Place, launch
+    from simdp.probes.arguments import Place, launch
 
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     monkeypatch.setenv("WORLD_SIZE", "2")

@@ -1,7 +1,7 @@
 """Answers in words: what things cost, what is known of the hardware, and what would help."""
 
-from simdp.reports import answer_rows as answers
-from simdp.reports.figures import seconds
+from simdp.reports import answers
+from simdp.reports.captions import seconds
 from simdp.results.result import Advice, Result
 
 DULL = {"step_time_s": 1e-3, "exposed_comm_s": 0.0, "throughput_samples_per_s": 2000.0}

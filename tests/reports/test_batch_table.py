@@ -5,8 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
-from simdp.reports.batch_table import MAX_ROWS, batch_table
-from simdp.results.batches import Piece
+from simdp.reports.answers import MAX_ROWS, batch_table
+from simdp.results.result import Piece
 
 
 def step(number, sizes, micro_steps=1):

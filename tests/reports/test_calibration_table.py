@@ -7,13 +7,13 @@ import pytest
 from calibrated import calibration, step_calibration
 from rich.console import Console
 
-from simdp.reports import calibration_table
+from simdp.reports import validation_table
 from simdp.results.calibration import Proposal, WantedStep
 
 
 def text(study):
     stream = io.StringIO()
-    Console(file=stream, width=200, highlight=False).print(calibration_table.tables(study))
+    Console(file=stream, width=200, highlight=False).print(validation_table.tables(study))
     return stream.getvalue()
 
 

@@ -6,7 +6,7 @@ import re
 from compared import cannot, comparison, ran
 from rich.console import Console
 
-from simdp.reports.compare_table import table
+from simdp.reports.sweep_table import table
 from simdp.results.comparison import ComparedPoint, Comparison
 
 

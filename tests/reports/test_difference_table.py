@@ -5,7 +5,7 @@ import io
 from rich.console import Console
 
 from simdp.reports.difference_table import by_itself, signed, table, values, words
-from simdp.results.difference import (
+from simdp.results.comparison import (
     Difference,
     Figure,
     KeyChange,

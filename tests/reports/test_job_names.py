@@ -2,7 +2,7 @@
 
 from jobs_drawn import job, one_job, three_jobs
 
-from simdp.reports.job_names import cells, names
+from simdp.reports.job_table import cells, names
 
 
 def test_options_that_all_values_of_a_kind_have_go():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from simdp.reports import money_rows
+from simdp.reports import answers
 
 COST = {
     "step": {"cost_usd": 2e-4, "energy_kwh": 5e-5},
@@ -24,15 +24,15 @@ TARGET = {
 def test_times_money_and_energy_are_written_with_units_that_suit():
     times = {None: "-", 0.0: "0", 5e-5: "50 us", 0.02: "20 ms", 100.0: "100 s", 600.0: "10 min"}
     times |= {7300.0: "2.03 h", 3e5: "3.47 days", 1e9: "11,574 days"}
-    assert {value: money_rows.duration(value) for value in times} == times
+    assert {value: answers.duration(value) for value in times} == times
     said = {None: "-", 2e-4: "0.0002 USD", 12.345: "12.3 USD", 54321.0: "54,321 USD"}
-    assert {value: money_rows.money(value) for value in said} == said
+    assert {value: answers.money(value) for value in said} == said
     said = {None: "-", 5e-5: "50 mWh", 0.4: "400 Wh", 2.0: "2 kWh", 4.2e5: "420 MWh"}
-    assert {value: money_rows.energy(value) for value in said} == said
+    assert {value: answers.energy(value) for value in said} == said
 
 
 def test_rows_tell_the_target_the_step_and_whose_price_it_is():
-    found = money_rows.rows((COST, TARGET))
+    found = answers.rows((COST, TARGET))
     assert found == [
         ("to the target", "2.03 h in 13,817 steps, 90 % of runs in 1.94 h to 2.11 h"),
         ("  costs", "1,234 USD and 1.5 MWh"),
@@ -47,22 +47,22 @@ def test_rows_tell_the_target_the_step_and_whose_price_it_is():
 
 def test_a_list_price_is_written_with_its_date():
     dated = COST | {"price_date": "2026-05"}
-    assert money_rows.price([(dated, None), (COST, None), (dated, None)]) == [
+    assert answers.price([(dated, None), (COST, None), (dated, None)]) == [
         ("price", "2.5 USD/h a device, list price of 2026-05; 2.5 USD/h a device")
     ]
     dearer = dated | {"price_usd_per_h": 4.0}
-    assert money_rows.price([(dated, None), (dearer, None)]) == [
+    assert answers.price([(dated, None), (dearer, None)]) == [
         ("price", "2.5, 4 USD/h a device, list price of 2026-05")
     ]
-    assert money_rows.price([({}, None)]) == []
+    assert answers.price([({}, None)]) == []
 
 
 def test_what_nobody_knows_is_left_out():
-    assert money_rows.rows(({}, None)) == []
+    assert answers.rows(({}, None)) == []
     certain = {**TARGET, "time_s": {"mean": 60.0}, "cost_usd": None, "energy_kwh": None}
-    assert money_rows.rows(({}, certain)) == [("to the target", "60 s in 13,817 steps")]
+    assert answers.rows(({}, certain)) == [("to the target", "60 s in 13,817 steps")]
     never = {"kind": "loss", "reached": False, "time_s": None}
-    assert "was not reached" in money_rows.rows(({}, never))[0][1]
+    assert "was not reached" in answers.rows(({}, never))[0][1]
 
 
 ASKED = [
@@ -77,11 +77,11 @@ ASKED = [
 
 @pytest.mark.parametrize(("scenario", "asked"), ASKED)
 def test_a_scenario_asks_for_money_by_its_own_keys(scenario, asked):
-    assert money_rows.is_asked_for(scenario) is asked
+    assert answers.is_asked_for(scenario) is asked
 
 
 def cells(found):
-    return {name: [tell(one) for one in found] for name, tell in money_rows.columns(found).items()}
+    return {name: [tell(one) for one in found] for name, tell in answers.columns(found).items()}
 
 
 def test_columns_are_of_the_target_where_there_is_one():
@@ -101,7 +101,7 @@ def test_and_else_of_a_million_samples_or_tokens():
 
 
 def test_energy_has_a_row_with_its_range_where_waiting_power_decides_about_it():
-    wide = money_rows.rows(({**COST, "energy_between_kwh": [4.5e-5, 5.5e-5]}, None))
-    assert ("  energy", f"45 mWh to 55 mWh, {money_rows.WAITING_POWER}") in wide
-    near = money_rows.rows(({**COST, "energy_between_kwh": [4.99e-5, 5.01e-5]}, None))
+    wide = answers.rows(({**COST, "energy_between_kwh": [4.5e-5, 5.5e-5]}, None))
+    assert ("  energy", f"45 mWh to 55 mWh, {answers.WAITING_POWER}") in wide
+    near = answers.rows(({**COST, "energy_between_kwh": [4.99e-5, 5.01e-5]}, None))
     assert "  energy" not in dict(near)

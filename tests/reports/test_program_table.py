@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from simdp.reports import program_table
+from simdp.reports import table
 from simdp.results.trace import COMM_LANE, COMPUTE_LANE, TraceBuilder
 
 
@@ -24,7 +24,7 @@ def test_times_of_a_rank_add_up_to_its_end():
         (0, "comm", 4.5, 5.5),
         (1, "compute", 1.0, 2.0),
     )
-    one, other = program_table.rows(trace, np.array([7.0, 2.0]))
+    one, other = table.rows(trace, np.array([7.0, 2.0]))
     assert one == pytest.approx(
         {
             "rank": 0,
@@ -40,12 +40,12 @@ def test_times_of_a_rank_add_up_to_its_end():
 
 
 def test_neighbours_that_are_alike_share_a_line():
-    lines = program_table.lines(traced(), np.array([0.0, 0.0, 1.0, 0.0]))
+    lines = table.lines(traced(), np.array([0.0, 0.0, 1.0, 0.0]))
     assert [line.split()[0] for line in lines] == ["rank", "0-1", "2", "3"]
     assert lines[1].split()[1:] == ["0", "s"] * 6
 
 
 def test_many_ranks_are_cut():
-    lines = program_table.lines(traced(), np.arange(20.0))
-    assert len(lines) == 1 + program_table.MAX_ROWS + 1
+    lines = table.lines(traced(), np.arange(20.0))
+    assert len(lines) == 1 + table.MAX_ROWS + 1
     assert lines[-1] == "and 4 more ranks; --json has them all"

@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from simdp.reports.rank_rows import rows_of
-from simdp.results.blocks import Call
-from simdp.results.trace import COMM_LANE, COMPUTE_LANE, FIRST_STREAM_LANE, TraceBuilder
+from simdp.reports.table import rows_of
+from simdp.results.trace import COMM_LANE, COMPUTE_LANE, FIRST_STREAM_LANE, Call, TraceBuilder
 
 RANKS = np.arange(2)
 CALL = Call("all_reduce", 8.0, 2)

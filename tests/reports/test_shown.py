@@ -12,9 +12,8 @@ import simdp
 from simdp.reports import table
 from simdp.reports.page import KINDS, write
 from simdp.reports.shown import TABLES
-from simdp.results.inline import Inline
 from simdp.results.plan import Option, Plan
-from simdp.results.result import Result, Study
+from simdp.results.result import Inline, Result, Study
 
 FAST = {"numerics": False, "workload.steps": 3}
 

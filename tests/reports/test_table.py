@@ -12,7 +12,7 @@ from rich.console import Console
 
 import simdp
 from simdp.reports import table
-from simdp.results.memory import PARTS, Holding
+from simdp.results.memory import MEMORY_PARTS, Holding
 from simdp.results.metrics import ORDER, per_rank
 from simdp.results.result import Result, Study
 
@@ -424,9 +424,9 @@ def test_large_parts_have_a_name_where_there_is_a_trace_and_small_ones_are_the_r
     study = made_up(
         memory_bytes={"parameters": 800, "other": 205}, peak_memory_bytes=[1005], simulated_s=1.0
     )
-    ranks, nothing = np.arange(1), dict.fromkeys(PARTS, 0)
+    ranks, nothing = np.arange(1), dict.fromkeys(MEMORY_PARTS, 0)
     held = [
-        Holding(ranks, 0, PARTS.index(part), np.zeros(1), float(nbytes))
+        Holding(ranks, 0, MEMORY_PARTS.index(part), np.zeros(1), float(nbytes))
         for part, nbytes in {**nothing, "parameters": 800, "gathered": 200, "inputs": 5}.items()
     ]
     study.points[0].trace = SimpleNamespace(memory=held)

@@ -4,8 +4,7 @@ import re
 
 from measured_times import row, step, two_clusters, validation
 
-from simdp.reports.validation_page import page
-from simdp.reports.validation_pictures import pictures
+from simdp.reports.validation_table import page, pictures
 
 
 def section(text, head):

@@ -7,16 +7,16 @@ import pytest
 from measured_times import row, step, two_clusters, validation
 from rich.console import Console
 
-from simdp.reports import validation_words as words
+from simdp.reports import validation as words
 from simdp.reports.page.sections import Verdict
 from simdp.reports.page.validation import page
-from simdp.reports.validation_table import tables
+from simdp.reports.validation_table import validation_tables
 from simdp.results.validation import binomial_tail
 
 
 def printed(study):
     console = Console(width=80, record=True, file=io.StringIO())
-    console.print(tables(study), soft_wrap=True)
+    console.print(validation_tables(study), soft_wrap=True)
     return console.export_text()
 
 

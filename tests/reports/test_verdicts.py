@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 import simdp
-from simdp.reports import table, verdicts
+from simdp.reports import answers, table
 from simdp.reports.page.run import sections
 from simdp.reports.page.sweep import verdict as of_page
 from simdp.reports.sweep_table import sweep_verdict
@@ -69,7 +69,7 @@ def test_a_sweep_says_what_is_lost_where_and_to_what():
     assert not good
     fourth = found.points[2].metrics["scaling_efficiency"]
     eighth = 100 * efficiency
-    assert fourth > verdicts.GOOD > efficiency
+    assert fourth > answers.GOOD > efficiency
     assert lines[1:] == [f"Efficiency stays above 80 % up to 4, and is {eighth:.1f} % at 8."]
     assert f"verdict: {' '.join(lines)}" in printed(found)
     assert of_page(found)[0].lines == lines
@@ -117,7 +117,7 @@ def test_a_run_says_in_its_verdict_what_a_straggler_costs():
     result = found.points[0]
     m = result.metrics
     share = 100 * (1 - m["without_stragglers_s"] / m["step_time_s"])
-    lines, _ = verdicts.of_run(result)
+    lines, _ = answers.of_run(result)
     assert (
         f"{100 * m['wait_s'] / m['step_time_s']:.1f} % waits for the straggler rank 3" in lines[0]
     )
@@ -140,7 +140,7 @@ def test_a_run_says_in_its_verdict_what_a_straggler_costs():
 )
 def test_stragglers_are_named_by_where_they_are(straggler, name):
     result = study(stragglers=[straggler]).points[0]
-    (said,) = verdicts.straggler_costs(result)
+    (said,) = answers.straggler_costs(result)
     assert said.startswith(f"{name} costs ")
 
 
@@ -150,7 +150,7 @@ def test_exposed_communication_divides_by_collective():
     assert {name for name, _ in split} == {"all_gather", "reduce_scatter"}
     assert sum(split.values()) == pytest.approx(result.metrics["exposed_comm_s"], rel=1e-9)
     assert list(split.values()) == sorted(split.values(), reverse=True)
-    lines, _ = verdicts.of_run(result)
+    lines, _ = answers.of_run(result)
     assert "% is exposed all_gather between nodes" in lines[0]
     assert "% is exposed reduce_scatter between nodes" in lines[0]
 
@@ -158,7 +158,7 @@ def test_exposed_communication_divides_by_collective():
 def test_a_result_without_a_trace_has_communication_in_one():
     result = study().points[0]
     result.trace = None
-    assert "% is exposed communication" in verdicts.of_run(result).lines[0]
+    assert "% is exposed communication" in answers.of_run(result).lines[0]
 
 
 def test_the_summary_and_the_page_say_where_the_mfu_goes():

@@ -3,7 +3,7 @@
 import pytest
 
 from simdp.collectives import FAMILIES
-from simdp.results.bandwidth import (
+from simdp.results.collective import (
     IN_PIECES,
     ITEMSIZE,
     REDUCING,

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simdp.results.idle import Idle
+from simdp.results.metrics import Idle
 from simdp.results.trace import COMM_LANE, COMPUTE_LANE, TraceBuilder
 
 EVERYONE = np.arange(3)

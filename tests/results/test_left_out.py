@@ -5,7 +5,7 @@ import json
 import pytest
 from measured_times import row, step, validation
 
-from simdp.results.left_out import LeftOut, Place
+from simdp.results.validation import LeftOut, Place
 
 
 def left_out():

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from simdp.cluster.device import DEVICES
-from simdp.cluster.power import Power
-from simdp.results.money import Rates, bill, energy_range, lasting, step_bill
+from simdp.cluster.device import DEVICES, Power
+from simdp.results.metrics import Rates, bill, energy_range, lasting, step_bill
 from simdp.units import parse
 
 EIGHT = Rates(price=24 / 3600, busy=5600.0, waiting=1600.0, rest=560.0, node=1400.0)

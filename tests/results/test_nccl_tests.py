@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from simdp.errors import ScenarioError
-from simdp.results.nccl_tests import NcclRow, read_nccl_tables, read_nccl_tests
+from simdp.results.collective import NcclRow, read_nccl_tables, read_nccl_tests
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 NEW = (GOLDEN / "nccl_all_reduce_2x4.log").read_text()

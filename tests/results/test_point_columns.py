@@ -5,8 +5,7 @@ import sys
 import pytest
 
 from simdp.errors import ScenarioError
-from simdp.results.columns import columns_of, figures_of
-from simdp.results.result import FailedPoint, Result, Study
+from simdp.results.result import FailedPoint, Result, Study, columns_of, figures_of
 
 METRICS = {
     "step_time_s": 0.5,

@@ -3,7 +3,7 @@
 import pytest
 from measured_times import row, step
 
-from simdp.results.reliability import LEVELS, coverage, holds, num_series
+from simdp.results.validation import LEVELS, coverage, holds, num_series
 
 
 def test_at_90_percent_the_interval_is_the_one_that_is_told():

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from simdp.results.blocks import Block
-from simdp.results.slowest import busy_times, slowest
-from simdp.results.trace import ACTIVITIES, COMM_LANE, COMPUTE_LANE
+from simdp.results.metrics import busy_times, slowest
+from simdp.results.trace import ACTIVITIES, COMM_LANE, COMPUTE_LANE, Block
 
 
 def block(activity, step, length, lane=COMPUTE_LANE, ranks=(0, 1, 2, 3)):

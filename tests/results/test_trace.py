@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from simdp.engine.simulate import simulate
 from simdp.results import metrics
-from simdp.results.blocks import columns_of
-from simdp.results.idle import Idle
+from simdp.results.metrics import Idle
 from simdp.results.trace import (
     ACTIVITIES,
     COMM_LANE,
@@ -20,6 +19,7 @@ from simdp.results.trace import (
     SETUP,
     Span,
     TraceBuilder,
+    columns_of,
     lane_name,
 )
 from simdp.scenario import load_scenario

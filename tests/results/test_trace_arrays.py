@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from simdp.engine.simulate import simulate
-from simdp.results.trace import Trace
-from simdp.results.trace_arrays import arrays_of, trace_of
+from simdp.results.trace import Trace, arrays_of, trace_of
 
 
 def rows(trace):

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simdp.results import blocks
-from simdp.results.blocks import Block, blocks_by_turn, columns_of, is_everyone, stacks
+from simdp.results import trace
+from simdp.results.trace import Block, blocks_by_turn, columns_of, is_everyone, stacks
 
 KEYS = ("step", "lane", "activity", "name")
 
@@ -22,7 +22,7 @@ def block(ranks, step=0, lane=0, activity=0, name=0, start=0.0, length=1.0, nbyt
 def spans(some):
     """The spans of blocks, in an order of their own."""
     columns = columns_of(some)
-    return sorted(zip(*(columns[key].tolist() for key in blocks.COLUMNS), strict=True))
+    return sorted(zip(*(columns[key].tolist() for key in trace.COLUMNS), strict=True))
 
 
 def made(draw_lane):
@@ -71,7 +71,7 @@ def test_an_array_of_lanes_and_numbers_of_bytes_lie_beside_single_ones():
 
 @pytest.mark.parametrize("most", [1, 4, 9, 1000])
 def test_stacks_hold_every_block_once_few_at_a_time(monkeypatch, most):
-    monkeypatch.setattr(blocks, "MAX_STACKED", most)
+    monkeypatch.setattr(trace, "MAX_STACKED", most)
     all_ranks, two = np.arange(4), np.array([1, 3])
     some = [
         block(ranks, step, activity=activity, start=10.0 * step + turn, nbytes=1.0 + turn)._replace(

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from simdp.results.memory import NAMED, PARTS, Holding, summed, usage
+from simdp.results.memory import MEMORY_PARTS, NAMED, Holding, summed, usage
 
-PARAMETERS, GRADIENTS, TEMPORARY = map(PARTS.index, ("parameters", "gradients", "temporary"))
+PARAMETERS, GRADIENTS, TEMPORARY = map(MEMORY_PARTS.index, ("parameters", "gradients", "temporary"))
 BOTH = np.arange(2)
 
 
@@ -49,9 +49,9 @@ def test_nothing_is_known_of_ranks_that_held_nothing():
     assert len(usage(RUN, [7]).at) == 0
 
 
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("part", MEMORY_PARTS)
 def test_every_part_has_a_place_in_the_result(part):
-    parts = np.zeros(len(PARTS))
-    parts[PARTS.index(part)] = 3.0
+    parts = np.zeros(len(MEMORY_PARTS))
+    parts[MEMORY_PARTS.index(part)] = 3.0
     found = summed(parts)
     assert found == {**dict.fromkeys((*NAMED, "other"), 0), part if part in NAMED else "other": 3}

@@ -8,7 +8,7 @@ import pytest
 import simdp
 from simdp.errors import ScenarioError
 from simdp.scenario import checked
-from simdp.scenario.defaults import FEW_STEPS, SOME_STEPS
+from simdp.scenario.machines import FEW_STEPS, SOME_STEPS
 from simdp.scenario.overrides import override_all
 from simdp.scenario.remarks import remarks
 

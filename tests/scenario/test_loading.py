@@ -456,7 +456,7 @@ def test_an_absurdly_large_model_is_refused(refuse):
 
 @pytest.fixture
 def small_machine(monkeypatch):
-    monkeypatch.setattr(simdp.scenario.feasibility, "host_memory", lambda: 2e9)
+    monkeypatch.setattr(simdp.scenario.checks, "host_memory", lambda: 2e9)
 
 
 def test_arrays_that_this_machine_cannot_hold_are_refused(small_machine, refuse):

@@ -12,7 +12,7 @@ from simdp.errors import ScenarioError
 from simdp.files import read_yaml
 from simdp.scenario import load_scenario
 from simdp.scenario.machines import with_machine
-from simdp.scenario.wiring import wiring_of
+from simdp.scenario.placement import wiring_of
 
 POOL = read_yaml(Path(simdp.__file__).parent / "collectives/costs/pool.yaml")
 

@@ -12,12 +12,12 @@ from small_scenario import FAST, WORKLOAD
 import simdp
 from simdp.cli import run_command_line
 from simdp.collectives.ring import RingAllReduce
-from simdp.engine import neighbourhood
+from simdp.engine import simulate
 from simdp.engine.clocks.clock import OtherJob, clock_for
-from simdp.engine.neighbourhood import Neighbourhood
 from simdp.engine.network import Network
 from simdp.engine.network.traffic import Traffic
 from simdp.engine.ops import Launch, Wait, Work
+from simdp.engine.simulate import Neighbourhood
 from simdp.engine.slowdown import Slowdown
 from simdp.errors import ScenarioError
 from simdp.results.trace import TraceBuilder
@@ -228,14 +228,12 @@ def test_a_neighbour_that_takes_no_time_ends(monkeypatch):
         Launch(0, "x", 0, plan, 0.0, False),
         Wait((0,)),
     ]
-    monkeypatch.setattr(neighbourhood, "Run", lambda *_: SimpleNamespace(script=lambda: iter(idle)))
-    assert list(neighbourhood._endless(None, None, None)) == idle
+    monkeypatch.setattr(simulate, "Run", lambda *_: SimpleNamespace(script=lambda: iter(idle)))
+    assert list(simulate._endless(None, None, None)) == idle
     at_work = Work(0, "forward", "x", np.array([0.0, 1e-3]))
     for takes_time in (at_work, Launch(0, "x", 0, plan, 8.0, False)):
         idle[0] = takes_time
-        again = [
-            op for _, op in zip(range(9), neighbourhood._endless(None, None, None), strict=False)
-        ]
+        again = [op for _, op in zip(range(9), simulate._endless(None, None, None), strict=False)]
         assert len(again) == 9
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from simdp.cluster import Cluster
-from simdp.scenario.wiring import wiring_of, wiring_of_groups
+from simdp.scenario.placement import wiring_of, wiring_of_groups
 
 DEVICE = "v100-sxm2-32gb"
 LINK = {"alpha": "3 us", "bandwidth": "24 GB/s"}

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 from small_workload import facts_of, program_of
 
-from simdp.steps.buckets import MiB, assign, limits, rules
+from simdp.steps.partition import MiB, assign, limits, rules
 from simdp.strategies.ddp import DDP
 from simdp.workload.layers import Parameter
 from simdp.workload.models import AnyModel
-from simdp.workload.models.mlp import MLP
+from simdp.workload.models.sequential import MLP
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 CASES = json.loads((GOLDEN / "g08_buckets.json").read_text())["cases"]

@@ -6,7 +6,7 @@ from small_workload import LINEAR, NUM_SAMPLES, workload
 
 from simdp.cluster import Overheads
 from simdp.steps.facts import Exchanged, Facts, Step
-from simdp.steps.ops import Bucket
+from simdp.steps.partition import Bucket
 
 NORM = {"name": "bn", "kind": "batch_norm1d", "num_features": 3}
 HALF = {"precision": {"kind": "mixed", "dtype": "bfloat16"}}

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simdp.steps.partition import Kept, Partition, least_loaded
-from simdp.workload.layers.parameter import Parameter, constant
+from simdp.workload.layers.base import Parameter, constant
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "g10_zero.json").read_text())
 PIECES = Kept(weights=False, gradients=False)

@@ -12,10 +12,9 @@ from small_workload import NUM_SAMPLES, ops_of, program, workload
 
 from simdp.steps import ops
 from simdp.steps.facts import Facts
-from simdp.steps.ops import AllGather, AllReduce, Average, Broadcast, Split
+from simdp.steps.ops import AllGather, AllReduce, Average, Broadcast, Free, Open, Release, Split
 from simdp.steps.program import LATE, MAX_PLANS, Called, Program
-from simdp.steps.unit_ops import Free, Open, Release
-from simdp.strategies.comm_hooks.power_sgd import PowerSGD
+from simdp.strategies.comm_hooks.compression import PowerSGD
 from simdp.strategies.ddp import DDP
 from simdp.strategies.local_sgd import LocalSGD
 

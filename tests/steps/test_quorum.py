@@ -3,11 +3,10 @@
 import numpy as np
 from small_workload import NUM_SAMPLES, ops_of, workload
 
-from simdp.steps.ops import AllReduce, Broadcast, Fill, NewGroup, Update
+from simdp.steps.ops import AllReduce, Broadcast, Fill, NewGroup, Quorum, Update
 from simdp.steps.program import Program
-from simdp.steps.quorum import Quorum
 from simdp.strategies.ddp import DDP
-from simdp.workload.participants import Participants
+from simdp.workload.sampling import Participants
 
 SOME = Participants(("counted", "absent", "silent", "counted"))
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simdp.steps.rows import by_rows
+from simdp.steps.partition import by_rows
 from simdp.workload.layers import Parameter
 
 SHAPES = st.lists(

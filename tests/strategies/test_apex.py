@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 from small_workload import facts_of, program_of, workload
 
-from simdp.strategies.apex import Apex
+from simdp.strategies.ddp import Apex
 from simdp.workload.layers import Parameter
 
 SIZES = {"a": 40, "b": 10, "c": 60, "d": 30, "idle": 500}

@@ -9,11 +9,9 @@ from pydantic import ValidationError
 from recorded_mlp import WIDER, trained
 from small_workload import program, workload
 
-from simdp.steps.bucket import Bucket
+from simdp.steps.partition import Bucket
 from simdp.strategies.comm_hooks import COMM_HOOKS, NoHook
-from simdp.strategies.comm_hooks.batched_power_sgd import BatchedPowerSGD, side_of
-from simdp.strategies.comm_hooks.power_sgd import PowerSGD
-from simdp.strategies.comm_hooks.top_k import TopK
+from simdp.strategies.comm_hooks.compression import BatchedPowerSGD, PowerSGD, TopK, side_of
 from simdp.strategies.ddp import DDP
 from simdp.strategies.memory import host_memory_needed
 from simdp.workload.layers import Parameter

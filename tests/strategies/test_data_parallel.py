@@ -10,10 +10,10 @@ from small_workload import program, workload
 
 from simdp.errors import ScenarioError
 from simdp.scenario import checked
-from simdp.steps.buckets import assign
+from simdp.steps.partition import assign
 from simdp.strategies.data_parallel import BUFFER_NBYTES, DataParallel, pieces
 from simdp.strategies.memory import host_memory_needed
-from simdp.workload.layers.parameter import Parameter, constant
+from simdp.workload.layers.base import Parameter, constant
 
 MiB = 2**20
 SYNC = {

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 from small_workload import ops_of, program
 
 from simdp.steps.ops import Broadcast
+from simdp.strategies.data_parallel import Single
 from simdp.strategies.ddp import DDP
-from simdp.strategies.single import Single
 from simdp.workload import Workload
 
 LINEAR = {"kind": "linear", "in_features": 4, "out_features": 3}

@@ -6,10 +6,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from sharded_runs import elements, play, sent, spans
 
-from simdp.strategies.deepspeed import KEYS
-from simdp.strategies.ipg_buckets import fill_up
-from simdp.strategies.zero1 import Zero1
-from simdp.strategies.zero2 import Zero2
+from simdp.strategies.zero import KEYS, Zero1, Zero2, fill_up
 
 DEEP = {"communication": "deepspeed"}
 STAGES = [{"kind": "zero1", **DEEP}, {"kind": "zero2", **DEEP}]

@@ -3,7 +3,7 @@
 import pytest
 from sharded_runs import WIDTHS, elements, play, sent, spans
 
-from simdp.results.memory import PARTS, usage
+from simdp.results.memory import MEMORY_PARTS, usage
 
 FIRST, SECOND, LAST = 5 * 8 + 8, 8 * 6 + 6, 6 * 2 + 2
 FLOAT = 8
@@ -96,7 +96,7 @@ def test_hooks_keep_errors_of_what_learns(hook, kept):
 def peak(strategy, frozen, part, **workload):
     options = {"optimizer": "adam", "numerics": False, **workload}
     result = play(strategy, 2, frozen=frozen, **options)
-    return usage(result.trace.memory, [0]).kept[:, PARTS.index(part)].max()
+    return usage(result.trace.memory, [0]).kept[:, MEMORY_PARTS.index(part)].max()
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp1", "zero2", "zero3"])

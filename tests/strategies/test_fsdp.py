@@ -7,9 +7,8 @@ from sharded_runs import play, sent, spans
 from small_workload import LINEAR, workload
 
 from simdp.errors import ScenarioError
-from simdp.results.memory import PARTS
-from simdp.strategies.fsdp import FSDP
-from simdp.strategies.row_units import divisors
+from simdp.results.memory import MEMORY_PARTS
+from simdp.strategies.fsdp import FSDP, divisors
 
 WIDTH, DEPTH = 1024, 6
 DEEP = {
@@ -180,7 +179,7 @@ def test_a_rank_takes_what_torchs_buffers_do():
 def test_forward_holds_a_unit_and_two_buffers():
     inside = {"microbatch": 1, "optimizer": "none"}
     result = play({"kind": "fsdp"}, 4, FAST_LINKS, **{**DEEP, **inside})
-    gathered = [h for h in result.trace.memory if h.part == PARTS.index("gathered")]
+    gathered = [h for h in result.trace.memory if h.part == MEMORY_PARTS.index("gathered")]
     sizes = [float(np.asarray(h.nbytes).flat[0]) for h in gathered if 0 in h.ranks]
     assert sum(sizes) == 0
     most = max(np.cumsum(sizes))

@@ -9,7 +9,7 @@ from sharded_runs import elements, play, sent, spans
 from small_workload import LINEAR, workload
 
 from simdp.errors import ScenarioError
-from simdp.results.memory import PARTS
+from simdp.results.memory import MEMORY_PARTS
 from simdp.strategies.fsdp1 import FSDP1
 
 DEEP = {"widths": [1024] * 7, "microbatch": 256, "dtype": "float32", "numerics": False}
@@ -216,5 +216,5 @@ def test_what_the_root_ends_after_is_not_gathered_again(when):
     gathers = [s.name for s in on_rank if s.name.startswith("all_gather unit")]
     assert len(gathers) == 2 * 12 + 1
     assert gathers.count("all_gather unit 0") == 1
-    part = PARTS.index("gathered")
+    part = MEMORY_PARTS.index("gathered")
     assert sum(h.nbytes for h in result.trace.memory if h.part == part and 0 in h.ranks) == 0

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simdp.strategies.fusion import (
+from simdp.strategies.horovod import (
     BENCHMARK_NBYTES,
     PUBLISHED,
     SMALLEST_MESSAGE,

@@ -4,8 +4,7 @@ import pytest
 from pydantic import ValidationError
 from small_workload import facts_of, program_of, step_of, workload
 
-from simdp.strategies.fusion import BENCHMARK_NBYTES, PUBLISHED, SMALLEST_MESSAGE
-from simdp.strategies.horovod import Horovod
+from simdp.strategies.horovod import BENCHMARK_NBYTES, PUBLISHED, SMALLEST_MESSAGE, Horovod
 
 BIG = SMALLEST_MESSAGE
 MS = 1e-3

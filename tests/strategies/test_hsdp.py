@@ -15,7 +15,7 @@ from simdp.engine.clocks import clock as clocks
 from simdp.errors import ScenarioError
 from simdp.scenario import checked
 from simdp.steps.program import flat
-from simdp.strategies.hsdp import HSDP
+from simdp.strategies.fsdp import HSDP
 
 pytestmark = pytest.mark.slow
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from simdp.cluster import Cluster
-from simdp.cluster.allocators import Exact
-from simdp.cluster.allocators.cuda import Cuda
+from simdp.cluster.allocators import Cuda, Exact
+from simdp.strategies.data_parallel import Single
 from simdp.strategies.ddp import DDP
 from simdp.strategies.memory import (
     fits,
@@ -16,7 +16,6 @@ from simdp.strategies.memory import (
     sample_nbytes,
     update_temporaries,
 )
-from simdp.strategies.single import Single
 from simdp.workload import Workload
 
 NUM_ELEMENTS = 4 * 3 + 3 + 2 * 3  # the linear layer's, and the batch norm's

@@ -4,10 +4,8 @@ import pytest
 from pydantic import ValidationError
 from sharded_runs import play, sent, spans
 
-from simdp.steps.offload import HostCopy
-from simdp.strategies.zero1 import Zero1
-from simdp.strategies.zero2 import Zero2
-from simdp.strategies.zero3 import Zero3
+from simdp.steps.ops import HostCopy
+from simdp.strategies.zero import Zero1, Zero2, Zero3
 
 WIDE = {"widths": [64] * 6, "optimizer": {"kind": "adam", "lr": 0.01}}
 PARAMETERS = 8 * 5 * (64 * 64 + 64)
@@ -108,7 +106,7 @@ def test_parameters_are_offloaded_with_the_optimizer():
 
 
 def test_a_copy_of_nothing_takes_no_time():
-    from simdp.cluster.host import HostMemory
+    from simdp.cluster.device import HostMemory
 
     assert HostMemory().copying(0.0) == 0
     assert HostMemory().link.name == "pcie4-x16"

@@ -6,10 +6,8 @@ import pytest
 from small_workload import facts_of, ops_of, step_of
 
 from simdp.steps.ops import AllReduce, Backward, Fill, Take, Update, Wait
-from simdp.strategies.apex import Apex
-from simdp.strategies.ddp import DDP
+from simdp.strategies.ddp import DDP, Apex, Message, Reducer
 from simdp.strategies.horovod import Horovod
-from simdp.strategies.reducer import Message, Reducer
 
 FACTS = facts_of(dict.fromkeys("cba", 10), "abc")
 """Gradients a, b, c become ready one after the other."""

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 import simdp
 from simdp.errors import ScenarioError
-from simdp.results.memory import PARTS
+from simdp.results.memory import MEMORY_PARTS
 from simdp.steps.ops import AllReduce, Broadcast, Copy, Hold, Update
 from simdp.steps.program import flat
 from simdp.strategies.ddp import DDP
@@ -146,7 +146,7 @@ def test_a_rank_keeps_32_bits_and_16_for_a_while():
     taken = [
         float(np.asarray(h.nbytes).flat[0])
         for h in found.trace.memory
-        if 0 in h.ranks and h.part == PARTS.index("parameters")
+        if 0 in h.ranks and h.part == MEMORY_PARTS.index("parameters")
     ]
     assert (sum(taken), max(np.cumsum(taken))) == (4 * elements, 6 * elements)
 

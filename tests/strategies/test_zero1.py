@@ -10,7 +10,7 @@ from sharded_runs import elements, play, sent, spans
 from small_scenario import FAST
 from small_workload import LINEAR, workload
 
-from simdp.strategies.zero1 import Zero1
+from simdp.strategies.zero import Zero1
 
 PIECES = {"kind": "zero1", "communication": "reduce_scatter"}
 MANY = {"kind": "regression", "num_samples": 2400}

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from sharded_runs import elements, play, sent, spans
 from small_workload import workload
 
-from simdp.strategies.zero2 import Zero2
+from simdp.strategies.zero import Zero2
 
 
 @settings(max_examples=10)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sharded_runs import elements, play, sent, spans
 from small_workload import workload
 
-from simdp.strategies.zero3 import Zero3
+from simdp.strategies.zero import Zero3
 
 NOTHING_STAYS = {"kind": "zero3", "param_persistence_threshold": 0, "max_reuse_distance": 0}
 MIXED = {

@@ -10,7 +10,7 @@ import simdp
 from simdp.scenario import checked
 from simdp.scenario.overrides import override_all
 from simdp.studies.advice import would_help
-from simdp.studies.around_stragglers import around_stragglers
+from simdp.studies.variants import around_stragglers
 
 NODES = {
     **FAST,

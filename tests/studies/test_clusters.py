@@ -6,7 +6,7 @@ import pytest
 
 import simdp
 from simdp.errors import ScenarioError
-from simdp.studies.clusters import load_clusters, load_cost
+from simdp.studies.collective import load_clusters, load_cost
 
 CLUSTER = """\
 cluster:

@@ -6,7 +6,7 @@ from msccl_examples import star_gather
 from simdp.cluster import Cluster
 from simdp.collectives import FAMILIES
 from simdp.errors import ScenarioError
-from simdp.results.nccl_tests import NcclLog, NcclRow
+from simdp.results.collective import NcclLog, NcclRow
 from simdp.studies.collective import (
     Split,
     known_collective,

@@ -9,8 +9,7 @@ import simdp
 from simdp.errors import ScenarioError
 from simdp.strategies import STRATEGIES
 from simdp.studies import many
-from simdp.studies.comparable import keep_options
-from simdp.studies.compare import compare
+from simdp.studies.compare import compare, keep_options
 from simdp.studies.store import Store
 
 pytestmark = pytest.mark.slow

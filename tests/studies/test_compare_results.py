@@ -10,7 +10,7 @@ from trace_maker import job
 import simdp
 from simdp.errors import ScenarioError
 from simdp.scenario import checked
-from simdp.studies.compare_results.keys import differing
+from simdp.studies.compare_results.matching import differing
 
 pytestmark = pytest.mark.slow
 

@@ -16,7 +16,7 @@ from simdp.cluster.link import LINKS
 from simdp.cluster.machine import MACHINES
 from simdp.spec import Spec
 from simdp.studies.families import HOMES, LISTED, families, kinds
-from simdp.studies.presets import describe
+from simdp.studies.fits import describe
 from simdp.workload.models import MODELS, PRESETS
 
 KNOWN = families()
@@ -153,7 +153,7 @@ def test_only_the_family_that_is_listed_is_imported():
     assert "simdp.studies.families" in models
     assert not models & {"numpy", "yaml", "simdp.spec", "simdp.workload", "simdp.cluster"}
     failures = imported("failures")
-    assert "simdp.cluster.failures.weibull" in failures
+    assert "simdp.cluster.failures.rates" in failures
     assert not failures & {"simdp.workload", "simdp.strategies", "simdp.engine"}
 
 

@@ -10,13 +10,13 @@ import pytest
 import simdp
 from simdp.engine.simulate import memory_needed
 from simdp.errors import ScenarioError
-from simdp.results.fitting import FittingRow
+from simdp.results.plan import FittingRow
 from simdp.scenario import Scenario, checked
 from simdp.scenario.overrides import override_all
 from simdp.strategies.memory import beside_tensors
 from simdp.studies.answers import interval_of
-from simdp.studies.fits import Asked, fitting, machine_with
-from simdp.studies.methods import Method, place_of, raw_of, with_data
+from simdp.studies.fits import fitting
+from simdp.studies.methods import Asked, Method, machine_with, place_of, raw_of, with_data
 
 SMALL = {"kind": "gpt2", "n_embd": 128, "n_head": 4, "n_layer": 8, "n_positions": 128}
 LLAMA = {

@@ -7,7 +7,7 @@ from simdp.engine import simulate as engine
 from simdp.errors import DeadlockError
 from simdp.studies import many
 from simdp.studies.executor import Failed, Here
-from simdp.studies.executor.processes import Processes
+from simdp.studies.executor.base import Processes
 from simdp.studies.many import simulate_all
 from simdp.studies.store import Store
 

@@ -4,7 +4,8 @@ import pytest
 from for_each import for_each
 
 from simdp.errors import ScenarioError
-from simdp.studies.ranges import MAX_NBYTES, parse_sizes, parse_world_sizes
+from simdp.results.collective import MAX_NBYTES
+from simdp.studies.variants import parse_sizes, parse_world_sizes
 
 
 @pytest.mark.parametrize(

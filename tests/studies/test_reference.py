@@ -4,8 +4,7 @@ import re
 from pathlib import Path
 
 from simdp.studies.families import families
-from simdp.studies.reference import reference
-from simdp.studies.schema import described
+from simdp.studies.schema import described, reference
 
 PAGES = reference()
 KNOWN = described()

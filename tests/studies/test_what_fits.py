@@ -7,7 +7,7 @@ import pytest
 import simdp
 from simdp.scenario import checked
 from simdp.strategies import STRATEGIES
-from simdp.studies.what_fits import need_in_words, what_fits, what_fits_in_words
+from simdp.studies.fits import need_in_words, what_fits, what_fits_in_words
 
 needs_shards = pytest.mark.skipif(
     not {"zero1", "zero2", "fsdp"} <= set(STRATEGIES), reason="needs sharded strategies"

@@ -22,7 +22,7 @@ def write(tmp_path):
 @pytest.fixture
 def virtually(write):
     """Run a script on virtual ranks of one node."""
-    from simdp.distributed.clusters import find
+    from simdp.distributed.launch import find
     from simdp.torch.launch import run, script
 
     def virtually(text, world_size=2, *arguments, cluster="dgx-h100", per_node=None):

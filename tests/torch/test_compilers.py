@@ -49,7 +49,7 @@ def test_ddp_and_optimizers_need_no_compiler_and_who_asks_gets_it(tmp_path):
 
 
 def test_afterwards_functions_are_as_torch_left_them():
-    from simdp.torch.compilers import DISABLED, StandIn
+    from simdp.torch.launch import DISABLED, StandIn
 
     def function():
         return 1

@@ -6,12 +6,11 @@ torch = pytest.importorskip("torch")
 
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
-from simdp.torch.kernels.launched import launched_by  # noqa: E402
-from simdp.torch.kernels.sizes import mean_itemsize  # noqa: E402
-from simdp.workload.layers.conv2d import Conv2d  # noqa: E402
-from simdp.workload.layers.dropout import Dropout  # noqa: E402
-from simdp.workload.layers.layer_norm import LayerNorm  # noqa: E402
+from simdp.torch.kernels import launched_by, mean_itemsize  # noqa: E402
+from simdp.workload.layers.conv import Conv2d  # noqa: E402
 from simdp.workload.layers.linear import Linear  # noqa: E402
+from simdp.workload.layers.normalization import LayerNorm  # noqa: E402
+from simdp.workload.layers.tensor_ops import Dropout  # noqa: E402
 
 
 class Noted(TorchDispatchMode):

@@ -9,7 +9,7 @@ from types import SimpleNamespace  # noqa: E402
 
 from accelerate.state import PartialState  # noqa: E402
 
-from simdp.torch.libraries import Libraries  # noqa: E402
+from simdp.torch.launch import Libraries  # noqa: E402
 
 
 def test_each_rank_sees_its_own_state():

@@ -10,8 +10,8 @@ torch = pytest.importorskip("torch")
 import yaml  # noqa: E402
 
 import simdp  # noqa: E402
-from simdp.cli.torchrun_flags import recording  # noqa: E402
-from simdp.distributed.clusters import find  # noqa: E402
+from simdp.cli.torchrun import recording  # noqa: E402
+from simdp.distributed.launch import find  # noqa: E402
 from simdp.errors import ScenarioError, SimdpError  # noqa: E402
 from simdp.torch.cuda.faking import faked  # noqa: E402
 

@@ -175,7 +175,7 @@ def test_what_cannot_be_recorded_is_refused(call, told):
 def test_an_optimizer_of_shares_makes_the_strategy_zero1():
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
-    from simdp.torch.recording.settings import with_shares
+    from simdp.torch.recording.sharded import with_shares
 
     optimizer = ZeroRedundancyOptimizer.__new__(ZeroRedundancyOptimizer)
     found = {"kind": "ddp", "bucket_cap": "5 B"}

@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from simdp.distributed.clusters import find  # noqa: E402
+from simdp.distributed.launch import find  # noqa: E402
 from simdp.errors import ProgramError, ScenarioError  # noqa: E402
 from simdp.torch import launch  # noqa: E402
 

@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from simdp.distributed.clusters import find  # noqa: E402
+from simdp.distributed.launch import find  # noqa: E402
 from simdp.engine.programs.runtime import Runtime  # noqa: E402
 from simdp.errors import ProgramError  # noqa: E402
 from simdp.torch import ranks  # noqa: E402

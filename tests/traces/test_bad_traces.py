@@ -11,7 +11,7 @@ from kineto import document, event, kernel, one_step, put, step
 
 from simdp.errors import ScenarioError
 from simdp.traces import KERNEL_KINDS, read_trace, read_traces
-from simdp.traces.trace_files import read_stream
+from simdp.traces.building import read_stream
 
 WHOLE = document([*one_step(), *one_step(100.125, 2)])
 WANTED = "export_chrome_trace"

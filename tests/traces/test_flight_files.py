@@ -13,7 +13,7 @@ from kineto import put
 
 from simdp.errors import ScenarioError
 from simdp.traces import GroupStatus, TraceGroup, kind_of, read_flight_records
-from simdp.traces.pickles import CODES
+from simdp.traces.flight_files import CODES
 
 
 def entry(number, name="nccl:all_reduce", state="completed", **fields):

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simdp.traces.nesting import Threads, innermost, parents
+from simdp.traces.calls import Threads, innermost, parents
 
 
 @st.composite

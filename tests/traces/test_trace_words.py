@@ -1,6 +1,6 @@
 from for_each import for_each
 
-from simdp.traces.words import (
+from simdp.traces.gathering import (
     COLLECTIVES,
     collective_name,
     dtype_name,

@@ -4,8 +4,8 @@ import pytest
 from pydantic import TypeAdapter
 
 from simdp.workload import Workload
-from simdp.workload.attention import in_kernels
 from simdp.workload.models import AnyModel
+from simdp.workload.transforms import in_kernels
 
 TINY = {"kind": "gpt2", "vocab_size": 7, "n_positions": 8, "n_embd": 4, "n_layer": 2, "n_head": 2}
 

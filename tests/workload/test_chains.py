@@ -7,9 +7,8 @@ import pytest
 import simdp
 from simdp.scenario import checked
 from simdp.workload import Workload
-from simdp.workload.chains import Fused, chains
-from simdp.workload.lifetimes import lifetimes
-from simdp.workload.recomputation import recomputed
+from simdp.workload.lifetimes import lifetimes, recomputed
+from simdp.workload.transforms import Fused, chains
 
 GPT2 = {
     "kind": "gpt2", "n_layer": 2, "n_embd": 8, "n_head": 2, "vocab_size": 11, "n_positions": 6,

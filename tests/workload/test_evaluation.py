@@ -3,12 +3,15 @@
 import pytest
 
 from simdp.workload import Workload
-from simdp.workload.evaluation import evaluated
 from simdp.workload.layers.attention import Attention
-from simdp.workload.layers.batch_norm import BatchNorm, EvaluatedBatchNorm
-from simdp.workload.layers.batch_norm1d import BatchNorm1d
-from simdp.workload.layers.dropout import Dropout
-from simdp.workload.layers.sync_batch_norm import SyncBatchNorm
+from simdp.workload.layers.batchnorm import (
+    BatchNorm,
+    BatchNorm1d,
+    EvaluatedBatchNorm,
+    SyncBatchNorm,
+)
+from simdp.workload.layers.tensor_ops import Dropout
+from simdp.workload.transforms import evaluated
 
 MODELS = [
     {"kind": "resnet18"},

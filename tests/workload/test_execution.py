@@ -8,14 +8,9 @@ from layer_checks import buffers_of, differences
 from small_layers import Product, Scale, ScaleIn32, Sum
 
 from simdp.workload.execution import Executor, call_dtypes
-from simdp.workload.graph import GraphBuilder
-from simdp.workload.layers.base import Pass
-from simdp.workload.layers.batch_norm1d import BatchNorm1d
-from simdp.workload.layers.sync_batch_norm import SyncBatchNorm
-from simdp.workload.precision import Full
-from simdp.workload.precision.amp import Amp
-from simdp.workload.precision.mixed import Mixed
-from simdp.workload.precision.rounding import rounded
+from simdp.workload.layers.base import GraphBuilder, Pass
+from simdp.workload.layers.batchnorm import BatchNorm1d, SyncBatchNorm
+from simdp.workload.precision import Amp, Full, Mixed, rounded
 
 FULL = Full()
 

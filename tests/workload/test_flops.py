@@ -3,8 +3,8 @@
 import pytest
 from pydantic import TypeAdapter
 
-from simdp.workload.flops import forward_flops
 from simdp.workload.models import AnyModel
+from simdp.workload.step_costs import forward_flops
 
 
 def model(kind, **keys):

@@ -7,10 +7,9 @@ from every_strategy import launches, run_of
 from small_scenario import FAST
 
 from simdp.scenario import checked
-from simdp.workload.frozen import backward_kernels
 from simdp.workload.layers import Kernel
-from simdp.workload.layers.quantized_linear import QuantizedLinear
-from simdp.workload.quantization import stored_weights
+from simdp.workload.layers.linear import QuantizedLinear
+from simdp.workload.transforms import backward_kernels, stored_weights
 
 LLAMA = {
     "kind": "llama",

@@ -5,10 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_layers import Scale, Sum
 
-from simdp.workload.graph import GraphBuilder
-from simdp.workload.layers.base import ShapeError
+from simdp.workload.layers.base import GraphBuilder, ShapeError
+from simdp.workload.layers.batchnorm import SyncBatchNorm
 from simdp.workload.layers.linear import Linear
-from simdp.workload.layers.sync_batch_norm import SyncBatchNorm
 
 
 def scale(name, **options):

@@ -5,8 +5,7 @@ from pathlib import Path
 from for_each import for_each
 
 from simdp.workload import Workload
-from simdp.workload.lifetimes import lifetimes
-from simdp.workload.recomputation import recomputed
+from simdp.workload.lifetimes import lifetimes, recomputed
 
 FLOAT = 4
 

@@ -7,16 +7,23 @@ import pytest
 from for_each import for_each
 from pydantic import TypeAdapter, ValidationError
 
-from simdp.workload.losses import LOSSES, AnyLoss
-from simdp.workload.losses.bce_with_logits import BCE, BCEWithLogits
-from simdp.workload.losses.cross_entropy import CrossEntropy
-from simdp.workload.losses.huber import Huber
-from simdp.workload.losses.kl_div import KLDiv
-from simdp.workload.losses.l1 import L1
-from simdp.workload.losses.margins import HingeEmbedding, MultiMargin, SoftMargin
-from simdp.workload.losses.mse import MSE
-from simdp.workload.losses.nll import NLL, PoissonNLL
-from simdp.workload.losses.smooth_l1 import SmoothL1
+from simdp.workload.losses import (
+    BCE,
+    L1,
+    LOSSES,
+    MSE,
+    NLL,
+    AnyLoss,
+    BCEWithLogits,
+    CrossEntropy,
+    HingeEmbedding,
+    Huber,
+    KLDiv,
+    MultiMargin,
+    PoissonNLL,
+    SmoothL1,
+    SoftMargin,
+)
 
 GOLDEN = [Path(__file__).parents[1] / "golden" / f"{name}_losses.npz" for name in ("g15", "g15b")]
 RANDOM = np.random.default_rng(0)

@@ -3,7 +3,7 @@
 import pytest
 
 from simdp.workload import Workload
-from simdp.workload.blocks import block_names, grouped
+from simdp.workload.layers.base import block_names, grouped
 from simdp.workload.layers.linear import Linear
 
 

@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from simdp.errors import ScenarioError
-from simdp.workload.order import (
+from simdp.workload.sampling import (
     Permutation,
     TorchShuffle,
+    distributed_sampler,
     epoch_order,
     grouped_by_length,
     megabatch_steps,
     read_permutation,
 )
-from simdp.workload.sampling import distributed_sampler
 
 # Grouped by length -------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from simdp.workload.packing import Packing, best_fit_decreasing
+from simdp.workload.sampling import Packing, best_fit_decreasing
 
 lengths = st.lists(st.integers(1, 64), min_size=1, max_size=60)
 

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from simdp.workload.participants import Participants
-from simdp.workload.sampling import Parts, StepBatches
+from simdp.workload.sampling import Participants, Parts, StepBatches
 
 ROLES = Participants(("counted", "late", "absent", "counted", "silent"))
 

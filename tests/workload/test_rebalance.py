@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from simdp.phrases import problems
-from simdp.workload.rebalance import Rebalance, by_shares
-from simdp.workload.sampling import chunk_sizes, steps_from_global_batches
+from simdp.workload.sampling import Rebalance, by_shares, chunk_sizes, steps_from_global_batches
 
 
 @given(

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from simdp.workload import Workload
-from simdp.workload.recomputation import Rerun, recomputed
+from simdp.workload.lifetimes import Rerun, recomputed
 
 BLOCK = [
     {"name": "ln", "kind": "layer_norm", "normalized_shape": 4},

@@ -6,8 +6,7 @@ from pathlib import Path
 from for_each import for_each
 
 from simdp.workload import Workload
-from simdp.workload.lifetimes import lifetimes
-from simdp.workload.recomputation import recomputed
+from simdp.workload.lifetimes import lifetimes, recomputed
 
 CASES = json.loads((Path(__file__).parents[1] / "golden/g20_saved.json").read_text())["cases"]
 RECOMPUTE = {

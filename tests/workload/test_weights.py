@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from safetensors_files import safetensors
 
 from simdp.workload import weights
-from simdp.workload.layers.parameter import trunc_normal
+from simdp.workload.layers.base import trunc_normal
 from simdp.workload.models import AnyModel
 from simdp.workload.torch_generator import TorchGenerator
 

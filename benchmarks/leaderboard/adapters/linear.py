@@ -11,14 +11,14 @@ from benchmarks.leaderboard.adapters.figures import device_time
 from benchmarks.leaderboard.folds import Asked
 from benchmarks.leaderboard.points import Point
 from simdp.results.validation import StepComparison
-from simdp.studies.validate.naive import add_linear
+from simdp.studies.validate.jobs import add_linear
 
 WORK = ("device", "model", "precision", "microbatch", "grad_accum", "micro_step_s")
 """What two points have in common if one does the same on more ranks."""
 
 
 class Linear(Adapter):
-    """From the fewest ranks shown of the same work; see `simdp.studies.validate.naive.add_linear`.
+    """From the fewest ranks shown of the same work; see `simdp.studies.validate.jobs.add_linear`.
 
     Where none are shown, from the time of one device.
     """

@@ -6,11 +6,11 @@ from benchmarks.leaderboard.adapters.base import Adapter, Answer
 from benchmarks.leaderboard.adapters.figures import device_time
 from benchmarks.leaderboard.folds import Asked
 from benchmarks.leaderboard.points import Point, wiring
-from simdp.studies.validate.naive import ring_collective_time, ring_exchange_time
+from simdp.studies.validate.jobs import ring_collective_time, ring_exchange_time
 
 
 class Ring(Adapter):
-    """One device's time, and behind it a ring all_reduce; see `simdp.studies.validate.naive`."""
+    """One device's time, and behind it a ring all_reduce; see `simdp.studies.validate.jobs`."""
 
     name = "ring formula"
     about = (

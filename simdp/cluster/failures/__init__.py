@@ -1,24 +1,110 @@
-"""Failures by kind; this table is the one place of registration."""
+"""Failures of nodes: the base class and the table of kinds."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from abc import abstractmethod
+from collections.abc import Iterator
+from typing import Annotated, Literal, NamedTuple
 
-from simdp.cluster.failures.base import Event, Failures
+import numpy as np
+
 from simdp.family import Family
-from simdp.spec import one_of
+from simdp.spec import Spec, one_of
+
+Effect = Literal["fail", "hang", "leave", "join", "drain"]
+
+
+class Event(NamedTuple):
+    """Something that happens to nodes at an instant.
+
+    Attributes
+    ----------
+    time : float
+        On the job's clock, which restarts and waiting do not stop [s].
+    effect : str
+        ``fail``; ``hang``, a failure that nobody notices at once; ``leave`` and ``join``, of nodes
+        that are taken away and given back; ``drain``, of nodes that are to be set free.
+    cause : str
+        For reports.
+    nodes : tuple of int
+        Those hit, rising. None of them: the job as a whole, whose processes all die while no node
+        is lost.
+    repair : float
+        Until these nodes can be used again [s]; 0: at once. For ``leave`` it is 0: a ``join`` says
+        when they come back.
+    """
+
+    time: float
+    effect: Effect
+    cause: str
+    nodes: tuple[int, ...]
+    repair: float
+
+
+class Failures(Spec):
+    """A process of events that hit nodes, or the job as a whole.
+
+    Nobody waits for it: events come by the calendar, also while the job restarts or a node is
+    repaired.
+
+    Attributes
+    ----------
+    cause : str or None
+        What reports call its events; by default after the kind.
+    """
+
+    kind: str
+    cause: str | None = None
+
+    def called(self) -> str:
+        """What reports call its events."""
+        return self.cause or self.kind
+
+    @abstractmethod
+    def events(
+        self, num_nodes: int, devices_per_node: int, random: np.random.Generator
+    ) -> Iterator[Event]:
+        """Draw the events of a run, in rising time.
+
+        Parameters
+        ----------
+        num_nodes, devices_per_node : int
+            Those that can be hit, spares too.
+        random : numpy.random.Generator
+            The stream that belongs to this process and the run. It is read as events are, so that
+            the first events are the same however many are asked for.
+
+        Returns
+        -------
+        iterator of Event
+            Endless, or until a trace ends.
+        """
+
+    def job_rate(self, num_nodes: int, devices_per_node: int) -> float | None:
+        """How often the job fails for this, in the long run [1/s]; None where nothing tells."""
+        return None
+
+    def problem_with(self, num_nodes: int) -> str | None:
+        """Say why it does not suit a cluster of so many nodes, beginning with a key, or None.
+
+        They are those of a sweep's largest cluster; in a smaller one, it hits what is there.
+        """
+        return None
+
+
+# Failures -----------------------------------------------------------------------------------------
 
 FAILURES: Family[Failures] = Family(
     "failures",
     Failures,
     __name__,
     {
-        "empirical": "empirical:Empirical",
-        "exponential": "exponential:Exponential",
-        "maintenance": "maintenance:Maintenance",
-        "spot": "spot:Spot",
-        "trace": "trace:Trace",
-        "weibull": "weibull:Weibull",
+        "empirical": "rates:Empirical",
+        "exponential": "rates:Exponential",
+        "maintenance": "events:Maintenance",
+        "spot": "events:Spot",
+        "trace": "events:Trace",
+        "weibull": "rates:Weibull",
     },
 )
 AnyFailures = Annotated[Failures, one_of("failure", FAILURES)]

@@ -1,18 +1,25 @@
-"""PCIe: the tree of switches, host bridges and sockets below which devices and cards hang."""
+"""PCIe trees, and the matrix that nvidia-smi prints."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
+from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
 
 from simdp.arrays import Bools, Floats, Ints
-from simdp.cluster.link import Link
-from simdp.cluster.topologies.base import Topology, compact
-from simdp.spec import Bandwidth
+from simdp.cluster.link import AnyLink, Link
+from simdp.cluster.topologies.base import Edge, Edges, Topology, compact, route_table
+from simdp.errors import ScenarioError
+from simdp.files import read_text
+from simdp.spec import Bandwidth, Int, problem
+
+# Pcie ---------------------------------------------------------------------------------------------
 
 Level = Literal["loc", "pix", "pxb", "phb", "node", "sys"]
 
@@ -240,3 +247,359 @@ class PcieTopology(Topology):
         every = np.array([link.bandwidth, bridge, self.inter_socket, self.host_memory])
         at_device = (links >= 0) & (links < 2 * n)
         return np.where(at_device, link.alpha, 0.0), every[tree.link_sorts(links)]
+
+
+# Pcie tree ----------------------------------------------------------------------------------------
+
+
+class PcieTreeTopology(PcieTopology):
+    """Devices on PCIe switches below the host bridges of CPUs; ``link`` is a device's slot.
+
+    Devices fill switches in order. So do the network cards, which are spread evenly over the
+    switches in use: say with ``inter_node.nics`` which device uses which.
+
+    Attributes
+    ----------
+    gpus_per_switch, switches_per_socket, sockets : int
+        What there is.
+    """
+
+    kind: Literal["pcie_tree"] = "pcie_tree"
+
+    gpus_per_switch: Int = Field(2, ge=1, le=16)
+    switches_per_socket: Int = Field(2, ge=1, le=16)
+    sockets: Int = Field(2, ge=1, le=16)
+
+    def capacity(self) -> int:
+        return self.gpus_per_switch * self.switches_per_socket * self.sockets
+
+    def tree(self, n: int, per_node: int) -> PcieTree:
+        """Build the tree over n devices and the network cards."""
+        switches = -(-n // self.gpus_per_switch)
+        of_devices = [i // self.gpus_per_switch for i in range(n)]
+        of_cards = [k * switches // per_node for k in range(per_node)]
+        switch = of_devices + of_cards
+        sockets = [s // self.switches_per_socket for s in switch]
+        return pcie_tree(tuple(zip(sockets, sockets, switch, switch, strict=True)), True)
+
+    def num_cards(self, per_node: int) -> int:
+        return per_node
+
+    def num_links(self, n: int, per_node: int = 1) -> int:
+        return self.tree(n, per_node).num_links
+
+    def ends(self, links: Ints, n: int, per_node: int = 1) -> tuple[Ints, Ints]:
+        return self.tree(n, per_node).ends(links)
+
+    def routes(self, src: Ints, dst: Ints, n: int, per_node: int = 1) -> Ints:
+        return self.tree(n, per_node).routes(src, dst, LEVELS[self.p2p_level])
+
+    def figures(self, links: Ints, link: Link, n: int, per_node: int = 1) -> tuple[Floats, Floats]:
+        return self.pcie_figures(self.tree(n, per_node), links, link, n)
+
+    def begins_stage(self, links: Ints, n: int, per_node: int = 1) -> Bools:
+        return self.tree(n, per_node).begins_stage(links)
+
+    def switch_name(self, vertex: int, n: int, per_node: int = 1) -> str:
+        return self.tree(n, per_node).names[vertex - n - per_node]
+
+
+# Topo matrix --------------------------------------------------------------------------------------
+
+Tokens = dict[tuple[str, str], str]
+
+
+class MatrixError(ValueError):
+    """A text is no such matrix; ``line`` says where, from 1."""
+
+    def __init__(self, line: int, reason: str) -> None:
+        self.line = line
+        super().__init__(reason)
+
+
+@dataclass(frozen=True)
+class TopoMatrix:
+    """What joins the devices and cards of a node.
+
+    Attributes
+    ----------
+    gpus, cards : tuple of str
+        As they are called, in the order of the columns.
+    nvlinks : tuple of tuple of int
+        How many NVLinks join each pair of GPUs.
+    groups : tuple of Group
+        Socket, host bridge and switches of every GPU and then of every card.
+    """
+
+    gpus: tuple[str, ...]
+    cards: tuple[str, ...]
+    nvlinks: tuple[tuple[int, ...], ...]
+    groups: tuple[Group, ...]
+
+
+def parse_matrix(text: str) -> TopoMatrix:
+    """Read a matrix; the legend, and columns of affinities, are passed over.
+
+    Raises
+    ------
+    MatrixError
+        If it is not square, not symmetric, has no GPUs, or an entry is unknown.
+    """
+    lines = [re.sub(r"\x1b\[[0-9;]*m", " ", line).split() for line in text.splitlines()]
+    head = next((i for i, words in enumerate(lines) if words), 0)
+    columns = _columns(lines[head] if lines else [])
+    gpus = tuple(name for name in columns if re.fullmatch(r"GPU\d+", name))
+    if not gpus:
+        raise MatrixError(head + 1, "names no GPUs; begin with the line GPU0 GPU1 ...")
+    twice = next((name for i, name in enumerate(columns) if name in columns[:i]), None)
+    if twice:
+        raise MatrixError(head + 1, f"names {twice} twice.")
+    entries: Tokens = {}
+    where: dict[str, int] = {}
+    for number, words in enumerate(lines[head + 1 :], head + 2):
+        if (not words and where) or "Legend:" in words:
+            break
+        if words:
+            _read_row(words, columns, number, entries, where)
+    missing = next((name for name in columns if name not in where), None)
+    if missing:
+        raise MatrixError(
+            head + 1 + len(where), f"is not square: {missing} has a column, but no row follows."
+        )
+    _refuse_asymmetry(columns, entries, where)
+    cards = tuple(name for name in columns if name not in gpus)
+    nvlinks = tuple(tuple(_nvlinks(entries[row, column]) for column in gpus) for row in gpus)
+    return TopoMatrix(gpus, cards, nvlinks, _groups((*gpus, *cards), entries))
+
+
+def _columns(words: list[str]) -> list[str]:
+    """Names of the columns, before ``CPU Affinity``, ``NUMA Affinity`` and ``GPU NUMA ID``."""
+    ends = [i for i, word in enumerate(words) if word in ("CPU", "NUMA", "GPU")]
+    return words[: min(ends, default=len(words))]
+
+
+def _read_row(
+    words: list[str], columns: list[str], number: int, entries: Tokens, where: dict[str, int]
+) -> None:
+    name, row = words[0], words[1 : len(columns) + 1]
+    if name not in columns:
+        raise MatrixError(number, f"is not square: {name} has a row, but no column.")
+    if name in where:
+        raise MatrixError(number, f"gives {name} a second row.")
+    if len(row) < len(columns):
+        raise MatrixError(
+            number, f"is not square: {name} has {len(row)} entries for {len(columns)} columns."
+        )
+    for column, token in zip(columns, row, strict=True):
+        if token == "SOC":  # what SYS was called before driver 384
+            token = "SYS"
+        if not re.fullmatch(r"X|NV[1-9]\d?|PIX|PXB|PHB|NODE|SYS", token):
+            raise MatrixError(
+                number,
+                f"has {token!r} between {name} and {column}; known: "
+                "X, NV1, NV2, ..., PIX, PXB, PHB, NODE, SYS.",
+            )
+        if (token == "X") != (name == column):
+            raise MatrixError(number, f"has {token} between {name} and {column}; X means itself.")
+        entries[name, column] = token
+    where[name] = number
+
+
+def _refuse_asymmetry(columns: list[str], entries: Tokens, where: dict[str, int]) -> None:
+    for row in columns:
+        for column in columns:
+            there, back = entries[row, column], entries[column, row]
+            if there != back and where[row] > where[column]:
+                raise MatrixError(
+                    where[row],
+                    f"is not symmetric: {row} to {column} is {there}, {column} to {row} is {back}.",
+                )
+
+
+def _nvlinks(token: str) -> int:
+    return int(token[2:]) if token.startswith("NV") else 0
+
+
+def _groups(names: tuple[str, ...], entries: Tokens) -> tuple[Group, ...]:
+    """Group devices by the farthest level at which each is joined with another.
+
+    Where NVLinks hide how two GPUs are joined over PCIe, others tell, or they are apart.
+    """
+    import networkx as nx
+
+    label = {name: [0, 0, 0, 0] for name in names}
+    for place, farthest in enumerate((NODE, PHB, PXB, PIX)):
+        graph: nx.Graph[str] = nx.Graph()
+        graph.add_nodes_from(names)
+        graph.add_edges_from(
+            pair
+            for pair, token in entries.items()
+            if LEVELS.get(token.lower(), farthest + 1) <= farthest
+        )
+        for number, part in enumerate(nx.connected_components(graph)):
+            for name in part:
+                label[name][place] = number
+    return tuple((a, b, c, d) for a, b, c, d in (label[name] for name in names))
+
+
+# Nvidia smi ---------------------------------------------------------------------------------------
+
+MOST_NVLINKS = 18
+"""NVLinks of one GPU at most, those of an H100 (NVIDIA H100 datasheet); more lead to a switch."""
+
+
+class NvidiaSmiTopology(PcieTopology):
+    """A node as ``nvidia-smi topo -m`` prints it, from a file or written out.
+
+    GPUs that NVLinks join, directly, through a switch or by way of one other GPU, use them;
+    others use PCIe. ``link`` is what one GPU sends over all its NVLinks; without any, its slot.
+    Devices are the first GPUs of the matrix, network cards its first others.
+
+    Attributes
+    ----------
+    path : str or None
+        A file with the text, relative to the scenario.
+    matrix : str or None
+        The text itself, in place of a file.
+    nvlinks : int or None
+        NVLinks of one GPU. None: the most that a row adds up to, or, where that is more than any
+        GPU has, the largest entry. Rows that add up to more mean that a switch joins them.
+    pcie : Link or None
+        A device's slot, where there are NVLinks and still something uses PCIe.
+    """
+
+    kind: Literal["nvidia_smi"] = "nvidia_smi"
+
+    path: str | None = None
+    matrix: str | None = None
+    nvlinks: Int | None = Field(None, ge=1, le=99)
+    pcie: AnyLink | None = None
+
+    _parsed: TopoMatrix | None = PrivateAttr(default=None)
+
+    @model_validator(mode="after")
+    def _read(self, info: ValidationInfo) -> NvidiaSmiTopology:
+        """Parse the text; a path starts from ``base`` of the validation's context."""
+        if self._parsed is not None:
+            return self
+        if (self.path is None) == (self.matrix is None):
+            raise problem(
+                "give either path, a file with what nvidia-smi topo -m prints, or matrix."
+            )
+        base = Path((info.context or {}).get("base", ""))
+        where = "matrix" if self.path is None else str(base / self.path)
+        try:
+            text = self.matrix if self.path is None else read_text(base / self.path)
+            self._parsed = parse_matrix(text or "")
+        except MatrixError as error:
+            raise problem(f"{where}:{error.line}: {error}") from None
+        except ScenarioError as error:
+            raise problem(str(error)) from None
+        return self
+
+    @property
+    def parsed(self) -> TopoMatrix:
+        """The matrix, read and checked."""
+        assert self._parsed is not None
+        return self._parsed
+
+    def capacity(self) -> int:
+        return len(self.parsed.gpus)
+
+    def problem_with(self, n: int, per_node: int = 1) -> str | None:
+        cards = len(self.parsed.cards)
+        if cards and per_node > cards:
+            return (
+                f"nvidia_smi shows {cards} network cards for links_per_node {per_node}; "
+                f"use {cards} or fewer, or leave the cards' rows and columns out."
+            )
+        edges, table = self._edges(n), self._nvlink_routes(n)
+        alone = np.all(table[:, :, :1] < 0, axis=2) & ~np.eye(n, dtype=bool)
+        if self.pcie is None and edges and (alone.any() or self.num_cards(per_node)):
+            said = "network cards hang" if not alone.any() else "some GPUs meet"
+            return f"nvidia_smi needs to know PCIe, on which {said}; add pcie: pcie4-x16."
+        return None
+
+    def num_cards(self, per_node: int) -> int:
+        return per_node if self.parsed.cards else 0
+
+    # Links: those of NVLink, edge by edge, and then PCIe's. Vertices: devices, cards and hubs of
+    # PCIe, and last the NVSwitch.
+
+    def _edges(self, n: int) -> Edges:
+        """NVLinks between n GPUs and, as vertex n, their switch."""
+        counts = np.array(self.parsed.nvlinks)
+        sums = int(counts.sum(axis=1).max())
+        each = self.nvlinks or (sums if sums <= MOST_NVLINKS else int(counts.max()))
+        if sums > each:
+            own = np.minimum(counts.max(axis=1)[:n], each) / each
+            return tuple(Edge(u, n, float(own[u])) for u in range(n) if own[u])
+        return tuple(
+            Edge(u, v, float(counts[u, v] / each))
+            for u in range(n)
+            for v in range(u + 1, n)
+            if counts[u, v]
+        )
+
+    def _nvlink_routes(self, n: int) -> Ints:
+        """Routes over at most two NVLinks, `(n, n, 2)`, as NCCL takes them; -1 where none is."""
+        table = route_table(self._edges(n), n)
+        found = np.full((n, n, 2), -1, dtype=np.int64)
+        short = np.all(table[:, :, 2:] < 0, axis=2)
+        reach = table[:, :, :2]
+        found[:, :, : reach.shape[2]] = np.where(short[:, :, None], reach, -1)
+        return found
+
+    def _tree(self, n: int, per_node: int) -> PcieTree:
+        groups, gpus = self.parsed.groups, len(self.parsed.gpus)
+        cards = groups[gpus : gpus + self.num_cards(per_node)]
+        return pcie_tree((*groups[:n], *cards), False)
+
+    def num_links(self, n: int, per_node: int = 1) -> int:
+        return 2 * len(self._edges(n)) + self._tree(n, per_node).num_links
+
+    def ends(self, links: Ints, n: int, per_node: int = 1) -> tuple[Ints, Ints]:
+        tree, edges = self._tree(n, per_node), self._edges(n)
+        first = 2 * len(edges)
+        leaves, enters = tree.ends(np.maximum(links - first, 0))
+        switch = len(tree.parents) + len(tree.sockets)
+        both = np.array([(e.u, e.v if e.v < n else switch) for e in edges] or [(0, 0)])
+        number = np.clip(links // 2, 0, len(both) - 1)
+        nvlink, back = links < first, links % 2
+        return (
+            np.where(nvlink, both[number, back], leaves),
+            np.where(nvlink, both[number, 1 - back], enters),
+        )
+
+    def routes(self, src: Ints, dst: Ints, n: int, per_node: int = 1) -> Ints:
+        tree, first = self._tree(n, per_node), 2 * len(self._edges(n))
+        over_pcie = tree.routes(src, dst, LEVELS[self.p2p_level])
+        links = np.full((len(src), max(over_pcie.shape[1], 2)), -1, dtype=np.int64)
+        links[:, : over_pcie.shape[1]] = np.where(over_pcie >= 0, over_pcie + first, -1)
+        gpus = np.flatnonzero((src < n) & (dst < n))
+        nvlink = self._nvlink_routes(n)[src[gpus], dst[gpus]]
+        there = nvlink[:, 0] >= 0
+        links[gpus[there], :2] = nvlink[there]
+        links[gpus[there], 2:] = -1
+        return links
+
+    def figures(self, links: Ints, link: Link, n: int, per_node: int = 1) -> tuple[Floats, Floats]:
+        edges = self._edges(n)
+        first = 2 * len(edges)
+        slot = link if self.pcie is None else self.pcie
+        tree = self._tree(n, per_node)
+        alpha, bandwidth = self.pcie_figures(tree, np.maximum(links - first, 0), slot, n)
+        width = np.array([edge.width for edge in edges] or [1.0])
+        nvlink = links < first
+        own = link.bandwidth * width[np.clip(links // 2, 0, len(width) - 1)]
+        return np.where(nvlink, link.alpha, alpha), np.where(nvlink, own, bandwidth)
+
+    def begins_stage(self, links: Ints, n: int, per_node: int = 1) -> Bools:
+        first = 2 * len(self._edges(n))
+        tree = self._tree(n, per_node)
+        return tree.begins_stage(links - first) & (links >= first)
+
+    def switch_name(self, vertex: int, n: int, per_node: int = 1) -> str:
+        tree, cards = self._tree(n, per_node), self.num_cards(per_node)
+        names = (*tree.names, "the NVSwitch")
+        return names[vertex - n - cards]

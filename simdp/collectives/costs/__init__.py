@@ -1,28 +1,145 @@
-"""How long a collective takes, by the key ``collectives.cost``.
+"""Costs of collectives whose transfers are not simulated: base class and table of kinds.
 
 The family of costs: the transfers over the links, NCCL's formula, or a measured table.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+from abc import abstractmethod
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
-from simdp.collectives.costs.base import Cost
-from simdp.collectives.costs.wiring import Wiring
 from simdp.family import Family
-from simdp.spec import one_of
+from simdp.spec import Spec, one_of
+
+# Wiring -------------------------------------------------------------------------------------------
+
+
+class Wiring(NamedTuple):
+    """What lies between the ranks of a collective.
+
+    Attributes
+    ----------
+    world_size, num_nodes, local_size : int
+        Ranks, the nodes that hold them, and ranks of each node.
+    intra_alpha : float
+        Latency of a link inside a node [s]; 0 where nodes hold one rank.
+    intra_bandwidth : float
+        What one device can send inside its node, all its links together [bytes/s]; infinite where
+        nodes hold one rank.
+    inter_alpha : float
+        Latency of a link between nodes [s]; 0 with one node.
+    inter_bandwidth : float
+        What one node can send, all the network cards together that its ranks use [bytes/s];
+        infinite with one node.
+    cards : int
+        Network cards that the ranks of a node use; 0 with one node.
+    peer, network : str
+        Classes of what joins the devices of a node, and the nodes; of
+        `simdp.collectives.costs.nccl`.
+    """
+
+    world_size: int
+    num_nodes: int
+    local_size: int
+    intra_alpha: float
+    intra_bandwidth: float
+    inter_alpha: float
+    inter_bandwidth: float
+    cards: int
+    peer: str = "nvlink"
+    network: str = "rdma"
+
+    @property
+    def joined(self) -> str:
+        """Class of the slowest network that the ranks cross; empty for one rank."""
+        if self.num_nodes > 1:
+            return self.network
+        return self.peer if self.local_size > 1 else ""
+
+
+class Cost(Spec):
+    """Where the time of a collective comes from: from its transfers, or from a formula.
+
+    A timed collective begins when the last rank has entered it, and ends on every rank at once.
+    """
+
+    kind: str
+
+    timed: ClassVar[bool] = True
+    """Whether `seconds` tells the time; otherwise the transfers of the algorithm's plan do."""
+
+    @abstractmethod
+    def seconds(self, collective: str, nbytes: float, wiring: Wiring) -> float:
+        """Time of a collective, from when the last rank has entered it.
+
+        Parameters
+        ----------
+        collective : str
+            A key of `simdp.collectives.FAMILIES`, or ``sendrecv``: every rank sends to the next.
+        nbytes : float
+            Bytes of the whole buffer, as `simdp.collectives.Algorithm.plan` and nccl-tests count.
+        wiring : Wiring
+            Between which ranks.
+
+        Returns
+        -------
+        float
+            In seconds; 0 for a single rank.
+
+        Raises
+        ------
+        ValueError
+            If the cost is not timed, or knows nothing of the collective.
+        """
+
+    def problem_with(self, collective: str, wiring: Wiring) -> str | None:
+        """Say why it cannot tell the time of a collective, or None."""
+        return None
+
+    def served_by(self, collective: str, nbytes: float, wiring: Wiring) -> str:
+        """Name what serves a collective, for tables; arguments as for `seconds`."""
+        return self.kind
+
+    def settled(self, base: Path) -> Self:
+        """The same cost with its file read; a relative path starts from ``base``.
+
+        Raises
+        ------
+        ScenarioError
+            If a file cannot be read, or holds something else.
+        """
+        return self
+
+
+# Costs --------------------------------------------------------------------------------------------
 
 COSTS: Family[Cost] = Family(
     "costs",
     Cost,
     __name__,
     {
-        "links": "links:LinksCost",
+        "links": "LinksCost",
         "nccl": "nccl:NcclCost",
         "table": "table:TableCost",
     },
 )
 
 AnyCost = Annotated[Cost, one_of("cost", COSTS)]
+
+
+# Links --------------------------------------------------------------------------------------------
+
+
+class LinksCost(Cost):
+    """Transfer by transfer over the cluster's links, as the algorithm says."""
+
+    kind: Literal["links"] = "links"
+
+    timed: ClassVar[bool] = False
+
+    def seconds(self, collective: str, nbytes: float, wiring: Wiring) -> float:
+        raise ValueError(f"cost links has no time of its own for {collective}; play its transfers")
+
 
 __all__ = ["COSTS", "AnyCost", "Cost", "Wiring"]

@@ -1,4 +1,8 @@
-"""NCCL: what a collective costs by the structure of NCCL's own model.
+"""NCCL's cost model, and its constants for clusters without measurements.
+
+``pool.yaml`` has what NCCL plans with, and what each site got. A class takes the geometric mean of
+its sites where that errs less than the published figure, by sites that were left out one at a time;
+else it keeps what is published. Its spread is how far another site may be off.
 
 Of every algorithm and protocol that may serve it, the fastest counts. Each takes::
 
@@ -13,23 +17,255 @@ thread copies for every stage in turn, so that wires and latencies add up.
 
 The constants are NVIDIA's, as NCCL 2.30.7 has them (github.com/NVIDIA/nccl, src/graph/tuning.cc);
 those that it does not have say where they come from, and shares of a bandwidth are those of the
-pool (`simdp.collectives.costs.pool`). A calibration replaces what it can.
+pool (`simdp.collectives.costs.nccl`). A calibration replaces what it can.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import cached_property
-from math import hypot, inf, sqrt
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import cache, cached_property
+from math import exp, hypot, inf, log, log2, sqrt
+from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
+import numpy as np
 from pydantic import BeforeValidator, Field
 
-from simdp.collectives.costs.base import Cost
-from simdp.collectives.costs.pool import PAYLOAD, share_of
-from simdp.collectives.costs.ways import WAYS, Way
-from simdp.collectives.costs.wiring import Wiring
+from simdp.arrays import Floats
+from simdp.collectives.costs import Cost, Wiring
+from simdp.files import read_yaml
 from simdp.spec import Bandwidth, Float, Int, Seconds, Spec
+from simdp.units import parse
+
+# Pool ---------------------------------------------------------------------------------------------
+
+PEERS = ("nvlink", "pcie", "host")
+NETWORKS = ("rdma", "roce", "libfabric", "staged", "tcp")
+"""Classes of what joins the devices of a node, and the nodes; keys of ``pool.yaml``."""
+
+PAYLOAD = {"ll": 0.5, "ll128": 120 / 128, "simple": 1.0}
+"""What a protocol carries at most: the rest are flags."""
+
+BEFORE, WEIGHT = 0.3, 2
+"""Spread of a class of which nothing is known, and the sites that this counts for: shares of a
+bandwidth spread by 0.17 to 0.35 over sites."""
+
+
+class Pooled(NamedTuple):
+    """A constant of a class.
+
+    Attributes
+    ----------
+    value : float
+        What a cluster gets that nobody has measured: a share, or a rate [bytes/s].
+    spread : float
+        Standard deviation of its logarithm, for one further site.
+    is_published : bool
+        Whether it is NVIDIA's; else the mean of sites.
+    sites : dict of str to float
+        What each of them got.
+    about : str
+        What the class is.
+    """
+
+    value: float
+    spread: float
+    is_published: bool
+    sites: dict[str, float]
+    about: str
+
+
+def pooled(place: str, name: str, constant: str, without: Collection[str] = ()) -> Pooled:
+    """What is known of a class.
+
+    Parameters
+    ----------
+    place : {"peer", "network"}
+    name : str
+        One of `PEERS`, or of `NETWORKS`.
+    constant : {"share", "flow"}
+        Share of a bandwidth; or of ``tcp`` what a node gets through at most [bytes/s].
+    without : collection of str
+        Machines that are left out, each with its whole site.
+    """
+    return _pooled(place, name, constant, frozenset(without))
+
+
+@cache
+def _pooled(place: str, name: str, constant: str, without: frozenset[str]) -> Pooled:
+    file = _file()
+    entry = file[place][name]
+    sites = {
+        site: exp(np.mean([log(_number(value)) for value in machines.values()]))
+        for site, machines in entry[constant].items()
+        if without.isdisjoint(machines)
+    }
+    logs = np.array([log(value) for value in sites.values()])
+    published = file["published"][place]["simple"] if constant == "share" else None
+    value, kept = _taken(logs, published)
+    freedom = len(logs) if kept else max(len(logs) - 1, 0)
+    misses = float(np.sum((logs - log(value)) ** 2))
+    spread = sqrt((BEFORE**2 * WEIGHT + misses) / (WEIGHT + freedom))
+    if not kept:
+        spread *= sqrt(1 + 1 / len(logs))
+    return Pooled(value, spread, kept, sites, entry["about"])
+
+
+def _taken(logs: Floats, published: float | None) -> tuple[float, bool]:
+    """The value of a class, and whether it is the published one."""
+    mean = exp(float(logs.mean())) if len(logs) else inf
+    if published is None:
+        return mean, False
+    if len(logs) < 2:
+        return published, True
+    others = (logs.sum() - logs) / (len(logs) - 1)
+    is_nearer = np.abs(logs - others).sum() < np.abs(logs - log(published)).sum()
+    return (mean, False) if is_nearer else (published, True)
+
+
+def share_of(
+    place: str, name: str, protocol: str, bandwidth: float, without: Collection[str] = ()
+) -> float:
+    """Share of a bandwidth that a protocol's payload gets in a class.
+
+    Parameters
+    ----------
+    place, name, without
+        As in `pooled`.
+    protocol : str
+        A key of `PAYLOAD`.
+    bandwidth : float
+        Of the datasheet, of all cards of a node together [bytes/s].
+    """
+    found = pooled(place, name, "share", without)
+    if found.is_published:
+        share = float(_file()["published"][place][protocol])
+    else:
+        share = found.value * PAYLOAD[protocol]
+    if name != "tcp":
+        return share
+    flow = pooled(place, name, "flow", without).value
+    return min(share, flow * PAYLOAD[protocol] / bandwidth)
+
+
+def _number(value: Any) -> float:
+    return parse(value, "bandwidth") if isinstance(value, str) else float(value)
+
+
+@cache
+def _file() -> Mapping[str, Any]:
+    found: Mapping[str, Any] = read_yaml(Path(__file__).parent / "pool.yaml")
+    return found
+
+
+# Ways ---------------------------------------------------------------------------------------------
+
+
+class Way(NamedTuple):
+    """What an algorithm does to serve a collective.
+
+    Attributes
+    ----------
+    intra_hops, inter_hops : float
+        Transfers that wait for one another, inside nodes and between nodes.
+    intra_sent : float
+        What the busiest device sends inside its node, as a multiple of the buffer.
+    inter_sent : float
+        What the busiest node sends to others, as a multiple of the buffer.
+    """
+
+    intra_hops: float
+    inter_hops: float
+    intra_sent: float
+    inter_sent: float
+
+
+def _ring(w: Wiring, rounds: int) -> Way:
+    """``rounds`` times around: two for an all_reduce, one for each of its halves."""
+    steps, inter = rounds * (w.world_size - 1), rounds * (w.num_nodes - 1)
+    sent = steps / w.world_size
+    return Way(steps - inter, inter, sent * (w.local_size > 1), sent * (w.num_nodes > 1))
+
+
+def _chain(w: Wiring) -> Way:
+    """A pipeline through every rank, as NCCL's rings serve broadcast and reduce."""
+    inter = w.num_nodes - 1
+    return Way(w.world_size - 1 - inter, inter, w.local_size > 1, w.num_nodes > 1)
+
+
+def _across_trees(w: Wiring) -> float:
+    """What a node sends up and down the double binary tree, as a multiple of the buffer.
+
+    Every node is a leaf of one tree and inside the other: up half the buffer in each, and down
+    half to each of two children. Two nodes have one child between them.
+    """
+    return {1: 0.0, 2: 1.0}.get(w.num_nodes, 2.0)
+
+
+def _tree(w: Wiring) -> Way:
+    """A double binary tree of nodes, each node a chain; up, then down."""
+    across = 2.0 * int(log2(w.num_nodes))
+    return Way(2 * (w.local_size - 1), across, 2.0 * (w.local_size > 1), _across_trees(w))
+
+
+def _nvls_all_reduce(w: Wiring) -> Way | None:
+    """The switch adds: a device hands in the buffer, and gives out its share of the sums."""
+    if w.local_size == 1:
+        return None
+    sent = (w.local_size + 1) / w.local_size
+    return Way(1, 2.0 * int(log2(w.num_nodes)), sent, _across_trees(w))
+
+
+def _nvls_half(w: Wiring) -> Way | None:
+    """Within one node only, as across nodes NCCL needs switches that add there too."""
+    if w.num_nodes > 1:
+        return None
+    return Way(1, 0, (w.local_size - 1) / w.local_size, 0)
+
+
+def _all_to_all(w: Wiring) -> Way:
+    n, m = w.world_size, w.local_size
+    return Way(m - 1, n - m, (m - 1) / n, m * (n - m) / n)
+
+
+def _rooted(w: Wiring) -> Way:
+    """Gather and scatter: the root's node carries what the others have."""
+    n, m = w.world_size, w.local_size
+    return Way(m - 1, n - m, (m - 1) / n, (n - m) / n)
+
+
+def _neighbours(w: Wiring) -> Way:
+    """Every rank sends to the next: between nodes by one card of each.
+
+    To one peer of several a card sends half as fast: 40 H100 on 10 nodes got 25 of 50 GB/s with
+    one, two and four GPUs of a node, two nodes, which are each other's only peer, 44.
+    """
+    several = w.num_nodes > 1
+    sent = several * max(w.cards, 1) * (2 if w.num_nodes > 2 else 1)
+    return Way(not several, several, w.local_size > 1, sent)
+
+
+Making = Callable[[Wiring], Way | None]
+
+WAYS: dict[str, dict[str, Making]] = {
+    "all_gather": {"ring": lambda w: _ring(w, 1), "nvls": _nvls_half},
+    "all_reduce": {"ring": lambda w: _ring(w, 2), "tree": _tree, "nvls": _nvls_all_reduce},
+    "all_to_all": {"p2p": _all_to_all},
+    "barrier": {"ring": lambda w: _ring(w, 2), "tree": _tree},
+    "broadcast": {"ring": _chain},
+    "gather": {"p2p": _rooted},
+    "reduce": {"ring": _chain},
+    "reduce_scatter": {"ring": lambda w: _ring(w, 1), "nvls": _nvls_half},
+    "scatter": {"p2p": _rooted},
+    "sendrecv": {"p2p": _neighbours},
+}
+"""Which algorithms serve a collective; ``p2p`` is what NCCL does with grouped sends.
+
+One that cannot serve a wiring makes no way for it.
+"""
+
+
+# Nccl ---------------------------------------------------------------------------------------------
 
 Algorithm = Literal["ring", "tree", "nvls"]
 Protocol = Literal["ll", "ll128", "simple"]

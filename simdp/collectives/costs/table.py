@@ -10,11 +10,9 @@ from typing import Literal, Self
 
 from pydantic import PrivateAttr
 
-from simdp.collectives.costs.base import Cost
-from simdp.collectives.costs.wiring import Wiring
+from simdp.collectives.costs import Cost, Wiring
 from simdp.errors import ScenarioError
-from simdp.results.bandwidth import bus_bandwidth_factor
-from simdp.results.nccl_tests import NcclLog, read_nccl_tables
+from simdp.results.collective import NcclLog, bus_bandwidth_factor, read_nccl_tables
 
 STANDS_FOR = (
     "all_reduce",

@@ -1,4 +1,9 @@
-"""MSCCL: an algorithm from an XML file, in the format of msccl-tools.
+"""MSCCL XML programs as collective algorithms.
+
+A send reads at the beginning of its turn, a receive stores at the end of its own. Both become one
+transfer, in the turn of the receive. Where the source changes in between, the transfer lands in
+scratch when it is sent, and is stored when it is received. Copies and sums at home are transfers
+from a rank to itself, which take no time.
 
 The file is read, put into rounds and proved before anything runs, so that one that drops or
 doubles a contribution is refused. It is written for one world_size. A broadcast or reduce serves
@@ -13,12 +18,14 @@ github.com/microsoft/msccl-tools.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal, NamedTuple, Self
 
+import numpy as np
 from pydantic import PrivateAttr
 
 from simdp.collectives.base import (
@@ -27,20 +34,284 @@ from simdp.collectives.base import (
     AllToAll,
     Broadcast,
     Gather,
-    Plan,
     Reduce,
     ReduceScatter,
-    Round,
     Scatter,
     Simple,
-    even_offsets,
 )
-from simdp.collectives.msccl.program import read_program
-from simdp.collectives.msccl.rounds import Schedule, schedule
-from simdp.collectives.plans.layout import Layout
-from simdp.collectives.plans.ledger import prove
+from simdp.collectives.msccl.program import (
+    PUTS_TOGETHER,
+    TAKES_APART,
+    Act,
+    Acts,
+    Place,
+    Program,
+    acts_of,
+    pairs_of,
+    read_program,
+    take_turns,
+)
+from simdp.collectives.plans import Layout, Plan, Round, even_offsets, prove
 from simdp.errors import PlanError, ScenarioError
 from simdp.files import read_text
+
+# Rounds -------------------------------------------------------------------------------------------
+
+
+class Move(NamedTuple):
+    """Chunks that go from rank to rank over a channel, or at home by the hand of a thread block."""
+
+    turn: int
+    src: int
+    dst: int
+    chunk: int
+    to: int
+    reduce: bool
+    num_chunks: int
+    channel: int
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """An algorithm in rounds.
+
+    Attributes
+    ----------
+    root : int
+        The rank that gives or gets everything, where there is one.
+    num_scratch : int
+        Chunks that every rank holds beside the buffer's.
+    rounds : list of Round
+        In order.
+    """
+
+    root: int
+    num_scratch: int
+    rounds: list[Round]
+
+
+def schedule(program: Program, where: str) -> Schedule:
+    """Put a program into rounds.
+
+    Raises
+    ------
+    ScenarioError
+        With the file, the line and the reason: a send without a receive or the other way round,
+        thread blocks that share a connection, steps that wait for each other in a circle.
+    """
+    acts = acts_of(program)
+    pairs = pairs_of(program, acts, where)
+    take_turns(acts, pairs, where)
+    return _Scheduler(program, acts, pairs).schedule()
+
+
+class _Scheduler:
+    """Turns acts into moves.
+
+    Parameters
+    ----------
+    program : Program
+        The algorithm.
+    acts : dict
+        The acts of every step, with their turns.
+    pairs : list of (Act, Act)
+        Sends and the receives that take them.
+    """
+
+    def __init__(self, program: Program, acts: Acts, pairs: list[tuple[Act, Act]]) -> None:
+        self.program, self.acts, self.pairs = program, acts, pairs
+        self.root = self._find_root()
+        self.output, self.scratch, self.first_free = self._lay_out()
+        self.used = dict.fromkeys(range(len(program.gpus)), self.first_free)
+        self.reads: dict[tuple[int, int], list[int]] = defaultdict(list)
+        self.writes: dict[tuple[int, int], list[tuple[int, bool]]] = defaultdict(list)
+        self.carrier: dict[tuple[int, int, int], int] = {}
+        self.moves: list[Move] = []
+
+    def _find_root(self) -> int:
+        """The one that nobody sends to (broadcast, scatter), or that sends to nobody."""
+        gives = self.program.collective in ("broadcast", "scatter")
+        busy = {(receive if gives else send).rank for send, receive in self.pairs}
+        if gives or self.program.collective in ("reduce", "gather"):
+            return next((r for r in range(len(self.program.gpus)) if r not in busy), 0)
+        return 0
+
+    def _lay_out(self) -> tuple[int, int, int]:
+        """Where the output, the scratch, and what is free after it begin."""
+        program = self.program
+        chunks = program.num_chunks
+        behind = 2 * chunks if program.collective == "all_to_all" else chunks
+        if not program.in_place and program.collective != "all_to_all":
+            behind += program.num_pieces if program.collective in TAKES_APART else chunks
+        most = max((gpu.num_scratch for gpu in program.gpus), default=0)
+        return (0 if program.in_place else chunks), behind, behind + most
+
+    def slot(self, rank: int, place: Place) -> int:
+        """The chunk of the plan that a place stands for."""
+        program, (buffer, offset) = self.program, place
+        if buffer == "s":
+            return self.scratch + offset
+        own = rank * program.num_pieces
+        if buffer == "i":
+            return own + offset if program.collective in PUTS_TOGETHER else offset
+        if program.in_place and program.collective in TAKES_APART:
+            return own + offset
+        return self.output + offset
+
+    def schedule(self) -> Schedule:
+        everything = [act for found in self.acts.values() for act in found]
+        for act in everything:
+            self._note_accesses(act)
+        for act in everything:
+            if act.role == "in" and act.step.kind == "rrs":
+                self._choose_carrier(act)
+        for act in everything:
+            if act.role == "home":
+                self._work_at_home(act)
+        for send, receive in self.pairs:
+            self._transfer(send, receive)
+        last = max((move.turn for move in self.moves), default=0)
+        self._bring_home(last + 1)
+        num_scratch = max(self.used.values()) - self.program.num_chunks
+        return Schedule(self.root, num_scratch, list(self._rounds()))
+
+    # What reads and writes where, if every act does so in its own turn -----------------------
+
+    def _slots(self, act: Act, place: Place) -> range:
+        first = self.slot(act.rank, place)
+        return range(first, first + act.step.count)
+
+    def _note_accesses(self, act: Act) -> None:
+        step, turn = act.step, act.turn
+        reads, writes, adds = [], [], False
+        if act.role == "out":
+            reads = {"s": [step.source], "rrs": []}.get(step.kind, [step.target])
+        elif step.kind in ("r", "rcs"):
+            writes = [step.target]
+        elif step.kind == "rrs":
+            reads = [step.source]
+        elif step.kind in ("rrc", "rrcs", "cpy", "re"):
+            reads, writes = [step.source], [step.target]
+            adds = step.kind == "re" or (step.kind != "cpy" and step.source == step.target)
+        for place in reads + (writes if adds else []):
+            for slot in self._slots(act, place):
+                self.reads[act.rank, slot].append(turn)
+        for place in writes:
+            for slot in self._slots(act, place):
+                self.writes[act.rank, slot].append((turn, adds))
+
+    def _choose_carrier(self, act: Act) -> None:
+        """Let a sum that is only sent on take the place of the local part, if that is done for."""
+        slots = self._slots(act, act.step.source)
+        if all(self._done_for(act.rank, slot, act.turn) for slot in slots):
+            self.carrier[act.key] = slots[0]
+            for slot in slots:
+                self.writes[act.rank, slot].append((act.turn, True))
+        else:
+            self.carrier[act.key] = self._spare(act.rank, act.step.count)
+
+    def _done_for(self, rank: int, slot: int, turn: int) -> bool:
+        """Whether nothing reads a chunk after a turn before it is replaced, the result included."""
+        reads, writes = self.reads[rank, slot], self.writes[rank, slot]
+        if any(when == turn for when, _ in writes):
+            return False
+        replaced = min((when for when, adds in writes if when > turn and not adds), default=None)
+        if replaced is None:
+            return not self._is_result(rank, slot) and max(reads) <= turn
+        return not any(turn < when <= replaced for when in reads)
+
+    def _is_result(self, rank: int, slot: int) -> bool:
+        program = self.program
+        if not program.in_place:
+            return self.output <= slot < self.scratch
+        if slot >= program.num_chunks:
+            return False
+        if program.collective in TAKES_APART:
+            return slot // program.num_pieces == rank
+        return program.collective not in ("reduce", "gather") or rank == self.root
+
+    def _spare(self, rank: int, count: int) -> int:
+        """Chunks that nothing else uses."""
+        first = self.used[rank]
+        self.used[rank] += count
+        return first
+
+    # Moves -----------------------------------------------------------------------------------
+
+    def _work_at_home(self, act: Act) -> None:
+        step, rank = act.step, act.rank
+        if step.kind == "nop":
+            return
+        ends = self.slot(rank, step.source), self.slot(rank, step.target)
+        if ends[0] != ends[1]:
+            adds = step.kind == "re"
+            self.moves.append(Move(act.turn, rank, rank, *ends, adds, step.count, act.block))
+
+    def _source_of(self, send: Act) -> int:
+        step = send.step
+        if step.kind == "rrs":
+            return self.carrier[send.key]
+        return self.slot(send.rank, step.source if step.kind == "s" else step.target)
+
+    def _transfer(self, send: Act, receive: Act) -> None:
+        step, count, rank = receive.step, receive.step.count, receive.rank
+        chunk, src, turn = self._source_of(send), send.rank, receive.turn
+        channel = self.program.gpus[rank].blocks[receive.block].channel
+        changes = (
+            when
+            for slot in range(chunk, chunk + count)
+            for when, _ in self.writes[src, slot]
+            if send.turn <= when < turn
+        )
+        if next(changes, None) is not None:
+            spare = self._spare(rank, count)
+            self.moves.append(Move(send.turn, src, rank, chunk, spare, False, count, channel))
+            src, chunk, channel = rank, spare, receive.block
+        adds = step.kind.startswith("rr")
+        target = self.carrier[receive.key] if step.kind == "rrs" else self.slot(rank, step.target)
+        if adds:
+            local = self.slot(rank, step.source)
+            if local != target:
+                home = Move(turn, rank, rank, local, target, False, count, receive.block)
+                self.moves.append(home)
+        self.moves.append(Move(turn, src, rank, chunk, target, adds, count, channel))
+
+    def _bring_home(self, turn: int) -> None:
+        """Copy the output to where the buffer's chunks are, where it lies apart."""
+        program = self.program
+        exchange = program.collective == "all_to_all"
+        if program.in_place != exchange:
+            return
+        chunks = program.num_chunks
+        for rank in range(len(program.gpus)):
+            if exchange:
+                self.moves.append(Move(turn, rank, rank, 0, chunks, False, chunks, 0))
+                continue
+            apart = program.collective in TAKES_APART
+            own = rank * program.num_pieces if apart else 0
+            for slot in range(self.output, self.scratch):
+                if self.writes[rank, slot]:
+                    self.moves.append(
+                        Move(turn, rank, rank, slot, own + slot - self.output, False, 1, 0)
+                    )
+
+    def _rounds(self) -> Iterator[Round]:
+        """The moves by turn; in a round what is replaced comes before what is added to it."""
+        by_turn: dict[int, list[Move]] = defaultdict(list)
+        for move in self.moves:
+            by_turn[move.turn].append(move)
+        for turn in sorted(by_turn):
+            moves = sorted(by_turn[turn], key=lambda move: move.reduce)
+            columns = zip(
+                *((m.src, m.dst, m.chunk, m.to, m.num_chunks, m.channel) for m in moves),
+                strict=True,
+            )
+            src, dst, chunk, to, count, channel = (np.array(column) for column in columns)
+            adds = np.array([m.reduce for m in moves])
+            yield Round(src, dst, chunk, adds, to, count, channel=channel)
+
+
+# Msccl --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,8 @@
-"""Clocks: which fabric plays a run, decided before any time passes, and why."""
+"""Clocks: which fabric plays a run, decided before any time passes, and why.
+
+The events happen in a `loop` of SimPy's, with one network of `links` and `transfers` over it; the
+parameter server and rank programs live there, too.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +15,8 @@ from simdp.cluster import Overheads
 from simdp.collectives import Plan
 from simdp.engine.clocks.vector import VectorFabric
 from simdp.engine.network import Network
-from simdp.engine.network.sharing import Routed, common_link, shared_link
-from simdp.engine.network.traffic import Traffic
-from simdp.engine.ops import Launch, Op
+from simdp.engine.network.traffic import Routed, Traffic, common_link, shared_link
+from simdp.engine.ops import ClockOp, Launch
 from simdp.engine.slowdown import Slowdown
 from simdp.errors import ScenarioError
 from simdp.results.trace import TraceBuilder
@@ -62,7 +65,7 @@ class OtherJob(NamedTuple):
     network: Network
     plans: Plans
     slowdown: Slowdown
-    script: Iterator[Op]
+    script: Iterator[ClockOp]
     traffic: Traffic
     overheads: Overheads = NO_OVERHEADS
 
@@ -95,13 +98,13 @@ class Clock:
     overheads: Overheads = NO_OVERHEADS
     num_steps: int = 0
 
-    def play(self, script: Iterable[Op]) -> None:
+    def play(self, script: Iterable[ClockOp]) -> None:
         """Charge the time of everything that a script yields."""
         if self.num_steps:
             script = self._sized(iter(script))
         if self.fabric == "event":
             from simdp.engine.clocks.event import EventFabric  # and SimPy with it
-            from simdp.engine.clocks.job import Job
+            from simdp.engine.clocks.transfers import Job
 
             plans = _by_stream(self.plans)
             mine = Job(self.network, plans, self.slowdown, self.trace, self.overheads)
@@ -122,9 +125,9 @@ class Clock:
             fabric = VectorFabric(self.network, self.slowdown, self.trace, fixed, self.overheads)
             fabric.play(iter(script))
 
-    def _sized(self, script: Iterator[Op]) -> Iterator[Op]:
+    def _sized(self, script: Iterator[ClockOp]) -> Iterator[ClockOp]:
         """Choose by the size of a run, judging by its first steps; return all of its script."""
-        read, first, steady = list[Op](), 0, 0
+        read, first, steady = list[ClockOp](), 0, 0
         for op in script:
             read.append(op)
             step = getattr(op, "step", 0)
@@ -140,7 +143,7 @@ class Clock:
         return chain(read, script)
 
 
-def _num_events(op: Op, num_ranks: int) -> int:
+def _num_events(op: ClockOp, num_ranks: int) -> int:
     """Count about what an operation costs the event fabric."""
     if isinstance(op, Launch) and op.seconds is None:
         return num_ranks + op.plan.num_transfers

@@ -10,19 +10,15 @@ from typing import Any
 import numpy as np
 import simpy
 
-from simdp.engine.clocks.call import Call
-from simdp.engine.clocks.job import Job
-from simdp.engine.clocks.links import Links
-from simdp.engine.clocks.loop import Loop
-from simdp.engine.clocks.pace import Pace
-from simdp.engine.clocks.transfers import Transfers
+from simdp.engine.clocks.flows import Links, Loop, Pace
+from simdp.engine.clocks.transfers import Call, Job, Transfers
 from simdp.engine.clocks.vector import (
     feed,
     record_collective,
     record_meeting,
     record_transfers,
 )
-from simdp.engine.ops import Feed, Hold, Launch, Meet, Op, Wait, Work
+from simdp.engine.ops import ClockOp, Feed, Hold, Launch, Meet, Wait, Work
 from simdp.errors import DeadlockError
 from simdp.results.trace import COMPUTE_LANE
 
@@ -51,11 +47,11 @@ class EventFabric:
 
     # Playing -----------------------------------------------------------------------------------
 
-    def play(self, scripts: Sequence[Iterator[Op]]) -> None:
+    def play(self, scripts: Sequence[Iterator[ClockOp]]) -> None:
         """Play one script per job on every rank of it; it is asked for each operation once."""
         self.play_each([tee(s, job.world_size) for job, s in zip(self.jobs, scripts, strict=True)])
 
-    def play_each(self, scripts: Sequence[Sequence[Iterable[Op]]]) -> None:
+    def play_each(self, scripts: Sequence[Sequence[Iterable[ClockOp]]]) -> None:
         """Play a script of its own on each rank of each job, until the first job is done.
 
         Raises
@@ -80,7 +76,9 @@ class EventFabric:
         if first.blocked or first.came or first.stuck():
             raise DeadlockError(first.explain())
 
-    def _run(self, job: Job, rank: int, script: Iterable[Op]) -> Generator[simpy.Event, Any, None]:
+    def _run(
+        self, job: Job, rank: int, script: Iterable[ClockOp]
+    ) -> Generator[simpy.Event, Any, None]:
         """One rank: a run of work is one timeout, after which it has to do with others again."""
         clock, who, loop = 0.0, np.array([rank]), self.loop
         for op in script:

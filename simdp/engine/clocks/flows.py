@@ -1,4 +1,9 @@
-"""Flows: transfers that share links, each link divided max-min fairly among them.
+"""Transfers as flows that share links.
+
+What happens in it are SimPy's processes, timeouts and events. SimPy adds up delays, which would
+tell two instants apart that are the same but for rounding; here an instant stays as it was worked
+out. What shares an instant happens in turns: events as they are triggered, then ranks, the lower
+one first, then links are shared anew, and whoever looks at all that has come does so last.
 
 Max-min fairness: no flow can get more without taking from one that has no more than itself
 (Bertsekas and Gallager, "Data Networks", 1992, section 6.5.2).
@@ -6,15 +11,207 @@ Max-min fairness: no flow can get more without taking from one that has no more 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from heapq import heappop, heappush
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import simpy
+from simpy.events import NORMAL, EventPriority
 
 from simdp.arrays import Floats, Ints
-from simdp.engine.clocks.pace import Pace
-from simdp.engine.network.fairness import SAME, fair_rates, load_of, narrowest, on_full_link
+from simdp.cluster import Cluster
+from simdp.collectives import Part
+from simdp.engine.network import Network
+from simdp.engine.network.traffic import (
+    SAME,
+    fair_rates,
+    load_of,
+    narrowest,
+    on_full_link,
+    overtaken,
+)
+
+# Loop ---------------------------------------------------------------------------------------------
+
+SHARES, LAST = EventPriority(2**40), EventPriority(2**40 + 1)
+"""Turns after those of all ranks: links are shared anew; somebody looks at all that has come."""
+
+
+def turn_of(rank: int) -> EventPriority:
+    """The turn of a rank at an instant."""
+    return EventPriority(NORMAL + 1 + rank)
+
+
+class Until(float):
+    """A delay that ends at a certain instant, to the bit: adding it to what it is by now tells it.
+
+    Parameters
+    ----------
+    instant, now : float
+        When it ends; what it is by now [s].
+    """
+
+    instant: float
+
+    def __new__(cls, instant: float, now: float) -> Until:
+        """Make a number that compares as the delay does."""
+        delay = super().__new__(cls, instant - now)
+        delay.instant = instant
+        return delay
+
+    def __radd__(self, now: float) -> float:
+        return self.instant
+
+
+class Moment(simpy.Timeout):
+    """A timeout that ends at a certain instant, and has its turn there.
+
+    Parameters
+    ----------
+    loop : Loop
+        Where.
+    instant : float
+        When [s]; this is also its value.
+    turn : EventPriority
+        Its turn there.
+    """
+
+    def __init__(self, loop: Loop, instant: float, turn: EventPriority) -> None:
+        self.turn = turn
+        super().__init__(loop, Until(instant, loop.now), instant)
+
+
+def call_back(event: simpy.Event, act: Callable[[simpy.Event], Any]) -> None:
+    """Let an event call somebody when it happens."""
+    assert event.callbacks is not None, "it has happened already"
+    event.callbacks.append(act)
+
+
+class Loop(simpy.Environment):
+    """An environment of SimPy's that also takes instants."""
+
+    def __init__(self) -> None:
+        super().__init__(0.0)
+        self._due: dict[float, list[tuple[Callable[..., object], tuple[Any, ...]]]] = {}
+
+    def schedule(
+        self, event: simpy.Event, priority: EventPriority = NORMAL, delay: float = 0
+    ) -> None:
+        """Schedule an event as SimPy does; a `Moment` in its turn."""
+        super().schedule(event, event.turn if isinstance(event, Moment) else priority, delay)
+
+    def until(self, instant: float, turn: EventPriority = NORMAL) -> Moment:
+        """Make a timeout that ends at an instant [s], or now if that is over; the value is when."""
+        now = self.now
+        return Moment(self, instant if instant > now else now, turn)
+
+    def at(self, instant: float, act: Callable[..., object], *args: Any) -> None:
+        """Do something at an instant; all that is due there shares one timeout, in order of calls.
+
+        Parameters
+        ----------
+        instant : float
+            When [s]; now, if that is over.
+        act : callable
+            Called with the arguments, and then the instant.
+        *args
+            For ``act``.
+        """
+        due = self._due.get(instant)
+        if due is None:
+            instant = max(instant, self.now)
+            due = self._due.setdefault(instant, [])
+            if not due:
+                call_back(self.until(instant), self._act)
+        due.append((act, args))
+
+    def in_turn(
+        self, instant: float, turn: EventPriority, act: Callable[..., object], *args: Any
+    ) -> None:
+        """Do something at an instant in a certain turn; else as `at`."""
+        call_back(self.until(instant, turn), lambda moment: act(*args, moment.value))
+
+    def _act(self, moment: simpy.Event) -> None:
+        now = self.now
+        for act, args in self._due.pop(now):
+            act(*args, now)
+
+
+# Pace ---------------------------------------------------------------------------------------------
+
+
+class Pace:
+    """What takes some seconds of this time takes ``slow`` times as many of the loop's.
+
+    When the pace changes, what is under way gets a new end.
+
+    Parameters
+    ----------
+    loop : Loop
+        Where.
+    changed : callable, optional
+        Called when the pace has changed.
+
+    Attributes
+    ----------
+    slow : float
+        The factor by which everything takes longer now.
+    """
+
+    def __init__(self, loop: Loop, changed: Callable[[], object] | None = None) -> None:
+        self._loop, self._changed = loop, changed
+        self.slow = 1.0
+        self._own, self._since = loop.now, loop.now  # its own instant, and the loop's
+        self._due: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
+        self._number = 0
+        self._next: Moment | None = None
+
+    def timeout(self, seconds: float) -> simpy.Event:
+        """Make an event that happens after some of its own seconds; its value is the instant."""
+        event = self._loop.event()
+        self.after(seconds, event.succeed)
+        return event
+
+    def after(self, seconds: float, act: Callable[..., object], *args: Any) -> None:
+        """Do something after some of its own seconds; else as `Loop.at`."""
+        own = self._own + (self._loop.now - self._since) / self.slow + seconds
+        self._number += 1
+        heappush(self._due, (own, self._number, act, args))
+        if self._due[0][1] == self._number:
+            self._announce()
+
+    def change(self, slow: float) -> None:
+        """From now on everything takes so many times as long."""
+        if slow == self.slow:
+            return
+        now = self._loop.now
+        self._own += (now - self._since) / self.slow
+        self._since, self.slow = now, slow
+        self._announce()
+        if self._changed is not None:
+            self._changed()
+
+    def _announce(self) -> None:
+        if self._due:
+            left = max(self._due[0][0] - self._own, 0.0)
+            self._next = self._loop.until(self._since + left * self.slow)
+            call_back(self._next, self._act)
+
+    def _act(self, moment: simpy.Event) -> None:
+        if moment is not self._next:  # the pace has changed since it was announced
+            return
+        now, own, ready = self._loop.now, self._due[0][0], []
+        while self._due and self._due[0][0] == own:
+            ready.append(heappop(self._due)[2:])
+        self._own, self._since = own, now
+        self._announce()
+        for act, args in ready:
+            act(*args, now)
+
+
+# Flows --------------------------------------------------------------------------------------------
 
 
 class Flows:
@@ -136,3 +333,239 @@ class Flows:
             self._flows.append((self._joined, token, links, pace))
             self._joined += 1
         self._joining.clear()
+
+
+# Links --------------------------------------------------------------------------------------------
+
+Route = Ints
+"""Positions of the links that a flow uses; made by `Links.route`."""
+
+Arrived = Callable[..., object]
+"""Told its arguments and the instant at which the last byte is there [s]."""
+
+
+class Links:
+    """The links of a cluster.
+
+    Parameters
+    ----------
+    loop : Loop
+        Where flows end.
+    cluster : Cluster
+        Whose links.
+    """
+
+    def __init__(self, loop: Loop, cluster: Cluster) -> None:
+        self.loop, self._cluster = loop, cluster
+        self._flows = Flows()
+        self._position: dict[int, int] = {}
+        self._degraded: dict[tuple[int, float], int] = {}
+        self._is_due = False  # to share links anew, at this instant
+        self._next_end: Moment | None = None
+
+    def route(self, links: Ints, bandwidth: float, limits: Floats | None = None) -> Route:
+        """Prepare a way over some links.
+
+        Parameters
+        ----------
+        links : ndarray, int64
+            Links of the cluster, filled up with -1.
+        bandwidth : float
+            What it lets through alone; a way that is slower than its links has a link more, of its
+            own [bytes/s].
+        limits : ndarray, shaped as ``links``, optional
+            What the links let through in some steps, where they are degraded. What crosses one in
+            such a step shares it with everything, and what is left of it with its like [bytes/s].
+        """
+        used = links[links >= 0].tolist()
+        new = [link for link in used if link not in self._position]
+        if new:
+            for link, limit in zip(new, self._cluster.link_figures(np.array(new))[1], strict=True):
+                self._position[link] = self._flows.add_link(float(limit))
+        places = [self._position[link] for link in used]
+        for link, place, limit in zip(used, places[:], _there(limits, links), strict=False):
+            if limit < self._flows.bandwidth(place):
+                if (link, limit) not in self._degraded:
+                    self._degraded[link, limit] = self._flows.add_link(limit)
+                places.append(self._degraded[link, limit])
+        if bandwidth < min(map(self._flows.bandwidth, places), default=np.inf):
+            places.append(self._flows.add_link(bandwidth))
+        return np.array(places, dtype=np.int64)
+
+    def flow(self, route: Route, nbytes: float) -> simpy.Event:
+        """Let bytes flow from now on; the event happens when all are there, its value is when.
+
+        Parameters
+        ----------
+        route : Route
+            From `route`.
+        nbytes : float
+            How many.
+        """
+        event = self.loop.event()
+        self.join(route, nbytes, event.succeed)
+        return event
+
+    def join(
+        self,
+        route: Route,
+        nbytes: float,
+        arrived: Arrived,
+        *args: Any,
+        pace: Pace | None = None,
+    ) -> None:
+        """Let bytes flow from now on, and call somebody when all are there; else as `flow`.
+
+        With a pace, which tells ``share_anew`` when it changes, they may be slowed down.
+        """
+        if not nbytes or not len(route):  # nothing to send, or nowhere to go
+            self.loop.at(self.loop.now, arrived, *args)
+            return
+        self._flows.join(route, nbytes, (arrived, args), pace)
+        self.share_anew()
+
+    def share_anew(self) -> None:
+        """Share links anew at this instant, once, after everything else that happens there."""
+        if not self._is_due:
+            self._is_due = True
+            self.loop.in_turn(self.loop.now, SHARES, self._share)
+
+    def _share(self, now: float) -> None:
+        def done(token: tuple[Arrived, tuple[Any, ...]]) -> None:
+            token[0](*token[1], now)
+
+        end = self._flows.settle(now, done)  # which also admits what follows from these
+        self._is_due = False
+        self._next_end = None
+        if end < np.inf:
+            self._next_end = self.loop.until(end)
+            call_back(self._next_end, self._one_ends)
+
+    def _one_ends(self, moment: simpy.Event) -> None:
+        if moment is self._next_end:  # else the shares have changed since it was announced
+            self.share_anew()
+
+
+def _there(limits: Floats | None, links: Ints) -> list[float]:
+    """Limits of the links that are used; none where none is given."""
+    found: list[float] = [] if limits is None else limits[links >= 0].tolist()
+    return found
+
+
+# Wires --------------------------------------------------------------------------------------------
+
+Numbers = dict[tuple[int, int, int], int]
+"""Numbers of connections by source, destination and channel."""
+
+
+class Figures(NamedTuple):
+    """What connections cost.
+
+    Attributes
+    ----------
+    alpha, bandwidth : list of float
+        Of each connection: the latency of its route [s], what it lets through [bytes/s].
+    route : list of Route
+        Of each connection.
+    """
+
+    alpha: list[float]
+    bandwidth: list[float]
+    route: list[Route]
+
+
+class Wires:
+    """Every connection that the plans of a run use, as lists that are walked per event.
+
+    Parameters
+    ----------
+    links : Links
+        Over which they lead.
+
+    Attributes
+    ----------
+    alpha, bandwidth : list of float
+        Of each connection: the latency of its route [s], what it lets through [bytes/s].
+    own : list of bool
+        Whether no other connection uses any link of the route, and no later collective catches up
+        with an earlier one on it; unknown, and so never, before `find_owners`.
+    route : list of Route
+        Of each connection.
+    """
+
+    def __init__(self, links: Links) -> None:
+        self._links = links
+        self._lines: dict[Hashable, Numbers] = {}
+        self._overtaken: list[bool] = []
+        self.alpha: list[float] = []
+        self.bandwidth: list[float] = []
+        self.own: list[bool] = []
+        self.route: list[Route] = []
+        self._ends: list[tuple[int, int]] = []
+        self._at: dict[Network, Figures] = {}
+
+    def at(self, network: Network, step: int) -> Figures:
+        """What the connections of a network cost in a step."""
+        there = network.at(step)
+        if there is network:
+            return Figures(self.alpha, self.bandwidth, self.route)
+        if there not in self._at or len(self._at[there].route) < len(self.route):
+            links, alpha, bandwidth = there.connect(*np.array(self._ends, dtype=np.int64).T)
+            limits = there.cluster.link_figures(links)[1]
+            rows = zip(links, limits, bandwidth.tolist(), strict=True)
+            routes = [self._links.route(row, limit, own) for row, own, limit in rows]
+            self._at[there] = Figures(alpha.tolist(), bandwidth.tolist(), routes)
+        return self._at[there]
+
+    def lay(self, line: Hashable, network: Network, part: Part, num_ranks: int) -> Numbers:
+        """Number the connections of a part.
+
+        Parameters
+        ----------
+        line : hashable
+            Parts of one line follow each other, and so share connections; those of different lines
+            may run at the same time.
+        network : Network
+            Routes them.
+        part : Part
+            Whose connections.
+        num_ranks : int
+            Vertices from here on are switches.
+
+        Returns
+        -------
+        dict of (int, int, int) to int
+            All of the line.
+        """
+        known = self._lines.setdefault(line, {})
+        c = network.of_part(part)
+        links: Ints = c.links.reshape(c.src.size, c.links.shape[-1])
+        channels = np.broadcast_to(c.places[:, 2:], c.src.shape)
+        late = overtaken(part, c, num_ranks)
+        columns = (c.src, c.dst, channels, c.alpha, c.bandwidth, late)
+        rows = zip(*(column.reshape(-1).tolist() for column in columns), strict=True)
+        for i, (src, dst, channel, alpha, bandwidth, is_late) in enumerate(rows):
+            number = known.get((src, dst, channel))
+            if number is None:
+                known[src, dst, channel] = len(self.route)
+                self.route.append(self._links.route(links[i], bandwidth))
+                self.alpha.append(alpha)
+                self.bandwidth.append(bandwidth)
+                self._ends.append((src, dst))
+                self._overtaken.append(is_late)
+                self.own.append(False)
+            elif is_late:
+                self._overtaken[number] = True
+        return known
+
+    def find_owners(self) -> None:
+        """Find the connections that have their links to themselves, among those that there are."""
+        users = dict[int, int]()
+        routes = [route.tolist() for route in self.route]
+        for route in routes:
+            for link in route:
+                users[link] = users.get(link, 0) + 1
+        self.own = [
+            not late and all(users[link] == 1 for link in route)
+            for late, route in zip(self._overtaken, routes, strict=True)
+        ]

@@ -1,24 +1,361 @@
-"""Transfers: collectives that are played transfer by transfer in the loop, over shared links.
+"""Transfers of a collective call and their dependencies.
 
-A transfer starts when what it depends on has happened (see `simdp.collectives.plans.plan`). It
+A transfer starts when what it depends on has happened (see `simdp.collectives.plans`). It
 holds its connection for the latency of its route and then for its bytes: at the full bandwidth
 where nothing else can use the route's links, else at a fair share of them (`links`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections import deque
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from itertools import pairwise
 
-from simdp.collectives import Plan
-from simdp.engine.clocks.call import Call, Groups, Leg
-from simdp.engine.clocks.dependencies import Dependencies
-from simdp.engine.clocks.links import Links
-from simdp.engine.clocks.loop import Loop
-from simdp.engine.clocks.pace import Pace
-from simdp.engine.clocks.wires import Wires
+import numpy as np
+import simpy
+
+from simdp.arrays import Ints
+from simdp.cluster import Overheads
+from simdp.collectives import Part, Plan
+from simdp.collectives.plans import Round, expand
+from simdp.engine.clocks.flows import Figures, Links, Loop, Pace, Wires
 from simdp.engine.network import Network
-from simdp.engine.network.sharing import beside
+from simdp.engine.network.traffic import beside
 from simdp.engine.ops import Launch
+from simdp.engine.slowdown import Slowdown
+from simdp.results.trace import TraceBuilder
+
+# Dependencies -------------------------------------------------------------------------------------
+
+
+class Dependencies:
+    """The order that a plan imposes on the transfers of a part, numbered as they are listed.
+
+    Transfers of one connection take turns. What a transfer needs is at a *place*: a chunk of its
+    source, or, in plans that ranks take round by round, its two ranks themselves. What arrives at
+    a place in one round leads to a *gate*, gates of later rounds open after those of earlier ones,
+    and a transfer waits behind the last gates of its places before its own round. So the number of
+    dependencies grows with the number of transfers, also where thousands of transfers meet.
+
+    Parameters
+    ----------
+    part : Part
+        Whose order.
+    connection : mapping of (int, int, int) to int
+        Numbers of connections by source, destination and channel.
+    num_ranks : int
+        Vertices from here on are switches, which need not enter.
+
+    Attributes
+    ----------
+    src, dst, connection : list of int
+        Of each transfer.
+    count : list of int
+        Chunks of each transfer.
+    pending : list of int
+        How many things each transfer waits for: its ranks to enter (if it is the first on its
+        connection) or its predecessor there, and gates.
+    next_on_connection : list of int
+        The transfer that follows on the same connection, or -1.
+    gates_into : list of tuple of int
+        The gates that each transfer's arrival leads to.
+    gate_pending, next_gate, behind_gate : lists
+        Of each gate: what it waits for, the gate after it or -1, and the transfers behind it.
+    first_of_rank : dict of int to list of int
+        The transfers that wait for each rank to enter.
+    touching : dict of int to int
+        Of each rank that takes part: how many transfers it sends or receives.
+    """
+
+    def __init__(
+        self, part: Part, connection: Mapping[tuple[int, int, int], int], num_ranks: int
+    ) -> None:
+        self.num_ranks = num_ranks
+        self.src: list[int] = []
+        self.dst: list[int] = []
+        self.count: list[int] = []
+        self.connection: list[int] = []
+        self.pending: list[int] = []
+        self.next_on_connection: list[int] = []
+        self.gates_into: list[tuple[int, ...]] = []
+        self.gate_pending: list[int] = []
+        self.next_gate: list[int] = []
+        self.behind_gate: list[list[int]] = []
+        self.first_of_rank: dict[int, list[int]] = {}
+        self.touching: dict[int, int] = {}
+        last_on: dict[int, int] = {}
+        gate_of: dict[int, int] = {}  # the last gate of each place
+        for transfers in part.plan.rounds():
+            first = len(self.src)
+            leaves, lands = self._list(part, transfers, connection)
+            for i, needed in enumerate(leaves, first):  # sees the gates of earlier rounds only
+                self._take_turn(i, last_on)
+                for place in needed:
+                    gate = gate_of.get(place)
+                    if gate is not None:
+                        self.pending[i] += 1
+                        self.behind_gate[gate].append(i)
+            opened: dict[int, int] = {}
+            for reached in lands:
+                for place in reached:
+                    if place not in opened:
+                        opened[place] = self._new_gate(gate_of.get(place))
+                    self.gate_pending[opened[place]] += 1
+                self.gates_into.append(tuple([opened[place] for place in reached]))
+            gate_of.update(opened)
+
+    def _list(
+        self, part: Part, transfers: Round, connection: Mapping[tuple[int, int, int], int]
+    ) -> tuple[list[list[int]], list[list[int]]]:
+        """Number the transfers of a round in every group; say where they leave and land."""
+        groups = len(part.members)
+        src = part.members[:, transfers.src].reshape(-1).tolist()
+        dst = part.members[:, transfers.dst].reshape(-1).tolist()
+        self.src += src
+        self.dst += dst
+        counts = np.broadcast_to(transfers.num_chunks, transfers.src.shape)
+        self.count += np.tile(counts, groups).tolist()
+        channel = np.tile(np.broadcast_to(transfers.channel, counts.shape), groups).tolist()
+        self.connection += [connection[ends] for ends in zip(src, dst, channel, strict=True)]
+        self.pending += [0] * len(src)
+        self.next_on_connection += [-1] * len(src)
+        if part.plan.order == "rank":
+            places = [list(pair) for pair in zip(src, dst, strict=True)]
+            return places, places
+        moves, slots = expand(transfers), part.plan.num_slots
+        ends = np.cumsum(counts)
+        leaves, lands = [], []
+        for group in range(groups):
+            base = group * part.plan.num_vertices
+            leaves += _cut(((base + moves.src) * slots + moves.chunk).tolist(), ends)
+            lands += _cut(((base + moves.dst) * slots + moves.to).tolist(), ends)
+        return leaves, lands
+
+    def _take_turn(self, i: int, last_on: dict[int, int]) -> None:
+        ranks = [v for v in (self.src[i], self.dst[i]) if v < self.num_ranks]
+        for rank in ranks:
+            self.touching[rank] = self.touching.get(rank, 0) + 1
+        before = last_on.get(self.connection[i])
+        if before is None:
+            for rank in ranks:
+                self.first_of_rank.setdefault(rank, []).append(i)
+                self.pending[i] += 1
+        else:
+            self.next_on_connection[before] = i
+            self.pending[i] += 1
+        last_on[self.connection[i]] = i
+
+    def _new_gate(self, before: int | None) -> int:
+        gate = len(self.gate_pending)
+        self.gate_pending.append(0 if before is None else 1)
+        self.next_gate.append(-1)
+        self.behind_gate.append([])
+        if before is not None:
+            self.next_gate[before] = gate
+        return gate
+
+
+def _cut(values: list[int], ends: Ints) -> list[list[int]]:
+    """Cut a list into pieces that end at some positions."""
+    if len(ends) == len(values):
+        return [[value] for value in values]
+    return [values[begin:end] for begin, end in pairwise([0, *ends.tolist()])]
+
+
+# Call ---------------------------------------------------------------------------------------------
+
+
+class Leg:
+    """What each transfer of a part still waits for.
+
+    Parameters
+    ----------
+    number : int
+        Of the part.
+    needs : Dependencies
+        Of the part; counted down here in copies.
+    chunk_nbytes : float
+        Of one chunk of the part [bytes].
+    record : bool
+        Whether to remember when transfers start and end.
+    """
+
+    def __init__(self, number: int, needs: Dependencies, chunk_nbytes: float, record: bool) -> None:
+        self.number, self.needs, self.chunk_nbytes = number, needs, chunk_nbytes
+        self.pending = needs.pending.copy()
+        self.gate_pending = needs.gate_pending.copy()
+        self.touching = needs.touching.copy()
+        self.start_of = [0.0] * len(needs.src) if record else []
+        self.end_of = [0.0] * len(needs.src) if record else []
+
+
+class Groups:
+    """The ranks that do a collective together, where somebody must know when all have come.
+
+    Parameters
+    ----------
+    op : Launch
+        The collective.
+    ranks : sequence of int
+        Who takes part; all together, unless the collective tells groups.
+    slow : float
+        The part by which a group that is complete takes longer, until all run free.
+    pace : callable
+        Makes a pace.
+    """
+
+    def __init__(
+        self, op: Launch, ranks: Sequence[int], slow: float, pace: Callable[[], Pace]
+    ) -> None:
+        self._members = [list(ranks)] if op.groups is None else op.groups.tolist()
+        self._of = {rank: group for group, several in enumerate(self._members) for rank in several}
+        self._missing = [len(several) for several in self._members]
+        self._slow, self._runs_free = 1.0 + slow, False
+        self._paces = [pace() for _ in self._members] if slow else []
+        self.num_waiting = 0
+
+    def come(self, rank: int) -> tuple[Sequence[int], Pace | None]:
+        """Let a rank come; return the ranks of its group, if that is complete, and their pace."""
+        group = self._of.get(rank)
+        if group is None:
+            return [rank], None
+        pace = self._paces[group] if self._paces else None
+        self._missing[group] -= 1
+        if self._missing[group]:
+            return (), pace
+        if pace is not None and not self._runs_free:
+            pace.change(self._slow)
+        return self._members[group], pace
+
+    def pace_of(self, vertex: int) -> Pace:
+        """The pace of what a rank, or a switch, sends; switches serve no groups but all ranks."""
+        return self._paces[self._of.get(vertex, 0)]
+
+    def run_free(self) -> None:
+        """Compute stands still from now on: nothing slows the collective down any more."""
+        self._runs_free = True
+        for pace in self._paces:
+            pace.change(1.0)
+
+
+class Call:
+    """When each rank came and went.
+
+    Parameters
+    ----------
+    op : Launch
+        The collective.
+    ranks : sequence of int
+        Who takes part.
+    needs : sequence of Dependencies
+        Of the parts of its plan.
+    groups : Groups or None
+        Who does it together, if that matters.
+    left : callable, optional
+        Told of the call, of each rank that leaves it, and when [s].
+
+    Attributes
+    ----------
+    ready, enter, end : dict of int to float
+        When each rank asked for it, took part and was done [s].
+    figures : Figures or None
+        What its connections cost; None where its time is told.
+    """
+
+    def __init__(
+        self,
+        op: Launch,
+        ranks: Sequence[int],
+        needs: Sequence[Dependencies],
+        groups: Groups | None = None,
+        left: Callable[[Call, int, float], None] | None = None,
+    ) -> None:
+        self.op, self.ranks, self.groups, self._left_by = op, ranks, groups, left
+        chunk = op.nbytes / op.plan.num_chunks
+        parts = op.plan.everything if needs else ()
+        self.legs = [
+            Leg(number, of_part, chunk * len(part.spread), op.record)
+            for number, (part, of_part) in enumerate(zip(parts, needs, strict=True))
+        ]
+        self._after = [len(part.after) for part in parts]
+        self.followers = [
+            [later for later, part in enumerate(parts) if number in part.after]
+            for number in range(len(parts))
+        ]
+        self.ready = dict[int, float]()
+        self.enter = dict[int, float]()
+        self.end = dict[int, float]()
+        self.figures: Figures | None = None
+        self._waiting = dict[int, simpy.Event]()
+        self._unmet = dict[int, list[int]]()
+        self._left = dict[int, int]()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every rank has left."""
+        return len(self.end) == len(self.ranks)
+
+    def come(self, rank: int, now: float) -> list[Leg]:
+        """Let a rank enter; return the legs that it enters at once."""
+        self.enter[rank] = now
+        self._unmet[rank] = self._after.copy()
+        self._left[rank] = len(self.legs)
+        return [leg for leg, unmet in zip(self.legs, self._unmet[rank], strict=True) if not unmet]
+
+    def leave(self, rank: int, leg: Leg) -> list[Leg] | None:
+        """Let a rank leave a leg; return the legs that it enters now, or None if it is done."""
+        self._left[rank] -= 1
+        if not self._left[rank]:
+            return None
+        unmet, entered = self._unmet[rank], []
+        for later in self.followers[leg.number]:
+            unmet[later] -= 1
+            if not unmet[later]:
+                entered.append(self.legs[later])
+        return entered
+
+    def finish(self, rank: int, now: float) -> None:
+        """Let a rank leave the whole."""
+        self.end[rank] = now
+        waiting = self._waiting.pop(rank, None)
+        if waiting is not None:
+            waiting.succeed(now)
+        if self._left_by is not None:
+            self._left_by(self, rank, now)
+
+    def done(self, env: simpy.Environment, rank: int) -> simpy.Event:
+        """Make the event that a rank, which has not left, is done; its value is when [s]."""
+        event = self._waiting[rank] = env.event()
+        return event
+
+    def forget(self) -> None:
+        """Drop what was needed while under way; the ends are still to be waited for."""
+        self.legs, self.groups, self._unmet, self._left = [], None, {}, {}
+
+    def reason(self, rank: int, ahead: Call) -> str:
+        """Say what a rank waits for that cannot go on.
+
+        Parameters
+        ----------
+        rank : int
+            Who waits.
+        ahead : Call
+            The first collective in the queue of the rank's communication stream.
+        """
+        what = f"in {self.title()}"
+        if rank not in self.enter:
+            return f"{what}, behind {ahead.title()}"
+        # A plan's transfers wait for earlier ones alone, so that only a rank can be missing.
+        absent = [r for r in self.ranks if r not in self.enter]
+        listed = ", ".join(map(str, absent[:8])) + (" ..." if len(absent) > 8 else "")
+        return f"{what} for rank{'s' if len(absent) > 1 else ''} {listed} to enter"
+
+    def title(self) -> str:
+        """Name the collective, for messages."""
+        return f"{self.op.plan.collective} {self.op.name!r}"
+
+
+# Transfers ----------------------------------------------------------------------------------------
 
 Left = Callable[[Call, int, float], None]
 """Told of each rank that leaves a collective, and when [s]."""
@@ -202,3 +539,106 @@ def lines_of(plan: Plan) -> list[int]:
         lines[line] |= 1 << number
         found.append(line)
     return found
+
+
+# Job ----------------------------------------------------------------------------------------------
+
+NONE = Overheads()
+
+
+class Job:
+    """What the event fabric knows of a job; its ranks are numbered from 0.
+
+    Parameters
+    ----------
+    network : Network
+        Routes of its ranks.
+    plans : mapping of int to sequence of Plan
+        Every plan that its script may launch, by communication stream; what their connections share
+        decides which links need sharing at all.
+    slowdown : Slowdown
+        When work ends that the stragglers delay.
+    trace : TraceBuilder
+        Takes the spans.
+    overheads : Overheads
+        How compute and collectives slow each other down; not at all, unless it is given.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        plans: Mapping[int, Sequence[Plan]],
+        slowdown: Slowdown,
+        trace: TraceBuilder,
+        overheads: Overheads = NONE,
+    ) -> None:
+        self.network, self.slowdown, self.trace = network, slowdown, trace
+        self.world_size = slowdown.world_size
+        self.plans, self.overheads = plans, overheads
+        self.paces: list[Pace] = []  # of the ranks' compute, if anything slows it down
+        self.under_way = [0] * self.world_size  # collectives, on each rank
+        self.launched: dict[int, list[Call]] = {}  # by stream, if compute slows them down
+        self._waited: dict[tuple[int, int], int] = {}
+        self.calls: dict[int, Call] = {}
+        self.blocked: dict[int, Call] = {}
+        self.came: dict[int, tuple[float, simpy.Event]] = {}  # to a meeting under way
+        self._queues: dict[tuple[int, int], deque[tuple[Call, float]]] = {}
+        self.stream_free: dict[tuple[int, int], float] = {}
+        self.held_back: dict[tuple[int, int], list[int]] = {}
+        """Of a collective and a rank that has not left it: streams whose next one waits for it."""
+
+    def queue(self, rank: int, stream: int) -> deque[tuple[Call, float]]:
+        """Collectives that wait on a rank's stream, the one under way first."""
+        return self._queues.setdefault((rank, stream), deque())
+
+    def slow_down(self, rank: int, change: int) -> None:
+        """Count a collective that begins or ends on a rank, beside which compute takes longer."""
+        if self.paces:
+            self.under_way[rank] += change
+            beside = self.under_way[rank] > 0
+            self.paces[rank].change(1.0 + self.overheads.compute_slowdown * beside)
+
+    def stand_still(self, rank: int, number: int) -> None:
+        """Let a rank wait for a collective, and so for all before it in its stream.
+
+        Compute is said to slow down a collective until all ranks wait for it, though one may stand
+        still in between, waiting for something else: so do the streams of the vectorised clock.
+        """
+        stream = self.calls[number].op.stream
+        line, first = self.launched[stream], self._waited.get((rank, stream), 0)
+        here = line.index(self.calls[number]) + 1
+        self._waited[rank, stream] = max(first, here)
+        for call in line[first:here]:
+            for earlier in call.op.after:
+                self.stand_still(rank, earlier)
+            if call.groups is not None:
+                call.groups.num_waiting += 1
+                if call.groups.num_waiting == self.world_size:
+                    call.groups.run_free()
+
+    def _missing(self) -> str:
+        """Name the ranks that have not come to a meeting."""
+        absent = [str(rank) for rank in range(self.world_size) if rank not in self.came]
+        listed = ", ".join(absent[:8]) + (" ..." if len(absent) > 8 else "")
+        return f"rank{'s' if len(absent) > 1 else ''} {listed}"
+
+    def stuck(self) -> list[Call]:
+        """Collectives that not every rank has left."""
+        return [call for call in self.calls.values() if not call.is_done]
+
+    def explain(self) -> list[str]:
+        """Say for each rank that cannot go on what it waits for."""
+        stuck, lines = self.stuck(), []
+        for rank in range(self.world_size):
+            call = self.blocked.get(rank)
+            if rank in self.came:
+                lines.append(f"rank {rank} waits for {self._missing()} to come")
+                continue
+            if call is None:
+                inside = [c for c in stuck if rank in c.enter and rank not in c.end]
+                if not inside:
+                    continue
+                call = inside[0]
+            ahead = self.queue(rank, call.op.stream)[0][0]
+            lines.append(f"rank {rank} waits {call.reason(rank, ahead)}")
+        return lines

@@ -1,4 +1,11 @@
-"""The vectorised fabric: max-plus recurrences over whole rounds in NumPy.
+"""The vectorised clock: times of whole collectives as arrays.
+
+Max-plus algebra: a transfer starts at the maximum of the instants that it waits for, and ends a
+fixed time later. Places in a group are rows, groups are columns. A place that is a switch enters at
+minus infinity.
+
+Max-plus algebra, as in `recurrences`; arrays of connections are in the order in which chunks pass
+them.
 
 All ranks run together, their clocks as arrays. Exact where no link is used by two transfers at
 a time: then a transfer's time does not depend on any other transfer's.
@@ -6,29 +13,368 @@ a time: then a transfer's time does not depend on any other transfer's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 
 from simdp.arrays import Floats, Ints
 from simdp.cluster import Overheads
 from simdp.collectives import Part, Plan
-from simdp.engine.clocks import recurrences, rings
-from simdp.engine.clocks.recurrences import Pace, Recorder
 from simdp.engine.clocks.streams import Streams
-from simdp.engine.network import Connections, Network
+from simdp.engine.network import Connections, Network, Turn
 from simdp.engine.network.lockstep import REPEATING, Lockstep
-from simdp.engine.ops import Feed, Hold, Launch, Meet, Op, Stretch, Wait, Work
+from simdp.engine.ops import ClockOp, Feed, Hold, Launch, Meet, Stretch, Wait, Work
 from simdp.engine.slowdown import Slowdown
-from simdp.results.blocks import Call
 from simdp.results.trace import (
     COMM_LANE,
     COMPUTE_LANE,
     FIRST_SEND_LANE,
     FIRST_STREAM_LANE,
+    Call,
     TraceBuilder,
 )
+
+# Recurrences --------------------------------------------------------------------------------------
+
+
+class Recorder(Protocol):
+    """Takes the transfers of one round as they are found."""
+
+    def __call__(self, pair: Ints, start: Floats, end: Floats, count: int | Ints) -> None:
+        """Take transfers: their connections, instants per group [s], and chunks of each."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """What a transfer of a part costs.
+
+    Attributes
+    ----------
+    alpha, per_chunk : ndarray, shape `(num_pairs, num_groups)`
+        Latency of each connection, and time of each chunk [s].
+    each : sequence of ndarray, shape `(num_transfers, num_groups)`
+        Time of the transfers of each round, where these do not tell it [s].
+    """
+
+    alpha: Floats
+    per_chunk: Floats
+    each: Sequence[Floats] = ()
+
+    def of(self, number: int, turn: Turn) -> Floats:
+        """Time of each transfer of a round, shape `(num_transfers, num_groups)` [s]."""
+        if self.each:
+            return self.each[number]
+        count = turn.count if isinstance(turn.count, int) else turn.count[:, None]
+        time: Floats = self.alpha[turn.pair] + self.per_chunk[turn.pair] * count
+        return time
+
+
+def _meet(done: Floats, places: Ints, end: Floats, once: bool) -> None:
+    """Let places be done no earlier than some instants; ``once`` if none is listed twice."""
+    if once:
+        done[places] = np.maximum(done[places], end)
+    else:
+        np.maximum.at(done, places, end)
+
+
+def _take_turns(turn: Turn, start: Floats, time: Floats) -> Floats:
+    """When transfers end; several on one connection move ``start`` behind each other."""
+    end: Floats = start + time
+    if len(turn.in_line) > 1:
+        before = np.full((int(turn.pair.max()) + 1, start.shape[1]), -np.inf)
+        for line in turn.in_line:
+            pair = turn.pair[line]
+            start[line] = np.maximum(start[line], before[pair])
+            before[pair] = end[line] = start[line] + time[line]
+    return end
+
+
+def by_rank(turns: list[Turn], pace: Pace, enter: Floats, record: Recorder | None) -> Floats:
+    """Round by round: a transfer starts when both its ranks are through with earlier rounds.
+
+    Parameters
+    ----------
+    turns : list of Turn
+        The rounds.
+    pace : Pace
+        What transfers cost.
+    enter : ndarray, shape `(num_places, num_groups)`
+        When each place enters [s].
+    record : Recorder, optional
+        Takes the transfers.
+
+    Returns
+    -------
+    ndarray, shaped as ``enter``
+        When each place is done [s].
+    """
+    done = enter.copy()
+    for number, turn in enumerate(turns):
+        start = np.maximum(done[turn.src], done[turn.dst])
+        end = _take_turns(turn, start, pace.of(number, turn))
+        if record is not None:
+            record(turn.pair, start, end, turn.count)
+        _meet(done, turn.src, end, turn.once)
+        _meet(done, turn.dst, end, turn.once)
+    return done
+
+
+def by_chunk(
+    turns: list[Turn],
+    plan: Plan,
+    connections: Connections,
+    pace: Pace,
+    enter: Floats,
+    record: Recorder | None,
+) -> Floats:
+    """Chunk by chunk: remember when each came to each place, and when each connection is free.
+
+    Parameters and result are those of `by_rank`.
+    """
+    places = connections.places
+    free = np.maximum(enter[places[:, 0]], enter[places[:, 1]])
+    arrived = np.full((plan.num_vertices, plan.num_slots, enter.shape[1]), -np.inf)
+    done = enter.copy()
+    for number, turn in enumerate(turns):
+        start = free[turn.pair]
+        _wait_for_chunks(start, arrived, turn)
+        end = _take_turns(turn, start, pace.of(number, turn))
+        if record is not None:
+            record(turn.pair, start, end, turn.count)
+        _meet(free, turn.pair, end, len(turn.in_line) == 1)
+        _arrive(arrived, turn, end)
+        _meet(done, turn.src, end, turn.once)
+        _meet(done, turn.dst, end, turn.once)
+    return done
+
+
+def _several(turn: Turn) -> tuple[Ints, Ints, Ints, Ints]:
+    """Each chunk of each transfer: the transfer, where the chunk leaves and lands, and begins."""
+    counts = np.broadcast_to(turn.count, turn.src.shape)
+    each = np.repeat(np.arange(len(counts)), counts)
+    begins = np.cumsum(counts) - counts
+    within = (np.arange(len(each)) - begins[each]) * turn.stride
+    return each, turn.chunk[each] + within, turn.to[each] + within, begins
+
+
+def _wait_for_chunks(start: Floats, arrived: Floats, turn: Turn) -> None:
+    if isinstance(turn.count, int) and turn.count == 1:
+        np.maximum(start, arrived[turn.src, turn.chunk], out=start)
+        return
+    each, chunk, _, begins = _several(turn)
+    latest = np.maximum.reduceat(arrived[turn.src[each], chunk], begins, axis=0)
+    np.maximum(start, latest, out=start)
+
+
+def _arrive(arrived: Floats, turn: Turn, end: Floats) -> None:
+    if isinstance(turn.count, int) and turn.count == 1:
+        places = turn.dst * arrived.shape[1] + turn.to
+        _meet(arrived.reshape(-1, arrived.shape[2]), places, end, turn.once)
+        return
+    each, _, to, _ = _several(turn)
+    np.maximum.at(arrived, (turn.dst[each], to), end[each])
+
+
+# Rings --------------------------------------------------------------------------------------------
+
+MAX_SPEEDS = 16
+"""Speeds of a ring's connections for which a closed form beats going round by round."""
+
+
+# Rings: connection r ends where connection r + 1 begins ------------------------------------------
+
+
+def ring(
+    plan: Plan, connections: Connections, pace: Pace, enter: Floats, record: Recorder | None
+) -> Floats:
+    """Every round as the first; in closed form where one is known.
+
+    Parameters and result are those of `by_rank`.
+    """
+    time = pace.alpha + pace.per_chunk
+    src, dst = connections.places.T[:2]
+    first = np.maximum(enter[src], enter[dst])
+    end = None if record is not None else _closed(plan, time, first)
+    if end is None:
+        end = _round_by_round(plan, time, first, record)
+    done = np.empty_like(end)
+    done[src] = np.maximum(end, np.roll(end, 1, axis=0))
+    return done
+
+
+def _round_by_round(plan: Plan, time: Floats, first: Floats, record: Recorder | None) -> Floats:
+    """T[q] = max(T[q - 1] here, T[q - slices] on the connection before) + time."""
+    pair, n = np.arange(len(first)), len(first)
+    start, end = first, first + time
+    behind = deque([end], maxlen=plan.slices)
+    if record is not None:
+        record(pair, start, end, 1)
+    for q in range(1, plan.num_rounds):
+        start = end
+        if q >= plan.slices:
+            start = np.empty_like(end)
+            np.maximum(end[1:], behind[0][: n - 1], out=start[1:])
+            np.maximum(end[0], behind[0][n - 1], out=start[0])
+        end = start + time
+        behind.append(end)
+        if record is not None:
+            record(pair, start, end, 1)
+    return end
+
+
+def _closed(plan: Plan, time: Floats, first: Floats) -> Floats | None:
+    """When the last transfer of every connection ends, or None where no formula is known.
+
+    Walking back from that transfer, each step leads to the one before it on the connection or to
+    the one that brought what it sends. With equal links, j steps of the second kind lead to the
+    connection r - j and skip ``slices - 1`` transfers each, so that
+    ``T[r] = max over j of first[r - j] + (rounds - j (slices - 1)) time``.
+    """
+    n, rounds = len(first), plan.num_rounds
+    if rounds // plan.slices < n - 1:  # not every start can be reached
+        return None
+    if (time == time[:1]).all():
+        if plan.slices == 1:
+            latest: Floats = first.max(axis=0) + rounds * time[0]
+            return np.broadcast_to(latest, first.shape)
+        lost = (plan.slices - 1) * time[0] * np.arange(2 * n)[:, None]
+        best = np.maximum.accumulate(np.concatenate([first, first]) + lost, axis=0) - lost
+        found: Floats = best[n:] + rounds * time[0]
+        return found
+    if plan.slices > 1:
+        return None
+    return _by_pattern(time, first, partial(_ring_of_speeds, rounds=rounds))
+
+
+def _by_pattern(
+    time: Floats, first: Floats, closed: Callable[[Floats, Floats], Floats | None]
+) -> Floats | None:
+    """Apply a closed form to all groups whose connections are alike; None if one has none."""
+    if (time == time[:, :1]).all():
+        return closed(time[:, 0], first)
+    alike: dict[bytes, list[int]] = {}
+    for group, column in enumerate(time.T):
+        alike.setdefault(column.tobytes(), []).append(group)
+    end = np.empty_like(first)
+    for mine in alike.values():
+        found = closed(time[:, mine[0]], first[:, mine])
+        if found is None:
+            return None
+        end[:, mine] = found
+    return end
+
+
+def _ring_of_speeds(time: Floats, first: Floats, rounds: int) -> Floats | None:
+    """The ring of several nodes, whose connections have a few speeds.
+
+    Walking back as in `_closed`, a way of j steps passes j + 1 connections and stays
+    ``rounds - 1 - j`` times, best on the slowest that it passes. With the ring unrolled, and C[i]
+    the time of the connections before i, a way from s to r whose slowest connection takes t ends at
+    ``first[s] + C[r + 1] - C[s] + (rounds - 1 - (r - s)) t``.
+    For each t, every start counts from which a way passes a connection as slow as t; where it
+    passes a slower one, this says less than is true, which does no harm. Of the turns of the ring
+    the last one counts: to go around once more passes the slowest connection, and from there on
+    a way gains nothing over staying.
+
+    Parameters
+    ----------
+    time : ndarray, shape `(n,)`
+        Of each connection [s].
+    first : ndarray, shape `(n, num_groups)`
+        When each may start first [s].
+    rounds : int
+        Transfers on each connection.
+    """
+    n, speeds = len(time), np.unique(time)
+    i = np.arange(3 * n)
+    slowest = np.maximum.accumulate(np.where(np.tile(time == speeds[-1], 3), i, -1))
+    too_long = rounds < (i - slowest)[2 * n :].max() + n
+    if too_long or len(speeds) > MAX_SPEEDS:
+        return None
+    spent, r = _spent(np.tile(time, 3), speeds), i[2 * n :]
+    starts = np.tile(first, (3, 1)) - spent[:-1, None]
+    end = np.full_like(first, -np.inf)
+    for t in speeds:
+        last = np.maximum.accumulate(np.where(np.tile(time >= t, 3), i, -1))[2 * n :]
+        best = _latest(starts + i[:, None] * t, n)[last]
+        np.maximum(end, best + (spent[r + 1] + (rounds - 1 - r) * t)[:, None], out=end)
+    return end
+
+
+def _spent(time: Floats, speeds: Floats) -> Floats:
+    """Time of all connections before each one, and of all; sums of few products, so that exact."""
+    total = np.zeros(len(time) + 1)
+    for t in speeds:
+        total[1:] += np.cumsum(time == t) * t
+    return total
+
+
+def _latest(values: Floats, n: int) -> Floats:
+    """Maximum over each value and the n - 1 before it, of three times n values; from n - 1 on."""
+    blocks = values.reshape(3, n, -1)
+    ahead = np.maximum.accumulate(blocks, axis=1).reshape(values.shape)
+    back = np.maximum.accumulate(blocks[:, ::-1], axis=1)[:, ::-1].reshape(values.shape)
+    found = np.full_like(values, -np.inf)
+    found[n - 1 :] = np.maximum(ahead[n - 1 :], back[: 2 * n + 1])
+    return found
+
+
+# Chains: connection p begins where connection p - 1 ends ------------------------------------------
+
+
+def chain(num_chunks: int, connections: Connections, pace: Pace, enter: Floats) -> Floats | None:
+    """A pipeline of chunks along a chain, in closed form; None where there are many speeds.
+
+    Walking back from the last chunk on connection p, a way leads over the connections before it to
+    some connection q, passes each at least once, and stays ``num_chunks - 1`` times, best on the
+    slowest that it passes:
+    ``T[p] = max over q of first[q] + time[q] + ... + time[p] + (num_chunks - 1) slowest``.
+    As in `_ring_of_speeds`, speed by speed.
+
+    Parameters
+    ----------
+    num_chunks : int
+        Chunks in the pipeline.
+    connections, pace, enter
+        As in `ring`.
+
+    Returns
+    -------
+    ndarray, shaped as ``enter``, or None
+        When each place is done [s].
+    """
+    src, dst = connections.places.T[:2]
+    first = np.maximum(enter[src], enter[dst])
+    time = pace.alpha + pace.per_chunk
+    end = _by_pattern(time, first, partial(_chain_of_speeds, num_chunks=num_chunks))
+    if end is None:
+        return None
+    done = np.full_like(enter, -np.inf)
+    done[src] = end
+    done[dst] = np.maximum(done[dst], end)
+    return done
+
+
+def _chain_of_speeds(time: Floats, first: Floats, num_chunks: int) -> Floats | None:
+    speeds = np.unique(time)
+    if len(speeds) > MAX_SPEEDS:
+        return None
+    spent, p = _spent(time, speeds), np.arange(len(time))
+    starts = np.maximum.accumulate(first - spent[:-1, None], axis=0)
+    end = np.full_like(first, -np.inf)
+    for t in speeds:
+        last = np.maximum.accumulate(np.where(time >= t, p, -1))
+        there = last >= 0
+        total = (spent[1:] + (num_chunks - 1) * t)[there, None]
+        end[there] = np.maximum(end[there], starts[last[there]] + total)
+    return end
+
+
+# Vector -------------------------------------------------------------------------------------------
 
 MAX_KEPT_NBYTES = 2**25
 """Memory for the results of collectives that may come again with the same arrivals."""
@@ -74,7 +420,7 @@ class VectorFabric:
         self._lockstep: dict[tuple[Plan, Network], Lockstep] = {}
         self._known: dict[tuple[Plan, Network, float, bytes], Floats] = {}
 
-    def play(self, script: Iterator[Op]) -> None:
+    def play(self, script: Iterator[ClockOp]) -> None:
         """Charge the time of everything that the script yields."""
         n = self.slowdown.world_size
         ranks = np.arange(n)
@@ -198,14 +544,14 @@ class VectorFabric:
         inner = part.plan
         done: Floats | None = None
         if inner.order == "ring":
-            done = rings.ring(inner, connections, pace, enter, record)
+            done = ring(inner, connections, pace, enter, record)
         elif inner.order == "rank":
-            done = recurrences.by_rank(self.network.turns(inner), pace, enter, record)
+            done = by_rank(self.network.turns(inner), pace, enter, record)
         elif inner.order == "chain" and record is None:
-            done = rings.chain(inner.num_chunks, connections, pace, enter)
+            done = chain(inner.num_chunks, connections, pace, enter)
         if done is None:
             turns = self.network.turns(inner)
-            done = recurrences.by_chunk(turns, inner, connections, pace, enter, record)
+            done = by_chunk(turns, inner, connections, pace, enter, record)
         left = begin.copy()
         are_ranks = members < n
         left[members[are_ranks]] = done[are_ranks]
@@ -234,7 +580,7 @@ class VectorFabric:
         return record
 
 
-def merged(script: Iterator[Op]) -> Iterator[Op]:
+def merged(script: Iterator[ClockOp]) -> Iterator[ClockOp]:
     """Join work of one kind that nothing comes between; nobody looks at memory that closely."""
     held: Work | None = None
     first = ""

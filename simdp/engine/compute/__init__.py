@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from simdp.engine.compute.call_times import CallTimes
-from simdp.engine.compute.measured_times import MeasuredTimes
-from simdp.engine.compute.profile_times import ProfileTimes
+from simdp.engine.compute.profile_times import MeasuredTimes, ProfileTimes
 
 Times = CallTimes | MeasuredTimes | ProfileTimes
 

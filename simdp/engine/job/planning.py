@@ -1,17 +1,456 @@
-"""Planning: from a scenario to the figures that the runs of its job need."""
+"""Plans a job: step pace and checkpoint interval.
+
+The formulas take the mean time between the failures that a checkpoint guards against. After a
+restart, or with spares, these are all; where nodes move, those that leave nothing to move; where
+replica groups go on without each other, those that leave no group, or kill the whole job. How much
+work such a failure takes does not matter to them: it is half of an interval in any case.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import islice
+from math import ceil, exp, inf, log
+from typing import Any, NamedTuple
 
-from simdp.engine.job.interval import by_rule, in_steps
-from simdp.engine.job.length import length_of
-from simdp.engine.job.paces import paces
-from simdp.engine.job.plan import Plan
-from simdp.engine.job.saving import savings, written
-from simdp.job.recovery import RECOVERY
-from simdp.job.recovery.replica_groups import ReplicaGroups
+import numpy as np
+
+from simdp.cluster.failures import Event
+from simdp.engine.job.account import Shares
+from simdp.engine.job.policies import policy_for, worst
+from simdp.engine.job.run import JobRun, events, expected_mttf
+from simdp.engine.job.training import WORST, Length, Pace, Plan, Saving, length_of
+from simdp.engine.simulate import simulate
+from simdp.errors import ScenarioError
+from simdp.job import checkpoint
+from simdp.job.checkpoint import Checkpoint, Copies
+from simdp.job.recovery import RECOVERY, Elastic, Migrate, ReplicaGroups
+from simdp.results.metrics import BUSY, WAITING
 from simdp.scenario import Scenario
+from simdp.strategies.memory import checkpoint_nbytes
+from simdp.workload.precision import numpy_dtype
+
+# Saving -------------------------------------------------------------------------------------------
+
+
+class Written(NamedTuple):
+    """Who writes how much of a checkpoint.
+
+    Attributes
+    ----------
+    whole : float
+        All of it [bytes].
+    per_rank, per_node : float
+        What a rank that writes does, and a node of such ranks [bytes].
+    """
+
+    whole: float
+    per_rank: float
+    per_node: float
+
+
+def written(scenario: Scenario) -> Written:
+    """Who writes what: ranks their shards, in one of all groups that have them; else one rank all.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        One point.
+    """
+    checkpoint, partition = scenario.checkpoint, scenario.program.partition
+    whole = checkpoint.size if checkpoint is not None else None
+    if whole is None:
+        whole = checkpoint_nbytes(scenario.workload)
+    cluster, asked = scenario.cluster, checkpoint.writers if checkpoint is not None else None
+    if asked is not None:
+        return Written(whole, whole / asked, whole / asked * -(-asked // cluster.num_nodes))
+    writers = partition.num_places if partition is not None else 1
+    per_rank = whole / writers
+    return Written(whole, per_rank, per_rank * min(writers, cluster.local_size))
+
+
+def over_storage(checkpoint: Checkpoint, what: Written) -> float:
+    """Time in which a checkpoint goes to storage, or comes from it [s]."""
+    if checkpoint.write is not None:
+        return checkpoint.write
+    assert checkpoint.storage is not None
+    per_node = what.per_node / checkpoint.per_node if checkpoint.per_node else 0.0
+    return max(what.whole / checkpoint.storage, per_node)
+
+
+def to_hosts(scenario: Scenario, what: Written) -> float:
+    """Time in which all ranks that write copy to their hosts [s]."""
+    host = scenario.cluster.host
+    return max(host.copying(what.per_rank), what.per_node / host.memory_bandwidth)
+
+
+def savings(scenario: Scenario, in_steps: Callable[[float], int], every: int) -> tuple[Saving, ...]:
+    """All kinds of checkpoints of a job.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        One point.
+    in_steps : callable
+        Rounds a time [s] to steps.
+    every : int
+        Steps between those on storage.
+    """
+    checkpoint = scenario.checkpoint
+    if checkpoint is None:
+        return ()
+    what, load = written(scenario), scenario.recovery.load if scenario.recovery else None
+    copied = what._replace(
+        whole=what.whole * checkpoint.incremental,
+        per_rank=what.per_rank * checkpoint.incremental,
+        per_node=what.per_node * checkpoint.incremental,
+    )
+    write, copy = over_storage(checkpoint, copied), to_hosts(scenario, copied)
+    if checkpoint.mode == "asynchronous":
+        times = copy if checkpoint.host_copy is None else checkpoint.host_copy, write
+    else:
+        times = (max(write, copy) if checkpoint.write is None else write), 0.0
+    load = over_storage(checkpoint, what) if load is None else load
+    on_storage = Saving(every, *times, load)
+    return (*(_copies(level, what, in_steps) for level in checkpoint.levels), on_storage)
+
+
+def _copies(level: Copies, what: Written, in_steps: Callable[[float], int]) -> Saving:
+    every = level.every if isinstance(level.every, int) else in_steps(level.every)
+    time = level.write if level.bandwidth is None else what.per_node / level.bandwidth
+    assert time is not None
+    return Saving(every, time, 0.0, time, level.survives)
+
+
+# Paces --------------------------------------------------------------------------------------------
+
+FEW_STEPS, SOME_STEPS = 2, 9
+"""Steps that are simulated: one to warm up and a steady one; more where steps differ by chance."""
+
+MAX_SIZES = 12
+"""Numbers of nodes that are simulated; with others it goes as with the next smaller one."""
+
+
+class Paces(NamedTuple):
+    """Steps of a job.
+
+    Attributes
+    ----------
+    by_nodes : dict of int to Pace
+        By the number of nodes.
+    busy, waiting : float
+        Shares of a step on all nodes in which devices compute, and wait in collectives.
+    """
+
+    by_nodes: dict[int, Pace]
+    busy: float
+    waiting: float
+
+
+def paces(scenario: Scenario, counts_samples: bool) -> Paces:
+    """Simulate a step on all nodes, and on as many as an elastic job may have.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        One point.
+    counts_samples : bool
+        As in `simdp.engine.job.training.Length`.
+    """
+    cluster, recovery = scenario.cluster, scenario.recovery
+    most = cluster.num_nodes
+    sizes = able(scenario, recovery.min_nodes) if isinstance(recovery, Elastic) else [most]
+    quorum = _between_groups(scenario) if isinstance(recovery, ReplicaGroups) else 0.0
+    found, busy, waiting = {}, 1.0, 0.0
+    for size in sizes:
+        samples = scenario.workload.samples_per_step(size * cluster.local_size)
+        all_samples = scenario.workload.samples_per_step(cluster.world_size)
+        headway = samples / all_samples if counts_samples else 1.0
+        metrics = _steady(of := _on(scenario, size))
+        step: float = metrics["step_time_s"]
+        parts, whole = _parts(of, step), step + quorum
+        shares = Shares(*(part / whole for part in (step - sum(parts), *parts, quorum)))
+        found[size] = Pace(whole, shares, headway)
+        if size == most:
+            busy, waiting = (sum(metrics[key] for key in keys) / whole for keys in (BUSY, WAITING))
+    return Paces(found, busy, waiting)
+
+
+MESSAGES = 4
+"""Of a step with replica groups: to the lighthouse and back for a quorum, and for the vote."""
+
+
+def _between_groups(scenario: Scenario) -> float:
+    """What replica groups add to each step [s]: a quorum, a vote, and perhaps the exchange."""
+    recovery, cluster = scenario.recovery, scenario.cluster
+    assert isinstance(recovery, ReplicaGroups)
+    found = recovery.quorum
+    if found is None:
+        inter = cluster.inter_node
+        links = [] if inter is None else inter.link
+        links = links if isinstance(links, list) else [links]
+        found = MESSAGES * max((link.alpha for link in links), default=0.0)
+    num_groups = cluster.num_nodes // recovery.group_nodes
+    if recovery.exchange_bandwidth is None:
+        return found
+    workload, partition = scenario.workload, scenario.program.partition
+    whole = (
+        workload.model.num_parameters()
+        * numpy_dtype(workload.precision.gradient_dtype(workload.dtype)).itemsize
+    )
+    per_node = whole / (partition.num_places if partition is not None else 1) * cluster.local_size
+    return found + 2 * (num_groups - 1) / num_groups * per_node / recovery.exchange_bandwidth
+
+
+def able(scenario: Scenario, least: int) -> list[int]:
+    """Numbers of nodes, rising, on which the strategy can train; `MAX_SIZES` of them at most."""
+    cluster, workload, strategy = scenario.cluster, scenario.workload, scenario.strategy
+    most = cluster.num_nodes
+    sizes = [
+        size
+        for size in range(least, most + 1)
+        if strategy.problem_with(size * cluster.local_size, workload) is None
+    ]
+    if len(sizes) <= MAX_SIZES:
+        return sizes
+    last = len(sizes) - 1
+    return [sizes[last * i // (MAX_SIZES - 1)] for i in range(MAX_SIZES)]
+
+
+def _on(scenario: Scenario, num_nodes: int) -> Scenario:
+    """A few steps of times alone on so many nodes."""
+    cluster, workload = scenario.cluster, scenario.workload
+    strategy = scenario.strategy.after_warmup()
+    drawn = cluster.stragglers or workload.input or strategy.player != "together"
+    differ = drawn or bool(workload.lengths(scenario.seed, scenario.base))
+    steps = strategy.whole_periods(SOME_STEPS if differ else FEW_STEPS)
+    size = num_nodes * cluster.local_size
+    changed: dict[str, Any] = {
+        "cluster": cluster.model_copy(update={"world_size": size, "failures": []}),
+        "workload": workload.model_copy(update={"steps": steps, "epochs": None}),
+        "strategy": strategy,
+        "numerics": False,
+        "measured": None,
+        "sweep": {},
+    }
+    return scenario.model_copy(update=changed)
+
+
+def _parts(scenario: Scenario, step: float) -> tuple[float, float]:
+    """What of a step goes to waiting for batches and for slow ranks [s]."""
+    cluster, workload = scenario.cluster, scenario.workload
+    data = straggler = 0.0
+    if workload.input is not None:
+        without: dict[str, Any] = {"workload": workload.model_copy(update={"input": None})}
+        data = max(step - _time(scenario, without), 0.0)
+    if cluster.stragglers:
+        without = {"cluster": cluster.model_copy(update={"stragglers": []})}
+        straggler = min(max(step - _time(scenario, without), 0.0), step - data)
+    return data, straggler
+
+
+def _time(scenario: Scenario, without: dict[str, Any]) -> float:
+    found: float = _steady(scenario.model_copy(update=without))["step_time_s"]
+    return found
+
+
+def _steady(scenario: Scenario) -> dict[str, Any]:
+    return simulate(scenario).metrics
+
+
+# Interval -----------------------------------------------------------------------------------------
+
+MANY_EVENTS, SOME_RUNS = 4000, 20
+"""Events, and runs, from which a mean time between failures is taken where no formula has it."""
+
+TRIED_RUNS, TRIED_FAILURES = 32, 150
+"""Runs with each interval that is tried, and failures in each: all see the same failures."""
+
+FINE, REACH = 7, 1.6
+"""Intervals tried at last, and the factor within which they are of the best of those before."""
+
+
+def mttf_of(plan: Plan) -> float:
+    """Mean time between failures of all nodes of a job without spares [s]; inf where none fails.
+
+    By the rates, or where there are none by what happens in some runs.
+    """
+    sizes = plan.num_nodes, plan.devices_per_node
+    if not plan.failures:
+        return inf
+    known = expected_mttf(plan.failures, *sizes)
+    if known is not None:
+        return known
+    count, total = 0, 0.0
+    for run in range(SOME_RUNS):
+        hits = [
+            event.time
+            for event in islice(
+                events(plan.failures, *sizes, plan.seed, run), MANY_EVENTS // SOME_RUNS
+            )
+            if event.effect in ("fail", "hang", "leave")
+        ]
+        count, total = count + len(hits), total + (hits[-1] if hits else 0.0)
+    return total / count if count else inf
+
+
+def guarded_mttf_of(plan: Plan) -> float:
+    """Mean time between failures after which a job loads the checkpoint of the last kind [s].
+
+    Only these are what it guards against; inf where there are none. After all others the job goes
+    on from what is left: a peer's state, a node that took over, or a copy in memory.
+    """
+    mttf = mttf_of(plan)
+    share = 1.0 if mttf == inf else _share_guarded(plan)
+    return mttf / share if share else inf
+
+
+def _share_guarded(plan: Plan) -> float:
+    """Loads of the last kind of checkpoint per failure, by what happens in some runs."""
+    recovery, kept = plan.recovery, plan.savings[:-1]
+    always = not isinstance(recovery, Elastic | Migrate | ReplicaGroups)
+    if not kept and (always or (isinstance(recovery, Elastic) and recovery.up == "checkpoint")):
+        return 1.0
+    covered = max((WORST.index(saving.survives) for saving in kept), default=-1)
+    moved = recovery.share if isinstance(recovery, Migrate) else 0.0
+    count, loads = 0, 0.0
+    for run in range(SOME_RUNS):
+        groups = _Groups(plan) if isinstance(recovery, ReplicaGroups) else None
+        drawn = events(plan.failures, plan.num_nodes, plan.devices_per_node, plan.seed, run)
+        for event in islice(drawn, MANY_EVENTS // SOME_RUNS):
+            returns = isinstance(recovery, Elastic) and recovery.up == "at_once"
+            if returns and (event.effect == "join" or 0 < event.repair < inf):
+                loads += covered < 0  # all start again for nodes that come back
+            if event.effect not in ("fail", "hang", "leave"):
+                continue
+            count += 1
+            if groups is not None and event.nodes:
+                loads += groups.are_all_out(event)
+            elif WORST.index(worst(event)) > covered:
+                loads += 1 - moved if event.nodes else 1.0
+    return loads / count if count else 1.0
+
+
+class _Groups:
+    """Replica groups of a job: which of them are out, and until when."""
+
+    def __init__(self, plan: Plan) -> None:
+        spec = plan.recovery
+        assert isinstance(spec, ReplicaGroups)
+        self._spec, self._num = spec, plan.num_nodes // spec.group_nodes
+        self._out: dict[int, float] = {}
+        self._back = spec.rescheduling + spec.restart + plan.heal
+
+    def are_all_out(self, event: Event) -> bool:
+        """Take the groups of an event out; whether none is left, so that all start again."""
+        self._out = {group: end for group, end in self._out.items() if end > event.time}
+        noticing = self._spec.hang_timeout if event.effect == "hang" else self._spec.detection
+        end = event.time + event.repair + noticing + self._back
+        for node in event.nodes:
+            group = node // self._spec.group_nodes
+            self._out[group] = max(end, self._out.get(group, 0.0))
+        if len(self._out) < self._num:
+            return False
+        self._out = {}
+        return True
+
+
+def by_rule(rule: str, plan: Plan) -> int:
+    """Steps between checkpoints by a rule.
+
+    Parameters
+    ----------
+    rule : {"young", "daly", "simulated"}
+        See `simdp.job.checkpoint`; or the best of those that are tried.
+    plan : Plan
+        The job; how often its last kind of checkpoint comes does not matter.
+
+    Raises
+    ------
+    ScenarioError
+        If none that is tried gets anywhere.
+    """
+    mttf, write = guarded_mttf_of(plan), plan.savings[-1].blocking
+    most = max(int(plan.length.num_steps), 1)
+    if mttf == inf:
+        return most
+    formula = checkpoint.young if rule == "young" else checkpoint.daly
+    # Not so often that one waits for the write before.
+    through = ceil(plan.savings[-1].background / plan.pace.step - 1e-9)
+    steps = min(max(in_steps(formula(write, mttf), plan), through), most)
+    return steps if rule != "simulated" else best_of(plan, steps, mttf_of(plan))
+
+
+def in_steps(seconds: float, plan: Plan) -> int:
+    """A time of training in steps, one at least."""
+    return max(round(seconds / plan.pace.step), 1)
+
+
+def best_of(plan: Plan, start: int, mttf: float) -> int:
+    """Steps between checkpoints with which a job, or the first part of it, is done soonest.
+
+    All intervals meet the same failures. From where it starts it is halved, or doubled, while that
+    is better; around the best a parabola is laid through the logarithms of time and interval.
+
+    Parameters
+    ----------
+    plan : Plan
+        The job.
+    start : int
+        The first to be tried.
+    mttf : float
+        Mean time between failures [s].
+    """
+    num_steps = min(plan.length.num_steps, max(in_steps(TRIED_FAILURES * mttf, plan), 20 * start))
+
+    def time(every: int) -> float:
+        savings = (*plan.savings[:-1], plan.savings[-1]._replace(every=every))
+        return _mean_time(replace(plan, length=Length(num_steps, False), savings=savings))
+
+    tried = {start: time(start)}
+    for factor in (0.5, 2.0):  # downhill, by halves and doubles
+        best = start
+        while (there := max(round(best * factor), 1)) not in tried:
+            tried[there] = time(there)
+            if tried[there] >= tried[best]:
+                break
+            best = there
+    best = min(tried, key=lambda every: tried[every])
+    if tried[best] == inf:
+        raise ScenarioError(
+            [
+                "checkpoint.every: simulated finds no interval with which the job gets anywhere; "
+                "make writes or the recovery faster."
+            ]
+        )
+    around = (best * exp(log(REACH) * (2 * i / (FINE - 1) - 1)) for i in range(FINE))
+    fine = {every: time(every) for every in sorted({max(round(i), 1) for i in around})}
+    found = {every: took for every, took in fine.items() if took < inf}
+    lowest = min(found, key=lambda every: found[every])
+    if len(found) < 4:
+        return lowest
+    x = np.array([log(every) for every in found])
+    square, slope, _ = np.polyfit(x - x.mean(), np.log(list(found.values())), 2)
+    if square <= 0:
+        return lowest
+    top = float(np.clip(x.mean() - slope / (2 * square), x.min(), x.max()))
+    return max(round(exp(top)), 1)
+
+
+def _mean_time(plan: Plan) -> float:
+    """Of some runs [s]; inf where one gets nowhere."""
+    total = 0.0
+    for number in range(TRIED_RUNS):
+        run = JobRun(plan, number)
+        try:
+            total += run.play(policy_for(run)).finish
+        except ScenarioError:
+            return inf
+    return total / TRIED_RUNS
+
+
+# Planning -----------------------------------------------------------------------------------------
 
 
 def planned(scenario: Scenario) -> Plan:

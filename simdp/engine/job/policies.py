@@ -5,12 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from simdp.cluster.failures import Event
-from simdp.engine.job.run import Run
-from simdp.job.recovery import Recovery
-from simdp.job.recovery.elastic import Elastic
-from simdp.job.recovery.migrate import Migrate
-from simdp.job.recovery.replica_groups import ReplicaGroups
-from simdp.job.recovery.spares import Spares
+from simdp.engine.job.run import JobRun
+from simdp.job.recovery import Elastic, Migrate, Recovery, ReplicaGroups, Spares
 from simdp.rng import stream
 
 NOTICED = ("drain", "join")
@@ -31,7 +27,7 @@ class Restarting:
         What it acts on.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: JobRun) -> None:
         self.run = run
         self.spec: Any = run.plan.recovery
 
@@ -126,7 +122,7 @@ class WithSpares(Restarting):
 class WithFewer(Restarting):
     """The job goes on with the nodes that are left, and takes in those that come back."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: JobRun) -> None:
         super().__init__(run)
         self._sizes = sorted(run.plan.paces)
         self._running = run.plan.num_nodes
@@ -169,7 +165,7 @@ class WithFewer(Restarting):
 class InGroups(Restarting):
     """Groups that fail drop out; the others go on, and heal them."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: JobRun) -> None:
         super().__init__(run)
         self._num_groups = run.plan.num_nodes // self.spec.group_nodes
         self._out: dict[int, int] = {}  # groups that do not take part, and their last alarm
@@ -252,7 +248,7 @@ class InGroups(Restarting):
 class Moving(Restarting):
     """What ran on a failing node goes on on another one."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: JobRun) -> None:
         super().__init__(run)
         self._random = stream(run.plan.seed, "migrate", run.number)
 
@@ -279,7 +275,7 @@ POLICIES: tuple[tuple[type[Recovery], type[Restarting]], ...] = (
 """By class of recovery; all others restart."""
 
 
-def policy_for(run: Run) -> Restarting:
+def policy_for(run: JobRun) -> Restarting:
     """What is done in a run."""
     spec = run.plan.recovery
     kinds = (policy for kind, policy in POLICIES if isinstance(spec, kind))

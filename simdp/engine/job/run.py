@@ -1,19 +1,144 @@
-"""Run: one job from its start to its end, through all that happens to its nodes."""
+"""Simulates a job: weeks of training with failures."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from heapq import heappop, heappush
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from heapq import heappop, heappush, merge
 from math import inf
+from operator import attrgetter
 from typing import NamedTuple, Protocol
 
-from simdp.cluster.failures import Event
+from simdp.cluster.failures import Event, Failures
 from simdp.engine.job.account import PARTS, Account
-from simdp.engine.job.events import events
-from simdp.engine.job.nodes import Nodes
-from simdp.engine.job.plan import Plan
-from simdp.engine.job.training import Training
+from simdp.engine.job.training import Plan, Training
 from simdp.errors import ScenarioError
+from simdp.rng import stream
+
+# Events -------------------------------------------------------------------------------------------
+
+
+def events(
+    failures: Sequence[Failures], num_nodes: int, devices_per_node: int, seed: int, run: int
+) -> Iterator[Event]:
+    """Play all processes of failures side by side.
+
+    Parameters
+    ----------
+    failures : sequence of Failures
+        Each draws from a stream of its own, so that one more leaves the others as they are.
+    num_nodes, devices_per_node : int
+        Those that can be hit, spares too.
+    seed : int
+        The scenario's.
+    run : int
+        Which of the runs of an ensemble, from 0.
+
+    Returns
+    -------
+    iterator of Event
+        In rising time, those of one instant in the order of the processes. It has no end, unless
+        all processes are traces. The same for the same seed and run, however far it is read.
+    """
+    streams = [
+        process.events(num_nodes, devices_per_node, stream(seed, "failures", run, number))
+        for number, process in enumerate(failures)
+    ]
+    return streams[0] if len(streams) == 1 else merge(*streams, key=attrgetter("time"))
+
+
+def expected_mttf(
+    failures: Sequence[Failures], num_nodes: int, devices_per_node: int
+) -> float | None:
+    """Mean time between the failures of a job, by the sum of all rates [s].
+
+    Parameters
+    ----------
+    failures, num_nodes, devices_per_node
+        As in `events`.
+
+    Returns
+    -------
+    float or None
+        Infinite where nothing fails; None where a process does not tell how often it does.
+    """
+    rates = [process.job_rate(num_nodes, devices_per_node) for process in failures]
+    known = [rate for rate in rates if rate is not None]
+    if len(known) < len(rates):
+        return None
+    total = sum(known)
+    return 1 / total if total else float("inf")
+
+
+# Nodes --------------------------------------------------------------------------------------------
+
+
+class Nodes:
+    """The nodes of a run.
+
+    Parameters
+    ----------
+    wanted : int
+        As many as the job uses, if they are there.
+    spares : int
+        Those beside them.
+
+    Attributes
+    ----------
+    away : dict of int to float
+        Nodes that cannot be used, and until when [s].
+    idle : list of int
+        Nodes that could be, in the order in which they came.
+    seconds : float
+        Sum of all times that nodes were there [node s].
+    """
+
+    def __init__(self, wanted: int, spares: int = 0) -> None:
+        self.wanted, self.total = wanted, wanted + spares
+        self.away: dict[int, float] = {}
+        self.idle = list(range(wanted, self.total))
+        self.seconds, self._since = 0.0, 0.0
+
+    @property
+    def used(self) -> int:
+        """How many the job uses, or would, if it ran."""
+        return self.total - len(self.away) - len(self.idle)
+
+    def in_use(self, nodes: Iterable[int]) -> list[int]:
+        """Those of some nodes that the job uses."""
+        return [n for n in nodes if n not in self.away and n not in self.idle]
+
+    def take(self, now: float, nodes: Sequence[int], until: float = inf) -> None:
+        """Take nodes away until an instant."""
+        self.count(now)
+        for node in nodes:
+            self.away[node] = max(until, self.away.get(node, 0.0))
+            if node in self.idle:
+                self.idle.remove(node)
+
+    def give(self, now: float, nodes: Iterable[int]) -> list[int]:
+        """Give nodes back; those that were away stand by."""
+        self.count(now)
+        back = [node for node in nodes if self.away.pop(node, None) is not None]
+        self.idle += back
+        return back
+
+    def claim(self) -> int:
+        """Use nodes that stand by in place of those that are missing; say how many."""
+        count = min(max(self.wanted - self.used, 0), len(self.idle))
+        del self.idle[:count]
+        return count
+
+    def due(self, node: int, now: float) -> bool:
+        """Whether a node that is away can be used now."""
+        return self.away.get(node, inf) <= now
+
+    def count(self, now: float) -> None:
+        """Add up the time of those that are there."""
+        self.seconds += (self.total - len(self.away)) * (now - self._since)
+        self._since = now
+
+
+# Run ----------------------------------------------------------------------------------------------
 
 MAX_IN_VAIN = 10_000
 """Failures without any headway between them, after which a job is given up."""
@@ -68,7 +193,7 @@ class Alarm(NamedTuple):
     call: Callable[[], None] | None
 
 
-class Run:
+class JobRun:
     """A run of a job.
 
     Parameters

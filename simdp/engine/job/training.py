@@ -1,4 +1,4 @@
-"""Training: the part of a job that makes headway, from checkpoint to checkpoint.
+"""Training of a job between failures: its pace, plan and length.
 
 A plain state machine, without SimPy: between two events all steps are alike, and so are all
 checkpoints, so that any number of them is one multiplication. A run of two months has a thousand
@@ -8,11 +8,23 @@ ensembles of thousands of runs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import ceil, floor
 from typing import NamedTuple
 
+from simdp.cluster.failures import Failures
 from simdp.engine.job.account import Account, Shares
+from simdp.engine.outcome import need_of
+from simdp.engine.simulate import simulate
+from simdp.errors import ScenarioError
+from simdp.job.recovery import Recovery
+from simdp.job.targets import Need
+from simdp.results.metrics import Rates
+from simdp.rng import stream
+from simdp.scenario import Scenario
+
+# Training -----------------------------------------------------------------------------------------
 
 ROUNDING = 1e-9
 """Share of a step, or of a wait, by which sums of floats may be off."""
@@ -355,3 +367,127 @@ class Training:
         self._live, self._partial = best, 0.0
         self._due, self._owed = [], 0.0
         return load
+
+
+# Length -------------------------------------------------------------------------------------------
+
+
+class Length(NamedTuple):
+    """How long a job is.
+
+    Attributes
+    ----------
+    num_steps : float
+        Steps on all nodes; of a target that luck has a part in, of a mean run.
+    counts_samples : bool
+        Whether a step of fewer samples is less of one, as in a job of epochs.
+    need : Need or None
+        Samples that a target takes.
+    global_batch : float
+        Samples of a step.
+    """
+
+    num_steps: float
+    counts_samples: bool
+    need: Need | None = None
+    global_batch: float = 1.0
+
+    def drawn(self, seed: int, run: int) -> float:
+        """Steps of one run of an ensemble."""
+        if self.need is None or not self.need.sd:
+            return self.num_steps
+        samples = float(self.need.draw(stream(seed, "target", run), 1)[0])
+        return max(samples / self.global_batch, 1.0)
+
+
+def length_of(scenario: Scenario) -> Length:
+    """How many steps a job takes: to its target, or else ``workload.steps`` or its epochs.
+
+    Raises
+    ------
+    ScenarioError
+        If nothing says where it ends, or the target is a loss that is not reached.
+    """
+    workload, world_size = scenario.workload, scenario.cluster.world_size
+    if scenario.target is not None:
+        return _to_target(scenario)
+    if scenario.is_shortened:  # one epoch, which a run of times alone does not play
+        workload = workload.model_copy(update={"steps": None})
+    if workload.steps is not None:
+        return Length(workload.steps, False)
+    if workload.dataset.kind == "none":
+        raise ScenarioError(
+            [
+                "workload.steps: the job has no end, as there is no data set and no number of "
+                "steps; add steps: 100000, or a target."
+            ]
+        )
+    return Length(workload.num_steps(world_size, scenario.base), True)
+
+
+def _to_target(scenario: Scenario) -> Length:
+    batch = float(scenario.workload.samples_per_step(scenario.cluster.world_size))
+    need = need_of(scenario, batch)
+    if need is not None:
+        return Length(max(need.mean / batch, 1.0), True, need, batch)
+    found = simulate(scenario).target or {}
+    if not found.get("reached"):
+        raise ScenarioError(
+            [
+                "target: the job has no end, since the loss is not reached in all steps of a run; "
+                "train longer, or ask for a larger loss."
+            ]
+        )
+    return Length(float(found["steps"]), False)
+
+
+# Plan ---------------------------------------------------------------------------------------------
+
+NO_RATES = Rates()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A job.
+
+    Attributes
+    ----------
+    length : Length
+        How many steps it takes.
+    savings : tuple of Saving
+        Kinds of checkpoints, the most durable one last; none where nothing is kept.
+    paces : mapping of int to Pace
+        By the number of nodes; with another number it goes as with the next smaller one.
+    num_nodes, devices_per_node : int
+        Of the cluster, without spares.
+    recovery : Recovery
+        What is done about failures.
+    failures : tuple of Failures
+        What fails.
+    seed : int
+        The scenario's.
+    heal : float
+        How long a replica group copies the state from a peer [s].
+    rates : Rates
+        What the cluster costs and draws.
+    busy, waiting : float
+        Shares of a step in which devices compute, and wait in collectives.
+    """
+
+    length: Length
+    savings: tuple[Saving, ...]
+    paces: Mapping[int, Pace]
+    num_nodes: int
+    devices_per_node: int
+    recovery: Recovery
+    failures: tuple[Failures, ...]
+    seed: int
+    heal: float = 0.0
+    rates: Rates = NO_RATES
+    busy: float = 1.0
+    waiting: float = 0.0
+
+    @property
+    def pace(self) -> Pace:
+        """With all nodes."""
+        return self.paces[self.num_nodes]

@@ -15,7 +15,7 @@ import numpy as np
 from simdp.arrays import Floats, Ints
 from simdp.collectives import Part, Plan
 from simdp.engine.network import Network
-from simdp.engine.network.fairness import fair_rates
+from simdp.engine.network.traffic import fair_rates
 
 SAME = 1e-9
 """Instants closer than this part of the time since the round began are one."""

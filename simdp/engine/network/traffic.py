@@ -1,16 +1,27 @@
-"""Traffic: what crosses each link, from the plans that were launched."""
+"""Traffic of collectives over links, and how links are shared.
+
+Decided from the plans alone, before anything runs. Transfers of one connection take turns. Those of
+one rank take turns too where the plan takes it round by round, and in collectives that follow each
+other on the rank's communication stream. Everything else may coincide; so may what switches hand on
+to each other, whom no stream holds back.
+
+Bertsekas and Gallager, "Data Networks", 1992, section 6.5.2.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from simdp.arrays import Floats, Ints
+from simdp.arrays import Bools, Floats, Ints
 from simdp.collectives import Part, Plan
-from simdp.engine.network import Network
-from simdp.engine.ops import Launch, Op, Wait
+from simdp.engine.network import Connections, Network
+from simdp.engine.ops import ClockOp, Launch, Wait
+
+# Traffic ------------------------------------------------------------------------------------------
 
 MAX_LISTED = 16
 """Links that a result lists, the busiest first; a large cluster has a hundred thousand."""
@@ -64,7 +75,7 @@ class Traffic:
         self.calls: dict[tuple[int, Call], int] | None = {}
         self._under_way: dict[int, tuple[Plan, float]] = {}
 
-    def watch(self, script: Iterator[Op]) -> Iterator[Op]:
+    def watch(self, script: Iterator[ClockOp]) -> Iterator[ClockOp]:
         """Pass a script on."""
         for op in script:
             if isinstance(op, Launch) and op.seconds is not None:
@@ -220,3 +231,265 @@ def link_use(
         )
         for i in order
     ]
+
+
+# Sharing ------------------------------------------------------------------------------------------
+
+
+def shared_link(network: Network, plans: Iterable[Plan]) -> int | None:
+    """Find a link that two transfers may use at the same time.
+
+    Parameters
+    ----------
+    network : Network
+        Routes.
+    plans : iterable of Plan
+        What every rank's one communication stream takes, in any order.
+
+    Returns
+    -------
+    int or None
+        A link of the cluster, or None: then no transfer's time depends on another one's.
+    """
+    users: list[tuple[Ints, Ints, Ints]] = []
+    for plan in plans:
+        for part in plan.everything:
+            crowded = _crowded_in(network, part)
+            if crowded is not None:
+                return crowded
+            users.append(_users(network, part))
+            crowded = _first_overtaken(network, part, plan.world_size)
+            if crowded is not None:
+                return crowded
+        crowded = _crowded_between(network, plan.everything)
+        if crowded is not None:
+            return crowded
+    return _without_owner(users)
+
+
+def overtaken(part: Part, connections: Connections, num_ranks: int) -> Bools:
+    """Tell on which connections a collective can catch up with the one before it.
+
+    A connection with a rank at one end is left before the rank enters the next collective. What
+    switches still hand on to each other holds no rank back, except in an all_reduce: that no rank
+    leaves before all the switches' sums have come down.
+
+    Parameters
+    ----------
+    part : Part
+        Of a plan.
+    connections : Connections
+        Of the part.
+    num_ranks : int
+        Vertices from here on are switches.
+
+    Returns
+    -------
+    ndarray of bool, shape `(num_pairs, num_groups)`
+    """
+    between = (connections.src >= num_ranks) & (connections.dst >= num_ranks)
+    return between & (part.plan.collective != "all_reduce")
+
+
+def _first_overtaken(network: Network, part: Part, num_ranks: int) -> int | None:
+    connections = network.of_part(part)
+    links = connections.links[overtaken(part, connections, num_ranks)]
+    links = links[links >= 0]
+    return int(links[0]) if len(links) else None
+
+
+Routed = tuple[Network, Sequence[Plan]]
+"""The plans of a job, and what routes them."""
+
+
+def common_link(one: Routed, other: Routed) -> int | None:
+    """Find a link that the plans of two jobs use, or None."""
+    both = np.intersect1d(_links(*one), _links(*other))
+    return int(both[0]) if len(both) else None
+
+
+def _links(network: Network, plans: Sequence[Plan]) -> Ints:
+    parts = [part for plan in plans for part in plan.everything]
+    used = [np.unique(network.of_part(part).links) for part in parts]
+    links = np.unique(np.concatenate([np.empty(0, dtype=np.int64), *used]))
+    return links[links >= 0]
+
+
+def _users(network: Network, part: Part) -> tuple[Ints, Ints, Ints]:
+    """Each use of a link by a connection: link, source, destination."""
+    c = network.of_part(part)
+    used = c.links >= 0
+    shape = used.shape
+    src = np.broadcast_to(c.src[..., None], shape)[used]
+    dst = np.broadcast_to(c.dst[..., None], shape)[used]
+    return c.links[used], src, dst
+
+
+def _repeated(links: Ints) -> int | None:
+    """The link that occurs most often, if any does twice."""
+    found, times = np.unique(links[links >= 0], return_counts=True)
+    if not (times > 1).any():
+        return None
+    return int(found[np.argmax(times)])
+
+
+def _crowded_in(network: Network, part: Part) -> int | None:
+    """Find a link that two transfers of one part may use at the same time."""
+    links = network.of_part(part).links
+    if part.plan.order != "rank":
+        return _repeated(links)
+    for turn in network.turns(part.plan):
+        crowded = _repeated(links[turn.pair])
+        if crowded is not None:
+            return crowded
+    return None  # transfers of different rounds are looked at as those of different parts are
+
+
+def _without_owner(users: Sequence[tuple[Ints, Ints, Ints]]) -> int | None:
+    """Find a link whose uses have no rank in common that sends, or receives, them all."""
+    if not users:
+        return None
+    links, src, dst = (np.concatenate(column) for column in zip(*users, strict=True))
+    order = np.argsort(links, kind="stable")
+    links, src, dst = links[order], src[order], dst[order]
+    first = np.flatnonzero(np.diff(links, prepend=-1))
+    if not len(first):
+        return None
+
+    def differ(values: Ints) -> Bools:
+        found: Bools = np.maximum.reduceat(values, first) != np.minimum.reduceat(values, first)
+        return found
+
+    both = differ(src) & differ(dst)
+    return int(links[first[both][0]]) if both.any() else None
+
+
+@lru_cache(maxsize=64)
+def beside(parts: tuple[Part, ...]) -> list[int]:
+    """For each part those that neither come before it nor after it: bit i stands for part i.
+
+    Numbers as sets, since a plan of a thousand slices has millions of such pairs.
+    """
+    earlier, later = [0] * len(parts), [0] * len(parts)
+    for number, part in enumerate(parts):
+        for before in part.after:
+            earlier[number] |= earlier[before] | 1 << before
+    for number, part in reversed(list(enumerate(parts))):
+        for before in part.after:
+            later[before] |= later[number] | 1 << number
+    everyone = (1 << len(parts)) - 1
+    return [
+        everyone & ~(e | f | 1 << i) for i, (e, f) in enumerate(zip(earlier, later, strict=True))
+    ]
+
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+def alike(keys: Iterable[Key]) -> dict[Key, int]:
+    """For each key the places where it stands: bit i stands for place i."""
+    found: dict[Key, int] = {}
+    for place, key in enumerate(keys):
+        found[key] = found.get(key, 0) | 1 << place
+    return found
+
+
+def meeting(parts: tuple[Part, ...], keys: Sequence[Key]) -> list[tuple[Key, Key]]:
+    """Pairs of keys, one for each part, of which some parts run at the same time."""
+    places, found = alike(keys), dict[tuple[Key, Key], None]()
+    for key, others in zip(keys, beside(parts), strict=True):
+        for other, there in places.items() if others else ():
+            if others & there:
+                found[key, other] = None
+    return list(found)
+
+
+def _crowded_between(network: Network, parts: tuple[Part, ...]) -> int | None:
+    """Find a link that two concurrent parts of a plan use."""
+    for one, other in meeting(parts, [network.of_part(part) for part in parts]):
+        both = np.intersect1d(one.links[one.links >= 0], other.links[other.links >= 0])
+        if len(both):
+            return int(both[0])
+    return None
+
+
+# Fairness -----------------------------------------------------------------------------------------
+
+SAME = 1e-12
+"""Instants and rates closer than this fraction are the same."""
+
+
+def fair_rates(links: Ints, capacity: Floats) -> Floats:
+    """Max-min fair rates of flows.
+
+    Links fill up together: in every pass each flow asks for its narrowest link's equal share; a
+    link where every flow asks for that link's own share is full, and its flows are settled.
+
+    Parameters
+    ----------
+    links : ndarray, shape `(longest, num_flows)`
+        The links of each flow, as positions in ``capacity``; fill up with position 0.
+    capacity : ndarray, shape `(num_links + 1,)`
+        Bandwidth of each link [bytes/s]; the first one is infinite and stands for no link.
+
+    Returns
+    -------
+    ndarray, shape `(num_flows,)`
+        Rates [bytes/s].
+    """
+    num_links, num_flows = len(capacity), links.shape[1]
+    rates = np.empty(num_flows)
+    active, left = np.arange(num_flows), capacity
+    while True:
+        count = _count(links, num_links)
+        share = left / np.maximum(count, 1)
+        asked = narrowest(links, share)
+        load = load_of(links, asked, num_links)
+        settled = on_full_link(links, load >= left * (1 - SAME))
+        if settled.all():
+            rates[active] = asked
+            return rates
+        rates[active[settled]] = asked[settled]
+        taken = load_of(links[:, settled], asked[settled], num_links)
+        taken[0] = 0.0
+        left = np.maximum(left - taken, 0.0)
+        active, links = active[~settled], links[:, ~settled]
+
+
+FEW_LINKS = 3
+"""Links of a route up to which a loop over them is faster than one pass over all at once."""
+
+
+def _count(links: Ints, num_links: int) -> Ints:
+    """How many flows use each link."""
+    return np.bincount(links.reshape(-1), minlength=num_links)
+
+
+def narrowest(links: Ints, share: Floats) -> Floats:
+    """The least share along each route."""
+    found: Floats = share.take(links[0]) if len(links) <= FEW_LINKS else share[links].min(axis=0)
+    for row in links[1:] if len(links) <= FEW_LINKS else ():
+        np.minimum(found, share.take(row), out=found)
+    return found
+
+
+def load_of(links: Ints, rates: Floats, num_links: int) -> Floats:
+    """What flows of some rates put on each link."""
+    if len(links) > FEW_LINKS:
+        each = rates[np.newaxis].repeat(len(links), axis=0).ravel()
+        return np.bincount(links.reshape(-1), each, num_links).astype(np.float64, copy=False)
+    load = np.bincount(links[0], rates, num_links).astype(np.float64, copy=False)
+    for row in links[1:]:
+        load += np.bincount(row, rates, num_links)
+    return load
+
+
+def on_full_link(links: Ints, full: Bools) -> Bools:
+    """Whether any link of a route is full."""
+    if len(links) > FEW_LINKS:
+        anywhere: Bools = np.logical_or.reduce(full[links])
+        return anywhere
+    found: Bools = full.take(links[0])
+    for row in links[1:]:
+        found |= full.take(row)
+    return found

@@ -1,27 +1,373 @@
-"""Groups: process groups, each with a communication stream that takes its calls in order.
+"""Process groups of rank programs, and the exchange and reduction of their tensors.
+
+Small buffers of many ranks would spend their time in calls of NumPy, two for each chunk that a
+rank sends. What counts is the one copy of each chunk that is asked for in the end: the additions
+that lead to it are a tree, and trees of many chunks are added side by side, level by level. Large
+buffers, and plans that hold data for a while, are played by `simdp.engine.payload`. Both give the
+same bits, since a tree names the operands of each addition as the plan does.
+
+Reductions are those of the plan, to the last bit. Everything else moves whole arrays, whatever the
+plan.
 
 A rank takes part in a call from when it has issued it and has left the one before. Nobody leaves
 before the last one has come, whose data nobody has until then. A call that takes no time, such as
 the making of a group, is over at that instant.
+
+A message is on its way once both ranks have asked for it (a rendezvous: gloo and NCCL buffer
+nothing) and the ones before it from the same sender to the same receiver are through. It takes the
+latency of its route, and then its bytes flow at their fair share of the links.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from simdp.arrays import Array, Ints
 from simdp.collectives import Plan
 from simdp.collectives.ring import RingAllReduce
-from simdp.engine.programs.calls import NOTHING, Asked, Given, Handle, deliver, listed
-from simdp.engine.programs.exchange import EXCHANGES, Values, most_given, nbytes_of
-from simdp.engine.programs.playing import Course, Playing
-from simdp.engine.programs.records import Records
-from simdp.engine.programs.stretching import Stretching
-from simdp.engine.programs.timing import GroupTimes
+from simdp.engine import payload
+from simdp.engine.programs.playing import Course, GroupTimes, Playing, Way
+from simdp.engine.programs.records import (
+    NOTHING,
+    Asked,
+    Given,
+    Handle,
+    Records,
+    Stretching,
+    deliver,
+    listed,
+)
 from simdp.errors import ProgramError
+
+# Folding ------------------------------------------------------------------------------------------
+
+MAX_ELEMENTS = 2**20
+"""Elements of all ranks together up to which trees are worth their room: some 24 MB of places."""
+
+MAX_MOVES = 4_000_000
+"""Chunks that a plan may move for it, since each is looked at once: a second."""
+
+
+class _Level(NamedTuple):
+    """Additions that need nothing of each other: ``space[out] = space[left] + space[right]``."""
+
+    out: slice
+    left: Ints | slice
+    right: Ints | slice
+
+
+class _Recipe(NamedTuple):
+    """How to fold the buffers of all ranks, laid end to end, and where the sum then is."""
+
+    room: int
+    levels: list[_Level]
+    result: Ints | slice
+
+
+def fold(plan: Plan, buffers: Sequence[Array], op: Any = np.add) -> Array:
+    """Add up the buffers of all ranks as a plan does.
+
+    Parameters
+    ----------
+    plan : Plan
+        Of an all_reduce, a reduce or a reduce_scatter.
+    buffers : sequence of ndarray, each shape `(num_elements,)`
+        One per rank, all of one dtype; left as they are.
+    op : ufunc
+        What stands for adding.
+
+    Returns
+    -------
+    ndarray, shape `(num_elements,)`
+        The whole sum: of a reduce_scatter every piece as its rank gets it.
+    """
+    size, dtype = buffers[0].size, buffers[0].dtype
+    if plan.world_size == 1:
+        return buffers[0].copy()
+    many = len(buffers) * size > MAX_ELEMENTS or plan.num_transfers > MAX_MOVES
+    if many or plan.num_switches or plan.num_scratch:
+        copies = [buffer.copy() for buffer in buffers]
+        payload.run(plan, copies, op)
+        return _held(plan, copies)
+    recipe = _recipe(plan, size, dtype.itemsize)
+    space = np.empty(recipe.room, dtype=dtype)
+    np.concatenate(buffers, out=space[: len(buffers) * size])
+    for out, left, right in recipe.levels:
+        op(space[left], space[right], out=space[out])
+    return space[recipe.result].copy() if isinstance(recipe.result, slice) else space[recipe.result]
+
+
+def _holders(plan: Plan) -> list[int]:
+    """Whose copy of each chunk is the sum."""
+    if plan.collective == "reduce_scatter":
+        return [chunk * plan.world_size // plan.num_chunks for chunk in range(plan.num_chunks)]
+    return [plan.root if plan.collective == "reduce" else 0] * plan.num_chunks
+
+
+def _held(plan: Plan, buffers: Sequence[Array]) -> Array:
+    offsets = plan.offsets(buffers[0].size, buffers[0].itemsize).tolist()
+    pieces = [
+        buffers[holder][offsets[chunk] : offsets[chunk + 1]]
+        for chunk, holder in enumerate(_holders(plan))
+    ]
+    return np.concatenate(pieces)
+
+
+@lru_cache(maxsize=8)
+def _recipe(plan: Plan, size: int, itemsize: int) -> _Recipe:
+    offsets, n = plan.offsets(size, itemsize), plan.world_size
+    sums, roots = _trees(plan)
+    depth = _live(sums, roots, n)
+    order = np.lexsort([sums.chunk, depth])
+    order = order[np.searchsorted(depth[order], 1) :]  # those that count, level by level
+    lengths = np.diff(offsets)
+    of_each = lengths[sums.chunk[order]]
+    begin = np.zeros(len(sums.chunk), dtype=np.int64)
+    begin[order] = n * size + np.cumsum(of_each) - of_each
+
+    def places(terms: Ints, chunks: Ints) -> Ints | slice:
+        inputs = terms < n
+        first = begin[np.where(inputs, 0, terms - n)] if len(begin) else terms
+        return _places(np.where(inputs, terms * size + offsets[chunks], first), lengths[chunks])
+
+    steps = []
+    cuts = np.flatnonzero(np.diff(depth[order], prepend=0, append=-1)).tolist()
+    for start, stop in pairwise(cuts):
+        level = order[start:stop]
+        first, chunks = int(begin[level[0]]), sums.chunk[level]
+        last = int(begin[level[-1]]) + int(of_each[stop - 1])
+        if last > first:
+            left, right = (places(terms[level], chunks) for terms in (sums.left, sums.right))
+            steps.append(_Level(slice(first, last), left, right))
+    room = n * size + int(of_each.sum())
+    return _Recipe(room, steps, places(roots, np.arange(plan.num_chunks)))
+
+
+def additions(plan: Plan) -> list[Any]:
+    """What each chunk of a plan's result is the sum of.
+
+    Parameters
+    ----------
+    plan : Plan
+        As for `fold`.
+
+    Returns
+    -------
+    list
+        For each chunk a rank, whose buffer it is, or a pair of such sums, added in this order.
+    """
+    sums, roots = _trees(plan)
+    found: list[Any] = list(range(plan.world_size))
+    for left, right in zip(sums.left.tolist(), sums.right.tolist(), strict=True):
+        found.append((found[left], found[right]))
+    return [found[root] for root in roots.tolist()]
+
+
+class _Sums(NamedTuple):
+    """Additions of chunks in the order of the plan.
+
+    A term below the number of ranks is the buffer of that rank; others are sums, counted from there
+    on. What is in one batch needs nothing of each other.
+    """
+
+    left: Ints
+    right: Ints
+    chunk: Ints
+    batches: list[int]
+
+
+def _trees(plan: Plan) -> tuple[_Sums, Ints]:
+    """What each sum is the sum of, and the terms that are asked for, one per chunk."""
+    n, chunks = plan.world_size, plan.num_chunks
+    here = np.repeat(np.arange(n), chunks)
+    columns: list[tuple[Ints, Ints, Ints]] = []
+    batches = [0]
+    for src, dst, chunk, _, reduce in plan.moves():
+        place, sent = dst * chunks + chunk, here[src * chunks + chunk]
+        for turn in _turns(place):
+            adds = turn[reduce[turn]]
+            values = sent.copy()
+            values[adds] = n + batches[-1] + np.arange(len(adds))
+            columns.append((here[place[adds]], sent[adds], chunk[adds]))
+            here[place[turn]] = values[turn]
+            batches.append(batches[-1] + len(adds))
+    nothing = np.empty(0, dtype=np.int64)
+    left, right, chunk = (np.concatenate([nothing, *each]) for each in zip(*columns, strict=True))
+    roots = here[np.array(_holders(plan)) * chunks + np.arange(chunks)]
+    return _Sums(left, right, chunk, batches), roots
+
+
+def _turns(place: Ints) -> list[Ints]:
+    """Sort moves by how many come before them to the same place in the same round."""
+    if len(np.unique(place)) == len(place):
+        return [np.arange(len(place))]
+    order = np.argsort(place, kind="stable")
+    heads = np.flatnonzero(np.diff(place[order], prepend=-1))
+    turn = np.arange(len(place)) - np.repeat(heads, np.diff(heads, append=len(place)))
+    return [np.sort(order[turn == number]) for number in range(int(turn.max()) + 1)]
+
+
+def _live(sums: _Sums, roots: Ints, n: int) -> Ints:
+    """The longest way from each sum that counts down to the buffers; 0 for those that do not."""
+    needed = np.zeros(len(sums.chunk) + n, dtype=bool)
+    depth = np.zeros(len(sums.chunk) + n, dtype=np.int64)
+    needed[roots] = True
+    batches = list(pairwise(sums.batches))
+    for start, stop in reversed(batches):  # a sum comes after its terms
+        counts = needed[n + start : n + stop]
+        needed[sums.left[start:stop][counts]] = True
+        needed[sums.right[start:stop][counts]] = True
+    for start, stop in batches:
+        longest = np.maximum(depth[sums.left[start:stop]], depth[sums.right[start:stop]])
+        depth[n + start : n + stop] = np.where(needed[n + start : n + stop], longest + 1, 0)
+    return depth[n:]
+
+
+def _places(first: Ints, lengths: Ints) -> Ints | slice:
+    """Where pieces of so many elements lie that begin at some places; a slice if without gaps."""
+    ends = np.cumsum(lengths)
+    found: Ints = np.arange(int(ends[-1])) + np.repeat(first - (ends - lengths), lengths)
+    if len(found) and (np.diff(found) == 1).all():
+        return slice(int(found[0]), int(found[-1]) + 1)
+    return found
+
+
+# Exchange -----------------------------------------------------------------------------------------
+
+OPS: dict[str, Any] = {
+    "SUM": np.add,
+    "AVG": np.add,
+    "MAX": np.maximum,
+    "MIN": np.minimum,
+    "PRODUCT": np.multiply,
+    "BAND": np.bitwise_and,
+    "BOR": np.bitwise_or,
+    "BXOR": np.bitwise_xor,
+}
+"""Operations of reductions, by torch's names."""
+
+Values = list[Sequence[Array]]
+"""For every place of the group, what its outputs get."""
+
+
+def _flat(arrays: Sequence[Array]) -> Array:
+    if len(arrays) == 1:
+        return arrays[0].reshape(-1)
+    return np.concatenate([array if array.ndim == 1 else array.reshape(-1) for array in arrays])
+
+
+def _reduced(given: Sequence[Given], plan: Plan, op: str) -> Array:
+    """All ranks' inputs as one, shape `(num_elements,)`."""
+    buffers = [_flat(each.inputs) for each in given]
+    with np.errstate(all="ignore"):  # as on a GPU, what overflows is inf and nobody is told
+        total = fold(plan, buffers, OPS[op])
+        return total / len(given) if op == "AVG" else total
+
+
+def _all_reduce(given: Sequence[Given], plan: Plan, op: str, root: int) -> Values:
+    total, outputs = _reduced(given, plan, op), given[0].outputs
+    if len(outputs) == 1:
+        return [(total,)] * len(given)
+    return [np.split(total, np.cumsum([array.size for array in outputs])[:-1])] * len(given)
+
+
+def _reduce(given: Sequence[Given], plan: Plan, op: str, root: int) -> Values:
+    values: Values = [()] * len(given)
+    values[root] = (_reduced(given, plan, op),)
+    return values
+
+
+def _reduce_scatter(given: Sequence[Given], plan: Plan, op: str, root: int) -> Values:
+    return [(piece,) for piece in np.split(_reduced(given, plan, op), len(given))]
+
+
+def _broadcast(given: Sequence[Given], plan: Plan, op: str, root: int) -> Values:
+    value = given[root].inputs[0].copy()
+    return [() if place == root else (value,) for place in range(len(given))]
+
+
+def _all_gather(given: Sequence[Given], plan: Plan, op: str, root: int) -> Values:
+    whole = [each.inputs[0].copy() for each in given]
+    joined = _flat(whole)
+    return [whole if len(each.outputs) == len(given) else (joined,) for each in given]
+
+
+def _gather(given: Sequence[Given], plan: Plan, op: str, root: int) -> Values:
+    values: Values = [()] * len(given)
+    values[root] = [each.inputs[0].copy() for each in given]
+    return values
+
+
+def _scatter(given: Sequence[Given], plan: Plan, op: str, root: int) -> Values:
+    return [(piece.copy(),) for piece in given[root].inputs]
+
+
+def _all_to_all(given: Sequence[Given], plan: Plan, op: str, root: int) -> Values:
+    return [[each.inputs[place].copy() for each in given] for place in range(len(given))]
+
+
+def _nothing(given: Sequence[Given], plan: Plan, op: str, root: int) -> Values:
+    return [()] * len(given)
+
+
+EXCHANGES: dict[str, Callable[[Sequence[Given], Plan, str, int], Values]] = {
+    "all_gather": _all_gather,
+    "all_reduce": _all_reduce,
+    "all_to_all": _all_to_all,
+    "barrier": _nothing,
+    "broadcast": _broadcast,
+    "gather": _gather,
+    "reduce": _reduce,
+    "reduce_scatter": _reduce_scatter,
+    "scatter": _scatter,
+}
+"""By collective: from what every place gave, with the flat plan of the group, the operation and the
+root's place, to what every place gets."""
+
+
+def nbytes_of(collective: str, given: Given, n: int) -> float | None:
+    """The whole buffer of a collective, as `simdp.collectives.Algorithm.plan` counts it [bytes].
+
+    Parameters
+    ----------
+    collective : str
+        A key of `EXCHANGES`.
+    given : Given
+        What one of the ranks brings.
+    n : int
+        Ranks of the group.
+
+    Returns
+    -------
+    float or None
+        None for an all_to_all whose pieces differ: it is as large as what most is given away, which
+        only all ranks together know.
+    """
+    first = sum(array.nbytes for array in given.inputs)
+    if collective in ("all_gather", "gather"):
+        return float(n * first)
+    if collective == "scatter":
+        return float(n * given.outputs[0].nbytes)
+    if collective == "broadcast":
+        return float(max(array.nbytes for array in (*given.inputs, *given.outputs)))
+    if collective == "all_to_all":
+        pieces = {array.nbytes for array in (*given.inputs, *given.outputs)}
+        return float(first) if len(pieces) == 1 else None
+    return float(first)
+
+
+def most_given(given: Sequence[Given]) -> float:
+    """What the rank gives away that gives most [bytes]."""
+    return float(max(sum(array.nbytes for array in each.inputs) for each in given))
+
+
+# Groups -------------------------------------------------------------------------------------------
 
 ALONE = RingAllReduce().plan(1, 0.0)
 """The plan of a group of one."""
@@ -265,3 +611,118 @@ class Group:
         ]
         before = "" if first is call else f", behind {first.asked} (call {first.number}),"
         return f"of group {self.name}, call {call.number},{before} for {listed(missing)}"
+
+
+# Point to point -----------------------------------------------------------------------------------
+
+Pair = tuple[str, int, int]
+"""A group, a sender and a receiver."""
+
+
+class _Post(NamedTuple):
+    """A send or a receive that waits for its counterpart."""
+
+    handle: Handle
+    tensor: Array
+    peer: int | None
+    tag: int
+    ready: float
+
+
+class PointToPoint:
+    """All messages of a program.
+
+    Parameters
+    ----------
+    playing : Playing
+        All that is under way.
+    records : Records
+        Takes the spans.
+    finish : callable
+        Told of each rank that is through with a message.
+    """
+
+    def __init__(self, playing: Playing, records: Records, finish: Finish) -> None:
+        self._playing, self._records, self._finish = playing, records, finish
+        self._sends: dict[tuple[str, int], list[_Post]] = {}  # by group and receiver
+        self._receives: dict[tuple[str, int], list[_Post]] = {}
+        self._waiting: dict[Pair, deque[tuple[_Post, _Post]]] = {}
+        self._ways: dict[Pair, Way] = {}
+        self._free: dict[Pair, float] = {}  # when the last message of a pair was through
+
+    def send(
+        self, rank: int, clock: float, asked: Asked, tensor: Array, dst: int, tag: int, group: str
+    ) -> Handle:
+        """Post a send; it meets the first receive that is meant for it."""
+        handle = Handle(rank, asked, lambda: f"of group {group} for rank {dst} to receive")
+        post = _Post(handle, tensor, dst, tag, clock)
+        receives = self._receives.setdefault((group, dst), [])
+        for found in receives:
+            if found.peer in (None, rank) and found.tag == tag:
+                receives.remove(found)
+                self._match(post, found, group)
+                return handle
+        self._sends.setdefault((group, dst), []).append(post)
+        return handle
+
+    def receive(
+        self,
+        rank: int,
+        clock: float,
+        asked: Asked,
+        tensor: Array,
+        src: int | None,
+        tag: int,
+        group: str,
+    ) -> Handle:
+        """Post a receive; it meets the first send that is meant for it, of any rank if None."""
+        whom = "any rank" if src is None else f"rank {src}"
+        handle = Handle(rank, asked, lambda: f"of group {group} for {whom} to send")
+        post = _Post(handle, tensor, src, tag, clock)
+        sends = self._sends.setdefault((group, rank), [])
+        for found in sends:
+            if src in (None, found.handle.rank) and found.tag == tag:
+                sends.remove(found)
+                self._match(found, post, group)
+                return handle
+        self._receives.setdefault((group, rank), []).append(post)
+        return handle
+
+    def _match(self, send: _Post, receive: _Post, group: str) -> None:
+        source, target = send.handle.rank, receive.handle.rank
+        given, taken = send.tensor, receive.tensor
+        if (given.dtype, given.size) != (taken.dtype, taken.size):
+            raise ProgramError(
+                f"rank {source} calls {send.handle.asked}, but rank {target} takes it with "
+                f"{receive.handle.asked}; give both tensors the same dtype and size."
+            )
+        receive.handle.source = source
+        pair = (group, source, target)
+        line = self._waiting.setdefault(pair, deque())
+        line.append((send, receive))
+        if len(line) == 1:
+            self._start(pair)
+
+    def _start(self, pair: Pair) -> None:
+        """Set the first message of a pair of ranks on its way."""
+        value = self._waiting[pair][0][0].tensor.copy()
+        if pair not in self._ways:
+            self._ways[pair] = self._playing.way(*pair[1:])
+        arrived = partial(self._arrive, pair, value, self._playing.loop.now)
+        self._playing.send(self._ways[pair], value.nbytes, arrived)
+
+    def _arrive(self, pair: Pair, value: Array, begin: float, now: float) -> None:
+        send, receive = self._waiting[pair].popleft()
+        _, source, target = pair
+        deliver([value], Given((), (receive.tensor,)))
+        free = self._free.get(pair, 0.0)
+        for post, name, sent in (
+            (send, f"send dst={target}", float(value.nbytes)),
+            (receive, f"recv src={source}", 0.0),
+        ):
+            enter = max(post.ready, free)
+            self._records.message(post.handle.rank, name, enter, begin, now, sent)
+            self._finish(post.handle, now)
+        self._free[pair] = now
+        if self._waiting[pair]:
+            self._start(pair)

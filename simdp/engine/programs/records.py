@@ -1,4 +1,4 @@
-"""Records: the spans of a program, on lanes that nothing overlaps on.
+"""Records of the calls of rank programs.
 
 A rank's first communication lane takes every call that finds it free; what is under way beside that
 goes to a further lane.
@@ -6,10 +6,111 @@ goes to a further lane.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from math import inf
+from typing import Any, NamedTuple
+
 import numpy as np
 
-from simdp.arrays import Floats, Ints
+from simdp.arrays import Array, Floats, Ints
 from simdp.results.trace import COMM_LANE, COMPUTE_LANE, FIRST_STREAM_LANE, Trace, TraceBuilder
+
+# Calls --------------------------------------------------------------------------------------------
+
+
+class Asked(NamedTuple):
+    """A call as a rank writes it; all ranks of a group must write the same one.
+
+    Attributes
+    ----------
+    name : str
+        As in torch.distributed.
+    dtype : str
+        Of the tensors; empty where there are none.
+    shape : tuple of int
+        Of the tensor that every rank names.
+    more : str
+        Operation, root, and what else must be the same: ``"op=SUM"``.
+    """
+
+    name: str
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+    more: str = ""
+
+    def __str__(self) -> str:
+        tensor = f"{self.dtype}[{', '.join(map(str, self.shape))}]" if self.dtype else ""
+        return f"{self.name}({', '.join(part for part in (tensor, self.more) if part)})"
+
+
+class Given(NamedTuple):
+    """What a rank brings to a call.
+
+    Attributes
+    ----------
+    inputs, outputs : sequence of ndarray
+        Read when the call begins; written when it is done on this rank.
+    """
+
+    inputs: Sequence[Array] = ()
+    outputs: Sequence[Array] = ()
+
+
+NOTHING = Given()
+
+
+class Handle:
+    """What a rank waits for.
+
+    Parameters
+    ----------
+    rank : int
+        Whose.
+    asked : Asked
+        The call.
+    blockers : callable
+        Says for what a rank would wait now, for reports of deadlocks.
+
+    Attributes
+    ----------
+    done : bool
+        Whether it is over on this rank.
+    end : float
+        Since when [s].
+    enter : float
+        When the rank began to take part in it [s].
+    source : int
+        The rank that a message came from; -1 for all other calls.
+    """
+
+    __slots__ = ("asked", "blockers", "done", "end", "enter", "rank", "source", "waiting")
+
+    def __init__(self, rank: int, asked: Asked, blockers: Callable[[], str]) -> None:
+        self.rank, self.asked, self.blockers = rank, asked, blockers
+        self.done = self.waiting = False
+        self.end, self.enter = 0.0, inf
+        self.source = -1
+
+
+@lru_cache(maxsize=64)
+def named(dtype: np.dtype[Any]) -> str:
+    """Name a dtype; NumPy takes longer for it than a rank for the rest of a call."""
+    return str(dtype)
+
+
+def listed(ranks: Sequence[int]) -> str:
+    """``rank 3``, or ``ranks 0, 2``."""
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
+def deliver(values: Sequence[Array], given: Given) -> None:
+    """Write results into the tensors of a rank."""
+    for target, value in zip(given.outputs, values, strict=True):
+        target[...] = value if value.shape == target.shape else value.reshape(target.shape)
+
+
+# Records ------------------------------------------------------------------------------------------
 
 STEP = 0
 """A program has no steps; all that it does is in one."""
@@ -108,3 +209,60 @@ def _lane(number: int) -> int:
 def _one_or_all(lanes: Ints) -> int | Ints:
     """A number, where all are equal: it takes less room."""
     return int(lanes[0]) if (lanes == lanes[0]).all() else lanes
+
+
+# Stretching ---------------------------------------------------------------------------------------
+
+SHORT = 1e-7
+"""What is lacking below this is made up for without another look [s]."""
+
+
+class Stretching:
+    """What ranks have worked since they last looked, and what was under way meanwhile.
+
+    While a collective is under way on a rank, from when it enters to when it is through, work takes
+    ``1 + slowdown`` times as long, as in scenarios. What was under way is known up to an instant
+    that has come; so a rank works as if it were alone, looks back, and makes up for what is
+    lacking, in ever smaller pieces.
+
+    Parameters
+    ----------
+    slowdown : float
+        The cluster's ``overheads.compute_slowdown``.
+    world_size : int
+        Number of ranks.
+    """
+
+    def __init__(self, slowdown: float, world_size: int) -> None:
+        self._share = slowdown / (1 + slowdown)
+        self._calls: list[list[Handle]] = [[] for _ in range(world_size)]
+        self._worked: list[list[tuple[float, float]]] = [[] for _ in range(world_size)]
+
+    def issued(self, handle: Handle) -> None:
+        """A rank takes part in a collective, now or when its turn comes."""
+        self._calls[handle.rank].append(handle)
+
+    def worked(self, rank: int, start: float, end: float) -> None:
+        """A rank has work from an instant to another [s]."""
+        if self._calls[rank]:
+            self._worked[rank].append((start, end))
+
+    def lacking(self, rank: int) -> float:
+        """Work that was not done in the time that has passed, if that had been undisturbed [s]."""
+        worked, self._worked[rank] = self._worked[rank], []
+        if not worked:
+            return 0.0
+        beside, last = 0.0, worked[-1][1]
+        calls = sorted(self._calls[rank], key=lambda call: call.enter)
+        for start, end in worked:
+            now = start
+            for call in calls:
+                begin, until = max(call.enter, now), min(call.end, end) if call.done else end
+                if until > begin:
+                    beside, now = beside + until - begin, until
+        self._calls[rank] = [call for call in calls if not call.done or call.end > last]
+        return beside * self._share
+
+    def is_beside(self, rank: int) -> bool:
+        """Whether collectives of a rank are under way, or were when it last looked."""
+        return bool(self._calls[rank])

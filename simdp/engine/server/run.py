@@ -1,29 +1,52 @@
-"""ServerRun: workers and their server on one clock, which decides whose gradient comes first."""
+"""Runs the parameter server and its workers.
+
+Other runs do the same on every rank, and meet in collectives; here each rank plays its own part
+(`workers`), messages share links (`messages`), and what becomes of a gradient depends on when it
+comes (`updates`). The numbers follow the clock (`learning`), and so the same seed gives the same
+bits.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import simpy
 
-from simdp.engine.clocks.loop import LAST, Loop, turn_of
+from simdp.collectives import Part, Plan, Round
+from simdp.collectives.plans import even_offsets
+from simdp.engine.choice import Planner
+from simdp.engine.clocks.clock import Clock, Fabric
+from simdp.engine.clocks.flows import LAST, Links, Loop, Wires, turn_of
 from simdp.engine.clocks.vector import record_meeting
+from simdp.engine.compute import Times
+from simdp.engine.interpreters.memory import OBSERVED_STEPS
+from simdp.engine.launcher import StepRecord, mean_losses
+from simdp.engine.network import Network
 from simdp.engine.network.traffic import Traffic
-from simdp.engine.ops import Meet
-from simdp.engine.readers.memory import OBSERVED_STEPS
-from simdp.engine.run import Run
-from simdp.engine.server.holdings import Holdings
-from simdp.engine.server.learning import Learning
-from simdp.engine.server.messages import Messages
-from simdp.engine.server.report import Deeds, Step
-from simdp.engine.server.tapes import Tapes, of_rank
-from simdp.engine.server.updates import UPDATES, Action
-from simdp.engine.server.workers import Worker
-from simdp.results.trace import COMPUTE_LANE, SETUP, TraceBuilder
+from simdp.engine.ops import Feed, Hold, Meet, Work
+from simdp.engine.run import Played, Run
+from simdp.engine.server.updates import (
+    UPDATES,
+    Action,
+    Holdings,
+    Learning,
+    Losses,
+    Tape,
+    Tapes,
+    tapes_of_rank,
+)
+from simdp.engine.slowdown import Slowdown
+from simdp.engine.state import WHOLE, Segment
+from simdp.errors import ScenarioError
+from simdp.results.trace import COMM_LANE, COMPUTE_LANE, SETUP, TraceBuilder
+from simdp.scenario import Scenario
 from simdp.strategies.parameter_server import ParameterServer
-from simdp.workload.precision.rounding import numpy_dtype
+from simdp.workload.precision import numpy_dtype
+from simdp.workload.sampling import StepBatches
 from simdp.workload.schedules.base import Progress
 from simdp.workload.step_costs import (
     gradient_nbytes_moved,
@@ -33,6 +56,309 @@ from simdp.workload.step_costs import (
     optimizer_nbytes_moved,
     update_seconds,
 )
+
+# Report -------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Step:
+    """What is known so far of a step.
+
+    Attributes
+    ----------
+    samples : int
+        Behind the gradients that were applied.
+    losses : dict of int to Losses
+        Of each worker whose gradient was; none without numerics.
+    first : int or None
+        The lowest of them.
+    lr, norm : float
+        Learning rate of the update that took its gradient, and norm of what that applied.
+    adds : bool
+        Whether losses are sums, which add up.
+    """
+
+    samples: int = 0
+    losses: dict[int, Losses] = field(default_factory=dict)
+    first: int | None = None
+    lr: float = 0.0
+    norm: float | None = None
+    adds: bool = False
+
+    def add(
+        self, rank: int, samples: int, lost: Losses | None, lr: float, norm: float | None
+    ) -> None:
+        """Note that a worker's gradient was applied."""
+        self.samples += samples
+        if lost is not None:
+            self.losses[rank] = lost
+        if self.first is None or rank < self.first:
+            self.first, self.lr, self.norm = rank, lr, norm
+
+    def record(self, world_size: int) -> StepRecord:
+        """Sum it up; a worker whose gradient was not applied has no loss."""
+        if not self.losses:
+            return StepRecord(self.samples, None, None, self.lr, None, None, None)
+        num_micro = max(len(lost.counts) for lost in self.losses.values())
+        losses, counts = np.zeros((2, num_micro, world_size))
+        for rank, lost in self.losses.items():
+            losses[:, rank], counts[:, rank] = lost
+        mean, each = mean_losses(list(losses), counts, self.adds)
+        return StepRecord(self.samples, mean, each, self.lr, self.norm, None, None)
+
+
+@dataclass
+class Deeds:
+    """What the server did.
+
+    Attributes
+    ----------
+    updates, begun, applied, dropped : int
+        Updates; gradients that workers began to compute, and what became of them.
+    busy : float
+        Time that the updates took [s].
+    staleness : dict of int to int
+        How many applied gradients had which staleness.
+    """
+
+    updates: int = 0
+    begun: int = 0
+    applied: int = 0
+    dropped: int = 0
+    busy: float = 0.0
+    staleness: dict[int, int] = field(default_factory=dict)
+
+    def apply(self, staleness: int) -> None:
+        """Count a gradient that is applied."""
+        self.applied += 1
+        self.staleness[staleness] = self.staleness.get(staleness, 0) + 1
+
+    def summary(self, rank: int, simulated: float) -> dict[str, Any]:
+        """What result.json says of the server, which lives on a rank; see `Result.server`."""
+        total = sum(value * count for value, count in self.staleness.items())
+        largest = max(self.staleness)
+        return {
+            "rank": rank,
+            "updates": self.updates,
+            "utilization": self.busy / simulated if simulated else 0.0,
+            "applied": self.applied,
+            "dropped": self.dropped,
+            "under_way": self.begun - self.applied - self.dropped,
+            "staleness": {
+                "mean": total / self.applied,
+                "max": largest,
+                "histogram": [self.staleness.get(value, 0) for value in range(largest + 1)],
+            },
+        }
+
+
+# Messages -----------------------------------------------------------------------------------------
+
+
+def _one_transfer() -> Iterator[Round]:
+    here, there = np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.int64)
+    yield Round(here, there, np.zeros(1, dtype=np.int64), reduce=False)
+
+
+_MESSAGE = Plan("message", 2, 1, 0, _one_transfer, even_offsets(1))
+
+
+def message(src: int, dst: int, world_size: int) -> Plan:
+    """Plan a message: one chunk, from one rank to another."""
+    zero = np.zeros(1, dtype=np.int64)
+    part = Part(_MESSAGE, np.array([[src, dst]]), zero, 1, zero, ())
+    return Plan("message", world_size, 1, src, lambda: iter(()), even_offsets(1), parts=(part,))
+
+
+class Messages:
+    """Carries messages between the server's device and the others.
+
+    Parameters
+    ----------
+    loop : Loop
+        Where workers wait for them.
+    network : Network
+        Routes.
+    server, world_size : int
+        The rank whose device holds the server, and how many there are.
+    before : float
+        What the software takes before the bytes of a message move [s].
+    traffic : Traffic
+        Told of every message that arrives.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        network: Network,
+        server: int,
+        world_size: int,
+        before: float,
+        traffic: Traffic,
+    ) -> None:
+        self._loop, self._traffic, self._before = loop, traffic, before
+        others = [rank for rank in range(world_size) if rank != server]
+        pairs = [(r, server) for r in others] + [(server, r) for r in others]
+        self._plans = {pair: message(*pair, world_size) for pair in pairs}
+        self._links = Links(loop, network.cluster)
+        self._wires = Wires(self._links)
+        self._wire = {
+            pair: self._wires.lay(pair, network, plan.everything[0], world_size)[*pair, 0]
+            for pair, plan in self._plans.items()
+        }
+        self._wires.find_owners()
+
+    def carry(
+        self, src: int, dst: int, step: int, nbytes: float
+    ) -> Generator[simpy.Event, Any, float]:
+        """Let a process wait for a message that is sent now; return when it is there [s].
+
+        That is at once where both ends are one device's.
+
+        Parameters
+        ----------
+        src, dst : int
+            Ranks, one of which is the server's.
+        step : int
+            To which it belongs.
+        nbytes : float
+            Its size [bytes].
+        """
+        loop, turn = self._loop, turn_of(src)
+        now = loop.now
+        if src == dst:
+            return float((yield loop.until(now, turn)))
+        wire, plan = self._wire[src, dst], self._plans[src, dst]
+        begin = now + self._before + self._wires.alpha[wire]
+        if self._wires.own[wire] or not nbytes:
+            end = yield loop.until(begin + nbytes / self._wires.bandwidth[wire], turn)
+        else:
+            yield loop.until(begin, turn)
+            end = yield self._links.flow(self._wires.route[wire], nbytes)
+        launched = self._traffic.launched
+        launched[step, plan] = launched.get((step, plan), 0.0) + nbytes
+        return float(end)
+
+
+# Workers ------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Worker:
+    """A rank that computes gradients.
+
+    Attributes
+    ----------
+    rank : int
+        Which.
+    finished : list of float
+        When each step ended that all update together [s]; it grows, or stays empty.
+    last : int
+        The last step.
+    step : int
+        The step that it is in.
+    batches : StepBatches or None
+        Of that step.
+    version : int
+        Updates behind the weights that it has pulled.
+    came : float
+        When its gradient came to the server [s].
+    is_late : bool
+        Whether that gradient was dropped.
+    pushing : float or None
+        Since when its gradient is on the way [s].
+    lost : Losses or None
+        What it lost in the step.
+    of_update : list of Hold
+        What an update in its step takes and gives back.
+    """
+
+    rank: int
+    finished: list[float]
+    last: int
+    step: int = SETUP
+    batches: StepBatches | None = None
+    version: int = 0
+    came: float = 0.0
+    is_late: bool = False
+    pushing: float | None = None
+    lost: Losses | None = None
+    of_update: list[Hold] = field(default_factory=list)
+    _fed: int = 0
+    _rows: list[tuple[str, str, float, float, float]] = field(default_factory=list)
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of its step."""
+        assert self.batches is not None, "it has begun a step"
+        return int(self.batches.sizes[:, self.rank].sum())
+
+    @property
+    def shown_step(self) -> int:
+        """Its step, or the last one that anybody asks about where it is ahead of that."""
+        return min(self.step, self.last)
+
+    def play(self, tape: Tape, now: float, slowdown: Slowdown, holdings: Holdings) -> float:
+        """Play its part of a step; tell when that is done [s]."""
+        clock, who = now, np.array([self.rank])
+        self.of_update = tape.before + tape.after
+        for op in tape.work:
+            match op:
+                case Work():
+                    seconds = op.seconds[self.rank : self.rank + 1]
+                    end = float(slowdown.finish(np.array([clock]), seconds, who)[0])
+                    self._rows.append((op.activity, op.name, clock, end, op.nbytes))
+                    clock = end
+                case Feed():
+                    samples, at = op.samples[who], np.array([clock])
+                    there, end_of = op.pipeline.hand_over(self._fed, samples, at, who)
+                    self._fed += 1
+                    self._waits_for_input(clock, float(there[0]), float(end_of[0]))
+                    clock = float(end_of[0])
+                case Hold():
+                    holdings.hold(self.rank, op.step, op.part, tapes_of_rank(op, self.rank), clock)
+                case _:
+                    raise AssertionError(f"a worker does nothing together with others: {op}")
+        return clock
+
+    def _waits_for_input(self, clock: float, there: float, end: float) -> None:
+        for name, start, until in (("wait for the batch", clock, there), ("copy", there, end)):
+            if until > start:
+                self._rows.append(("input", name, start, until, 0.0))
+
+    def record(self, trace: TraceBuilder, until: float = np.inf) -> None:
+        """Hand over the spans of what it has played, up to an instant [s]."""
+        for activity, name, start, end, nbytes in self._rows:
+            if start < until or start == end:
+                here = self.step_at(start), COMPUTE_LANE, activity, name
+                trace.add_one(self.rank, *here, start, min(end, until), nbytes)
+        self._rows.clear()
+
+    def step_at(self, instant: float) -> int:
+        """The step that goes on at an instant [s]; of a late worker not the one that it began."""
+        return min(max(self.step, bisect_right(self.finished, instant)), self.last)
+
+    def pushed(self, trace: TraceBuilder, end: float, nbytes: float = 0.0) -> None:
+        """Add the span of its gradient on the way, up to an instant [s]."""
+        if self.pushing is not None and end > self.pushing:
+            here = self.step_at(self.pushing), COMM_LANE, "comm", "push"
+            trace.add_one(self.rank, *here, self.pushing, end, nbytes)
+
+    def communicated(
+        self,
+        trace: TraceBuilder,
+        activity: str,
+        name: str,
+        start: float,
+        end: float,
+        nbytes: float = 0.0,
+    ) -> None:
+        """Add a span of messages, or of waiting, unless it is nothing."""
+        if end > start or nbytes:
+            trace.add_one(self.rank, self.shown_step, COMM_LANE, activity, name, start, end, nbytes)
+
+
+# Run ----------------------------------------------------------------------------------------------
 
 
 class ServerRun:
@@ -311,10 +637,10 @@ class ServerRun:
     def _take_model(self, rank: int) -> None:
         """A worker's own model; and the server's beside it, with the master weights."""
         for op in self._tapes.model:
-            nbytes = of_rank(op, rank) * (op.part != "optimizer_state")
+            nbytes = tapes_of_rank(op, rank) * (op.part != "optimizer_state")
             self._holdings.hold(rank, SETUP, op.part, nbytes, 0.0)
             if rank == self.server and op.part != "buffers":
-                self._holdings.hold(rank, SETUP, op.part, of_rank(op, rank), 0.0)
+                self._holdings.hold(rank, SETUP, op.part, tapes_of_rank(op, rank), 0.0)
 
     def _keep_message(self, worker: Worker, sign: int, now: float) -> None:
         """The server has room for a gradient from when it is sent until it is done with it."""
@@ -325,13 +651,15 @@ class ServerRun:
     def _give_gradient(self, worker: Worker, now: float) -> None:
         for op in worker.of_update:
             if op.part == "gradients":
-                self._holdings.hold(worker.rank, op.step, op.part, of_rank(op, worker.rank), now)
+                self._holdings.hold(
+                    worker.rank, op.step, op.part, tapes_of_rank(op, worker.rank), now
+                )
 
     def _keep_update(self, workers: Sequence[Worker], begin: float, end: float) -> None:
         """What an update keeps beside the gradients, and what it gives back at its end."""
         server = self.server
         for op in workers[0].of_update:
-            nbytes, once = of_rank(op, server), op.part == "optimizer_state"
+            nbytes, once = tapes_of_rank(op, server), op.part == "optimizer_state"
             if op.part == "temporary" or (once and self.deeds.updates == 0):
                 at = begin if nbytes > 0 else end
                 self._holdings.hold(server, op.step, op.part, nbytes, at)
@@ -340,3 +668,48 @@ class ServerRun:
                 self._give_gradient(worker, end)
             else:
                 self._keep_message(worker, -1, end)
+
+
+# Server -------------------------------------------------------------------------------------------
+
+
+def play_with_server(
+    scenario: Scenario,
+    trace: TraceBuilder,
+    fabric: Fabric | None = None,
+    progress: Callable[[int], None] | None = None,
+    times: Times | None = None,
+    segment: Segment = WHOLE,
+) -> Played:
+    """Play a scenario whose strategy has a server; as `simdp.engine.simulate.play`.
+
+    Raises
+    ------
+    ScenarioError
+        If ``fabric="vector"``; or it is to go on on another cluster, where the order of messages
+        would be another one.
+    """
+    if fabric == "vector":
+        raise ScenarioError(
+            ["fabric 'vector' plays no messages to a server; use 'event' or 'auto'."]
+        )
+    if segment.past is not None and not segment.goes_on:
+        raise ScenarioError(
+            [
+                "cluster: what workers have pulled and not yet sent belongs to the cluster on "
+                "which a run with a server stopped; go on with the same one."
+            ]
+        )
+    cluster, traffic = scenario.cluster, Traffic()
+    slowdown, planner = Slowdown(cluster, scenario.seed), Planner(cluster)
+    timed = scenario.model_copy(update={"numerics": False})
+    ranks = Run(timed, slowdown, planner, times)
+    learning = None
+    if scenario.numerics:
+        ranks.numbers = learning = Learning(scenario, ranks.program, segment.past)
+    run = ServerRun(ranks, learning, trace, traffic, progress, segment.stop_after)
+    end = run.play()
+    why = "messages to the server come when they come"
+    clock = Clock("event", why, planner.network, [], slowdown, trace)
+    server = run.deeds.summary(run.server, end)
+    return Played(ranks, clock, traffic, server)

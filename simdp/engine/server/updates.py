@@ -1,4 +1,11 @@
-"""Updates: which gradient the server applies, and when each worker goes on."""
+"""Updates of the parameter server: order, staleness, weights.
+
+A run without numbers makes the operations of a step, for all ranks at once; each worker plays its
+own part of it when it comes to that step.
+
+A worker plays a whole step ahead of the clock, while messages come to the server's device in
+between, so that only the instants tell what was there at the same time.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +13,120 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
+import numpy as np
+
+from simdp.arrays import Array, Floats
+from simdp.engine.interpreters.memory import Ledger, Taken
+from simdp.engine.interpreters.records import Records
+from simdp.engine.ops import ClockOp, Hold, Work
+from simdp.engine.payload import of_rank
+from simdp.engine.replicas import Replicas
+from simdp.engine.run import Run
+from simdp.engine.samples import Samples
+from simdp.engine.state import State
+from simdp.engine.trainer import Trainer
+from simdp.results.memory import MEMORY_PARTS
+from simdp.results.trace import SETUP, TraceBuilder
+from simdp.scenario import Scenario
+from simdp.steps.ops import Op, Update
+from simdp.steps.program import Program
 from simdp.strategies.parameter_server import ParameterServer
+from simdp.workload.precision import numpy_dtype
+from simdp.workload.sampling import StepBatches
+from simdp.workload.schedules.base import Progress
+
+# Tapes --------------------------------------------------------------------------------------------
+
+T = TypeVar("T")
+
+MAX_TAPES = 16
+"""Steps whose operations are kept. Workers that are further apart have them made anew."""
+
+
+class Tape(NamedTuple):
+    """A step of every worker.
+
+    Attributes
+    ----------
+    work : list of Op
+        From the pull to the push.
+    before, after : list of Hold
+        What an update takes before it begins, and gives back at its end.
+    """
+
+    work: list[ClockOp]
+    before: list[Hold]
+    after: list[Hold]
+
+
+class Tapes:
+    """The steps of a run.
+
+    Parameters
+    ----------
+    run : Run
+        All ranks, without numerics.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run, scenario = run, run.scenario
+        workload, n = scenario.workload, run.world_size
+        self.num_steps = workload.num_steps(n, scenario.base)
+        self._batches = workload.batches(n, scenario.seed, scenario.base)
+        self._dealt: dict[int, StepBatches] = {}
+        self._num_dealt = 0
+        self._kept: dict[int, Tape] = {}
+        self.model = _holds(SETUP, run.memory.model())
+
+    def batches(self, step: int) -> StepBatches:
+        """Who trains on what in a step."""
+        while step >= self._num_dealt:
+            self._dealt[self._num_dealt] = next(self._batches)
+            self._num_dealt += 1
+        return self._dealt[step]
+
+    def tape(self, step: int) -> Tape:
+        """What everyone does in a step."""
+        if step not in self._kept:
+            if len(self._kept) == MAX_TAPES:
+                del self._kept[next(iter(self._kept))]
+            self._kept[step] = self._made(step)
+        return self._kept[step]
+
+    def _made(self, step: int) -> Tape:
+        run = self._run
+        work = list(run.step(step, self.batches(step)))
+        launch = run.scenario.cluster.overheads.launch
+        if launch:
+            seconds = launch * run.slowdown.factors(step)
+            work.append(Work(step, "host", "launch", seconds))
+        before = _holds(step, run.memory.before(Update()))
+        return Tape(work, before, _holds(step, run.memory.after(Update())))
+
+    def forget(self, step: int) -> None:
+        """Forget what no worker will come to any more: all before a step."""
+        _drop(self._dealt, step)
+        _drop(self._kept, step)
+
+
+def _holds(step: int, taken: Taken) -> list[Hold]:
+    return [Hold(step, part, nbytes) for part, nbytes in taken]
+
+
+def _drop(kept: dict[int, T], step: int) -> None:
+    for number in [number for number in kept if number < step]:
+        del kept[number]
+
+
+def tapes_of_rank(hold: Hold, rank: int) -> float:
+    """What one rank takes [bytes]."""
+    nbytes = hold.nbytes
+    return float(nbytes[rank] if isinstance(nbytes, np.ndarray) else nbytes)
+
+
+# Updates ------------------------------------------------------------------------------------------
 
 Action = Callable[[float], None]
 """Something that happens; it is told the instant [s]."""
@@ -234,3 +352,203 @@ class Asynchronous(Updates):
 
 UPDATES: dict[str, type[Updates]] = {"asynchronous": Asynchronous, "synchronous": Synchronous}
 """By ``strategy.updates``."""
+
+
+# Learning -----------------------------------------------------------------------------------------
+
+
+class Losses(NamedTuple):
+    """What a worker lost in a step, one value per micro-step.
+
+    Attributes
+    ----------
+    losses : ndarray, shape `(num_micro,)`
+        nan without samples.
+    counts : ndarray, shape `(num_micro,)`
+        How many things each averages.
+    """
+
+    losses: Floats
+    counts: Floats
+
+
+class Learning(Records):
+    """Weights and optimizer state of the server; weights, buffers and gradients of the workers.
+
+    What it answers depends on the order in which it is asked, which the clock decides. So where a
+    run goes on it answers from the state's log what it was asked before, and then wakes up.
+
+    Parameters
+    ----------
+    scenario, program
+        As of `Records`.
+    past : State, optional
+        Where the run stopped.
+    """
+
+    replicas: Replicas
+
+    def __init__(self, scenario: Scenario, program: Program, past: State | None = None) -> None:
+        super().__init__(scenario, program)
+        self._past = past
+        self._left: dict[int, dict[str, Array]] = {}
+        self.replicas = Replicas(scenario, Samples(scenario))
+        drawn = self._workload.initial_weights(scenario.seed, 0, scenario.base)
+        mine = {name: drawn[name] for name in self.replicas.shapes}
+        self._trainer = Trainer(scenario, [mine])
+        gradient_dtype = self._workload.precision.gradient_dtype(self._workload.dtype)
+        self._wire = numpy_dtype(gradient_dtype)
+
+    def read(self, op: Op) -> None:
+        """Do nothing: workers are told one by one when to compute."""
+
+    def state_dict(self) -> dict[str, Array]:
+        found = {f"server/{key}": kept for key, kept in self._trainer.state_dict(None).items()}
+        for rank, own in enumerate(self.replicas.weights):
+            weights = self._left.get(rank, own)
+            found |= {f"{rank}/weights/{name}": value for name, value in weights.items()}
+        for rank, own in enumerate(self.replicas.buffers):
+            found |= {f"{rank}/buffers/{name}": value for name, value in own.items()}
+        for rank, own in enumerate(self.replicas.gradients):
+            found |= {f"{rank}/gradients/{name}": value for name, value in own.items()}
+        return found
+
+    def finish(self, rank: int) -> None:
+        """Give a rank the newest weights, which are the result; the state has what it had."""
+        self._left[rank] = self.replicas.weights[rank]
+        self.replicas.weights[rank] = self._trainer.weights[0]
+
+    def load_state_dict(self, state: State) -> None:
+        arrays = state.arrays
+        mine = {key[7:]: kept for key, kept in arrays.items() if key.startswith("server/")}
+        self._trainer.load_state_dict(mine)
+        for rank, weights in enumerate(self.replicas.weights):
+            for part, own in (("weights", weights), ("buffers", self.replicas.buffers[rank])):
+                for name, value in own.items():
+                    value[...] = of_rank(arrays, rank, f"{part}/{name}", value.shape)
+            self.replicas.gradients[rank] = {
+                name: arrays[f"{rank}/gradients/{name}"].copy()
+                for name in self.replicas.shapes
+                if f"{rank}/gradients/{name}" in arrays
+            }
+
+    def _answered(self, work: Callable[[], Any]) -> Any:
+        """Find an answer, or remember it, and note it."""
+        past = self._past
+        if past is not None and len(self.log) < len(past.log):
+            self.log.append(past.log[len(self.log)])
+            return self.log[-1]
+        if past is not None:
+            self._past = None
+            self.load_state_dict(past)
+        self.log.append(work())
+        return self.log[-1]
+
+    def pull(self, rank: int) -> None:
+        """Replace a worker's weights by the server's."""
+        self._answered(lambda: self._pull(rank))
+
+    def _pull(self, rank: int) -> None:
+        for name, newest in self._trainer.weights[0].items():
+            self.replicas.weights[rank][name][...] = newest
+
+    def compute(self, rank: int, step: int, batches: StepBatches) -> Losses:
+        """Find a worker's gradient of a step, from the weights that it has pulled."""
+        found = self._answered(lambda: self._compute(rank, step, batches))
+        return Losses(*(np.array(each, dtype=float) for each in found))
+
+    def _compute(self, rank: int, step: int, batches: StepBatches) -> list[list[float]]:
+        replicas, losses, counts = self.replicas, [], []
+        sizes = batches.sizes[:, rank].astype(float)
+        adds = self._workload.loss.adds
+        scales = np.ones(len(sizes)) if adds else sizes / max(sizes.sum(), 1.0)
+        replicas.step = step
+        for parts, scale in zip(batches.micro, scales.tolist(), strict=True):
+            part = parts[rank]
+            losses.append(replicas.run_one(rank, part, scale))
+            counts.append(self._workload.loss.count(replicas.samples.target(part)))
+            if len(losses) == 1:
+                self._go_wrong(rank, step)
+        return [list(map(float, losses)), list(map(float, counts))]
+
+    def _go_wrong(self, rank: int, step: int) -> None:
+        for fault in self._workload.inject:
+            if fault.rank == rank and fault.happens(step + 1, self.replicas.world_size):
+                self.replicas.inject(rank, fault.value)
+
+    def update(self, ranks: Sequence[int], number: int) -> float:
+        """Apply the mean of some workers' gradients, added in this order; forget these.
+
+        Parameters
+        ----------
+        ranks : sequence of int
+            Whose.
+        number : int
+            Of the update, from 1.
+
+        Returns
+        -------
+        float
+            Norm of the mean, before clipping.
+        """
+        return float(self._answered(lambda: self._update(ranks, number)))
+
+    def _update(self, ranks: Sequence[int], number: int) -> float:
+        total: dict[str, Array] = {}
+        for rank in ranks:
+            for name, gradient in self.replicas.gradients[rank].items():
+                share = gradient * gradient.dtype.type(1.0 / len(ranks))
+                if share.dtype != self._wire:  # it travels in 16 bit, and is added in 32
+                    share = share.astype(self._wire).astype(gradient.dtype)
+                total[name] = total[name] + share if name in total else share
+            self.replicas.gradients[rank] = {}
+        (done,) = self._trainer.update([total], Progress(number), [True])
+        assert done is not None, "the only slot is active"
+        return done.norm
+
+    def forget(self, rank: int) -> None:
+        """Forget a worker's gradient."""
+        self._answered(lambda: self.replicas.gradients.__setitem__(rank, {}))
+
+
+# Holdings -----------------------------------------------------------------------------------------
+
+TakenBytes = tuple[float, int, int, float]
+"""When [s], in which step, the place in `PARTS`, and how much [bytes]."""
+
+
+class Holdings:
+    """What all ranks take.
+
+    Parameters
+    ----------
+    world_size : int
+        Number of ranks.
+    """
+
+    def __init__(self, world_size: int) -> None:
+        self._taken: list[list[TakenBytes]] = [[] for _ in range(world_size)]
+
+    def hold(self, rank: int, step: int, part: str, nbytes: float, now: float) -> None:
+        """Let a rank take bytes at an instant, or give them back where they are negative."""
+        if nbytes:
+            self._taken[rank].append((now, step, MEMORY_PARTS.index(part), nbytes))
+
+    def ledger(self, trace: TraceBuilder, end: float) -> Ledger:
+        """Follow all of it up to an instant [s]: the peaks, and what they were made of."""
+        at_peak = np.zeros((len(MEMORY_PARTS), len(self._taken)))
+        for rank, taken in enumerate(self._taken):
+            taken.sort(key=lambda one: one[0])
+            who, now, peak = np.array([rank]), [0.0] * len(MEMORY_PARTS), 0.0
+            for instant, step, part, nbytes in taken:
+                if instant > end:
+                    break
+                trace.hold(who, step, MEMORY_PARTS[part], np.array([instant]), nbytes)
+                now[part] += nbytes
+                if sum(now) > peak:
+                    peak = sum(now)
+                    at_peak[:, rank] = now
+        ledger = Ledger(len(self._taken))
+        for name, row in zip(MEMORY_PARTS, at_peak, strict=True):
+            ledger.hold(name, row)
+        return ledger

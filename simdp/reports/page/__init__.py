@@ -9,23 +9,21 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any, BinaryIO
 
-from simdp.reports.page.rendering import render
-from simdp.reports.page.sections import Page
-from simdp.results.comparison import Comparison
+from simdp.reports.page.sections import Page, render
+from simdp.results.comparison import Comparison, Difference
 from simdp.results.diagnosis import Diagnosis
-from simdp.results.difference import Difference
 from simdp.results.job import JobStudy
 from simdp.results.plan import Plan
 from simdp.results.result import Study
 from simdp.results.validation import Validation
 
 KINDS: dict[type, str] = {
-    Comparison: "comparison:page",
+    Comparison: "sweep:comparison_page",
     Diagnosis: "diagnosis:page",
-    Difference: "difference:page",
+    Difference: "diagnosis:difference_page",
     JobStudy: "job:page",
     Plan: "plan:page",
-    Study: "study:page",
+    Study: "sweep:study_page",
     Validation: "validation:page",
 }
 """The module and function here that make the page of each kind of document; the module is imported

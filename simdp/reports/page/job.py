@@ -7,10 +7,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from simdp.reports import job_table, theme
-from simdp.reports.captions import about_scenario
-from simdp.reports.figures import long_time, long_unit, percent
-from simdp.reports.job_names import names
-from simdp.reports.page.closing import closing
+from simdp.reports.captions import about_scenario, long_time, long_unit, percent
+from simdp.reports.job_table import names
+from simdp.reports.page.run import closing
 from simdp.reports.page.sections import (
     Axis,
     Chart,
@@ -21,9 +20,9 @@ from simdp.reports.page.sections import (
     Summary,
     Tile,
     Verdict,
+    told,
 )
-from simdp.reports.page.told import told
-from simdp.reports.plots.job_strip import LOOKS, shares
+from simdp.reports.plots.job import LOOKS, shares
 from simdp.results.job import Job, JobStudy
 
 NUM_BINS = 240
@@ -53,7 +52,7 @@ def page(study: JobStudy, command: Sequence[str] = ()) -> Page:
     study : JobStudy
         Of one job, or of one for every point of a sweep.
     command : sequence of str
-        As for `simdp.reports.page.study.page`.
+        As for `simdp.reports.page.sweep.study_page`.
     """
     single = not study.scenario.get("sweep")
     sections = [

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from simdp.files import format_yaml
-from simdp.reports.captions import about_scenario
-from simdp.reports.figures import nbytes, percent, seconds
-from simdp.reports.money_rows import DURATIONS, duration, energy, money
-from simdp.reports.page.closing import closing
+from simdp.reports.answers import DURATIONS, duration, energy, money
+from simdp.reports.captions import about_scenario, nbytes, percent, seconds
+from simdp.reports.page.run import closing, steps
 from simdp.reports.page.sections import (
     Axis,
     Cell,
@@ -23,7 +22,6 @@ from simdp.reports.page.sections import (
     Tile,
     Verdict,
 )
-from simdp.reports.page.step import steps
 from simdp.reports.plan_table import (
     LIKELY,
     chances,
@@ -48,7 +46,7 @@ def page(plan: Plan, command: Sequence[str] = ()) -> Page:
     plan : Plan
         With options, or with the one that misses its limits least.
     command : sequence of str
-        As for `simdp.reports.page.study.page`.
+        As for `simdp.reports.page.sweep.study_page`.
     """
     sections = [
         _verdict(plan),

@@ -1,18 +1,300 @@
-"""Sections of one run, in the words of the terminal's summary."""
+"""Sections of a run."""
 
 from __future__ import annotations
 
-from simdp.reports import table
-from simdp.reports.answer_rows import step_shares
-from simdp.reports.figures import nbytes, percent, seconds
-from simdp.reports.page import ranks
-from simdp.reports.page.links import links
-from simdp.reports.page.memory import memory
-from simdp.reports.page.sections import Cell, Section, Summary, Table, Tile, Verdict
-from simdp.reports.page.step import steps
+from collections.abc import Mapping, Sequence
+from shlex import join
+from typing import Any, Literal
+
+import numpy as np
+
+from simdp.arrays import Floats, Ints
+from simdp.files import format_yaml
+from simdp.reports import table, theme
+from simdp.reports.answers import less, of_run, step_shares
+from simdp.reports.captions import SHORT, digits_of, nbytes, number, percent, seconds, unit_of
+from simdp.reports.page.sections import (
+    Axis,
+    Cell,
+    Chart,
+    Graph,
+    Mark,
+    Section,
+    Series,
+    Source,
+    Summary,
+    Table,
+    Tile,
+    Verdict,
+)
 from simdp.reports.page.timeline import timeline
-from simdp.reports.verdicts import of_run
-from simdp.results.result import Advice, Result
+from simdp.reports.plots.labels import evenly, point_names
+from simdp.reports.plots.loss import LOG_RATIO, MAX_LINES, floats, loss_label
+from simdp.reports.plots.memory import FAR, capacity, doing_at, fullest_step, rest, shown_parts
+from simdp.reports.plots.sweep import STEP_PARTS
+from simdp.results.memory import MEMORY_PARTS
+from simdp.results.metrics import per_rank
+from simdp.results.result import Advice, Result, Study
+
+# Step ---------------------------------------------------------------------------------------------
+
+
+def steps(
+    title: str,
+    names: Sequence[str],
+    parts: Sequence[Mapping[str, float]],
+    *,
+    axis: str = "",
+    said: str = "",
+    note: str = "",
+) -> Chart:
+    """Stack the parts of each step.
+
+    Parameters
+    ----------
+    title, axis, said, note : str
+        Of the chart, and of the axis with the names.
+    names : sequence of str
+        Of the steps.
+    parts : sequence of mapping of str to float
+        Of each step, by the keys of `PARTS` [s]; what one lacks is nothing.
+    """
+    longest = max(sum(one.get(key, 0.0) for key in STEP_PARTS) for one in parts)
+    unit, per_second = theme.time_unit(longest)
+    series = [
+        Series(
+            name,
+            list(names),
+            [one.get(key, 0.0) * per_second for one in parts],
+            "bar",
+            color=fill.color,
+            hatch=fill.hatch,
+            stack="step",
+        )
+        for key, (name, fill) in STEP_PARTS.items()
+        if any(one.get(key) for one in parts)
+    ]
+    return Chart(
+        title,
+        Axis(axis, "category"),
+        Axis(f"Time [{unit}], mean over ranks", unit=unit),
+        series,
+        said=said,
+        sideways=True,
+        note=note,
+    )
+
+
+# Links --------------------------------------------------------------------------------------------
+
+LEAD, BETWEEN = "the link from ", " to "
+
+
+def links(result: Result) -> list[Section]:
+    """Make the sections: a graph where the ends of all links are known, and a table."""
+    listed: list[dict[str, Any]] = result.network.get("links") or []
+    if not listed:
+        return []
+    said = _said(result, len(listed))
+    return [*_graph(listed, said), _table(listed, said)]
+
+
+def _said(result: Result, num_listed: int) -> str:
+    count = result.network.get("num_links_used")
+    if count is None:
+        return "Links of a device and of a node, as NCCL's model loads them."
+    if count <= num_listed:
+        return f"All {count} links that are used."
+    return f"The {num_listed} busiest of {count:,} links that are used."
+
+
+def _graph(listed: list[dict[str, Any]], said: str) -> list[Graph]:
+    ends = [_ends(str(one["link"])) for one in listed]
+    if None in ends:
+        return []
+    known = [pair for pair in ends if pair is not None]
+    nodes = sorted({end for pair in known for end in pair}, key=_natural)
+    place = {name: number for number, name in enumerate(nodes)}
+    edges = [
+        (place[a], place[b], min(float(one["utilization"]), 1.0), _words(one))
+        for (a, b), one in zip(known, listed, strict=True)
+    ]
+    return [Graph("Links by their load", nodes, edges, said=said)]
+
+
+def _words(one: dict[str, Any]) -> str:
+    name = str(one["link"]).removeprefix(LEAD)
+    return f"{name}: {nbytes(one['nbytes'])} per step, {percent(one['utilization'])} of the time"
+
+
+def _ends(name: str) -> tuple[str, str] | None:
+    """Read both ends from a link's name; None of what has no two ends."""
+    if not name.startswith(LEAD):
+        return None
+    start, found, end = name.removeprefix(LEAD).partition(BETWEEN)
+    return (start, end) if found else None
+
+
+def _natural(name: str) -> tuple[tuple[int, str], ...]:
+    """Order names with numbers in them as people do: rank 2 before rank 10."""
+    words = name.split()
+    return tuple((int(word), "") if word.isdecimal() else (-1, word) for word in words)
+
+
+def _table(listed: list[dict[str, Any]], said: str) -> Table:
+    rows = [
+        (
+            str(one["link"]).removeprefix(LEAD),
+            Cell(nbytes(one["nbytes"]), float(one["nbytes"])),
+            Cell(percent(one["utilization"]), float(one["utilization"])),
+        )
+        for one in listed
+    ]
+    return Table(
+        "Links in figures",
+        ("link", "sent per step", "busy"),
+        rows,
+        note=f"{said} Busy is the part of its bandwidth that a link's bytes take.",
+        folded=True,
+    )
+
+
+# Memory -------------------------------------------------------------------------------------------
+
+MOST_INSTANTS = 1500
+"""Instants of the areas; of more the fullest of neighbours stay."""
+
+
+def memory(result: Result) -> list[Chart]:
+    """Make the section; none where a trace does not tell when memory is taken."""
+    if result.trace is None or not any(held.step >= 0 for held in result.trace.memory):
+        return []
+    found = fullest_step(result)
+    total, room = found.kept.sum(axis=1), capacity(result, found.ranks[0])
+    is_near = bool(room <= FAR * total.max())
+    time_unit, per_second = theme.time_unit(found.end - found.begin)
+    unit, scale = theme.nbytes_unit(max(total.max(), room if is_near else 0.0))
+    kept = _thinned(found.at, total)
+    times = ((found.at[kept] - found.begin) * per_second).tolist()
+    parts = shown_parts(found.kept)
+    areas = [(MEMORY_PARTS[part], found.kept[kept, part]) for part in parts]
+    areas.append(("the rest", rest(found.kept, parts)[kept]))
+    series = [_area(name, times, heights / scale) for name, heights in areas if heights.any()]
+    ranks = f"rank {found.ranks[0]}" + f" to {found.ranks[-1]}" * (len(found.ranks) > 1)
+    peak = f"{nbytes(total[found.peak])}{doing_at(result, found)}"
+    return [
+        Chart(
+            "Memory over a step",
+            Axis(f"Time since the start of step {found.step + 1} [{time_unit}]", unit=time_unit),
+            Axis(f"Device memory [{unit}]", unit=unit),
+            series,
+            [Mark(f"capacity {nbytes(room)}", room / scale)] * is_near,
+            said=f"What the fullest device, of {ranks}, keeps: at most {peak}, of {nbytes(room)}.",
+        )
+    ]
+
+
+def _area(name: str, times: list[float], heights: Floats) -> Series:
+    fill = theme.PART_FILLS.get(name, theme.Fill(theme.WAIT, "", "none", theme.INK))
+    said = name.replace("_", " ")
+    return Series(
+        said, times, heights.tolist(), "steps", color=fill.color, hatch=fill.hatch, stack="memory"
+    )
+
+
+def _thinned(at: Floats, total: Floats) -> Ints:
+    """Places of the fullest of all that happens at one instant, or close together; the ends too."""
+    span = at[-1] - at[0] or 1.0
+    bins = np.floor((at - at[0]) / span * MOST_INSTANTS)
+    same = bins if len(np.unique(at)) > MOST_INSTANTS else at
+    order = np.lexsort((total, same))
+    last = np.append(same[order][1:] != same[order][:-1], True)
+    found: Ints = np.sort(order[last])
+    return found
+
+
+# Ranks --------------------------------------------------------------------------------------------
+
+MOST_ROWS = 256
+"""Ranks in the table; of more those that compute longest, and the first."""
+
+
+def stragglers(result: Result) -> list[Section]:
+    """What each straggler costs, and who was the slowest of how many steps."""
+    step_time, made = result.metrics["step_time_s"], list[Section]()
+    if result.lost:
+        rows = [
+            (
+                str(one["cause"]),
+                _where(one["ranks"]),
+                Cell(seconds(one["seconds"]), one["seconds"]),
+                "-" if one["seconds"] is None else less(step_time - one["seconds"], step_time),
+            )
+            for one in result.lost
+        ]
+        heads = ("straggler", "ranks", "costs per step", "a step without it")
+        said = "What a step would save without that one alone; together they may cost another sum."
+        made.append(Table("What stragglers cost", heads, rows, note=said))
+    if result.slowest:
+        several = len({one["node"] for one in result.slowest}) > 1
+        each: list[tuple[Cell, ...]] = [
+            (
+                Cell(str(one["rank"]), one["rank"]),
+                *[Cell(str(one["node"]), one["node"])] * several,
+                Cell(str(one["steps"]), one["steps"]),
+                Cell(seconds(one["seconds"]), one["seconds"]),
+            )
+            for one in result.slowest[:MOST_ROWS]
+        ]
+        columns = ("rank", *["node"] * several, "slowest of so many steps", "beyond the median")
+        made.append(Table("The slowest of each step", columns, each, folded=True))
+    return made
+
+
+def _where(ranks: list[int] | None) -> str:
+    if ranks is None:
+        return "all"
+    return ", ".join(map(str, ranks[:8])) + ", ..." * (len(ranks) > 8)
+
+
+def every_rank(result: Result) -> list[Section]:
+    """Where the time of each rank goes; none without a trace."""
+    trace, n, m = result.trace, result.world_size, result.metrics
+    if trace is None or not trace.blocks or n == 1:
+        return []
+    found = per_rank(trace, n, max(block.step for block in trace.blocks) + 1)
+    unit, scale = unit_of([m["step_time_s"]])
+    digits = digits_of(m["step_time_s"] / scale)
+    slowest = np.argsort(-found["compute_s"], kind="stable")[: MOST_ROWS - 1].tolist()
+    shown = range(n) if n <= MOST_ROWS else sorted({0, *slowest})
+    rows = [
+        (
+            Cell(str(rank), rank),
+            *(Cell(f"{v / scale:{digits}}", v) for v in (float(found[key][rank]) for key in SHORT)),
+            _sized(m["bytes_sent_per_rank"][rank]),
+            _sized(m["peak_memory_bytes"][rank]),
+            _lost(m["loss_per_rank"][-1][rank] if m["loss_per_rank"] else None),
+        )
+        for rank in shown
+    ]
+    heads = ("rank", *SHORT.values(), "sent", "peak memory", "last loss")
+    if not m["loss_per_rank"]:
+        heads, rows = heads[:-1], [row[:-1] for row in rows]
+    note = f"A step's time in {unit}."
+    if len(rows) < n:
+        note += f" {len(rows)} of {n:,} ranks: those that compute longest, and the first."
+    return [Table("Every rank", heads, rows, note=note, folded=True)]
+
+
+def _sized(value: float) -> Cell:
+    return Cell(nbytes(value), float(value))
+
+
+def _lost(value: float | None) -> Cell:
+    return Cell(number(value), value)
+
+
+# Run ----------------------------------------------------------------------------------------------
 
 
 def sections(result: Result, advice: Advice | None = None) -> list[Section]:
@@ -29,8 +311,8 @@ def pictures(result: Result) -> list[Section]:
     """Make the sections of all that happened within a run, one with a trace above all."""
     return [
         *timeline(result),
-        *ranks.stragglers(result),
-        *ranks.every_rank(result),
+        *stragglers(result),
+        *every_rank(result),
         *memory(result),
         *links(result),
     ]
@@ -85,3 +367,106 @@ def mfu(result: Result) -> list[Section]:
 def step(result: Result) -> Section:
     """What a step's time is made of."""
     return steps("Where a step's time goes", ["step"], [result.metrics])
+
+
+# Closing ------------------------------------------------------------------------------------------
+
+
+def closing(
+    scenario: Mapping[str, Any], version: str, subcommand: str, command: Sequence[str] = ()
+) -> list[Section]:
+    """Make the last sections of a page.
+
+    Parameters
+    ----------
+    scenario : mapping
+        As resolved; loads again.
+    version : str
+        Of simdp.
+    subcommand : str
+        Which command reads such a scenario: ``"run"``.
+    command : sequence of str
+        The command line that was given, from the subcommand on; without one it is made up from the
+        scenario below it.
+    """
+    name = f"{scenario.get('name') or 'scenario'}.yaml"
+    given = ["python", "-m", "simdp", *(command or [subcommand, name])]
+    lines = [
+        join(given),
+        f"# simdp {version}, NumPy {np.__version__}, seed {scenario.get('seed', 0)}",
+    ]
+    note = "The same scenario, seed and version give the same times on any machine."
+    if not command or name in command:
+        note += f" {name} is the scenario below."
+    return [
+        Source("How to reproduce it", note=note, source="\n".join(lines), name="command line"),
+        Source(
+            "The scenario, every default resolved",
+            folded=True,
+            source=format_yaml(dict(scenario)),
+            name=name,
+        ),
+    ]
+
+
+# Loss ---------------------------------------------------------------------------------------------
+
+
+def loss(study: Study) -> list[Chart]:
+    """Make the section; none without numerics."""
+    points = [point for point in study.points if point.metrics.get("loss")]
+    if not points:
+        return []
+    chosen = evenly(len(points), MAX_LINES)
+    names = point_names(points)
+    series = [_line(points[i], names[i], len(points) == 1) for i in chosen]
+    left_out = len(points) - len(chosen)
+    return [
+        Chart(
+            "Loss",
+            Axis("Step [number, from 1]"),
+            Axis(loss_label(study), _scale(points)),
+            series,
+            said=_loss_sentence(points),
+            note=f"{left_out} of {len(points)} points are left out." if left_out else "",
+        )
+    ]
+
+
+def _loss_sentence(points: Sequence[Result]) -> str:
+    if len(points) > 1:
+        return f"How the loss falls at {len(points)} points."
+    first, last = (points[0].metrics["loss"][at] for at in (0, -1))
+    text = f"The mean over ranks, from {number(first)} to {number(last)}"
+    return text + "; the band reaches over all ranks." * bool(points[0].metrics["loss_per_rank"])
+
+
+def _line(point: Result, name: str, alone: bool) -> Series:
+    values = point.metrics["loss"]
+    low: list[float | None] = []
+    high: list[float | None] = []
+    if alone and point.metrics.get("loss_per_rank"):
+        ranks = floats(point.metrics["loss_per_rank"])
+        there = np.isfinite(ranks).any(axis=1)
+        low, high = (_loss_where(np.where(there, ends, np.nan)) for ends in _loss_ends(ranks))
+    steps = list(range(1, len(values) + 1))
+    return Series(name or "mean over ranks", steps, _loss_where(floats(values)), low=low, high=high)
+
+
+def _loss_ends(ranks: Floats) -> tuple[Floats, Floats]:
+    """The least and the most of each step, of those that are finite."""
+    least = np.where(np.isfinite(ranks), ranks, np.inf).min(axis=1)
+    most = np.where(np.isfinite(ranks), ranks, -np.inf).max(axis=1)
+    return least, most
+
+
+def _loss_where(values: Floats) -> list[float | None]:
+    return [float(value) if np.isfinite(value) else None for value in values]
+
+
+def _scale(points: Sequence[Result]) -> Literal["value", "log"]:
+    """A loss that falls far has a logarithmic axis, as in the picture of it."""
+    values = np.concatenate([floats(point.metrics["loss"]) for point in points])
+    values = values[np.isfinite(values)]
+    falls_far = len(values) and values.min() > 0 and values.max() / values.min() >= LOG_RATIO
+    return "log" if falls_far else "value"

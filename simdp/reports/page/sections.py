@@ -1,13 +1,33 @@
-"""Sections: what a page consists of, as plain values; `simdp.reports.page.rendering` makes HTML.
+"""Sections and their HTML.
 
 Texts are plain, never HTML: whatever stands in them is shown as it is.
+
+Text is escaped by Jinja; data go into ``<script type="application/json">`` with every letter
+escaped that could end it. A policy in the file's head lets a browser run the scripts written here,
+by their hashes, and fetch nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from base64 import b64encode
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, BinaryIO, ClassVar, Literal, NamedTuple
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2.utils import htmlsafe_json_dumps
+from markupsafe import Markup
+
+from simdp.files import read_text
+from simdp.reports import theme
+from simdp.reports.answers import DURATIONS, ENERGIES
+from simdp.reports.captions import LONG_UNITS, UNITS
+
+# Sections -----------------------------------------------------------------------------------------
 
 
 class Tile(NamedTuple):
@@ -231,7 +251,7 @@ class Timeline(Section):
     Attributes
     ----------
     data : mapping
-        As `simdp.reports.page.spans.packed` gives it.
+        As `simdp.reports.page.timeline.packed` gives it.
     said : str
         As of a chart.
     """
@@ -310,3 +330,165 @@ class Page:
     about: str
     sections: Sequence[Section]
     foot: str
+
+
+# Rendering ----------------------------------------------------------------------------------------
+
+HERE = Path(__file__).parent
+ECHARTS = HERE / "echarts-6.1.0" / "echarts.min.js"
+SCRIPTS = ("looks.js", "tables.js", "charts.js", "graph.js", "timeline.js", "page.js")
+"""The page's own scripts, in the order in which they run."""
+
+
+def render(page: Page, stream: BinaryIO) -> None:
+    """Write a page as HTML.
+
+    Parameters
+    ----------
+    page : Page
+        Left as it is.
+    stream : binary stream
+        Where the bytes go; equal pages give equal bytes.
+    """
+    library, own = _scripts()
+    text = (
+        _environment()
+        .get_template("page.html")
+        .render(
+            page=page,
+            ids=_ids(page.sections),
+            style=Markup(read_text(HERE / "page.css")),
+            scripts=[Markup(script) for script in (library, own)],
+            hashes=[_hash(script) for script in (library, own)],
+            looks=looks(),
+            data_of=data_of,
+            is_numeric=_is_numeric,
+        )
+    )
+    stream.write(text.encode())
+
+
+@cache
+def _environment() -> Environment:
+    made = Environment(
+        loader=FileSystemLoader(HERE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters["json"] = htmlsafe_json_dumps
+    made.filters["cell"] = lambda one: one if isinstance(one, Cell) else Cell(one)
+    return made
+
+
+@cache
+def _scripts() -> tuple[str, str]:
+    """The library, and the page's own scripts as one; each is text that HTML holds as it is."""
+    library = read_text(ECHARTS, "it comes with simdp")
+    own = "\n".join(read_text(HERE / name) for name in SCRIPTS)
+    return f"\n{library}\n", f"\n{own}\n"
+
+
+def _hash(script: str) -> str:
+    return "sha256-" + b64encode(sha256(script.encode()).digest()).decode()
+
+
+def _ids(sections: tuple[Section, ...] | Any) -> list[str]:
+    """Names of sections for links to them; each one once."""
+    found: list[str] = []
+    for section in sections:
+        name = re.sub(r"[^a-z0-9]+", "-", section.title.lower()).strip("-") or section.kind
+        count = sum(other == name or other.startswith(f"{name}--") for other in found)
+        found.append(f"{name}--{count + 1}" if count else name)
+    return found
+
+
+def _is_numeric(rows: Any, column: int) -> bool:
+    """Whether a column holds figures."""
+    return any(isinstance(row[column], Cell) and row[column].value is not None for row in rows)
+
+
+def data_of(section: Section) -> Any:
+    """What the scripts draw a section from, as plain data; None of one that needs no script."""
+    if isinstance(section, Chart):
+        return {
+            "x": section.x._asdict(),
+            "y": section.y._asdict(),
+            "series": [one._asdict() for one in section.series],
+            "marks": [one._asdict() for one in section.marks],
+            "sideways": section.sideways,
+        }
+    if isinstance(section, Graph):
+        return {"nodes": section.nodes, "links": section.links}
+    return section.data if isinstance(section, Timeline) else None
+
+
+def looks() -> dict[str, Any]:
+    """The house's colours and patterns."""
+    return {
+        "series": theme.SERIES,
+        "fills": {name: fill._asdict() for name, fill in theme.FILLS.items()},
+    }
+
+
+# Told ---------------------------------------------------------------------------------------------
+
+SIZES = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0))
+
+SCALES = {
+    **dict((*UNITS, *LONG_UNITS, *SIZES, *ENERGIES)),
+    **{unit: scale for unit, scale, _ in DURATIONS},
+    "%": 0.01,
+    "x": 1.0,
+    "USD": 1.0,
+    "": 1.0,
+}
+"""What a figure's unit makes of it; within a column all are of one dimension."""
+
+FIGURE = re.compile(r"[+-]?[\d,]*\.?\d+(?:e[+-]?\d+)?")
+UNIT = re.compile(r" ?([A-Za-z%]*)(?:/s)?\*?")
+
+
+def value_of(text: str) -> float | None:
+    """Read the figure that a cell begins with, in the unit that all of its column are brought to.
+
+    None for a text that begins with no figure, or one whose unit is unknown.
+    """
+    text = text.strip()
+    found = FIGURE.match(text)
+    if found is None:
+        return None
+    unit = UNIT.match(text, found.end())
+    scale = None if unit is None else SCALES.get(unit[1])
+    return None if scale is None else float(found[0].replace(",", "")) * scale
+
+
+def told(
+    title: str,
+    columns: Sequence[tuple[str, bool]],
+    rows: Iterable[Sequence[str]],
+    note: str = "",
+) -> Table:
+    """Make a table of what the terminal shows.
+
+    Parameters
+    ----------
+    title : str
+        Above it.
+    columns : sequence of (str, bool)
+        The head of each, and whether it holds figures.
+    rows : iterable of sequence of str
+        Cells, as the terminal shows them.
+    note : str
+        Below it.
+    """
+    numeric = [is_number for _, is_number in columns]
+    cells = [
+        [
+            Cell(text.strip(), value_of(text) if is_number else None)
+            for text, is_number in zip(row, numeric, strict=True)
+        ]
+        for row in rows
+    ]
+    return Table(title, [head for head, _ in columns], cells, note=note)

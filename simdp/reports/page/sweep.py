@@ -1,8 +1,9 @@
-"""Sections of a sweep: every point in a table, and curves over what is swept."""
+"""Sections of a sweep and a comparison."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from math import isfinite, nan
 from typing import Any
@@ -10,23 +11,37 @@ from typing import Any
 import numpy as np
 
 from simdp.arrays import Floats
-from simdp.reports import theme
-from simdp.reports.figures import SHORT, percent, seconds, short
-from simdp.reports.page.measured import measured_times
+from simdp.reports import sweep_table, theme
+from simdp.reports.captions import (
+    PARTS,
+    SHORT,
+    about,
+    about_point,
+    about_scenario,
+    nbytes,
+    percent,
+    seconds,
+    share,
+    short,
+)
+from simdp.reports.page import run
+from simdp.reports.page.run import closing, loss, steps
+from simdp.reports.page.run import steps as bars
 from simdp.reports.page.sections import (
     Axis,
     Cell,
     Chart,
+    Page,
     Section,
     Series,
     Summary,
     Table,
     Tile,
     Verdict,
+    told,
 )
-from simdp.reports.page.step import steps
 from simdp.reports.plots.labels import cut, evenly, key_label, point_names
-from simdp.reports.plots.scaling import MAX_LINES, Curve, curves_of, is_about_scaling
+from simdp.reports.plots.scaling import AXIS, MAX_LINES, Curve, curves_of, is_about_scaling
 from simdp.reports.plots.sweep import curves_of as curves_over
 from simdp.reports.plots.sweep import key_of, lowered, place_at, places_of, second_of, timed
 from simdp.reports.sweep_table import (
@@ -39,8 +54,183 @@ from simdp.reports.sweep_table import (
     sweep_title,
     sweep_verdict,
 )
-from simdp.results.comparison import short_key, written
-from simdp.results.result import Result, Study
+from simdp.results.comparison import ComparedPoint, Comparison, best_of, short_key, written
+from simdp.results.result import Advice, Result, Study
+from simdp.scenario.measured import MeasuredPoint
+
+# Comparison ---------------------------------------------------------------------------------------
+
+
+def comparison_page(found: Comparison, command: Sequence[str] = ()) -> Page:
+    """Make the page of a comparison.
+
+    Parameters
+    ----------
+    found : Comparison
+        With at least one point that ran.
+    command : sequence of str
+        As for `simdp.reports.page.sweep.study_page`.
+    """
+    title, heads, rows = sweep_table.grid(found)
+    foot, *notes = sweep_table.remarks(found)
+    sections = [
+        *_verdict(found),
+        *_summary(found),
+        *[Verdict("Warnings", careful, "warning") for careful in [_careful(found)] if careful],
+        told("The points", heads, rows, f"{title.partition(', ')[2]}; {foot}"),
+        comparison_steps("Where a step's time goes", found.ran),
+        memory(found.ran),
+        *[Verdict("Notes", notes) for _ in notes[:1]],
+        *closing(found.scenario, found.version, "compare", command or _command(found)),
+    ]
+    return Page(
+        f"{found.scenario['name']}: {' x '.join(map(short_key, found.over))} compared",
+        about_scenario(found.scenario, found.over),
+        sections,
+        theme.footer(found),
+    )
+
+
+def _command(found: Comparison) -> list[str]:
+    """What makes the same comparison of the scenario at the end of the page."""
+    over = [f"--over={key}={_listed(values)}" for key, values in found.over.items()]
+    return ["compare", f"{found.scenario['name']}.yaml", *over]
+
+
+def _listed(values: Sequence[object]) -> str:
+    return ",".join(one if isinstance(one, str) else json.dumps(one) for one in values)
+
+
+def _verdict(found: Comparison) -> Iterator[Section]:
+    best = best_of([point.metrics for point in found.points])
+    if best is None:
+        return
+    point = found.points[best]
+    assert point.metrics is not None
+    rates = {
+        one.label: one.metrics["throughput_samples_per_s"]
+        for one in found.ran
+        if one.metrics and one.metrics["throughput_samples_per_s"]
+    }
+    own, ties = rates.pop(point.label), sweep_table.tied(found)
+    said = f"{point.label} trains most samples per second"
+    others = sorted(((rate, label) for label, rate in rates.items()), reverse=True)
+    if others:
+        told = [f"{_more(own / rate)} {label}" for rate, label in (others[0], others[-1])]
+        said += ": " + ", and ".join(dict.fromkeys(told))
+    m = point.metrics
+    largest = max(PARTS, key=lambda key: m[key])
+    whose = f"a step of {point.label}" if ties else "its step"
+    yield Verdict(
+        "Verdict",
+        [
+            *(ties or [f"{said}."]),
+            f"Most of {whose}, {share(m[largest], m['step_time_s'])}, is {PARTS[largest]}.",
+        ],
+        "note" if ties else "good",
+    )
+
+
+def _more(ratio: float) -> str:
+    return f"{percent(ratio - 1)} more than" if ratio < 2 else f"{ratio:.3g} times as many as"
+
+
+def _summary(found: Comparison) -> Iterator[Section]:
+    best = best_of([point.metrics for point in found.points])
+    if best is None:
+        return
+    point = found.points[best]
+    assert point.metrics is not None
+    yield Summary(
+        "Summary",
+        [
+            Tile("best", point.label),
+            Tile("its step", seconds(point.metrics["step_time_s"])),
+            Tile("its memory", nbytes(point.device_bytes or 0.0), "of the fullest device"),
+            Tile("points", str(len(found.points)), f"{len(found.ran)} of them ran"),
+        ],
+    )
+
+
+def _careful(found: Comparison) -> list[str]:
+    """What does not fit, and what cannot run."""
+    lines = [
+        f"{point.label} does not fit: it needs {nbytes(point.device_bytes or 0.0)} of a device "
+        f"with {nbytes(point.capacity_bytes or 0.0)}."
+        for point in found.ran
+        if point.metrics and point.metrics["fits_memory"] is False
+    ]
+    return lines + [f"{p.label} cannot run: {p.problems[0]}" for p in found.points if p.problems]
+
+
+def comparison_steps(title: str, points: Sequence[ComparedPoint]) -> Section:
+    """What a step of each point is made of, as bars that lie."""
+    return bars(
+        title,
+        [point.label for point in points],
+        [point.metrics or {} for point in points],
+        said="A bar for each point; its parts add up to the step.",
+    )
+
+
+def memory(points: Sequence[ComparedPoint]) -> Section:
+    """How full the fullest device is."""
+    names = [point.label for point in points]
+    sizes = [(point.device_bytes or 0.0) / 1e9 for point in points]
+    rooms = {(point.capacity_bytes or 0.0) / 1e9 for point in points}
+    room = f"; it has {rooms.pop():.3g} GB." if len(rooms) == 1 else "."
+    return Chart(
+        "Memory of the fullest device",
+        Axis("", "category"),
+        Axis("Memory [GB]", unit="GB"),
+        [Series("at its peak", names, sizes, "bar", color=theme.HOST)],
+        said="What the ranks of one device keep at their peaks" + room,
+        sideways=True,
+    )
+
+
+# Measured -----------------------------------------------------------------------------------------
+
+
+def measured_times(study: Study, per_second: float) -> list[Series]:
+    """Make points of the measured step times that belong to points of a sweep.
+
+    Parameters
+    ----------
+    study : Study
+        A sweep over world sizes, whose scenario may have ``measured``.
+    per_second : float
+        How many units of the axis make a second.
+
+    Returns
+    -------
+    list of Series
+        One, or none where nothing was measured.
+    """
+    content = (study.scenario.get("measured") or {}).get("points") or []
+    found: list[tuple[float, float]] = []
+    for one in map(MeasuredPoint.model_validate, content):
+        point = _like(study, one)
+        if point is not None:
+            rate = point.metrics.get("throughput_samples_per_s") or 0.0
+            samples = rate * point.metrics["step_time_s"]
+            found.append((float(point.world_size), one.seconds(samples) * per_second))
+    if not found:
+        return []
+    sizes, times = zip(*sorted(found), strict=True)
+    return [Series("measured", list(sizes), list(times), "points", color=theme.STRAGGLER)]
+
+
+def _like(study: Study, one: MeasuredPoint) -> Result | None:
+    """The point of a sweep that sets what a measured one sets."""
+    for point in study.points:
+        here = {AXIS: point.world_size, **point.set}
+        if all(here.get(key) == value for key, value in one.set.items()) and AXIS in one.set:
+            return point
+    return None
+
+
+# Sweep --------------------------------------------------------------------------------------------
 
 MOST_BARS = 64
 """Points with a bar of their own; of more some are left out, and all are in the table."""
@@ -62,7 +252,7 @@ def sections(study: Study) -> list[Section]:
         points_table(study),
         *scaling(study),
         *curves(study),
-        bars(study),
+        sweep_bars(study),
     ]
 
 
@@ -272,7 +462,7 @@ def _curve(
     return Series(name or "simulated", spots, y)
 
 
-def bars(study: Study) -> Section:
+def sweep_bars(study: Study) -> Section:
     """What each point's step is made of."""
     chosen = evenly(len(study.points), MOST_BARS)
     names = point_names(study.points)
@@ -286,4 +476,39 @@ def bars(study: Study) -> Section:
         note=f"{left} of {len(study.points)} points are left out; all are in the table."
         if left
         else "",
+    )
+
+
+# Study --------------------------------------------------------------------------------------------
+
+
+def study_page(study: Study, command: Sequence[str] = (), advice: Advice | None = None) -> Page:
+    """Make the page of a study.
+
+    Parameters
+    ----------
+    study : Study
+        Left as it is.
+    command : sequence of str
+        The command line that made it, from the subcommand on, such as ``("run", "a.yaml")``.
+    advice : Advice, optional
+        What would make the one run faster, where somebody has looked for it.
+    """
+    last = study.points[-1]
+    if study.scenario.get("sweep"):
+        said, found = about(study), sections(study)
+        within = [of_last(section, last) for section in run.pictures(last)]
+    else:
+        said, found = about_point(last), run.sections(last, advice)
+        within = run.pictures(last)
+    return Page(
+        str(study.scenario.get("name", "scenario")),
+        said,
+        [
+            *found,
+            *loss(study),
+            *within,
+            *closing(study.scenario, study.version, "run", command),
+        ],
+        theme.footer(study),
     )

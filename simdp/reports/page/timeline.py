@@ -1,12 +1,258 @@
-"""The section of who did what, when."""
+"""The timeline section.
+
+Ranks that do the same share one list of spans. Of more spans than a page has room for, first the
+early steps are left out, then neighbours of one activity become one span on all but a few ranks,
+and only then whole ranks. A span is a kind (lane, activity, name and step), the gap since the end
+of the one before it in its lane, and its length, in ticks of `TICKS` to the time that is shown.
+Gaps are mostly 0 and ranks repeat each other, so that little is left once these are deflated.
+"""
 
 from __future__ import annotations
 
-from simdp.reports.figures import seconds
+import zlib
+from base64 import b64encode
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from simdp.arrays import Array, Bools, Ints
+from simdp.reports.captions import seconds
 from simdp.reports.page.sections import Timeline
-from simdp.reports.page.spans import Shown, packed, shown
-from simdp.reports.plots.alike import listed
+from simdp.reports.plots.bars import PIXEL, Window, window_of
+from simdp.reports.plots.timeline import MAX_ROWS, choose, groups, listed, row_name
+from simdp.reports.table import slow_ranks
 from simdp.results.result import Result
+from simdp.results.trace import ACTIVITIES, SETUP, Columns, Trace, lane_name
+
+# Spans --------------------------------------------------------------------------------------------
+
+MOST_SPANS = 300_000
+"""Spans of a page: about half as many bytes of it when ranks repeat each other little."""
+
+FEW_SPANS = 30_000
+"""Spans of all ranks up to which nobody looks for ranks that do the same."""
+
+FEW_ROWS = 40
+"""Ranks that have a row each at first; more are grouped."""
+
+MANY_SPANS = 3_000_000
+"""Spans of all ranks from which on only the last steps are looked at."""
+
+EXACT_PART = 0.5
+"""Part of the spans that stay one by one where most ranks' are put together."""
+
+TICKS = 2**24
+"""Ticks of the time that is shown."""
+
+FINE = 0.1
+"""Part of a picture's pixel by which instants of ranks that share their spans may differ."""
+
+_TRANSFER = ACTIVITIES.index("transfer")
+
+
+class Shown(NamedTuple):
+    """What a page shows of a run.
+
+    Attributes
+    ----------
+    window : Window
+        What is looked at first.
+    begin, end : float
+        The time that can be looked at [s].
+    ranks : list of list of int
+        Ranks that do the same.
+    exact, merged : Trace or None
+        Spans of the first rank of each group, one by one, or put together.
+    num_groups : int
+        How many groups there are with those that are left out.
+    slow : dict of int to str
+        Ranks that are marked, with what is said of them.
+    rows : list of list of int
+        Of many ranks the groups that have a row at first, as in a picture: of each group those
+        that are shown. Empty for few ranks, which have a row each.
+    num_rows : int
+        How many such groups there are.
+    """
+
+    window: Window
+    begin: float
+    end: float
+    ranks: list[list[int]]
+    exact: Trace
+    merged: Trace | None
+    num_groups: int
+    slow: dict[int, str]
+    rows: list[list[int]]
+    num_rows: int
+
+
+def shown(result: Result, most: int = MOST_SPANS, few: int = FEW_SPANS) -> Shown:
+    """Choose what a page shows of a run that has a trace of a step or more."""
+    found = _spans_of(result, most, few)
+    if result.world_size <= FEW_ROWS:
+        return found
+    window, here = found.window, {rank for ranks in found.ranks for rank in ranks}
+    assert result.trace is not None
+    rows = groups(window.cut(result.trace), result.world_size, PIXEL * window.length)
+    chosen = choose(rows, list(found.slow), MAX_ROWS)
+    present = [[rank for rank in rows[number] if rank in here] for number in chosen]
+    return found._replace(rows=[row for row in present if row], num_rows=len(rows))
+
+
+def _spans_of(result: Result, most: int, few: int) -> Shown:
+    trace, n = result.trace, result.world_size
+    assert trace is not None
+    window = window_of(trace)
+    tolerance = FINE * PIXEL * window.length
+    steps = [b for b in trace.blocks if b.activity != _TRANSFER and b.step > SETUP]
+    everything = Trace(steps, trace.names)
+    slow = slow_ranks(result, window.cut(everything).blocks)
+    found = [[rank] for rank in range(n)]
+    if len(everything) <= min(few, most):
+        return Shown(window, *_ends(everything), found, everything, None, n, slow, [], 0)
+    for inside in _candidates(everything, window):
+        found = groups(inside, n, tolerance)
+        exact = inside.of_ranks([each[0] for each in found])
+        if len(exact) <= most:
+            return Shown(window, *_ends(inside), found, exact, None, len(found), slow, [], 0)
+    room = max(int(EXACT_PART * most * len(found)) // len(exact), 1)
+    fine = choose(found, list(slow), room)
+    rest = sorted({*range(len(found))} - {*fine})
+    coarse = exact.of_ranks([found[i][0] for i in rest])
+    each = max(len(_merged(coarse.of_ranks([found[rest[0]][0]]), tolerance)["rank"]), 1)
+    kept = choose([found[i] for i in rest], (), max(int((1 - EXACT_PART) * most) // each, 1))
+    rest = [rest[i] for i in kept]
+    return Shown(
+        window,
+        *_ends(exact),
+        [found[i] for i in sorted((*fine, *rest))],
+        exact.of_ranks([found[i][0] for i in fine]),
+        exact.of_ranks([found[i][0] for i in rest]),
+        len(found),
+        slow,
+        [],
+        0,
+    )
+
+
+def _candidates(everything: Trace, window: Window) -> list[Trace]:
+    """What may be shown, the most first: all steps, the last two, the last one."""
+    found = [everything] if len(everything) <= MANY_SPANS else []
+    found.append(window.cut(everything))
+    if not window.apart and len(window.steps) > 1:
+        found.append(window_of(everything, 1).cut(everything))
+    return found
+
+
+def _ends(trace: Trace) -> tuple[float, float]:
+    begin = min(float(block.start.min()) for block in trace.blocks)
+    end = max(float(block.end.max()) for block in trace.blocks)
+    return begin, end if end > begin else begin + 1e-9
+
+
+def _merged(trace: Trace, tolerance: float) -> Columns:
+    """Put neighbours of one activity, lane and step together; they have no name any more."""
+    c = trace.columns
+    if not len(c["rank"]):
+        return dict(c)
+    apart = c["start"][1:] - c["end"][:-1] > tolerance
+    for key in ("rank", "lane", "activity", "step"):
+        apart |= c[key][1:] != c[key][:-1]
+    first = np.flatnonzero(np.concatenate([[True], apart]))
+    last = np.append(first[1:], len(apart) + 1) - 1
+    made = {key: column[first] for key, column in c.items()}
+    made["end"] = c["end"][last]
+    made["name"] = np.where(first == last, c["name"][first], len(trace.names))
+    return made
+
+
+def packed(found: Shown) -> dict[str, Any]:
+    """Pack what is shown as plain data, which ``timeline.js`` unpacks.
+
+    Returns
+    -------
+    dict
+        ``ranks``, their groups (``group``), and the number of spans of each group (``counts``);
+        ``kind``, ``gap`` and ``length`` of each span, and the table of ``kinds``; names of lanes,
+        activities and spans; ``begin`` and ``tick`` [s]; the steps with their begins and ends, and
+        the ``view`` to begin with.
+    """
+    c = _columns(found)
+    tick = (found.end - found.begin) / TICKS
+    start = np.rint((c["start"] - found.begin) / tick).astype(np.int64)
+    end = np.rint((c["end"] - found.begin) / tick).astype(np.int64)
+    keys = np.stack([c["lane"], c["activity"], c["name"], c["step"]])
+    kinds, kind = np.unique(keys, axis=1, return_inverse=True)
+    new = np.ones(len(start), dtype=np.bool_)
+    new[1:] = (np.diff(c["rank"]) != 0) | (np.diff(c["lane"]) != 0)
+    before = np.concatenate([[0], end[:-1]])
+    lanes = np.unique(kinds[0])
+    firsts = [ranks[0] for ranks in found.ranks]
+    counts = np.searchsorted(c["rank"], firsts, "right") - np.searchsorted(c["rank"], firsts)
+    each = sorted((rank, number) for number, ranks in enumerate(found.ranks) for rank in ranks)
+    return {
+        "ranks": pack(np.array([rank for rank, _ in each]), np.uint32),
+        "group": pack(np.array([number for _, number in each]), np.uint32),
+        "counts": pack(counts, np.uint32),
+        "kind": pack(kind.reshape(-1), np.uint32),
+        "gap": pack(start - np.where(new, 0, before), np.int32),
+        "length": pack(end - start, np.uint32),
+        "kinds": [
+            [int(np.searchsorted(lanes, lane)), int(activity), int(name), int(step)]
+            for lane, activity, name, step in kinds.T
+        ],
+        "lanes": [lane_name(int(lane)) for lane in lanes],
+        "activities": ACTIVITIES,
+        "names": [*found.exact.names, ""],
+        "begin": found.begin,
+        "tick": tick,
+        "steps": _steps(c, found, np.unique(c["step"])),
+        "view": [max(found.window.begin, found.begin), min(found.window.end, found.end)],
+        "slow": {str(rank): said for rank, said in found.slow.items()},
+        "rows": [
+            {"rank": row[0], "name": row_name(row, found.slow), "count": len(row)}
+            for row in found.rows
+        ],
+    }
+
+
+def _columns(found: Shown) -> Columns:
+    """Columns of all spans, by group, lane and start."""
+    exact = found.exact.columns
+    if found.merged is None:
+        return exact
+    merged = _merged(found.merged, FINE * PIXEL * found.window.length)
+    both = {key: np.concatenate([exact[key], merged[key]]) for key in exact}
+    order = np.argsort(both["rank"], kind="stable")
+    return {key: column[order] for key, column in both.items()}
+
+
+def _steps(c: Columns, found: Shown, steps: Ints) -> list[tuple[int, float, float]]:
+    """Each step's number, from 1 on, its first begin and its last end [s]."""
+    rows = []
+    for step in steps:
+        mine: Bools = c["step"] == step
+        rows.append((int(step) + 1, float(c["start"][mine].min()), float(c["end"][mine].max())))
+    return rows
+
+
+def pack(values: Array | Sequence[int], dtype: type[np.generic]) -> dict[str, Any]:
+    """Pack whole numbers: their bytes plane by plane, little-endian, deflated, in base64.
+
+    The planes of high bytes are almost all zeros, which takes no room.
+    """
+    array = np.ascontiguousarray(values, dtype=np.dtype(dtype).newbyteorder("<"))
+    planes = array.view(np.uint8).reshape(len(array), array.itemsize).T
+    bits = 8 * array.itemsize
+    return {
+        "type": f"{'Int' if array.dtype.kind == 'i' else 'Uint'}{bits}",
+        "length": len(array),
+        "bytes": b64encode(zlib.compress(planes.tobytes(), 9)).decode(),
+    }
+
+
+# Timeline -----------------------------------------------------------------------------------------
 
 
 def timeline(result: Result) -> list[Timeline]:

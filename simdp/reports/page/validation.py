@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from shlex import join
 
-from simdp.reports import left_out_words, theme
-from simdp.reports import validation_words as words
+from simdp.reports import theme, validation
+from simdp.reports import validation as words
 from simdp.reports.page.sections import (
     Axis,
     Chart,
@@ -17,10 +17,9 @@ from simdp.reports.page.sections import (
     Summary,
     Tile,
     Verdict,
+    told,
 )
-from simdp.reports.page.told import told
-from simdp.results.left_out import LeftOut
-from simdp.results.validation import Comparison, Validation
+from simdp.results.validation import Comparison, LeftOut, Validation
 
 BAND = 0.10
 """The error that lines beside the diagonal mark."""
@@ -39,7 +38,7 @@ def page(
     found : Validation
         Left as it is.
     command : sequence of str
-        As for `simdp.reports.page.study.page`.
+        As for `simdp.reports.page.sweep.study_page`.
     target : float
         Error beyond which a predicted point is missed.
     left_out : LeftOut, optional
@@ -110,8 +109,8 @@ def _summary(found: Validation) -> Section:
 
 def _summaries(found: Validation, left_out: LeftOut | None) -> Iterator[Section]:
     if left_out is not None:
-        for title, rows in left_out_words.titles(left_out):
-            yield told(title, left_out_words.FOLD_COLUMNS, rows, left_out_words.EXPLAINED)
+        for title, rows in validation.titles(left_out):
+            yield told(title, validation.FOLD_COLUMNS, rows, validation.LEFT_OUT_EXPLAINED)
     if found.points:
         rows = words.summary_rows(found)
         yield told("Step times", words.SUMMARY_COLUMNS, rows, words.EXPLAINED)

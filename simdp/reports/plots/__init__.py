@@ -5,31 +5,25 @@ from __future__ import annotations
 from typing import Any, BinaryIO
 
 from simdp.reports import theme
-from simdp.reports.plots.bandwidth import Bandwidth
-from simdp.reports.plots.base import Plot
-from simdp.reports.plots.comparison import ComparisonBars
-from simdp.reports.plots.fit import FitPlot
-from simdp.reports.plots.job_finish import JobFinish
-from simdp.reports.plots.job_strip import JobStrip
-from simdp.reports.plots.loss import LossCurve
-from simdp.reports.plots.loss_time import LossTime
-from simdp.reports.plots.memory import Memory
-from simdp.reports.plots.memory_per_rank import MemoryPerRank
-from simdp.reports.plots.points import PointBars
-from simdp.reports.plots.reliability import Reliability
+from simdp.reports.plots.bandwidth import Bandwidth, FitPlot, WorldSize
+from simdp.reports.plots.job import JobFinish, JobStrip
+from simdp.reports.plots.labels import Plot
+from simdp.reports.plots.loss import LossCurve, LossTime
+from simdp.reports.plots.memory import Memory, MemoryPerRank
 from simdp.reports.plots.scaling import ScalingCurve
-from simdp.reports.plots.simulated_against_measured import SimulatedAgainstMeasured
-from simdp.reports.plots.step_fit import StepFit
-from simdp.reports.plots.sweep import SweepCurve
-from simdp.reports.plots.throughput_curves import ThroughputCurves
+from simdp.reports.plots.sweep import ComparisonBars, PointBars, SweepCurve
 from simdp.reports.plots.timeline import Timeline
-from simdp.reports.plots.world_size import WorldSize
-from simdp.results.calibration import CalibrationStudy
+from simdp.reports.plots.validation import (
+    Reliability,
+    SimulatedAgainstMeasured,
+    StepFit,
+    ThroughputCurves,
+)
+from simdp.results.calibration import CalibrationStudy, StepCalibration
 from simdp.results.collective import CollectiveStudy
 from simdp.results.comparison import Comparison
 from simdp.results.job import JobStudy
 from simdp.results.result import Study
-from simdp.results.step_calibration import StepCalibration
 from simdp.results.validation import Validation
 
 PLOTS: dict[str, type[Plot[Any]]] = {

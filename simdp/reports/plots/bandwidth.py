@@ -1,19 +1,203 @@
-"""Bus bandwidth of a collective against its size; where ``auto`` turns to another algorithm."""
+"""Plots of bandwidth."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from math import log2
+from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.patheffects import withStroke
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from simdp.reports import theme
-from simdp.reports.plots.base import Plot
-from simdp.reports.plots.collective_curves import Line, draw_lines, log_axis, size_axis
-from simdp.reports.plots.headings import entitle
-from simdp.reports.plots.labels import End, evenly, label_ends
-from simdp.results.collective import CollectiveCurve, CollectivePoint, CollectiveStudy
+from simdp.reports.plots.labels import End, Plot, cut, entitle, evenly, label_ends
+from simdp.results.calibration import CalibrationStudy, FittedPoint
+from simdp.results.collective import (
+    CollectiveCurve,
+    CollectivePoint,
+    CollectiveStudy,
+    bus_bandwidth_factor,
+)
+from simdp.units import format_quantity
+
+# Collective curves --------------------------------------------------------------------------------
+
+MAX_TICKS = 12
+"""Sizes that are written below an axis."""
+
+
+class Line(NamedTuple):
+    """What was simulated.
+
+    Attributes
+    ----------
+    name : str
+        Written at its end.
+    x, y : list of float
+        As on the axes.
+    color, marker : int
+        Which of `theme.SERIES` and `theme.MARKERS`.
+    """
+
+    name: str
+    x: list[float]
+    y: list[float]
+    color: int
+    marker: int
+
+
+def draw_lines(ax: Axes, lines: Sequence[Line]) -> list[End]:
+    """Draw lines with markers; where they end, they are named."""
+    ends = []
+    for number, line in enumerate(lines):
+        color = theme.SERIES[line.color % len(theme.SERIES)]
+        marker = theme.MARKERS[line.marker % len(theme.MARKERS)]
+        covered = sum(_coincide(line, later) for later in lines[number + 1 :])
+        ax.plot(
+            line.x,
+            line.y,
+            color=color,
+            marker=marker,
+            **theme.line_style(number, covered),
+        )
+        ends.append(End(cut(line.name), line.x[-1], line.y[-1], color, marker))
+    return ends
+
+
+def _coincide(a: Line, b: Line) -> bool:
+    pairs = zip(a.y, b.y, strict=False)
+    return a.x == b.x and all(abs(p - q) <= 0.01 * max(p, q) for p, q in pairs)
+
+
+def size_axis(ax: Axes, sizes: Sequence[float]) -> None:
+    """Give sizes a log2 axis with units at some of them."""
+    ax.set_xscale("log", base=2)
+    margin = (sizes[-1] / sizes[0]) ** 0.03
+    ax.set_xlim(sizes[0] / margin, sizes[-1] * margin)
+    ax.xaxis.set_major_locator(FixedLocator(_ticks(sizes)))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short_size(value)))
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.set_xlabel("Size of the buffer [bytes]")
+
+
+def _ticks(sizes: Sequence[float]) -> list[float]:
+    """Sizes that are far enough apart, from the largest down."""
+    kept = [sizes[-1]]
+    step = log2(sizes[-1] / sizes[0]) / MAX_TICKS
+    for size in reversed(sizes[:-1]):
+        if log2(kept[-1] / size) >= step * 0.999:
+            kept.append(size)
+    return kept[::-1]
+
+
+def short_size(nbytes: float) -> str:
+    """Write a size with three or four digits: ``"64 KiB"``, ``"67.1 MB"``."""
+    exact = format_quantity(nbytes, "data size")
+    if len(exact) <= len("1024 KiB"):
+        return exact
+    unit, scale = next(
+        (pair for pair in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)) if nbytes >= pair[1]), ("B", 1.0)
+    )
+    return f"{nbytes / scale:.3g} {unit}"
+
+
+def log_axis(ax: Axes, values: Sequence[float], above: float = 0.05) -> None:
+    """Give magnitudes a log axis, with some room (a part of the axis) above the largest."""
+    low, high = min(values), max(values)
+    span = max(high / low, 1.5)
+    ax.set_yscale("log")
+    ax.set_ylim(low / span**0.05, high * span**above)
+    few, many = span < 5, span > 1e3
+    ax.yaxis.set_major_locator(
+        MaxNLocator(5) if few else LogLocator(10, subs=(1,) if many else (1, 2, 5))
+    )
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+    ax.yaxis.set_minor_locator(NullLocator())
+
+
+# Fit ----------------------------------------------------------------------------------------------
+
+MAX_ERROR = 0.5
+"""Largest error of the lower panel; what is beyond is drawn at its edge."""
+
+BAND = 0.10
+"""The error that the band marks."""
+
+
+class FitPlot(Plot[CalibrationStudy]):
+    """How well fitted constants explain measured collectives."""
+
+    kind = "fit"
+    reads = CalibrationStudy
+    needs = "two measured sizes"
+    num_axes = 2
+
+    def fits(self, study: CalibrationStudy) -> bool:
+        """Tell whether there are two sizes or more."""
+        return len({point.nbytes for point in study.points}) > 1
+
+    def draw(self, study: CalibrationStudy, *axes: Axes) -> None:
+        """Draw on two panels; see `Plot.draw`."""
+        ax, bottom = axes
+        curves = _curves(study)
+        lines = [
+            Line(
+                name,
+                [point.nbytes for point in points],
+                [_busbw(point, point.fitted) for point in points],
+                number,
+                number,
+            )
+            for number, (name, points) in enumerate(curves.items())
+        ]
+        ends = draw_lines(ax, lines)
+        values = [value for line in lines for value in line.y]
+        for number, points in enumerate(curves.values()):
+            color, marker = theme.look(number)
+            sizes = [point.nbytes for point in points]
+            measured = [_busbw(point, point.measured) for point in points]
+            values += measured
+            ax.plot(sizes, measured, "o", color=color, markerfacecolor="none", linestyle="none")
+            errors = [100 * min(max(p.error, -MAX_ERROR), MAX_ERROR) for p in points]
+            bottom.plot(sizes, errors, marker, color=color, linestyle="none")
+        every = sorted({point.nbytes for point in study.points})
+        size_axis(ax, every)
+        log_axis(ax, values)
+        ax.set_ylabel("Bus bandwidth [GB/s]")
+        said = f"fitted with {study.residual:.1%} RMS error; open circles: measured"
+        entitle(ax, f"Collectives of {study.name}", said.replace("%", " %"))
+        label_ends(ax, ends)
+        _errors_axis(bottom, every)
+
+
+def _curves(study: CalibrationStudy) -> dict[str, list[FittedPoint]]:
+    """Points by collective and layout, in order of size, under the name of their line."""
+    found: dict[str, list[FittedPoint]] = {}
+    several = len({point.collective for point in study.points}) > 1
+    for point in sorted(study.points, key=lambda point: point.nbytes):
+        layout = f"{point.num_nodes} x {point.world_size // point.num_nodes} GPUs"
+        name = f"{point.collective}, {layout}" if several else layout
+        found.setdefault(name, []).append(point)
+    return dict(sorted(found.items()))
+
+
+def _busbw(point: FittedPoint, seconds: float) -> float:
+    factor = bus_bandwidth_factor(point.collective, point.world_size) or 1.0
+    return factor * point.nbytes / seconds / 1e9
+
+
+def _errors_axis(ax: Axes, sizes: list[float]) -> None:
+    size_axis(ax, sizes)
+    ax.axhspan(-100 * BAND, 100 * BAND, color=theme.FAINT, zorder=0)
+    ax.axhline(0, color=theme.MUTED, linewidth=0.8)
+    ax.set_ylim(-105 * MAX_ERROR, 105 * MAX_ERROR)
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:+.0f}"))
+    ax.set_ylabel("Error [%]")
+
+
+# Bandwidth ----------------------------------------------------------------------------------------
 
 MAX_LINES = 6
 """Lines; of more world sizes some are left out."""
@@ -217,3 +401,77 @@ def _meeting(before: CollectivePoint, after: CollectivePoint) -> float:
     gain = [log2(p.candidates[old] / p.candidates[new]) for p in (before, after)]
     part = gain[0] / (gain[0] - gain[1]) if gain[0] < gain[1] else 1.0
     return float(before.nbytes * (after.nbytes / before.nbytes) ** part)
+
+
+# World size ---------------------------------------------------------------------------------------
+
+
+class WorldSize(Plot[CollectiveStudy]):
+    """How the time grows with the ranks: a line per algorithm, at a few sizes."""
+
+    kind = "world_size"
+    reads = CollectiveStudy
+    needs = "two world sizes or more"
+
+    def fits(self, study: CollectiveStudy) -> bool:
+        """Tell whether a line has two world sizes or more that take time."""
+        return any(len(line.x) > 1 for line in _world_size_lines(study))
+
+    def draw(self, study: CollectiveStudy, *axes: Axes) -> None:
+        """Draw on one panel; see `Plot.draw`."""
+        (ax,) = axes
+        lines = _world_size_lines(study)
+        unit, per_second = theme.time_unit(max(max(line.y) for line in lines))
+        lines = [line._replace(y=[y * per_second for y in line.y]) for line in lines]
+        sizes = sorted({x for line in lines for x in line.x})
+        shown, every = len(_sizes(study)), len(study.curves[0].points)
+        said = f"; {shown} of {every} sizes" if shown < every else ""
+        of = f" of {short_size(_sizes(study)[0])}" if _is_in_the_title(study) else ""
+        title = f"Time of {study.collective}{of} by the number of GPUs{said}"
+        entitle(ax, title, f"on {study.cluster}")
+        ends = draw_lines(ax, lines)
+        ax.set_xscale("log", base=2)
+        margin = (sizes[-1] / sizes[0]) ** 0.03
+        ax.set_xlim(sizes[0] / margin, sizes[-1] * margin)
+        ax.xaxis.set_major_locator(FixedLocator(sizes))
+        ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))
+        ax.xaxis.set_minor_locator(NullLocator())
+        ax.set_xlabel("World size [GPUs]")
+        log_axis(ax, [y for line in lines for y in line.y])
+        ax.set_ylabel(f"Time [{unit}]")
+        label_ends(ax, ends)
+
+
+def _sizes(study: CollectiveStudy) -> list[int]:
+    """Sizes that are shown: all, or some that are spread over them."""
+    every = [point.nbytes for point in study.curves[0].points]
+    num_algorithms = len({curve.algorithm for curve in study.curves})
+    return [every[i] for i in evenly(len(every), max(MAX_LINES // num_algorithms, 1))]
+
+
+def _is_in_the_title(study: CollectiveStudy) -> bool:
+    """Whether several algorithms share one size, which then need not stand at each line."""
+    several = len({curve.algorithm for curve in study.curves}) > 1
+    return several and len(study.curves[0].points) == 1 and _sizes(study)[0] > 0
+
+
+def _world_size_lines(study: CollectiveStudy) -> list[Line]:
+    """Times of every algorithm at sizes that are spread over all; a rank alone takes none."""
+    algorithms = list(dict.fromkeys(curve.algorithm for curve in study.curves))
+    sizes, lines = _sizes(study), []
+    for which, algorithm in enumerate(algorithms):
+        for number, nbytes in enumerate(sizes):
+            found = [
+                (float(curve.world_size), point.seconds)
+                for curve in study.curves
+                for point in curve.points
+                if curve.algorithm == algorithm and point.nbytes == nbytes and point.seconds > 0
+            ]
+            if not found:
+                continue
+            name = [algorithm] * (len(algorithms) > 1 or not nbytes)
+            name += [short_size(nbytes)] if nbytes and not _is_in_the_title(study) else []
+            look = (which, number) if len(algorithms) > 1 < len(sizes) else (which + number,) * 2
+            x, y = [n for n, _ in found], [seconds for _, seconds in found]
+            lines.append(Line(", ".join(name), x, y, *look))
+    return lines

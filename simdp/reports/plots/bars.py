@@ -1,16 +1,190 @@
-"""Bars of a timeline: spans that touch are joined; what is too narrow becomes a band of density."""
+"""Bars of spans."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simdp.arrays import Bools, Floats, Ints
-from simdp.reports.plots.bar_names import blocks
-from simdp.reports.plots.window import Window
-from simdp.results.trace import ACTIVITIES, COMPUTE_LANE, Trace
+from simdp.reports import theme
+from simdp.results.metrics import num_warm_up
+from simdp.results.trace import ACTIVITIES, COMPUTE_LANE, Block, Trace, part
+
+# Bar names ----------------------------------------------------------------------------------------
+
+PADDING = 2.0
+"""What stays free around a name, both sides together [points]."""
+
+MIN_BLOCKS, MIN_SHARE = 3, 0.6
+"""A pass is shown in blocks if so many of them have room for their names, over so much of it."""
+
+
+def fits(text: str, width: float) -> bool:
+    """Tell whether there is room for a name in a bar as wide as this [points]."""
+    return theme.text_width(text, theme.TINY_SIZE) + PADDING <= width
+
+
+def shorter(name: str) -> list[str]:
+    """Write a bar's name in ever fewer letters.
+
+    ``all_reduce bucket 3`` is at last ``b3``; ``broadcast buffers 0`` is ``buffers``, and
+    ``all_gather layer1.0.bn1 statistics`` is ``bn1``; ``step 7`` is ``7``.
+    """
+    if name in ("forward", "backward"):
+        return [name, {"forward": "fwd", "backward": "bwd"}[name]]
+    words = name.split()
+    if words[0] == "step":
+        return [name, words[-1]]
+    if len(words) < 3:  # as in "used parameters", which says it all
+        return [name]
+    if words[1] == "bucket":  # and, behind its number, which part of it
+        rest = "".join(f" {word}" for word in words[3:] if len(word) == 1)
+        return [name, " ".join(words[1:3]) + rest, f"b{words[2]}{rest}"]
+    _, what, last = words[0], words[-2], words[-1]
+    tail = f"{what} {last}"
+    if what == "unit":
+        return [name, tail, f"u{last}"]
+    return [name, tail, what, what.rpartition(".")[2]]
+
+
+def blocks(layers: Sequence[str], start: Floats, end: Floats) -> dict[str, str]:
+    """Gather the layers of a pass into blocks whose names can be read, as small as they may be.
+
+    Parameters
+    ----------
+    layers : sequence of str
+        Names in the order of one rank's pass, such as ``layer1.0.conv1``.
+    start, end : ndarray, shape `(num_layers,)`
+        Where each one's bar begins and ends [points].
+
+    Returns
+    -------
+    dict of str to str
+        What stands in a layer's bar, such as ``layer1.0`` or ``layer1``; ``""`` where it has no
+        room. Empty if most of the pass would have no name.
+    """
+    for gather in (_block, _stage):
+        paths = [gather(layer) for layer in layers]
+        heads = [i for i, path in enumerate(paths) if not i or path != paths[i - 1]]
+        if not heads or len(heads) > len(set(paths)):  # a block in several pieces tells nothing
+            continue
+        tails = [i - 1 for i in (*heads[1:], len(layers))]
+        width = end[tails] - start[heads]
+        named = {paths[i]: ".".join(paths[i].split(".")[-2:]) for i in heads}
+        read = np.array([fits(named[paths[i]], w) for i, w in zip(heads, width, strict=True)])
+        if read.sum() >= MIN_BLOCKS and width[read].sum() >= MIN_SHARE * width.sum():
+            kept = {paths[i] for i, shown in zip(heads, read, strict=True) if shown}
+            return {
+                layer: named[path] if path in kept else ""
+                for layer, path in zip(layers, paths, strict=True)
+            }
+    return {}
+
+
+def _block(layer: str) -> str:
+    """Cut a layer's path behind its first number, else before its last part."""
+    parts = layer.split(".")
+    for place, name in enumerate(parts[1:], 2):
+        if name.isdigit():
+            return ".".join(parts[:place])
+    return ".".join(parts[:-1]) or layer
+
+
+def _stage(layer: str) -> str:
+    return layer.partition(".")[0]
+
+
+# Window -------------------------------------------------------------------------------------------
+
+NUM_STEPS = 2
+"""Steps that are shown of one run."""
+
+SPARSE = 2.0
+"""Last steps that take so many times as long as any rank's own are apart: most would be empty."""
+
+_TRANSFER = ACTIVITIES.index("transfer")
+
+
+class Window(NamedTuple):
+    """The time that is shown.
+
+    Attributes
+    ----------
+    begin, end : float
+        Instants [s].
+    steps : range
+        The last ones, which are shown whole.
+    apart : bool
+        Whether ranks go through these at times so different that not they are shown, but what all
+        ranks do at the same time.
+    """
+
+    begin: float
+    end: float
+    steps: range
+    apart: bool
+
+    @property
+    def length(self) -> float:
+        """How long it is [s]."""
+        return self.end - self.begin
+
+    def cut(self, trace: Trace) -> Trace:
+        """Keep the spans that get bars: not single transfers, and not what lies outside."""
+        blocks = []
+        for block in trace.blocks:
+            if block.activity == _TRANSFER or (not self.apart and block.step < self.steps[0]):
+                continue
+            inside = (block.end > self.begin) & (block.start < self.end)
+            if not self.apart:
+                inside |= block.start == block.end  # which ends a step, or begins it
+            if inside.any():
+                blocks.append(part(block, np.flatnonzero(inside)))
+        return Trace(blocks, trace.names)
+
+
+def window_of(trace: Trace, num_steps: int = NUM_STEPS) -> Window:
+    """Choose what to show of a run of at least one step: the last ones that are steady.
+
+    The first of several steps is warm-up, as for the metrics. Where ranks do not wait for each
+    other, the last steps lie far apart on the clock. Then it is the time before the first rank is
+    done, as long as the slowest one's last steps.
+    """
+    drawn = [block for block in trace.blocks if block.activity != _TRANSFER]
+    last = max(block.step for block in drawn)
+    first = max(num_warm_up(last + 1), last - num_steps + 1)
+    steps = range(first, last + 1)
+    shown = [block for block in drawn if block.step >= first]
+    size = max(int(block.ranks.max()) for block in drawn) + 1
+    starts, ends = _extremes(shown, size)
+    begin, end = float(starts.min()), float(ends.max())
+    own = float((ends - starts).max())
+    if not first or end - begin <= SPARSE * own:
+        return Window(begin, end if end > begin else begin + 1e-9, steps, False)
+    learns = [block for block in drawn if block.step >= 0 and _is_compute(block)]
+    starts, ends = _extremes(learns, size)
+    end = float(ends[ends > -np.inf].min())  # ranks without samples are done at once
+    begin = max(float(starts.min()), end - own)
+    return Window(begin, end, steps, True)
+
+
+def _is_compute(block: Block) -> bool:
+    return not isinstance(block.lane, np.ndarray) and block.lane == COMPUTE_LANE
+
+
+def _extremes(blocks: list[Block], size: int) -> tuple[Floats, Floats]:
+    """First start and last end of each rank [s]; infinite of ranks without a span."""
+    starts, ends = np.full(size, np.inf), np.full(size, -np.inf)
+    for block in blocks:
+        np.minimum.at(starts, block.ranks, block.start)
+        np.maximum.at(ends, block.ranks, block.end)
+    return starts, ends
+
+
+# Bars ---------------------------------------------------------------------------------------------
 
 Names = NDArray[np.object_]
 

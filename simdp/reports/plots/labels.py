@@ -1,16 +1,135 @@
-"""Labels: names of swept keys on axes, of points of a sweep, and of lines beside their ends."""
+"""The base of plots, headings and labels."""
 
 from __future__ import annotations
 
 import textwrap
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from simdp.reports import theme
-from simdp.results.comparison import short_key, written
+from simdp.results.calibration import CalibrationStudy, StepCalibration
+from simdp.results.collective import CollectiveStudy
+from simdp.results.comparison import Comparison, short_key, written
+from simdp.results.job import JobStudy
+from simdp.results.result import Study
+from simdp.results.validation import Validation
+
+D = TypeVar(
+    "D",
+    Study,
+    CollectiveStudy,
+    Validation,
+    CalibrationStudy,
+    StepCalibration,
+    Comparison,
+    JobStudy,
+)
+
+
+class Plot(ABC, Generic[D]):
+    """One kind of picture.
+
+    Attributes
+    ----------
+    kind : str
+        Its name in the table and its file's.
+    reads : type
+        What it draws: `Study`, `CollectiveStudy`, `Validation`, `CalibrationStudy`,
+        `StepCalibration`, `Comparison` or `JobStudy`.
+    needs : str
+        What a study must have, for messages.
+    num_axes : int
+        How many panels it draws on, one above the other.
+    widths : tuple of float
+        Relative widths of panels that stand side by side and share their rows; else empty.
+    """
+
+    kind: ClassVar[str]
+    reads: ClassVar[type]
+    needs: ClassVar[str]
+    num_axes: ClassVar[int] = 1
+    widths: ClassVar[tuple[float, ...]] = ()
+
+    @abstractmethod
+    def fits(self, study: D) -> bool:
+        """Tell whether the study has what the plot shows."""
+
+    @abstractmethod
+    def draw(self, study: D, *axes: Axes) -> None:
+        """Draw on ``num_axes`` panels and touch nothing else.
+
+        Parameters
+        ----------
+        study : object of type `reads`
+            One that fits; left as it is.
+        *axes : Axes
+            Empty panels from the top, made inside `simdp.reports.theme.style`.
+        """
+
+    def num_rows(self, study: D) -> int:
+        """Count the rows of bars, which decide the height; 0 for curves."""
+        return 0
+
+
+# Headings -----------------------------------------------------------------------------------------
+
+ABOUT = "about"
+"""What the line below a title is called among the texts of a panel."""
+
+
+def entitle(ax: Axes, title: str, about: str = "", rows: int = 0) -> None:
+    """Write a title, and below it, smaller, what the picture is of.
+
+    Parameters
+    ----------
+    ax : Axes
+        Whose title it is.
+    title, about : str
+        What is shown; of which model, cluster and point. The latter is cut where it has no room.
+    rows : int
+        Rows of a legend that stand between these and the panel.
+    """
+    above = 5.0 + 1.9 * theme.SMALL_SIZE * rows
+    ax.set_title(title, pad=above + (1.6 * theme.SMALL_SIZE if about else 3.0))
+    if not about:
+        return
+    ax.annotate(
+        theme.fitted(about, theme.SMALL_SIZE, 72 * theme.WIDTH - 80),
+        (0.0, 1.0),
+        (0.0, above),
+        xycoords="axes fraction",
+        textcoords="offset points",
+        va="bottom",
+        fontsize=theme.SMALL_SIZE,
+        color=theme.MUTED,
+        in_layout=False,
+        gid=ABOUT,
+    )
+
+
+def legend_above(ax: Axes, handles: Sequence[Artist], rows: int = 1) -> None:
+    """Say what colours mean, in rows between the title and the panel."""
+    if not handles:
+        return
+    ax.legend(
+        handles=handles,
+        loc="lower left",
+        bbox_to_anchor=(0.0, 1.0),
+        ncols=-(-len(handles) // rows),
+        borderaxespad=0.2,
+        borderpad=0.2,
+        handlelength=1.4,
+        handletextpad=0.5,
+        columnspacing=1.1,
+    )
+
+
+# Labels -------------------------------------------------------------------------------------------
 
 MAX_NAME = 40
 """Letters of the longest name; of a longer one the keys are cut, then the rest."""

@@ -13,9 +13,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocat
 from simdp.arrays import Floats
 from simdp.reports import theme
 from simdp.reports.captions import about
-from simdp.reports.plots.base import Plot
-from simdp.reports.plots.headings import entitle
-from simdp.reports.plots.labels import End, evenly, label_ends, point_names
+from simdp.reports.plots.labels import End, Plot, entitle, evenly, label_ends, point_names
 from simdp.results.result import Result, Study
 
 AXIS = "cluster.world_size"

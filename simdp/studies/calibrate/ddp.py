@@ -13,14 +13,12 @@ import simdp
 from simdp.cluster.device import DEVICES, AnyDevice
 from simdp.cluster.link import LINKS, AnyLink
 from simdp.files import format_yaml
-from simdp.results.calibration import FittedConstant
-from simdp.results.step_calibration import FittedStep, NextStep, StepCalibration
+from simdp.results.calibration import FittedConstant, FittedStep, NextStep, StepCalibration
 from simdp.scenario import Scenario
 from simdp.scenario.overrides import set_key
 from simdp.studies.calibrate.fit import QUANTILE, Constant
-from simdp.studies.calibrate.next_point import variance_left
+from simdp.studies.calibrate.next_measurement import variance_left, wanted_step
 from simdp.studies.calibrate.steps import OF_ONE, StepsFit, fit_steps, written
-from simdp.studies.calibrate.wanted import wanted_step
 from simdp.units import format_percent
 
 LEFT_OUT = ("machine", "world_size")

@@ -1,22 +1,28 @@
-"""Fit constants to measured times: bounded least squares, with an interval for every constant.
+"""Fits the constants of NCCL's model to measurements.
 
 Constants are positive and are fitted as logarithms, to the logarithms of the times, so that a
 microsecond and a second weigh alike. Each has a typical value and a spread around it, such as what
 a vendor publishes. Where the data say nothing, that is what remains, and it is reported so.
+
+The same arithmetic as `simdp.collectives.costs.nccl.NcclCost`, on arrays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import exp, log
-from typing import Any
+from math import exp, inf, log
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from simdp.arrays import Floats
+from simdp.collectives.costs import Wiring
+from simdp.collectives.costs.nccl import PAYLOAD, PROTOCOLS, TREE_OVER_RING, NcclCost, pooled
 from simdp.rng import stream
+
+# Fit ----------------------------------------------------------------------------------------------
 
 NUM_STARTS = 8
 """Starts of the search: the minimum over protocols has kinks, at which a single one may stop."""
@@ -233,3 +239,239 @@ def _search(
         if best is None or found.cost < best.cost:
             best = found
     return np.asarray(best.x)
+
+
+# Candidates ---------------------------------------------------------------------------------------
+
+
+class Point(NamedTuple):
+    """A measured time, or one to be predicted.
+
+    Attributes
+    ----------
+    collective : str
+        A key of `simdp.collectives.costs.nccl.WAYS`.
+    nbytes : float
+        Size of the buffer [bytes].
+    wiring : Wiring
+        Between which ranks.
+    """
+
+    collective: str
+    nbytes: float
+    wiring: Wiring
+
+
+class Candidates:
+    """Every algorithm and protocol that could serve each of many points.
+
+    Parameters
+    ----------
+    cost : NcclCost
+        Brings the constants that are not fitted.
+    points : sequence of Point
+        Of two ranks or more.
+    """
+
+    def __init__(self, cost: NcclCost, points: Sequence[Point]) -> None:
+        self.cost = cost
+        rows: list[tuple[float, ...]] = []
+        starts = []
+        for point in points:
+            starts.append(len(rows))
+            for algorithm, protocol, way in cost.ways(point.collective, point.wiring):
+                w = point.wiring
+                rows.append(
+                    (
+                        PROTOCOLS.index(protocol),
+                        algorithm == "tree",
+                        algorithm == "nvls",
+                        way.intra_hops,
+                        way.inter_hops,
+                        point.nbytes * way.intra_sent / w.intra_bandwidth,
+                        point.nbytes * way.inter_sent / w.inter_bandwidth,
+                        cost.host_share(w) / w.intra_bandwidth if w.local_size > 1 else inf,
+                        cost.flow_share(w, protocol) / w.inter_bandwidth
+                        if w.num_nodes > 1
+                        else inf,
+                    )
+                )
+        self.starts = np.array(starts)
+        table = np.array(rows).T
+        self.protocol = table[0].astype(np.int64)
+        self.tree, self.nvls = table[1] > 0, table[2] > 0
+        self.hops, self.wires, self.limits = table[3:5], table[5:7], table[7:9]
+
+    def seconds(self, constants: Mapping[str, float]) -> Floats:
+        """Times of the points; keys that are not given are those of the cost, `(num_points,)`."""
+        cost, protocol = self.cost, self.protocol
+        launch = constants.get("launch", cost.launch) + cost.before() - cost.launch
+        base = np.array([getattr(cost.base, name) for name in PROTOCOLS])[protocol]
+        latency = np.zeros(len(protocol))
+        share = np.where(self.tree, constants.get("tree_efficiency", cost.tree_efficiency), 1.0)
+        stages = []
+        for index, where in enumerate(("intra", "inter")):
+            hop, efficiency = (
+                np.array([constants[f"{what}.{where}.{name}"] for name in PROTOCOLS])[protocol]
+                for what in ("hop", "efficiency")
+            )
+            ratio = np.array([TREE_OVER_RING[where][name] for name in PROTOCOLS])[protocol]
+            hop = np.where(self.tree, hop * ratio, hop)
+            limit = self.limits[index]
+            if where == "intra":
+                hop = np.where(self.nvls, constants.get("nvls_hop", cost.nvls_hop), hop)
+                nvls = constants.get("nvls_efficiency", cost.nvls_efficiency)
+                efficiency = np.where(self.nvls, nvls, efficiency)
+                limit = np.where(self.nvls, inf, limit)
+            latency = latency + self.hops[index] * hop
+            stages.append(self.wires[index] / (share * np.minimum(efficiency, limit)))
+        if cost.stages == "summed":
+            wire = stages[0] + stages[1]
+            both = latency + wire
+        else:
+            wire = np.maximum(*stages)
+            both = np.hypot(latency, wire)
+        seconds = launch + base + both + 2 * np.sqrt(constants.get("ramp", cost.ramp) * wire)
+        found: Floats = np.minimum.reduceat(seconds, self.starts)
+        return found
+
+
+# Constants ----------------------------------------------------------------------------------------
+
+REACHED = 0.15
+"""Spread of the share that Simple gets of a bandwidth that was reached; of a datasheet's, it is
+that of the sites of its class (`simdp.collectives.costs.nccl`)."""
+
+TREES = 0.3
+"""Spread of the bandwidth of trees over that of rings."""
+
+FIRM = 0.02
+"""Standard error of what is known for certain: a fit has no use for more."""
+
+HOPS, SHARES = 0.5, 0.4
+"""Spread of hops over clusters, and of the shares that LL and LL128 get."""
+
+SPREADS = {"launch": 0.6, "ramp": 1.0, "nvls_hop": 0.5}
+"""The same of other times."""
+
+TIMES = "launch", "ramp", "nvls_hop"
+
+ALONE = Wiring(1, 1, 1, 0.0, inf, 0.0, inf, 0)
+"""Stands for a place at which no point is."""
+
+
+def nccl_constants(
+    cost: NcclCost, points: Sequence[Point], is_given: bool = False
+) -> list[Constant]:
+    """List the constants that bear on some points.
+
+    Parameters
+    ----------
+    cost : NcclCost
+        Its constants are the typical values: what NVIDIA publishes, unless they were given.
+    points : sequence of Point
+    is_given : bool
+        Whether the slowest stage's bandwidth is a datasheet's; else it is the best measured one.
+
+    Returns
+    -------
+    list of Constant
+        The weightiest first. What is given as 0 is off, and none of them.
+    """
+    inside = any(point.wiring.local_size > 1 for point in points)
+    across = any(point.wiring.num_nodes > 1 for point in points)
+    places = ["inter"] * across + ["intra"] * inside
+    typical = typical_values(cost, points)
+    protocols = [name for name in ("simple", "ll", "ll128") if name in cost.protocols]
+    keys = [f"efficiency.{places[0]}.{protocols[0]}", "launch", "ramp"]
+    keys += [f"hop.{places[0]}.{name}" for name in protocols]
+    keys += [f"efficiency.{places[0]}.{name}" for name in protocols[1:]]
+    reducing = any(point.collective in ("all_reduce", "barrier") for point in points)
+    keys += ["tree_efficiency"] * (reducing and across and "tree" in cost.algorithms)
+    keys += ["nvls_efficiency", "nvls_hop"] * (inside and "nvls" in cost.algorithms)
+    for place in places[1:]:
+        keys += [f"{what}.{place}.{name}" for name in protocols for what in ("efficiency", "hop")]
+    spreads = {keys[0]: REACHED}
+    if is_given:
+        spreads = {f"efficiency.{place}.simple": _spread(cost, points, place) for place in places}
+        spreads.setdefault(keys[0], spreads[f"efficiency.{places[0]}.simple"])
+    free = [key for key in keys if typical[key]]
+    return [_constant(key, typical[key], spreads.get(key, SHARES)) for key in free]
+
+
+def _spread(cost: NcclCost, points: Sequence[Point], place: str) -> float:
+    """How far sites of a class are apart in what they get of a bandwidth."""
+    wiring = _wiring(points, place)
+    if place == "intra":
+        return pooled("peer", cost.peer or wiring.peer, "share").spread
+    network = cost.network or wiring.network
+    return pooled("network", network, "flow" if network == "tcp" else "share").spread
+
+
+def _wiring(points: Sequence[Point], place: str) -> Wiring:
+    """How the ranks of a point are joined that uses a place."""
+    across = place == "inter"
+    found = (
+        p.wiring for p in points if (p.wiring.num_nodes if across else p.wiring.local_size) > 1
+    )
+    return next(found, ALONE)
+
+
+def restraints(
+    constants: Sequence[Constant], base: Mapping[str, float]
+) -> Callable[[Floats], Floats]:
+    """How far LL and LL128 get more than flags leave them of what Simple gets.
+
+    Parameters
+    ----------
+    constants : sequence of Constant
+        What is fitted.
+    base : mapping
+        Values of what is not.
+
+    Returns
+    -------
+    callable
+        From the constants' values to standard errors, 0 where there is room.
+    """
+    keys = [constant.key for constant in constants]
+
+    def broken(values: Floats) -> Floats:
+        now = {**base, **dict(zip(keys, values, strict=True))}
+        excess = [
+            log(now[f"efficiency.{place}.{name}"] / now[f"efficiency.{place}.simple"] / share)
+            for place in ("intra", "inter")
+            for name, share in PAYLOAD.items()
+            if name != "simple"
+        ]
+        return np.maximum(excess, 0.0) / FIRM
+
+    return broken
+
+
+def typical_values(cost: NcclCost, points: Sequence[Point]) -> dict[str, float]:
+    """Every constant's value before a fit, by dotted key."""
+    values = {
+        key: getattr(cost, key)
+        for key in ("launch", "ramp", "tree_efficiency", "nvls_hop", "nvls_efficiency")
+    }
+    alphas = {
+        "intra": max((point.wiring.intra_alpha for point in points), default=0.0),
+        "inter": max((point.wiring.inter_alpha for point in points), default=0.0),
+    }
+    for where, alpha in alphas.items():
+        for name in PROTOCOLS:
+            values[f"hop.{where}.{name}"] = cost.hop_time(where, "ring", name, alpha)
+            values[f"efficiency.{where}.{name}"] = cost.share(where, name, _wiring(points, where))
+    return values
+
+
+def _constant(key: str, typical: float, spread: float) -> Constant:
+    """Bounds are wide: a thousand times in time, and twice a cable in bandwidth."""
+    if key in TIMES or key.startswith("hop"):
+        spread = SPREADS.get(key, HOPS)
+        return Constant(key, "time", typical, typical / 1000, typical * 1000, spread)
+    if key == "tree_efficiency":
+        return Constant(key, None, typical, 0.1, 1.5, TREES)
+    most = next((PAYLOAD[name] for name in ("ll", "ll128") if key.endswith(f".{name}")), 2.0)
+    return Constant(key, None, min(typical, most), 1e-3, most, spread)

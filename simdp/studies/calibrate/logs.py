@@ -8,12 +8,12 @@ from math import inf
 from pathlib import Path
 
 from simdp.cluster.link import FASTEST_PCIE, LINKS, Link
-from simdp.collectives.costs.ways import WAYS
-from simdp.collectives.costs.wiring import Wiring
+from simdp.collectives.costs import Wiring
+from simdp.collectives.costs.nccl import WAYS
 from simdp.errors import ScenarioError, UnitError, unknown_name
-from simdp.results.nccl_tests import NcclLog, read_nccl_tables
+from simdp.results.collective import NcclLog, read_nccl_tables
 from simdp.spec import LARGEST, SMALLEST
-from simdp.studies.calibrate.candidates import Point
+from simdp.studies.calibrate.fit import Point
 from simdp.units import parse
 
 NVLINK_ALPHA, PCIE_ALPHA, NET_ALPHA = 3.4e-6, 5.7e-6, 14e-6

@@ -18,17 +18,23 @@ from simdp.errors import ScenarioError, unknown_name
 from simdp.files import format_yaml
 from simdp.phrases import problems
 from simdp.results.calibration import CalibrationStudy, FittedConstant, FittedPoint, NextPoint
-from simdp.studies.calibrate.candidates import Candidates, Point
-from simdp.studies.calibrate.constants import nccl_constants, restraints, typical_values
-from simdp.studies.calibrate.fit import Constant, Fit, fit
+from simdp.studies.calibrate.fit import (
+    Candidates,
+    Constant,
+    Fit,
+    Point,
+    fit,
+    nccl_constants,
+    restraints,
+    typical_values,
+)
 from simdp.studies.calibrate.logs import (
     LinkFigures,
     Measurements,
     read_measurements,
     wiring_between,
 )
-from simdp.studies.calibrate.next_point import next_point
-from simdp.studies.calibrate.wanted import wanted_step
+from simdp.studies.calibrate.next_measurement import next_point, wanted_step
 from simdp.studies.validate.intervals import COST
 from simdp.units import format_percent, format_quantity
 

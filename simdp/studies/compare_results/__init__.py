@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import simdp
+from simdp.results.comparison import Difference, KeyChange, PointDifference
 from simdp.results.diagnosis import Diagnosis
-from simdp.results.difference import Difference, KeyChange, PointDifference
 from simdp.results.result import Result
-from simdp.studies.compare_results.attribution import Budget, attributed
-from simdp.studies.compare_results.figures import (
+from simdp.studies.compare_results.attribution import (
+    Budget,
     Known,
     Values,
+    attributed,
     both,
     figures_of_result,
     figures_of_traces,
@@ -21,9 +22,16 @@ from simdp.studies.compare_results.figures import (
     parts_of_result,
     parts_of_traces,
 )
-from simdp.studies.compare_results.keys import differing
-from simdp.studies.compare_results.matching import beside_traces, matched
-from simdp.studies.compare_results.sides import Given, Input, Point, given, steps_of
+from simdp.studies.compare_results.matching import (
+    Given,
+    Input,
+    Point,
+    beside_traces,
+    differing,
+    given,
+    matched,
+    steps_of,
+)
 
 __all__ = ["Input", "compare_results"]
 

@@ -1,15 +1,337 @@
-"""Matching: which point of one result is which of the other's, by what they set."""
+"""Matches the points and settings of two results."""
 
 from __future__ import annotations
 
+import copy
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
+import simdp
 from simdp.errors import ScenarioError
-from simdp.results.comparison import written
-from simdp.scenario.overrides import Raw
-from simdp.studies.compare_results.sides import Given
+from simdp.files import open_file
+from simdp.results.comparison import Side, written
+from simdp.results.diagnosis import Diagnosis
+from simdp.results.metrics import num_warm_up
+from simdp.results.result import Result, Study
+from simdp.scenario.machines import MACHINE
+from simdp.scenario.overrides import Raw, grid, move_paths
+from simdp.scenario.root import build
+from simdp.studies.diagnose import diagnose
+from simdp.traces import kind_of
+
+# Keys ---------------------------------------------------------------------------------------------
+
+Place = tuple[str | int, ...]
+
+NOT_A_CAUSE = ("name", "sweep", "measured")
+"""Keys of which no figure depends."""
+
+OF_THE_JOB = ("world_size", "ranks_per_device")
+"""Keys of a cluster that no machine brings; some bring stragglers."""
+
+AS_ONE = (("workload", "model"), ("workload", "compute"))
+"""Mappings that are one key where more than one of theirs differs: what a name stood for."""
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A place that differs; None where a scenario has nothing there."""
+
+    place: Place
+    a: Any
+    b: Any
+
+
+@dataclass(frozen=True)
+class Differing:
+    """One thing that was changed.
+
+    Attributes
+    ----------
+    key : str
+        Dotted.
+    a, b : value
+        What stands there.
+    leaves : tuple of Leaf
+        All places that go with it.
+    """
+
+    key: str
+    a: Any
+    b: Any
+    leaves: tuple[Leaf, ...]
+
+
+def differing(a: Raw, b: Raw) -> list[Differing]:
+    """Say in what two resolved scenarios differ, in the order of the first.
+
+    A kind or a name with other options is one key, and so is a machine with all that it brings.
+    """
+    leaves = [leaf for leaf in _walk(a, b, ()) if leaf.place[0] not in NOT_A_CAUSE]
+    groups: dict[str, list[Leaf]] = {}
+    machine_a, machine_b = ((raw.get("cluster") or {}).get("machine") for raw in (a, b))
+    for leaf in leaves:
+        place = leaf.place
+        if machine_a != machine_b and _is_brought(place):
+            place = tuple(MACHINE.split("."))
+        place = next((one for one in AS_ONE if place[: len(one)] == one), place)
+        groups.setdefault(".".join(map(str, place)), []).append(leaf)
+    found = []
+    for key, each in groups.items():
+        place = tuple(key.split("."))
+        if key == MACHINE:
+            found.append(Differing(key, machine_a, machine_b, tuple(each)))
+        elif len(each) == 1:
+            (leaf,) = each
+            found.append(Differing(".".join(map(str, leaf.place)), leaf.a, leaf.b, (leaf,)))
+        else:
+            parts = {leaf.place[len(place)] for leaf in each}
+            before, after = (_only(_at(raw, place), parts) for raw in (a, b))
+            found.append(Differing(key, before, after, tuple(each)))
+    return found
+
+
+def _is_brought(place: Place) -> bool:
+    if place[0] == "cluster":
+        return len(place) > 1 and place[1] not in OF_THE_JOB
+    return place[:2] == ("collectives", "cost")
+
+
+def _at(raw: Any, place: Place) -> Any:
+    for part in place:
+        raw = raw.get(part) if isinstance(raw, dict) else None
+    return raw
+
+
+def _only(value: Any, parts: set[str | int]) -> Any:
+    """Of a mapping its kind, and what differs in it."""
+    if not isinstance(value, dict):
+        return value
+    return {key: inner for key, inner in value.items() if key == "kind" or key in parts}
+
+
+def _walk(a: Any, b: Any, place: Place) -> Iterator[Leaf]:
+    if a == b:
+        return
+    if isinstance(a, dict) and isinstance(b, dict) and _are_alike(a, b, place):
+        for key in dict.fromkeys([*a, *b]):
+            yield from _walk(a.get(key), b.get(key), (*place, key))
+    elif isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+        for number, (one, other) in enumerate(zip(a, b, strict=True)):
+            yield from _walk(one, other, (*place, number))
+    else:
+        yield Leaf(place, a, b)
+
+
+def _are_alike(a: Raw, b: Raw, place: Place) -> bool:
+    """Whether two mappings are of one kind, so that it is their options that differ."""
+    return not place or all(a.get(key) == b.get(key) for key in ("kind", "name"))
+
+
+def with_b(raw: Raw, changed: Differing) -> Raw:
+    """A's scenario with B's value of one key."""
+    return _with(raw, [(leaf.place, leaf.b) for leaf in changed.leaves])
+
+
+def with_a(raw: Raw, changed: Differing) -> Raw:
+    """B's scenario with A's value of one key."""
+    return _with(raw, [(leaf.place, leaf.a) for leaf in changed.leaves])
+
+
+def _with(raw: Raw, values: list[tuple[Place, Any]]) -> Raw:
+    made = copy.deepcopy(raw)
+    for place, value in values:
+        here: Any = made
+        for part in place[:-1]:
+            here = here[part]
+        here[place[-1]] = copy.deepcopy(value)
+    return made
+
+
+# Sides --------------------------------------------------------------------------------------------
+
+RESULT = "result.json"
+
+STEP_PARTS = ("step_time_s", "compute_s", "update_s", "exposed_comm_s", "wait_s", "other_s")
+"""Metrics without which there is nothing to compare."""
+
+Input = str | os.PathLike[str] | Study | Result | Diagnosis
+"""A file, a folder, or what Python has of one."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point of a result.
+
+    Attributes
+    ----------
+    set : dict
+        What it sets.
+    result : Result
+        What it gave.
+    raw : dict
+        Its scenario as plain data; with all defaults, where it loads.
+    loads : bool
+        Whether it does.
+    """
+
+    set: dict[str, Any]
+    result: Result
+    raw: Raw
+    loads: bool
+
+
+@dataclass(frozen=True)
+class Given:
+    """One of the two that are compared.
+
+    Attributes
+    ----------
+    name : str
+        As it is called.
+    study : Study or None
+        Of a result.
+    found : Diagnosis or None
+        Of traces.
+    base : Path
+        Folder that the scenario's paths start from.
+    """
+
+    name: str
+    study: Study | None
+    found: Diagnosis | None
+    base: Path
+
+    @property
+    def side(self) -> Side:
+        """It in short."""
+        if self.found is not None:
+            world = self.found.world_size or self.found.num_ranks
+            return Side(self.name, self.found.source, None, 1, world)
+        assert self.study is not None
+        sizes = {point.world_size for point in self.study.points}
+        world_size = sizes.pop() if len(sizes) == 1 else None
+        return Side(self.name, "result", self.study.version, len(self.study.points), world_size)
+
+    @property
+    def results(self) -> list[Result]:
+        """Of all points; none of traces."""
+        return self.study.points if self.study is not None else []
+
+    @cached_property
+    def raws(self) -> list[Raw]:
+        """Each point's scenario as plain data, machines taken in."""
+        assert self.study is not None
+        scenario = self.study.scenario
+        if not scenario.get("sweep"):
+            return [scenario]
+        return [raw for _, raw in grid(scenario, self.base)]
+
+    def point(self, number: int, base: Path) -> Point:
+        """One point with every default spelled out; its paths start from ``base``."""
+        result, raw = self.results[number], self.raws[number]
+        raw = {key: value for key, value in raw.items() if key not in ("sweep", "measured")}
+        try:
+            written, loads = build(raw, self.base).resolved(), True
+        except ScenarioError:  # of another version, or its files are gone
+            written, loads = raw, False
+        moved = move_paths(written, self.base.resolve(), base.resolve())
+        return Point(result.set, result, moved, loads)
+
+
+def given(what: Input) -> Given:
+    """Read one side.
+
+    Raises
+    ------
+    ScenarioError
+        If it is neither a result nor a trace with steps.
+    """
+    if isinstance(what, Result):
+        what = Study(simdp.__version__, {**what.scenario, "sweep": {}}, [what])
+    if isinstance(what, Study):
+        name = str(what.scenario.get("name", "scenario"))
+        return Given(name, _checked(name, what), None, Path())
+    if isinstance(what, Diagnosis):
+        return Given("traces", None, _with_steps("the diagnosis", what), Path())
+    path = Path(what)
+    file = path / RESULT if (path / RESULT).is_file() else path
+    if file.is_file() and _is_result(file):
+        study = _checked(str(file), Study.load(file))
+        return Given(str(path), study, None, file.parent)
+    if not path.exists():
+        raise ScenarioError(
+            [
+                f"{path}: there is no such file or folder; give a result.json of simdp, the folder "
+                "it lies in, or a trace of torch.profiler or a folder of them."
+            ]
+        )
+    kind = kind_of(path)
+    if kind != "traces":
+        raise ScenarioError(
+            [
+                f"{path}: holds {kind.replace('_', ' ')}, which have no steps to compare; give a "
+                "result.json of simdp, or traces of torch.profiler."
+            ]
+        )
+    return Given(str(path), None, _with_steps(str(path), diagnose(path, remedies=False)), path)
+
+
+def _is_result(file: Path) -> bool:
+    """Whether a file begins as simdp's do, which no trace does."""
+    if file.suffix != ".json":
+        return False
+    with open_file(file) as stream:
+        return b'"simdp":' in stream.read(200)
+
+
+def _with_steps(name: str, found: Diagnosis) -> Diagnosis:
+    if found.step_time_s is None:
+        raise ScenarioError(
+            [
+                f"{name}: has no steps to compare: neither ProfilerStep nor Optimizer.step is in "
+                "it; call profiler.step() after every step, and record again."
+            ]
+        )
+    return found
+
+
+def _checked(name: str, study: Study) -> Study:
+    """Refuse a result without the times of steps."""
+    lacking = {
+        key: None
+        for point in study.points
+        for key in STEP_PARTS
+        if not isinstance(point.metrics.get(key), int | float)
+    }
+    if study.points and not lacking:
+        return study
+    written = study.version
+    by = "" if written == simdp.__version__ else f", which simdp {written} wrote"
+    lacks = ", ".join(lacking) or "points"
+    raise ScenarioError(
+        [
+            f"{name}: lacks {lacks}{by}; run its scenario again with simdp {simdp.__version__}: "
+            f"python -m simdp run {name}."
+        ]
+    )
+
+
+def steps_of(raw: Raw, result: Result) -> int:
+    """How many steps a point had, as far as its result tells."""
+    asked = (raw.get("workload") or {}).get("steps")
+    if isinstance(asked, int):
+        return asked
+    known = result.metrics.get("lr") or ()
+    return len(known) or num_warm_up(2) + 1
+
+
+# Matching -----------------------------------------------------------------------------------------
 
 Pairs = list[tuple[int, int]]
 """Numbers of points of A and of B."""

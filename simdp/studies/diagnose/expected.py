@@ -18,11 +18,10 @@ from simdp.collectives import FAMILIES
 from simdp.collectives.costs import Cost
 from simdp.engine.collective import Bench
 from simdp.errors import ScenarioError
-from simdp.scenario.wiring import wiring_of, wiring_of_groups
-from simdp.studies.clusters import load_clusters, load_cost
-from simdp.studies.collective import make_algorithm, usual_kind
+from simdp.scenario.placement import wiring_of, wiring_of_groups
+from simdp.studies.collective import load_clusters, load_cost, make_algorithm, usual_kind
 from simdp.studies.diagnose.devices import device_of, machines_with
-from simdp.studies.fits import machine_with
+from simdp.studies.methods import machine_with
 
 ITEMSIZE = {
     "bool": 1,

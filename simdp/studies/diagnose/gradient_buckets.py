@@ -14,11 +14,11 @@ from typing import NamedTuple
 import numpy as np
 
 from simdp.results.diagnosis import BucketRow
-from simdp.steps.buckets import limits
+from simdp.steps.partition import limits
 from simdp.strategies.ddp import DDP
 from simdp.studies.diagnose.expected import ITEMSIZE
 from simdp.studies.diagnose.timeline import Timeline
-from simdp.studies.presets import preset
+from simdp.studies.fits import preset
 from simdp.workload.models import PRESETS
 
 FLOATING = ("bfloat16", "float16", "float32", "float64")

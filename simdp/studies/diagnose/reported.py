@@ -14,24 +14,23 @@ from typing import Any, NamedTuple
 
 from simdp.cluster.device import DEVICES
 from simdp.cluster.machine import describe
-from simdp.engine.compute.breakdown import compute_parts
-from simdp.engine.compute.call_times import CallTimes
+from simdp.engine.compute.call_times import CallTimes, compute_parts
 from simdp.engine.compute.roofline import roofline_of
 from simdp.engine.outcome import peak_flops
+from simdp.engine.recorded_script import Stopwatch
 from simdp.engine.simulate import memory_needed, simulate, times_alone
-from simdp.engine.stopwatch import Stopwatch
 from simdp.errors import ScenarioError, UnitError, unknown_name
-from simdp.reports.answer_rows import step_shares
-from simdp.reports.figures import nbytes, percent, seconds
-from simdp.results.bandwidth import bus_bandwidth_factor
+from simdp.reports.answers import step_shares
+from simdp.reports.captions import nbytes, percent, seconds
+from simdp.results.collective import bus_bandwidth_factor
 from simdp.results.diagnosis import Diagnosis, Finding, Remedy
 from simdp.results.result import Result
 from simdp.scenario import Scenario
-from simdp.scenario.wiring import wiring_of
+from simdp.scenario.placement import wiring_of
 from simdp.strategies.memory import fits
 from simdp.studies.advice import would_help
 from simdp.studies.answers import interval_of
-from simdp.studies.clusters import load_clusters, load_cost
+from simdp.studies.collective import load_clusters, load_cost
 from simdp.studies.diagnose.devices import machines_with
 from simdp.studies.diagnose.verdict import WORTH
 from simdp.studies.methods import (
@@ -46,16 +45,16 @@ from simdp.studies.methods import (
     with_data,
 )
 from simdp.studies.validate.intervals import (
+    BY_DATA_SHEET,
     NORMAL_90,
     Interval,
     cost_variants,
+    known_of_cost,
     machine_calibration,
     residual,
     spread,
 )
-from simdp.studies.validate.new_steps import BY_DATA_SHEET
-from simdp.studies.validate.unmeasured import known_of_cost
-from simdp.studies.variant import variant
+from simdp.studies.variants import variant
 from simdp.units import format_quantity, parse, parse_percent
 
 STEPS = 3

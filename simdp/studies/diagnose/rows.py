@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from simdp.collectives import FAMILIES
-from simdp.results.bandwidth import bus_bandwidth_factor
+from simdp.results.collective import bus_bandwidth_factor
 from simdp.results.diagnosis import (
     CollectiveRow,
     LateRow,

@@ -5,8 +5,7 @@ What they are given, and what comes out, is the same for each of them.
 
 from __future__ import annotations
 
-from simdp.studies.executor.here import Here
-from simdp.studies.executor.outcome import Done, Executor, Failed, attempt, in_order
+from simdp.studies.executor.base import Done, Executor, Failed, Here, attempt, in_order
 
 __all__ = [
     "Done",
@@ -44,6 +43,6 @@ def executor_for(workers: int = 1, scheduler: str | None = None) -> Executor:
         return Cluster(scheduler)
     if workers == 1:
         return Here()
-    from simdp.studies.executor.processes import Processes  # which a single run does without
+    from simdp.studies.executor.base import Processes  # which a single run does without
 
     return Processes(workers)

@@ -18,7 +18,7 @@ from typing import Any
 import simdp
 from simdp.engine import threads
 from simdp.errors import ScenarioError, SimdpError
-from simdp.studies.executor.outcome import Done, Executor, Failed, R, T, attempt
+from simdp.studies.executor.base import Done, Executor, Failed, R, T, attempt
 
 PATIENCE = 4.0
 """How long a scheduler may take to answer, and to have a worker [s]."""

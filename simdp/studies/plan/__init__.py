@@ -18,29 +18,32 @@ import numpy as np
 
 import simdp
 from simdp.errors import ScenarioError
-from simdp.job.target import Need
+from simdp.job.targets import Need
 from simdp.results.plan import GOALS, Option, Plan
 from simdp.scenario import Scenario, checked
 from simdp.scenario.overrides import as_written, set_key
 from simdp.scenario.shipped import find
 from simdp.strategies import STRATEGIES
 from simdp.studies.executor import Executor, executor_for
-from simdp.studies.plan.asked import (
+from simdp.studies.plan.bounds import Bounds, NeedOf
+from simdp.studies.plan.report import Made, order, refuse_untold, refuse_untold_nearest
+from simdp.studies.plan.request import (
+    ACCUM,
+    BATCH,
     MAX_POINTS,
+    MICRO,
+    WORLD,
     Asked,
+    Infeasible,
+    Point,
+    Space,
+    Training,
     checked_choices,
     refuse,
+    summed,
     usual_choices,
 )
-from simdp.studies.plan.bounds import Bounds, NeedOf
-from simdp.studies.plan.changes import Training
-from simdp.studies.plan.infeasible import Infeasible, summed
-from simdp.studies.plan.playing import Player
-from simdp.studies.plan.sampling import sampled
-from simdp.studies.plan.search import Search
-from simdp.studies.plan.space import ACCUM, BATCH, MICRO, WORLD, Point, Space
-from simdp.studies.plan.told import Made, refuse_untold, refuse_untold_nearest
-from simdp.studies.plan.words import order
+from simdp.studies.plan.search import Player, Search, sampled
 from simdp.studies.store import Store
 
 __all__ = ["Asked", "plan", "ready"]

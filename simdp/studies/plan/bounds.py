@@ -1,46 +1,687 @@
-"""Bounds: the least time, money, energy and memory of every point, before any is simulated.
+"""Lower bounds of a point's step time and memory.
+
+Where a cost tells the time of a collective, that is it. Else its transfers are played, and the
+least follows from what must be sent, whatever the algorithm. To sum S bytes of n ranks merges n
+partial sums of each byte into one, which takes n - 1 transfers, and to spread what one rank has to
+all others takes as many again: 2 (n - 1) one-way calls in all, as in the gossip problem (Harary and
+Schwenk, "The communication problem on graphs and digraphs", 1974). So of 2 (n - 1) S bytes of an
+all_reduce, and (n - 1) S of its halves and of a broadcast, some rank sends an n-th part or more,
+over all the links that leave it; and the same holds for nodes. Switches that add save one half.
+
+A sheet knows no device, no network and no micro-batch: it counts calls, bytes and launches between
+one meeting and the next. `Sheet.least` charges it for many clusters and micro-batches at once.
+
+Why no simulated step can be shorter
+------------------------------------
+Every clock is a recurrence of sums and maxima over instants, with times that are not negative: work
+begins when what is before it on the rank is done, a collective when its stream is free, all that it
+comes after is over and its last rank has come, and a rank goes on when what it waits for is over.
+Let one rank take part in it alone, so that it never waits for another one, let each piece of work
+take no longer than on any rank, and each collective no longer than it takes with nothing beside it.
+Every instant is then at most as late, by induction over the operations. Slowdowns of compute and
+collectives beside each other, stragglers that make slower, shared links and compression only add.
+
+A step begins when all of the step before is done on the rank. What is still under way of that one
+counts as done, which is earlier again; but then the end that a step is counted from is its own, so
+that steps whose collectives outlive them have no bound but zero.
+
+Of many micro-steps all but the first and the last do the same. Let x be the instants at which the
+rank's streams are free. A further micro-step is x -> A x, which is monotone, and adds d to all that
+is later by d. So if A x >= x + d in every component, then also A A x >= x + 2 d, and so on: d is
+the least by which any stream moved on in one of them.
 
 They come in two goes: what devices compute (a roofline per kernel, as every simulation has it)
-costs nothing, and holds until a point is looked at. Then `simdp.studies.plan.sheets` adds what the
+costs nothing, and holds until a point is looked at. Then `simdp.studies.plan.bounds` adds what the
 ranks must exchange, and `simdp.engine.phases` what they keep, for all points of the same operations
 at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+import copy
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from simdp.arrays import Floats
+from simdp.arrays import Bools, Floats
 from simdp.cluster import Cluster
+from simdp.cluster.device import Device
+from simdp.engine.choice import Planner
+from simdp.engine.compute import COMPUTE, Times
+from simdp.engine.compute.roofline import Roofline
+from simdp.engine.interpreters.footprints import footprint_of
+from simdp.engine.launcher import Launcher
+from simdp.engine.phases import Line
+from simdp.engine.slowdown import Slowdown
 from simdp.errors import ScenarioError
-from simdp.job.target import Need
-from simdp.results.money import JOULES
+from simdp.job.targets import Need
+from simdp.results.metrics import JOULES, Rates
 from simdp.scenario import Scenario
-from simdp.scenario.feasibility import joint_problems
-from simdp.scenario.overrides import Raw
+from simdp.scenario.checks import joint_problems
+from simdp.scenario.overrides import Raw, set_key
 from simdp.scenario.root import build
+from simdp.steps import ops
+from simdp.steps.facts import Facts
+from simdp.steps.ops import HostCopy
+from simdp.steps.partition import Group
+from simdp.steps.program import ProcessGroups, called_by, flat
 from simdp.studies.executor import Done, Executor
-from simdp.studies.plan.infeasible import BATCH_OPTION, Infeasible
-from simdp.studies.plan.memory import lines_of
-from simdp.studies.plan.parts import Place, Recipe, named
-from simdp.studies.plan.sheets import (
-    BYTES,
-    HOOKS,
-    HOST_BYTES,
-    KERNELS,
-    LAUNCHES,
-    MICRO_STEPS,
-    NUM_BESIDE,
-    Asks,
-    Prices,
-    Sheet,
+from simdp.studies.fits import DEPTHS, lines_of_depth
+from simdp.studies.plan.request import (
+    ACCUM,
+    BATCH,
+    BATCH_OPTION,
+    MICRO,
+    Infeasible,
+    Point,
+    Space,
+    network_part,
+    recipe_part,
 )
-from simdp.studies.plan.space import ACCUM, BATCH, MICRO, Point, Space, network_part, recipe_part
+from simdp.workload.step_costs import update_seconds
+
+# Memory -------------------------------------------------------------------------------------------
+
+
+def lines_of(raw: Raw, base: Path) -> list[Line]:
+    """Bytes of the fullest rank, wherever the peak may be.
+
+    Every allocator takes what is asked for or more, so that exact ones give the least.
+
+    Parameters
+    ----------
+    raw : dict
+        A scenario of one sample in a micro-batch, its machine taken in.
+    base : Path
+        Folder that relative paths start from.
+
+    Raises
+    ------
+    ScenarioError
+        If it cannot be.
+    """
+    raw = copy.deepcopy(raw)
+    raw["cluster"]["allocator"] = "exact"
+    whole = build(raw, base)
+    model = whole.workload.model
+    key, short = model.depth_key, []
+    depth = int(getattr(model, key)) if key else 0
+    if key and depth > DEPTHS[1]:
+        for less in DEPTHS:
+            fewer = copy.deepcopy(raw)
+            set_key(fewer, f"workload.model.{key}", less)
+            short.append(build(fewer, base))
+    return list(lines_of_depth(whole, short, depth))
+
+
+# Networks -----------------------------------------------------------------------------------------
+
+TIMES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "broadcast": 1, "reduce": 1}
+"""How often (n - 1) / n of a buffer leaves some rank; of others nothing is said."""
+
+
+class Network:
+    """The collectives of one cluster.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Whose cluster and collectives count.
+    """
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.cluster = scenario.cluster.model_copy(update={"stragglers": []})
+        self._collectives = scenario.collectives
+        self._launchers: dict[tuple[str, ...], Launcher] = {}
+        self._known: dict[tuple[str, float, Group, tuple[str, ...]], float] = {}
+
+    def least(
+        self, collective: str, nbytes: float, group: Group, groups: Sequence[ProcessGroups]
+    ) -> float:
+        """The least that a collective takes once its last rank has come [s].
+
+        Parameters
+        ----------
+        collective, nbytes, group
+            As `simdp.steps.program.Called`.
+        groups : sequence of ProcessGroups
+            Of the program.
+        """
+        if self.cluster.world_size == 1 or isinstance(group, tuple):
+            return 0.0
+        names = tuple(one.name for one in groups)
+        key = collective, nbytes, group, names
+        if key not in self._known:
+            if names not in self._launchers:
+                planner = Planner(self.cluster)
+                self._launchers[names] = Launcher(self._collectives, planner, groups)
+            told = self._launchers[names].told(collective, nbytes, group)
+            if told is None:
+                sizes: dict[Group, int] = {one.name: one.ranks.shape[1] for one in groups}
+                told = self._must_send(collective, nbytes, sizes.get(group), group is None)
+            self._known[key] = told
+        return self._known[key]
+
+    def _must_send(self, collective: str, nbytes: float, size: int | None, of_all: bool) -> float:
+        n, nodes = size or self.cluster.world_size, self.cluster.num_nodes
+        times = min(TIMES.get(collective, 0), 1 if self._adds else 2)
+        rank, node = self._leaving
+        found = times * nbytes * (n - 1) / n / rank
+        if of_all and nodes > 1:
+            found = max(found, times * nbytes * (nodes - 1) / nodes / node)
+        return found
+
+    @cached_property
+    def _adds(self) -> bool:
+        """Whether switches may add."""
+        return bool(
+            self.cluster.inside_parents() is not None or self.cluster.across_parents() is not None
+        )
+
+    @cached_property
+    def _leaving(self) -> tuple[float, float]:
+        """The most that leaves a rank, and a node, over all their links [bytes/s]."""
+        return _leaving(self.cluster)
+
+
+def _leaving(cluster: Cluster) -> tuple[float, float]:
+    numbering, m = cluster.numbering, cluster.local_size
+    inside = 0.0
+    for kind in numbering.inside:
+        links = np.arange(kind.num_links)
+        leaves, _ = kind.topology.ends(links, m, kind.cards)
+        _, bandwidth = kind.topology.figures(links, kind.link, m, kind.cards)
+        mine = leaves < m
+        if mine.any():
+            inside = max(inside, float(np.bincount(leaves[mine], bandwidth[mine]).max()))
+    across, inter = 0.0, numbering.inter
+    if inter is not None and cluster.num_nodes > 1:
+        links = np.arange(numbering.between, numbering.num_links)
+        _, bandwidth = numbering.figures(links)
+        of_ports = inter.topology.of_ports
+        cards = numbering.cards if of_ports else 1
+        ends = cluster.num_nodes * cards
+        local = links - numbering.between
+        leaves, _ = inter.topology.ends(
+            local if of_ports else local // numbering.cards, ends, cards
+        )
+        mine = leaves < ends
+        across = float(np.bincount(leaves[mine] // cards, bandwidth[mine]).max())
+    return inside + across, across
+
+
+# Parts --------------------------------------------------------------------------------------------
+
+ACTIVITIES = "forward", "backward", "tail"
+
+SEEN_STEPS = 64
+"""Of a longer run stragglers may do anything in the rest."""
+
+
+def named(settings: dict[str, Any]) -> str:
+    """Tell settings apart."""
+    return repr(sorted(settings.items(), key=lambda item: item[0]))
+
+
+@dataclass(eq=False)
+class Place:
+    """A cluster that points share.
+
+    Attributes
+    ----------
+    scenario : Scenario
+        One that has it.
+    network : Network
+        Its collectives.
+    devices : list of Device
+        Of its ranks, those that differ.
+    factor : float
+        The least by which stragglers multiply compute.
+    rates : Rates
+        What it costs and draws.
+    """
+
+    scenario: Scenario
+    network: Network
+    devices: list[Device]
+    factor: float
+    rates: Rates
+
+    @classmethod
+    def of(cls, scenario: Scenario) -> Place:
+        """The cluster of a scenario."""
+        cluster = scenario.cluster
+        devices = list[Device]()
+        for device in cluster.device if isinstance(cluster.device, list) else [cluster.device]:
+            if device not in devices:
+                devices.append(device)
+        return cls(scenario, Network(scenario), devices, _factor(scenario), cluster.rates())
+
+    @property
+    def memory(self) -> float:
+        """Of the smallest device, for each of its ranks [bytes]."""
+        return min(one.memory for one in self.devices) / self.scenario.cluster.ranks_per_device
+
+
+def _factor(scenario: Scenario) -> float:
+    """The least factor on compute of any rank in any step."""
+    cluster, steps = scenario.cluster, scenario.workload.steps or SEEN_STEPS + 1
+    if not cluster.stragglers:
+        return 1.0
+    if steps > SEEN_STEPS:
+        return 0.0
+    slowdown = Slowdown(cluster, scenario.seed)
+    return min(float(slowdown.factors(step).min()) for step in range(steps))
+
+
+@dataclass(eq=False)
+class Recipe:
+    """What each rank does, but for its batch.
+
+    Attributes
+    ----------
+    scenario : Scenario
+        One that does it.
+    calls : dict of (str, int, str) to ndarray
+        Seconds of each call, by activity, micro-batch and device.
+    times : dict of tuple to Times
+        By devices.
+    """
+
+    scenario: Scenario
+    calls: dict[tuple[str, int, str], Floats] = field(default_factory=dict)
+
+    times: dict[tuple[str, ...], Times] = field(default_factory=dict)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all ranks do the same in all steps, as the bounds take for granted."""
+        workload, strategy = self.scenario.workload, self.scenario.strategy
+        odd = workload.samples_per_rank or workload.rebalance or workload.packing
+        if odd or strategy.player != "together" or strategy.one_process:
+            return False
+        if workload.lengths(self.scenario.seed, self.scenario.base):
+            return False
+        return not getattr(strategy, "backup_ranks", 0) and not hasattr(strategy, "local_steps")
+
+    def seconds(self, microbatch: int, devices: Sequence[Device]) -> dict[str, Floats]:
+        """Of each call on each device, by activity, shape `(num_calls, num_devices)` [s]."""
+        missing = [one for one in devices if ("forward", microbatch, repr(one)) not in self.calls]
+        if missing:
+            workload = self.scenario.workload
+            times = self._times_of(missing)
+            batch, which = np.full(len(missing), microbatch), np.zeros(len(missing), dtype=np.int64)
+            shapes = [workload.model.known_shapes()]
+            for name in (*ACTIVITIES[:2], *(ACTIVITIES[2:] if any(times.tails) else ())):
+                found = times.seconds(name, batch, shapes, which)
+                for number, device in enumerate(missing):
+                    column = found.seconds[:, found.column[number]]
+                    self.calls[name, microbatch, repr(device)] = column
+        return {
+            name: np.array([self.calls[name, microbatch, repr(one)] for one in devices]).T
+            for name in ACTIVITIES
+            if (name, microbatch, repr(devices[0])) in self.calls
+        }
+
+    def _times_of(self, devices: list[Device]) -> Times:
+        key = tuple(map(repr, devices))
+        if key not in self.times:
+            workload = self.scenario.workload
+            self.times[key] = COMPUTE[workload.compute.kind](workload, Roofline(devices))
+        return self.times[key]
+
+
+# Sheets -------------------------------------------------------------------------------------------
+
+MICRO_STEPS = 4
+"""Of a step with more: the first, two that are like all between, and the last."""
+
+BYTES, HOOKS, LAUNCHES, HOST_BYTES, KERNELS = range(5)
+"""Columns of what is no call: bytes of the device's memory, hooks, collectives that are started,
+bytes of the host's memory, kernels of an update's loop over tensors."""
+
+NUM_BESIDE = 5
+
+UPDATES = NUM_BESIDE
+"""The column after these: updates, whose bytes or launches over lists count, what takes longer."""
+
+NUM_COLUMNS = NUM_BESIDE + 1
+
+
+class Asks(NamedTuple):
+    """A collective that is started.
+
+    Attributes
+    ----------
+    tag : int or None
+        Its number in the step; None where the rank waits for it at once.
+    collective, nbytes, group
+        As `simdp.steps.program.Called`.
+    stream : int
+        Which takes it.
+    wait, after
+        As `simdp.steps.ops.AllReduce`.
+    """
+
+    tag: int | None
+    collective: str
+    nbytes: float
+    group: Group
+    stream: int
+    wait: float
+    after: tuple[int, ...]
+
+
+Event = int | Asks | tuple[int, ...]
+"""A row of work, a collective that is started, or tags that are waited for."""
+
+
+class OneUpdate(NamedTuple):
+    """What an update asks for, each of the rank that has least of it.
+
+    Attributes
+    ----------
+    scaled, moved : float
+        What scaling moves, and the optimizer [bytes].
+    over_lists, in_loop : float
+        Launches of its kernels over lists of tensors, and of its loop over tensors.
+    """
+
+    scaled: float
+    moved: float
+    over_lists: float
+    in_loop: float
+
+
+class Prices(NamedTuple):
+    """What a sheet is charged for, for many points.
+
+    Attributes
+    ----------
+    calls : dict of str to ndarray, shape `(num_calls, num_points)`
+        Forward, backward and tail of each call [s].
+    beside : ndarray, shape `(NUM_BESIDE, num_points)`
+        By `BYTES` and so on [s].
+    message : ndarray, shape `(num_points,)`
+        Before each collective [s].
+    first : ndarray, shape `(num_points,)`
+        At the beginning of a step [s].
+    collective : callable
+        Of what is asked for, the least that it takes, shape `(num_points,)` [s].
+    """
+
+    calls: Mapping[str, Floats]
+    beside: Floats
+    message: Floats
+    first: Floats
+    collective: Callable[[Asks], Floats]
+
+
+class Sheet:
+    """What a steady step of one program asks for.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        With one micro-step, or with `MICRO_STEPS`.
+
+    Attributes
+    ----------
+    is_closed : bool
+        Whether all collectives of a step are over when it is.
+    groups : list of ProcessGroups
+        Of the program.
+    update : OneUpdate
+        What each update asks for.
+    """
+
+    def __init__(self, scenario: Scenario) -> None:
+        program = scenario.program
+        self.groups, facts = program.groups, program.facts
+        self._streams: dict[Group, int] = {None: 0, **{g.name: g.stream for g in self.groups}}
+        self._num_calls = len(facts.graph.calls) + 1
+        self._has_loss = scenario.workload.loss.kind != "none"
+        self._beside = _Beside(scenario, facts)
+        self.update = self._beside.of_update()
+        self.segments: list[list[Event]] = []
+        self._rows: list[Floats] = []
+        started: set[int] = set()
+        segment = list[Event]()
+        for op in flat(program.steady):
+            if isinstance(op, ops.Batch) and any(isinstance(e, int | Asks) for e in segment):
+                self.segments.append(segment)
+                segment = []
+            self._add(op, segment)
+            last = segment[-1] if segment else None
+            if isinstance(op, ops.Wait):
+                started -= set(op.tags)
+            elif isinstance(last, Asks) and last.tag is not None:
+                started.add(last.tag)
+        self.segments.append(segment)
+        self.is_closed = not started
+        self.rows: Floats = np.array(self._rows).reshape(-1, 3 * self._num_calls + NUM_COLUMNS)
+        del self._beside, self._rows  # so that little is sent between processes
+
+    def _add(self, op: ops.Op, segment: list[Event]) -> None:
+        called = called_by(op)
+        if called is not None:
+            self._count(segment, LAUNCHES, 1.0)
+            tag: int | None = getattr(op, "tag", None)
+            after = tuple(getattr(op, "after", ()))
+            stream = self._streams.get(called.group, 0)
+            wait = float(getattr(op, "wait", 0.0))
+            segment.append(
+                Asks(tag, called.collective, called.nbytes, called.group, stream, wait, after)
+            )
+            return
+        match op:
+            case ops.Wait():
+                if op.tags:
+                    segment.append(tuple(op.tags))
+            case ops.Forward():
+                self._call(segment, 0, op.call)
+            case ops.Backward():
+                self._call(segment, 1, op.call)
+            case ops.Tail():
+                self._call(segment, 2, op.call)
+            case ops.Copy() | ops.Unshard():
+                self._count(segment, BYTES, 2 * op.nbytes)
+            case HostCopy():
+                self._count(segment, HOST_BYTES, op.nbytes)
+            case ops.Fill():
+                self._count(segment, HOOKS, 1.0)
+                if op.is_copied:
+                    self._count(segment, BYTES, 2.0 * self._beside.nbytes((op.name,)))
+            case ops.Take():
+                if op.is_copied:
+                    self._count(segment, BYTES, 2.0 * self._beside.nbytes(op.bucket.names))
+            case ops.Update():
+                self._update(segment)
+
+    def _update(self, segment: list[Event]) -> None:
+        self._count(segment, BYTES, self.update.scaled)
+        self._count(segment, KERNELS, self.update.in_loop)
+        self._count(segment, UPDATES, 1.0)
+
+    def _row(self, segment: list[Event]) -> Floats:
+        """The row of work that is being added to."""
+        if not segment or not isinstance(segment[-1], int):
+            segment.append(len(self._rows))
+            self._rows.append(np.zeros(3 * self._num_calls + NUM_COLUMNS))
+        return self._rows[-1]
+
+    def _call(self, segment: list[Event], which: int, call: int) -> None:
+        if call < self._num_calls - 1 or self._has_loss:
+            self._row(segment)[which * self._num_calls + call] += 1
+
+    def _count(self, segment: list[Event], column: int, amount: float) -> None:
+        self._row(segment)[3 * self._num_calls + column] += amount
+
+    def work(self, prices: Prices) -> Floats:
+        """How long each row takes, shape `(num_rows, num_points)` [s]."""
+        num_points = prices.beside.shape[1]
+        calls = np.zeros((3 * self._num_calls, num_points))
+        for number, activity in enumerate(("forward", "backward", "tail")):
+            each = prices.calls.get(activity)
+            if each is not None:
+                first = number * self._num_calls
+                calls[first : first + min(len(each), self._num_calls)] = each[: self._num_calls]
+        beside = prices.beside
+        update = update_seconds(
+            self.update.moved * beside[BYTES], self.update.over_lists * beside[KERNELS]
+        )
+        found: Floats = self.rows @ np.concatenate([calls, beside, np.atleast_2d(update)])
+        return found
+
+    def least(self, prices: Prices, micro_steps: Floats) -> tuple[Floats, Floats]:
+        """The least that a step takes, and what its calls take.
+
+        Parameters
+        ----------
+        prices : Prices
+            Of each point.
+        micro_steps : ndarray, shape `(num_points,)`
+            Of a step: 1 for all points, or 2 and more, as the sheet has.
+
+        Returns
+        -------
+        step, calls : ndarray, shape `(num_points,)`
+            [s].
+        """
+        nothing = prices._replace(beside=np.zeros_like(prices.beside))
+        calls = self._sum(self.work(nothing), micro_steps)
+        seconds = self.work(prices)
+        busy = prices.first + self._sum(seconds, micro_steps)
+        rank = _Rank(prices, seconds)
+        if not self.is_closed:
+            return np.zeros_like(busy), calls
+        first, *between, last = self.segments if len(self.segments) > 1 else [[], *self.segments]
+        rank.play(first)
+        for number, segment in enumerate(between):
+            rank.play(segment, micro_steps - 2 - number >= 1)
+        if between:
+            rank.repeat(np.maximum(micro_steps - 2 - len(between), 0.0))
+        rank.play(last)
+        return np.maximum(rank.end(), busy), calls
+
+    def _sum(self, seconds: Floats, micro_steps: Floats) -> Floats:
+        """All work of a step, shape `(num_points,)` [s]."""
+        nothing = np.zeros(seconds.shape[1])
+        each = [sum((seconds[e] for e in s if isinstance(e, int)), nothing) for s in self.segments]
+        if len(each) == 1:
+            return each[0]
+        found: Floats = each[0] + each[-1] + (micro_steps - 2) * each[1]
+        return found
+
+
+class _Beside:
+    """What operations move beside the model's own calls.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Whose they are.
+    facts : Facts
+        Of its program.
+    """
+
+    def __init__(self, scenario: Scenario, facts: Facts) -> None:
+        self._scenario, self._facts = scenario, facts
+        self._footprint = footprint_of(scenario, facts, scenario.program.partition)
+
+    def nbytes(self, names: Sequence[str]) -> float:
+        """Of the gradients of some parameters [bytes]."""
+        return float(self._facts.num_elements(tuple(names)) * self._facts.itemsize)
+
+    def of_update(self) -> OneUpdate:
+        """What the rank that has least of it is asked for; nothing on the host."""
+        kept, workload = self._footprint, self._scenario.workload
+        if self._scenario.strategy.updates_on_host or workload.compute.kind == "profile":
+            return OneUpdate(0.0, 0.0, 0.0, 0.0)
+        return OneUpdate(
+            float(np.min(kept.moved_by_scaling())),
+            float(np.min(kept.moved_by_optimizer())),
+            float(np.min(kept.launched_over_lists())),
+            float(np.min(kept.launched_by_optimizer())),
+        )
+
+
+class _Rank:
+    """One rank that never waits for another one, at many points."""
+
+    def __init__(self, prices: Prices, seconds: Floats) -> None:
+        self._prices, self._seconds = prices, seconds
+        self._clock = prices.first.copy()
+        self._free: dict[int, Floats] = {}
+        self._done: dict[int, Floats] = {}
+        self._before: list[Floats] = []
+
+    def play(self, segment: Sequence[Event], where: Bools | None = None) -> None:
+        """Go on by a micro-step; with ``where``, at those points alone."""
+        self._before = self._state()
+        clock, free, kept = self._clock, dict(self._free), dict(self._done)
+        for event in segment:
+            if isinstance(event, int):
+                self._clock = self._clock + self._seconds[event]
+            elif isinstance(event, Asks):
+                self._start(event)
+            else:
+                self._wait(event)
+        if where is None:
+            return
+        nothing = np.zeros_like(clock)
+        self._clock = np.where(where, self._clock, clock)
+        for now, old in ((self._free, free), (self._done, kept)):
+            for key, instant in now.items():
+                now[key] = np.where(where, instant, old.get(key, nothing))
+
+    def _state(self) -> list[Floats]:
+        """Instants on which all later ones depend; what is over by now is as if over now."""
+        later = (*self._free.values(), *self._done.values())
+        return [self._clock, *(np.maximum(self._clock, instant) for instant in later)]
+
+    def repeat(self, times: Floats) -> None:
+        """Go on by more micro-steps like the last one; see the proof above."""
+        now = self._state()
+        if len(now) != len(self._before):
+            return
+        moved = [after - before for after, before in zip(now, self._before, strict=True)]
+        by = times * np.min(moved, axis=0)
+        self._clock = self._clock + by
+        self._free = {stream: free + by for stream, free in self._free.items()}
+        self._done = {tag: done + by for tag, done in self._done.items()}
+
+    def _start(self, asks: Asks) -> None:
+        enter = self._clock + asks.wait
+        if asks.stream in self._free:
+            enter = np.maximum(enter, self._free[asks.stream])
+        for tag in asks.after:
+            if tag in self._done:
+                enter = np.maximum(enter, self._done[tag])
+        end = enter + self._prices.message + self._prices.collective(asks)
+        self._free[asks.stream] = end
+        if asks.tag is None:
+            self._clock = np.maximum(self._clock, end)
+        else:
+            self._done[asks.tag] = end
+
+    def _wait(self, tags: Sequence[int]) -> None:
+        for tag in tags:
+            if tag in self._done:
+                self._clock = np.maximum(self._clock, self._done.pop(tag))
+
+    def end(self) -> Floats:
+        """When all of it is done [s]."""
+        found: Floats = np.max(self._state(), axis=0)
+        return found
+
+
+# Bounds -------------------------------------------------------------------------------------------
 
 Progress = Callable[[int, int], None]
 

@@ -1,28 +1,62 @@
-"""Search: best bounds first, until no point that is left can be told of.
+"""Searches for the best points.
 
 A point is passed over only where its bounds say that it misses a limit, or where a simulated one
 is no worse in time, money and memory than the bounds of this one: what is left out is then neither
 on the front nor, by its bound, among the best. So the front is that of all points, but for those
 that are equal to one of it in everything.
+
+NSGA-II (Deb et al., "A fast and elitist multiobjective genetic algorithm: NSGA-II", 2002) asks for
+a generation at a time, and is told the bounds of its points in the same order: which ones come next
+does not depend on who works them out, or how fast. What it has asked for is then searched as a
+small space is.
+
+Of a step with many micro-steps those between the first and the last do the same. So where nothing
+makes them differ, as many as four say how long more of them take: ``T(k) = T(4) + (k - 4)
+(T(4) - T(3))``. The same holds for a period of many steps, as of Local SGD: those that exchange
+nothing are alike.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import inf
-from typing import NamedTuple
+from math import inf, isfinite
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from simdp.arrays import Bools, Floats, Ints
-from simdp.results.plan import GOALS, Option
-from simdp.studies.plan.bounds import Bounds
-from simdp.studies.plan.chances import LIMITED
+from simdp.errors import ScenarioError
+from simdp.job.targets import Need
+from simdp.results.metrics import BUSY, REST, WAITING, lasting
+from simdp.results.plan import GOALS, WAYS, Option
+from simdp.results.result import Result
+from simdp.scenario import Scenario
+from simdp.studies.answers import interval_of
+from simdp.studies.executor import Done, Executor, Failed
+from simdp.studies.job import job
+from simdp.studies.many import simulate_all
+from simdp.studies.plan.bounds import Bounds, NeedOf
+from simdp.studies.plan.request import (
+    ACCUM,
+    BATCH,
+    LIMITED,
+    MAX_POINTS,
+    MICRO,
+    Asked,
+    Infeasible,
+    Point,
+    Space,
+    factors_of,
+    luck_of,
+)
+from simdp.studies.store import Store
+
+# Search -------------------------------------------------------------------------------------------
 
 NUM_BEST = 5
 """The best, and the next alternatives."""
 
-BATCH = 16
+POINTS_AT_ONCE = 16
 """Points that are simulated before the others are looked at again: so many for any number of
 workers, so that the answer is the same."""
 
@@ -194,7 +228,7 @@ class Search:
             if not len(numbers):
                 return found[0] if found else None
             order = np.lexsort((numbers, least[numbers]))
-            self._simulate(numbers[order[: BATCH // 4]])
+            self._simulate(numbers[order[: POINTS_AT_ONCE // 4]])
 
     def nearest(self) -> Played | None:
         """The point whose largest miss is smallest."""
@@ -216,7 +250,7 @@ class Search:
             if not len(numbers):
                 return None if best[0] == inf else Played(best[1], self.options[best[1]])
             order = np.lexsort((numbers, miss[numbers]))
-            self._simulate(numbers[order[: BATCH // 4]])
+            self._simulate(numbers[order[: POINTS_AT_ONCE // 4]])
 
     def _simulate(self, numbers: Ints) -> None:
         for number, option in zip(numbers.tolist(), self._play(numbers.tolist()), strict=True):
@@ -262,7 +296,7 @@ class Search:
             if any((ways[other] <= mine).all() for other in chosen):
                 continue
             chosen.append(place)
-            if len(chosen) == BATCH:
+            if len(chosen) == POINTS_AT_ONCE:
                 break
         return numbers[chosen]
 
@@ -285,3 +319,419 @@ def _ways(option: Option) -> tuple[float, float, float]:
     """Time, money and memory; what nobody has a price for is as dear as can be."""
     cost = inf if option.cost_usd is None else option.cost_usd
     return option.finish_s, cost, option.peak_memory_bytes
+
+
+# Sampling -----------------------------------------------------------------------------------------
+
+GENERATION = 64
+"""Points that are asked for at once."""
+
+GENERATIONS = 32
+"""After which it has enough: 2,048 points, or fewer where it asks for some again."""
+
+HUGE = 1e300
+"""What stands for no figure at all."""
+
+
+class Sampled(NamedTuple):
+    """What was looked at of a large space.
+
+    Attributes
+    ----------
+    points : list of Point
+        Those that may be, by their numbers.
+    impossible : dict of Infeasible to int
+        Why others cannot be, and how many.
+    bounds : Bounds
+        Of these points; what was found for them is known to it.
+    """
+
+    points: list[Point]
+    impossible: dict[Infeasible, int]
+    bounds: Bounds
+
+
+def sampled(
+    space: Space,
+    asked: Asked,
+    need_of: NeedOf,
+    executor: Executor,
+    seed: int,
+    progress: Callable[[str], None],
+) -> Sampled:
+    """Choose points of a space by their bounds.
+
+    Parameters
+    ----------
+    space : Space
+        Of more than `MAX_POINTS`.
+    asked : Asked
+        What for, and within which limits.
+    need_of, executor
+        As for `Bounds`, and for its ``look``.
+    seed : int
+        Same seed, same points.
+    progress : callable
+        Told in words how far it is.
+
+    Raises
+    ------
+    ScenarioError
+        If Optuna is not installed.
+    """
+    study = _study(space, seed)
+    found = _Found(space, asked, need_of, executor)
+    for number in range(GENERATIONS):
+        trials = [study.ask() for _ in range(GENERATION)]
+        values = found.values([_chosen(trial, space) for trial in trials])
+        for trial, value in zip(trials, values, strict=True):
+            _tell(study, trial, value)
+        progress(f"bounds of {len(found.seen):,} points, generation {number + 1} of {GENERATIONS}")
+    points = sorted(found.points.values(), key=lambda point: point.number)
+    return Sampled(points, found.impossible, Bounds(space, points, need_of, found.bounds))
+
+
+def _study(space: Space, seed: int) -> Any:
+    """Optuna's study of a space."""
+    try:
+        import optuna
+    except ImportError:
+        raise ScenarioError(
+            [
+                f"--choose: makes {len(space):,} points; of more than {MAX_POINTS:,} a sample is "
+                "looked at, which needs optuna; pip install 'simdp[plan]', or give fewer values."
+            ]
+        ) from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    sampler = optuna.samplers.NSGAIISampler(population_size=GENERATION, seed=seed)
+    return optuna.create_study(directions=["minimize"] * (len(WAYS) + 1), sampler=sampler)
+
+
+def _chosen(trial: Any, space: Space) -> tuple[int, dict[str, Any]]:
+    """A point's number in the grid, and what it sets."""
+    number, chosen = 0, dict[str, Any]()
+    for key, values in space.choices.items():
+        place = trial.suggest_int(key, 0, len(values) - 1)
+        number, chosen[key] = number * len(values) + place, values[place]
+    return number, chosen
+
+
+class _Value(NamedTuple):
+    """What Optuna is told of a point: its figures, and by how much it misses the limits."""
+
+    ways: list[float]
+    over: dict[str, float]
+
+
+class _Found:
+    """Finds bounds, and keeps them for points that are asked for again."""
+
+    def __init__(self, space: Space, asked: Asked, need_of: NeedOf, executor: Executor) -> None:
+        self._space, self._asked = space, asked
+        self._need_of, self._executor = need_of, executor
+        self.seen: dict[int, _Value | None] = {}
+        self.points: dict[int, Point] = {}
+        self.impossible: dict[Infeasible, int] = {}
+        self.bounds: Bounds | None = None
+
+    def values(self, asked: Sequence[tuple[int, dict[str, Any]]]) -> list[_Value | None]:
+        """What to tell of points; None of those that cannot be."""
+        fresh = list[Point]()
+        for number, chosen in asked:
+            if number in self.seen:
+                continue
+            self.seen[number] = None
+            point = self._space.point(number, chosen)
+            if isinstance(point, Point):
+                fresh.append(point)
+            else:
+                self.impossible[point] = self.impossible.get(point, 0) + 1
+        if fresh:
+            self._look(fresh)
+        return [self.seen[number] for number, _ in asked]
+
+    def _look(self, points: Sequence[Point]) -> None:
+        bounds = Bounds(self._space, points, self._need_of, self.bounds)
+        bounds.look(self._executor)
+        self.bounds = bounds
+        for place, point in enumerate(points):
+            self.points[point.number] = point
+            if not bounds.is_possible[place]:
+                continue
+            least = {field: float(getattr(bounds, name)[place]) for field, name in FIELDS.items()}
+            fields = (GOALS[self._asked.goal], *WAYS)
+            ways = [least[field] if isfinite(least[field]) else HUGE for field in fields]
+            room = min(float(bounds.room[place]), self._asked.memory or inf)
+            limits = {**self._asked.limits, "memory": room}
+            over = {
+                name: min(least[LIMITS[name]] / limit - 1, HUGE) for name, limit in limits.items()
+            }
+            self.seen[point.number] = _Value(ways, over)
+
+
+def _tell(study: Any, trial: Any, value: _Value | None) -> None:
+    """Tell the study what came of a trial."""
+    from optuna.trial import TrialState
+
+    if value is None:
+        study.tell(trial, state=TrialState.FAIL)
+        return
+    for name, over in value.over.items():
+        trial.set_constraint(name, over)
+    study.tell(trial, value.ways)
+
+
+# Playing ------------------------------------------------------------------------------------------
+
+FEW = 3, 4
+"""Micro-steps, or steps of a period, that stand for more."""
+
+LONG = 16
+"""Steps of a period from which on `FEW` stand for it, where nothing makes them differ."""
+
+RUNS = 100
+"""Of a job that fails on the way."""
+
+HOUR = 3600.0
+
+Changes = Callable[[Scenario, int], list[str]]
+"""How a scenario of so large a global batch trains otherwise than that of the file."""
+
+FULL = 0.9
+"""From this share of its memory on a device counts as full."""
+
+PARTS = BUSY + WAITING + REST
+
+
+class Simulated(NamedTuple):
+    """A point as it was simulated.
+
+    Attributes
+    ----------
+    metrics : dict
+        Of the whole step: its times.
+    peak : float
+        Of the fullest rank [bytes].
+    luck : ndarray
+        Times of single runs to the target over their mean.
+    whole : Scenario
+        With all of its micro-steps, or where these are alike with a few.
+    """
+
+    metrics: dict[str, float]
+    peak: float
+    luck: Floats
+    whole: Scenario
+
+
+class SimulatedPoint(NamedTuple):
+    """What stands for a point.
+
+    Attributes
+    ----------
+    scenarios : list of Scenario
+        What is simulated: the point itself, or two shorter ones; none where it cannot be.
+    num_alike : int
+        Micro-steps, or steps of a period, of the point; 0 where nothing is continued.
+    whole : Scenario or None
+        As of `Simulated`.
+    problem : str
+        Why it cannot be simulated.
+    """
+
+    scenarios: list[Scenario]
+    num_alike: int = 0
+    whole: Scenario | None = None
+    problem: str = ""
+
+
+class Player:
+    """Simulates points.
+
+    Parameters
+    ----------
+    bounds : Bounds
+        Of all points.
+    need_of : callable
+        As of `Bounds`.
+    changes : callable
+        How a scenario of so large a global batch trains otherwise than that of the file.
+    executor, store
+        As for `simulate_all`.
+
+    Attributes
+    ----------
+    simulated : dict of int to Simulated
+        By the number of the point.
+    why : dict of int to Infeasible
+        Of points that cannot be simulated.
+    intervals : dict of int to (float, float) or None
+        The 90 % interval of a step over its time, of points whose interval was looked for; None
+        where the machine is not calibrated.
+    """
+
+    def __init__(
+        self,
+        bounds: Bounds,
+        need_of: NeedOf,
+        changes: Changes,
+        executor: Executor,
+        store: Store | None,
+    ) -> None:
+        self.bounds, self._need_of, self._changes = bounds, need_of, changes
+        self._executor, self._store = executor, store
+        self.simulated: dict[int, Simulated] = {}
+        self.why: dict[int, Infeasible] = {}
+        self.intervals: dict[int, tuple[float, float] | None] = {}
+
+    def play(self, numbers: Sequence[int]) -> list[Option | None]:
+        """Simulate points by their numbers; None of what cannot be."""
+        each = [self._standing_for(self.bounds.points[number]) for number in numbers]
+        flat = [scenario for one in each for scenario in one.scenarios]
+        found = iter(simulate_all(flat, executor=self._executor, store=self._store))
+        options: list[Option | None] = []
+        for number, one in zip(numbers, each, strict=True):
+            options.append(self._option(number, one, [next(found) for _ in one.scenarios]))
+        return options
+
+    def find_intervals(self, numbers: Sequence[int]) -> None:
+        """Find the intervals of simulated points that are not known yet."""
+        wanted = [number for number in numbers if number not in self.intervals]
+        scenarios = [self.simulated[number].whole for number in wanted]
+        for place, outcome in self._executor.each(step_interval_of, scenarios):
+            self.intervals[wanted[place]] = outcome.value if isinstance(outcome, Done) else None
+
+    def factors(self, number: int) -> Floats:
+        """All that may multiply the time to the end of a simulated point; see `factors_of`."""
+        self.find_intervals([number])
+        return factors_of(self.simulated[number].luck, self.intervals[number])
+
+    def _standing_for(self, point: Point) -> SimulatedPoint:
+        """What is simulated of a point: itself, or a few of the steps that are alike."""
+        space, settings = self.bounds.space, point.settings
+        try:
+            if point.micro_steps > FEW[-1] and self._repeats(point):
+                short = {**settings, MICRO: point.microbatch}
+                if BATCH in settings or "global_batch" in space.raw["workload"]:
+                    short[BATCH] = None
+                few = [space.steady({**short, ACCUM: few}) for few in FEW]
+                return SimulatedPoint(few, point.micro_steps, few[-1])
+            whole = space.steady(settings)
+            count = whole.strategy.steps_together
+            if count >= LONG and _has_equal_steps(whole):
+                few = [_with_period(whole, few) for few in FEW]
+                return SimulatedPoint(few, count, whole)
+            return SimulatedPoint([whole], 0, whole)
+        except ScenarioError as error:
+            return SimulatedPoint([], problem=error.problems[0])
+
+    def _repeats(self, point: Point) -> bool:
+        recipe = self.bounds.recipe_of(point)
+        return bool(point.microbatch) and recipe is not None and recipe.is_plain
+
+    def _option(
+        self, number: int, played: SimulatedPoint, results: Sequence[Result | Failed]
+    ) -> Option | None:
+        there = [one for one in results if isinstance(one, Result)]
+        wrong = next(
+            (one.problems[0] for one in results if isinstance(one, Failed)), played.problem
+        )
+        if wrong or played.whole is None:
+            self.why[number] = Infeasible.of_line(wrong)
+            return None
+        last = there[-1]
+        metrics = {key: float(last.metrics[key]) for key in ("step_time_s", *PARTS)}
+        if len(there) > 1:
+            before = {key: float(there[0].metrics[key]) for key in metrics}
+            is_period = played.whole.strategy.steps_together > 1
+            metrics = {
+                key: _continued(before[key], value, played.num_alike, is_period)
+                for key, value in metrics.items()
+            }
+        peak = float(max(last.metrics["peak_memory_bytes"]))
+        return self._told(number, metrics, peak, played.whole)
+
+    def _told(self, number: int, metrics: dict[str, float], peak: float, whole: Scenario) -> Option:
+        point, cluster = self.bounds.points[number], whole.cluster
+        batch = self.batch_of(point, whole)
+        need = self._need_of(batch)
+        assert isinstance(need, Need)
+        seconds, luck = need.mean / batch * metrics["step_time_s"], luck_of(need)
+        spent = lasting(cluster.rates(), metrics, seconds)
+        cost, energy, mean_error = spent.cost_usd, spent.energy_kwh, 0.0
+        if cluster.failures or whole.checkpoint is not None:
+            (runs,) = job(self.bounds.space.scenario(point.settings), runs=RUNS).points
+            seconds = runs.finish_s.mean
+            cost = None if runs.cost_usd is None else runs.cost_usd.mean
+            energy = None if runs.energy_kwh is None else runs.energy_kwh.mean
+            luck = np.sort(runs.finishes) / seconds
+            mean_error = float(luck.std(ddof=1) / np.sqrt(len(luck)))
+        self.simulated[number] = found = Simulated(metrics, peak, luck, whole)
+        share = found.peak / float(self.bounds.room[number])
+        return Option(
+            set={key: value for key, value in point.settings.items() if value is not None},
+            step_time_s=metrics["step_time_s"],
+            finish_s=seconds,
+            cost_usd=cost,
+            energy_kwh=energy,
+            peak_memory_bytes=found.peak,
+            limit=_limit(metrics, share),
+            shares={key.removesuffix("_s"): metrics[key] for key in PARTS},
+            world_size=point.world_size,
+            global_batch=batch,
+            memory_share=share,
+            mean_error=mean_error,
+            gpu_hours=seconds * point.world_size / HOUR,
+            changes_training=self._changes(whole, batch),
+        )
+
+    def batch_of(self, point: Point, scenario: Scenario) -> int:
+        """Samples of a step of all ranks."""
+        if point.microbatch:
+            return point.world_size * point.microbatch * point.micro_steps
+        return int(scenario.workload.samples_per_step(point.world_size))
+
+
+def _continued(before: float, after: float, count: int, is_period: bool) -> float:
+    """The time of so many micro-steps, or the mean one of a period, from those of `FEW` [s]."""
+    if not is_period:
+        return after + (count - FEW[-1]) * (after - before)
+    short, long = before * FEW[0], after * FEW[-1]
+    return (long + (count - FEW[-1]) * (long - short)) / count
+
+
+def _has_equal_steps(scenario: Scenario) -> bool:
+    """Whether nothing makes the steps of a period differ that exchange nothing."""
+    workload = scenario.workload
+    if getattr(scenario.strategy, "period_group_size_dict", None) is not None:
+        return False
+    odd = workload.samples_per_rank or workload.rebalance or workload.packing or workload.input
+    return not (
+        odd or scenario.cluster.stragglers or workload.lengths(scenario.seed, scenario.base)
+    )
+
+
+def _with_period(scenario: Scenario, steps: int) -> Scenario:
+    """A scenario of one shorter period of Local SGD, after the step that metrics leave out."""
+    strategy = scenario.strategy.model_copy(update={"local_steps": steps})
+    workload = scenario.workload.model_copy(update={"steps": 1 + steps})
+    return scenario.model_copy(update={"strategy": strategy, "workload": workload})
+
+
+def step_interval_of(scenario: Scenario) -> tuple[float, float] | None:
+    """The 90 % interval of a step over its time; None where nobody has measured the machine."""
+    ends = interval_of(scenario, 1.0)
+    return None if ends is None else (ends[0], ends[1])
+
+
+def _limit(metrics: Mapping[str, float], memory_share: float) -> str:
+    """What takes most of a step, or a full memory."""
+    if memory_share >= FULL:
+        return "memory"
+    of = {
+        "compute": sum(metrics[key] for key in BUSY),
+        "communication": metrics["exposed_comm_s"],
+        "waiting": metrics["wait_s"],
+        "other": metrics["other_s"],
+    }
+    return max(of, key=lambda name: of[name])

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from simdp.strategies.zero3 import PERSISTENT_ELEMENTS, PREFETCHED_ELEMENTS
+from simdp.strategies.zero import PERSISTENT_ELEMENTS, PREFETCHED_ELEMENTS
 from simdp.studies.replay.gradients import dealt
 from simdp.studies.replay.phases import FORWARD
 from simdp.studies.replay.strategy import Recognised, elements_of

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from simdp.reports import figures
-from simdp.steps.buckets import BUCKET_CAP_NBYTES, FIRST_BUCKET_NBYTES
-from simdp.strategies.zero3 import PREFETCHED_ELEMENTS
+from simdp.reports import captions
+from simdp.steps.partition import BUCKET_CAP_NBYTES, FIRST_BUCKET_NBYTES
+from simdp.strategies.zero import PREFETCHED_ELEMENTS
 from simdp.studies.replay.phases import BACKWARD
 from simdp.studies.replay.timeline import ITEMSIZE, Sent, StepWork
 
@@ -256,7 +256,7 @@ def _said(foreign: Sequence[Sent]) -> list[str]:
     if not foreign:
         return []
     names = ", ".join(dict.fromkeys(sent.name for sent in foreign))
-    total = figures.seconds(sum(sent.seconds for sent in foreign))
+    total = captions.seconds(sum(sent.seconds for sent in foreign))
     return [
         f"{len(foreign)} collectives ({names}) are not of data parallelism, or without a size: "
         f"each keeps the shortest time that it had, {total} in all, on any number of ranks"

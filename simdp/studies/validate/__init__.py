@@ -1,4 +1,4 @@
-"""Validate: hold simulated times against measured ones, for whole folders of scenarios."""
+"""Validates predictions against measurements."""
 
 from __future__ import annotations
 
@@ -8,23 +8,158 @@ from itertools import chain
 from pathlib import Path
 
 import simdp
+from simdp.collectives import Algorithm
+from simdp.engine import threads
+from simdp.engine.collective import Bench
 from simdp.errors import ScenarioError
 from simdp.results.validation import CollectiveComparison, Excluded, StepComparison, Validation
 from simdp.scenario import Scenario
+from simdp.scenario.measured import MeasuredCollective
+from simdp.scenario.placement import wiring_of
 from simdp.studies.executor import executor_for
-from simdp.studies.kept import Keep, done_in_order
-from simdp.studies.store import Store
-from simdp.studies.validate.collectives import time_table
-from simdp.studies.validate.files import cluster_name, load_measured
-from simdp.studies.validate.jobs import Intervals, Job, jobs_of
-from simdp.studies.validate.naive import add_linear, same_work
-from simdp.studies.validate.steps import time_step
-from simdp.studies.validate.work import key_of_job, worthwhile
+from simdp.studies.store import Keep, Store, done_in_order, key_of, key_of_all
+from simdp.studies.validate.folds import Item
+from simdp.studies.validate.intervals import Known, news, pairs_of, told, with_pool
+from simdp.studies.validate.jobs import (
+    Intervals,
+    Job,
+    add_linear,
+    cluster_name,
+    jobs_of,
+    load_measured,
+    ring_collective_time,
+    same_work,
+    time_step,
+)
+
+# Collectives --------------------------------------------------------------------------------------
+
+Clock = Callable[[int], float]
+
+
+def clock_of(scenario: Scenario, collective: str) -> Clock:
+    """Return what tells a collective's time by its size [bytes; s], on the cluster of a scenario.
+
+    Raises
+    ------
+    ScenarioError
+        If ``collectives.cost`` knows nothing of it.
+    """
+    cost = scenario.collectives.cost
+    if cost.timed:
+        wiring = wiring_of(scenario.cluster)
+        wrong = cost.problem_with(collective, wiring)
+        if wrong is not None:
+            raise ScenarioError([f"collectives.cost: {wrong}"])
+        return lambda nbytes: cost.seconds(collective, nbytes, wiring)
+    algorithm = getattr(scenario.collectives, collective, None)
+    if not isinstance(algorithm, Algorithm):
+        raise ScenarioError(
+            [f"collectives.cost: {cost.kind} has no algorithm for {collective}; use nccl or table."]
+        )
+    bench = Bench(scenario.cluster)
+    return lambda nbytes: bench.time(algorithm, nbytes).seconds
+
+
+def time_table(
+    name: str,
+    measured: MeasuredCollective,
+    scenario: Scenario,
+    known: Sequence[Known],
+    number: int,
+    pairs: Sequence[tuple[Scenario, Scenario]] | None = None,
+) -> list[CollectiveComparison]:
+    """Simulate every size of a table, and hold it against what was measured.
+
+    Parameters
+    ----------
+    name : str
+        Of the scenario that the table belongs to.
+    measured : MeasuredCollective
+        What a real machine did.
+    scenario : Scenario
+        With what the table sets.
+    known : sequence of Known
+        How well its constants are.
+    number : int
+        Of the table, from 0.
+    pairs : sequence of (Scenario, Scenario), optional
+        The scenario with something at either end of its interval; without it, those constants of
+        which ``known`` tells.
+
+    Raises
+    ------
+    ScenarioError
+        If it cannot be simulated.
+    """
+    collective, wiring = measured.collective, wiring_of(scenario.cluster)
+    clock, known = clock_of(scenario, collective), with_pool(known, scenario)
+    pairs = pairs_of(scenario, known) if pairs is None else pairs
+    ends = [(clock_of(low, collective), clock_of(high, collective)) for low, high in pairs]
+    new = news(known, collective, wiring.num_nodes)
+    whose = cluster_name(name, scenario), measured.set, wiring.world_size
+    rows = []
+    for (nbytes, seconds), role in zip(measured.times, measured.roles(), strict=True):
+        time = clock(nbytes)
+        both = [(a(nbytes), b(nbytes)) for a, b in ends]
+        rows.append(
+            CollectiveComparison(
+                name,
+                *whose,
+                role,
+                seconds,
+                time,
+                *told(time, both, known, new, nbytes),
+                note=measured.note,
+                collective=collective,
+                table=number,
+                nbytes=nbytes,
+                new=new,
+                ring=ring_collective_time(collective, nbytes, wiring),
+                joined=wiring.joined,
+            )
+        )
+    return rows
+
+
+# Work ---------------------------------------------------------------------------------------------
+
+WORTH_A_PROCESS = 150
+"""Runs that take about as long as to start a process."""
+
+
+def worthwhile(num_jobs: int, num_runs: int) -> int:
+    """How many processes are worth while for so many jobs, and the most runs that they take."""
+    return max(1, min(threads.available(), 1 + num_runs // WORTH_A_PROCESS, num_jobs))
+
+
+def key_of_job(job: Job) -> str:
+    """Name a job by all that it depends on."""
+    made = [*job.steps, *([] if job.table is None else [job.table])]
+    known = [[one.place, one.calibration.model_dump(mode="json")] for one in job.known]
+    measured = job.measured.model_dump(mode="json")
+    return key_of_all(
+        [key_of(one) for one in made],
+        "validate",
+        job.file,
+        job.name,
+        job.first,
+        measured,
+        known,
+        job.only_predicted,
+    )
+
+
+def key_of_item(item: Item) -> str:
+    """Name a point or a table by all that is known of it."""
+    measured = item.measured.model_dump(mode="json")
+    return key_of(item.made, item.file, item.name, item.number, item.is_table, measured)
+
+
+# Validate -----------------------------------------------------------------------------------------
 
 Progress = Callable[[int, int], None]
 Comparisons = tuple[list[StepComparison], list[CollectiveComparison]]
-
-__all__ = ["Progress", "compare", "joined", "validate"]
 
 
 def validate(
@@ -131,3 +266,6 @@ def compare(job: Job) -> Comparisons:
         steps = [replace(step, cluster=named) for step in steps]
         rows = [replace(row, cluster=named) for row in rows]
     return steps, rows
+
+
+__all__ = ["Progress", "compare", "joined", "validate"]

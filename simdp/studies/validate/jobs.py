@@ -1,17 +1,266 @@
-"""Jobs: what a process is given at a time, a few points of a scenario or one table."""
+"""Validates jobs and step times against measured ones."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from simdp.scenario import Scenario
+from simdp.collectives.costs import Wiring
+from simdp.collectives.costs.nccl import WAYS
+from simdp.engine.recorded_script import Stopwatch
+from simdp.errors import ScenarioError
+from simdp.files import read_text
+from simdp.results.validation import StepComparison
+from simdp.scenario import Scenario, load_scenario
 from simdp.scenario.measured import Measured, MeasuredPoint
-from simdp.studies.validate.intervals import OWN, Known, machine_calibration
-from simdp.studies.validate.steps import shortened
+from simdp.scenario.placement import wiring_of
+from simdp.scenario.shipped import find
+from simdp.studies.validate.intervals import (
+    OWN,
+    Known,
+    machine_calibration,
+    new_of,
+    step_interval,
+    with_pool,
+)
+
+# Naive --------------------------------------------------------------------------------------------
+
+
+def ring_step_time(point: Scenario, compute: float) -> float:
+    """Step time without any overlap: ``compute + 2 (n - 1) / n S / B`` [s].
+
+    Parameters
+    ----------
+    point : Scenario
+        One point; S is the size of its gradients [bytes], and B the slower of what a device can
+        send inside its node and what a node can send [bytes/s]. A ring through all ranks crosses
+        every link once, a node's cards too.
+    compute : float
+        Time of the devices' work in a step [s].
+
+    References
+    ----------
+    Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
+    JPDC 69(2), 2009.
+    """
+    wiring, workload = wiring_of(point.cluster), point.workload
+    elements = sum(tensor.num_elements for tensor in workload.graph.parameters)
+    return compute + ring_exchange_time(elements * workload.gradient_itemsize, wiring)
+
+
+def ring_exchange_time(nbytes: float, wiring: Wiring) -> float:
+    """What `ring_step_time` adds for gradients: ``2 (n - 1) / n S / B`` [s; S in bytes]."""
+    n = wiring.world_size
+    bandwidth = min(wiring.intra_bandwidth, wiring.inter_bandwidth)
+    return 2 * (n - 1) / n * nbytes / bandwidth
+
+
+def ring_collective_time(collective: str, nbytes: float, wiring: Wiring) -> float:
+    """Time of the plainest algorithm at the links' own figures: ``hops alpha + sent S / B`` [s].
+
+    Parameters
+    ----------
+    collective : str
+        A key of `simdp.collectives.costs.nccl.WAYS`: a ring, or sends where there is none.
+    nbytes : float
+        Size of the buffer, S [bytes].
+    wiring : Wiring
+        Between which ranks; of what goes inside nodes and between them, the slower counts.
+    """
+    way = next(iter(WAYS[collective].values()))(wiring)
+    assert way is not None, "rings and sends serve every wiring"
+    latency = way.intra_hops * wiring.intra_alpha + way.inter_hops * wiring.inter_alpha
+    inside = way.intra_sent / wiring.intra_bandwidth
+    return latency + nbytes * max(inside, way.inter_sent / wiring.inter_bandwidth)
+
+
+def same_work(point: Scenario) -> str:
+    """What two points have in common if one is the other on more ranks: machine, device, work."""
+    raw = point.resolved()
+    cluster = raw["cluster"]
+    return json.dumps([cluster.get("machine"), cluster["device"], raw["workload"]])
+
+
+def add_linear(points: Sequence[StepComparison], work: Sequence[str]) -> list[StepComparison]:
+    """Add what linear scaling predicts: the throughput of fewer ranks, times the ranks.
+
+    Parameters
+    ----------
+    points : sequence of StepComparison
+        Of all scenarios.
+    work : sequence of str
+        What `same_work` says of each.
+
+    Returns
+    -------
+    list of StepComparison
+        It starts from the fewest ranks that did the same work on the cluster; where there are not
+        fewer, from the fewest of the scenario. Of these, those of the same scenario go first, then
+        those that come first. None stands for points without any below them.
+    """
+    groups: dict[tuple[str, str], list[StepComparison]] = {}
+    for point, key in zip(points, work, strict=True):
+        groups.setdefault((point.cluster, key), []).append(point)
+        groups.setdefault((point.cluster, f"scenario {point.scenario}"), []).append(point)
+    found = []
+    for point, key in zip(points, work, strict=True):
+        start = _below(point, groups[point.cluster, key])
+        start = start or _below(point, groups[point.cluster, f"scenario {point.scenario}"])
+        if start is not None:
+            per_rank = start.samples / start.measured / start.world_size
+            time = point.samples / (per_rank * point.world_size)
+            point = replace(point, linear=time)
+        found.append(point)
+    return found
+
+
+def _below(point: StepComparison, group: Sequence[StepComparison]) -> StepComparison | None:
+    """The fewest ranks of a group, the point's own scenario first; None if there are not fewer."""
+    start = min(group, key=lambda one: (one.world_size, one.scenario != point.scenario))
+    return start if start.world_size < point.world_size else None
+
+
+# Files --------------------------------------------------------------------------------------------
+
+_MEASURED = re.compile(r"^measured\s*:", re.MULTILINE)
+
+
+def load_measured(paths: Sequence[Path]) -> dict[Path, Scenario]:
+    """Load every scenario that has ``measured:``.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        Files, each of which must have it; and folders, of which those that have it are taken.
+        Either may be of those that simdp brings: ``validation/nvidia``.
+
+    Returns
+    -------
+    dict of Path to Scenario
+        In the order of the paths, and by name in a folder.
+
+    Raises
+    ------
+    ScenarioError
+        If any of them is wrong, with the problems of all; or two have the same name.
+    """
+    found: dict[Path, Scenario] = {}
+    first: dict[str, Path] = {}
+    lines: list[str] = []
+    for file in dict.fromkeys(_files(paths)):
+        try:
+            scenario = load_scenario(file)
+        except ScenarioError as error:
+            lines += error.problems
+            continue
+        if scenario.measured is None:
+            lines.append(
+                f"{file}: has no measured: key; add measured: {{source: ..., points: [...]}}, "
+                "what a real machine did."
+            )
+        other = first.setdefault(scenario.name, file)
+        if other.resolve() != file.resolve():
+            lines.append(f"{file}: has the name of {other}, {scenario.name}; add another name: ...")
+        elif other == file:
+            found[file] = scenario
+    if lines:
+        raise ScenarioError(lines)
+    return found
+
+
+def _files(paths: Sequence[Path]) -> Iterator[Path]:
+    for path in (find(path, folders=True) for path in paths):
+        if not path.is_dir():
+            yield path
+            continue
+        inside = sorted(path.rglob("*.yaml"))
+        having = [file for file in inside if _MEASURED.search(read_text(file))]
+        if not having:
+            raise ScenarioError([f"{path}: holds no scenario with measured: ... in it."])
+        yield from having
+
+
+def cluster_name(scenario: str, point: Scenario) -> str:
+    """Name what a point was measured on: its machine, else the scenario that it belongs to."""
+    machine = point.cluster.machine
+    return Path(machine).stem if machine else scenario
+
+
+# Steps --------------------------------------------------------------------------------------------
+
+STEPS = 2
+"""A step to warm up and one to measure, where the scenario does not say how many."""
+
+
+def shortened(point: Scenario) -> Scenario:
+    """The same point with as few steps as it takes to time one, unless it says how many."""
+    if point.workload.steps is not None:
+        return point
+    workload = point.workload.model_copy(update={"steps": STEPS, "epochs": None})
+    return point.model_copy(update={"workload": workload})
+
+
+def time_step(
+    name: str,
+    measured: MeasuredPoint,
+    point: Scenario,
+    known: Sequence[Known],
+    stopwatch: Stopwatch | None = None,
+) -> StepComparison:
+    """Simulate a point, and hold it against what was measured.
+
+    Parameters
+    ----------
+    name : str
+        Of the scenario that the point belongs to.
+    measured : MeasuredPoint
+        What a real machine did.
+    point : Scenario
+        The point; `shortened`.
+    known : sequence of Known
+        How well its constants are.
+    stopwatch : Stopwatch, optional
+        Of the point, where there is one already.
+
+    Raises
+    ------
+    ScenarioError
+        If it cannot be simulated.
+    """
+    stopwatch = stopwatch or Stopwatch(point)
+    metrics = stopwatch.metrics
+    time = float(metrics["step_time_s"])
+    low, high = step_interval(metrics, point, known, stopwatch.step_times)
+    n = point.cluster.world_size
+    samples = metrics["throughput_samples_per_s"] * time
+    return StepComparison(
+        scenario=name,
+        cluster=cluster_name(name, point),
+        set=measured.set,
+        world_size=n,
+        role=measured.role,
+        measured=measured.seconds(samples),
+        simulated=time,
+        low=low,
+        high=high,
+        note=measured.note,
+        samples=samples,
+        linear=None,
+        ring=ring_step_time(point, metrics["compute_s"] + metrics["update_s"]),
+        new=new_of(point, with_pool(known, point)),
+        exposed_measured=measured.exposed_sync,
+        exposed_simulated=float(metrics["exposed_comm_s"] + metrics["wait_s"]),
+        joined=wiring_of(point.cluster).joined,
+    )
+
+
+# Jobs ---------------------------------------------------------------------------------------------
 
 MAX_POINTS = 8
 """Points of one job."""

@@ -1,4 +1,11 @@
-"""The mode through which every operator of a rank goes: where it runs, and what it costs."""
+"""The dispatch mode that charges time for operators.
+
+The cluster's ``overheads.hook`` is the time of a gradient's hook with the launches of its copy into
+the bucket and of that back, and is charged as the gradient comes in, as in scenarios. The copies'
+bytes are counted apart.
+
+A device runs one kernel each way; so the mask is charged as that, and what follows is free.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +19,84 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from simdp.engine.programs.runtime import Activity
 from simdp.errors import ProgramError
-from simdp.torch.charging import buckets, dropouts
 from simdp.torch.cuda import faking
 from simdp.torch.cuda.machine import Machine
-from simdp.torch.cuda.placing import placed, results
-from simdp.torch.cuda.tags import PLAIN
-from simdp.torch.kernels.launched import launched_by
-from simdp.torch.kernels.sizes import mean_itemsize
+from simdp.torch.cuda.moving import PLAIN
+from simdp.torch.cuda.tensors import placed, results
+from simdp.torch.kernels import Launched, Sizes, launched_by, mean_itemsize
+from simdp.workload.layers.tensor_ops import dropout_cost
+
+# Buckets ------------------------------------------------------------------------------------------
+
+aten = torch.ops.aten
+
+INTO = {aten.mul.out, aten.copy_.default, aten.div_.Scalar, aten.div_.Tensor}
+"""How a gradient comes in: divided on its way, as it is where a hook divides, or in its place."""
+
+
+def beside_launch(func: Any, args: Any, kwargs: Any, hook: float, launch: float) -> float:
+    """What a gradient's hook takes beside the launch of an operator, or what that is spared [s].
+
+    Parameters
+    ----------
+    func : torch._ops.OpOverload
+        One of `INTO`.
+    args, kwargs
+        What it takes.
+    hook, launch : float
+        The cluster's overhead; what a device takes to launch a kernel [s].
+
+    Returns
+    -------
+    float
+        Below 0 of a gradient that is copied back, 0 of what is no gradient in a bucket.
+    """
+    copies = func is aten.copy_.default
+    if copies and args[1].untyped_storage().bucket and not args[0].untyped_storage().bucket:
+        return -min(launch, hook)
+    node: Any = torch._C._current_autograd_node()
+    if node is None or node.name() != "torch::autograd::AccumulateGrad":
+        return 0.0
+    storage = (kwargs["out"] if func is aten.mul.out else args[0]).untyped_storage()
+    if func is not aten.mul.out and not copies and not storage.bucket:
+        return 0.0
+    storage.bucket = True
+    return max(hook - launch, 0.0)
+
+
+# Dropouts -----------------------------------------------------------------------------------------
+
+CONCERNED = {aten.bernoulli_.float, aten.div_.Scalar, aten.mul.Tensor}
+"""The operators of which it is made."""
+
+
+def stage(func: Any, args: Any, backward: bool) -> str:
+    """What an operator is of a dropout: ``"drawn"``, ``"counted"``, ``"backward"`` or nothing."""
+    if func is aten.bernoulli_.float:
+        args[0].untyped_storage().mask = True
+        return "drawn"
+    if func is aten.div_.Scalar:
+        return "counted" if _is_mask(args[0]) else ""
+    if _is_mask(args[0]) or _is_mask(args[1]):
+        return "backward" if backward else "counted"
+    return ""
+
+
+def _is_mask(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and bool(value.untyped_storage().mask)
+
+
+def counted(part: str, launched: Launched, args: Any) -> Launched:
+    """What is launched for it, instead of what the CPU runs."""
+    if part == "counted":
+        return Launched()
+    if part in ("drawn", "backward"):
+        kernel = dropout_cost(float(args[0].numel()), 0)  # without the numbers, the mask is left
+        return Launched((Sizes(kernel.flops, 2.0 * args[0].numel(), kernel.nbytes),))
+    return launched
+
+
+# Mode ---------------------------------------------------------------------------------------------
 
 PASSED = frozenset({"c10d", "_c10d_functional", "c10d_functional", "profiler", "symm_mem", "prim"})
 """Namespaces of operators that are no kernels of a device."""
@@ -94,8 +172,8 @@ class Charging(TorchDispatchMode):
         seconds = self._seconds(func, args, kwargs, out, place, activity == "backward")
         if machine.turns is not None:
             seconds = machine.turns.scaled(seconds, place, activity == "backward")
-        if func in buckets.INTO and self._hook and place >= 0:
-            seconds += buckets.beside_launch(func, args, kwargs, self._hook, self._launch)
+        if func in INTO and self._hook and place >= 0:
+            seconds += beside_launch(func, args, kwargs, self._hook, self._launch)
         if seconds:
             if place < 0:
                 self.rank.charge(seconds, activity, activity)
@@ -112,8 +190,8 @@ class Charging(TorchDispatchMode):
         for arg in kwargs.values():
             _describe(arg, key)
         _describe(out, key)
-        if func in dropouts.CONCERNED:
-            key.append(dropouts.stage(func, args, backward))
+        if func in CONCERNED:
+            key.append(stage(func, args, backward))
         known = tuple(key)
         seconds = self._known.get(known)
         if seconds is None:
@@ -121,8 +199,8 @@ class Charging(TorchDispatchMode):
                 self._known.clear()
             speed = self.machine.devices[place].speed if place >= 0 else self.machine.speed
             launched = launched_by(func, args, dict(kwargs), out)
-            if func in dropouts.CONCERNED:
-                launched = dropouts.counted(key[-1], launched, args)
+            if func in CONCERNED:
+                launched = counted(key[-1], launched, args)
             dtype = _dtype((out, *args))
             itemsize = mean_itemsize((args, kwargs, out)) or dtype.itemsize
             allow_tf32 = torch.backends.cuda.matmul.allow_tf32

@@ -9,7 +9,7 @@ import torch
 
 from simdp.cluster.device import DTYPES, Device
 from simdp.errors import ProgramError
-from simdp.torch.kernels.sizes import Launched
+from simdp.torch.kernels import Launched
 
 PRODUCTS = ("product", "fused_attention")
 

@@ -1,4 +1,11 @@
-"""Turns: layers of a script that take what a record says, in place of their kernels.
+"""Times layers and whole steps of a torch script.
+
+A record is the CSV of the model ``profile``, or a YAML with the keys of ``compute: profile`` and
+the CSV's ``path``, or those of ``compute: measured``.
+
+Each takes its part by its roofline. What this sums to is known of a pass once it is over: the first
+forward of a batch size takes its time at its end, the first backward is stretched as that forward
+was and completed at its end, and later ones come out exactly.
 
 A layer's turn is what the record counts as its own: in forward from its call to that of the next
 layer, or of another module with parameters, and in backward from its output's gradient to that of
@@ -10,21 +17,290 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
+from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
+from simdp.cluster.device import Device
+from simdp.engine.compute.profile_times import scaling
 from simdp.errors import ProgramError, ScenarioError
-from simdp.torch.charging.record_files import MeasuredRecord, Record, Times
-from simdp.torch.charging.whole_steps import WholeSteps
+from simdp.files import read_yaml
+from simdp.phrases import problems
+from simdp.spec import Spec
 from simdp.torch.cuda.machine import Machine, machine
-from simdp.torch.cuda.tags import block_of
-from simdp.torch.kernels.sizes import tensors_in
-from simdp.torch.parts import Part
-from simdp.torch.ranks import Rank
-from simdp.workload.layers.timed import TimedLayer
+from simdp.torch.cuda.moving import block_of
+from simdp.torch.kernels import tensors_in
+from simdp.torch.ranks import Part, Rank
+from simdp.workload.compute import FromMeasurements, FromProfile, time_at
+from simdp.workload.layers.operator import TimedLayer
+from simdp.workload.models.operators import read_layers
+
+# Record files -------------------------------------------------------------------------------------
+
+
+class Times(NamedTuple):
+    """What a layer takes [s].
+
+    Attributes
+    ----------
+    forward, gradient, tail : float
+        Of its forward; from its output's gradient to its parameters'; and of backward after that.
+    """
+
+    forward: float
+    gradient: float
+    tail: float
+
+
+class Record(NamedTuple):
+    """A record of layers.
+
+    Attributes
+    ----------
+    path : Path
+        The CSV.
+    spec : FromProfile
+        On which device, and with how many samples it was measured.
+    layers : tuple of TimedLayer
+        In its order; their elements are bytes.
+    """
+
+    path: Path
+    spec: FromProfile
+    layers: tuple[TimedLayer, ...]
+
+    def times(self, layer: TimedLayer, device: Device, sharers: int, samples: int) -> Times:
+        """What a layer takes, as ``compute: profile`` counts it.
+
+        Parameters
+        ----------
+        layer : TimedLayer
+            One of `layers`.
+        device : Device
+            Where it runs.
+        sharers : int
+            Ranks that take turns on the device.
+        samples : int
+            Of this micro-step.
+        """
+        longer = scaling(self.spec, "float32", device)
+        each = layer.products * longer.products + (1 - layer.products) * longer.memory
+        each *= sharers
+        if self.spec.microbatch is not None:
+            each *= samples / self.spec.microbatch
+        return Times(
+            max(layer.forward_time * each, layer.forward_host),
+            max(layer.gradient_time * each, layer.gradient_host),
+            layer.input_time * each,
+        )
+
+
+class MeasuredRecord(NamedTuple):
+    """A record of whole steps.
+
+    Attributes
+    ----------
+    path : Path
+        The YAML.
+    spec : FromMeasurements
+        Its points.
+    """
+
+    path: Path
+    spec: FromMeasurements
+
+
+def read_record(path: Path) -> Record | MeasuredRecord:
+    """Read a record.
+
+    Raises
+    ------
+    ScenarioError
+        If it cannot be read, or is of another kind.
+    """
+    if path.suffix not in (".yaml", ".yml"):
+        return _record(path, FromProfile())
+    raw = read_yaml(path)
+    kind = raw.get("kind") if isinstance(raw, dict) else None
+    if kind == "measured":
+        return MeasuredRecord(path, _validated(FromMeasurements, path, raw))
+    if kind != "profile" or "path" not in raw:
+        raise ScenarioError(
+            [
+                f"--compute {path}: needs kind: profile and the path of a CSV of layers, and may "
+                "have microbatch, device, dtype and update; or kind: measured and points, both as "
+                "in workload.compute."
+            ]
+        )
+    keys = {key: value for key, value in raw.items() if key != "path"}
+    return _record(path.parent / str(raw["path"]), _validated(FromProfile, path, keys))
+
+
+def _validated(kind: type[Spec], path: Path, raw: Any) -> Any:
+    try:
+        return TypeAdapter(kind).validate_python(raw)
+    except ValidationError as error:
+        found = [f"--compute {path}: {problem.line}" for problem in problems(error, raw)]
+        raise ScenarioError(found) from None
+
+
+def _record(path: Path, spec: FromProfile) -> Record:
+    """Read the CSV, with bytes for elements."""
+    return Record(path, spec, tuple(read_layers(path, 1)))
+
+
+# Whole steps --------------------------------------------------------------------------------------
+
+OUTSIDE_STEPS = ("torch::autograd::AccumulateGrad",)
+
+
+class WholeSteps:
+    """Which pass of a measured step it is, on one rank.
+
+    Parameters
+    ----------
+    record : MeasuredRecord
+        What steps take.
+    here : Machine
+        The rank's.
+
+    Attributes
+    ----------
+    called : list of str
+        Classes of modules that the script called and that train nothing.
+    is_met : bool
+        Whether it called one that trains.
+    """
+
+    def __init__(self, record: MeasuredRecord, here: Machine) -> None:
+        self.record, self.here = record, here
+        self.called: list[str] = []
+        self.is_met = False
+        self._model: tuple[str, int] | None = None
+        self._depth = self._samples = 0
+        self._pass = ""
+        self._sum = self._taken = self._updating = 0.0
+        self._place = -1
+        self._whole: dict[tuple[str, int], float] = {}
+
+    def call(self, called: Any, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        """Call a module; the outermost one that trains begins a forward."""
+        trains = not self._depth and torch._C._current_graph_task_id() < 0 and _trains(module)
+        if trains:
+            self._begin(module, args, kwargs)
+        self._depth += 1
+        try:
+            return called(module, *args, **kwargs)
+        finally:
+            self._depth -= 1
+
+    def _begin(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        self._end()
+        inner = getattr(module, "module", module)
+        model = type(inner).__name__, sum(one.numel() for one in inner.parameters())
+        known = self._model or model
+        if known != model:
+            raise ProgramError(
+                f"--compute {self.record.path}: a measured step is of one model, and the script "
+                f"trains {known[0]} and {model[0]}; give a record of layers."
+            )
+        self._model, self.is_met = model, True
+        tensors = [one for one in tensors_in([args, kwargs]) if one.ndim]
+        self._samples, self._pass = int(tensors[0].shape[0]) if tensors else 1, "forward"
+
+    def _end(self) -> None:
+        """Come to the end of a pass; the first of a batch size takes what is left of its time."""
+        if not self._pass:
+            return
+        key, self._pass = (self._pass, self._samples), ""
+        if key not in self._whole and self._sum:
+            self._charge(self._target(key[0]) - self._taken, key[0])
+        if self._sum:
+            self._whole[key] = self._sum
+        self._sum = self._taken = 0.0
+
+    def _target(self, activity: str) -> float:
+        """What a pass takes at this batch size [s]."""
+        spec, speed = self.record.spec, self.here.speed
+        points = [(p.microbatch, p.step_time) for p in spec.of_device(speed.device.name)]
+        if not points:
+            raise ProgramError(
+                f"--compute {self.record.path}: no point is of {speed.device.name}; add one, or "
+                "one without a device."
+            )
+        whole = time_at(points, self._samples, lambda samples: samples) * speed.sharers
+        part = spec.forward_fraction if activity == "forward" else 1 - spec.forward_fraction
+        return part * max(whole - self._updating, 0.0)
+
+    def _charge(self, seconds: float, activity: Any) -> None:
+        if seconds <= 0:
+            return
+        if self._place >= 0:
+            self.here.charge(self._place, seconds, activity)
+        else:
+            self.here.rank.charge(seconds, activity, activity)
+
+    def scaled(self, seconds: float, place: int, backward: bool) -> float:
+        """What an operator takes [s].
+
+        Parameters
+        ----------
+        seconds : float
+            By its roofline [s].
+        place : int
+            Its device, -1 without.
+        backward : bool
+            Whether autograd runs it.
+        """
+        node: Any = torch._C._current_autograd_node() if backward else None
+        if backward and (node is None or node.name() in OUTSIDE_STEPS):
+            return seconds
+        if backward and self._pass == "forward":
+            self._end()
+            self._pass = "backward"
+            engine: Any = torch.autograd.Variable._execution_engine
+            engine.queue_callback(self._end)
+        elif not backward and self._pass == "backward":
+            self._end()
+        if not self._pass or (not backward and not torch.is_grad_enabled()):
+            return seconds
+        self._place = place
+        factor = self._factor()
+        self._sum += seconds
+        self._taken += factor * seconds
+        return factor * seconds
+
+    def _factor(self) -> float:
+        key = self._pass, self._samples
+        if key in self._whole:
+            return self._target(self._pass) / self._whole[key]
+        ahead = self._whole.get(("forward", self._samples))
+        if self._pass == "forward" or ahead is None:
+            return 0.0
+        return self._target("forward") / ahead
+
+    def covers(self, func: Any, backward: bool) -> bool:
+        """Nothing is free: all kernels take their parts."""
+        return False
+
+    def update(self, parameter: Any, count: int) -> None:
+        """An optimizer's step takes what it moves, as in scenarios."""
+
+    def updated(self, seconds: float) -> None:
+        """An optimizer has stepped, which a measured step has in it [s]."""
+        self._end()
+        self._updating = seconds
+
+
+def _trains(module: nn.Module) -> bool:
+    return torch.is_grad_enabled() and any(one.requires_grad for one in module.parameters())
+
+
+# Turns --------------------------------------------------------------------------------------------
 
 OUTSIDE = ("torch::autograd::AccumulateGrad",)
 """Autograd's nodes that are no part of a layer's backward."""

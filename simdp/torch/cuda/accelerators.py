@@ -8,9 +8,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from simdp.torch.cuda import memory, queries, streams
-from simdp.torch.cuda.machine import machine
-from simdp.torch.cuda.patches import Patches
+from simdp.torch.cuda import queries, streams
+from simdp.torch.cuda.machine import Patches, machine
 
 
 def current_accelerator(check_available: bool = False) -> torch.device | None:
@@ -48,14 +47,14 @@ def patch(patches: Patches) -> None:
         "set_stream": streams.set_stream,
         "synchronize": streams.synchronize,
         "device_index": queries.device,
-        "empty_cache": memory.empty_cache,
-        "memory_allocated": memory.memory_allocated,
-        "max_memory_allocated": memory.max_memory_allocated,
-        "memory_reserved": memory.memory_reserved,
-        "max_memory_reserved": memory.max_memory_reserved,
-        "memory_stats": memory.memory_stats,
-        "reset_peak_memory_stats": memory.reset_peak_memory_stats,
-        "get_memory_info": memory.mem_get_info,
+        "empty_cache": streams.empty_cache,
+        "memory_allocated": streams.memory_allocated,
+        "max_memory_allocated": streams.max_memory_allocated,
+        "memory_reserved": streams.memory_reserved,
+        "max_memory_reserved": streams.max_memory_reserved,
+        "memory_stats": streams.memory_stats,
+        "reset_peak_memory_stats": streams.reset_peak_memory_stats,
+        "get_memory_info": streams.mem_get_info,
     }.items():
         if hasattr(accelerator, name):
             patches.put(accelerator, name, value)

@@ -17,9 +17,8 @@ from typing import Any
 
 import torch
 
-from simdp.torch.cuda.machine import Machine, machine
-from simdp.torch.cuda.patches import Patches
-from simdp.torch.cuda.tags import block_of
+from simdp.torch.cuda.machine import Machine, Patches, machine
+from simdp.torch.cuda.moving import block_of
 
 KEY = "AutocastCUDA"
 

@@ -1,26 +1,174 @@
-"""Communication between the devices of one process: ``torch.nn.parallel.comm``, DataParallel.
+"""torch.cuda.comm, nn.DataParallel and SyncBatchNorm on virtual devices.
+
+Variances are those of the batch, as CUDA's kernels compute them; sums may be in another order.
 
 Copies of the model run one after the other here, and beside each other on the virtual clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from importlib import import_module
 from math import gcd
 from typing import Any
 
 import torch
 import torch.cuda.comm as cuda_comm
+import torch.distributed
 from torch._utils import ExceptionWrapper, _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.nn.parallel import _functions, comm
 
-from simdp.torch.cuda.machine import Machine
+from simdp.torch.cuda.machine import Machine, Patches, machine
 from simdp.torch.cuda.moving import copied, place_of
-from simdp.torch.cuda.patches import Patches
 from simdp.torch.cuda.queries import device as device_guard
 from simdp.torch.cuda.queries import here, index_of
 from simdp.torch.cuda.streams import Stream, current_stream
+from simdp.torch.kernels import Launched, Sizes
+
+# Several ------------------------------------------------------------------------------------------
+
+
+def patch_several(patches: Patches) -> None:
+    """Let what goes out in one piece be of one device."""
+    patches.wrap(torch.distributed, "_broadcast_coalesced", _device_by_device)
+
+
+def _device_by_device(real: Any) -> Any:
+    # Not named as a method of the group: pybind11 takes such a caller for that method itself.
+    def each_device(group: Any, tensors: Any, *others: Any) -> None:
+        parts: dict[int, list[Any]] = {}
+        for tensor in tensors:
+            place = -1 if machine() is None else place_of(tensor)
+            parts.setdefault(place, []).append(tensor)
+        for part in parts.values():
+            real(group, part, *others)
+
+    return each_device
+
+
+# Sync batch norm ----------------------------------------------------------------------------------
+
+
+def patch_sync_batch_norm(patches: Patches) -> None:
+    """Let them run on virtual devices."""
+    for function, passes in FUNCTIONS.items():
+        name = function.__name__
+        patches.wrap(torch, name, partial(_charged, function=function, passes=passes))
+
+
+def _charged(real: Any, function: Callable[..., Any], passes: tuple[float, float]) -> Any:
+    """The function at the cost of one kernel: FLOPs and passes per number of the first tensor."""
+
+    def call(first: Any, *others: Any) -> Any:
+        here, place = machine(), place_of(first)
+        if here is None or place < 0:
+            return real(first, *others)
+        with here.silence():
+            found = function(first, *others)
+        kernel = Sizes(passes[0] * first.numel(), passes[1] * first.numel())
+        seconds = here.devices[place].speed.seconds(
+            Launched((kernel,)), first.dtype, first.element_size()
+        )
+        backward = torch._C._current_graph_task_id() >= 0
+        here.charge(place, seconds, "backward" if backward else "forward")
+        return found
+
+    return call
+
+
+def _axes(x: Any) -> list[int]:
+    return [0, *range(2, x.ndim)]
+
+
+def _along(values: Any, x: Any) -> Any:
+    """Numbers of the channels, as they stand beside a batch."""
+    return values.view(1, -1, *[1] * (x.ndim - 2))
+
+
+def batch_norm_stats(x: Any, eps: float) -> tuple[Any, Any]:
+    """Mean and 1 / standard deviation of each channel."""
+    variance, mean = torch.var_mean(x, _axes(x), correction=0)
+    return mean, (variance + eps).rsqrt()
+
+
+def batch_norm_gather_stats_with_counts(
+    x: Any,
+    means: Any,
+    inverses: Any,
+    running_mean: Any,
+    running_var: Any,
+    momentum: float,
+    eps: float,
+    counts: Any,
+) -> tuple[Any, Any]:
+    """Mean and 1 / standard deviation over all ranks, each with its mean and its count."""
+    weights = counts.view(-1, 1).to(means.dtype)
+    count = weights.sum()
+    mean = (means * weights).sum(0) / count
+    squares = inverses.reciprocal().square() - eps + (means - mean).square()
+    variance = (squares * weights).sum(0) / count
+    if running_mean is not None:
+        running_mean.mul_(1 - momentum).add_(mean, alpha=momentum)
+        unbiased = variance * count / (count - 1)
+        running_var.mul_(1 - momentum).add_(unbiased.to(running_var.dtype), alpha=momentum)
+    return mean, (variance + eps).rsqrt()
+
+
+def batch_norm_elemt(x: Any, weight: Any, bias: Any, mean: Any, inverse: Any, eps: float) -> Any:
+    """Apply the statistics."""
+    y = (x - _along(mean, x)) * _along(inverse, x)
+    if weight is not None:
+        y = y * _along(weight, x) + _along(bias, x)
+    return y.to(x.dtype)
+
+
+def batch_norm_backward_reduce(
+    dy: Any,
+    x: Any,
+    mean: Any,
+    inverse: Any,
+    weight: Any,
+    of_input: bool,
+    of_weight: bool,
+    of_bias: bool,
+) -> tuple[Any, Any, Any, Any]:
+    """A rank's sums of the slopes, and of these times the input less its mean."""
+    sums = dy.sum(_axes(dy)).to(mean.dtype)
+    projected = (dy * (x - _along(mean, x))).sum(_axes(dy)).to(mean.dtype)
+    kind = mean.dtype if weight is None else weight.dtype
+    return sums, projected, (projected * inverse).to(kind), sums.to(kind)
+
+
+def batch_norm_backward_elemt(
+    dy: Any,
+    x: Any,
+    mean: Any,
+    inverse: Any,
+    weight: Any,
+    sums: Any,
+    projected: Any,
+    counts: Any,
+) -> Any:
+    """The input's slope, of the sums of all ranks."""
+    count = counts.sum()
+    share = _along(projected / count * inverse.square(), x)
+    slope = dy - _along(sums / count, x) - (x - _along(mean, x)) * share
+    scale = inverse if weight is None else inverse * weight
+    return (slope * _along(scale, x)).to(x.dtype)
+
+
+FUNCTIONS: dict[Callable[..., Any], tuple[float, float]] = {
+    batch_norm_stats: (4.0, 1.0),
+    batch_norm_gather_stats_with_counts: (0.0, 0.0),
+    batch_norm_elemt: (4.0, 2.0),
+    batch_norm_backward_reduce: (4.0, 2.0),
+    batch_norm_backward_elemt: (5.0, 3.0),
+}
+"""FLOPs and passes over the batch, as `simdp.workload.layers.batchnorm` counts them."""
+
+
+# Comm ---------------------------------------------------------------------------------------------
 
 BUFFER = 10 * 2**20
 """Tensors are copied out together up to so many bytes (torch: buffer_size)."""

@@ -18,9 +18,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from simdp.errors import ProgramError
 from simdp.torch.cuda import autocast
-from simdp.torch.cuda.machine import KEY, Machine, machine
-from simdp.torch.cuda.patches import Patches
-from simdp.torch.cuda.tags import CPU
+from simdp.torch.cuda.machine import KEY, Machine, Patches, machine
+from simdp.torch.cuda.moving import CPU
 
 aten = torch.ops.aten
 

@@ -1,20 +1,255 @@
-"""Machine: the virtual devices that one rank's process sees, their streams and their memory."""
+"""The machine of virtual devices: memory, links, streams."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 
 from simdp.cluster import Cluster
 from simdp.collectives import Collectives
+from simdp.collectives.direct import copies_from, copies_to
+from simdp.distributed.launch import find
+from simdp.engine.clocks.vector import VectorFabric
+from simdp.engine.programs.playing import GroupTimes
 from simdp.engine.programs.runtime import Activity
+from simdp.engine.slowdown import Slowdown
+from simdp.errors import ProgramError, ScenarioError
+from simdp.results.trace import TraceBuilder
 from simdp.torch.charging.speed import Speed
-from simdp.torch.cuda.ledger import Block, Ledger
-from simdp.torch.cuda.links import Links
 from simdp.torch.ranks import Rank, current
+
+# Ledger -------------------------------------------------------------------------------------------
+
+ROUND = 512
+"""torch's allocator rounds each block up to a multiple of this [bytes] (kMinBlockSize)."""
+
+SEGMENT = 2 * 2**20
+"""What the allocator asks the device for is a multiple of this [bytes] (kSmallBuffer)."""
+
+
+class Ledger:
+    """What lies in the memory of one device.
+
+    Parameters
+    ----------
+    index : int
+        The device's number, for messages.
+    capacity : float
+        Its memory [bytes].
+
+    Attributes
+    ----------
+    allocated, peak : int
+        Bytes in tensors, now and at most.
+    reserved, peak_reserved : int
+        Bytes that the allocator would hold, now and at most: tensors and what it keeps for others.
+    num_allocs, num_frees, num_ooms : int
+        How often each happened.
+    """
+
+    def __init__(self, index: int, capacity: float) -> None:
+        self.index, self.capacity = index, int(capacity)
+        self.fraction = 1.0
+        self.allocated = self.peak = self.reserved = self.peak_reserved = 0
+        self.num_allocs = self.num_frees = self.num_ooms = 0
+        self.total_allocated = self.total_freed = 0
+
+    def take(self, nbytes: int) -> None:
+        """Put a tensor of so many bytes, rounded already, onto the device.
+
+        Raises
+        ------
+        torch.OutOfMemoryError
+            If there is no room.
+        """
+        self.check(nbytes)
+        self.allocated = after = self.allocated + nbytes
+        self.num_allocs += 1
+        self.total_allocated += nbytes
+        if after > self.peak:
+            self.peak = after
+        if after > self.reserved:
+            self.reserved = min(-(-after // SEGMENT) * SEGMENT, self.capacity)
+            self.peak_reserved = max(self.peak_reserved, self.reserved)
+
+    def check(self, nbytes: int) -> None:
+        """See whether so many bytes have room.
+
+        Raises
+        ------
+        torch.OutOfMemoryError
+            If they have not.
+        """
+        if self.allocated + nbytes > self.capacity * self.fraction:
+            self.num_ooms += 1
+            raise torch.OutOfMemoryError(self._full(nbytes))
+
+    def give(self, nbytes: int) -> None:
+        """Take a tensor away again."""
+        self.allocated -= nbytes
+        self.num_frees += 1
+        self.total_freed += nbytes
+
+    def trim(self) -> None:
+        """Hand back what is kept for later tensors: ``empty_cache``."""
+        self.reserved = -(-self.allocated // SEGMENT) * SEGMENT
+
+    def reset_peak(self) -> None:
+        """Count the most from here on."""
+        self.peak, self.peak_reserved = self.allocated, self.reserved
+
+    @property
+    def free(self) -> int:
+        """Bytes that nobody holds."""
+        return self.capacity - self.reserved
+
+    def _full(self, nbytes: int) -> str:
+        return (
+            f"CUDA out of memory. Tried to allocate {_size(nbytes)}. GPU {self.index} has a total "
+            f"capacity of {_size(self.capacity)} of which {_size(self.capacity - self.allocated)} "
+            f"is free. Of the allocated memory {_size(self.allocated)} is allocated by PyTorch."
+        )
+
+
+def rounded(nbytes: int) -> int:
+    """Bytes that a tensor takes on a device."""
+    return -(-nbytes // ROUND) * ROUND
+
+
+class Block:
+    """What a storage holds on a device; freed together with the storage, whose attribute it is.
+
+    Attributes
+    ----------
+    place : int
+        The device's number.
+    device : torch.device
+        The device.
+    """
+
+    __slots__ = ("_ledger", "device", "nbytes", "place")
+
+    def __init__(self, ledger: Ledger, device: torch.device, nbytes: int) -> None:
+        self.nbytes = 0
+        self._ledger, self.device, self.place = ledger, device, ledger.index
+        self.resize(nbytes)
+
+    def resize(self, nbytes: int) -> None:
+        """Hold so many bytes from now on.
+
+        Raises
+        ------
+        torch.OutOfMemoryError
+            If there is no room.
+        """
+        size = rounded(nbytes)
+        if size != self.nbytes:
+            if self.nbytes:
+                self._ledger.give(self.nbytes)
+                self.nbytes = 0
+            if size:
+                self._ledger.take(size)
+            self.nbytes = size
+
+    def __del__(self) -> None:
+        if self.nbytes:
+            self._ledger.give(self.nbytes)
+
+
+def _size(nbytes: int) -> str:
+    """As torch writes it in its message."""
+    return f"{nbytes / 2**30:.2f} GiB" if nbytes >= 2**30 else f"{nbytes / 2**20:.2f} MiB"
+
+
+# Links --------------------------------------------------------------------------------------------
+
+
+class Links:
+    """What lies between the devices of a node, as one process uses them.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        Of the program; a rank of it is a process.
+    count : int
+        Devices of the node.
+    collectives : Collectives
+        Of the backend ``nccl``.
+
+    Raises
+    ------
+    ProgramError
+        If the cluster has no node of so many devices.
+    """
+
+    def __init__(self, cluster: Cluster, count: int, collectives: Collectives) -> None:
+        try:
+            self._node = find(cluster, count).cluster
+        except ScenarioError as error:
+            raise ProgramError(
+                f"a node of {count} devices for one process: {error}; choose another --cluster."
+            ) from None
+        self._count, self._collectives = count, collectives
+        self._groups: dict[tuple[int, ...], GroupTimes] = {}
+        self._known: dict[tuple[str, tuple[int, ...], tuple[int, ...], float], float] = {}
+
+    def copy(self, source: int, target: int, nbytes: float) -> float:
+        """Time to copy from one device to another [s]."""
+        pieces = tuple(int(place == target) for place in range(self._count))
+        return self._copies("scatter", source, pieces, nbytes)
+
+    def scatter(self, root: int, pieces: Sequence[int], nbytes: float) -> float:
+        """Time in which a device gives each other one its piece of a buffer, one by one [s].
+
+        Parameters
+        ----------
+        root : int
+            Who has the buffer.
+        pieces : sequence of int
+            How many equal parts each device gets.
+        nbytes : float
+            Of the buffer.
+        """
+        return self._copies("scatter", root, tuple(pieces), nbytes)
+
+    def gather(self, root: int, pieces: Sequence[int], nbytes: float) -> float:
+        """Time in which a device gets every other one's piece, as `scatter` [s]."""
+        return self._copies("gather", root, tuple(pieces), nbytes)
+
+    def collective(self, name: str, root: int, places: Sequence[int], nbytes: float) -> float:
+        """Time of a broadcast from, or a reduce to, a device, over some of them [s]."""
+        members = (root, *[place for place in places if place != root])
+        key = (name, members, (), nbytes)
+        if key not in self._known:
+            if members not in self._groups:
+                self._groups[members] = GroupTimes(self._node, self._collectives, members)
+            group = self._groups[members]
+            served = group.served(name, nbytes, 0)
+            self._known[key] = float(group.ends(served, nbytes, np.zeros(len(members))).max())
+        return self._known[key]
+
+    def _copies(self, name: str, root: int, pieces: tuple[int, ...], nbytes: float) -> float:
+        key = (name, (root,), pieces, nbytes)
+        if key not in self._known:
+            plan = (copies_from if name == "scatter" else copies_to)(root, pieces)
+            together = np.zeros(self._count)
+            times = self._fabric().times(plan, nbytes, together) if plan.num_transfers else together
+            self._known[key] = float(times.max())
+        return self._known[key]
+
+    def _fabric(self) -> VectorFabric:
+        everyone = tuple(range(self._count))
+        if everyone not in self._groups:
+            self._groups[everyone] = GroupTimes(self._node, self._collectives, everyone)
+        network, nothing = self._groups[everyone].network, TraceBuilder(keep=False)
+        return VectorFabric(network, Slowdown(self._node, 0), nothing, False)
+
+
+# Machine ------------------------------------------------------------------------------------------
 
 KEY = "cuda"
 """Under which a rank keeps its machine."""
@@ -108,7 +343,7 @@ class Machine:
     update : dict of int to float or None
         While an optimizer steps: what that takes on each device, in place of its operators [s].
     begun : object
-        And what `simdp.torch.charging.settled` began with that.
+        And what `simdp.torch.charging.updates` began with that.
     turns : object
         What `simdp.torch.charging.turns` knows, where layers take what a record says.
     """
@@ -274,3 +509,42 @@ def machine() -> Machine | None:
 
 def _speed(cluster: Cluster, rank: int) -> Speed:
     return Speed(cluster.devices()[rank], int(cluster.sharers()[rank]))
+
+
+# Patches ------------------------------------------------------------------------------------------
+
+MISSING = object()
+
+
+class Patches:
+    """What was put in the place of something else, to be taken back.
+
+    Parameters
+    ----------
+    stack : ExitStack
+        Closing it takes all of it back, the last first.
+    """
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+
+    def undo(self, call: Callable[[], Any]) -> None:
+        """Have something else called when all is taken back."""
+        self._stack.callback(call)
+
+    def put(self, owner: Any, name: str, value: Any) -> Any:
+        """Give an attribute another value; returns what it was, or None."""
+        own = vars(owner).get(name, MISSING)
+        before = getattr(owner, name, None)
+        setattr(owner, name, value)
+        if own is MISSING:
+            self._stack.callback(delattr, owner, name)
+        else:
+            self._stack.callback(setattr, owner, name, own)
+        return before
+
+    def wrap(self, owner: Any, name: str, around: Callable[[Any], Callable[..., Any]]) -> None:
+        """Put a function around another one; nothing happens where there is none."""
+        before = getattr(owner, name, None)
+        if before is not None:
+            self.put(owner, name, around(before))

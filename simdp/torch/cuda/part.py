@@ -9,41 +9,25 @@ from torch.utils._python_dispatch import _pop_mode, _push_mode
 
 from simdp.torch.charging import updates
 from simdp.torch.charging.mode import Charging
-from simdp.torch.cuda import (
-    accelerators,
-    autocast,
-    comm,
-    factories,
-    faking,
-    memory,
-    queries,
-    refusals,
-    saving,
-    several,
-    streams,
-    sync_batch_norm,
-    tensors,
-)
-from simdp.torch.cuda.machine import KEY, Machine
-from simdp.torch.cuda.patches import Patches
-from simdp.torch.parts import Part
-from simdp.torch.ranks import Rank
+from simdp.torch.cuda import accelerators, autocast, comm, faking, queries, streams, tensors
+from simdp.torch.cuda.machine import KEY, Machine, Patches
+from simdp.torch.ranks import Part, Rank
 
 PATCHES = (
     tensors.patch,
-    factories.patch,
-    saving.patch,
+    tensors.patch_factories,
+    tensors.patch_saving,
     queries.patch,
-    memory.patch,
+    streams.patch_memory,
     streams.patch,
     accelerators.patch,
     autocast.patch,
     comm.patch,
     faking.patch,
-    refusals.patch,
+    queries.patch_refusals,
     updates.patch,
-    several.patch,
-    sync_batch_norm.patch,
+    comm.patch_several,
+    comm.patch_sync_batch_norm,
 )
 """Replace functions of torch, in this order."""
 

@@ -1,15 +1,25 @@
-"""Queries: the functions of ``torch.cuda`` that say which devices there are and choose one."""
+"""Queries of torch.cuda, and calls that are refused.
+
+A tensor is an ordinary one of the CPU. Which virtual device it is on is written on its storage,
+so that views, saved tensors and gradients have it too; all of torch that asks is answered from
+there, and a dispatch mode (`simdp.torch.charging.mode`) passes it on from arguments to results.
+"""
 
 from __future__ import annotations
 
+import logging
 import re
+import warnings
+from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import torch
 
 from simdp.errors import ProgramError
-from simdp.torch.cuda.machine import Machine, machine
-from simdp.torch.cuda.patches import Patches
+from simdp.torch.cuda.machine import Machine, Patches, machine
+
+# Queries ------------------------------------------------------------------------------------------
 
 CAPABILITIES = {
     "v100": ((7, 0), 80, "Tesla V100"),
@@ -247,3 +257,71 @@ def patch(patches: Patches) -> None:
     patches.put(torch.version, "cuda", torch.version.cuda or "12.8")
     for name, instead in REFUSED.items():
         patches.put(cuda, name, _refused(f"torch.cuda.{re.sub('^_', '', name)}", instead))
+
+
+# Refusals -----------------------------------------------------------------------------------------
+
+KERNELS = ("load", "load_inline", "CUDAExtension", "CppExtension")
+"""What compiles kernels of a script's own."""
+
+
+def _extensions() -> Any:
+    """Torch's module of them, which complains of hosts without GPUs when it is imported."""
+    log = logging.getLogger("torch.utils.cpp_extension")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        return import_module("torch.utils.cpp_extension")
+    finally:
+        log.setLevel(before)
+
+
+def patch_refusals(patches: Patches) -> None:
+    """Put all of them in place."""
+    cpp_extension = _extensions()
+    for name in KERNELS:
+        patches.wrap(cpp_extension, name, _refusing)
+    patches.wrap(torch, "compile", _eager)
+    patches.wrap(torch.nn.Module, "compile", _left)
+
+
+def _refusing(original: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if machine() is None:
+            return original(*args, **kwargs)
+        raise ProgramError(
+            f"torch.utils.cpp_extension.{original.__name__}: a virtual device cannot run "
+            "kernels of a script's own, nor time them; write them with torch's operators."
+        )
+
+    return call
+
+
+def _remark() -> None:
+    warnings.warn(
+        "torch.compile: operators run one by one here, with the times and memory of eager mode; "
+        "workload.compile in a scenario prices fused kernels.",
+        stacklevel=3,
+    )
+
+
+def _eager(original: Callable[..., Any]) -> Callable[..., Any]:
+    """The same numbers, and the times of what was not compiled."""
+
+    def compile(model: Any = None, **options: Any) -> Any:
+        if machine() is None:
+            return original(model, **options)
+        _remark()
+        return (lambda function: function) if model is None else model
+
+    return compile
+
+
+def _left(original: Callable[..., Any]) -> Callable[..., Any]:
+    def compile(self: Any, *args: Any, **options: Any) -> None:
+        if machine() is None:
+            original(self, *args, **options)
+        else:
+            _remark()
+
+    return compile

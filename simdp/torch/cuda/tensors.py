@@ -1,16 +1,18 @@
-"""Tensors: what ``torch.Tensor`` answers of the virtual device that it is on."""
+"""Tensors on virtual devices: creation, placement, saving."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch import serialization
+from torch.utils import _device
 
-from simdp.torch.cuda.machine import Machine, machine
-from simdp.torch.cuda.moving import copied, moved, place_of
-from simdp.torch.cuda.patches import Patches
-from simdp.torch.cuda.tags import CPU, UNCLAIMED, block_of
+from simdp.torch.cuda.machine import NOBODY, Machine, Patches, machine
+from simdp.torch.cuda.moving import CPU, UNCLAIMED, block_of, copied, moved, place_of
+
+# Tensors ------------------------------------------------------------------------------------------
 
 _HOST_DEVICE = torch._C.TensorBase.device.__get__
 
@@ -197,3 +199,425 @@ def _grouped(original: Callable[..., Any]) -> Callable[..., Any]:
         return found
 
     return group
+
+
+# Factories ----------------------------------------------------------------------------------------
+
+METHODS = ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros")
+"""Methods of tensors that make others, by default on their own device."""
+
+LIKE = (
+    "empty_like",
+    "full_like",
+    "ones_like",
+    "rand_like",
+    "randint_like",
+    "randn_like",
+    "zeros_like",
+)
+"""Functions that make a tensor like another one, by default on its device."""
+
+FROM_DATA = ("tensor", "as_tensor", "asarray", "scalar_tensor", "sparse_coo_tensor")
+"""What reads data of the host."""
+
+
+def patch_factories(patches: Patches) -> None:
+    """Put all factories in place."""
+    made: dict[Any, Callable[..., Any]] = {}
+    constructors: list[Any] = list(_device._device_constructors())
+    for original in constructors:
+        name = getattr(original, "__name__", "")
+        there: Any = getattr(torch, name, None)
+        if name in FROM_DATA or there is not original:
+            continue
+        asking = made[original] = _asking(there)
+        patches.put(torch, name, asking)
+    for name in LIKE:
+        patches.wrap(torch, name, _asking)
+    for name in FROM_DATA:
+        reader: Any = getattr(torch, name)
+        made[reader] = _from_data(reader)
+        patches.put(torch, name, made[reader])
+    for name in METHODS:
+        patches.wrap(torch.Tensor, name, _own_device)
+    patches.wrap(torch.Tensor, "new_tensor", lambda original: _new_tensor)
+    patches.put(_device.DeviceContext, "__torch_function__", _in_context(made))
+    patches.put(torch, "Generator", Generator)
+
+
+def _asking(original: Callable[..., Any]) -> Callable[..., Any]:
+    def factory(*args: Any, **kwargs: Any) -> Any:
+        here = machine()
+        if here is None:
+            return original(*args, **kwargs)
+        device, before = kwargs.get("device"), here.asked
+        here.asked = None if device is None else here.device_of(device)
+        if device is not None:
+            kwargs["device"] = here.asked
+        pinned = kwargs.pop("pin_memory", False)
+        try:
+            found = original(*args, **kwargs)
+        finally:
+            here.asked = before
+        return found.pin_memory() if pinned else found
+
+    factory.__name__ = original.__name__
+    factory.__doc__ = original.__doc__
+    return factory
+
+
+def _own_device(original: Callable[..., Any]) -> Callable[..., Any]:
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        here = machine()
+        if here is None:
+            return original(self, *args, **kwargs)
+        before = here.asked
+        device = kwargs.get("device")
+        if device is None:
+            kwargs.pop("device", None)
+        here.asked = None if device is None else here.device_of(device)
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            here.asked = before
+
+    return method
+
+
+def _from_data(original: Callable[..., Any]) -> Callable[..., Any]:
+    def factory(*args: Any, **kwargs: Any) -> Any:
+        here = machine()
+        if here is None:
+            return original(*args, **kwargs)
+        device = kwargs.get("device")
+        if device is None:
+            if args and isinstance(args[0], torch.Tensor) and original is not TENSOR:
+                return original(*args, **kwargs)
+            context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+            modes = torch.overrides._get_current_function_mode_stack()
+            contexts = [mode for mode in modes if isinstance(mode, _device.DeviceContext)]
+            found = contexts[-1] if contexts else context
+            device = None if found is None else found.device
+        there = None if device is None else target(here, device)
+        if there is None:
+            return original(*args, **kwargs)
+        kwargs["device"] = "cpu"
+        pinned = kwargs.pop("pin_memory", False)
+        wants = kwargs.pop("requires_grad", False)
+        before, here.asked = here.asked, CPU
+        try:
+            with torch._C.DisableTorchFunction():
+                made = original(*args, **kwargs)
+        finally:
+            here.asked = before
+        made = made.to("cpu" if there < 0 else here.devices[there].device)
+        made = made.pin_memory() if pinned else made
+        return made.requires_grad_() if wants else made
+
+    factory.__name__ = original.__name__
+    factory.__doc__ = original.__doc__
+    return factory
+
+
+TENSOR = torch.tensor
+
+
+def _new_tensor(self: Any, data: Any, *, device: Any = None, dtype: Any = None, **kw: Any) -> Any:
+    return torch.tensor(data, dtype=dtype or self.dtype, device=device or self.device, **kw)
+
+
+def _in_context(made: dict[Any, Any]) -> Callable[..., Any]:
+    """What ``with torch.device(...)`` and ``torch.set_default_device`` do to a call."""
+    constructors = set(_device._device_constructors()) | set(made)
+
+    def call(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in constructors and kwargs.get("device") is None:
+            kwargs["device"] = self.device
+        return func(*args, **kwargs)
+
+    return call
+
+
+META: Any = type(torch._C.Generator)
+
+
+class _AnyGenerator(META):
+    def __instancecheck__(self, instance: Any) -> bool:
+        return isinstance(instance, torch._C.Generator)
+
+
+class Generator(torch._C.Generator, metaclass=_AnyGenerator):
+    """A generator of a virtual device draws as one of the CPU does."""
+
+    def __new__(cls, device: Any = "cpu") -> Any:
+        """Make one; which device it is for makes no difference to its numbers."""
+        here = machine()
+        asked = torch.device(device) if here is None else here.device_of(device)
+        plain = asked.type in ("cpu", "cuda")
+        found = torch._C.Generator.__new__(cls, torch.device("cpu") if plain else asked)
+        found._asked = asked
+        return found
+
+    def __init__(self, device: Any = "cpu") -> None:
+        """As `__new__`."""
+
+    @property
+    def device(self) -> torch.device:
+        """The device that it was made for."""
+        found: torch.device = self._asked
+        return found
+
+
+# Placing ------------------------------------------------------------------------------------------
+
+aten = torch.ops.aten
+
+MIXING = {
+    aten.copy_.default,
+    aten._foreach_copy_.default,
+    aten._to_copy.default,
+    aten.set_.source_Tensor,
+    aten.is_same_size.default,
+}
+"""What takes tensors of several devices."""
+
+INDEXING = {
+    aten.index.Tensor,
+    aten.index_put_.default,
+    aten.index_put.default,
+    aten._index_put_impl_.default,
+    aten._unsafe_index.Tensor,
+    aten._unsafe_index_put.default,
+}
+"""What takes indices of the CPU on any device."""
+
+WAITING = {aten._local_scalar_dense.default, aten.nonzero.default}
+"""What the host waits for, to know what came out."""
+
+
+NOWHERE, MADE_BY_TORCH = -2, -3
+"""Places of what has no tensors to tell; of tensors that no Python code asked for."""
+
+
+def placed(
+    machine: Machine, func: Any, args: Any, kwargs: Mapping[str, Any]
+) -> tuple[int, Mapping[str, Any]]:
+    """The device that an operator runs on, and its arguments by name as the CPU takes them.
+
+    Raises
+    ------
+    RuntimeError
+        As torch's, where tensors of two devices meet.
+    """
+    place = NOWHERE
+    for tensor in _tensors(args, kwargs):
+        block = _block(tensor)
+        here = -1 if block is None else block.place
+        if here == place or block is UNCLAIMED:
+            continue
+        if place == NOWHERE:
+            place, first = here, tensor
+            continue
+        if func in MIXING:
+            if func is aten._foreach_copy_.default or func is aten.copy_.default:
+                break
+            continue
+        if func in INDEXING or tensor.dim() == 0 or first.dim() == 0:
+            # A number on the CPU goes with everything.
+            if here >= 0 and place < 0 and first.dim() == 0:
+                place, first = here, tensor
+                continue
+            if here < 0:
+                continue
+        if func.__name__.startswith("_foreach_") or _by_reducer():
+            continue  # of an optimizer, whose tensors each stay where they are
+        raise RuntimeError(_mixed(func, place, here))
+    if "device" in kwargs or machine.asked is not NOBODY:
+        return _told(machine, place, kwargs)
+    if place == NOWHERE:
+        place = MADE_BY_TORCH if machine.asked is NOBODY else -1
+    if place >= 0 and func in WAITING:
+        machine.synchronize(place)
+    return place, kwargs
+
+
+def _by_reducer() -> bool:
+    """Whether DDP puts a gradient into its bucket, which it takes for one of the same device."""
+    node: Any = torch._C._current_autograd_node()
+    return node is not None and bool(node.name() == "torch::autograd::AccumulateGrad")
+
+
+def _told(machine: Machine, place: int, kwargs: Mapping[str, Any]) -> tuple[int, Mapping[str, Any]]:
+    """Where a factory is told to make a tensor.
+
+    Code of torch's own in C++ sees tensors of the CPU alone, and asks for more of that kind.
+    """
+    told, changed = kwargs.get("device"), dict(kwargs)
+    changed.pop("pin_memory", None)
+    asked = machine.asked
+    if told is None and asked is not NOBODY:
+        told = asked
+    if told is not None and told.type == "cuda":
+        changed["device"] = CPU
+        return int(machine.device_of(told).index), changed
+    if told is not None and told.type != "cpu" and not (machine.fake and told.type == "meta"):
+        return -1, changed
+    if asked is NOBODY:
+        return (MADE_BY_TORCH if place == NOWHERE else place), changed
+    if asked is None and place != NOWHERE:
+        return place, changed
+    return -1, changed
+
+
+def results(machine: Machine, place: int, out: Any) -> None:
+    """Put what an operator returned onto its device, and claim what nobody had."""
+    if isinstance(out, torch.Tensor):
+        _hold(machine, place, out)
+    elif isinstance(out, (list, tuple)):
+        for inner in out:
+            if isinstance(inner, torch.Tensor):
+                _hold(machine, place, inner)
+
+
+def _hold(machine: Machine, place: int, tensor: Any) -> None:
+    if tensor.layout is not torch.strided:
+        for inner in _parts(tensor):
+            _hold(machine, place, inner)
+        return
+    storage = tensor.untyped_storage()
+    block = storage.block
+    if place >= 0 and (block is None or block is UNCLAIMED):
+        machine.hold(storage, place)
+    elif place == MADE_BY_TORCH and block is None and machine.used:
+        storage.block = UNCLAIMED
+
+
+def _parts(tensor: Any) -> tuple[Any, ...]:
+    if tensor.layout is torch.sparse_coo:
+        return tensor._indices(), tensor._values()
+    return ()
+
+
+def _tensors(args: Any, kwargs: Mapping[str, Any]) -> Any:
+    for value in args:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            for inner in value:
+                if isinstance(inner, torch.Tensor):
+                    yield inner
+    for value in kwargs.values():
+        if isinstance(value, torch.Tensor):
+            yield value
+
+
+def _block(tensor: Any) -> Any:
+    if tensor.layout is torch.strided:
+        return tensor.untyped_storage().block
+    parts = _parts(tensor)
+    return parts[-1].untyped_storage().block if parts else None
+
+
+def _mixed(func: Any, one: int, other: int) -> str:
+    names = ["cpu" if place < 0 else f"cuda:{place}" for place in (one, other)]
+    return (
+        "Expected all tensors to be on the same device, but found at least two devices, "
+        f"{names[0]} and {names[1]}! (when checking arguments in {func._schema.name})"
+    )
+
+
+# Saving -------------------------------------------------------------------------------------------
+
+FIRST = 0
+"""Priority of the reader of tags: before torch's own of the CPU (10) and CUDA (20)."""
+
+_SAVED_DEVICE = torch._C.StorageBase.device.__get__
+
+
+def patch_saving(patches: Patches) -> None:
+    """Put all of it in place."""
+    storage = torch.UntypedStorage
+    patches.put(storage, "device", property(_saved_device))
+    patches.put(storage, "is_cuda", property(lambda self: _saved_device(self).type == "cuda"))
+    for name in ("clone", "__deepcopy__"):
+        patches.wrap(storage, name, _copied)
+    patches.wrap(storage, "resize_", _resized)
+    patches.wrap(storage, "cpu", _to_host)
+    registry = serialization._package_registry
+    before = list(registry)
+    serialization.register_package(FIRST, _tag, _restored)
+    patches.undo(lambda: registry.__setitem__(slice(None), before))
+
+
+def _saved_device(self: Any) -> torch.device:
+    block = self.block
+    if block is None or block is UNCLAIMED:
+        found: torch.device = _SAVED_DEVICE(self)
+        return found
+    return torch.device(block.device)
+
+
+def _copied(original: Callable[..., Any]) -> Callable[..., Any]:
+    def copied(self: Any, memo: Any = None) -> Any:
+        here, block = machine(), self.block
+        if here is None or block is None:
+            return original(self) if memo is None else original(self, memo)
+        if memo is not None and self._cdata in (known := memo.setdefault("torch", {})):
+            return known[self._cdata]
+        found = torch.UntypedStorage(self.nbytes(), device=_SAVED_DEVICE(self))
+        if found.device.type == "cpu":
+            found.copy_(self, False)
+        if block.place >= 0:
+            here.hold(found, block.place)
+        if memo is not None:
+            known[self._cdata] = found
+        return found
+
+    return copied
+
+
+def _resized(original: Callable[..., Any]) -> Callable[..., Any]:
+    def resize_(self: Any, size: int) -> Any:
+        if self.block is not None:
+            self.block.resize(size)
+        return original(self, size)
+
+    return resize_
+
+
+def _to_host(original: Callable[..., Any]) -> Callable[..., Any]:
+    def cpu(self: Any) -> Any:
+        if self.block is None:
+            return original(self)
+        found = torch.UntypedStorage(self.nbytes())
+        return found.copy_(self, False)
+
+    return cpu
+
+
+def _tag(storage: Any) -> str | None:
+    block = getattr(storage, "block", None) or getattr(
+        getattr(storage, "_untyped_storage", None), "block", None
+    )
+    return f"cuda:{block.place}" if block is not None and block.place >= 0 else None
+
+
+def _restored(storage: Any, location: str) -> Any:
+    here = machine()
+    if here is None or not str(location).startswith("cuda"):
+        return None
+    plain = getattr(storage, "_untyped_storage", storage)
+    here.hold(plain, int(_validated(location, "cuda").index))
+    return storage
+
+
+def _validated(location: Any, backend_name: str) -> torch.device:
+    here = machine()
+    found = torch.device(location) if here is None else here.device_of(location)
+    if here is not None and found.type == "cuda":
+        return found
+    raise RuntimeError(
+        f"Attempting to deserialize object on a {found} device where there is none; use "
+        "torch.load with map_location=torch.device('cpu') to map your storages to the CPU."
+    )

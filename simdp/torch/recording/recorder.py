@@ -17,21 +17,12 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import _disable_current_modes
 
-from simdp.distributed.clusters import Where
+from simdp.distributed.launch import Where
 from simdp.errors import SimdpError
-from simdp.torch.kernels.sizes import tensors_in
-from simdp.torch.parts import Part
-from simdp.torch.ranks import Rank, current
-from simdp.torch.recording.differences import Taped, calls_of
-from simdp.torch.recording.fakes import mapped
-from simdp.torch.recording.recorded import RecordedWorkload
-from simdp.torch.recording.settings import (
-    optimizer_of,
-    precision_of,
-    strategy_of,
-    with_shares,
-)
-from simdp.torch.recording.tape import Tape
+from simdp.torch.kernels import tensors_in
+from simdp.torch.ranks import Part, Rank, current
+from simdp.torch.recording.sharded import optimizer_of, precision_of, strategy_of, with_shares
+from simdp.torch.recording.tape import RecordedWorkload, Tape, Taped, calls_of, mapped
 from simdp.torch.recording.workload import Call, workload
 from simdp.workload.models.operators import RecordedCall, Recording
 

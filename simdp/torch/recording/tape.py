@@ -1,18 +1,241 @@
-"""Tape: the operators of one forward and backward, in their order, with what they take and keep."""
+"""The tape of a recorded script."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from simdp.torch.kernels.launched import launched_by
-from simdp.torch.kernels.sizes import Launched, Sizes, moved, tensors_in
+from simdp.errors import SimdpError
+from simdp.files import format_yaml, whole_files
+from simdp.torch.kernels import Launched, Sizes, launched_by, moved, tensors_in
+from simdp.workload.layers.base import Graph
+from simdp.workload.layers.operator import KeptSizes, KernelSizes
+from simdp.workload.models.operators import Operators, RecordedCall, Recording
+from simdp.workload.step_costs import forward_flops
+
+# Fakes --------------------------------------------------------------------------------------------
+
+
+class AsOnDevices(TorchFunctionMode):
+    """Calls that CPUs take apart, as devices run them: dropout and attention in one kernel.
+
+    Tensors that are asked for on a device are the host's, as all are here.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = {name: _on_host(value) for name, value in (kwargs or {}).items()}
+        args = tuple(_on_host(value) for value in args)
+        if func is functional.dropout or func is torch.dropout:
+            return _dropout(*args, **kwargs)
+        if func is functional.scaled_dot_product_attention:
+            return _attention(*args, **kwargs)
+        return func(*args, **kwargs)
+
+
+def _on_host(value: Any) -> Any:
+    if isinstance(value, torch.device):
+        return torch.device("cpu")
+    return "cpu" if isinstance(value, str) and value.split(":")[0] == "cuda" else value
+
+
+def _dropout(
+    input: torch.Tensor,
+    p: float = 0.5,
+    training: bool = True,
+    inplace: bool = False,
+    *,
+    train: bool | None = None,
+) -> torch.Tensor:
+    if not (training if train is None else train) or p == 0:
+        return input
+    return torch.native_dropout(input, p, True)[0]
+
+
+def _attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """One kernel each way; heads of keys that serve several queries stay as they are."""
+    if enable_gqa and key.shape[-3] != query.shape[-3]:
+        share = query.shape[-3] // key.shape[-3]
+        key = key.repeat_interleave(share, dim=-3)
+        value = value.repeat_interleave(share, dim=-3)
+    found = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        query, key, value, 0.0, is_causal, attn_mask=None, scale=scale
+    )
+    made: torch.Tensor = found[0]
+    return made
+
+
+@contextmanager
+def faked() -> Iterator[FakeTensorMode]:
+    """Tensors that are made inside have shapes and no memory."""
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        yield mode
+
+
+@contextmanager
+def bare(module: torch.nn.Module) -> Iterator[None]:
+    """Without the hooks by which FSDP2 gathers and frees what it has cut."""
+    hooks = ("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs", "_forward_hooks")
+    inner = [one for one in module.modules() if isinstance(one, FSDPModule)]
+    kept = [(one, name, dict(getattr(one, name))) for one in inner for name in hooks]
+    for one, name, _ in kept:
+        getattr(one, name).clear()
+    try:
+        yield
+    finally:
+        for one, name, before in kept:
+            getattr(one, name).update(before)
+
+
+def fake_leaf(tensor: torch.Tensor, learned: bool) -> torch.Tensor:
+    """A tensor like it, without its numbers."""
+    made = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+    return made.requires_grad_(learned)
+
+
+def resized(value: Any, batch: int, wanted: int) -> Any:
+    """A sample with another number of samples, in every tensor whose first axis counts them."""
+    return mapped(value, lambda tensor: _resized(tensor, batch, wanted))
+
+
+def _resized(tensor: torch.Tensor, batch: int, wanted: int) -> torch.Tensor:
+    counted = tensor.ndim > 0 and tensor.shape[0] == batch
+    shape = (wanted, *tensor.shape[1:]) if counted else tensor.shape
+    return torch.empty(shape, dtype=tensor.dtype, device="cpu")
+
+
+def mapped(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """The same nested value with every tensor changed."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, dict):
+        return {key: mapped(one, change) for key, one in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(mapped(one, change) for one in value))
+    if isinstance(value, (list, tuple)):
+        return type(value)(mapped(one, change) for one in value)
+    return value
+
+
+# Recorded -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RecordedWorkload:
+    """What `simdp.torch.workload` found.
+
+    Attributes
+    ----------
+    recording : Recording
+        Operators, parameters and inputs, as a scenario's model of kind ``operators`` reads them.
+    microbatch : int
+        Samples of the batch that was given; 1 where the whole of it is a sample.
+    keys : dict
+        What else is known of the scenario's workload, such as its optimizer.
+    ready : tuple of str
+        Parameters in the order in which autograd completed their gradients.
+    outputs : tuple of int
+        Values that the module returned, in their order.
+    """
+
+    recording: Recording
+    microbatch: int
+    keys: dict[str, Any] = field(default_factory=dict)
+    ready: tuple[str, ...] = ()
+    outputs: tuple[int, ...] = ()
+
+    @cached_property
+    def graph(self) -> Graph:
+        """Simdp's graph of the module."""
+        return Operators.of(self.recording).graph
+
+    @property
+    def num_parameters(self) -> int:
+        """Elements of all parameters."""
+        return self.graph.num_parameters
+
+    @property
+    def flops(self) -> float:
+        """Of forward's products on one sample, as publications count them [FLOP]."""
+        shapes = [(one.elements,) for one in self.recording.inputs]
+        return forward_flops(self.graph, shapes).products
+
+    def workload(self, path: str, **keys: Any) -> dict[str, Any]:
+        """The section ``workload`` of a scenario, for a file of this name beside it."""
+        model = {"kind": "operators", "path": path}
+        return {"model": model, "microbatch": self.microbatch, **self.keys, **keys}
+
+    def save(
+        self,
+        path: str | Path,
+        cluster: Mapping[str, Any],
+        *,
+        strategy: str | Mapping[str, Any] = "ddp",
+        workload: Mapping[str, Any] | None = None,
+        **sections: Any,
+    ) -> Path:
+        """Write a scenario, and the operators as a JSON file beside it.
+
+        Parameters
+        ----------
+        path : str or Path
+            Of the scenario, ending in .yaml; the other file has its stem and ``.operators.json``.
+        cluster, strategy, workload, **sections
+            Of the scenario, as plain data; ``workload`` adds to what is known.
+
+        Returns
+        -------
+        Path
+            Of the scenario.
+
+        Raises
+        ------
+        ScenarioError
+            If the folder cannot be written to.
+        """
+        target = Path(path)
+        beside = f"{target.stem}.operators.json"
+        scenario = {
+            "cluster": dict(cluster),
+            "workload": self.workload(beside, **(workload or {})),
+            "strategy": strategy,
+            **sections,
+        }
+        recorded = json.dumps(self.recording.model_dump(mode="json", exclude_defaults=True))
+        with whole_files(target.parent) as add:
+            add(beside, lambda stream: _put(stream, recorded + "\n"))
+            add(target.name, lambda stream: _put(stream, format_yaml(scenario)))
+        return target
+
+
+def _put(stream: Any, text: str) -> None:
+    stream.write(text.encode())
+
+
+# Tape ---------------------------------------------------------------------------------------------
 
 SUMS = ("add", "add_")
 """How autograd adds gradients of a value that was used twice, which no scenario's layer counts."""
@@ -67,7 +290,7 @@ class Ran:
 
 
 class Tape(TorchDispatchMode):
-    """Notes what runs while it is the active mode; see `simdp.torch.recording`.
+    """Notes what runs while it is the active mode; see `simdp.torch.recording.tape`.
 
     Parameters
     ----------
@@ -245,3 +468,120 @@ class Tape(TorchDispatchMode):
             if self.ran:
                 kept = self.ran[self._operator_of(sequence)].kept
                 kept.update((storage_of(tensor), tensor) for tensor in tensors)
+
+
+# Differences --------------------------------------------------------------------------------------
+
+
+class Taped(NamedTuple):
+    """A tape, and how many samples were in its batch."""
+
+    batch: int
+    tape: Tape
+
+
+def calls_of(small: Taped, large: Taped | None) -> list[RecordedCall]:
+    """The operators of forward, with what they cost per sample, and whatever the samples.
+
+    Parameters
+    ----------
+    small : Taped
+        Of the batch that sizes are exact for.
+    large : Taped, optional
+        Of a larger one; left out, a sample is the whole batch, and nothing is constant.
+
+    Raises
+    ------
+    SimdpError
+        If other operators ran in the larger batch.
+    """
+    other = small if large is None else large
+    if [ran.name for ran in small.tape.ran] != [ran.name for ran in other.tape.ran]:
+        raise SimdpError(
+            "workload: the module calls other operators when the batch is twice as large; give "
+            "scales=False, to take the batch as one sample."
+        )
+    names = {name: number for number, name in enumerate(small.tape.name_of.values())}
+    split = _Split(small, large)
+    pairs = zip(small.tape.ran, other.tape.ran, strict=True)
+    order = {name: place for place, name in enumerate(small.tape.ready)}
+    return [_call(number, one, two, split, names, order) for number, (one, two) in enumerate(pairs)]
+
+
+class _Split:
+    """Parts of a figure: per sample, and constant."""
+
+    def __init__(self, small: Taped, large: Taped | None) -> None:
+        self.small, self.large = small, large
+
+    def of(self, one: float, two: float) -> tuple[float, float]:
+        if self.large is None:
+            return one / self.small.batch, 0.0
+        each = (two - one) / (self.large.batch - self.small.batch)
+        if each < 0 or one - each * self.small.batch < 0:  # not linear: exact for the small one
+            return one / self.small.batch, 0.0
+        return each, one - each * self.small.batch
+
+    def kernels(self, one: Sequence[Sizes], two: Sequence[Sizes]) -> Iterator[KernelSizes]:
+        if len(one) != len(two):
+            raise SimdpError(
+                "workload: backward launches other kernels when the batch is twice as large; give "
+                "scales=False, to take the batch as one sample."
+            )
+        for small, large in zip(one, two, strict=True):
+            elements, fixed_elements = self.of(small.elements, large.elements)
+            nbytes, fixed_nbytes = self.of(small.nbytes, large.nbytes)
+            flops = small.flops / self.small.batch
+            yield KernelSizes(flops, elements, nbytes, fixed_elements, fixed_nbytes)
+
+
+def _call(
+    number: int,
+    one: Ran,
+    two: Ran,
+    split: _Split,
+    names: dict[str, int],
+    order: dict[str, int],
+) -> RecordedCall:
+    small = split.small
+    learned = sorted(one.learned, key=lambda name: order.get(name, len(order)))
+    return RecordedCall(
+        name=one.name,
+        policy=one.launched.policy,
+        takes=tuple(one.takes),
+        elements=round(split.of(one.elements, two.elements)[0]),
+        learned=tuple(names[name] for name in learned),
+        products=one.launched.products / small.batch,
+        forward=tuple(split.kernels(one.launched.kernels, two.launched.kernels)),
+        backward=tuple(split.kernels(one.backward, two.backward)),
+        keeps=_kept(number, one, two, split),
+    )
+
+
+def _kept(number: int, one: Ran, two: Ran, split: _Split) -> KeptSizes:
+    inputs, output, own = _sorted_out(number, one, split.small.tape)
+    other = own if split.large is None else _sorted_out(number, two, split.large.tape)[2]
+    elements, fixed_elements = split.of(own.elements, other.elements)
+    nbytes, fixed_nbytes = split.of(own.nbytes, other.nbytes)
+    return KeptSizes(inputs, output, elements, nbytes, fixed_elements, fixed_nbytes)
+
+
+def _sorted_out(number: int, ran: Ran, tape: Tape) -> tuple[tuple[int, ...], bool, Sizes]:
+    """Which inputs an operator keeps, whether its output, and what beside them."""
+    inputs, output, beside = list[int](), False, list[Sizes]()
+    for store, tensor in ran.kept.items():
+        value = tape.value_of.get(store)
+        if store in tape.held:
+            continue
+        flows = value is not None and store not in tape.beside and tensor.is_floating_point()
+        if flows and value == tape.first + number:
+            output = True
+        elif value in ran.takes and (flows or value < tape.first):
+            inputs.append(ran.takes.index(value))
+        elif store not in tape.counted:
+            tape.counted.add(store)
+            beside.append(moved([tensor]))
+    if number >= tape.of_module:
+        inputs += [place for place, value in enumerate(ran.takes) if value in tape.outputs]
+    elements, nbytes = (sum(sizes[place] for sizes in beside) for place in (1, 2))
+    return tuple(sorted(set(inputs))), output, Sizes(0.0, elements, nbytes)

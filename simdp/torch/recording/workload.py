@@ -8,12 +8,19 @@ from typing import Any, NamedTuple
 import torch
 
 from simdp.errors import SimdpError
-from simdp.torch.kernels.sizes import tensors_in
-from simdp.torch.recording.differences import Taped, calls_of
-from simdp.torch.recording.fakes import AsOnDevices, bare, fake_leaf, faked, resized
-from simdp.torch.recording.recorded import RecordedWorkload
-from simdp.torch.recording.settings import optimizer_keys
-from simdp.torch.recording.tape import Tape
+from simdp.torch.kernels import tensors_in
+from simdp.torch.recording.sharded import optimizer_keys
+from simdp.torch.recording.tape import (
+    AsOnDevices,
+    RecordedWorkload,
+    Tape,
+    Taped,
+    bare,
+    calls_of,
+    fake_leaf,
+    faked,
+    resized,
+)
 from simdp.workload.layers.operator import Held, Learned
 from simdp.workload.models.operators import FORMAT, GraphInput, Recording
 

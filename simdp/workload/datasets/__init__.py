@@ -13,14 +13,14 @@ DATASETS: Family[Dataset] = Family(
     Dataset,
     __name__,
     {
-        "blobs": "blobs:Blobs",
-        "csv": "csv:Csv",
-        "digits": "digits:Digits",
-        "images": "images:Images",
-        "none": "none:NoData",
-        "npz": "npz:Npz",
-        "regression": "regression:Regression",
-        "tokens": "tokens:Tokens",
+        "blobs": "synthetic:Blobs",
+        "csv": "files:Csv",
+        "digits": "synthetic:Digits",
+        "images": "synthetic:Images",
+        "none": "base:NoData",
+        "npz": "files:Npz",
+        "regression": "synthetic:Regression",
+        "tokens": "synthetic:Tokens",
     },
 )
 DATASET = one_of("dataset", DATASETS)

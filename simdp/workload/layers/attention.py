@@ -1,28 +1,443 @@
-"""Attention: scaled dot products of queries and keys weigh the values, in several heads."""
+"""Attention: scaled dot product, multi-head, T5; costs with and without flash kernels.
+
+Forward keeps one number of each row of scores, the logarithm of the sum of their exponentials;
+backward computes the scores again. What lies ahead of a causal query is not computed at all.
+Dao, "FlashAttention-2", arXiv 2307.08691.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from math import prod, sqrt
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from functools import lru_cache
+from math import ceil, log, log2, prod, sqrt
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from simdp.arrays import Array
+from simdp.arrays import Array, Ints
 from simdp.spec import Bool, Float, Int
-from simdp.workload.layers import attention_costs
-from simdp.workload.layers.arrays.blocks import blocks
-from simdp.workload.layers.arrays.flash import Parts, Sight, attend, attend_back
-from simdp.workload.layers.arrays.scores import distances, look_back, softmax
-from simdp.workload.layers.attention_costs import Work
-from simdp.workload.layers.base import Kept, Kernel, Layer, Pass, Shape, ShapeError
-from simdp.workload.layers.dropout import kept_elements, masked
-from simdp.workload.layers.shapes import sequence_shape
+from simdp.workload.layers.base import (
+    GraphBuilder,
+    Kept,
+    Kernel,
+    Layer,
+    Module,
+    Parameter,
+    Pass,
+    Shape,
+    ShapeError,
+    Value,
+    blocks,
+    check_heads,
+    kaiming_uniform,
+    normal,
+    sequence_shape,
+    uniform,
+    xavier_uniform,
+)
+from simdp.workload.layers.embedding import sums_by_token
+from simdp.workload.layers.linear import Projection
+from simdp.workload.layers.tensor_ops import dropout_cost, kept_elements, masked
 
-if TYPE_CHECKING:
-    from simdp.workload.graph import Value
+# Attention costs ----------------------------------------------------------------------------------
+
+LOGSUMEXP = 4
+"""Bytes of what a fused kernel keeps of each row of scores, in float32 whatever the dtype."""
+
+FULL = 4
+"""Bytes of a number in float32."""
+
+BACKWARD_PRODUCTS = 2.5
+"""Five products where forward has two: scores are computed again."""
+
+
+class Work(NamedTuple):
+    """The sizes of attention on one sample.
+
+    Attributes
+    ----------
+    queries, keys : int
+        Lengths.
+    depth : int
+        Features of a head.
+    num_heads, num_kv_heads : int
+        Heads of the queries; of the keys and values.
+    pairs : float
+        Queries times those keys that each of them looks at, of one head.
+    dropout : bool
+        Whether weights are left out.
+    upcast : bool
+        Whether softmax runs in float32 if the rest has 16 bits.
+    """
+
+    queries: int
+    keys: int
+    depth: int
+    num_heads: int
+    num_kv_heads: int
+    pairs: float
+    dropout: bool
+    upcast: bool
+
+    @property
+    def width(self) -> int:
+        """Features of all heads."""
+        return self.num_heads * self.depth
+
+    @property
+    def packed(self) -> int:
+        """Elements of queries, keys and values."""
+        return self.queries * self.width + 2 * self.keys * self.num_kv_heads * self.depth
+
+    @property
+    def scores(self) -> float:
+        """Elements of all heads' scores."""
+        return float(self.num_heads * self.queries * self.keys)
+
+
+# Kernel by kernel, as torch's plain implementation launches them ---------------------------------
+
+
+def eager_forward(work: Work, itemsize: int) -> list[Kernel]:
+    """Heads apart, QK^T with the mask, softmax, dropout, PV, heads together."""
+    product = _product(work, itemsize)
+    return [
+        Kernel(0.0, 2.0 * work.packed * itemsize),
+        *_repeated(work, itemsize),
+        product,
+        *_casts(work, itemsize),
+        Kernel(5 * work.scores, 2 * work.scores * _softmax_itemsize(work, itemsize)),
+        *_casts(work, itemsize),
+        *[dropout_cost(work.scores, itemsize)] * work.dropout,
+        product,
+        Kernel(0.0, 2.0 * work.queries * work.width * itemsize),
+    ]
+
+
+def eager_backward(work: Work, itemsize: int) -> list[Kernel]:
+    """Slopes of V and P, dropout, softmax, those of Q and K, heads together."""
+    product = _product(work, itemsize)
+    return [
+        product,
+        product,
+        *[dropout_cost(work.scores, itemsize)] * work.dropout,
+        *_casts(work, itemsize),
+        Kernel(4 * work.scores, 3 * work.scores * _softmax_itemsize(work, itemsize)),
+        *_casts(work, itemsize),
+        product,
+        product,
+        *_repeated(work, itemsize),
+        Kernel(0.0, 2.0 * work.packed * itemsize),
+    ]
+
+
+def eager_kept(work: Work, itemsize: int, inputs: tuple[int, ...]) -> Kept:
+    """Queries, keys, values and all weights; with dropout these once more, and the mask.
+
+    Of keys and values that several heads share, copies for all heads are kept instead. In 16 bits
+    a softmax in float32 is kept as it is, beside what becomes of it.
+    """
+    nbytes = work.scores * itemsize
+    nbytes += work.scores * (itemsize + 1) * work.dropout
+    nbytes += work.scores * FULL * _is_cast(work, itemsize)
+    if work.num_kv_heads < work.num_heads and len(inputs) == 3:
+        return Kept(inputs[:1], nbytes=nbytes + 2.0 * work.keys * work.width * itemsize)
+    return Kept(inputs, nbytes=nbytes)
+
+
+def _product(work: Work, itemsize: int) -> Kernel:
+    """One of the six products; each moves the scores and two of Q, K, V and their like."""
+    moved = work.scores + (work.queries + work.keys) * work.width
+    return Kernel(2.0 * work.queries * work.keys * work.width, float(moved * itemsize))
+
+
+def _repeated(work: Work, itemsize: int) -> list[Kernel]:
+    """Keys and values copied for each head that shares them; backward, the copies' sums."""
+    heads = work.num_heads + work.num_kv_heads
+    copy = Kernel(0.0, float(work.keys * heads * work.depth * itemsize))
+    return [copy, copy] if work.num_kv_heads < work.num_heads else []
+
+
+def _is_cast(work: Work, itemsize: int) -> bool:
+    return work.upcast and itemsize < FULL
+
+
+def _softmax_itemsize(work: Work, itemsize: int) -> int:
+    return max(itemsize, FULL) if work.upcast else itemsize
+
+
+def _casts(work: Work, itemsize: int) -> list[Kernel]:
+    return [Kernel(0.0, work.scores * (itemsize + FULL))] * _is_cast(work, itemsize)
+
+
+# One kernel each way -----------------------------------------------------------------------------
+
+
+def flash_forward(work: Work, itemsize: int) -> list[Kernel]:
+    """Reads queries, keys and values; writes the output and a number of each row of scores."""
+    moved = (work.packed + work.queries * work.width) * itemsize + _rows_nbytes(work)
+    return [Kernel(_flash_flops(work), moved)]
+
+
+def flash_backward(work: Work, itemsize: int) -> list[Kernel]:
+    """Reads these again, and the output and its slope; writes the slopes of the three."""
+    moved = 2 * (work.packed + work.queries * work.width) * itemsize + _rows_nbytes(work)
+    return [Kernel(BACKWARD_PRODUCTS * _flash_flops(work), moved)]
+
+
+def flash_kept(work: Work, inputs: tuple[int, ...]) -> Kept:
+    """Queries, keys, values, the output, and a number of each row; no weights."""
+    return Kept(inputs, output=True, nbytes=_rows_nbytes(work))
+
+
+def _flash_flops(work: Work) -> float:
+    """Two products, of those scores alone that somebody looks at."""
+    return 4.0 * work.pairs * work.width
+
+
+def _rows_nbytes(work: Work) -> float:
+    return float(LOGSUMEXP * work.num_heads * work.queries)
+
+
+# Scores -------------------------------------------------------------------------------------------
+
+
+def softmax(scores: Array) -> None:
+    """Softmax of the last axis, in place; a row of -inf becomes zeros."""
+    top = scores.max(axis=-1, keepdims=True)
+    np.maximum(top, np.finfo(scores.dtype).min, out=top)
+    scores -= top
+    np.exp(scores, out=scores)
+    flat = scores.reshape(-1, scores.shape[-1])
+    total = flat @ np.ones(flat.shape[1], dtype=scores.dtype)
+    np.maximum(total, 1, out=total)  # the largest counts as 1, so that only rows of zeros are less
+    flat *= (1 / total)[:, None]
+
+
+@lru_cache(maxsize=16)  # those of one step; a mask of 1,024 tokens takes 4 MB
+def look_back(queries: int, keys: int, ahead: int, window: int | None, dtype: str) -> Array:
+    """-inf where a key stands after the query, or too far before it, shape `(queries, keys)`.
+
+    Parameters
+    ----------
+    queries, keys : int
+        How many there are.
+    ahead : int
+        How many keys stand before the first query.
+    window : int or None
+        Keys that a query sees, its own the last of them; all up to its own by default.
+    dtype : str
+        Of the mask.
+    """
+    mask = np.triu(np.full((queries, keys), -np.inf, dtype=dtype), k=1 + ahead)
+    if window is not None:
+        far = np.arange(queries)[:, None] + ahead - np.arange(keys) >= window
+        mask[far] = -np.inf
+    mask.setflags(write=False)  # it is handed out again and again
+    return mask
+
+
+@lru_cache(maxsize=16)
+def distances(num_heads: int, keys: int, bias_max: float, dtype: str) -> Array:
+    """ALiBi: what is added to the scores of each head's keys, shape `(num_heads, keys)`.
+
+    Parameters
+    ----------
+    num_heads : int
+        Heads; each has a slope of its own, ``2^(-bias_max i / heads)`` for i = 1, 2, ... where
+        their number is a power of two, else every second one of twice as many, and then the rest.
+    keys : int
+        How many there are; what is added to the last one is 0.
+    bias_max : float
+        Of the steepest exponent.
+    dtype : str
+        Of the array.
+
+    References
+    ----------
+    Press et al., "Train short, test long", arXiv 2108.12409; transformers, build_mpt_alibi_tensor.
+    """
+    rounded = 2 ** ceil(log2(num_heads))
+    slopes = 2.0 ** (-bias_max / rounded * np.arange(1, rounded + 1))
+    if rounded != num_heads:
+        slopes = np.concatenate([slopes[1::2], slopes[::2]])[:num_heads]
+    found: Array = (slopes[:, None] * np.arange(1 - keys, 1)).astype(dtype)
+    found.setflags(write=False)
+    return found
+
+
+# Flash --------------------------------------------------------------------------------------------
+
+SHORT_SCORES = 2**16
+"""Of shorter samples, so many scores are worked on at a time."""
+
+FEW_ROWS = 64
+"""Queries of a block of a longer sample."""
+
+
+class Parts(NamedTuple):
+    """Queries, shape `(batch, kv_heads, heads of each, length, d)`, and keys and values for them.
+
+    Heads that share keys and values lie side by side.
+    """
+
+    queries: Array
+    keys: Array
+    values: Array
+
+    def of(self, samples: slice) -> Parts:
+        """Some of the samples."""
+        return Parts(*(array[samples] for array in self))
+
+
+class Sight(NamedTuple):
+    """What is looked at.
+
+    Attributes
+    ----------
+    causal : bool
+        Whether a query sees no key behind its own place.
+    window : int or None
+        How many keys it sees then; all by default.
+    bias : ndarray or None
+        What is added to the scores of each head's keys, shape `(kv_heads, heads of each, keys)`.
+    hidden : ndarray or None
+        -inf for the keys of a sample that nobody sees, else 0, shape `(batch, keys)`.
+    """
+
+    causal: bool
+    window: int | None
+    bias: Array | None
+    hidden: Array | None
+
+
+class _Block(NamedTuple):
+    """Some samples' queries of some heads, and the keys that any of them sees."""
+
+    samples: slice
+    heads: slice
+    queries: slice
+    keys: slice
+
+
+def attend(parts: Parts, sight: Sight, out: Array) -> Array:
+    """Write the output, of the queries' shape.
+
+    Returns
+    -------
+    ndarray, shape `(batch, kv_heads, heads of each, length, 1)`
+        Of each row of scores the logarithm of the sum of their exponentials.
+    """
+    sums = np.empty((*parts.queries.shape[:4], 1), dtype=out.dtype)
+    lowest = np.finfo(out.dtype).min
+    for block in _cut(parts, sight):
+        scores = _scores(_scaled(parts, block), parts, sight, block)
+        top = scores.max(axis=4, keepdims=True)
+        np.maximum(top, lowest, out=top)
+        scores -= top
+        np.exp(scores, out=scores)
+        ones = np.ones(scores.shape[4], dtype=scores.dtype)
+        total = (scores.reshape(-1, scores.shape[4]) @ ones).reshape(top.shape)
+        np.maximum(total, 1, out=total)  # the largest counts as 1; only rows of zeros are less
+        found = _folded(scores) @ parts.values[block.samples, block.heads, :, block.keys]
+        place = block.samples, block.heads, slice(None), block.queries
+        np.divide(found.reshape(*scores.shape[:4], -1), total, out=out[place])
+        sums[place] = top + np.log(total)
+    return sums
+
+
+def attend_back(
+    parts: Parts, sight: Sight, sums: Array, y: Array, dy: Array, gradients: Parts
+) -> None:
+    """Add the gradients of queries, keys and values to arrays of zeros.
+
+    Parameters
+    ----------
+    parts, sight
+        As in `attend`.
+    sums : ndarray
+        From there.
+    y, dy : ndarray
+        The output and its gradient, of the queries' shape.
+    gradients : Parts
+        What is added to.
+    """
+    scale = dy.dtype.type(1 / sqrt(parts.queries.shape[4]))
+    for block in _cut(parts, sight):
+        place = block.samples, block.heads, slice(None), block.queries
+        seen = block.samples, block.heads, slice(None), block.keys
+        queries = _scaled(parts, block)
+        weights = _scores(queries, parts, sight, block)
+        weights -= sums[place]
+        np.exp(weights, out=weights)
+        slopes = np.ascontiguousarray(dy[place])
+        flat, used = _folded(slopes), _folded(weights)
+        gradients.values[seen] += used.swapaxes(3, 4) @ flat
+        dscores = flat @ parts.values[seen].swapaxes(3, 4)
+        # softmax: dS = P (dP - sum(P dP)), where that sum is y dy
+        dscores -= np.vecdot(y[place], slopes)[..., None].reshape(*flat.shape[:4], 1)
+        dscores *= used
+        below = (dscores @ parts.keys[seen]).reshape(slopes.shape)
+        np.multiply(below, scale, out=gradients.queries[place])
+        gradients.keys[seen] += dscores.swapaxes(3, 4) @ _folded(queries)
+
+
+def _cut(parts: Parts, sight: Sight) -> Iterator[_Block]:
+    batch, kv_heads, heads, length, _ = parts.queries.shape
+    keys, everything = parts.keys.shape[3], slice(None)
+    each = kv_heads * heads * length * keys
+    if each <= SHORT_SCORES:
+        for samples in blocks(batch, each, SHORT_SCORES):
+            yield _Block(samples, everything, slice(0, length), slice(0, keys))
+        return
+    for sample, head in np.ndindex(batch, kv_heads):
+        for begin in range(0, length, FEW_ROWS):
+            end, first, last = min(begin + FEW_ROWS, length), 0, keys
+            if sight.causal:
+                last = min(end, keys)
+                first = max(begin - (sight.window or keys) + 1, 0)
+            yield _Block(
+                slice(sample, sample + 1),
+                slice(head, head + 1),
+                slice(begin, end),
+                slice(min(first, last - 1), last),
+            )
+
+
+def _scaled(parts: Parts, block: _Block) -> Array:
+    """The queries of a block over sqrt(d), one behind the other in memory."""
+    queries = parts.queries[block.samples, block.heads, :, block.queries]
+    scale = queries.dtype.type(1 / sqrt(queries.shape[4]))
+    found: Array = np.multiply(queries, scale, order="C")
+    return found
+
+
+def _folded(array: Array) -> Array:
+    """Rows of heads that share keys as those of one head, so that products are larger."""
+    return array.reshape(*array.shape[:2], 1, prod(array.shape[2:4]), array.shape[4])
+
+
+def _scores(queries: Array, parts: Parts, sight: Sight, block: _Block) -> Array:
+    keys = parts.keys[block.samples, block.heads, :, block.keys]
+    scores: Array = _folded(queries) @ keys.swapaxes(3, 4)
+    scores = scores.reshape(*queries.shape[:4], keys.shape[3])
+    if sight.bias is not None:
+        scores += sight.bias[block.heads, :, None, block.keys]
+    if sight.causal:
+        ahead = block.queries.start - block.keys.start
+        if sight.window is None:  # only the last keys may lie behind a query
+            near = scores[..., ahead:]
+            near += look_back(*near.shape[3:], 0, None, scores.dtype.name)
+        else:
+            scores += look_back(*scores.shape[3:], ahead, sight.window, scores.dtype.name)
+    if sight.hidden is not None:
+        scores += sight.hidden[block.samples, None, None, None, block.keys]
+    return scores
+
+
+# Attention ----------------------------------------------------------------------------------------
 
 BLOCK_SCORES = 2**16
 """Scores worked on at a time, so that they stay in a core's cache."""
@@ -241,8 +656,8 @@ class Attention(Layer):
     def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
         work = self._work(inputs)
         if self.implementation == "flash":
-            return attention_costs.flash_forward(work, itemsize)
-        return attention_costs.eager_forward(work, itemsize)
+            return flash_forward(work, itemsize)
+        return eager_forward(work, itemsize)
 
     def model_flops(self, inputs: Sequence[Shape]) -> float:
         """Of two products, without softmax; of all pairs of tokens, where it is causal too."""
@@ -254,15 +669,15 @@ class Attention(Layer):
     ) -> list[Kernel]:
         work = self._work(inputs)
         if self.implementation == "flash":
-            return attention_costs.flash_backward(work, itemsize)
-        return attention_costs.eager_backward(work, itemsize)
+            return flash_backward(work, itemsize)
+        return eager_backward(work, itemsize)
 
     def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
         work = self._work(inputs)
         packed = tuple(range(len(inputs) - (self.pad_id is not None)))
         if self.implementation == "flash":
-            return attention_costs.flash_kept(work, packed)
-        return attention_costs.eager_kept(work, itemsize, packed)
+            return flash_kept(work, packed)
+        return eager_kept(work, itemsize, packed)
 
     def evaluated(self) -> Layer:
         return self.model_copy(update={"dropout": 0.0})
@@ -293,3 +708,333 @@ def _product_sums(left: Array, right: Array, out: Array) -> None:
         np.matmul(turned, right, out=out)
     else:
         np.matmul(turned, right).sum(axis=2, keepdims=True, out=out)
+
+
+# Multihead attention ------------------------------------------------------------------------------
+
+
+class MultiheadAttention(Module):
+    """Projections to queries, keys and values, attention, and a projection back.
+
+    Attributes
+    ----------
+    embed_dim : int
+        Width of a token.
+    num_heads : int
+        Heads, each of which has an equal part of the width.
+    dropout : float
+        Share of the attention's weights that are dropped.
+    bias : bool
+        Whether the projections have one.
+    mask : {"none", "causal"}
+        Whether a query looks only at keys up to its own place.
+    """
+
+    kind: Literal["multihead_attention"] = "multihead_attention"
+    embed_dim: Int = Field(ge=1, le=10**8)
+    num_heads: Int = Field(ge=1)
+    dropout: Float = Field(0.0, ge=0, le=1)
+    bias: Bool = True
+    mask: Literal["none", "causal"] = "none"
+
+    most_inputs: ClassVar[int] = 2
+
+    @model_validator(mode="after")
+    def _heads_fit(self) -> Self:
+        check_heads("num_heads", self.num_heads, "embed_dim", self.embed_dim)
+        return self
+
+    def add_to(self, graph: GraphBuilder, *inputs: Value) -> Value:
+        projections = self.register(graph, cross=len(inputs) > 1)
+        return self.attend(graph, projections, inputs[0], inputs[-1])
+
+    def register(self, graph: GraphBuilder, cross: bool) -> list[Projection]:
+        """Take the tensors into the model.
+
+        Parameters
+        ----------
+        graph : GraphBuilder
+            The model's.
+        cross : bool
+            Whether queries and keys come from different inputs.
+
+        Returns
+        -------
+        list of Projection
+            What `attend` calls: one that packs or two that part the way in, and the way back.
+        """
+        d = self.embed_dim
+        # torch: xavier_uniform_ over the packed weight of 3 d rows, and any Linear's way back,
+        # which is constructed first, and whose bias is cleared at the end.
+        parts, packed = [(0, d), (d, 3 * d)] if cross else [(0, 3 * d)], xavier_uniform(d, 3 * d)
+        inward = [self._projection("in_proj", 3 * d, rows, packed.size) for rows in parts]
+        back = self._projection("out_proj", d, (0, d), kaiming_uniform(d).size)
+        draws = back.parameters()
+        if self.bias:
+            draws[1:] = [draws[1]._replace(initial=uniform(1 / sqrt(d)))]
+        draws += [*inward[0].parameters(), *back.parameters()[1:]]
+        for projection in inward:
+            graph.register(projection, draws=())
+        return [*inward, graph.register(back, draws=draws)]
+
+    def _projection(self, name: str, num_rows: int, rows: tuple[int, int], b: float) -> Projection:
+        first, last = rows
+        path = f"{self.name}.{name}"
+        join = "_" if name == "in_proj" else "."  # in_proj_weight, but out_proj.weight
+        return Projection(
+            name=path,
+            weight=f"{path}{join}weight",
+            bias=f"{path}{join}bias" if self.bias else "",
+            in_features=self.embed_dim,
+            out_features=num_rows,
+            first=first,
+            last=last,
+            bound=b,
+        )
+
+    def attend(
+        self,
+        graph: GraphBuilder,
+        projections: list[Projection],
+        x: Value,
+        memory: Value,
+        padding: KeyPadding | None = None,
+    ) -> Value:
+        """Append to a graph.
+
+        Parameters
+        ----------
+        graph : GraphBuilder
+            The model's.
+        projections : list of Projection
+            From `register`.
+        x, memory : Value
+            What asks, and what is looked at: the same for self-attention.
+        padding : KeyPadding, optional
+            Of the memory.
+        """
+        *inward, back = projections
+        sources = (x, memory)[: len(inward)]
+        packed = [graph.call(p, source) for p, source in zip(inward, sources, strict=True)]
+        core = Attention(
+            name=self.name,
+            num_heads=self.num_heads,
+            causal=self.mask == "causal",
+            dropout=self.dropout,
+            pad_id=padding.pad_id if padding else None,
+        )
+        h = graph.call(core, *packed, *([padding.tokens] if padding else []))
+        return graph.call(back, h)
+
+
+# T5 attention -------------------------------------------------------------------------------------
+
+
+class T5Attention(Layer):
+    """``softmax(Q K^T + bias) V`` in each head; takes queries, keys and values apart.
+
+    Where ``pad_id`` is given, the tokens that the keys belong to come last. The layers of a stack
+    share one bias, which the first of them has looked up.
+
+    Attributes
+    ----------
+    num_heads : int
+        Heads, each of which has an equal part of the width.
+    causal : bool
+        Whether a query looks only at keys up to its own place.
+    bias : str
+        Name of the bias's weight, shape `(num_buckets, num_heads)`; empty for none.
+    looks_up : bool
+        Whether this layer is the first, and is charged for the bias.
+    num_buckets, max_distance : int
+        Distances that are told apart, and that from which on they are not.
+    dropout : float
+        Probability that a weight is left out; it is drawn for each sample alone.
+    pad_id : int or None
+        Keys of this token are looked at by nobody.
+
+    References
+    ----------
+    Raffel et al., "Exploring the limits of transfer learning with a unified text-to-text
+    transformer", JMLR 21, 2020, section 2.1; transformers/models/t5/modeling_t5.py.
+    """
+
+    kind: Literal["t5_attention"] = "t5_attention"
+    num_heads: Int = Field(ge=1)
+    causal: Bool = False
+    bias: str = ""
+    looks_up: Bool = True
+    num_buckets: Int = Field(32, ge=4)
+    max_distance: Int = Field(128, ge=2)
+    dropout: Float = Field(0.0, ge=0, le=1)
+    pad_id: Int | None = None
+
+    autocast: ClassVar[Literal["lower"]] = "lower"
+
+    @property
+    def costly(self) -> Literal["product", "fused_attention", "no"]:
+        return "no"
+
+    def model_flops(self, inputs: Sequence[Shape]) -> float:
+        """Of two products; as of `Attention`."""
+        work = self._work(inputs)
+        return 4.0 * work.queries * work.keys * work.width
+
+    def parameters(self) -> list[Parameter]:
+        shape = (self.num_buckets, self.num_heads)
+        return [Parameter(self.bias, shape, normal(1.0))] if self.bias else []
+
+    def _work(self, inputs: Sequence[Shape]) -> Work:
+        (queries, width), (keys, _) = (sequence_shape(shape) for shape in inputs[:2])
+        wanted = [(queries, width), (keys, width), (keys, width)]
+        tokens = [(keys,)] * (self.pad_id is not None)
+        if list(inputs) != [*wanted, *tokens] or width % self.num_heads:
+            raise ShapeError(
+                f"takes queries, keys and values of {self.num_heads} heads, but gets samples of "
+                f"shapes {', '.join(map(str, inputs))}"
+            )
+        heads, pairs = self.num_heads, float(queries * keys)
+        if self.causal:
+            pairs = queries * keys - keys**2 / 2
+        return Work(
+            queries, keys, width // heads, heads, heads, pairs, bool(self.dropout), upcast=True
+        )
+
+    def output_shape(self, *inputs: Shape) -> Shape:
+        work = self._work(inputs)
+        return work.queries, work.width
+
+    def _heads(self, array: Array) -> Array:
+        """A view of shape `(batch, heads, length, d)`."""
+        batch, length, width = array.shape
+        split = array.reshape(batch, length, self.num_heads, width // self.num_heads)
+        return split.swapaxes(1, 2)
+
+    def _buckets(self, queries: int, keys: int) -> Ints:
+        return buckets(queries, keys, not self.causal, self.num_buckets, self.max_distance)
+
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+        queries, keys, values = (self._heads(array) for array in inputs[:3])
+        y: Array = np.empty(inputs[0].shape, dtype=inputs[0].dtype)
+        weights = np.empty((*queries.shape[:3], keys.shape[2]), dtype=y.dtype)
+        kept = np.empty(weights.shape, dtype=bool) if self.dropout else None
+        added = self._added(run, inputs[0].dtype.name, *weights.shape[2:])
+        for part in sample_blocks(weights):
+            scores = np.matmul(queries[part], keys[part].swapaxes(2, 3), out=weights[part])
+            if added is not None:
+                scores += added
+            if self.pad_id is not None:
+                hidden = np.where(inputs[3][part] == self.pad_id, -np.inf, 0).astype(scores.dtype)
+                scores += hidden[:, None, None]
+            softmax(scores)
+            if kept is not None:
+                own = replace(run, samples=run.samples[part])
+                kept[part] = kept_elements(own, self.name, self.dropout, scores.shape[1:])
+                scores = masked(scores, kept[part], self.dropout)
+            np.matmul(scores, values[part], out=self._heads(y)[part])
+        return y, (inputs[:3], weights, kept)
+
+    def _added(self, run: Pass, dtype: str, queries: int, keys: int) -> Array | None:
+        """Bias and mask, shape `(num_heads or 1, queries, keys)`; None where there is neither."""
+        added = None
+        if self.bias:
+            table = run.parameters[self.bias].T
+            added = table[:, self._buckets(queries, keys)]
+        if self.causal:
+            mask = look_back(queries, keys, 0, None, dtype)[None]
+            added = mask if added is None else added + mask
+        return added
+
+    def backward(
+        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
+    ) -> tuple[Array | None, ...]:
+        given, weights, kept = saved
+        queries, keys, values = (self._heads(array) for array in given)
+        gradients = [np.empty(array.shape, dtype=array.dtype) for array in given]
+        dqueries, dkeys, dvalues = (self._heads(array) for array in gradients)
+        slopes = self._heads(dy)
+        dbias = np.zeros(weights.shape[1:], dtype=dy.dtype)
+        for part in sample_blocks(weights):
+            used = weights[part]
+            if kept is not None:
+                used = masked(used, kept[part], self.dropout)
+            np.matmul(used.swapaxes(2, 3), slopes[part], out=dvalues[part])
+            dscores = np.matmul(slopes[part], values[part].swapaxes(2, 3))
+            # softmax: dS = P (dP - sum(P dP)), where dropout leaves its share of dP
+            dscores *= used
+            dscores -= weights[part] * dscores.sum(axis=3, keepdims=True)
+            dbias += dscores.sum(axis=0)
+            np.matmul(dscores, keys[part], out=dqueries[part])
+            np.matmul(dscores.swapaxes(2, 3), queries[part], out=dkeys[part])
+        if self.bias:
+            self._add_bias(run, dbias)
+        found = zip([*gradients, *[None] * (self.pad_id is not None)], needs, strict=True)
+        return tuple(gradient if need else None for gradient, need in found)
+
+    def _add_bias(self, run: Pass, dbias: Array) -> None:
+        """Add up the slopes of scores whose distance is in one bucket."""
+        where = self._buckets(*dbias.shape[1:]).reshape(-1)
+        found, sums = sums_by_token(where, dbias.reshape(self.num_heads, -1).T)
+        gradient = run.room(self.bias)
+        gradient.fill(0)
+        gradient[found] = sums
+        run.add_gradient(self.bias, gradient)
+
+    # Costs ----------------------------------------------------------------------------------------
+
+    def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
+        """As of eager attention; the bias is looked up once and added with the mask."""
+        work = self._work(inputs)
+        nbytes = float(work.num_heads * work.queries * work.keys * itemsize)
+        looked_up = [Kernel(0.0, 0.0, 2 * nbytes)] * (bool(self.bias) and self.looks_up)
+        return [*looked_up, *eager_forward(work, itemsize)]
+
+    def backward_cost(
+        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
+    ) -> list[Kernel]:
+        """As of eager attention; the bias gets the sum over the samples, and then by bucket."""
+        work = self._work(inputs)
+        scores = float(work.num_heads * work.queries * work.keys)
+        summed = [Kernel(scores, scores * itemsize, scores * itemsize)] * bool(self.bias)
+        sorted_in = [Kernel(0.0, 0.0, 2 * scores * itemsize)] * (bool(self.bias) and self.looks_up)
+        return [*eager_backward(work, itemsize), *summed, *sorted_in]
+
+    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
+        return eager_kept(self._work(inputs), itemsize, (0, 1, 2))
+
+    def evaluated(self) -> Layer:
+        return self.model_copy(update={"dropout": 0.0})
+
+
+@lru_cache(maxsize=16)
+def buckets(queries: int, keys: int, both_ways: bool, num_buckets: int, max_distance: int) -> Ints:
+    """In which bucket the distance of each query and key is, shape `(queries, keys)`.
+
+    Half of the buckets are for one distance each, the others for ranges that grow exponentially.
+    The logarithm is taken in float32, as transformers does, so that borders are the same.
+
+    Parameters
+    ----------
+    queries, keys : int
+        How many there are.
+    both_ways : bool
+        Whether keys after the query have buckets of their own, half of all; else they are as near
+        as its own place.
+    num_buckets, max_distance : int
+        How many there are; from which distance on all are in the last one.
+    """
+    distance = np.arange(keys) - np.arange(queries)[:, None]
+    found = np.zeros((queries, keys), dtype=np.int64)
+    if both_ways:
+        num_buckets //= 2
+        found += (distance > 0) * num_buckets
+        distance = np.abs(distance)
+    else:
+        distance = -np.minimum(distance, 0)
+    exact = num_buckets // 2
+    growth = np.log(np.maximum(distance, 1).astype(np.float32) / np.float32(exact))
+    share = growth / np.float32(log(max_distance / exact)) * np.float32(num_buckets - exact)
+    far = np.minimum(exact + share.astype(np.int64), num_buckets - 1)
+    found += np.where(distance < exact, distance, far)
+    found.setflags(write=False)  # it is handed out again and again
+    return found

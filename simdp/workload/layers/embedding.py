@@ -1,19 +1,65 @@
-"""Embedding: a learned row for each token, as torch.nn.Embedding."""
+"""Embeddings of tokens, positions, token types and image patches."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
-from typing import Any, Literal, Self
+from functools import lru_cache
+from math import log, prod
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from simdp.arrays import Array, Ints
 from simdp.spec import Int
-from simdp.workload.layers.arguments import check_token
-from simdp.workload.layers.base import Kept, Kernel, Pass, Shape
-from simdp.workload.layers.embedding_table import EmbeddingTable
+from simdp.workload.layers.base import (
+    Kept,
+    Kernel,
+    Layer,
+    Parameter,
+    Pass,
+    Shape,
+    ShapeError,
+    check_token,
+    image_shape,
+    last_axis,
+    normal,
+    sequence_shape,
+)
+
+# Embedding table ----------------------------------------------------------------------------------
+
+
+class EmbeddingTable(Layer):
+    """Rows of a weight of shape ``(num_embeddings, embedding_dim)``.
+
+    Attributes
+    ----------
+    num_embeddings : int
+        Rows.
+    embedding_dim : int
+        Length of a row.
+    """
+
+    num_embeddings: Int = Field(ge=1, le=10**9)
+    embedding_dim: Int = Field(ge=1, le=10**8)
+
+    splits_backward: ClassVar[bool] = True
+
+    def zero_row(self) -> int | None:
+        """A row that starts at 0; by default none does."""
+        return None
+
+    def parameters(self) -> list[Parameter]:
+        shape = (self.num_embeddings, self.embedding_dim)
+        return [Parameter(f"{self.name}.weight", shape, normal(1.0, self.zero_row()))]
+
+    def clearing(self, itemsize: int) -> Kernel:
+        """The dense gradient is cleared before rows are added to it."""
+        return Kernel(0.0, 0.0, float(self.num_embeddings * self.embedding_dim * itemsize))
+
+
+# Embedding ----------------------------------------------------------------------------------------
 
 TOKEN_NBYTES = 8
 """Tokens are int64."""
@@ -98,3 +144,240 @@ def sums_by_token(tokens: Ints, rows: Array) -> tuple[Ints, Array]:
     ones = np.ones(len(tokens), dtype=rows.dtype)
     which = csr_array((ones, order, ends), shape=(len(begins), len(tokens)))
     return ordered[begins], which @ rows
+
+
+# Position embedding -------------------------------------------------------------------------------
+
+
+class PositionEmbedding(EmbeddingTable):
+    """``y = x + weight[0 ... length - 1]``: an Embedding of the places, as in BERT and GPT-2."""
+
+    kind: Literal["position_embedding"] = "position_embedding"
+
+    def output_shape(self, *inputs: Shape) -> Shape:
+        length, _ = sequence_shape(inputs[0])
+        last_axis(inputs[0], self.embedding_dim)
+        if length > self.num_embeddings:
+            raise ShapeError(f"knows {self.num_embeddings} places, but gets {length} tokens")
+        return inputs[0]
+
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+        length = inputs[0].shape[1]
+        return inputs[0] + run.parameters[f"{self.name}.weight"][:length], None
+
+    def backward(
+        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
+    ) -> tuple[Array | None, ...]:
+        weight = f"{self.name}.weight"
+        gradient, length = run.room(weight), dy.shape[1]
+        dy.sum(axis=0, out=gradient[:length])
+        gradient[length:] = 0
+        run.add_gradient(weight, gradient)
+        return (dy if needs[0] else None,)
+
+    def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
+        size = prod(inputs[0]) * itemsize
+        gather = Kernel(0.0, 0.0, 2.0 * size)  # once for all samples
+        return [gather, Kernel(size / itemsize, 2.0 * size, float(size))]
+
+    def backward_cost(
+        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
+    ) -> list[Kernel]:
+        """First the sum over the samples."""
+        size = prod(inputs[0]) * itemsize
+        summed = Kernel(size / itemsize, float(size), float(size))
+        return [summed, self.clearing(itemsize), Kernel(0, 0, 3.0 * size)]
+
+    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
+        return Kept()
+
+
+# Positional encoding ------------------------------------------------------------------------------
+
+
+class PositionalEncoding(Layer):
+    """Adds ``sin(t / 10000^(2 i / d))`` to column 2 i and the cosine to column 2 i + 1.
+
+    Vaswani et al., "Attention is all you need", NIPS 2017, section 3.5.
+
+    Attributes
+    ----------
+    d_model : int
+        Columns, d.
+    """
+
+    kind: Literal["positional_encoding"] = "positional_encoding"
+    d_model: Int = Field(ge=1, le=10**8)
+
+    def output_shape(self, *inputs: Shape) -> Shape:
+        sequence_shape(inputs[0])
+        last_axis(inputs[0], self.d_model)
+        return inputs[0]
+
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+        x = inputs[0]
+        return x + waves(x.shape[1], self.d_model, x.dtype.name), None
+
+    def backward(
+        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
+    ) -> tuple[Array | None, ...]:
+        return (dy if needs[0] else None,)
+
+    def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
+        size = float(prod(inputs[0]))
+        return [Kernel(size, 2 * size * itemsize, size * itemsize)]
+
+    def backward_cost(
+        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
+    ) -> list[Kernel]:
+        return []
+
+    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
+        return Kept()
+
+
+@lru_cache(maxsize=16)  # those of one step; 1,024 tokens of width 1,024 take 4 MB
+def waves(length: int, d_model: int, dtype: str) -> Array:
+    """The encoding of the first places, shape `(length, d_model)`, worked out in float64."""
+    step = np.exp(np.arange(0, d_model, 2) * (-log(10000.0) / d_model))
+    angle = np.arange(length)[:, None] * step
+    found = np.empty((length, d_model))
+    found[:, 0::2] = np.sin(angle)
+    found[:, 1::2] = np.cos(angle[:, : d_model // 2])
+    found = found.astype(dtype)
+    found.setflags(write=False)  # it is handed out again and again
+    return found
+
+
+# Token type embedding -----------------------------------------------------------------------------
+
+
+class TokenTypeEmbedding(EmbeddingTable):
+    """``y = x + weight[0]``: an Embedding of types that are all 0, as where none are given."""
+
+    kind: Literal["token_type_embedding"] = "token_type_embedding"
+
+    def output_shape(self, *inputs: Shape) -> Shape:
+        last_axis(inputs[0], self.embedding_dim)
+        return inputs[0]
+
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+        return inputs[0] + run.parameters[f"{self.name}.weight"][0], None
+
+    def backward(
+        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
+    ) -> tuple[Array | None, ...]:
+        weight = f"{self.name}.weight"
+        gradient = run.room(weight)
+        flat = dy.reshape(-1, self.embedding_dim)
+        gradient[0] = np.ones(len(flat), dtype=dy.dtype) @ flat
+        gradient[1:] = 0
+        run.add_gradient(weight, gradient)
+        return (dy if needs[0] else None,)
+
+    def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
+        """A row is gathered for every token, and added."""
+        size = float(prod(inputs[0]))
+        return [Kernel(0.0, 2 * size * itemsize), Kernel(size, 3 * size * itemsize)]
+
+    def backward_cost(
+        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
+    ) -> list[Kernel]:
+        size = float(prod(inputs[0]))
+        return [self.clearing(itemsize), Kernel(size, 3 * size * itemsize)]
+
+    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
+        return Kept()
+
+
+# Vit embeddings -----------------------------------------------------------------------------------
+
+
+class ViTEmbeddings(Layer):
+    """Takes a map of patches, gives ``[cls_token, patches row by row] + position_embeddings``.
+
+    Attributes
+    ----------
+    num_patches : int
+        Places of the map.
+    hidden_size : int
+        Its channels, the width of a token.
+
+    References
+    ----------
+    Dosovitskiy et al., "An image is worth 16x16 words", ICLR 2021 (arXiv 2010.11929), equation 1;
+    transformers/models/vit/modeling_vit.py.
+    """
+
+    kind: Literal["vit_embeddings"] = "vit_embeddings"
+    num_patches: Int = Field(ge=1)
+    hidden_size: Int = Field(ge=1)
+
+    def parameters(self) -> list[Parameter]:
+        cls, places = self._names
+        d = self.hidden_size
+        return [
+            Parameter(cls, (1, 1, d), normal(0.02)),
+            Parameter(places, (1, self.num_patches + 1, d), normal(0.02)),
+        ]
+
+    @property
+    def _names(self) -> tuple[str, str]:
+        return f"{self.name}.cls_token", f"{self.name}.position_embeddings"
+
+    def ready_order(self) -> list[str]:
+        return list(reversed(self._names))  # what is added last comes first
+
+    def output_shape(self, *inputs: Shape) -> Shape:
+        channels, height, width = image_shape(inputs[0])
+        if (channels, height * width) != (self.hidden_size, self.num_patches):
+            raise ShapeError(
+                f"takes {self.num_patches} patches of {self.hidden_size} channels, "
+                f"but gets samples of shape {inputs[0]}"
+            )
+        return (self.num_patches + 1, channels)
+
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+        x = inputs[0]
+        cls, places = (run.parameters[name] for name in self._names)
+        y: Array = np.empty((len(x), *self.output_shape(x.shape[1:])), dtype=x.dtype)
+        y[:, :1] = cls
+        y[:, 1:] = x.reshape(*x.shape[:2], self.num_patches).swapaxes(1, 2)
+        y += places
+        return y, x.shape
+
+    def backward(
+        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
+    ) -> tuple[Array | None, ...]:
+        cls, places = self._names
+        summed = dy.sum(axis=0, keepdims=True, out=run.room(places))
+        first = run.room(cls)
+        first[...] = summed[:, :1]
+        run.add_gradient(places, summed)
+        run.add_gradient(cls, first)
+        if not needs[0]:
+            return (None,)
+        return (np.ascontiguousarray(dy[:, 1:].swapaxes(1, 2)).reshape(saved),)
+
+    def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
+        """The tokens are joined, then the places are added."""
+        size = float(prod(self.output_shape(*inputs)))
+        return [
+            Kernel(0.0, 2 * size * itemsize),
+            Kernel(size, 2 * size * itemsize, size * itemsize),
+        ]
+
+    def backward_cost(
+        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
+    ) -> list[Kernel]:
+        """The sums over the samples; the convolution gets a copy in its order."""
+        size, d = float(prod(self.output_shape(*inputs))), float(self.hidden_size)
+        copied = Kernel(0.0, 2.0 * prod(inputs[0]) * itemsize)
+        return [
+            Kernel(size, size * itemsize, size * itemsize),
+            Kernel(d, d * itemsize, d * itemsize),
+            *[copied] * needs[0],
+        ]
+
+    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
+        return Kept()

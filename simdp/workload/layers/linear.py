@@ -1,4 +1,4 @@
-"""Linear: ``y = x W^T + b``, as torch.nn.Linear."""
+"""Linear layers, projections, einsum, and the gated layers built on them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,26 @@ import numpy as np
 from pydantic import Field
 
 from simdp.arrays import Array
-from simdp.spec import Bool, Int
-from simdp.workload.layers.base import Kept, Kernel, Layer, Pass, Shape
-from simdp.workload.layers.parameter import Parameter, kaiming_uniform, uniform
-from simdp.workload.layers.shapes import last_axis
+from simdp.spec import Bool, Float, Int
+from simdp.workload.layers.activations import Activation, activation, logistic
+from simdp.workload.layers.base import (
+    Kept,
+    Kernel,
+    Layer,
+    Parameter,
+    Pass,
+    Shape,
+    ShapeError,
+    axis_of,
+    blocks,
+    constant,
+    kaiming_uniform,
+    last_axis,
+    normal,
+    uniform,
+)
+
+# Linear -------------------------------------------------------------------------------------------
 
 FEW_ROWS = 128
 """Up to so many rows W x^T, turned, is up to twice as fast as x W^T; beyond, turning costs more."""
@@ -112,3 +128,518 @@ def affine_backward_cost(
     product = affine_cost(shape, fan_in, fan_out, False, itemsize)
     found = [Kernel(rows * fan_out, rows * fan_out * itemsize, fan_out * itemsize)] * bias
     return [*found, product] + [product] * need_input_grad
+
+
+# Projection ---------------------------------------------------------------------------------------
+
+
+class Projection(Layer):
+    """``y = x W[rows]^T + b[rows]``; the bias starts at 0.
+
+    torch packs the weights of queries, keys and values into one parameter. Self-attention takes
+    all its rows at once; cross-attention takes some for one input and some for another, and both
+    add to one gradient.
+
+    Attributes
+    ----------
+    weight, bias : str
+        Names of the parameters; no bias where that is empty.
+    in_features, out_features : int
+        Of the whole weight, which has shape ``(out_features, in_features)``.
+    first, last : int
+        The rows are ``first ... last - 1``.
+    bound : float
+        The weight starts uniform between -bound and bound.
+    """
+
+    kind: Literal["projection"] = "projection"
+    weight: str
+    bias: str
+    in_features: Int = Field(ge=1)
+    out_features: Int = Field(ge=1)
+    first: Int = Field(ge=0)
+    last: Int = Field(ge=1)
+    bound: float
+
+    autocast: ClassVar[Literal["lower"]] = "lower"
+    keeps_for_weights: ClassVar[bool] = True
+    splits_backward: ClassVar[bool] = True
+
+    def parameters(self) -> list[Parameter]:
+        shape = (self.out_features, self.in_features)
+        weight = Parameter(self.weight, shape, uniform(self.bound))
+        bias = Parameter(self.bias, shape[:1], constant(0.0))
+        return [weight, bias] if self.bias else [weight]
+
+    def ready_order(self) -> list[str]:
+        return [parameter.name for parameter in reversed(self.parameters())]  # bias, then weight
+
+    def output_shape(self, *inputs: Shape) -> Shape:
+        return (*last_axis(inputs[0], self.in_features), self.last - self.first)
+
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+        rows = slice(self.first, self.last)
+        bias = run.parameters[self.bias][rows] if self.bias else None
+        return affine(inputs[0], run.parameters[self.weight][rows], bias), inputs[0]
+
+    def backward(
+        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
+    ) -> tuple[Array | None, ...]:
+        rows = slice(self.first, self.last)
+        x = saved.reshape(-1, self.in_features)
+        flat = dy.reshape(-1, self.last - self.first)
+        if self.bias:
+            part, more = self._rows_of_gradient(run, self.bias)
+            if more:
+                part += flat.sum(axis=0)
+            else:
+                flat.sum(axis=0, out=part)
+        part, more = self._rows_of_gradient(run, self.weight)
+        if more:
+            part += flat.T @ x
+        else:
+            np.matmul(flat.T, x, out=part)
+        if not needs[0]:
+            return (None,)
+        return ((flat @ run.parameters[self.weight][rows]).reshape(saved.shape),)
+
+    def _rows_of_gradient(self, run: Pass, name: str) -> tuple[Array, bool]:
+        """The place of these rows in a gradient, and whether something is there already.
+
+        The first one to come clears the rows of the others, which then add to them.
+        """
+        if name in run.gradients:
+            return run.gradients[name][self.first : self.last], True
+        whole = run.room(name)
+        whole[: self.first] = 0
+        whole[self.last :] = 0
+        run.add_gradient(name, whole)
+        return whole[self.first : self.last], False
+
+    def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
+        rows = self.last - self.first
+        return [affine_cost(inputs[0], self.in_features, rows, bool(self.bias), itemsize)]
+
+    def backward_cost(
+        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
+    ) -> list[Kernel]:
+        rows = self.last - self.first
+        return affine_backward_cost(
+            inputs[0], self.in_features, rows, bool(self.bias), itemsize, needs[0]
+        )
+
+    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
+        return Kept(inputs=(0,))
+
+
+# Transposed linear --------------------------------------------------------------------------------
+
+
+class TransposedLinear(Layer):
+    """Affine map of the last axis; the weight has shape ``(in_features, out_features)``."""
+
+    kind: Literal["transposed_linear"] = "transposed_linear"
+    in_features: Int = Field(ge=1, le=10**8)
+    out_features: Int = Field(ge=1, le=10**8)
+
+    autocast: ClassVar[Literal["lower"]] = "lower"
+    keeps_for_weights: ClassVar[bool] = True
+    splits_backward: ClassVar[bool] = True
+
+    def parameters(self) -> list[Parameter]:
+        shape = (self.in_features, self.out_features)
+        return [
+            Parameter(f"{self.name}.weight", shape, normal(0.02)),
+            Parameter(f"{self.name}.bias", (self.out_features,), constant(0.0)),
+        ]
+
+    def ready_order(self) -> list[str]:
+        return [f"{self.name}.bias", f"{self.name}.weight"]
+
+    def output_shape(self, *inputs: Shape) -> Shape:
+        return (*last_axis(inputs[0], self.in_features), self.out_features)
+
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+        x = inputs[0].reshape(-1, self.in_features)
+        y = x @ run.parameters[f"{self.name}.weight"]
+        y += run.parameters[f"{self.name}.bias"]
+        return y.reshape(*inputs[0].shape[:-1], self.out_features), inputs[0]
+
+    def backward(
+        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
+    ) -> tuple[Array | None, ...]:
+        x = saved.reshape(-1, self.in_features)
+        flat = dy.reshape(-1, self.out_features)
+        weight, bias = f"{self.name}.weight", f"{self.name}.bias"
+        run.add_gradient(bias, flat.sum(axis=0, out=run.room(bias)))
+        run.add_gradient(weight, np.matmul(x.T, flat, out=run.room(weight)))
+        if not needs[0]:
+            return (None,)
+        return ((flat @ run.parameters[weight].T).reshape(saved.shape),)
+
+    def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
+        return [affine_cost(inputs[0], self.in_features, self.out_features, True, itemsize)]
+
+    def backward_cost(
+        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
+    ) -> list[Kernel]:
+        return affine_backward_cost(
+            inputs[0], self.in_features, self.out_features, True, itemsize, needs[0]
+        )
+
+    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
+        return Kept(inputs=(0,))
+
+
+# Quantized linear ---------------------------------------------------------------------------------
+
+SCALE_NBYTES, SMALL_NBYTES = 4, 1
+"""Of a block's scale, in float32 or in 8 bits."""
+
+SECOND_BLOCK = 256
+"""Scales that share a scale of their own (QLoRA, section 3)."""
+
+
+class QuantizedLinear(Linear):
+    """``y = x W^T + b``; W is packed, and unpacked by kernels before every use.
+
+    Attributes
+    ----------
+    storage_itemsize : int
+        Bytes of the numbers that 4-bit ones are packed into.
+    block, double
+        As of `simdp.workload.lora.Quantized`.
+    """
+
+    storage_itemsize: int
+    block: int
+    double: bool
+
+    def parameters(self) -> list[Parameter]:
+        """The weight, packed into one column, and the bias."""
+        weight, *bias = super().parameters()
+        packed = -(-weight.num_elements // (2 * self.storage_itemsize))
+        return [weight._replace(shape=(packed, 1)), *bias]
+
+    @property
+    def constant_nbytes(self) -> float:
+        blocks = -(-self._num_weights // self.block)
+        if not self.double:
+            return float(SCALE_NBYTES * blocks)
+        return float(SMALL_NBYTES * blocks + SCALE_NBYTES * -(-blocks // SECOND_BLOCK))
+
+    @property
+    def _num_weights(self) -> int:
+        return self.in_features * self.out_features
+
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+        """There are no numbers; the scenario's checks refuse to ask for them."""
+        raise AssertionError(f"{self.name} has times but no numbers")
+
+    def backward(
+        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
+    ) -> tuple[Array | None, ...]:
+        """As `forward`."""
+        raise AssertionError(f"{self.name} has times but no numbers")
+
+    def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
+        return [*self._unpacked(itemsize), *super().forward_cost(inputs, itemsize)]
+
+    def backward_cost(
+        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
+    ) -> list[Kernel]:
+        products = super().backward_cost(inputs, itemsize, needs)
+        return [*self._unpacked(itemsize) * needs[0], *products]
+
+    def model_flops(self, inputs: Sequence[Shape]) -> float:
+        return sum(kernel.flops for kernel in super().forward_cost(inputs, 1))
+
+    def _unpacked(self, itemsize: int) -> list[Kernel]:
+        """Scales from 8 bits to float32, where they have 8, with their mean; then the weight."""
+        size, blocks = float(self._num_weights), float(-(-self._num_weights // self.block))
+        scales = [Kernel(0.0, 0.0, blocks * (SMALL_NBYTES + SCALE_NBYTES))]
+        scales.append(Kernel(0.0, 0.0, 2 * blocks * SCALE_NBYTES))
+        weight = Kernel(0.0, 0.0, size / 2 + blocks * SCALE_NBYTES + size * itemsize)
+        return [*scales * self.double, weight]
+
+
+# Einsum -------------------------------------------------------------------------------------------
+
+
+def split_equation(equation: str) -> tuple[str, str, str]:
+    """Cut ``"bd,df->bf"`` into ``("bd", "df", "bf")``.
+
+    Raises
+    ------
+    ValueError
+        If it is not a product of a batch with one weight whose gradients are einsums again.
+    """
+    operands, arrow, output = equation.replace(" ", "").partition("->")
+    x, comma, weight = operands.partition(",")
+    parts = (x, weight, output)
+    if not (arrow and comma and all(part.isascii() and part.isalpha() for part in parts)):
+        raise ValueError('it must look like "bd,df->bf": the batch, the weight, the output')
+    if any(len(set(part)) < len(part) for part in parts):
+        raise ValueError("an index may stand once in each operand")
+    if x[0] != output[0] or x[0] in weight:
+        raise ValueError("the first index of the batch and of the output must be the sample's")
+    for part, others in ((x, weight + output), (weight, x + output), (output, x + weight)):
+        alone = [index for index in part if index not in others]
+        if alone:
+            raise ValueError(f"the index {alone[0]!r} stands in one operand only")
+    return parts
+
+
+class Einsum(Layer):
+    """Product of a batch and a weight of shape ``sizes[weight's indices]``."""
+
+    kind: Literal["einsum"] = "einsum"
+    equation: str
+    sizes: dict[str, int]
+
+    autocast: ClassVar[Literal["lower"]] = "lower"
+    keeps_for_weights: ClassVar[bool] = True
+    splits_backward: ClassVar[bool] = True
+
+    def _parts(self) -> tuple[str, str, str]:
+        return split_equation(self.equation)
+
+    def _num(self, indices: str) -> int:
+        return prod(self.sizes[i] for i in indices)
+
+    def parameters(self) -> list[Parameter]:
+        x, weight, _ = self._parts()
+        contracted = self._num("".join(i for i in weight if i in x))
+        shape = tuple(self.sizes[i] for i in weight)
+        return [Parameter("weight", shape, uniform(contracted**-0.5))]
+
+    def output_shape(self, *inputs: Shape) -> Shape:
+        x, _, output = self._parts()
+        wanted = tuple(self.sizes[i] for i in x[1:])
+        if inputs[0] != wanted:
+            raise ShapeError(f"takes samples of shape {wanted}, but gets {inputs[0]}")
+        return tuple(self.sizes[i] for i in output[1:])
+
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+        y: Array = np.einsum(self.equation, inputs[0], run.parameters["weight"], optimize=True)
+        return y, inputs[0]
+
+    def backward(
+        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
+    ) -> tuple[Array | None, ...]:
+        x, weight, output = self._parts()
+        run.add_gradient("weight", np.einsum(f"{x},{output}->{weight}", saved, dy, optimize=True))
+        if not needs[0]:
+            return (None,)
+        return (np.einsum(f"{output},{weight}->{x}", dy, run.parameters["weight"], optimize=True),)
+
+    def _product(self, itemsize: int) -> Kernel:
+        """One of the three products; each reads two of x, W, y and writes the third."""
+        x, weight, output = self._parts()
+        flops = 2.0 * self._num("".join(sorted(set(x[1:] + weight + output[1:]))))
+        moved = self._num(x[1:]) + self._num(output[1:])
+        return Kernel(flops, float(moved * itemsize), float(self._num(weight) * itemsize))
+
+    def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
+        return [self._product(itemsize)]
+
+    def backward_cost(
+        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
+    ) -> list[Kernel]:
+        return [self._product(itemsize)] * (1 + needs[0])
+
+    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
+        return Kept(inputs=(0,))
+
+
+# Prelu --------------------------------------------------------------------------------------------
+
+
+class PReLU(Layer):
+    """Rectified linear unit whose slope below 0 is learned (He et al., arXiv 1502.01852).
+
+    Attributes
+    ----------
+    num_parameters : int
+        1, or one for each channel.
+    init : float
+        The slope before training.
+    """
+
+    kind: Literal["prelu"] = "prelu"
+    num_parameters: Int = Field(1, ge=1, le=10**8)
+    init: Float = 0.25
+
+    autocast: ClassVar[Literal["lower"]] = "lower"
+
+    def parameters(self) -> list[Parameter]:
+        return [Parameter(f"{self.name}.weight", (self.num_parameters,), constant(self.init))]
+
+    def output_shape(self, *inputs: Shape) -> Shape:
+        if self.num_parameters > 1 and inputs[0][:1] != (self.num_parameters,):
+            raise ShapeError(
+                f"takes {self.num_parameters} channels, but gets samples of shape {inputs[0]}"
+            )
+        return inputs[0]
+
+    def _slope(self, run: Pass, x: Array) -> Array:
+        weight = run.parameters[f"{self.name}.weight"]
+        return weight.reshape(-1, *[1] * (x.ndim - 2)) if x.ndim > 1 else weight
+
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+        x = inputs[0]
+        return np.where(x > 0, x, self._slope(run, x) * x), x
+
+    def backward(
+        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
+    ) -> tuple[Array | None, ...]:
+        above = saved > 0
+        pulled = np.where(above, 0, saved * dy)
+        if self.num_parameters == 1:
+            gradient = pulled.sum(keepdims=True).reshape(1)
+        else:
+            gradient = pulled.sum(axis=(0, *range(2, pulled.ndim)))
+        run.add_gradient(f"{self.name}.weight", gradient)
+        if not needs[0]:
+            return (None,)
+        return (np.where(above, dy, self._slope(run, saved) * dy),)
+
+    def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
+        size = float(prod(inputs[0]))
+        return [Kernel(2 * size, 2 * size * itemsize, self.num_parameters * float(itemsize))]
+
+    def backward_cost(
+        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
+    ) -> list[Kernel]:
+        """One kernel writes both gradients, element by element; another adds up the weight's."""
+        size, weight = float(prod(inputs[0])), self.num_parameters * float(itemsize)
+        both = Kernel(4 * size, (3 + needs[0]) * size * itemsize, weight)
+        return [both, Kernel(size, size * itemsize, weight)]
+
+    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
+        return Kept(inputs=(0,))
+
+
+# Glu ----------------------------------------------------------------------------------------------
+
+
+class GLU(Layer):
+    """Gated linear unit: ``a sigmoid(b)`` with a and b the halves (arXiv 1612.08083).
+
+    Attributes
+    ----------
+    dim : int
+        The axis that is halved; the samples are axis 0, and -1 is the last.
+    """
+
+    kind: Literal["glu"] = "glu"
+    dim: Int = -1
+
+    def output_shape(self, *inputs: Shape) -> Shape:
+        axis, shape = axis_of(self.dim, inputs[0]), list(inputs[0])
+        if shape[axis - 1] % 2:
+            raise ShapeError(f"halves axis {self.dim}, but gets samples of shape {inputs[0]}")
+        shape[axis - 1] //= 2
+        return tuple(shape)
+
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+        value, gate = np.split(inputs[0], 2, axis=self.dim)
+        share = logistic(gate)
+        return value * share, (value, share)
+
+    def backward(
+        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
+    ) -> tuple[Array | None, ...]:
+        if not needs[0]:
+            return (None,)
+        value, share = saved
+        both = [dy * share, dy * value * share * (1 - share)]
+        return (np.concatenate(both, axis=self.dim),)
+
+    def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
+        out = float(prod(inputs[0])) / 2
+        return [Kernel(5 * out, 3 * out * itemsize)]
+
+    def backward_cost(
+        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
+    ) -> list[Kernel]:
+        out = float(prod(inputs[0])) / 2
+        return [Kernel(8 * out, 5 * out * itemsize)] * needs[0]
+
+    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
+        return Kept(inputs=(0,))
+
+
+# Gate ---------------------------------------------------------------------------------------------
+
+
+class Gate(Layer):
+    """``activation(gate) * up``.
+
+    Attributes
+    ----------
+    activation : str
+        Kind of what the gate goes through.
+
+    References
+    ----------
+    Shazeer, "GLU variants improve transformer", arXiv 2002.05202.
+    """
+
+    kind: Literal["gate"] = "gate"
+    activation: str = "silu"
+
+    def _activation(self) -> Activation:
+        return activation(self.activation, self.name)
+
+    def output_shape(self, *inputs: Shape) -> Shape:
+        if len(inputs) != 2 or inputs[0] != inputs[1]:
+            raise ShapeError(
+                "takes a gate and another input of its shape, "
+                f"but gets samples of shapes {', '.join(map(str, inputs))}"
+            )
+        return inputs[0]
+
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+        gate, up = (np.ascontiguousarray(x) for x in inputs)
+        y, act = np.empty_like(up), self._activation()
+        flat = [array.reshape(-1) for array in (gate, up, y)]
+        for part in blocks(up.size):
+            gates, ups, out = (array[part] for array in flat)
+            np.multiply(act.value(gates)[0], ups, out=out)
+        return y, (gate, up)
+
+    def backward(
+        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
+    ) -> tuple[Array | None, ...]:
+        """The activation is computed again: that is cheaper than to bring back what it made."""
+        gate, up = saved
+        dgate, dup, act = np.empty_like(up), np.empty_like(up), self._activation()
+        flat = [array.reshape(-1) for array in (gate, up, np.ascontiguousarray(dy), dgate, dup)]
+        for part in blocks(up.size):
+            gates, ups, slopes, out, out_up = (array[part] for array in flat)
+            opened, needed = act.value(gates)
+            np.multiply(slopes, opened, out=out_up)
+            np.multiply(slopes, ups, out=out)
+            out *= act.slope(needed)
+        return tuple(
+            array if need else None for array, need in zip((dgate, dup), needs, strict=True)
+        )
+
+    def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
+        """The activation; the product."""
+        size = float(prod(inputs[0]))
+        product = Kernel(size, 3 * size * itemsize)
+        return [*self._activation().forward_cost(inputs[:1], itemsize), product]
+
+    def backward_cost(
+        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
+    ) -> list[Kernel]:
+        """The product's two slopes; the activation's."""
+        size = float(prod(inputs[0]))
+        products = [Kernel(size, 3 * size * itemsize)] * sum(needs)
+        return [*products, *self._activation().backward_cost(inputs[:1], itemsize, needs[:1])]
+
+    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
+        """Both inputs, and what came out of the activation."""
+        return Kept(inputs=(0, 1), nbytes=float(prod(inputs[0])) * itemsize)

@@ -1,21 +1,39 @@
-"""Pooling: bases of the layers that make one pixel of many."""
+"""Pooling, RoIAlign and upsampling."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from simdp.arrays import Array, Ints
-from simdp.spec import Bool, problem
-from simdp.workload.layers.arrays.channels import channels_last, channels_second
-from simdp.workload.layers.arrays.window import Window
-from simdp.workload.layers.base import Layer, Pass, Shape
-from simdp.workload.layers.extents import Extents
+from simdp.spec import Bool, Int, problem
+from simdp.workload.layers.base import (
+    Extents,
+    Kept,
+    Kernel,
+    Layer,
+    Margin1,
+    Margin3,
+    Pass,
+    Shape,
+    ShapeError,
+    Size1,
+    Size3,
+    blocks,
+    channels_last,
+    channels_second,
+    image_shape,
+    sequence_shape,
+)
+from simdp.workload.layers.conv import Window
+from simdp.workload.layers.tensor_ops import Margin, Size
+
+# Pooling ------------------------------------------------------------------------------------------
 
 
 class WindowPool(Layer):
@@ -114,3 +132,531 @@ def _along_all(x: Array, shares: Sequence[Array]) -> Array:
         y = share @ y.reshape(prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :]))
         shape[axis] = len(share)
     return channels_second(y.reshape(shape))
+
+
+# Adaptive avg pool --------------------------------------------------------------------------------
+
+
+class AdaptiveAvgPool(AveragePool):
+    """Base: mean over the cells of a grid; cell i begins at ``floor(i length / count)``.
+
+    Attributes
+    ----------
+    output_size : tuple of int
+        Cells along each axis; in YAML one number stands for all.
+    """
+
+    output_size: Extents
+
+    def count(self, shape: Shape) -> Extents:
+        image_shape(shape, len(self.output_size))
+        return self.output_size
+
+    def bins(self, axis: int, length: int, count: int) -> Bins:
+        cell = np.arange(count)
+        begin, end = cell * length // count, -(-(cell + 1) * length // count)
+        return Bins(begin, end, end - begin)
+
+    def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
+        before, out = float(prod(inputs[0])), prod(self.output_shape(*inputs))
+        return [Kernel(before, (before + out) * itemsize)]
+
+    def backward_cost(
+        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
+    ) -> list[Kernel]:
+        return self.forward_cost(inputs, itemsize) * needs[0]
+
+    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
+        # torch takes a plain mean for one cell, which keeps nothing.
+        return Kept() if {*self.output_size} == {1} else Kept(inputs=(0,))
+
+
+# Adaptive avg pool1d ------------------------------------------------------------------------------
+
+
+class AdaptiveAvgPool1d(AdaptiveAvgPool):
+    """Mean over the cells of a grid on series."""
+
+    kind: Literal["adaptive_avg_pool1d"] = "adaptive_avg_pool1d"
+    output_size: Size1
+
+
+# Adaptive avg pool2d ------------------------------------------------------------------------------
+
+
+class AdaptiveAvgPool2d(AdaptiveAvgPool):
+    """Mean over the cells of a grid on images."""
+
+    kind: Literal["adaptive_avg_pool2d"] = "adaptive_avg_pool2d"
+    output_size: Size
+
+
+# Adaptive avg pool3d ------------------------------------------------------------------------------
+
+
+class AdaptiveAvgPool3d(AdaptiveAvgPool):
+    """Mean over the cells of a grid on volumes."""
+
+    kind: Literal["adaptive_avg_pool3d"] = "adaptive_avg_pool3d"
+    output_size: Size3
+
+
+# Avg pool -----------------------------------------------------------------------------------------
+
+
+class AvgPool(AveragePool, WindowPool):
+    """Base: mean over windows; the padding is zeros.
+
+    Attributes
+    ----------
+    count_include_pad : bool
+        Whether the zeros count in the mean.
+    """
+
+    count_include_pad: Bool = True
+
+    def count(self, shape: Shape) -> Extents:
+        return self.window.count(shape)
+
+    def bins(self, axis: int, length: int, count: int) -> Bins:
+        padding = self.padding[axis]
+        begin = np.arange(count) * self.window.stride[axis] - padding
+        end = np.minimum(begin + self.kernel_size[axis], length + padding)
+        real = np.minimum(end, length) - np.maximum(begin, 0)
+        return Bins(begin, end, end - begin if self.count_include_pad else real)
+
+    def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
+        before, out = prod(inputs[0]), float(prod(self.output_shape(*inputs)))
+        return [Kernel(out * prod(self.kernel_size), (before + out) * itemsize)]
+
+    def backward_cost(
+        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
+    ) -> list[Kernel]:
+        return self.forward_cost(inputs, itemsize) * needs[0]
+
+    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
+        return Kept(inputs=(0,))
+
+
+# Avg pool1d ---------------------------------------------------------------------------------------
+
+
+class AvgPool1d(AvgPool):
+    """Mean over windows of series."""
+
+    kind: Literal["avg_pool1d"] = "avg_pool1d"
+    kernel_size: Size1
+    stride: Size1 | None = None
+    padding: Margin1 = (0,)
+
+
+# Avg pool2d ---------------------------------------------------------------------------------------
+
+
+class AvgPool2d(AvgPool):
+    """Mean over windows of images."""
+
+    kind: Literal["avg_pool2d"] = "avg_pool2d"
+    kernel_size: Size
+    stride: Size | None = None
+    padding: Margin = (0, 0)
+
+
+# Avg pool3d ---------------------------------------------------------------------------------------
+
+
+class AvgPool3d(AvgPool):
+    """Mean over windows of volumes."""
+
+    kind: Literal["avg_pool3d"] = "avg_pool3d"
+    kernel_size: Size3
+    stride: Size3 | None = None
+    padding: Margin3 = (0, 0, 0)
+
+
+# Max pool -----------------------------------------------------------------------------------------
+
+BLOCK_ELEMENTS = 2**17
+"""Of the images that are worked on at a time, so that they stay in a core's cache."""
+
+INDEX_NBYTES = 8
+"""torch keeps where each maximum was, as int64."""
+
+
+class MaxPool(WindowPool):
+    """Base: maximum over windows; of equal pixels the first gets the gradient, as in torch.
+
+    The padding is minus infinity.
+
+    Attributes
+    ----------
+    dilation : tuple of int
+        Distance between the pixels of a window, along each axis; in YAML one number stands for all.
+    """
+
+    dilation: Extents
+
+    def distance(self) -> Extents:
+        return self.dilation
+
+    def output_shape(self, *inputs: Shape) -> Shape:
+        count = self.window.count(inputs[0])
+        return (inputs[0][0], *count)
+
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+        x = np.moveaxis(inputs[0], 1, -1)
+        count = self.window.count(inputs[0].shape[1:])
+        y = np.empty((len(x), *count, x.shape[-1]), dtype=x.dtype)
+        for some in self._blocks(x):
+            frame = self._framed(x[some], count)
+            best = y[some]
+            best[...] = self.window.tap(frame, count, (0,) * len(count))
+            for place in np.ndindex(self.kernel_size):
+                np.maximum(best, self.window.tap(frame, count, place), out=best)
+        return channels_second(y), (x, y)
+
+    def backward(
+        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
+    ) -> tuple[Array | None, ...]:
+        if not needs[0]:
+            return (None,)
+        x, y = saved
+        slope = channels_last(dy)
+        dx = np.zeros(x.shape, dtype=x.dtype)
+        for some in self._blocks(x):
+            self._send_back(x[some], y[some], slope[some], dx[some])
+        return (channels_second(dx),)
+
+    def _send_back(self, x: Array, y: Array, slope: Array, dx: Array) -> None:
+        """Give each slope to the first pixel that is the maximum of its window."""
+        count = y.shape[1:-1]
+        frame = self._framed(x, count)
+        sent, part, free = np.zeros_like(frame), np.empty_like(y), np.ones(y.shape, dtype=bool)
+        for place in np.ndindex(self.kernel_size):
+            here = self.window.tap(frame, count, place) == y
+            here &= free
+            free ^= here
+            onto = self.window.tap(sent, count, place)
+            onto += np.multiply(slope, here, out=part)
+        both = zip(self.padding, dx.shape[1:-1], strict=True)
+        inner = sent[slice(None), *(slice(near, near + n) for near, n in both)]
+        dx[tuple(map(slice, inner.shape))] = inner
+
+    def _blocks(self, x: Array) -> Iterator[slice]:
+        return blocks(len(x), prod(x.shape[1:]), BLOCK_ELEMENTS)
+
+    def _framed(self, x: Array, count: Extents) -> Array:
+        frame = np.full((len(x), *self.window.span(count), x.shape[-1]), -np.inf, dtype=x.dtype)
+        self.window.place(frame, x)
+        return frame
+
+    def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
+        before, out = prod(inputs[0]), float(prod(self.output_shape(*inputs)))
+        nbytes = (before + out) * itemsize + out * INDEX_NBYTES
+        return [Kernel(out * prod(self.kernel_size), nbytes)]
+
+    def backward_cost(
+        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
+    ) -> list[Kernel]:
+        before, out = prod(inputs[0]), float(prod(self.output_shape(*inputs)))
+        return [Kernel(out, (before + out) * itemsize + out * INDEX_NBYTES)] * needs[0]
+
+    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
+        return Kept(inputs=(0,), nbytes=float(prod(self.output_shape(*inputs))) * INDEX_NBYTES)
+
+
+# Max pool1d ---------------------------------------------------------------------------------------
+
+
+class MaxPool1d(MaxPool):
+    """Maximum over windows of series."""
+
+    kind: Literal["max_pool1d"] = "max_pool1d"
+    kernel_size: Size1
+    stride: Size1 | None = None
+    padding: Margin1 = (0,)
+    dilation: Size1 = (1,)
+
+
+# Max pool2d ---------------------------------------------------------------------------------------
+
+
+class MaxPool2d(MaxPool):
+    """Maximum over windows of images."""
+
+    kind: Literal["max_pool2d"] = "max_pool2d"
+    kernel_size: Size
+    stride: Size | None = None
+    padding: Margin = (0, 0)
+    dilation: Size = (1, 1)
+
+
+# Max pool3d ---------------------------------------------------------------------------------------
+
+
+class MaxPool3d(MaxPool):
+    """Maximum over windows of volumes."""
+
+    kind: Literal["max_pool3d"] = "max_pool3d"
+    kernel_size: Size3
+    stride: Size3 | None = None
+    padding: Margin3 = (0, 0, 0)
+    dilation: Size3 = (1, 1, 1)
+
+
+# Mean pool ----------------------------------------------------------------------------------------
+
+
+class MeanPool(Layer):
+    """Makes one row of a sequence of rows.
+
+    Attributes
+    ----------
+    pad_id : int or None
+        Where it is given, the layer also takes the tokens, and rows of this one do not count. A
+        sample of nothing else gets zeros.
+    """
+
+    kind: Literal["mean_pool"] = "mean_pool"
+    pad_id: Int | None = None
+
+    most_inputs: ClassVar[int] = 2
+
+    def output_shape(self, *inputs: Shape) -> Shape:
+        length, width = sequence_shape(inputs[0])
+        if self.pad_id is not None and inputs[1:] != ((length,),):
+            raise ShapeError(f"takes the tokens of {length} rows too, but gets {inputs[1:]}")
+        return (width,)
+
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+        x = inputs[0]
+        share = np.full((len(x), 1, x.shape[1]), 1 / max(1, x.shape[1]), dtype=x.dtype)
+        if self.pad_id is not None:
+            counts = inputs[1] != self.pad_id
+            share[:, 0] = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+        return (share @ x)[:, 0], share
+
+    def backward(
+        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
+    ) -> tuple[Array | None, ...]:
+        dx = saved.swapaxes(1, 2) * dy[:, None] if needs[0] else None
+        return (dx, None)[: 1 + (self.pad_id is not None)]
+
+    def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
+        """A product with the mask, where there is one, and a sum."""
+        size, width = float(prod(inputs[0])), inputs[0][-1]
+        masked = [Kernel(size, 2 * size * itemsize)] * (self.pad_id is not None)
+        return [*masked, Kernel(size, (size + width) * itemsize)]
+
+    def backward_cost(
+        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
+    ) -> list[Kernel]:
+        size, width = float(prod(inputs[0])), inputs[0][-1]
+        masked = [Kernel(size, 2 * size * itemsize)] * (self.pad_id is not None)
+        return [Kernel(size, (size + width) * itemsize), *masked] * needs[0]
+
+    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
+        return Kept(nbytes=0.0 if self.pad_id is None else float(inputs[0][0] * itemsize))
+
+
+# Roi align ----------------------------------------------------------------------------------------
+
+SAMPLES = 4
+"""Places of a cell that are looked at, 2 x 2, each between four pixels."""
+
+GOLDEN = 0.6180339887498949
+"""Multiples of it, without their whole part, spread evenly over 0 ... 1."""
+
+
+class RoIAlign(Layer):
+    """``num_rois`` regions of as many cells each, dealt to the maps in turn.
+
+    Where regions lie depends on what a detector finds. Here their places are fixed, spread over
+    the maps, and a cell is the pixel in its middle; time is that of torchvision.ops.roi_align.
+
+    Attributes
+    ----------
+    num_rois : int
+        Regions of a sample.
+    output_size : int
+        Cells along the height and the width of a region.
+    flat : bool
+        Whether a region becomes a row of features, for linear maps; else regions stand below each
+        other in one tall image, for convolutions.
+
+    References
+    ----------
+    He et al., "Mask R-CNN", ICCV 2017 (arXiv 1703.06870), section 3;
+    torchvision/ops/poolers.py.
+    """
+
+    kind: Literal["roi_align"] = "roi_align"
+    num_rois: Int = Field(ge=1)
+    output_size: Int = Field(ge=1)
+    flat: Bool = False
+
+    def output_shape(self, *inputs: Shape) -> Shape:
+        channels = {image_shape(shape)[0] for shape in inputs}
+        if len(channels) != 1:
+            raise ShapeError(
+                "takes maps of as many channels each, "
+                f"but gets samples of shapes {', '.join(map(str, inputs))}"
+            )
+        (deep,), cells = channels, self.output_size
+        if self.flat:
+            return (self.num_rois, deep * cells * cells)
+        return (deep, self.num_rois * cells, cells)
+
+    def _regions(self, shapes: Sequence[Shape]) -> Iterator[tuple[Ints, Ints, Ints]]:
+        """Of each map: which regions it has, the rows and the columns of their cells."""
+        for level, (_, height, width) in enumerate(shapes):
+            chosen = np.arange(level, self.num_rois, len(shapes))
+            middle = (np.arange(self.output_size) + 0.5) / (2 * self.output_size)
+            down, right = chosen * GOLDEN % 1 / 2, chosen * GOLDEN**2 % 1 / 2
+            rows = ((down[:, None] + middle) * height).astype(np.int64)
+            columns = ((right[:, None] + middle) * width).astype(np.int64)
+            yield chosen, rows[:, :, None], columns[:, None, :]
+
+    def _tall(self, array: Array, channels: int) -> Array:
+        """A view of what comes out, shape `(batch, rois, channels, height, width)`."""
+        cells = self.output_size
+        if self.flat:
+            return array.reshape(len(array), self.num_rois, channels, cells, cells)
+        split = array.reshape(len(array), channels, self.num_rois, cells, cells)
+        return split.swapaxes(1, 2)
+
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+        shapes = [x.shape[1:] for x in inputs]
+        y: Array = np.empty((len(inputs[0]), *self.output_shape(*shapes)), dtype=inputs[0].dtype)
+        out = self._tall(y, shapes[0][0])
+        for x, (chosen, rows, columns) in zip(inputs, self._regions(shapes), strict=True):
+            out[:, chosen] = x[:, :, rows, columns].swapaxes(1, 2)
+        return y, shapes
+
+    def backward(
+        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
+    ) -> tuple[Array | None, ...]:
+        slopes, found = self._tall(dy, saved[0][0]), list[Array | None]()
+        for shape, need, (chosen, rows, columns) in zip(
+            saved, needs, self._regions(saved), strict=True
+        ):
+            dx = np.zeros((len(dy), *shape), dtype=dy.dtype) if need else None
+            if dx is not None:
+                places: Any = (..., rows, columns)
+                np.add.at(dx, places, slopes[:, chosen].swapaxes(1, 2))
+            found.append(dx)
+        return tuple(found)
+
+    def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
+        """Of each map: its regions' cells from what was sampled, eight operations a sample."""
+        out = prod(self.output_shape(*inputs)) / len(inputs)
+        each = Kernel(out * SAMPLES * 8, out * (SAMPLES + 1) * itemsize)
+        return [each] * len(inputs)
+
+    def backward_cost(
+        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
+    ) -> list[Kernel]:
+        """Each map's gradient is cleared, then cells are added to it."""
+        cleared = [
+            Kernel(0.0, float(prod(shape) * itemsize))
+            for shape, need in zip(inputs, needs, strict=True)
+            if need
+        ]
+        return cleared + self.forward_cost(inputs, itemsize)[: sum(needs)]
+
+    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
+        return Kept()
+
+
+# Upsample -----------------------------------------------------------------------------------------
+
+
+class Upsample(Layer):
+    """Repeats pixels, or draws straight lines between them.
+
+    Attributes
+    ----------
+    scale_factor : (int, int)
+        How often, along the height and the width; in YAML one number stands for both.
+    mode : {"nearest", "bilinear"}
+        A new pixel is that from which it came, or lies between the four around it.
+    align_corners : bool or None
+        bilinear: whether the pixels in the corners stay where they are; else the edges of the
+        image do, which is the default.
+    """
+
+    kind: Literal["upsample"] = "upsample"
+    scale_factor: Size
+    mode: Literal["nearest", "bilinear"] = "nearest"
+    align_corners: Bool | None = None
+
+    @model_validator(mode="after")
+    def _corners_need_lines(self) -> Self:
+        if self.align_corners is not None and self.mode == "nearest":
+            raise problem(
+                "align_corners goes with mode: bilinear, but the mode is nearest; leave it out, or "
+                "change the mode."
+            )
+        return self
+
+    def output_shape(self, *inputs: Shape) -> Shape:
+        channels, height, width = image_shape(inputs[0])
+        return (channels, height * self.scale_factor[0], width * self.scale_factor[1])
+
+    def _lines(self, shape: Shape, dtype: np.dtype[Any]) -> list[Array]:
+        """Of each axis, what the old pixels weigh in the new ones, shape `(new, old)`."""
+        sizes = zip(shape[-2:], self.scale_factor, strict=True)
+        return [_line(old, scale, bool(self.align_corners), dtype) for old, scale in sizes]
+
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+        if self.mode == "bilinear":
+            rows, columns = self._lines(inputs[0].shape, inputs[0].dtype)
+            return rows @ (inputs[0] @ columns.T), inputs[0].shape
+        num, height, width, channels = (last := np.moveaxis(inputs[0], 1, -1)).shape
+        tall, wide = self.scale_factor
+        y = np.empty((num, height, tall, width, wide, channels), dtype=last.dtype)
+        y[...] = last[:, :, None, :, None]
+        return channels_second(y.reshape(num, height * tall, width * wide, channels)), None
+
+    def backward(
+        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
+    ) -> tuple[Array | None, ...]:
+        if not needs[0]:
+            return (None,)
+        if self.mode == "bilinear":
+            rows, columns = self._lines(saved, dy.dtype)
+            return (rows.T @ dy @ columns,)
+        num, height, width, channels = (last := channels_last(dy)).shape
+        tall, wide = self.scale_factor
+        cells = last.reshape(num, height // tall, tall, width // wide, wide, channels)
+        return (channels_second(cells.sum(axis=(2, 4))),)
+
+    def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
+        out = float(prod(self.output_shape(*inputs)))
+        flops = 9 * out if self.mode == "bilinear" else 0.0  # six products, three sums
+        return [Kernel(flops, (prod(inputs[0]) + out) * itemsize)]
+
+    def backward_cost(
+        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
+    ) -> list[Kernel]:
+        before, out = prod(inputs[0]), float(prod(self.output_shape(*inputs)))
+        flops = (8 if self.mode == "bilinear" else 1) * out
+        return [Kernel(flops, (before + out) * itemsize)] * needs[0]
+
+    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
+        return Kept()
+
+
+def _line(old: int, scale: int, align_corners: bool, dtype: np.dtype[Any]) -> Array:
+    """What each old pixel of an axis weighs in each new one, as torch's area_pixel_compute."""
+    new = np.arange(old * scale)
+    if align_corners:
+        place = new * ((old - 1) / (old * scale - 1) if old * scale > 1 else 0.0)
+    else:
+        place = np.maximum((new + 0.5) / scale - 0.5, 0.0)
+    below = place.astype(np.int64)
+    found = np.zeros((len(new), old), dtype=dtype)
+    share = place - below
+    found[new, below] = 1 - share
+    found[new, np.minimum(below + 1, old - 1)] += share.astype(dtype)
+    return found

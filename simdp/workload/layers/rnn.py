@@ -1,11 +1,491 @@
-"""RNN: a plain recurrent network along a sequence, as torch.nn.RNN with the samples first."""
+"""Recurrent layers: RNN, LSTM and GRU.
+
+Arrays have the steps along their first axis, then the samples. Every step's part of the input is
+one product ahead of the loop; so is every weight's gradient behind it.
+"""
 
 from __future__ import annotations
 
-from typing import Literal
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from math import sqrt
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
-from simdp.workload.layers.arrays.recurrence import Cell, ReLUCell, TanhCell
-from simdp.workload.layers.recurrent import Recurrent
+import numpy as np
+from pydantic import Field, model_validator
+
+from simdp.arrays import Array, Bools
+from simdp.spec import Bool, Float, Int, problem
+from simdp.workload.layers.activations import logistic
+from simdp.workload.layers.base import (
+    Kept,
+    Kernel,
+    Layer,
+    Parameter,
+    Pass,
+    Shape,
+    ShapeError,
+    sequence_shape,
+    uniform,
+)
+from simdp.workload.layers.tensor_ops import dropout_cost, kept_elements, masked
+
+# Recurrence ---------------------------------------------------------------------------------------
+
+State = tuple[Array, ...]
+"""What a step hands on, each of shape `(batch, hidden)`; what comes out is the first of them."""
+
+
+class Weights(NamedTuple):
+    """Of one layer in one direction, with G gates.
+
+    Attributes
+    ----------
+    ih : ndarray, shape `(G * hidden, features)`
+        For the input.
+    hh : ndarray, shape `(G * hidden, hidden)`
+        For the state.
+    bias_ih, bias_hh : ndarray, shape `(G * hidden,)`, or None
+        Added to each.
+    hr : ndarray, shape `(projected, hidden)`, or None
+        Maps each step's state; ``hh`` then has as many columns.
+    """
+
+    ih: Array
+    hh: Array
+    bias_ih: Array | None = None
+    bias_hh: Array | None = None
+    hr: Array | None = None
+
+
+class Cell(ABC):
+    """One step; ``given`` and ``hidden`` are the input and the state times their weights."""
+
+    gates: ClassVar[int]
+    """Rows of the weights for each hidden unit."""
+
+    states: ClassVar[int] = 1
+    """Arrays of a state."""
+
+    @abstractmethod
+    def step(self, given: Array, hidden: Array, state: State) -> tuple[State, Any]:
+        """Return the next state, and what `back` needs."""
+
+    @abstractmethod
+    def back(self, kept: Any, state: State, slope: State) -> tuple[Array, Array, State]:
+        """Gradients of ``given``, of ``hidden``, and of the state but for its way through hidden.
+
+        Parameters
+        ----------
+        kept : object
+            From `step`.
+        state : tuple of ndarray
+            The state before it.
+        slope : tuple of ndarray
+            Gradient of the state behind it.
+        """
+
+
+class LSTMCell(Cell):
+    """``c' = f c + i g``, ``h' = o tanh(c')`` with gates i, f, g, o (torch.nn.LSTM)."""
+
+    gates, states = 4, 2
+
+    def step(self, given: Array, hidden: Array, state: State) -> tuple[State, Any]:
+        a, b, c, d = np.split(given + hidden, 4, axis=1)
+        i, f, g, o = logistic(a), logistic(b), np.tanh(c), logistic(d)
+        cell = f * state[1] + i * g
+        bent = np.tanh(cell)
+        return (o * bent, cell), (i, f, g, o, bent)
+
+    def back(self, kept: Any, state: State, slope: State) -> tuple[Array, Array, State]:
+        (i, f, g, o, bent), (dh, dc) = kept, slope
+        dc = dc + dh * o * (1 - bent * bent)
+        parts = [
+            dc * g * i * (1 - i),
+            dc * state[1] * f * (1 - f),
+            dc * i * (1 - g * g),
+            dh * bent * o * (1 - o),
+        ]
+        both = np.concatenate(parts, axis=1)
+        return both, both, (np.zeros_like(dh), dc * f)
+
+
+class GRUCell(Cell):
+    """``h' = (1 - z) n + z h``, ``n = tanh(given + r hidden)`` with gates r, z (torch.nn.GRU)."""
+
+    gates = 3
+
+    def step(self, given: Array, hidden: Array, state: State) -> tuple[State, Any]:
+        ours, theirs = np.split(given, 3, axis=1), np.split(hidden, 3, axis=1)
+        r, z = logistic(ours[0] + theirs[0]), logistic(ours[1] + theirs[1])
+        n = np.tanh(ours[2] + r * theirs[2])
+        return ((1 - z) * n + z * state[0],), (r, z, n, theirs[2])
+
+    def back(self, kept: Any, state: State, slope: State) -> tuple[Array, Array, State]:
+        (r, z, n, inner), (dh,) = kept, slope
+        dn = dh * (1 - z) * (1 - n * n)
+        dz = dh * (state[0] - n) * z * (1 - z)
+        dr = dn * inner * r * (1 - r)
+        given = np.concatenate([dr, dz, dn], axis=1)
+        return given, np.concatenate([dr, dz, dn * r], axis=1), (dh * z,)
+
+
+class TanhCell(Cell):
+    """``h' = tanh(given + hidden)`` (torch.nn.RNN)."""
+
+    gates = 1
+
+    def step(self, given: Array, hidden: Array, state: State) -> tuple[State, Any]:
+        h = np.tanh(given + hidden)
+        return (h,), h
+
+    def back(self, kept: Any, state: State, slope: State) -> tuple[Array, Array, State]:
+        both = slope[0] * (1 - kept * kept)
+        return both, both, (np.zeros_like(both),)
+
+
+class ReLUCell(Cell):
+    """``h' = max(given + hidden, 0)`` (torch.nn.RNN with ``nonlinearity="relu"``)."""
+
+    gates = 1
+
+    def step(self, given: Array, hidden: Array, state: State) -> tuple[State, Any]:
+        h = np.maximum(given + hidden, 0)
+        return (h,), h
+
+    def back(self, kept: Any, state: State, slope: State) -> tuple[Array, Array, State]:
+        both = slope[0] * (kept > 0)
+        return both, both, (np.zeros_like(both),)
+
+
+class Walked(NamedTuple):
+    """What backward needs: the input, each step's kept values, and the states before the steps.
+
+    ``wide`` are the steps' states before they are projected, where they are.
+    """
+
+    x: Array
+    kept: list[Any]
+    states: list[State]
+    order: Sequence[int]
+    wide: list[Array]
+
+
+def walk(
+    cell: Cell, x: Array, weights: Weights, start: State, turned: bool = False
+) -> tuple[Array, State, Walked]:
+    """Go along a sequence.
+
+    Parameters
+    ----------
+    cell : Cell
+        What a step does.
+    x : ndarray, shape `(length, batch, features)`
+        The input.
+    weights : Weights
+        Of this layer and direction.
+    start : tuple of ndarray
+        The first state.
+    turned : bool
+        Whether to begin at the end.
+
+    Returns
+    -------
+    (ndarray, tuple of ndarray, Walked)
+        What comes out, shape `(length, batch, hidden)`; the last state; and what `walk_back` needs.
+    """
+    given = x @ weights.ih.T
+    if weights.bias_ih is not None:
+        given += weights.bias_ih
+    y = np.empty((*x.shape[:2], weights.hh.shape[1]), dtype=x.dtype)
+    steps = range(len(x))
+    order = steps[::-1] if turned else steps
+    state, kept, states, wide = start, [], [], list[Array]()
+    for at in order:
+        hidden = state[0] @ weights.hh.T
+        if weights.bias_hh is not None:
+            hidden += weights.bias_hh
+        states.append(state)
+        state, more = cell.step(given[at], hidden, state)
+        kept.append(more)
+        if weights.hr is not None:
+            wide.append(state[0])
+            state = (state[0] @ weights.hr.T, *state[1:])
+        y[at] = state[0]
+    return y, state, Walked(x, kept, states, order, wide)
+
+
+def walk_back(
+    cell: Cell, saved: Walked, weights: Weights, dy: Array, end: State
+) -> tuple[Array, Weights, State]:
+    """Go back along a sequence.
+
+    Parameters
+    ----------
+    cell, saved, weights
+        As in `walk`, and what it returned.
+    dy : ndarray, shape `(length, batch, hidden)`
+        Gradient of what came out.
+    end : tuple of ndarray
+        Gradient of the last state.
+
+    Returns
+    -------
+    (ndarray, Weights, tuple of ndarray)
+        Gradients of the input, of the weights, and of the first state.
+    """
+    x, slope = saved.x, end
+    shape = (*x.shape[:2], len(weights.hh))
+    given, hidden = np.empty(shape, dtype=dy.dtype), np.empty(shape, dtype=dy.dtype)
+    before = np.empty(dy.shape, dtype=dy.dtype)
+    projected = None if weights.hr is None else np.zeros_like(weights.hr)
+    for number in reversed(range(len(x))):
+        at, state = saved.order[number], saved.states[number]
+        before[at] = state[0]
+        slope = (slope[0] + dy[at], *slope[1:])
+        if projected is not None:
+            projected += slope[0].T @ saved.wide[number]
+            slope = (slope[0] @ weights.hr, *slope[1:])
+        given[at], hidden[at], slope = cell.back(saved.kept[number], state, slope)
+        through = hidden[at] @ weights.hh
+        # Of a projected state there is no other way than through hidden.
+        slope = (through if projected is not None else slope[0] + through, *slope[1:])
+    flat, inner = given.reshape(-1, shape[2]), hidden.reshape(-1, shape[2])
+    found = Weights(
+        flat.T @ x.reshape(-1, x.shape[2]),
+        inner.T @ before.reshape(-1, dy.shape[2]),
+        None if weights.bias_ih is None else flat.sum(axis=0),
+        None if weights.bias_hh is None else inner.sum(axis=0),
+        projected,
+    )
+    return given @ weights.ih, found, slope
+
+
+# Recurrent ----------------------------------------------------------------------------------------
+
+
+class Below(NamedTuple):
+    """What a layer of the stack leaves for backward: its directions, and what dropout kept."""
+
+    walked: list[Walked]
+    mask: Bools | None
+
+
+class Recurrent(Layer):
+    """Base: a stack of recurrent layers; samples are `(length, input_size)`, zeros come first.
+
+    Attributes
+    ----------
+    input_size, hidden_size : int
+        Features of a step that comes in, and of the state.
+    num_layers : int
+        Layers; each goes along what the one below has made.
+    bias : bool
+        Whether there are any.
+    batch_first : bool
+        True: the samples come first, as everywhere here.
+    dropout : float
+        Share of what each layer but the last makes that is dropped.
+    bidirectional : bool
+        Whether each layer also goes along the sequence from its end; both parts lie side by side.
+    """
+
+    input_size: Int = Field(ge=1, le=10**8)
+    hidden_size: Int = Field(ge=1, le=10**8)
+    num_layers: Int = Field(1, ge=1, le=1000)
+    bias: Bool = True
+    batch_first: Bool = True
+    dropout: Float = Field(0.0, ge=0, le=1)
+    bidirectional: Bool = False
+
+    autocast: ClassVar[Literal["lower"]] = "lower"
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if not self.batch_first:
+            raise problem(
+                "batch_first: false puts the steps first, but samples come first here; write true, "
+                "or leave it out."
+            )
+        if self.dropout and self.num_layers == 1:
+            raise problem(
+                f"dropout: {self.dropout} acts between layers, but num_layers is 1; leave it out, "
+                "or write more layers."
+            )
+        return self
+
+    @property
+    @abstractmethod
+    def cell(self) -> Cell:
+        """What a step does."""
+
+    @property
+    def state_size(self) -> int:
+        """Features of the state that goes on to the next step and layer."""
+        return self.hidden_size
+
+    @property
+    def width(self) -> int:
+        """Features that come out, of both directions."""
+        return self.state_size * (1 + self.bidirectional)
+
+    def _suffixes(self, number: int) -> list[str]:
+        return [f"l{number}", f"l{number}_reverse"][: 1 + self.bidirectional]
+
+    def _parts(self) -> dict[str, str]:
+        """Names of the parameters of a layer, without its number, and what `Weights` call them."""
+        parts = ["ih", "hh"]
+        found = {part: f"weight_{part}" for part in parts}
+        if self.bias:
+            found |= {f"bias_{part}": f"bias_{part}" for part in parts}
+        if self.state_size != self.hidden_size:
+            found["hr"] = "weight_hr"
+        return {name: part for part, name in found.items()}
+
+    def _fan_in(self, number: int) -> int:
+        return self.width if number else self.input_size
+
+    def parameters(self) -> list[Parameter]:
+        rows = self.cell.gates * self.hidden_size
+        start = uniform(1.0 / sqrt(self.hidden_size))
+        found = []
+        for number in range(self.num_layers):
+            shapes: dict[str, Shape] = {
+                "ih": (rows, self._fan_in(number)),
+                "hh": (rows, self.state_size),
+                "bias_ih": (rows,),
+                "bias_hh": (rows,),
+                "hr": (self.state_size, self.hidden_size),
+            }
+            for suffix in self._suffixes(number):
+                found += [
+                    Parameter(f"{self.name}.{name}_{suffix}", shapes[part], start)
+                    for name, part in self._parts().items()
+                ]
+        return found
+
+    def output_shape(self, *inputs: Shape) -> Shape:
+        length, features = sequence_shape(inputs[0])
+        if features != self.input_size:
+            raise ShapeError(f"takes {self.input_size} features, but gets samples of {inputs[0]}")
+        return (length, self.width)
+
+    def _directions(self, run: Pass, number: int) -> Iterator[tuple[str, Weights]]:
+        for suffix in self._suffixes(number):
+            arrays = {
+                part: run.parameters[f"{self.name}.{name}_{suffix}"]
+                for name, part in self._parts().items()
+            }
+            yield suffix, Weights(**arrays)
+
+    def _zeros(self, batch: int, dtype: np.dtype[Any]) -> State:
+        """A state of zeros, of which the first array is what goes on."""
+        sizes = [self.state_size, *[self.hidden_size] * (self.cell.states - 1)]
+        return tuple(np.zeros((batch, size), dtype=dtype) for size in sizes)
+
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+        h = np.ascontiguousarray(inputs[0].swapaxes(0, 1))
+        cell, saved = self.cell, []
+        zeros = self._zeros(h.shape[1], h.dtype)
+        for number in range(self.num_layers):
+            mask = None
+            if number and self.dropout:
+                shape = (len(h), h.shape[2])
+                mask = kept_elements(run, f"{self.name}.{number}", self.dropout, shape)
+                mask = mask.swapaxes(0, 1)
+                h = masked(h, mask, self.dropout)
+            made, walked = [], []
+            for suffix, weights in self._directions(run, number):
+                y, _, kept = walk(cell, h, weights, zeros, "reverse" in suffix)
+                made.append(y)
+                walked.append(kept)
+            h = np.concatenate(made, axis=2)
+            saved.append(Below(walked, mask))
+        return np.ascontiguousarray(h.swapaxes(0, 1)), saved
+
+    def backward(
+        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
+    ) -> tuple[Array | None, ...]:
+        slope, cell = np.ascontiguousarray(dy.swapaxes(0, 1)), self.cell
+        zeros = self._zeros(slope.shape[1], dy.dtype)
+        for number in reversed(range(self.num_layers)):
+            parts = np.split(slope, 1 + self.bidirectional, axis=2)
+            slope = np.zeros(saved[number].walked[0].x.shape, dtype=dy.dtype)
+            directions = zip(
+                self._directions(run, number), saved[number].walked, parts, strict=True
+            )
+            for (suffix, weights), walked, part in directions:
+                dx, found, _ = walk_back(cell, walked, weights, part, zeros)
+                slope += dx
+                for name, part_of in self._parts().items():
+                    gradient = getattr(found, part_of)
+                    run.add_gradient(f"{self.name}.{name}_{suffix}", gradient)
+            if saved[number].mask is not None:
+                slope = masked(slope, saved[number].mask, self.dropout)
+        return (np.ascontiguousarray(slope.swapaxes(0, 1)) if needs[0] else None,)
+
+    # Costs --------------------------------------------------------------------------------------
+
+    def _products(self, number: int, length: int, itemsize: int) -> tuple[Kernel, Kernel]:
+        """Of the input of all steps at once, and of one step's state.
+
+        Appleyard, Kočiský and Blunsom, arXiv 1604.01946: the elementwise part is joined to a step.
+        """
+        hidden, fan_in, size = self.hidden_size, self._fan_in(number), self.state_size
+        rows, projected = self.cell.gates * hidden, (size != hidden) * size * hidden
+        given = Kernel(
+            2.0 * length * rows * fan_in,
+            float(length * (rows + fan_in) * itemsize),
+            float(rows * (fan_in + self.bias) * itemsize),
+        )
+        step = Kernel(
+            2.0 * (rows * size + projected),
+            float((rows + 2 * self.cell.states * hidden) * itemsize),
+            float((rows * (size + self.bias) + projected) * itemsize),
+        )
+        return given, step
+
+    def _dropped(self, length: int, itemsize: int) -> list[Kernel]:
+        return [dropout_cost(float(length * self.width), itemsize)] * bool(self.dropout)
+
+    def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
+        length, found = inputs[0][0], []
+        for number in range(self.num_layers):
+            given, step = self._products(number, length, itemsize)
+            found += self._dropped(length, itemsize) * bool(number)
+            found += [given, *[step] * length] * (1 + self.bidirectional)
+        return found
+
+    def backward_cost(
+        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
+    ) -> list[Kernel]:
+        """Each step's state; then, of all steps at once, the input and both weights."""
+        length, found = inputs[0][0], []
+        for number in reversed(range(self.num_layers)):
+            given, step = self._products(number, length, itemsize)
+            inner = Kernel(length * step.flops, length * step.nbytes, step.fixed)
+            below = bool(number) or needs[0]
+            each = [*[step] * length, *[given] * below, given, inner]
+            found += each * (1 + self.bidirectional)
+            found += self._dropped(length, itemsize) * bool(number)
+        return found
+
+    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
+        """The gates and the states of every step, the output of layers below, dropout's masks."""
+        length, hidden = inputs[0][0], self.hidden_size
+        kept = self.cell.gates + self.cell.states - 1 + (self.state_size != hidden)
+        each = kept * hidden * (1 + self.bidirectional)
+        below = self.width * (self.num_layers - 1)
+        mask = float(length * below * bool(self.dropout))
+        values = float(length * (each * self.num_layers + below))
+        return Kept(inputs=(0,), output=True, nbytes=values * itemsize + mask)
+
+    def evaluated(self) -> Layer:
+        return self.model_copy(update={"dropout": 0.0})
+
+
+# Rnn ----------------------------------------------------------------------------------------------
 
 
 class RNN(Recurrent):
@@ -23,3 +503,50 @@ class RNN(Recurrent):
     @property
     def cell(self) -> Cell:
         return TanhCell() if self.nonlinearity == "tanh" else ReLUCell()
+
+
+# Lstm ---------------------------------------------------------------------------------------------
+
+
+class LSTM(Recurrent):
+    """A stack of layers of long short-term memory; what comes out are the last layer's states.
+
+    Attributes
+    ----------
+    proj_size : int
+        Features to which each step's state is mapped before it goes on (Sak, Senior and Beaufays,
+        arXiv 1402.1128); 0 for no such map.
+    """
+
+    kind: Literal["lstm"] = "lstm"
+    proj_size: Int = Field(0, ge=0, le=10**8)
+
+    @model_validator(mode="after")
+    def _projection_is_smaller(self) -> Self:
+        if self.proj_size >= self.hidden_size:
+            raise problem(
+                f"proj_size: {self.proj_size} is not less than hidden_size, {self.hidden_size}; "
+                "write less, or 0 for no projection."
+            )
+        return self
+
+    @property
+    def state_size(self) -> int:
+        return self.proj_size or self.hidden_size
+
+    @property
+    def cell(self) -> Cell:
+        return LSTMCell()
+
+
+# Gru ----------------------------------------------------------------------------------------------
+
+
+class GRU(Recurrent):
+    """A stack of layers of gated recurrent units; what comes out are the last layer's states."""
+
+    kind: Literal["gru"] = "gru"
+
+    @property
+    def cell(self) -> Cell:
+        return GRUCell()

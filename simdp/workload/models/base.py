@@ -1,19 +1,85 @@
-"""Model: a graph of layers, with torch's parameter names, shapes and orders."""
+"""The bases of models: any model, models of images, models of text."""
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar, NamedTuple, Self
 
-from simdp.spec import Spec
-from simdp.workload.graph import Graph
+from pydantic import Field, model_validator
+
+from simdp.spec import Float, Int, Spec, problem
 from simdp.workload.layers import Parameter
-from simdp.workload.layers.base import Shape
-from simdp.workload.layers.parameter import Initial
-from simdp.workload.models.file_names import PLAIN, FileNames
+from simdp.workload.layers.base import Graph, GraphBuilder, Initial, Layer, Shape, Value, constant
+from simdp.workload.layers.batchnorm import BatchNorm2d
+from simdp.workload.layers.conv import Conv2d
+from simdp.workload.layers.tensor_ops import Concat, Pair
+
+# File names ---------------------------------------------------------------------------------------
+
+
+class FileNames(NamedTuple):
+    """What transformers' ``from_pretrained`` does with names, for one kind of model.
+
+    Attributes
+    ----------
+    prefix : str
+        Of the model under its head, such as ``transformer``; a file of the model without a head
+        has names without it.
+    renames : tuple of (str, str)
+        Patterns of names as older versions wrote them, and what takes their place.
+    ignored : tuple of str
+        Patterns of names that may be there although the model lacks them: weights that it shares
+        with others, and masks that it makes anew.
+    tied : tuple of (str, str)
+        Names of tensors of which the first is the second where the model ties its embeddings; a
+        file in which they differ is of a model that does not.
+    """
+
+    prefix: str = ""
+    renames: tuple[tuple[str, str], ...] = ()
+    ignored: tuple[str, ...] = ()
+    tied: tuple[tuple[str, str], ...] = ()
+
+    def pairs(self, stored: Collection[str], wanted: Collection[str]) -> list[tuple[str, str]]:
+        """Name the tensors of a file as the model does.
+
+        Parameters
+        ----------
+        stored : collection of str
+            Names in the file.
+        wanted : collection of str
+            Names in the model.
+
+        Returns
+        -------
+        list of (str, str)
+            What the model calls each tensor, and what the file does; ignored ones are left out.
+        """
+        found = [(self._renamed(name), name) for name in stored]
+        lead = f"{self.prefix}."
+        inside = self.prefix and any(name.startswith(lead) for name, _ in found)
+        if self.prefix and not inside and any(name.startswith(lead) for name in wanted):
+            found = [(new if new in wanted else lead + new, name) for new, name in found]
+        if inside and not any(name.startswith(lead) for name in wanted):
+            found = [(new.removeprefix(lead), name) for new, name in found if new.startswith(lead)]
+        return [(new, name) for new, name in found if new in wanted or not self._is_ignored(new)]
+
+    def _renamed(self, name: str) -> str:
+        for pattern, new in self.renames:
+            name = re.sub(pattern, new, name)
+        return name
+
+    def _is_ignored(self, name: str) -> bool:
+        return any(re.search(pattern, name) for pattern in self.ignored)
+
+
+PLAIN = FileNames()
+"""Files call tensors as the model does."""
 
 
 class Model(Spec):
@@ -147,3 +213,184 @@ class Model(Spec):
     def num_parameters(self) -> int:
         """Number of learned elements."""
         return sum(parameter.num_elements for parameter in self.graph.parameters)
+
+
+# Image --------------------------------------------------------------------------------------------
+
+
+class ImageModel(Model):
+    """Takes square images of shape `(in_channels, image_size, image_size)`.
+
+    Attributes
+    ----------
+    num_classes : int
+        Classes to tell apart.
+    in_channels : int
+        Channels of an image.
+    image_size : int
+        Height and width of an image [pixels].
+    width_multiplier : float
+        What every number of channels is multiplied by; 1 is the model as published.
+    """
+
+    num_classes: Int = Field(1000, ge=1, le=10**7)
+    in_channels: Int = Field(3, ge=1, le=10**6)
+    image_size: Int = Field(224, ge=1, le=10**5)
+    width_multiplier: Float = Field(1.0, gt=0, le=1000)
+
+    def scaled(self, channels: int) -> int:
+        """A published number of channels, times the width multiplier; 1 at least."""
+        return max(1, round(channels * self.width_multiplier))
+
+    def input_shapes(self) -> dict[str, Shape | None]:
+        return {"x": (self.in_channels, self.image_size, self.image_size)}
+
+
+def fan_out(parameter: Parameter) -> int:
+    """Outputs that an input of a convolution goes to: output channels times the kernel's places."""
+    out, _, tall, wide = parameter.shape
+    return out * tall * wide
+
+
+class ImageGraph:
+    """Builds a graph whose values are feature maps, and remembers the channels of each.
+
+    Parameters
+    ----------
+    in_channels : int
+        Of the images.
+    eps, momentum : float
+        Of every batch norm.
+
+    Attributes
+    ----------
+    graph : GraphBuilder
+        For layers whose values are no feature maps.
+    x : Value
+        The images.
+    """
+
+    def __init__(self, in_channels: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
+        self.graph = GraphBuilder("x")
+        self.x = self.graph.input("x")
+        self._eps, self._momentum = eps, momentum
+        self._channels = {self.x: in_channels}
+
+    def channels(self, x: Value) -> int:
+        """Channels of a value."""
+        return self._channels[x]
+
+    def call(self, layer: Layer, *inputs: Value) -> Value:
+        """Append a layer that keeps the channels of what it is given."""
+        return self._call(layer, self._channels[inputs[0]], *inputs)
+
+    def conv(
+        self,
+        name: str,
+        x: Value,
+        out_channels: int,
+        kernel_size: int | Pair,
+        stride: int = 1,
+        padding: int | Pair | None = None,
+        groups: int = 1,
+        bias: bool = False,
+    ) -> Value:
+        """Append a convolution; without ``padding`` half the kernel, which keeps the size."""
+        tall, wide = kernel_size if isinstance(kernel_size, tuple) else (kernel_size, kernel_size)
+        conv = Conv2d(
+            name=name,
+            in_channels=self._channels[x],
+            out_channels=out_channels,
+            kernel_size=(tall, wide),
+            stride=stride,
+            padding=(tall // 2, wide // 2) if padding is None else padding,
+            groups=groups,
+            bias=bias,
+        )
+        return self._call(conv, out_channels, x)
+
+    def batch_norm(self, name: str, x: Value) -> Value:
+        """Append a batch norm."""
+        norm = BatchNorm2d(
+            name=name, num_features=self._channels[x], eps=self._eps, momentum=self._momentum
+        )
+        return self.call(norm, x)
+
+    def concat(self, name: str, *inputs: Value) -> Value:
+        """Put the channels of several values behind each other."""
+        return self._call(Concat(name=name), sum(self._channels[x] for x in inputs), *inputs)
+
+    def _call(self, layer: Layer, channels: int, *inputs: Value) -> Value:
+        y = self.graph.call(layer, *inputs)
+        self._channels[y] = channels
+        return y
+
+
+# Text ---------------------------------------------------------------------------------------------
+
+
+class TextModel(Model):
+    """Weights start as transformers': normal, biases at 0, norms at 1.
+
+    Attributes
+    ----------
+    vocab_size : int
+        How many different tokens there are.
+    initializer_range : float
+        Standard deviation of the weights at the start.
+    sequence_length : int or None
+        Tokens of a sample; by default those of the data, or `usual_length` of them.
+    """
+
+    file_names: ClassVar[FileNames] = FileNames(
+        ignored=(r"^lm_head\.weight$", r"rotary_emb\.inv_freq$", r"\.attention\.(masked_)?bias$")
+    )
+
+    trunk: ClassVar[str] = ""
+    """Leads the names of parameters that transformers fills before it constructs the head."""
+
+    vocab_size: Int = Field(ge=1, le=10**9)
+    initializer_range: Float = Field(0.02, ge=0)
+    sequence_length: Int | None = Field(None, ge=1, le=10**8)
+
+    @property
+    @abstractmethod
+    def num_places(self) -> int:
+        """Tokens of the longest sample that the position embedding knows."""
+
+    @property
+    @abstractmethod
+    def usual_length(self) -> int:
+        """Tokens of a sample where neither the model nor the data say."""
+
+    @model_validator(mode="after")
+    def _places_suffice(self) -> Self:
+        if (self.sequence_length or 0) > self.num_places:
+            raise problem(
+                f"sequence_length: {self.sequence_length} tokens are more than the "
+                f"{self.num_places} places that the model knows; shorten it or give more places."
+            )
+        return self
+
+    def std_of(self, name: str) -> float:
+        """Standard deviation of a weight at the start; by default the same for all."""
+        return self.initializer_range
+
+    def initial(self, parameter: Parameter) -> Initial:
+        if len(parameter.shape) == 2:
+            return replace(parameter.initial, kind="normal", size=self.std_of(parameter.name))
+        return constant(0.0) if parameter.name.endswith("bias") else parameter.initial
+
+    def in_trunk(self, name: str) -> bool:
+        return name.startswith(self.trunk)
+
+    def input_shapes(self) -> dict[str, Shape | None]:
+        return {"x": (self.sequence_length or self.usual_length,)}
+
+    def with_input_shapes(self, shapes: Mapping[str, Shape]) -> Self:
+        if self.sequence_length is not None or len(shapes.get("x", ())) != 1:
+            return self
+        return self.model_copy(update={"sequence_length": shapes["x"][0]})
+
+    def num_tokens(self, name: str) -> int | None:
+        return self.vocab_size

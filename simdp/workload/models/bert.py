@@ -8,27 +8,23 @@ from typing import ClassVar, Literal, NamedTuple, Self
 from pydantic import Field, model_validator
 
 from simdp.spec import Bool, Float, Int, problem
-from simdp.workload.graph import Graph, GraphBuilder, Value
 from simdp.workload.layers import Parameter
-from simdp.workload.layers.activations import activation
-from simdp.workload.layers.activations.tanh import Tanh
-from simdp.workload.layers.arguments import check_heads, check_token
+from simdp.workload.layers.activations import Tanh, activation
 from simdp.workload.layers.attention import KeyPadding
-from simdp.workload.layers.bert_layer import BertLayer
-from simdp.workload.layers.dropout import Dropout
-from simdp.workload.layers.embedding import Embedding
-from simdp.workload.layers.encoder_layer import EncoderLayer
-from simdp.workload.layers.first_token import FirstToken
-from simdp.workload.layers.huggingface_layer import ACTIVATION_KINDS, ActivationName
-from simdp.workload.layers.layer_norm import LayerNorm
-from simdp.workload.layers.linear import Linear
-from simdp.workload.layers.position_embedding import PositionEmbedding
-from simdp.workload.layers.projection import Projection
-from simdp.workload.layers.token_type_embedding import TokenTypeEmbedding
-from simdp.workload.layers.transformer_encoder_layer import TransformerEncoderLayer
-from simdp.workload.layers.transformer_layer import with_copies
-from simdp.workload.models.file_names import FileNames
-from simdp.workload.models.text import TextModel
+from simdp.workload.layers.base import Graph, GraphBuilder, Value, check_heads, check_token
+from simdp.workload.layers.embedding import Embedding, PositionEmbedding, TokenTypeEmbedding
+from simdp.workload.layers.linear import Linear, Projection
+from simdp.workload.layers.normalization import LayerNorm
+from simdp.workload.layers.tensor_ops import Dropout, FirstToken
+from simdp.workload.layers.transformer import (
+    ACTIVATION_KINDS,
+    ActivationName,
+    BertLayer,
+    EncoderLayer,
+    TransformerEncoderLayer,
+    with_copies,
+)
+from simdp.workload.models.base import FileNames, TextModel
 
 GLUE_LENGTH = 128
 """Tokens of a sample in BERT's fine-tuning on GLUE (github.com/google-research/bert, README)."""

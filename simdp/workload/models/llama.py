@@ -1,11 +1,195 @@
-"""Llama as a language model, as transformers' LlamaForCausalLM."""
+"""Llama, Mistral and Qwen2."""
 
 from __future__ import annotations
 
-from typing import Literal
+from abc import abstractmethod
+from typing import Any, ClassVar, Literal, Self
 
-from simdp.spec import Bool
-from simdp.workload.models.decoder import Decoder
+from pydantic import Field, model_validator
+
+from simdp.spec import Bool, Float, Int, problem
+from simdp.workload.layers.base import Graph, GraphBuilder, Layer, check_heads
+from simdp.workload.layers.embedding import Embedding
+from simdp.workload.layers.linear import Linear, Projection
+from simdp.workload.layers.normalization import RMSNorm
+from simdp.workload.layers.rotary import RopeParameters, RopeScaling
+from simdp.workload.layers.transformer import LlamaDecoderLayer
+from simdp.workload.models.base import TextModel
+
+# Decoder ------------------------------------------------------------------------------------------
+
+ACTIVATIONS = {"silu": "silu", "gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
+"""Kinds of activations by transformers' names."""
+
+USUAL_LENGTH = 8192
+"""Tokens of a sample of a model that could take more, where nobody says; a choice."""
+
+
+def tied_head(weight: str, hidden_size: int, vocab_size: int) -> Projection:
+    """The map from the last norm back to tokens, with the weight of their embedding."""
+    return Projection(
+        name="lm_head",
+        weight=weight,
+        bias="",
+        in_features=hidden_size,
+        out_features=vocab_size,
+        first=0,
+        last=vocab_size,
+        bound=0.0,
+    )
+
+
+class Decoder(TextModel):
+    """Embedding of tokens, decoder layers, a norm, and a map back to tokens.
+
+    One output per token: a number for each token that may come next. Keys are named as
+    transformers' LlamaConfig.
+
+    Attributes
+    ----------
+    hidden_size, intermediate_size : int
+        Width of a token; between the maps of a layer's feed-forward part.
+    num_hidden_layers : int
+        Decoder layers.
+    num_attention_heads : int
+        Heads of the queries.
+    num_key_value_heads : int or None
+        Heads of keys and values, each of which serves several queries; by default as many.
+    head_dim : int or None
+        Width of a head; by default hidden_size over the number of heads.
+    max_position_embeddings : int
+        Tokens of the longest sample.
+    rope_theta : float or None
+        Base of the rotary embeddings' waves, 10,000 by default.
+    rope_scaling : RopeScaling or None
+        How these waves are stretched; not at all by default.
+    rope_parameters : RopeParameters or None
+        Both in one, as newer files of transformers have it; in place of the two.
+    attention_dropout : float
+        Of the attention's weights.
+    hidden_act : {"silu", "gelu", "gelu_pytorch_tanh", "relu"}
+        What the gate of the feed-forward part goes through.
+    rms_norm_eps : float
+        Added to the mean of the squares by every norm.
+    tie_word_embeddings : bool
+        Whether the map back to tokens has the embedding's weight.
+    """
+
+    trunk: ClassVar[str] = "model."
+    depth_key: ClassVar[str] = "num_hidden_layers"
+    padding_is_unseen: ClassVar[bool] = True
+    vocab_size: Int = Field(32000, ge=1, le=10**9)
+    hidden_size: Int = Field(4096, ge=1, le=10**7)
+    intermediate_size: Int = Field(11008, ge=1, le=10**8)
+    num_hidden_layers: Int = Field(32, ge=1, le=10**4)
+    num_attention_heads: Int = Field(32, ge=1, le=10**7)
+    num_key_value_heads: Int | None = Field(None, ge=1, le=10**7)
+    head_dim: Int | None = Field(None, ge=2, le=10**6)
+    max_position_embeddings: Int = Field(2048, ge=1, le=10**8)
+    rope_theta: Float | None = Field(None, gt=1)
+    rope_scaling: RopeScaling | None = None
+    rope_parameters: RopeParameters | None = None
+    attention_dropout: Float = Field(0.0, ge=0, le=1)
+    hidden_act: Literal["silu", "gelu", "gelu_pytorch_tanh", "relu"] = "silu"
+    rms_norm_eps: Float = Field(1e-6, ge=0)
+    tie_word_embeddings: Bool = False
+
+    default_theta: ClassVar[float] = 10000.0
+
+    @property
+    @abstractmethod
+    def biases(self) -> dict[str, bool]:
+        """Which maps of a layer have a bias: ``qkv_bias``, ``out_bias``, ``mlp_bias``."""
+
+    @property
+    def window(self) -> int | None:
+        """Tokens that one looks back at, itself among them; by default all."""
+        return None
+
+    @model_validator(mode="after")
+    def _heads_fit(self) -> Self:
+        if self.head_dim is None:
+            heads = self.num_attention_heads
+            check_heads("num_attention_heads", heads, "hidden_size", self.hidden_size)
+        if self._head_dim % 2:
+            raise problem(
+                f"num_attention_heads: heads of {self._head_dim} features do not turn in pairs; "
+                "choose another number of heads, or an even head_dim."
+            )
+        if self.num_attention_heads % self._kv_heads:
+            raise problem(
+                f"num_key_value_heads: {self._kv_heads} heads of keys and values do not share "
+                f"{self.num_attention_heads} attention heads evenly; choose a divisor of it."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _waves_are_clear(self) -> Self:
+        if self.rope_parameters is not None:
+            for key in ("rope_theta", "rope_scaling"):
+                if getattr(self, key) is not None:
+                    raise problem(f"{key} and rope_parameters are both given; keep one of them.")
+        return self
+
+    @property
+    def _head_dim(self) -> int:
+        return self.head_dim or self.hidden_size // self.num_attention_heads
+
+    @property
+    def _kv_heads(self) -> int:
+        return self.num_key_value_heads or self.num_attention_heads
+
+    @property
+    def rope(self) -> RopeParameters:
+        """How queries and keys turn, from whichever keys say so."""
+        if self.rope_parameters is not None:
+            return self.rope_parameters
+        scaling: dict[str, Any] = dict(self.rope_scaling) if self.rope_scaling else {}
+        return RopeParameters(rope_theta=self.rope_theta or self.default_theta, **scaling)
+
+    def build(self) -> Graph:
+        graph, d, words = GraphBuilder("x"), self.hidden_size, self.vocab_size
+        tokens = Embedding(name="model.embed_tokens", num_embeddings=words, embedding_dim=d)
+        h = graph.call(tokens, graph.input("x"))
+        rope = self.rope
+        for number in range(self.num_hidden_layers):
+            h = self._layer(number, rope).add_to(graph, h)
+        norm = RMSNorm(name="model.norm", normalized_shape=d, eps=self.rms_norm_eps, fused=False)
+        head: Layer = Linear(name="lm_head", in_features=d, out_features=words, bias=False)
+        if self.tie_word_embeddings:
+            head = tied_head("model.embed_tokens.weight", d, words)
+        return graph.build(graph.call(head, graph.call(norm, h)))
+
+    def _layer(self, number: int, rope: RopeParameters) -> LlamaDecoderLayer:
+        return LlamaDecoderLayer(
+            name=f"model.layers.{number}",
+            hidden_size=self.hidden_size,
+            intermediate_size=self.intermediate_size,
+            num_heads=self.num_attention_heads,
+            num_kv_heads=self._kv_heads,
+            head_dim=self._head_dim,
+            rope=rope,
+            window=self.window,
+            attention_dropout=self.attention_dropout,
+            activation=ACTIVATIONS[self.hidden_act],
+            rms_norm_eps=self.rms_norm_eps,
+            **self.biases,
+        )
+
+    @property
+    def num_places(self) -> int:
+        return self.max_position_embeddings
+
+    @property
+    def usual_length(self) -> int:
+        return min(self.max_position_embeddings, USUAL_LENGTH)
+
+    @property
+    def target_follows(self) -> str | None:
+        return "x"
+
+
+# Llama --------------------------------------------------------------------------------------------
 
 
 class Llama(Decoder):
@@ -35,3 +219,57 @@ class Llama(Decoder):
             "out_bias": self.attention_bias,
             "mlp_bias": self.mlp_bias,
         }
+
+
+# Mistral ------------------------------------------------------------------------------------------
+
+
+class Mistral(Decoder):
+    """As Llama, but a token looks at a window of those before it.
+
+    Attributes
+    ----------
+    sliding_window : int or None
+        Tokens that one looks back at, itself among them; None for all.
+
+    References
+    ----------
+    Jiang et al., "Mistral 7B", arXiv 2310.06825;
+    transformers/models/mistral/modeling_mistral.py.
+    """
+
+    kind: Literal["mistral"] = "mistral"
+    intermediate_size: Int = Field(14336, ge=1, le=10**8)
+    num_key_value_heads: Int | None = Field(8, ge=1, le=10**7)
+    max_position_embeddings: Int = Field(131072, ge=1, le=10**8)
+    sliding_window: Int | None = Field(4096, ge=1, le=10**8)
+
+    @property
+    def biases(self) -> dict[str, bool]:
+        return {}
+
+    @property
+    def window(self) -> int | None:
+        return self.sliding_window
+
+
+# Qwen2 --------------------------------------------------------------------------------------------
+
+
+class Qwen2(Decoder):
+    """As Llama, but queries, keys and values have biases.
+
+    References
+    ----------
+    Yang et al., "Qwen2 technical report", arXiv 2407.10671;
+    transformers/models/qwen2/modeling_qwen2.py.
+    """
+
+    kind: Literal["qwen2"] = "qwen2"
+    vocab_size: Int = Field(151936, ge=1, le=10**9)
+    intermediate_size: Int = Field(22016, ge=1, le=10**8)
+    max_position_embeddings: Int = Field(32768, ge=1, le=10**8)
+
+    @property
+    def biases(self) -> dict[str, bool]:
+        return {"qkv_bias": True}

@@ -1,18 +1,28 @@
-"""A torch module as its operators ran: kernels, sizes, and the order of its gradients."""
+"""Models given by their costs: operators, parameters, einsums, timed layers, a profile."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, PrivateAttr, ValidationError
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
-from simdp.errors import ScenarioError
-from simdp.files import read_json
+from simdp.errors import ScenarioError, shown, unknown_name
+from simdp.files import read_csv, read_json
 from simdp.phrases import problems
-from simdp.spec import Bool, Int, Spec
-from simdp.workload.graph import Graph, GraphBuilder, Value
-from simdp.workload.layers.base import Shape
+from simdp.spec import Bool, Int, Spec, problem
+from simdp.tables import Row
+from simdp.workload.layers.base import Graph, GraphBuilder, Shape, Value
+from simdp.workload.layers.linear import Einsum, split_equation
 from simdp.workload.layers.operator import (
     POLICIES,
     Count,
@@ -22,8 +32,11 @@ from simdp.workload.layers.operator import (
     Learned,
     Operator,
     Size,
+    TimedLayer,
 )
 from simdp.workload.models.base import Model
+
+# Operators ----------------------------------------------------------------------------------------
 
 FORMAT = 1
 """Number of the format below; a file of another one is refused."""
@@ -198,3 +211,300 @@ class Operators(Model):
     def num_tokens(self, name: str) -> int | None:
         integers = {one.name for one in self.recording.inputs if one.integers}
         return 2**31 if name in integers else None
+
+
+# Einsum -------------------------------------------------------------------------------------------
+
+
+class EinsumModel(Model):
+    """``{kind: einsum, equation: "bd,df->bf", d: 2048, f: 1024}``: a size for every index.
+
+    The first index is the sample's and has no size. The parameter is called ``weight``.
+
+    Attributes
+    ----------
+    equation : str
+        The input's indices, the weight's and the output's.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+        json_schema_extra={
+            "patternProperties": {"^.$": {"type": "integer", "minimum": 1, "maximum": 10**8}},
+            "additionalProperties": False,
+        },
+    )
+
+    kind: Literal["einsum"] = "einsum"
+    equation: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown_words(cls, data: Any) -> Any:
+        """Indices are single letters; anything longer is a key that was meant otherwise."""
+        words = [key for key in data if key not in ("kind", "equation") and len(str(key)) > 1]
+        if isinstance(data, dict) and words:
+            raise problem(unknown_name("key", words[0], ["equation"]))
+        return data
+
+    @field_validator("equation")
+    @classmethod
+    def _parses(cls, value: str) -> str:
+        try:
+            split_equation(value)
+        except ValueError as error:
+            raise problem(f"{shown(value)} cannot be trained on: {error}.") from None
+        return value
+
+    @model_validator(mode="after")
+    def _sizes_are_given(self) -> EinsumModel:
+        x, weight, output = split_equation(self.equation)
+        sample, given = x[0], dict(self.model_extra or {})
+        wanted = sorted(set(x + weight + output) - {sample})
+        for index in wanted:
+            if index not in given:
+                raise problem(f"index {index!r} of {self.equation!r} has no size; add {index}: 64.")
+        for index, size in given.items():
+            if index not in wanted:
+                raise problem(f"unknown key {index!r}; known: equation, {', '.join(wanted)}.")
+            if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= 10**8:
+                raise problem(
+                    f"{index}: {size!r} is not a size; write a whole number from 1 to 10^8."
+                )
+        return self
+
+    def sizes(self) -> dict[str, int]:
+        """Size of every index but the sample's."""
+        extra: dict[str, Any] = dict(self.model_extra or {})
+        return extra
+
+    def build(self) -> Graph:
+        graph = GraphBuilder("x")
+        einsum = Einsum(name="einsum", equation=self.equation, sizes=self.sizes())
+        return graph.build(graph.call(einsum, graph.input("x")))
+
+    def input_shapes(self) -> dict[str, Shape | None]:
+        x, _, _ = split_equation(self.equation)
+        return {"x": tuple(self.sizes()[index] for index in x[1:])}
+
+
+# Timed --------------------------------------------------------------------------------------------
+
+
+class TimedModel(Model):
+    """A chain of layers that bring their times."""
+
+    timed: ClassVar[bool] = True
+
+    brings_times: ClassVar[bool] = True
+    """Whether its layers' times are known, so that nothing else may give them."""
+
+    def input_shapes(self) -> dict[str, Shape | None]:
+        return {}
+
+
+def chain(layers: Sequence[TimedLayer]) -> Graph:
+    """Call layers one after the other; the first takes nothing."""
+    graph = GraphBuilder()
+    value = graph.call(layers[0])
+    for layer in layers[1:]:
+        value = graph.call(layer, value)
+    return graph.build(value)
+
+
+# Parameters ---------------------------------------------------------------------------------------
+
+
+def _counted(value: Any) -> Any:
+    """``25.6e6`` is a count as well, which YAML reads as a float."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+class Parameters(TimedModel):
+    """``{kind: parameters, num_params: 25_000_000}``: equal layers, each in no time.
+
+    With ``compute: measured`` a step takes the measured time, in which all layers have equal parts.
+
+    Attributes
+    ----------
+    num_params : int
+        Elements of all layers; also as ``25.6e6``.
+    num_layers : int
+        Layers, with a tensor each. One by default, but 50 where compute is measured: with a single
+        one no communication could begin before backward ends.
+    """
+
+    kind: Literal["parameters"] = "parameters"
+    num_params: Annotated[Int, BeforeValidator(_counted)] = Field(ge=1, le=10**13)
+    num_layers: Int = Field(1, ge=1, le=10**5)
+
+    brings_times: ClassVar[bool] = False
+
+    @model_validator(mode="after")
+    def _each_layer_learns(self) -> Parameters:
+        if self.num_layers > self.num_params:
+            raise problem(
+                f"num_layers: {self.num_layers} layers cannot share {self.num_params} parameters; "
+                "give fewer layers."
+            )
+        return self
+
+    def build(self) -> Graph:
+        each, more = divmod(self.num_params, self.num_layers)
+        return chain(
+            [
+                TimedLayer(
+                    name="parameters" if self.num_layers == 1 else f"parameters.{number}",
+                    forward_time=0,
+                    gradient_time=0,
+                    num_elements=each + (number < more),
+                )
+                for number in range(self.num_layers)
+            ]
+        )
+
+
+# Profile ------------------------------------------------------------------------------------------
+
+US_PER_S = 1e6
+
+WHOLE = ("backward_us",)
+SPLIT = ("weight_grad_us", "input_grad_us")
+"""Two ways to write backward: in one, or cut where the layer's gradient is ready."""
+
+HOST = ("forward_host_us", "backward_host_us")
+
+OPTIONAL = ("activation_bytes", *HOST, "products", "buffer_bytes", "counter_bytes")
+
+COUNTER_ITEMSIZE = 8
+
+
+class Profile(TimedModel):
+    """``{kind: profile, path: layers.csv}``: times and bytes of each layer, in forward order.
+
+    The columns are ``name, forward_us, backward_us, gradient_bytes``, and ``activation_bytes`` if
+    known. In place of ``backward_us`` there may be ``weight_grad_us, input_grad_us``: a layer's
+    gradient is ready after the first; then the second runs, but not for the first layer, whose
+    input nobody learns. All are those of one micro-step. A layer's parameter is called as it; of
+    several tensors each has a line, all but one of them without times.
+
+    More columns may say what a trace of a real step does. ``forward_host_us`` and
+    ``backward_host_us``: what the host needs to launch the kernels, which a layer takes at least
+    (`workload.cuda_graphs` makes it nothing). ``products``: the part of a layer's time that
+    products of matrices take, from 0 to 1, for other devices (`workload.compute`).
+    ``buffer_bytes`` and ``counter_bytes``: of buffers that are not learned, in the workload's dtype
+    and in int64.
+
+    Attributes
+    ----------
+    path : str
+        A CSV file, relative to the scenario's; lines that begin with # are comments.
+    """
+
+    kind: Literal["profile"] = "profile"
+    path: str
+
+    _layers: tuple[TimedLayer, ...] = PrivateAttr(default=())
+
+    def read(self, base: Path, itemsize: int) -> Self:
+        first, *others = read_layers(base / self.path, itemsize)
+        found = type(self)(path=self.path)
+        found._layers = (first.model_copy(update={"input_time": 0.0}), *others)
+        return found
+
+    def build(self) -> Graph:
+        assert self._layers, "the file is read when a workload is settled"
+        return chain(self._layers)
+
+
+def read_layers(path: Path, itemsize: int) -> list[TimedLayer]:
+    """Read the lines of a profile.
+
+    Parameters
+    ----------
+    path : Path
+        A CSV file as of `Profile`.
+    itemsize : int
+        Bytes of one element of a gradient.
+
+    Returns
+    -------
+    list of TimedLayer
+        In forward order, each with the gradient of its input.
+
+    Raises
+    ------
+    ScenarioError
+        If it cannot be read.
+    """
+    rows = read_csv(
+        path,
+        ["name", "forward_us", "gradient_bytes"],
+        [*WHOLE, *SPLIT, *OPTIONAL],
+    )
+    columns = _backward_columns(path, rows[0])
+    return [_layer(path, row, columns, itemsize) for row in rows]
+
+
+def _backward_columns(path: Path, row: Row) -> Sequence[str]:
+    """The columns that hold backward, in the one way or the other."""
+    given = [column for column in (*WHOLE, *SPLIT) if column in row.numbers]
+    if tuple(given) not in (WHOLE, SPLIT):
+        said = ", ".join(given) or "none of them"
+        raise ScenarioError(
+            [
+                f"{path}: backward takes the column backward_us, or the columns weight_grad_us "
+                f"and input_grad_us; given: {said}."
+            ]
+        )
+    if tuple(given) == SPLIT and HOST[1] in row.numbers:
+        raise ScenarioError(
+            [
+                f"{path}: backward_host_us goes with backward_us, not with weight_grad_us and "
+                "input_grad_us; leave it out, or give backward in one."
+            ]
+        )
+    return given
+
+
+def _layer(path: Path, row: Row, columns: Sequence[str], itemsize: int) -> TimedLayer:
+    # Divided by a whole number, which rounds once: 5 us is 5 / 1e6, not 5 * 1e-6.
+    times = [row.numbers[column] / US_PER_S for column in columns]
+    products = row.numbers.get("products", 0.0)
+    if products > 1:
+        raise ScenarioError(
+            [f"{path}:{row.line}: products {products:.12g} is no part of a time; write 0 to 1."]
+        )
+    return TimedLayer(
+        name=row.name,
+        forward_time=row.numbers["forward_us"] / US_PER_S,
+        gradient_time=times[0],
+        input_time=sum(times[1:]),
+        num_elements=_elements(path, row, "gradient_bytes", itemsize),
+        activation_nbytes=row.numbers.get("activation_bytes", 0.0),
+        forward_host=row.numbers.get(HOST[0], 0.0) / US_PER_S,
+        gradient_host=row.numbers.get(HOST[1], 0.0) / US_PER_S,
+        products=products,
+        num_buffers=_elements(path, row, "buffer_bytes", itemsize),
+        num_counters=_elements(path, row, "counter_bytes", COUNTER_ITEMSIZE),
+    )
+
+
+WHOSE = {
+    "gradient_bytes": "the workload's gradients have",
+    "buffer_bytes": "the workload's buffers have",
+    "counter_bytes": "int64 has",
+}
+
+
+def _elements(path: Path, row: Row, column: str, itemsize: int) -> int:
+    """Read a number of bytes as one of elements."""
+    nbytes = row.numbers.get(column, 0.0)
+    if nbytes % itemsize:
+        raise ScenarioError(
+            [
+                f"{path}:{row.line}: {column} {nbytes:.12g} is no whole number of elements; "
+                f"{WHOSE[column]} {itemsize} bytes each."
+            ]
+        )
+    return int(nbytes // itemsize)

@@ -9,20 +9,25 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field
 
 from simdp.spec import Bool, Float, Int
-from simdp.workload.graph import Graph, GraphBuilder, Value
 from simdp.workload.layers import Parameter
 from simdp.workload.layers.attention import KeyPadding
-from simdp.workload.layers.base import Layer, Shape
-from simdp.workload.layers.dropout import Dropout
+from simdp.workload.layers.base import (
+    Graph,
+    GraphBuilder,
+    Initial,
+    Layer,
+    Shape,
+    Value,
+    constant,
+    normal,
+)
 from simdp.workload.layers.embedding import Embedding
 from simdp.workload.layers.linear import Linear
-from simdp.workload.layers.parameter import Initial, constant, normal
-from simdp.workload.layers.rms_norm import RMSNorm
-from simdp.workload.layers.scale import Scale
-from simdp.workload.layers.t5_block import FeedForward, T5Block
-from simdp.workload.models.base import Model
-from simdp.workload.models.decoder import tied_head
-from simdp.workload.models.file_names import FileNames
+from simdp.workload.layers.normalization import RMSNorm
+from simdp.workload.layers.tensor_ops import Dropout, Scale
+from simdp.workload.layers.transformer import FeedForward, T5Block
+from simdp.workload.models.base import FileNames, Model
+from simdp.workload.models.llama import tied_head
 
 BIAS = "block.0.layer.0.SelfAttention.relative_attention_bias.weight"
 """What the blocks of a stack add to their scores, of the first one."""

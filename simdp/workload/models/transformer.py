@@ -13,23 +13,29 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from simdp.spec import Bool, Float, Int, problem
-from simdp.workload.graph import Graph, GraphBuilder, Value
 from simdp.workload.layers import Parameter
-from simdp.workload.layers.arguments import check_heads, check_token
 from simdp.workload.layers.attention import KeyPadding
-from simdp.workload.layers.base import Shape
-from simdp.workload.layers.dropout import Dropout
-from simdp.workload.layers.embedding import Embedding
-from simdp.workload.layers.first_token import FirstToken
-from simdp.workload.layers.layer_norm import LayerNorm
+from simdp.workload.layers.base import (
+    Graph,
+    GraphBuilder,
+    Initial,
+    Shape,
+    Value,
+    check_heads,
+    check_token,
+    xavier_uniform,
+)
+from simdp.workload.layers.embedding import Embedding, PositionalEncoding
 from simdp.workload.layers.linear import Linear
-from simdp.workload.layers.mean_pool import MeanPool
-from simdp.workload.layers.parameter import Initial, xavier_uniform
-from simdp.workload.layers.positional_encoding import PositionalEncoding
-from simdp.workload.layers.scale import Scale
-from simdp.workload.layers.transformer_decoder_layer import TransformerDecoderLayer
-from simdp.workload.layers.transformer_encoder_layer import TransformerEncoderLayer
-from simdp.workload.layers.transformer_layer import TransformerLayer, with_copies
+from simdp.workload.layers.normalization import LayerNorm
+from simdp.workload.layers.pooling import MeanPool
+from simdp.workload.layers.tensor_ops import Dropout, FirstToken, Scale
+from simdp.workload.layers.transformer import (
+    TransformerDecoderLayer,
+    TransformerEncoderLayer,
+    TransformerLayer,
+    with_copies,
+)
 from simdp.workload.models.base import Model
 
 OWN_KEYS = {

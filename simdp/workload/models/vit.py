@@ -8,21 +8,25 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from simdp.spec import Bool, Float, Int, problem
-from simdp.workload.graph import Graph, GraphBuilder, Value
 from simdp.workload.layers import Parameter
-from simdp.workload.layers.arguments import check_heads
-from simdp.workload.layers.base import Shape
-from simdp.workload.layers.conv2d import Conv2d
-from simdp.workload.layers.dropout import Dropout
-from simdp.workload.layers.first_token import FirstToken
-from simdp.workload.layers.huggingface_layer import ActivationName
-from simdp.workload.layers.layer_norm import LayerNorm
+from simdp.workload.layers.base import (
+    Graph,
+    GraphBuilder,
+    Initial,
+    Shape,
+    Value,
+    check_heads,
+    constant,
+    normal,
+    trunc_normal,
+)
+from simdp.workload.layers.conv import Conv2d
+from simdp.workload.layers.embedding import ViTEmbeddings
 from simdp.workload.layers.linear import Linear
-from simdp.workload.layers.parameter import Initial, constant, normal, trunc_normal
-from simdp.workload.layers.vit_embeddings import ViTEmbeddings
-from simdp.workload.layers.vit_layer import ViTLayer
-from simdp.workload.models.base import Model
-from simdp.workload.models.file_names import FileNames
+from simdp.workload.layers.normalization import LayerNorm
+from simdp.workload.layers.tensor_ops import Dropout, FirstToken
+from simdp.workload.layers.transformer import ActivationName, ViTLayer
+from simdp.workload.models.base import FileNames, Model
 
 OLD = r"encoder\.layer\.(\d+)\."
 """Leads the names of a layer's tensors before transformers 5."""

@@ -6,29 +6,28 @@ from typing import Annotated
 
 from simdp.family import Family
 from simdp.spec import one_of
-from simdp.workload.optimizers.base import Optimizer
-from simdp.workload.optimizers.groups import ParamGroup
+from simdp.workload.optimizers.base import Optimizer, ParamGroup
 
 OPTIMIZERS: Family[Optimizer] = Family(
     "optimizers",
     Optimizer,
     __name__,
     {
-        "adadelta": "adadelta:Adadelta",
-        "adafactor": "adafactor:Adafactor",
-        "adagrad": "adagrad:Adagrad",
+        "adadelta": "adam:Adadelta",
+        "adafactor": "large_batch:Adafactor",
+        "adagrad": "adam:Adagrad",
         "adam": "adam:Adam",
-        "adamax": "adamax:Adamax",
-        "adamw": "adamw:AdamW",
-        "asgd": "asgd:ASGD",
-        "lamb": "lamb:LAMB",
-        "lars": "lars:LARS",
-        "muon": "muon:Muon",
-        "nadam": "nadam:NAdam",
-        "none": "none:NoOptimizer",
-        "radam": "radam:RAdam",
-        "rmsprop": "rmsprop:RMSprop",
-        "rprop": "rprop:Rprop",
+        "adamax": "adam:Adamax",
+        "adamw": "adam:AdamW",
+        "asgd": "sgd:ASGD",
+        "lamb": "large_batch:LAMB",
+        "lars": "large_batch:LARS",
+        "muon": "large_batch:Muon",
+        "nadam": "adam:NAdam",
+        "none": "base:NoOptimizer",
+        "radam": "adam:RAdam",
+        "rmsprop": "adam:RMSprop",
+        "rprop": "sgd:Rprop",
         "sgd": "sgd:SGD",
     },
 )

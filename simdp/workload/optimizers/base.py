@@ -1,22 +1,105 @@
-"""Optimizer: the update of one tensor, in place, with torch's arithmetic."""
+"""The base of optimizers, and parameter groups."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import prod
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    create_model,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import InitErrorDetails
 
 from simdp.arrays import Array
 from simdp.phrases import problems
 from simdp.spec import Bool, Float, Spec, problem
-from simdp.workload.optimizers.groups import ParamGroup, read_groups
+
+# Groups -------------------------------------------------------------------------------------------
+
+
+class ParamGroup(Spec):
+    """Parameters whose names match a pattern, and the arguments that are theirs.
+
+    Every key besides ``params`` is an argument of the optimizer that holds the group; the
+    optimizer checks them.
+
+    Attributes
+    ----------
+    params : tuple of str
+        Patterns in which ``*`` stands for any text, dots too, ``?`` for one character and
+        ``[ab]`` for one of some; upper and lower case differ.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    params: tuple[str, ...] = Field(min_length=1)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The group's own arguments by name."""
+        return dict(self.model_extra or {})
+
+    def matches(self, name: str) -> bool:
+        """Whether a parameter belongs to the group, unless an earlier group takes it."""
+        return any(fnmatchcase(name, pattern) for pattern in self.params)
+
+
+def read_groups(optimizer: type[Spec], value: Any) -> tuple[ParamGroup, ...]:
+    """Check groups against the arguments of an optimizer.
+
+    Parameters
+    ----------
+    optimizer : Spec class
+        Whose fields a group may set, apart from its kind and the groups themselves.
+    value : Any
+        A list of mappings or groups, as written.
+
+    Returns
+    -------
+    tuple of ParamGroup
+        With arguments as the optimizer's own fields would hold them.
+
+    Raises
+    ------
+    pydantic.ValidationError
+        If a group names no parameters, an unknown argument or a value that does not fit.
+    """
+    if isinstance(value, list | tuple):
+        value = [each.model_dump() if isinstance(each, ParamGroup) else each for each in value]
+    return tuple(ParamGroup(**_written(group)) for group in _grammar(optimizer)(value))
+
+
+@cache
+def _grammar(optimizer: type[Spec]) -> Callable[[Any], list[Spec]]:
+    """Make the check of what may stand in groups: the optimizer's own fields, each optional.
+
+    What it returns does not leave this module: pickle finds no class that is made on the fly.
+    """
+    fields: dict[str, Any] = {
+        name: (field.rebuild_annotation() | None, None)
+        for name, field in optimizer.model_fields.items()
+        if name not in ("kind", "param_groups")
+    }
+    fields = {"params": (Annotated[list[str], Field(min_length=1)], ...), **fields}
+    group = create_model(f"{optimizer.__name__}Group", __base__=Spec, **fields)
+    groups: Any = list[group]
+    return TypeAdapter[list[Spec]](groups).validate_python
+
+
+def _written(group: Spec) -> dict[str, Any]:
+    return {name: value for name, value in group if value is not None}
+
 
 State = dict[str, Array]
 
@@ -304,3 +387,62 @@ def _for_parameter(optimizer: Optimizer, name: str) -> Optimizer:
     groups = (group for group in optimizer.param_groups or () if group.matches(name))
     group = next(groups, None)
     return _with_arguments(optimizer, group.arguments if group else {})
+
+
+# Fusable ------------------------------------------------------------------------------------------
+
+
+class Fusable(Optimizer):
+    """An optimizer of which torch has one kernel that does everything.
+
+    Attributes
+    ----------
+    fused : bool or None
+        True reads and writes every tensor once and makes no temporaries: 28 bytes for each element
+        of AdamW in float32. False goes through them kernel by kernel, so that intermediate results
+        travel too. None counts the bytes of the former, and the temporaries and launches of the
+        latter.
+    """
+
+    fused: Bool | None = None
+
+    @model_validator(mode="after")
+    def _one_way_at_a_time(self) -> Self:
+        if self.fused and self.foreach:
+            raise problem("fused and foreach are both true; keep one of them.")
+        return self
+
+    @abstractmethod
+    def passes(self) -> int:
+        """Count the tensors that the kernels of one update read and write, one by one."""
+
+    def nbytes_moved(self, num_elements: int, itemsize: int) -> float:
+        if self.fused is False:
+            return self.passes() * num_elements * itemsize
+        return super().nbytes_moved(num_elements, itemsize)
+
+
+# None ---------------------------------------------------------------------------------------------
+
+
+class NoOptimizer(Optimizer):
+    """Leaves the parameters as they are and takes no time."""
+
+    kind: Literal["none"] = "none"
+    lr: Literal[0] = 0
+
+    def starting_state(self) -> dict[str, float]:
+        return {}
+
+    def num_kernels(self) -> int:
+        # It leaves everything as it is.
+        return 0
+
+    def temporaries(self) -> Temporaries:
+        return Temporaries(0, 0)
+
+    def update(self, parameter: Array, gradient: Array, state: State, lr: float, t: int) -> None:
+        """Do nothing."""
+
+    def nbytes_moved(self, num_elements: int, itemsize: int) -> float:
+        return 0.0

@@ -1,4 +1,4 @@
-"""Schedule: the learning rate of each step."""
+"""The base of learning rate schedules."""
 
 from __future__ import annotations
 
@@ -109,3 +109,16 @@ class Schedule(Spec):
         if math.isfinite(last):
             return None
         return f"the learning rate of step {num_steps} is too large to write; lower the factors."
+
+
+# None ---------------------------------------------------------------------------------------------
+
+
+class NoSchedule(Schedule):
+    """``lr(k) = base`` at every step k."""
+
+    kind: Literal["none"] = "none"
+    per: Literal["step"] = "step"
+
+    def lr(self, base: float, step: int) -> float:
+        return base

@@ -1,13 +1,112 @@
-"""What the schedules with a warm-up share: the way up, and the check of the two lengths."""
+"""Schedules with a warm-up, as transformers has them."""
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
+from math import sqrt
+from typing import ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from simdp.spec import Int, problem
+from simdp.spec import Float, Int, problem
 from simdp.workload.schedules.base import Count, Schedule
+
+# Constant warmup ----------------------------------------------------------------------------------
+
+
+class ConstantWarmup(Schedule):
+    """``lr(k) = base min(1, (k - 1) / warmup_steps)``, as Hugging Face's.
+
+    Attributes
+    ----------
+    warmup_steps : int
+        Steps on which the rate rises; the first of them has rate 0.
+
+    References
+    ----------
+    transformers.get_constant_schedule_with_warmup.
+    """
+
+    multiplies: ClassVar[bool] = True
+
+    kind: Literal["constant_warmup"] = "constant_warmup"
+    warmup_steps: Count
+
+    def lr(self, base: float, step: int) -> float:
+        return base * min(1.0, (step - 1) / self.warmup_steps)
+
+
+# Inverse sqrt -------------------------------------------------------------------------------------
+
+WITHOUT_WARMUP = 10_000
+"""What the time scale is without a warm-up."""
+
+
+class InverseSqrt(Schedule):
+    """``lr(k)`` rises evenly from 0 to base, then falls as one over the root of the steps.
+
+    With ``e = k - 1`` and ``T = timescale``: ``lr(k) = base e / warmup_steps`` for
+    ``e < warmup_steps``, then ``base sqrt(T / (e + T - warmup_steps))``.
+
+    Attributes
+    ----------
+    warmup_steps : int
+        Steps on which the rate rises; the first of them has rate 0.
+    timescale : int or None
+        Steps in which the rate falls to ``1 / sqrt(2)``, after the warm-up; as long as that, or
+        10,000 without one, unless it is given.
+
+    References
+    ----------
+    transformers.get_inverse_sqrt_schedule.
+    """
+
+    kind: Literal["inverse_sqrt"] = "inverse_sqrt"
+    warmup_steps: Int = Field(ge=0, le=10**9)
+    timescale: Count | None = None
+
+    def lr(self, base: float, step: int) -> float:
+        done = step - 1
+        if done < self.warmup_steps:
+            return base * (done / self.warmup_steps)
+        scale = self.timescale or self.warmup_steps or WITHOUT_WARMUP
+        return base / sqrt((done + scale - self.warmup_steps) / scale)
+
+
+# Noam ---------------------------------------------------------------------------------------------
+
+
+class Noam(Schedule):
+    """``lr(k) = factor d_model^-0.5 min(k^-0.5, k warmup_steps^-1.5)``, whatever the base.
+
+    Attributes
+    ----------
+    d_model : int
+        Width of the transformer.
+    warmup_steps : int
+        Steps on which the rate rises.
+    factor : float
+        Scales every rate.
+
+    References
+    ----------
+    Vaswani et al., "Attention is all you need", arXiv 1706.03762, equation 3.
+    """
+
+    takes_base: ClassVar[bool] = False
+
+    kind: Literal["noam"] = "noam"
+    d_model: Count
+    warmup_steps: Count
+    factor: Float = Field(1.0, ge=0)
+
+    def lr(self, base: float, step: int) -> float:
+        rise_or_fall = min(step**-0.5, step * self.warmup_steps**-1.5)
+        return float(self.factor * self.d_model**-0.5 * rise_or_fall)
+
+
+# Warmup -------------------------------------------------------------------------------------------
 
 
 class Warmup(Schedule):
@@ -41,3 +140,180 @@ class Warmup(Schedule):
         if done < self.warmup_steps:
             return base * (done / self.warmup_steps)
         return self.rate(base, done - self.warmup_steps, self.total_steps - self.warmup_steps)
+
+
+# Cosine hard restarts warmup ----------------------------------------------------------------------
+
+
+class CosineHardRestartsWarmup(Warmup):
+    """``lr(k)`` rises evenly from 0 to base, then follows a cosine to 0 several times.
+
+    With ``x = (k - 1 - warmup_steps) / (total_steps - warmup_steps)`` after the warm-up:
+    ``lr(k) = base (1 + cos(pi (num_cycles x mod 1))) / 2``, and 0 from ``x = 1`` on.
+
+    Attributes
+    ----------
+    warmup_steps : int
+        Steps on which the rate rises; the first of them has rate 0.
+    total_steps : int
+        Steps after which the rate is 0.
+    num_cycles : int
+        How often the cosine goes from base to 0.
+
+    References
+    ----------
+    transformers.get_cosine_with_hard_restarts_schedule_with_warmup.
+    """
+
+    kind: Literal["cosine_hard_restarts_warmup"] = "cosine_hard_restarts_warmup"
+    num_cycles: Count = 1
+
+    def rate(self, base: float, done: int, steps: int) -> float:
+        share = done / max(1, steps)
+        if share >= 1:
+            return 0.0
+        return base * (1 + math.cos(math.pi * (self.num_cycles * share % 1))) / 2
+
+
+# Cosine warmup ------------------------------------------------------------------------------------
+
+
+class CosineWarmup(Warmup):
+    """``lr(k)`` rises evenly from 0 to base, then follows a cosine to 0, as Hugging Face's.
+
+    With ``e = k - 1``: ``lr(k) = base e / warmup_steps`` for ``e < warmup_steps``, then
+    ``base (1 + cos(2 pi num_cycles (e - warmup_steps) / (total_steps - warmup_steps))) / 2``.
+
+    Attributes
+    ----------
+    warmup_steps : int
+        Steps on which the rate rises; the first of them has rate 0.
+    total_steps : int
+        Steps after which the cosine has done its cycles; it goes on after them.
+    num_cycles : float
+        Waves of the cosine; half a wave leads from base to 0.
+
+    References
+    ----------
+    transformers.get_cosine_schedule_with_warmup.
+    """
+
+    kind: Literal["cosine_warmup"] = "cosine_warmup"
+    num_cycles: Float = Field(0.5, ge=0)
+
+    def rate(self, base: float, done: int, steps: int) -> float:
+        wave = math.cos(2 * math.pi * self.num_cycles * (done / max(1, steps)))
+        return base * ((1 + wave) / 2)
+
+
+# Linear warmup ------------------------------------------------------------------------------------
+
+
+class LinearWarmup(Warmup):
+    """``lr(k)`` rises evenly from 0 to base, then falls evenly to 0, as Hugging Face's.
+
+    With ``e = k - 1``: ``lr(k) = base e / warmup_steps`` for ``e < warmup_steps``, then
+    ``base max(0, (total_steps - e) / (total_steps - warmup_steps))``.
+
+    Attributes
+    ----------
+    warmup_steps : int
+        Steps on which the rate rises; the first of them has rate 0.
+    total_steps : int
+        Steps after which the rate is 0.
+
+    References
+    ----------
+    transformers.get_linear_schedule_with_warmup.
+    """
+
+    kind: Literal["linear_warmup"] = "linear_warmup"
+
+    def rate(self, base: float, done: int, steps: int) -> float:
+        return base * max(0.0, (steps - done) / max(1, steps))
+
+
+# Polynomial warmup --------------------------------------------------------------------------------
+
+
+class PolynomialWarmup(Warmup):
+    """``lr(k)`` rises evenly from 0 to base, then falls to lr_end as a power of what is left.
+
+    With ``x = (k - 1 - warmup_steps) / (total_steps - warmup_steps)`` after the warm-up:
+    ``lr(k) = lr_end + (base - lr_end) (1 - x)^power``, and lr_end from ``x = 1`` on.
+
+    Attributes
+    ----------
+    warmup_steps : int
+        Steps on which the rate rises; the first of them has rate 0.
+    total_steps : int
+        Steps after which the rate is lr_end.
+    lr_end : float
+        Lowest learning rate.
+    power : float
+        Of what is left.
+
+    References
+    ----------
+    transformers.get_polynomial_decay_schedule_with_warmup.
+    """
+
+    kind: Literal["polynomial_warmup"] = "polynomial_warmup"
+    lr_end: Float = Field(1e-7, ge=0)
+    power: Float = Field(1.0, ge=0)
+
+    def rate(self, base: float, done: int, steps: int) -> float:
+        if done >= max(1, steps):
+            return self.lr_end
+        return float(self.lr_end + (base - self.lr_end) * (1 - done / steps) ** self.power)
+
+
+# Warmup stable decay ------------------------------------------------------------------------------
+
+Shape = Literal["linear", "cosine", "1-sqrt"]
+
+
+class WarmupStableDecay(Schedule):
+    """``lr(k)`` rises to base, stays there, and falls: a trapezoid, as Hugging Face's WSD.
+
+    Attributes
+    ----------
+    warmup_steps, stable_steps, decay_steps : int
+        How long each part is; after them the lowest rate stays.
+    warmup_type, decay_type : {"linear", "cosine", "1-sqrt"}
+        How it rises and falls; with x the share of the part: ``1 - x``, ``(1 + cos(pi x)) / 2`` or
+        ``1 - sqrt(x)`` on the way down, and on the way up the same with ``1 - x`` for x.
+    min_lr_ratio : float
+        Lowest rate over the base.
+
+    References
+    ----------
+    transformers.get_wsd_schedule; Hu et al., "MiniCPM", arXiv 2404.06395, section 4.
+    """
+
+    kind: Literal["warmup_stable_decay"] = "warmup_stable_decay"
+    warmup_steps: Int = Field(ge=0, le=10**9)
+    stable_steps: Int = Field(ge=0, le=10**9)
+    decay_steps: Int = Field(ge=0, le=10**9)
+    warmup_type: Shape = "linear"
+    decay_type: Shape = "cosine"
+    min_lr_ratio: Float = Field(0.0, ge=0, le=1)
+
+    def lr(self, base: float, step: int) -> float:
+        done = step - 1
+        falling = done - self.warmup_steps - self.stable_steps
+        if done < self.warmup_steps:
+            height = _height(self.warmup_type, 1 - done / self.warmup_steps)
+        elif falling < 0:
+            height = 1.0
+        elif falling < self.decay_steps:
+            height = _height(self.decay_type, falling / self.decay_steps)
+        else:
+            height = 0.0
+        return base * (self.min_lr_ratio + (1 - self.min_lr_ratio) * height)
+
+
+def _height(shape: Shape, share: float) -> float:
+    if shape == "cosine":
+        return (1 + math.cos(math.pi * share)) / 2
+    return 1 - (share if shape == "linear" else math.sqrt(share))

@@ -3,7 +3,7 @@
 import pytest
 from processes import drawn, failures, folder, refusal
 
-from simdp.cluster.failures import Event, trace
+from simdp.cluster.failures import Event, events
 
 HEAD = "time_s,node,effect,repair_s\n"
 
@@ -113,7 +113,7 @@ def test_wrong_columns_of_a_trace_are_refused(text, line, tmp_path):
 
 
 def test_a_trace_that_hits_no_end_of_nodes_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(trace, "MAX_HITS", 1000)
+    monkeypatch.setattr(events, "MAX_HITS", 1000)
     path = folder(tmp_path, events=HEAD + "1,0-899,,\n2,0-99,,\n3,7,,\n")
     assert refusal("trace", path) == (
         f"{tmp_path}/events.csv:4: the events hit more than 1000 nodes in all; give fewer, or "

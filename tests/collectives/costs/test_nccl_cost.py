@@ -9,8 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from simdp.collectives import FAMILIES
 from simdp.collectives.costs import AnyCost, Wiring, nccl
-from simdp.collectives.costs.nccl import NcclCost
-from simdp.collectives.costs.ways import WAYS
+from simdp.collectives.costs.nccl import WAYS, NcclCost
 
 MIB = 2.0**20
 BOX = Wiring(8, 1, 8, 3.4e-6, 300e9, 0.0, inf, 0)

@@ -8,9 +8,8 @@ import pytest
 import simdp
 from simdp.cluster.link import LINKS
 from simdp.cluster.machine import MACHINES, read_machine
-from simdp.collectives.costs.nccl import NcclCost
-from simdp.collectives.costs.pool import NETWORKS, PEERS, pooled, share_of
-from simdp.collectives.costs.wiring import Wiring
+from simdp.collectives.costs import Wiring
+from simdp.collectives.costs.nccl import NETWORKS, PEERS, NcclCost, pooled, share_of
 from simdp.files import read_yaml
 from simdp.units import parse
 

@@ -6,7 +6,7 @@ import pytest
 from closed_forms import ring_all_reduce_time
 
 from simdp.collectives.costs import Wiring
-from simdp.collectives.costs.ways import WAYS, Way
+from simdp.collectives.costs.nccl import WAYS, Way
 
 
 def wiring(nodes, local, cards=1):

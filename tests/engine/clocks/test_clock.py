@@ -12,13 +12,13 @@ from small_scenario import CLUSTER, FAST
 
 import simdp
 from simdp.collectives import FAMILIES
-from simdp.collectives.base import Plan, Round, even_offsets
+from simdp.collectives.plans import Plan, Round, even_offsets
 from simdp.collectives.ring import RingAllReduce
 from simdp.engine import network
 from simdp.engine.clocks import clock as clocks
 from simdp.engine.clocks.clock import clock_for
 from simdp.engine.clocks.event import EventFabric
-from simdp.engine.clocks.job import Job
+from simdp.engine.clocks.transfers import Job
 from simdp.engine.launcher import _overlapping
 from simdp.engine.network import Network
 from simdp.engine.ops import Launch, Wait, Work

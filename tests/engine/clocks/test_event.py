@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from small_networks import cluster
 
 from simdp.cluster import Overheads
-from simdp.collectives.naive import NaiveReduce
+from simdp.collectives.direct import NaiveReduce
 from simdp.collectives.ring import RingAllReduce
 from simdp.collectives.tree import TreeBroadcast
 from simdp.engine.clocks.event import EventFabric
-from simdp.engine.clocks.job import Job
+from simdp.engine.clocks.transfers import Job
 from simdp.engine.clocks.vector import VectorFabric
 from simdp.engine.network import Network
 from simdp.engine.ops import Launch, Meet, Wait, Work

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from small_networks import cluster
 
-from simdp.engine.clocks.links import Links
-from simdp.engine.clocks.loop import Loop
+from simdp.engine.clocks.flows import Links, Loop
 from simdp.engine.network import Network
 
 

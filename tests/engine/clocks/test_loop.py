@@ -4,7 +4,7 @@ import simpy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simdp.engine.clocks.loop import LAST, SHARES, Loop, turn_of
+from simdp.engine.clocks.flows import LAST, SHARES, Loop, turn_of
 
 INSTANTS = st.floats(0, 1e6, allow_nan=False)
 

@@ -5,8 +5,7 @@ from closed_forms import ring_all_reduce_time
 from small_networks import cluster
 
 from simdp.collectives.ring import RingAllReduce
-from simdp.engine.clocks.links import Links
-from simdp.engine.clocks.loop import Loop
+from simdp.engine.clocks.flows import Links, Loop
 from simdp.engine.clocks.transfers import Transfers
 from simdp.engine.network import Network
 from simdp.engine.ops import Launch

@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 
 from simdp.cluster import Device
-from simdp.engine.compute.accumulation import with_accumulation
-from simdp.engine.compute.call_times import call_kernels
-from simdp.engine.compute.columns import Columns
+from simdp.engine.compute.call_times import Columns, call_kernels, with_accumulation
 from simdp.engine.compute.roofline import Roofline
 from simdp.workload import Workload
 from simdp.workload.layers import Kernel

@@ -3,7 +3,7 @@
 import pytest
 
 import simdp
-from simdp.engine.compute.breakdown import compute_parts
+from simdp.engine.compute.call_times import compute_parts
 from simdp.engine.outcome import peak_flops
 from simdp.scenario import checked
 

@@ -7,7 +7,7 @@ import pytest
 
 import simdp
 from simdp.engine.compute.call_times import CallTimes
-from simdp.engine.compute.measured_times import MeasuredTimes
+from simdp.engine.compute.profile_times import MeasuredTimes
 from simdp.engine.compute.roofline import Roofline
 from simdp.scenario import checked
 

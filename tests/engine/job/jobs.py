@@ -5,11 +5,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from simdp.cluster.failures import Event, Failures
-from simdp.engine.job.length import Length
-from simdp.engine.job.plan import Plan
 from simdp.engine.job.policies import policy_for
-from simdp.engine.job.run import Run
-from simdp.engine.job.training import Pace, Saving
+from simdp.engine.job.run import JobRun
+from simdp.engine.job.training import Length, Pace, Plan, Saving
 from simdp.job.recovery import RECOVERY
 
 PACES = {n: Pace(4.0 / n) for n in (1, 2, 3, 4)}
@@ -52,7 +50,7 @@ def plan_of(
 
 
 def played(plan, number=0, keeps_strip=False):
-    run = Run(plan, number, keeps_strip)
+    run = JobRun(plan, number, keeps_strip)
     outcome = run.play(policy_for(run))
     parts = run.account.seconds
     assert abs(sum(parts.values()) - outcome.finish) <= 1e-9 * outcome.finish

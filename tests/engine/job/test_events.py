@@ -7,7 +7,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from simdp.cluster.failures import AnyFailures
-from simdp.engine.job.events import events, expected_mttf
+from simdp.engine.job.run import events, expected_mttf
 
 HOUR = 3600.0
 PUBLISHED = {"kind": "exponential", "rate": "6.5 per 1000 node-days"}

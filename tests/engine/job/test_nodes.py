@@ -1,6 +1,6 @@
 """Nodes: who is used, who stands by, who is away; and for how long they were there."""
 
-from simdp.engine.job.nodes import Nodes
+from simdp.engine.job.run import Nodes
 
 
 def test_a_spare_takes_the_place_of_a_node_that_is_away():

@@ -5,11 +5,10 @@ from for_each import for_each
 from small_scenario import CLUSTER, WORKLOAD
 
 import simdp
-from simdp.engine.job.length import Length, length_of
-from simdp.engine.job.planning import planned
-from simdp.engine.job.saving import written
+from simdp.engine.job.planning import planned, written
+from simdp.engine.job.training import Length, length_of
 from simdp.errors import ScenarioError
-from simdp.job.target import Need
+from simdp.job.targets import Need
 
 NODES = {
     **CLUSTER,

@@ -8,10 +8,10 @@ import pytest
 from for_each import for_each
 from jobs import Pace, Saving, plan_of, played
 
-from simdp.cluster.failures.exponential import Exponential
-from simdp.engine.job.interval import best_of, by_rule, guarded_mttf_of, in_steps, mttf_of
-from simdp.engine.job.length import Length
-from simdp.job.intervals import daly, exact, expected_ettr, slowdown
+from simdp.cluster.failures.rates import Exponential
+from simdp.engine.job.planning import best_of, by_rule, guarded_mttf_of, in_steps, mttf_of
+from simdp.engine.job.training import Length
+from simdp.job.checkpoint import daly, exact, expected_ettr, slowdown
 
 pytestmark = pytest.mark.slow
 

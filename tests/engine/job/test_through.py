@@ -10,8 +10,7 @@ from for_each import for_each
 from small_scenario import FAST
 
 from simdp import simulate
-from simdp.engine.job.history import Attempt, GroupEvent, History, Restart
-from simdp.engine.job.through import train_through
+from simdp.engine.job.history import Attempt, GroupEvent, History, Restart, train_through
 from simdp.errors import ScenarioError
 from simdp.scenario import checked
 

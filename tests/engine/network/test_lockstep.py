@@ -6,11 +6,11 @@ from for_each import for_each
 from small_networks import FAT_TREE, between, cluster, durations
 
 from simdp.collectives import FAMILIES
-from simdp.collectives.base import Plan, Round, even_offsets
+from simdp.collectives.plans import Plan, Round, even_offsets
 from simdp.engine.clocks.vector import VectorFabric
 from simdp.engine.network import Network, lockstep
 from simdp.engine.network.lockstep import Lockstep
-from simdp.engine.network.sharing import shared_link
+from simdp.engine.network.traffic import shared_link
 from simdp.engine.slowdown import Slowdown
 from simdp.results.trace import TraceBuilder
 from simdp.scenario.placement import layout
@@ -129,5 +129,5 @@ def test_with_and_without_spans_transfers_take_the_same(monkeypatch):
     where = PLACES["nodes"]
     plan = FAMILIES["broadcast"]["ring"](chunk_size="100 kB").plan(layout(where), 1e6)
     told = fixed(where, plan, 1e6)
-    monkeypatch.setattr("simdp.engine.clocks.rings.chain", lambda *_: None)
+    monkeypatch.setattr("simdp.engine.clocks.vector.chain", lambda *_: None)
     assert fixed(where, plan, 1e6) == pytest.approx(told, rel=1e-12)

@@ -18,10 +18,9 @@ from small_networks import (
 )
 
 from simdp.collectives import FAMILIES
-from simdp.collectives.base import Plan, Round, even_offsets
+from simdp.collectives.plans import Plan, Round, even_offsets
 from simdp.engine.network import Network
-from simdp.engine.network.sharing import beside, common_link, shared_link
-from simdp.engine.network.traffic import link_bytes
+from simdp.engine.network.traffic import beside, common_link, link_bytes, shared_link
 from simdp.scenario.placement import layout
 
 NBYTES = 25e6

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from simdp.engine.programs.baton import Baton, Ended
+from simdp.engine.programs.runtime import Baton, Ended
 from simdp.errors import DeadlockError
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from simdp.collectives import FAMILIES, Layout
 from simdp.engine import payload
-from simdp.engine.programs import folding
+from simdp.engine.programs import groups
 
 SUMS = [
     pytest.param(family, kind, id=f"{family}.{kind}")
@@ -47,7 +47,7 @@ def test_a_fold_has_the_bits_of_the_plan(family, kind, n, pieces, seed, root, op
     random = np.random.default_rng(seed)
     buffers = list(random.normal(size=(n, size)).astype(np.float32))
     before = [buffer.copy() for buffer in buffers]
-    assert folding.fold(plan, buffers, op).tobytes() == played(plan, buffers, op).tobytes()
+    assert groups.fold(plan, buffers, op).tobytes() == played(plan, buffers, op).tobytes()
     np.testing.assert_array_equal(buffers, before)
 
 
@@ -62,7 +62,7 @@ def test_every_algorithm_multiplies_as_well_as_it_adds(family, kind, layout):
     buffers = list(np.random.default_rng(2).integers(1, 9, (n, 5 * n)))
     expected = np.multiply.reduce(buffers, axis=0)
     np.testing.assert_array_equal(played(plan, buffers, np.multiply), expected)
-    np.testing.assert_array_equal(folding.fold(plan, buffers, np.multiply), expected)
+    np.testing.assert_array_equal(groups.fold(plan, buffers, np.multiply), expected)
 
 
 @pytest.mark.slow
@@ -74,14 +74,14 @@ def test_large_buffers_are_played_and_give_the_same(family, kind, monkeypatch):
         pytest.skip("not for this layout")
     plan = algorithm.plan(layout, 8.0 * 64)
     buffers = list(np.random.default_rng(1).normal(size=(8, 64)))
-    small = folding.fold(plan, buffers)
-    monkeypatch.setattr(folding, "MAX_ELEMENTS", 0)
-    assert folding.fold(plan, buffers).tobytes() == small.tobytes()
+    small = groups.fold(plan, buffers)
+    monkeypatch.setattr(groups, "MAX_ELEMENTS", 0)
+    assert groups.fold(plan, buffers).tobytes() == small.tobytes()
 
 
 def test_one_rank_keeps_what_it_has():
     mine = np.arange(3.0)
     plan = FAMILIES["all_reduce"]["ring"]().plan(1, 24.0)
-    found = folding.fold(plan, [mine])
+    found = groups.fold(plan, [mine])
     assert found.tolist() == [0, 1, 2]
     assert found is not mine

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from simdp.collectives import FAMILIES, Collectives
 from simdp.engine.choice import Planner
 from simdp.engine.clocks import clock
-from simdp.engine.programs import playing, timing
-from simdp.engine.programs.calls import NOTHING, Asked, Given
+from simdp.engine.programs import playing
+from simdp.engine.programs.records import NOTHING, Asked, Given
 from simdp.engine.programs.runtime import Runtime
 from simdp.scenario.placement import layout
 from simdp.studies.collective import sweep_collective
@@ -271,7 +271,7 @@ def test_so_does_one_that_begins_later(kind):
 
 
 def test_so_does_one_of_too_many_transfers_to_be_played(monkeypatch):
-    for module in (clock, timing):
+    for module in (clock, playing):
         monkeypatch.setattr(module, "MAX_EVENT_TRANSFERS", 10)
     monkeypatch.delattr(playing.Playing, "_prepared")
     algorithm, on = FAMILIES["all_to_all"]["direct"](), where("ring")
@@ -281,7 +281,7 @@ def test_so_does_one_of_too_many_transfers_to_be_played(monkeypatch):
 
 @pytest.mark.parametrize("late", [0.0, 0.2])
 def test_too_many_transfers_are_one_flow_beside_others(monkeypatch, late):
-    monkeypatch.setattr(timing, "MAX_EVENT_TRANSFERS", 10)
+    monkeypatch.setattr(playing, "MAX_EVENT_TRANSFERS", 10)
     monkeypatch.delattr(playing.Playing, "_prepared")
     calls = [Collective(ranks, together(ranks=ranks), 10**6) for ranks in (EVERYONE, (0, 1, 2, 3))]
     by_itself = [max(played(where("switch"), [call])[0].values()) for call in calls]

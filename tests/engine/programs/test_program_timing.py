@@ -7,11 +7,10 @@ from for_each import for_each
 import simdp.distributed as dist
 from simdp.cluster import Cluster
 from simdp.collectives import FAMILIES, Collectives
-from simdp.distributed.backends import collectives_of
-from simdp.distributed.clusters import find
+from simdp.distributed.launch import collectives_of, find
 from simdp.engine.collective import Bench
-from simdp.engine.programs.timing import group_wiring
-from simdp.scenario.wiring import wiring_of
+from simdp.engine.programs.playing import group_wiring
+from simdp.scenario.placement import wiring_of
 
 NBYTES = 64_000
 

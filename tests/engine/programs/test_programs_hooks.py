@@ -4,9 +4,9 @@ import numpy as np
 
 from simdp.collectives import Collectives
 from simdp.collectives.ring import RingAllReduce
-from simdp.distributed.clusters import find
-from simdp.engine.programs.calls import Asked, Given
-from simdp.engine.programs.folding import additions, fold
+from simdp.distributed.launch import find
+from simdp.engine.programs.groups import additions, fold
+from simdp.engine.programs.records import Asked, Given
 from simdp.engine.programs.runtime import Runtime
 
 

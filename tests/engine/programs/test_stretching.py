@@ -3,9 +3,8 @@ import pytest
 
 from simdp.cluster import Cluster
 from simdp.collectives import Collectives
-from simdp.engine.programs.calls import Asked, Given, Handle
+from simdp.engine.programs.records import Asked, Given, Handle, Stretching
 from simdp.engine.programs.runtime import Runtime
-from simdp.engine.programs.stretching import Stretching
 
 
 def call(rank, enter, end=None):

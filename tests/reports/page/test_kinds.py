@@ -9,10 +9,10 @@ from small_scenario import CLUSTER
 from trace_maker import job as traces_of
 
 import simdp
-from simdp.reports import compare_table, difference_table, job_table, validation_words
+from simdp.reports import difference_table, job_table, sweep_table
+from simdp.reports import validation as validation_words
 from simdp.reports.page import KINDS, page_of, write
-from simdp.reports.page.sections import Cell, Chart, Summary, Table, Verdict
-from simdp.reports.page.told import value_of
+from simdp.reports.page.sections import Cell, Chart, Summary, Table, Verdict, value_of
 from simdp.results.comparison import ComparedPoint, Comparison
 from simdp.results.job import BADPUT, Job, JobStudy, Spread, Stretch
 from simdp.results.plan import Option, Plan
@@ -226,7 +226,7 @@ def test_every_table_has_a_cell_for_every_column_and_charts_equal_lengths(docume
 def test_a_comparison_has_the_terminals_cells_and_warns_of_what_cannot_run():
     found = comparison()
     page = page_of(found)
-    _, heads, rows = compare_table.grid(found)
+    _, heads, rows = sweep_table.grid(found)
     table = titled(page, "The points")
     assert table.heads == [head for head, _ in heads]
     assert texts(table) == [[cell.strip() for cell in row] for row in rows]
@@ -358,7 +358,7 @@ def test_points_that_are_equally_fast_are_no_winners():
     assert verdict.lines[0] == (
         "ddp and zero1: no difference in samples/s beyond the noise of these steps."
     )
-    assert verdict.lines[0] in " ".join(compare_table.remarks(found))
+    assert verdict.lines[0] in " ".join(sweep_table.remarks(found))
 
 
 def test_of_a_long_front_twelve_points_have_names():

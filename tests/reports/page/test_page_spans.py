@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import simdp
-from simdp.reports.page.spans import pack, packed, shown
+from simdp.reports.page.timeline import pack, packed, shown
 from simdp.results.trace import ACTIVITIES, lane_name
 
 CHANGES = {"workload.steps": 4}

@@ -7,8 +7,8 @@ from io import BytesIO
 import pytest
 
 from simdp.reports.page import KINDS, write
-from simdp.reports.page.rendering import ECHARTS, render
 from simdp.reports.page.sections import (
+    ECHARTS,
     Axis,
     Cell,
     Chart,
@@ -20,6 +20,7 @@ from simdp.reports.page.sections import (
     Text,
     Tile,
     Verdict,
+    render,
 )
 
 EVIL = '</script><script>alert(1)</script><img src=x onerror="alert(2)">\u2028&amp;'

@@ -8,7 +8,7 @@ import pytest
 
 import simdp
 from simdp.reports import table
-from simdp.reports.page import study as pages
+from simdp.reports.page import sweep as pages
 from simdp.reports.page import write
 from simdp.reports.page.sections import Source, Summary
 from simdp.reports.page.sweep import curves, scaling
@@ -23,14 +23,14 @@ def section(page, title):
 
 
 def test_the_summary_says_what_the_terminal_says():
-    found = section(pages.page(RUN), "Summary")
+    found = section(pages.study_page(RUN), "Summary")
     assert isinstance(found, Summary)
     assert found.rows == table.fact_rows(RUN.points[0])
     assert found.tiles[0].value in RUN.summary()
 
 
 def test_the_scenario_is_there_as_resolved_and_loads_again(tmp_path):
-    found = section(pages.page(RUN), "The scenario, every default resolved")
+    found = section(pages.study_page(RUN), "The scenario, every default resolved")
     assert isinstance(found, Source)
     path = tmp_path / found.name
     path.write_text(found.source)
@@ -39,7 +39,7 @@ def test_the_scenario_is_there_as_resolved_and_loads_again(tmp_path):
 
 
 def test_the_command_that_was_given_is_quoted():
-    found = section(pages.page(RUN, ["run", "a b.yaml"]), "How to reproduce it")
+    found = section(pages.study_page(RUN, ["run", "a b.yaml"]), "How to reproduce it")
     assert found.source.startswith("python -m simdp run 'a b.yaml'\n# simdp ")
 
 

@@ -12,11 +12,10 @@ import simdp
 from simdp.cluster import Cluster
 from simdp.reports import theme
 from simdp.reports.plots import PLOTS
-from simdp.results.calibration import CalibrationStudy
+from simdp.results.calibration import CalibrationStudy, StepCalibration
 from simdp.results.collective import CollectiveStudy
 from simdp.results.comparison import Comparison
 from simdp.results.job import JobStudy
-from simdp.results.step_calibration import StepCalibration
 from simdp.results.validation import Validation
 from simdp.studies.collective import make_algorithm, sweep_collective
 

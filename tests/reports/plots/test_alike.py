@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from simdp.reports.plots.alike import choose, groups, listed
+from simdp.reports.plots.timeline import choose, groups, listed
 from simdp.results.trace import COMM_LANE, COMPUTE_LANE, TraceBuilder
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from simdp.reports import theme
 from simdp.reports.plots.bandwidth import MAX_LINES, Bandwidth
-from simdp.reports.plots.headings import ABOUT
-from simdp.results.nccl_tests import NcclLog, NcclRow
+from simdp.reports.plots.labels import ABOUT
+from simdp.results.collective import NcclLog, NcclRow
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from simdp.reports import theme
-from simdp.reports.plots.bar_names import blocks, fits, shorter
+from simdp.reports.plots.bars import blocks, fits, shorter
 
 
 def evenly_spaced(layers, width):

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from simdp.reports.plots.bars import PIXEL, bars_of
-from simdp.reports.plots.window import Window
+from simdp.reports.plots.bars import PIXEL, Window, bars_of
 from simdp.results.trace import COMM_LANE, TraceBuilder
 
 LENGTH = 1.0

@@ -6,9 +6,8 @@ from compared import cannot, comparison, ran
 from matplotlib.colors import to_hex
 
 from simdp.reports import theme
-from simdp.reports.plots.comparison import ComparisonBars
-from simdp.reports.plots.headings import ABOUT
-from simdp.reports.plots.step_parts import MAX_ROWS
+from simdp.reports.plots.labels import ABOUT
+from simdp.reports.plots.sweep import MAX_ROWS, ComparisonBars
 
 pytestmark = pytest.mark.slow
 

@@ -7,8 +7,8 @@ from calibrated import calibration
 
 from simdp.reports import theme
 from simdp.reports.plots import fitting
-from simdp.reports.plots.fit import FitPlot
-from simdp.reports.plots.headings import ABOUT
+from simdp.reports.plots.bandwidth import FitPlot
+from simdp.reports.plots.labels import ABOUT
 
 
 def test_two_sizes_are_needed():

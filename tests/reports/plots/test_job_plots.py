@@ -7,7 +7,7 @@ from matplotlib.colors import to_hex
 
 from simdp.reports import theme
 from simdp.reports.plots import PLOTS, fitting
-from simdp.reports.plots.job_strip import HEIGHT, LOOKS, shares
+from simdp.reports.plots.job import HEIGHT, LOOKS, shares
 from simdp.results.job import Stretch
 
 pytestmark = pytest.mark.slow

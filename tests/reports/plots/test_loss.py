@@ -5,7 +5,7 @@ import copy
 import numpy as np
 import pytest
 
-from simdp.reports.plots.headings import ABOUT
+from simdp.reports.plots.labels import ABOUT
 from simdp.reports.plots.loss import MAX_LINES, SKIPPED, SKIPPED_GLYPH, LossCurve
 from simdp.results.result import Study
 

@@ -7,11 +7,17 @@ import numpy as np
 import pytest
 
 import simdp
-from simdp.reports.plots.headings import ABOUT
-from simdp.reports.plots.memory import Memory, _phases
-from simdp.reports.plots.memory_parts import capacity, device_ranks, rest, shown_parts
-from simdp.reports.plots.memory_per_rank import MemoryPerRank
-from simdp.results.memory import PARTS, usage
+from simdp.reports.plots.labels import ABOUT
+from simdp.reports.plots.memory import (
+    Memory,
+    MemoryPerRank,
+    _phases,
+    capacity,
+    device_ranks,
+    rest,
+    shown_parts,
+)
+from simdp.results.memory import MEMORY_PARTS, usage
 from simdp.results.trace import ACTIVITIES, COMPUTE_LANE
 
 pytestmark = pytest.mark.slow
@@ -169,5 +175,5 @@ def test_equal_ranks_have_no_bars_and_a_saved_study_no_areas(single, tmp_path):
 def test_every_part_has_a_look_of_its_own():
     from simdp.reports.theme import PART_FILLS
 
-    assert set(PART_FILLS) == set(PARTS)
-    assert len({fill[:2] for fill in PART_FILLS.values()}) == len(PARTS)
+    assert set(PART_FILLS) == set(MEMORY_PARTS)
+    assert len({fill[:2] for fill in PART_FILLS.values()}) == len(MEMORY_PARTS)

@@ -3,8 +3,8 @@
 import pytest
 from measured_times import row, step, validation
 
-from simdp.reports.plots.reliability import Reliability
-from simdp.results.reliability import LEVELS
+from simdp.reports.plots.validation import Reliability
+from simdp.results.validation import LEVELS
 
 STEPS = [step(0.1 + 0.01 * k, 0.1, scenario=str(k)) for k in range(5)]
 ROWS = [row(2**k, 1.0, 1.0) for k in range(20, 26)]

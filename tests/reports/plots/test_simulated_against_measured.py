@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 from measured_times import row, step, two_clusters, validation
 
-from simdp.collectives.costs.pool import NETWORKS as COST_NETWORKS
-from simdp.collectives.costs.pool import PEERS
-from simdp.reports.plots.simulated_against_measured import NETWORKS, SimulatedAgainstMeasured
+from simdp.collectives.costs.nccl import NETWORKS as COST_NETWORKS
+from simdp.collectives.costs.nccl import PEERS
+from simdp.reports.plots.validation import NETWORKS, SimulatedAgainstMeasured
 
 
 def markers(ax):

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from simdp.reports.plots import fitting
-from simdp.reports.plots.loss_time import LossTime
-from simdp.reports.plots.points import PointBars
-from simdp.reports.plots.sweep import SweepCurve, places_of
+from simdp.reports.plots.loss import LossTime
+from simdp.reports.plots.sweep import PointBars, SweepCurve, places_of
 from simdp.results.result import Study
 
 

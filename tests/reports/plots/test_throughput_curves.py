@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from measured_times import step, two_clusters, validation
 
-from simdp.reports.plots.throughput_curves import ThroughputCurves
+from simdp.reports.plots.validation import ThroughputCurves
 
 pytestmark = pytest.mark.slow
 

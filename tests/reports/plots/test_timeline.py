@@ -7,10 +7,9 @@ import pytest
 from matplotlib.colors import to_rgba
 
 from simdp.reports import theme
-from simdp.reports.plots.headings import ABOUT
-from simdp.reports.plots.timeline import Timeline
-from simdp.reports.plots.timeline_rows import MAX_ROWS
-from simdp.reports.plots.window import window_of
+from simdp.reports.plots.bars import window_of
+from simdp.reports.plots.labels import ABOUT
+from simdp.reports.plots.timeline import MAX_ROWS, Timeline
 from simdp.results.trace import COMM_LANE
 
 pytestmark = pytest.mark.slow

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simdp.reports.plots.headings import ABOUT
-from simdp.reports.plots.world_size import MAX_LINES, WorldSize
+from simdp.reports.plots.bandwidth import MAX_LINES, WorldSize
+from simdp.reports.plots.labels import ABOUT
 
 
 def curves(ax):

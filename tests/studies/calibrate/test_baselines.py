@@ -9,10 +9,10 @@ from rich.console import Console
 
 import simdp
 from simdp.errors import ScenarioError
-from simdp.reports import calibration_table
-from simdp.results.baselines import to_json
+from simdp.reports import validation_table
+from simdp.results.metrics import to_json
 from simdp.scenario import checked
-from simdp.studies.calibrate.baselines import solve_baselines
+from simdp.studies.calibrate.steps import solve_baselines
 
 BASE = {
     "name": "box",
@@ -57,7 +57,7 @@ def test_the_step_of_one_device_is_found_again_from_any_number_of_ranks(tmp_path
 def test_it_is_told_in_a_table_and_as_json(tmp_path):
     found = solve_baselines([write(tmp_path)])
     console = Console(width=120, record=True, file=io.StringIO())
-    console.print(calibration_table.baselines(found))
+    console.print(validation_table.baselines(found))
     assert "-20.0 %" in console.export_text()
     (plain,) = json.loads(to_json(found))["baselines"]
     assert plain["given_s"] == 50e-3

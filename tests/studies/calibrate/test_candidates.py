@@ -7,10 +7,14 @@ import pytest
 from for_each import for_each
 
 from simdp.collectives.costs import Wiring
-from simdp.collectives.costs.nccl import NcclCost
-from simdp.collectives.costs.ways import WAYS
-from simdp.studies.calibrate.candidates import Candidates, Point
-from simdp.studies.calibrate.constants import nccl_constants, restraints, typical_values
+from simdp.collectives.costs.nccl import WAYS, NcclCost
+from simdp.studies.calibrate.fit import (
+    Candidates,
+    Point,
+    nccl_constants,
+    restraints,
+    typical_values,
+)
 
 BOX = Wiring(8, 1, 8, 3.4e-6, 300e9, 0.0, inf, 0)
 PAIR = Wiring(16, 2, 8, 3.4e-6, 300e9, 14e-6, 100e9, 4)

@@ -10,8 +10,7 @@ from test_calibrate_ddp import BASE, FREE, ROLES, measured, write
 from simdp.errors import ScenarioError
 from simdp.results.calibration import Proposal
 from simdp.studies.calibrate.ddp import calibrate_ddp
-from simdp.studies.calibrate.next_point import variance_left
-from simdp.studies.calibrate.wanted import Candidate, best
+from simdp.studies.calibrate.next_measurement import Candidate, best, variance_left
 
 C = np.array([[0.04, 0.01], [0.01, 0.09]])
 GOAL = np.array([[0.3, 0.7]])

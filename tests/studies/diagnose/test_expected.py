@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from simdp.errors import ScenarioError
-from simdp.studies.collective_request import Request, answer
+from simdp.studies.collective import Request, answer
 from simdp.studies.diagnose.expected import Size, Yardstick, whole_buffer
 
 

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from simdp.engine.outlook import cost_of
+from simdp.engine.outcome import cost_of
 from simdp.engine.simulate import simulate
 from simdp.errors import ScenarioError
-from simdp.job.target import Need
-from simdp.results.money import lasting
+from simdp.job.targets import Need
+from simdp.results.metrics import lasting
 from simdp.studies.executor import executor_for
 from simdp.studies.plan.bounds import Bounds
-from simdp.studies.plan.space import Point, Space
+from simdp.studies.plan.request import Point, Space
 
 WIDTHS = [256, 512, 512, 128]
 

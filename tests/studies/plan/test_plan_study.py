@@ -8,14 +8,21 @@ import yaml
 
 import simdp
 from simdp.errors import ScenarioError
-from simdp.job.target import Need
+from simdp.job.targets import Need
 from simdp.results.plan import Option
 from simdp.scenario import checked
 from simdp.studies.executor import executor_for
 from simdp.studies.plan import Asked, plan, ready
-from simdp.studies.plan.asked import doubled, machines_for, parse_limit, parse_sure
-from simdp.studies.plan.chances import chance, factors_of, luck_of
-from simdp.studies.plan.words import why_best
+from simdp.studies.plan.report import why_best
+from simdp.studies.plan.request import (
+    chance,
+    doubled,
+    factors_of,
+    luck_of,
+    machines_for,
+    parse_limit,
+    parse_sure,
+)
 from simdp.studies.store import Store
 
 SMALL = {
@@ -60,7 +67,7 @@ def everything(file, asked):
     """Play all points of a plan, and find the front and the best by looking at each."""
     found = plan(file, Asked(asked.goal, choices=asked.choices))
     from simdp.studies.plan import _plain, as_written
-    from simdp.studies.plan.space import Point, Space
+    from simdp.studies.plan.request import Point, Space
 
     raw = _plain(as_written(file), asked)
     batch = 4 * 4 * 4

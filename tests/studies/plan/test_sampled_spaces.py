@@ -7,7 +7,7 @@ import yaml
 
 from simdp.errors import ScenarioError
 from simdp.studies.executor import executor_for
-from simdp.studies.plan import Asked, plan, sampling
+from simdp.studies.plan import Asked, plan, search
 
 SMALL = {
     "name": "large-space",
@@ -48,8 +48,8 @@ def file(tmp_path):
 @pytest.mark.slow
 def test_a_large_space_is_sampled_and_says_so(file, monkeypatch):
     pytest.importorskip("optuna")
-    monkeypatch.setattr(sampling, "GENERATIONS", 4)
-    monkeypatch.setattr(sampling, "GENERATION", 32)
+    monkeypatch.setattr(search, "GENERATIONS", 4)
+    monkeypatch.setattr(search, "GENERATION", 32)
     found = plan(file, ASKED)
     assert found.num_points == 600_000
     assert not found.is_exact
@@ -70,8 +70,8 @@ def _few():
 @pytest.mark.slow
 def test_limits_hold_for_a_sample(file, monkeypatch):
     pytest.importorskip("optuna")
-    monkeypatch.setattr(sampling, "GENERATIONS", 3)
-    monkeypatch.setattr(sampling, "GENERATION", 16)
+    monkeypatch.setattr(search, "GENERATIONS", 3)
+    monkeypatch.setattr(search, "GENERATION", 16)
     free = plan(file, ASKED).best[0]
     found = plan(file, Asked("cheapest", deadline=2 * free.finish_s, choices=CHOICES))
     assert all(option.finish_s <= 2 * free.finish_s for option in (*found.best, *found.front))

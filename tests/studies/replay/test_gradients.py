@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simdp.steps.buckets import assign
+from simdp.steps.partition import assign
 from simdp.studies.replay.gradients import dealt, fitted_in, homes
-from simdp.workload.layers.parameter import Parameter, constant
+from simdp.workload.layers.base import Parameter, constant
 
 
 def tensors(sizes):

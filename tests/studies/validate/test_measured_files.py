@@ -6,7 +6,7 @@ import pytest
 
 from simdp.errors import ScenarioError
 from simdp.scenario import load_scenario
-from simdp.studies.validate.files import cluster_name, load_measured
+from simdp.studies.validate.jobs import cluster_name, load_measured
 
 
 def test_a_folder_gives_every_scenario_below_it_that_has_measurements(write, tmp_path):

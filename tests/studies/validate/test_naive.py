@@ -3,13 +3,8 @@
 import pytest
 from measured_times import step
 
-from simdp.scenario.wiring import wiring_of
-from simdp.studies.validate.naive import (
-    add_linear,
-    ring_collective_time,
-    ring_step_time,
-    same_work,
-)
+from simdp.scenario.placement import wiring_of
+from simdp.studies.validate.jobs import add_linear, ring_collective_time, ring_step_time, same_work
 
 PARAMETERS = 4 * 3 + 3
 CLUSTER = {"devices_per_node": 2, "inter_node": {"link": {"alpha": "1 us", "bandwidth": "1 GB/s"}}}

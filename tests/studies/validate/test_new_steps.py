@@ -15,20 +15,21 @@ from simdp.reports.captions import model_name
 from simdp.scenario import checked, load_scenario
 from simdp.studies.answers import complete, interval_of
 from simdp.studies.validate import validate
-from simdp.studies.validate.intervals import Known, machine_calibration
-from simdp.studies.validate.new_steps import (
+from simdp.studies.validate.intervals import (
     BY_DATA_SHEET,
     LEAST,
     SPREAD,
+    Known,
     by_data_sheet,
     exposed_part,
     further,
+    machine_calibration,
     new_of,
     precision_of,
     steps_of,
     what_is_new,
+    with_pool,
 )
-from simdp.studies.validate.unmeasured import with_pool
 
 FOLDER = Path(__file__).parents[3] / "scenarios" / "validation"
 STEPS = {"resnet50": [1, 2, 4], "vgg16": [1]}

@@ -9,9 +9,17 @@ import pytest
 from benchmarks import novelty as benchmark
 from simdp.cluster.machine import Calibration, read_machine
 from simdp.scenario import load_scenario
-from simdp.studies.collective_request import Request, answer
-from simdp.studies.validate.intervals import NORMAL_90, Interval, Known
-from simdp.studies.validate.novelty import SPREAD, further, tables_of, what_is_new, widened
+from simdp.studies.collective import Request, answer
+from simdp.studies.validate.intervals import (
+    NORMAL_90,
+    NOVELTY_SPREAD,
+    Interval,
+    Known,
+    extrapolated,
+    novelty_of,
+    tables_of,
+    widened,
+)
 
 TABLES = {"all_reduce": [1, 2], "all_gather": [1]}
 LARGE = 1 << 20
@@ -28,18 +36,18 @@ LARGE = 1 << 20
     ],
 )
 def test_new_is_what_no_table_had(collective, num_nodes, new):
-    assert what_is_new(TABLES, collective, num_nodes) == new
+    assert novelty_of(TABLES, collective, num_nodes) == new
 
 
 def test_who_measured_inside_a_node_alone_knows_nothing_of_the_network():
-    assert what_is_new({"all_reduce": [1]}, "all_reduce", 2) == ("network",)
-    assert what_is_new({"all_reduce": [1]}, "all_gather", 2) == ("collective", "network")
-    assert what_is_new({"all_reduce": [2]}, "all_reduce", 1) == ("nodes",)
+    assert novelty_of({"all_reduce": [1]}, "all_reduce", 2) == ("network",)
+    assert novelty_of({"all_reduce": [1]}, "all_gather", 2) == ("collective", "network")
+    assert novelty_of({"all_reduce": [2]}, "all_reduce", 1) == ("nodes",)
 
 
 def test_a_machine_without_tables_tells_nothing():
-    assert what_is_new({}, "all_reduce", 8) == ()
-    assert further((), LARGE) == SPREAD["size"]["large"]  # which always is new
+    assert novelty_of({}, "all_reduce", 8) == ()
+    assert extrapolated((), LARGE) == NOVELTY_SPREAD["size"]["large"]  # which always is new
 
 
 def test_the_tables_of_all_that_is_known_are_joined():
@@ -53,15 +61,15 @@ def test_the_tables_of_all_that_is_known_are_joined():
 def test_what_is_new_twice_is_further_off_than_either():
     for one, other in (("collective", "network"), ("cluster", "nodes"), ("nodes", "network")):
         for nbytes in (1, 1 << 16, LARGE):
-            size = further((), nbytes) ** 2
-            parts = [further((new,), nbytes) ** 2 - size for new in (one, other)]
-            assert further((one, other), nbytes) ** 2 == pytest.approx(size + sum(parts))
+            size = extrapolated((), nbytes) ** 2
+            parts = [extrapolated((new,), nbytes) ** 2 - size for new in (one, other)]
+            assert extrapolated((one, other), nbytes) ** 2 == pytest.approx(size + sum(parts))
 
 
 def test_another_collective_on_other_nodes_is_further_off_than_the_two_by_themselves():
     for nbytes in (1, 1 << 16, LARGE):
-        alone = hypot(further(("collective",), nbytes), further(("nodes",), nbytes))
-        assert further(("collective", "nodes"), nbytes) > alone
+        alone = hypot(extrapolated(("collective",), nbytes), extrapolated(("nodes",), nbytes))
+        assert extrapolated(("collective", "nodes"), nbytes) > alone
 
 
 def test_an_interval_is_widened_by_a_factor_to_both_sides():
@@ -144,5 +152,5 @@ def test_the_benchmark_counts_what_is_inside(capsys):
     assert benchmark.main() == 0
     said = capsys.readouterr().out
     assert "collective and nodes" in said
-    for new in SPREAD:
+    for new in NOVELTY_SPREAD:
         assert new in said or new in ("network", "cluster", "size", "both")

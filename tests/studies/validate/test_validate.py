@@ -7,13 +7,11 @@ from simdp.collectives import Collectives
 from simdp.engine.simulate import simulate
 from simdp.errors import ScenarioError
 from simdp.scenario import load_scenario
-from simdp.scenario.wiring import wiring_of
+from simdp.scenario.placement import wiring_of
 from simdp.studies.store import Store
-from simdp.studies.validate import new_steps, validate
-from simdp.studies.validate.collectives import clock_of
-from simdp.studies.validate.intervals import Interval
-from simdp.studies.validate.novelty import further, widened
-from simdp.studies.validate.steps import shortened
+from simdp.studies.validate import clock_of, intervals, validate
+from simdp.studies.validate.intervals import Interval, extrapolated, widened
+from simdp.studies.validate.jobs import shortened
 
 KNOWN = {
     "data": "a bench",
@@ -68,7 +66,7 @@ def test_without_a_calibration_an_interval_is_a_point(write):
 
 
 def test_intervals_are_simulated_with_either_end_of_each_constant(write, monkeypatch):
-    monkeypatch.setattr(new_steps, "BY_DATA_SHEET", 0.0)
+    monkeypatch.setattr(intervals, "BY_DATA_SHEET", 0.0)
     path = write("box.yaml", measured={"calibration": KNOWN})
     last = validate([path]).points[-1]
 
@@ -111,7 +109,7 @@ def test_tables_have_intervals_too(write):
     row = validate([path]).rows[0]
     rest, time = 1.645 * 0.01 * row.simulated, row.simulated
     fitted = Interval(time - (2e-6**2 + rest**2) ** 0.5, time + (6e-6**2 + rest**2) ** 0.5)
-    wanted = widened(time, fitted, further((), row.nbytes))  # a size of its own is always new
+    wanted = widened(time, fitted, extrapolated((), row.nbytes))  # a size of its own is always new
     assert (row.low, row.high) == pytest.approx(wanted)
 
 

@@ -42,15 +42,15 @@ FEWER = "if number == 4: model[0].weight.grad = None"
 def test_known_steps_are_not_watched_and_leave_the_same(
     optimizer, change, unwatched, virtually, tmp_path, monkeypatch
 ):
-    from simdp.torch.charging import settled
+    from simdp.torch.charging import updates
 
     text = TRAIN.format(optimizer=optimizer, change=change)
     popped = []
-    pop = settled._pop_mode
-    monkeypatch.setattr(settled, "_pop_mode", lambda: popped.append(0) or pop())
+    pop = updates._pop_mode
+    monkeypatch.setattr(updates, "_pop_mode", lambda: popped.append(0) or pop())
     ours = virtually(text, 1, tmp_path / "ours.pt")
     assert len(popped) == unwatched
-    monkeypatch.setattr(settled, "_is_torchs", lambda optimizer: False)
+    monkeypatch.setattr(updates, "_is_torchs", lambda optimizer: False)
     watched = virtually(text, 1, tmp_path / "watched.pt")
     assert len(popped) == unwatched
     assert ours.simulated_s == watched.simulated_s

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from simdp.cli.torchrun_flags import computing  # noqa: E402
+from simdp.cli.torchrun import computing  # noqa: E402
 from simdp.errors import ProgramError, ScenarioError  # noqa: E402
 
 HEAD = "name,forward_us,weight_grad_us,input_grad_us,gradient_bytes\n"

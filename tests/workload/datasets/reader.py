@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Literal, Self
 
-from simdp.workload.graph import Graph, GraphBuilder
-from simdp.workload.layers.base import Shape
+from simdp.workload.layers.base import Graph, GraphBuilder, Shape
 from simdp.workload.models import Model
 
 

@@ -7,11 +7,10 @@ from for_each import for_each
 import simdp
 from simdp.errors import ScenarioError
 from simdp.scenario import checked
-from simdp.workload.datasets import csv
-from simdp.workload.datasets.csv import Csv
-from simdp.workload.losses.cross_entropy import CrossEntropy
-from simdp.workload.losses.mse import MSE
-from simdp.workload.models.mlp import MLP
+from simdp.workload.datasets import files
+from simdp.workload.datasets.files import Csv
+from simdp.workload.losses import MSE, CrossEntropy
+from simdp.workload.models.sequential import MLP
 
 DATA = Csv(path="data.csv", label="y")
 NUMBERS, CLASSES = MLP(widths=[2, 1]), MLP(widths=[2, 3])
@@ -131,6 +130,6 @@ def test_what_does_not_suit_the_model_or_the_loss_is_refused(store, label, model
 
 def test_a_table_is_bounded(store, monkeypatch):
     base = store("a,b,y\n1,2,0\n")
-    monkeypatch.setattr(csv, "MAX_CSV_BYTES", 8)
+    monkeypatch.setattr(files, "MAX_CSV_BYTES", 8)
     with pytest.raises(ScenarioError, match="a larger table is stored as npz"):
         DATA.length(base)

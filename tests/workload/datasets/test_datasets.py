@@ -7,11 +7,9 @@ from reader import Reader, settled
 
 from simdp.workload import Workload
 from simdp.workload.datasets import DATASETS, AnyDataset
-from simdp.workload.losses.cross_entropy import CrossEntropy
-from simdp.workload.losses.mse import MSE
-from simdp.workload.models.einsum import EinsumModel
-from simdp.workload.models.mlp import MLP
-from simdp.workload.models.sequential import Sequential
+from simdp.workload.losses import MSE, CrossEntropy
+from simdp.workload.models.operators import EinsumModel
+from simdp.workload.models.sequential import MLP, Sequential
 
 LOSSES = {"cross_entropy": CrossEntropy(), "mse": MSE()}
 PERCEPTRON = MLP(widths=[4, 3])

@@ -5,8 +5,8 @@ import pytest
 from pydantic import ValidationError
 from reader import Reader, settled
 
-from simdp.workload.datasets.digits import WORDS, Digits, spelled
-from simdp.workload.losses.cross_entropy import CrossEntropy
+from simdp.workload.datasets.synthetic import WORDS, Digits, spelled
+from simdp.workload.losses import CrossEntropy
 
 MODEL = Reader(task="seq2seq", vocab=11, tgt_vocab=13)
 

@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 
-from simdp.workload.datasets.images import Images
-from simdp.workload.losses.cross_entropy import CrossEntropy
-from simdp.workload.losses.mse import MSE
-from simdp.workload.models.einsum import EinsumModel
-from simdp.workload.models.mlp import MLP
+from simdp.workload.datasets.synthetic import Images
+from simdp.workload.losses import MSE, CrossEntropy
+from simdp.workload.models.operators import EinsumModel
+from simdp.workload.models.sequential import MLP
 
 CAMERA = EinsumModel(equation="nchw,chwf->nf", c=3, h=7, w=9, f=5)
 LOSS = CrossEntropy()

@@ -6,11 +6,10 @@ from reader import Reader, settled
 
 from simdp.errors import ScenarioError
 from simdp.files import read_npz
-from simdp.workload.datasets import npz
-from simdp.workload.datasets.npz import Npz
-from simdp.workload.losses.cross_entropy import CrossEntropy
-from simdp.workload.losses.mse import MSE
-from simdp.workload.models.mlp import MLP
+from simdp.workload.datasets import files
+from simdp.workload.datasets.files import Npz
+from simdp.workload.losses import MSE, CrossEntropy
+from simdp.workload.models.sequential import MLP
 
 DATA = Npz(path="data.npz")
 PERCEPTRON = MLP(widths=[4, 3])
@@ -61,7 +60,7 @@ def test_a_file_tells_a_model_the_shapes_of_its_samples(store):
 
 def test_a_file_is_read_once_until_it_changes(store, monkeypatch):
     reads = []
-    monkeypatch.setattr(npz, "read_npz", lambda path: reads.append(path) or read_npz(path))
+    monkeypatch.setattr(files, "read_npz", lambda path: reads.append(path) or read_npz(path))
     x = np.zeros((2, 4))
     for value, times in ((0.0, 1), (1.0, 2)):
         base = store(x=x + value, y=np.zeros((2, 3)))

@@ -5,9 +5,8 @@ import pytest
 from pydantic import ValidationError
 from reader import Reader, settled
 
-from simdp.workload.datasets.tokens import Tokens
-from simdp.workload.losses.cross_entropy import CrossEntropy
-from simdp.workload.losses.mse import MSE
+from simdp.workload.datasets.synthetic import Tokens
+from simdp.workload.losses import MSE, CrossEntropy
 
 TASKS = ["language_model", "classifier", "seq2seq"]
 every_task = pytest.mark.parametrize("task", TASKS)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from layer_checks import kept_nbytes
 
-from simdp.workload.layers.add import Add
 from simdp.workload.layers.base import Kernel, Pass, ShapeError
+from simdp.workload.layers.tensor_ops import Add
 
 
 def test_a_sum_hands_its_gradient_to_every_input_that_wants_it():

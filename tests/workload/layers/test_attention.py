@@ -8,9 +8,7 @@ from for_each import for_each
 from layer_checks import drawn, forward, kept_nbytes
 
 from simdp.workload.layers import Kernel, attention
-from simdp.workload.layers.arrays import flash
-from simdp.workload.layers.arrays.scores import distances, softmax
-from simdp.workload.layers.attention import Attention
+from simdp.workload.layers.attention import Attention, distances, softmax
 from simdp.workload.layers.base import Pass, ShapeError
 
 
@@ -245,8 +243,8 @@ TOKENS = [np.array([[7, 0, 7, 7, 7, 7, 0], [7] * 7, [0] * 7])]
 @for_each("scores", [2**16, 2**7, 1])
 def test_both_implementations_give_the_same_numbers(keys, tokens, scores, monkeypatch):
     """As many samples in a block as there are, one, or a few queries of one head alone."""
-    monkeypatch.setattr(flash, "SHORT_SCORES", scores)
-    monkeypatch.setattr(flash, "FEW_ROWS", 3)
+    monkeypatch.setattr(attention, "SHORT_SCORES", scores)
+    monkeypatch.setattr(attention, "FEW_ROWS", 3)
     given, dy = [drawn(3, LENGTH, n, seed=n) for n in (8, 4, 4)], drawn(3, LENGTH, 8)
     more = {"num_heads": 4, "num_kv_heads": 2, "pad_id": 0 if tokens else None, **keys}
     found = []
@@ -258,8 +256,8 @@ def test_both_implementations_give_the_same_numbers(keys, tokens, scores, monkey
 
 
 def test_flash_takes_keys_of_another_length(monkeypatch):
-    monkeypatch.setattr(flash, "SHORT_SCORES", 1)
-    monkeypatch.setattr(flash, "FEW_ROWS", 2)
+    monkeypatch.setattr(attention, "SHORT_SCORES", 1)
+    monkeypatch.setattr(attention, "FEW_ROWS", 2)
     q, kv = drawn(2, 3, 4), drawn(2, 5, 8, seed=1)
     for causal in (False, True):
         keys = {"num_heads": 2, "causal": causal}

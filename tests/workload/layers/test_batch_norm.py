@@ -7,11 +7,9 @@ from hypothesis import strategies as st
 from layer_checks import buffers_of, differences, kept_nbytes, other_memory
 
 from simdp.errors import ScenarioError
-from simdp.workload.layers.arrays import blocks, channels
+from simdp.workload.layers import base
 from simdp.workload.layers.base import Kernel, Pass, ShapeError
-from simdp.workload.layers.batch_norm1d import BatchNorm1d
-from simdp.workload.layers.batch_norm2d import BatchNorm2d
-from simdp.workload.layers.sync_batch_norm import SyncBatchNorm
+from simdp.workload.layers.batchnorm import BatchNorm1d, BatchNorm2d, SyncBatchNorm
 
 
 def weights_of(layer, dtype="float64"):
@@ -88,8 +86,8 @@ def some_differences(function, at, where, step=1e-6):
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 @pytest.mark.parametrize(("lanes", "elements"), [(1, 1), (8, 30), (512, 2**15)])
 def test_rows_and_blocks_of_any_size_give_the_same(order, lanes, elements, monkeypatch):
-    monkeypatch.setattr(channels, "LANES", lanes)
-    monkeypatch.setattr(blocks, "CACHED_ELEMENTS", elements)
+    monkeypatch.setattr(base, "LANES", lanes)
+    monkeypatch.setattr(base, "CACHED_ELEMENTS", elements)
     layer = BatchNorm1d(name="b", num_features=5)
     x = np.random.default_rng(1).standard_normal((37, 5))
     run = new_run(layer)

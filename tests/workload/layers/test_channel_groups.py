@@ -5,9 +5,8 @@ import pytest
 from layer_checks import drawn, new_pass, refusal, weights_of
 
 from simdp.workload.layers.base import ShapeError
-from simdp.workload.layers.group_norm import GroupNorm
-from simdp.workload.layers.instance_norm1d import InstanceNorm1d
-from simdp.workload.layers.instance_norm2d import InstanceNorm2d
+from simdp.workload.layers.batchnorm import InstanceNorm1d, InstanceNorm2d
+from simdp.workload.layers.normalization import GroupNorm
 
 
 def test_a_group_for_each_channel_is_an_instance_norm():

@@ -5,7 +5,7 @@ import pytest
 from layer_checks import kept_nbytes
 
 from simdp.workload.layers.base import Kernel, Pass, ShapeError
-from simdp.workload.layers.concat import Concat
+from simdp.workload.layers.tensor_ops import Concat
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (3, 2)])

@@ -10,9 +10,9 @@ from layer_checks import differences, fits, kept_nbytes, other_memory
 from pydantic import ValidationError
 
 from simdp.phrases import problems
-from simdp.workload.layers.arrays import convolution
+from simdp.workload.layers import conv as convolution
 from simdp.workload.layers.base import Kernel, Pass, ShapeError
-from simdp.workload.layers.conv2d import Conv2d
+from simdp.workload.layers.conv import Conv2d
 
 
 def convolved(x, weight, stride, before, after, dilation, groups):

@@ -8,14 +8,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from layer_checks import drawn, fits, kept_nbytes, new_pass, refusal, weights_of
 
-from simdp.workload.layers import LAYERS
-from simdp.workload.layers.arrays import convolution
+from simdp.workload.layers import LAYERS, conv
 from simdp.workload.layers.base import Kernel, ShapeError
-from simdp.workload.layers.conv1d import Conv1d
-from simdp.workload.layers.conv2d import Conv2d
-from simdp.workload.layers.conv3d import Conv3d
-from simdp.workload.layers.conv_transpose2d import ConvTranspose2d
-from simdp.workload.layers.conv_transpose3d import ConvTranspose3d
+from simdp.workload.layers.conv import Conv1d, Conv2d, Conv3d, ConvTranspose2d, ConvTranspose3d
 
 
 def passes(layer, x, weights=None, dy=None):
@@ -99,8 +94,8 @@ def test_blocks_of_a_volume_of_any_size_give_the_same(monkeypatch, nbytes, pixel
     layer = Conv3d(name="c", in_channels=2, out_channels=3, kernel_size=2, padding=1)
     x = drawn(2, 2, 3, 4, 5)
     whole = passes(layer, x)
-    monkeypatch.setattr(convolution, "BLOCK_NBYTES", nbytes)
-    monkeypatch.setattr(convolution, "MIN_PIXELS", pixels)
+    monkeypatch.setattr(conv, "BLOCK_NBYTES", nbytes)
+    monkeypatch.setattr(conv, "MIN_PIXELS", pixels)
     parts = passes(layer, x)
     np.testing.assert_allclose(parts[0], whole[0], atol=1e-12)
     np.testing.assert_allclose(parts[1], whole[1], atol=1e-12)

@@ -8,7 +8,7 @@ from layer_checks import drawn, kept_nbytes
 
 from simdp.workload.layers import Kernel
 from simdp.workload.layers.base import Pass
-from simdp.workload.layers.dropout import Dropout
+from simdp.workload.layers.tensor_ops import Dropout
 
 
 def dropped(p, samples, shape, name="d", step=0):

@@ -7,8 +7,7 @@ from for_each import for_each
 from layer_checks import kept_nbytes
 
 from simdp.workload.layers.base import Kernel, ShapeError
-from simdp.workload.layers.einsum import Einsum, split_equation
-from simdp.workload.layers.linear import Linear
+from simdp.workload.layers.linear import Einsum, Linear, split_equation
 
 LAYER = Einsum(name="e", equation="bd,df->bf", sizes={"d": 4, "f": 3})
 

@@ -6,8 +6,7 @@ from layer_checks import drawn, forward, refusal, weights_of
 
 from simdp.workload.layers import Kernel
 from simdp.workload.layers.base import Kept, ShapeError
-from simdp.workload.layers.embedding import Embedding
-from simdp.workload.layers.position_embedding import PositionEmbedding
+from simdp.workload.layers.embedding import Embedding, PositionEmbedding
 
 
 def test_an_embedding_looks_rows_up_and_adds_the_gradients_of_equal_tokens():

@@ -11,21 +11,16 @@ from pydantic import TypeAdapter
 from small_layers import Scale as Factor
 
 from simdp.workload.execution import Executor, call_dtypes
-from simdp.workload.graph import GraphBuilder
 from simdp.workload.layers import LAYERS, AnyModule, Layer
-from simdp.workload.layers.attention import Attention
-from simdp.workload.layers.base import Pass, ShapeError
-from simdp.workload.layers.conv2d import Conv2d
-from simdp.workload.layers.einsum import Einsum
-from simdp.workload.layers.frozen_batch_norm2d import FrozenBatchNorm2d
-from simdp.workload.layers.frozen_conv2d import FrozenConv2d
-from simdp.workload.layers.gate import Gate
-from simdp.workload.layers.roi_align import RoIAlign
-from simdp.workload.layers.rotary import Rotary
-from simdp.workload.layers.rotary_parameters import RopeParameters
-from simdp.workload.layers.scale import Scale
-from simdp.workload.layers.t5_attention import T5Attention
-from simdp.workload.layers.vit_embeddings import ViTEmbeddings
+from simdp.workload.layers.attention import Attention, T5Attention
+from simdp.workload.layers.base import GraphBuilder, Pass, ShapeError
+from simdp.workload.layers.batchnorm import FrozenBatchNorm2d
+from simdp.workload.layers.conv import Conv2d, FrozenConv2d
+from simdp.workload.layers.embedding import ViTEmbeddings
+from simdp.workload.layers.linear import Einsum, Gate
+from simdp.workload.layers.pooling import RoIAlign
+from simdp.workload.layers.rotary import RopeParameters, Rotary
+from simdp.workload.layers.tensor_ops import Scale
 from simdp.workload.precision import Full
 
 BATCH = 5

@@ -5,7 +5,7 @@ import pytest
 from layer_checks import kept_nbytes, refusal
 
 from simdp.workload.layers.base import Pass, ShapeError
-from simdp.workload.layers.flatten import Flatten
+from simdp.workload.layers.tensor_ops import Flatten
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 from layer_checks import drawn, forward, kept_nbytes
 
 from simdp.workload.layers.base import ShapeError
-from simdp.workload.layers.gate import Gate
+from simdp.workload.layers.linear import Gate
 
 
 def test_swiglu_is_its_formula():

@@ -3,8 +3,8 @@
 import numpy as np
 from layer_checks import drawn, forward, kept_nbytes, weights_of
 
-from simdp.workload.layers.arrays import blocks
-from simdp.workload.layers.layer_norm import LayerNorm
+from simdp.workload.layers import base
+from simdp.workload.layers.normalization import LayerNorm
 
 
 def test_layer_norm_is_its_formula():
@@ -44,7 +44,7 @@ def test_blocks_of_rows_change_nothing(monkeypatch):
     x, dy = drawn(7, 3, 6), drawn(7, 3, 6, seed=1)
     y, backward = forward(layer, x)
     (dx,), gradients = backward(dy)
-    monkeypatch.setattr(blocks, "CACHED_ELEMENTS", 4 * 6)
+    monkeypatch.setattr(base, "CACHED_ELEMENTS", 4 * 6)
     again, backward = forward(layer, x)
     (dx_again,), gradients_again = backward(dy)
     np.testing.assert_allclose(again, y, rtol=1e-13)

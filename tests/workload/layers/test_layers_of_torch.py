@@ -8,7 +8,7 @@ from layer_checks import new_pass
 from pydantic import TypeAdapter
 
 from simdp.workload.layers import AnyModule
-from simdp.workload.layers.arrays.recurrence import Weights, walk, walk_back
+from simdp.workload.layers.rnn import Weights, walk, walk_back
 
 GOLDEN = [Path(__file__).parents[2] / "golden" / f"{name}_layers.npz" for name in ("g15", "g15b")]
 

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from layer_checks import kept_nbytes, new_pass, weights_of
 
-from simdp.workload.layers.base import Kernel, ShapeError
+from simdp.workload.layers.base import Kernel, ShapeError, kaiming_uniform, uniform
 from simdp.workload.layers.linear import Linear
-from simdp.workload.layers.parameter import kaiming_uniform, uniform
 
 
 def test_weight_comes_before_bias_and_both_start_within_torchs_bound():

@@ -5,8 +5,8 @@ import pytest
 from layer_checks import drawn, forward
 
 from simdp.workload.layers.base import ShapeError
-from simdp.workload.layers.first_token import FirstToken
-from simdp.workload.layers.mean_pool import MeanPool
+from simdp.workload.layers.pooling import MeanPool
+from simdp.workload.layers.tensor_ops import FirstToken
 
 
 def test_the_mean_over_tokens_leaves_padding_out():

@@ -5,7 +5,7 @@ import pytest
 from layer_checks import drawn, refusal
 
 from simdp.workload.layers.base import Pass, ShapeError
-from simdp.workload.layers.permute import Permute
+from simdp.workload.layers.tensor_ops import Permute
 
 
 def test_axes_come_out_in_their_new_order_and_go_back():

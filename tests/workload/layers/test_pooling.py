@@ -12,11 +12,9 @@ from layer_checks import fits, kept_nbytes
 from pydantic import ValidationError
 
 from simdp.phrases import problems
-from simdp.workload.layers import max_pool
-from simdp.workload.layers.adaptive_avg_pool2d import AdaptiveAvgPool2d
-from simdp.workload.layers.avg_pool2d import AvgPool2d
+from simdp.workload.layers import pooling
 from simdp.workload.layers.base import Kernel, Pass, ShapeError
-from simdp.workload.layers.max_pool2d import MaxPool2d
+from simdp.workload.layers.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 
 
 def count(layer, axis, length, dilation=1):
@@ -139,7 +137,7 @@ def test_a_max_pooling_in_blocks_of_any_size_gives_the_same(elements, monkeypatc
     layer = MaxPool2d(name="p", kernel_size=3, stride=2, padding=1)
     x = np.random.default_rng(0).standard_normal((5, 3, 7, 6))
     wanted = passes(layer, x)
-    monkeypatch.setattr(max_pool, "BLOCK_ELEMENTS", elements)
+    monkeypatch.setattr(pooling, "BLOCK_ELEMENTS", elements)
     for found, array in zip(passes(layer, x), wanted, strict=True):
         np.testing.assert_array_equal(found, array)
 

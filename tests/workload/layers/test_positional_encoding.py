@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from layer_checks import forward
 
-from simdp.workload.layers.positional_encoding import PositionalEncoding
+from simdp.workload.layers.embedding import PositionalEncoding
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 

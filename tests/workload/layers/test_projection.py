@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from layer_checks import drawn, forward, new_pass, weights_of
 
-from simdp.workload.graph import GraphBuilder
-from simdp.workload.layers.multihead_attention import MultiheadAttention
-from simdp.workload.layers.projection import Projection
-from simdp.workload.layers.scale import Scale
+from simdp.workload.layers.attention import MultiheadAttention
+from simdp.workload.layers.base import GraphBuilder
+from simdp.workload.layers.linear import Projection
+from simdp.workload.layers.tensor_ops import Scale
 
 
 def projection(first, last, bias="in_proj_bias"):

@@ -6,9 +6,7 @@ from layer_checks import drawn, kept_nbytes, new_pass, refusal, weights_of
 
 from simdp.workload.layers import LAYERS
 from simdp.workload.layers.base import ShapeError
-from simdp.workload.layers.gru import GRU
-from simdp.workload.layers.lstm import LSTM
-from simdp.workload.layers.rnn import RNN
+from simdp.workload.layers.rnn import GRU, LSTM, RNN
 
 every_kind = pytest.mark.parametrize("kind", ["gru", "lstm", "rnn"])
 

@@ -5,7 +5,7 @@ import pytest
 from layer_checks import drawn, forward, kept_nbytes, refusal
 
 from simdp.workload.layers.base import ShapeError
-from simdp.workload.layers.rms_norm import RMSNorm
+from simdp.workload.layers.normalization import RMSNorm
 
 
 @pytest.mark.parametrize("eps", [1e-6, 0.1])

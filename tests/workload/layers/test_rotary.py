@@ -10,8 +10,7 @@ from pydantic import ValidationError
 
 from simdp.phrases import problems
 from simdp.workload.layers.base import ShapeError
-from simdp.workload.layers.rotary import Rotary
-from simdp.workload.layers.rotary_parameters import RopeParameters
+from simdp.workload.layers.rotary import RopeParameters, Rotary
 
 LLAMA3 = {
     "rope_type": "llama3",

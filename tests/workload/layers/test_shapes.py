@@ -3,10 +3,9 @@
 import pytest
 
 from simdp.workload.layers.base import ShapeError
-from simdp.workload.layers.first_token import FirstToken
-from simdp.workload.layers.mean_pool import MeanPool
-from simdp.workload.layers.position_embedding import PositionEmbedding
-from simdp.workload.layers.positional_encoding import PositionalEncoding
+from simdp.workload.layers.embedding import PositionalEncoding, PositionEmbedding
+from simdp.workload.layers.pooling import MeanPool
+from simdp.workload.layers.tensor_ops import FirstToken
 
 
 @pytest.mark.parametrize(

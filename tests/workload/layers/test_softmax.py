@@ -5,10 +5,8 @@ import pytest
 from layer_checks import drawn, new_pass
 
 from simdp.workload.layers.base import Pass, ShapeError
-from simdp.workload.layers.glu import GLU
-from simdp.workload.layers.log_softmax import LogSoftmax
-from simdp.workload.layers.prelu import PReLU
-from simdp.workload.layers.softmax import Softmax
+from simdp.workload.layers.linear import GLU, PReLU
+from simdp.workload.layers.softmax import LogSoftmax, Softmax
 
 
 @pytest.mark.parametrize("dim", [1, 2, -1])

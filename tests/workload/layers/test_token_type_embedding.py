@@ -5,7 +5,7 @@ import pytest
 from layer_checks import differences, kept_nbytes, new_pass, weights_of
 
 from simdp.workload.layers.base import ShapeError
-from simdp.workload.layers.token_type_embedding import TokenTypeEmbedding
+from simdp.workload.layers.embedding import TokenTypeEmbedding
 
 LAYER = TokenTypeEmbedding(name="types", num_embeddings=2, embedding_dim=4)
 X = np.random.default_rng(0).standard_normal((3, 5, 4))

@@ -5,8 +5,7 @@ import pytest
 from layer_checks import kept_nbytes, new_pass, weights_of
 
 from simdp.workload.layers.base import ShapeError
-from simdp.workload.layers.linear import Linear
-from simdp.workload.layers.transposed_linear import TransposedLinear
+from simdp.workload.layers.linear import Linear, TransposedLinear
 
 LAYER = TransposedLinear(name="l", in_features=4, out_features=3)
 TWIN = Linear(name="l", in_features=4, out_features=3)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from layer_checks import new_pass, refusal
 
 from simdp.workload.layers.base import Kernel, Pass
-from simdp.workload.layers.upsample import Upsample
+from simdp.workload.layers.pooling import Upsample
 
 
 @given(

@@ -11,10 +11,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from simdp.phrases import problems
 from simdp.workload.execution import Executor, call_dtypes
-from simdp.workload.flops import forward_flops
 from simdp.workload.layers.base import Pass
 from simdp.workload.models import PRESETS, AnyModel
 from simdp.workload.precision import Full
+from simdp.workload.step_costs import forward_flops
 
 
 def model(kind, **keys):

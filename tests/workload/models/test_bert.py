@@ -13,9 +13,8 @@ from text_nets import (
     bucket_nbytes,
 )
 
-from simdp.workload.flops import forward_flops
-from simdp.workload.layers.base import ShapeError
-from simdp.workload.layers.parameter import constant
+from simdp.workload.layers.base import ShapeError, constant
+from simdp.workload.step_costs import forward_flops
 
 PRESETS = ["bert-base", "bert-large"]
 TORCH = {"layout": "torch"}

@@ -11,9 +11,9 @@ from image_nets import model, published, refusal, weights
 from layer_checks import kept_nbytes
 from text_nets import FULL, Run
 
-from simdp.workload.attention import in_kernels
-from simdp.workload.flops import forward_flops
-from simdp.workload.layers.parameter import constant, normal
+from simdp.workload.layers.base import constant, normal
+from simdp.workload.step_costs import forward_flops
+from simdp.workload.transforms import in_kernels
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 

@@ -21,9 +21,8 @@ from one_batch import scenario
 
 import simdp
 from simdp.scenario import checked
-from simdp.workload.layers.base import ShapeError
-from simdp.workload.layers.parameter import constant, kaiming_normal, normal
-from simdp.workload.layers.roi_align import RoIAlign
+from simdp.workload.layers.base import ShapeError, constant, kaiming_normal, normal
+from simdp.workload.layers.pooling import RoIAlign
 
 PRESETS = ["mask-rcnn", "retinanet", "ssd"]
 ALL_LEARN = {"trainable_layers": 5}

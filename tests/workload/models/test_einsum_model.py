@@ -4,7 +4,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from simdp.phrases import problems
-from simdp.workload.layers.parameter import uniform
+from simdp.workload.layers.base import uniform
 from simdp.workload.models import AnyModel
 
 

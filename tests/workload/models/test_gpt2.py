@@ -14,8 +14,8 @@ from text_nets import (
     bucket_nbytes,
 )
 
-from simdp.workload.flops import forward_flops
-from simdp.workload.layers.parameter import constant, normal
+from simdp.workload.layers.base import constant, normal
+from simdp.workload.step_costs import forward_flops
 
 # transformers 5.23, torch 2.13.0: elements, and digests of named_parameters and of the order in
 # which hooks on the parameters see their gradients, which eager and sdpa attention share

@@ -14,7 +14,7 @@ from image_nets import (
     ready_digest,
 )
 
-from simdp.workload.layers.parameter import trunc_normal, uniform
+from simdp.workload.layers.base import trunc_normal, uniform
 
 SMALL = {"width_multiplier": 1 / 16, "num_classes": 10, "dropout": 0.0}
 TINY = {"width_multiplier": 1 / 64, "num_classes": 3, "image_size": 139, "aux_logits": False}

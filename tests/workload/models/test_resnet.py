@@ -15,11 +15,7 @@ from image_nets import (
     refusal,
 )
 
-from simdp.workload.layers.parameter import (
-    constant,
-    kaiming_normal,
-    kaiming_uniform,
-)
+from simdp.workload.layers.base import constant, kaiming_normal, kaiming_uniform
 
 # torchvision 0.29, torch 2.13.0: digests of named_parameters, named_buffers, and the order in which
 # hooks on the parameters see their gradients

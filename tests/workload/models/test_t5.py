@@ -10,10 +10,9 @@ from layer_checks import finished
 from one_batch import play
 
 from simdp.workload.execution import Executor
-from simdp.workload.flops import forward_flops
-from simdp.workload.layers.base import Pass, ShapeError
-from simdp.workload.layers.parameter import constant, normal
-from simdp.workload.layers.t5_attention import T5Attention, buckets
+from simdp.workload.layers.attention import T5Attention, buckets
+from simdp.workload.layers.base import Pass, ShapeError, constant, normal
+from simdp.workload.step_costs import forward_flops
 
 PRESETS = ["t5-small", "t5-base", "t5-large"]
 

@@ -12,15 +12,16 @@ from pydantic import TypeAdapter, ValidationError
 from simdp.phrases import problems
 from simdp.workload.execution import Executor, call_dtypes
 from simdp.workload.layers.attention import Attention
-from simdp.workload.layers.base import Pass, ShapeError
-from simdp.workload.layers.parameter import (
+from simdp.workload.layers.base import (
+    Pass,
+    ShapeError,
     constant,
     kaiming_uniform,
     normal,
     uniform,
     xavier_uniform,
 )
-from simdp.workload.losses.cross_entropy import CrossEntropy
+from simdp.workload.losses import CrossEntropy
 from simdp.workload.models import AnyModel
 from simdp.workload.precision import Full
 

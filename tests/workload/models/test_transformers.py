@@ -11,10 +11,10 @@ from pydantic import TypeAdapter
 from simdp.errors import ScenarioError
 from simdp.scenario import checked
 from simdp.workload import Workload
-from simdp.workload.evaluation import evaluated
 from simdp.workload.execution import Executor
 from simdp.workload.layers.base import Pass
 from simdp.workload.models import AnyModel
+from simdp.workload.transforms import evaluated
 from simdp.workload.weights import as_torch
 
 # As huggingface.co has them: openai-community/gpt2, google-bert/bert-base-uncased,

@@ -13,7 +13,7 @@ from image_nets import (
     ready_digest,
 )
 
-from simdp.workload.layers.parameter import constant, kaiming_normal, normal
+from simdp.workload.layers.base import constant, kaiming_normal, normal
 
 BY_STAGE = {"layers": [1, 1, 1, 1, 1], "width_multiplier": 0.125, "num_classes": 10}
 NORMED = {"batch_norm": True, "width_multiplier": 0.0625, "num_classes": 10, "image_size": 64}

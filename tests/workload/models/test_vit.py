@@ -19,8 +19,7 @@ from layer_checks import finished
 from one_batch import play
 
 from simdp.workload.execution import Executor
-from simdp.workload.layers.base import Pass, ShapeError
-from simdp.workload.layers.parameter import constant, normal, trunc_normal
+from simdp.workload.layers.base import Pass, ShapeError, constant, normal, trunc_normal
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 TOLD = json.loads((GOLDEN / "g18_vit.json").read_text())

@@ -13,7 +13,7 @@ from image_nets import (
     refusal,
 )
 
-from simdp.workload.layers.parameter import constant, kaiming_normal
+from simdp.workload.layers.base import constant, kaiming_normal
 
 SMALL = {"width_multiplier": 1 / 16, "num_classes": 2, "image_size": 64}
 TINY = {"width_multiplier": 1 / 32, "num_classes": 1, "image_size": 16, "layers": [1, 1, 1]}

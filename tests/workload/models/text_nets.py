@@ -9,9 +9,9 @@ from layer_checks import finished
 
 from simdp.strategies.ddp import DDP
 from simdp.workload.execution import Executor, call_dtypes
-from simdp.workload.flops import forward_flops
 from simdp.workload.layers.base import Pass
 from simdp.workload.precision import Full
+from simdp.workload.step_costs import forward_flops
 
 FULL = np.array([[3, 1, 4, 1, 5], [2, 6, 5, 8, 9], [7, 0, 3, 2, 8]])
 PADDED = np.array([[3, 1, 4, 1, 5], [2, 6, 5, 0, 0], [7, 0, 0, 0, 0]])

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simdp.workload.optimizers.adamw import AdamW
-from simdp.workload.optimizers.muon import Muon
+from simdp.workload.optimizers.adam import AdamW
+from simdp.workload.optimizers.large_batch import Muon
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 SETTING = json.loads((GOLDEN / "g16_optim.json").read_text())["optimizers"]["muon"]

@@ -14,9 +14,8 @@ import simdp
 from simdp.phrases import problems
 from simdp.scenario import checked
 from simdp.workload.optimizers import OPTIMIZERS, AnyOptimizer, base
+from simdp.workload.optimizers.adam import mu_product, rectification
 from simdp.workload.optimizers.base import launches_over_lists
-from simdp.workload.optimizers.nadam import mu_product
-from simdp.workload.optimizers.radam import rectification
 from simdp.workload.step_costs import optimizer_list_launches, optimizer_nbytes_moved
 
 BLOCK = base.BLOCK

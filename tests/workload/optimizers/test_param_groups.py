@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from simdp.phrases import problems
 from simdp.workload.optimizers import OPTIMIZERS, AnyOptimizer, ParamGroup
-from simdp.workload.optimizers.adamw import AdamW
+from simdp.workload.optimizers.adam import AdamW
 from simdp.workload.optimizers.sgd import SGD
 
 NAMES = ["layers.0.weight", "layers.0.bias", "norm1.weight", "norm1.bias", "fc.weight"]

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 from simdp.phrases import problems
 from simdp.workload.schedules import AnySchedule
 from simdp.workload.schedules.base import Progress
-from simdp.workload.schedules.reduce_lr_on_plateau import Seen
+from simdp.workload.schedules.lr_scheduler import Seen
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 RECORDED = json.loads((GOLDEN / "g16_schedules.json").read_text())

@@ -13,9 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from simdp.phrases import problems
 from simdp.workload.schedules import SCHEDULES, AnySchedule
-from simdp.workload.schedules.one_cycle_lr import OneCycleLR
-from simdp.workload.schedules.sequential_lr import SequentialLR
-from simdp.workload.schedules.step_lr import StepLR
+from simdp.workload.schedules.lr_scheduler import OneCycleLR, SequentialLR, StepLR
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 RECORDED = json.loads((GOLDEN / "g05_schedules.json").read_text())

@@ -1,0 +1,514 @@
+"""Failures drawn from a rate or a distribution of lifetimes."""
+
+from __future__ import annotations
+
+import re
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from itertools import pairwise, repeat
+from math import ceil, gamma
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple, get_args
+
+import numpy as np
+from pydantic import (
+    AfterValidator,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    PrivateAttr,
+    ValidationInfo,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from simdp.arrays import Floats, Ints
+from simdp.cluster.failures import Effect, Event, Failures
+from simdp.cluster.stragglers import rounded
+from simdp.errors import ScenarioError, shown
+from simdp.files import read_text
+from simdp.percent import Percent
+from simdp.spec import Bool, Float, Int, PositiveSeconds, Seconds, form_of, problem
+from simdp.tables import Line, parse_cell, parse_lines
+from simdp.units import NUMBER_PATTERN, format_percent, format_quantity
+
+# Rate ---------------------------------------------------------------------------------------------
+
+EXAMPLE = 'write for example "6.5 per 1000 node-days"'
+
+_WRITTEN = re.compile(
+    rf"\s*(?P<count>{NUMBER_PATTERN})\s+per\s+(?P<number>{NUMBER_PATTERN})?\s*"
+    r"(?:(?P<unit>[a-z]+)-)?(?P<time>[a-z]+)\s*",
+    re.ASCII,
+)
+
+
+class FailureRate(NamedTuple):
+    """How often one unit fails.
+
+    Attributes
+    ----------
+    text : str
+        As it was written.
+    per_second : float
+        Failures of one unit [1/s].
+    unit : str or None
+        Of what, if that was written: ``"node"``.
+    """
+
+    text: str
+    per_second: float
+    unit: str | None
+
+
+def parse_rate(given: object) -> FailureRate:
+    """Read a rate; a number of failures alone, or over a number alone, is refused."""
+    if isinstance(given, FailureRate):
+        return given
+    match = _WRITTEN.fullmatch(given) if isinstance(given, str) and len(given) <= 100 else None
+    if match is None:
+        raise problem(f"{shown(given)} is not a number of failures per time; {EXAMPLE}.")
+    count = float(match["count"])
+    seconds = form_of(PositiveSeconds).validate_python(f"{match['number'] or 1} {match['time']}")
+    if not 0 < count < float("inf"):
+        raise problem(f"{given} is out of range; it must be > 0 and finite.")
+    return FailureRate(match[0].strip(), count / seconds, match["unit"])
+
+
+Rate = Annotated[
+    FailureRate,
+    PlainValidator(parse_rate),
+    PlainSerializer(lambda rate: rate.text, return_type=str),
+    WithJsonSchema(
+        {
+            "title": "failures per time",
+            "type": "string",
+            "pattern": rf"^\s*{NUMBER_PATTERN}\s+per\s+({NUMBER_PATTERN})?\s*([a-z]+-)?[a-z]+\s*$",
+        }
+    ),
+]
+
+
+# Hazard -------------------------------------------------------------------------------------------
+
+Per = Literal["device", "node", "switch", "cluster", "job"]
+BLOCK = 64
+"""Events that are drawn at once; an hour to a week of a large job."""
+
+
+def _no_more_than_all(share: float) -> float:
+    if share > 1:
+        raise problem(f"{format_percent(share)} of all failures is too much; write 100 % or less.")
+    return share
+
+
+class Hazard(Failures):
+    """Failures of like units, each at a rate of its own, independent of the others.
+
+    Attributes
+    ----------
+    per : str
+        What the times between failures are those of: a ``device`` or a ``node``, whose failure
+        hits its node; a ``switch``, which hits all of its nodes; the ``cluster``, any one node of
+        which is hit; or the ``job``, all processes of which die while no node is lost.
+    nodes_per_switch : int or None
+        Consecutive nodes behind one switch; given with ``per: switch`` alone.
+    spread : float
+        Coefficient of variation of the units' rates, which are gamma-distributed and drawn anew
+        for every run; their mean stays. 0: all units are alike; 2: the worst 7 % of them have half
+        of the failures. Of a cluster, it is the nodes that fail unequally often.
+    hang : float
+        The share of failures that are silent.
+    repair : float
+        Until the nodes that were hit can be used again [s]. 0: processes start again on them.
+    """
+
+    per: Per = "node"
+    nodes_per_switch: Int | None = Field(None, ge=1, le=2**20)
+    spread: Float = Field(0.0, ge=0, le=10)
+    hang: Annotated[Percent, AfterValidator(_no_more_than_all)] = 0.0
+    repair: Seconds = 0.0
+
+    @model_validator(mode="after")
+    def _suits_its_units(self) -> Hazard:
+        if self.per == "switch" and self.nodes_per_switch is None:
+            raise problem("per: switch needs to know its nodes; add nodes_per_switch: 16.")
+        if self.per != "switch" and self.nodes_per_switch is not None:
+            raise problem(
+                f"nodes_per_switch is not used with per: {self.per}; leave it out, or write "
+                "per: switch."
+            )
+        if self.per == "job" and self.repair:
+            raise problem(
+                "repair is not used with per: job, which loses no node; leave it out, or write "
+                "per: cluster."
+            )
+        if self.per == "job" and self.spread:
+            raise problem("spread is not used with per: job, which is a single unit; leave it out.")
+        return self
+
+    def called(self) -> str:
+        return self.cause or f"{'node' if self.per == 'cluster' else self.per} failure"
+
+    def problem_with(self, num_nodes: int) -> str | None:
+        if self.per == "switch" and num_nodes == 1:
+            others = " or ".join(word for word in get_args(Per) if word in ("device", "node"))
+            return f"per: switch needs more than one node; use {others}."
+        return None
+
+    def job_rate(self, num_nodes: int, devices_per_node: int) -> float | None:
+        units = 1 if self.per == "cluster" else self.num_units(num_nodes, devices_per_node)
+        return units / self.mean_gap()
+
+    def num_units(self, num_nodes: int, devices_per_node: int) -> int:
+        """Units that fail unequally often; of a cluster, its nodes."""
+        if self.per == "switch":
+            assert self.nodes_per_switch is not None
+            return -(-num_nodes // self.nodes_per_switch)
+        return {"device": num_nodes * devices_per_node, "job": 1}.get(self.per, num_nodes)
+
+    @abstractmethod
+    def mean_gap(self) -> float:
+        """Mean time between failures of a unit [s]."""
+
+    @abstractmethod
+    def arrivals(self, rates: Floats, random: np.random.Generator) -> Iterator[tuple[Floats, Ints]]:
+        """Draw the failures of units, block by block.
+
+        Parameters
+        ----------
+        rates : ndarray, shape `(num_units,)`
+            By which factor each fails more often than ``mean_gap`` says, above 0.
+        random : numpy.random.Generator
+            The run's.
+
+        Returns
+        -------
+        iterator of (ndarray, ndarray), each of shape `(num_events,)`
+            Times in rising order [s], and the units that fail.
+        """
+
+    def events(
+        self, num_nodes: int, devices_per_node: int, random: np.random.Generator
+    ) -> Iterator[Event]:
+        rates = self._rates(self.num_units(num_nodes, devices_per_node), random)
+        alone, summed = np.ones(1), np.cumsum(rates)
+        effects: tuple[Effect, Effect] = ("fail", "hang")
+        for times, units in self.arrivals(alone if self.per == "cluster" else rates, random):
+            shares, silent = random.random((2, len(times)))
+            if self.per == "cluster":
+                units = chosen(summed, shares)
+            yield from map(
+                Event,
+                times.tolist(),
+                [effects[hangs] for hangs in (silent < self.hang).tolist()],
+                repeat(self.called()),
+                self._nodes(units, num_nodes, devices_per_node),
+                repeat(self.repair),
+            )
+
+    def _rates(self, num_units: int, random: np.random.Generator) -> Floats:
+        """Each unit's factor on its rate, of mean 1, shape `(num_units,)`."""
+        if not self.spread:
+            return np.ones(num_units)
+        variance = self.spread**2
+        drawn = rounded(random.standard_gamma(1 / variance, num_units))
+        return np.maximum(drawn * variance, 1e-30)
+
+    def _nodes(
+        self, units: Ints, num_nodes: int, devices_per_node: int
+    ) -> Iterable[tuple[int, ...]]:
+        """The nodes that each of some units hits."""
+        if self.per == "job":
+            return repeat(())
+        if self.per == "switch":
+            size = self.nodes_per_switch or 1
+            starts = (units * size).tolist()
+            return (tuple(range(start, min(start + size, num_nodes))) for start in starts)
+        return zip((units // devices_per_node if self.per == "device" else units).tolist())
+
+
+def chosen(summed: Floats, shares: Floats) -> Ints:
+    """Choose units by weight.
+
+    Parameters
+    ----------
+    summed : ndarray, shape `(num_units,)`
+        Weight of each unit and all before it.
+    shares : ndarray, shape `(num_choices,)`
+        In [0, 1), uniform.
+
+    Returns
+    -------
+    ndarray, shape `(num_choices,)`
+        Units.
+    """
+    found: Ints = np.searchsorted(summed, shares * summed[-1], side="right")
+    return np.minimum(found, len(summed) - 1)
+
+
+# Exponential --------------------------------------------------------------------------------------
+
+
+class Exponential(Hazard):
+    """``{kind: exponential, mtbf: 1000 h}``: a rate that never changes, a Poisson process.
+
+    All units together fail at the sum of their rates, and each in proportion to its own.
+
+    Attributes
+    ----------
+    mtbf : float or None
+        Mean time between failures of one unit [s].
+    rate : FailureRate or None
+        In its place, how often one unit fails, as it is published: ``6.5 per 1000 node-days``.
+    """
+
+    kind: Literal["exponential"] = "exponential"
+    mtbf: PositiveSeconds | None = None
+    rate: Rate | None = None
+
+    @model_validator(mode="after")
+    def _has_one_rate(self) -> Exponential:
+        if (self.mtbf is None) == (self.rate is None):
+            raise problem(f"give either mtbf, a time, or rate; {EXAMPLE}.")
+        if self.rate is not None and self.rate.unit not in (None, self.per):
+            raise problem(
+                f"rate: {self.rate.text} is per {self.rate.unit}, and per is {self.per}; make "
+                "them agree."
+            )
+        return self
+
+    def mean_gap(self) -> float:
+        if self.rate is not None:
+            return 1 / self.rate.per_second
+        assert self.mtbf is not None
+        return self.mtbf
+
+    def arrivals(self, rates: Floats, random: np.random.Generator) -> Iterator[tuple[Floats, Ints]]:
+        summed = np.cumsum(rates)
+        gap, now = self.mean_gap() / float(summed[-1]), 0.0
+        while True:
+            gaps = rounded(random.standard_exponential(BLOCK)) * gap
+            gaps[0] += now
+            times = np.cumsum(gaps)
+            now = float(times[-1])
+            yield times, chosen(summed, random.random(BLOCK))
+
+
+# Renewal ------------------------------------------------------------------------------------------
+
+
+class Renewal(Hazard):
+    """Failures with gaps of one distribution, as many gaps as a unit has failures.
+
+    Attributes
+    ----------
+    new : bool
+        Whether units are new when the job begins. They are not by default: the job finds them
+        somewhere between two failures, and all fail as often in its first hour as later.
+    """
+
+    new: Bool = False
+
+    def job_rate(self, num_nodes: int, devices_per_node: int) -> float | None:
+        return None if self.new else super().job_rate(num_nodes, devices_per_node)
+
+    @abstractmethod
+    def gaps(self, shape: tuple[int, ...], random: np.random.Generator) -> Floats:
+        """Draw times between two failures of a unit [s]."""
+
+    @abstractmethod
+    def lives(self, num_units: int, random: np.random.Generator) -> Floats:
+        """Draw the gaps in which an instant falls, shape `(num_units,)` [s].
+
+        Long ones hold more instants, so that each counts in proportion to its length.
+        """
+
+    def arrivals(self, rates: Floats, random: np.random.Generator) -> Iterator[tuple[Floats, Ints]]:
+        """Draw the failures of units, window by window, each of `BLOCK` events on average.
+
+        What is left of a gap at an instant is uniform in it (D. R. Cox, "Renewal Theory", 1962).
+        """
+        num_units = len(rates)
+        width = BLOCK * self.mean_gap() / float(np.cumsum(rates)[-1])
+        ahead = max(2, ceil(1.25 * BLOCK / num_units))
+        if self.new:
+            first = self.gaps((num_units,), random)
+        else:
+            first = self.lives(num_units, random) * random.random(num_units)
+        upcoming, number = first / rates, 1
+        while True:
+            times, units = list[Floats](), list[Ints]()
+            active = np.flatnonzero(upcoming < number * width)
+            while active.size:
+                drawn = self.gaps((len(active), ahead), random) / rates[active, None]
+                grid = np.cumsum(np.column_stack([upcoming[active], drawn]), axis=1)
+                # Those of this window; what follows the last of them is the next of its unit.
+                num_within = np.minimum((grid < number * width).sum(axis=1), ahead)
+                within = np.arange(ahead + 1) < num_within[:, None]
+                times.append(grid[within])
+                units.append(np.repeat(active, num_within))
+                upcoming[active] = grid[np.arange(len(active)), num_within]
+                active = active[upcoming[active] < number * width]
+            if times:
+                found = np.concatenate(times)
+                order = np.argsort(found, kind="stable")
+                yield found[order], np.concatenate(units)[order]
+            number += 1
+
+
+# Weibull ------------------------------------------------------------------------------------------
+
+
+class Weibull(Renewal):
+    """``{kind: weibull, mtbf: 1000 h, shape: 0.7}``: gaps ``scale E^(1 / shape)``.
+
+    E is exponential with mean 1. With a shape below 1 a failure makes the next one of its unit
+    more likely soon, as repairs that do not help do: 0.7 to 0.8 is usual of nodes.
+
+    Attributes
+    ----------
+    mtbf : float or None
+        Mean time between failures of one unit, ``scale Gamma(1 + 1 / shape)`` [s].
+    scale : float or None
+        In its place, the time by which 63 % of gaps have ended [s].
+    shape : float
+        1 is `exponential`.
+
+    References
+    ----------
+    Schroeder and Gibson, "A large-scale study of failures in high-performance computing systems",
+    DSN 2006, section 5.3.
+    """
+
+    kind: Literal["weibull"] = "weibull"
+    mtbf: PositiveSeconds | None = None
+    scale: PositiveSeconds | None = None
+    shape: Float = Field(ge=0.1, le=100)
+
+    @model_validator(mode="after")
+    def _has_one_length(self) -> Weibull:
+        if (self.mtbf is None) == (self.scale is None):
+            raise problem("give either mtbf, the mean time between failures, or scale.")
+        return self
+
+    def mean_gap(self) -> float:
+        return self.mtbf if self.mtbf is not None else self._length() * self._mean()
+
+    def _mean(self) -> float:
+        """Mean of gaps of scale 1."""
+        return float(rounded(np.array(gamma(1 + 1 / self.shape))))
+
+    def _length(self) -> float:
+        """The scale [s]."""
+        if self.scale is not None:
+            return self.scale
+        assert self.mtbf is not None
+        return self.mtbf / self._mean()
+
+    def gaps(self, shape: tuple[int, ...], random: np.random.Generator) -> Floats:
+        return self._length() * rounded(random.standard_exponential(shape) ** (1 / self.shape))
+
+    def lives(self, num_units: int, random: np.random.Generator) -> Floats:
+        """Draw ``scale G^(1 / shape)``, as gaps weighted by their length are; G is gamma."""
+        drawn = random.standard_gamma(1 + 1 / self.shape, num_units)
+        return self._length() * rounded(drawn ** (1 / self.shape))
+
+
+# Tables -------------------------------------------------------------------------------------------
+
+
+def lines_of(path: Path, required: Sequence[str], optional: Sequence[str] = ()) -> list[Line]:
+    """Read a table, as `parse_lines` does; what is wrong is raised as a validator's problem."""
+    try:
+        return parse_lines(read_text(path, "a table is CSV"), str(path), required, optional)
+    except ScenarioError as error:
+        raise problem(str(error)) from None
+
+
+def numbers(path: Path, lines: Sequence[Line], column: str) -> list[float]:
+    """Read a column of numbers of 0 or more."""
+    return [number(path, line, column) for line in lines]
+
+
+def number(path: Path, line: Line, column: str) -> float:
+    """Read a number of 0 or more."""
+    try:
+        return parse_cell(column, line.cells[column])
+    except ValueError as error:
+        raise at(path, line, str(error)) from None
+
+
+def at(path: Path, line: Line, message: str) -> PydanticCustomError:
+    """The problem with a line of a file."""
+    return problem(f"{path}:{line.number}: {message}")
+
+
+# Empirical ----------------------------------------------------------------------------------------
+
+
+class Empirical(Renewal):
+    """``{kind: empirical, quantiles: [45 min, 75 min]}``: gaps between failures as observed.
+
+    Attributes
+    ----------
+    path : str or None
+        A CSV file of gaps, relative to the scenario, with the column ``gap_s``: each is as likely
+        as the others, whatever their order.
+    quantiles : list of float or None
+        In place of a file, at equal steps from the shortest gap to the longest, with straight
+        lines between them [s]; two are a uniform distribution.
+    """
+
+    kind: Literal["empirical"] = "empirical"
+    path: str | None = None
+    quantiles: list[Seconds] | None = Field(None, min_length=2)
+
+    _parts: tuple[tuple[float, float], ...] = PrivateAttr(default=())
+
+    @model_validator(mode="after")
+    def _read(self, info: ValidationInfo) -> Empirical:
+        """Cut the gaps into parts of equal weight; a path starts from the context's ``base``."""
+        if self._parts:
+            return self
+        if (self.path is None) == (self.quantiles is None):
+            raise problem("give either path, a file of gaps, or quantiles.")
+        if self.path is not None:
+            base = Path((info.context or {}).get("base", ""))
+            gaps = numbers(base / self.path, lines_of(base / self.path, ["gap_s"]), "gap_s")
+            parts = [(gap, gap) for gap in gaps]
+        else:
+            assert self.quantiles is not None
+            parts = list(pairwise(self.quantiles))
+            for before, after in parts:
+                if after < before:
+                    said = [format_quantity(gap, "time") for gap in (after, before)]
+                    raise problem(f"quantiles: {said[0]} comes after {said[1]}; sort them.")
+        if not any(high for _, high in parts):
+            raise problem(f"{self.path or 'quantiles'}: all gaps are 0; give a time above 0.")
+        self._parts = tuple(parts)
+        return self
+
+    @cached_property
+    def parts(self) -> Floats:
+        """Shortest and longest gap of parts of equal weight, shape `(2, num_parts)` [s]."""
+        return np.array(self._parts).T
+
+    def mean_gap(self) -> float:
+        return sum(low + high for low, high in self._parts) / 2 / len(self._parts)
+
+    def gaps(self, shape: tuple[int, ...], random: np.random.Generator) -> Floats:
+        low, high = self.parts
+        part, share = random.integers(len(low), size=shape), random.random(shape)
+        found: Floats = low[part] + share * (high[part] - low[part])
+        return found
+
+    def lives(self, num_units: int, random: np.random.Generator) -> Floats:
+        """Draw a part by its mean, and in it by length: the root of what is uniform in squares."""
+        low, high = self.parts
+        part = chosen(np.cumsum(low + high), random.random(num_units))
+        share = random.random(num_units)
+        found: Floats = np.sqrt(low[part] ** 2 + share * (high[part] ** 2 - low[part] ** 2))
+        return found

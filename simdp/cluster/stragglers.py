@@ -1,0 +1,596 @@
+"""Stragglers: slow ranks, nodes and links, random jitter, pauses."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import pairwise
+from math import log1p, sqrt
+from pathlib import Path
+from statistics import NormalDist
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import (
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    PrivateAttr,
+    ValidationInfo,
+    model_validator,
+)
+
+from simdp.arrays import Floats, Ints
+from simdp.errors import ScenarioError
+from simdp.family import Family
+from simdp.files import read_csv
+from simdp.spec import Float, Int, PositiveSeconds, Quantity, Spec, one_of, problem
+from simdp.units import format_quantity
+
+
+class Straggler(Spec):
+    """A cause of slower compute, or of slower links. A member overrides the effects that it has.
+
+    Every effect is a pure function of the step, the instant and the rank, so that a run gives the
+    same times however its ranks are played.
+    """
+
+    kind: str
+
+    by_chance: ClassVar[bool] = False
+    """Whether steps differ by what is drawn for them."""
+
+    by_factors: ClassVar[bool] = True
+    """Whether `lasting` and `slowdown` tell all that it does."""
+
+    def on_rank(self) -> int | None:
+        """Return the one rank concerned, or None when it is no single one."""
+        return None
+
+    def on_node(self) -> int | None:
+        """Return the one node concerned, or None when it is no single one."""
+        return None
+
+    def comes_and_goes(self) -> bool:
+        """Whether some steps are spared by design, so that a few do not stand for all."""
+        return False
+
+    def lasting(self, nodes: Ints, random: np.random.Generator) -> Floats:
+        """Factor on the compute time of each rank in every step.
+
+        Parameters
+        ----------
+        nodes : ndarray, shape `(world_size,)`, int64
+            The node of each rank.
+        random : numpy.random.Generator
+            The stream that belongs to this straggler, whatever the step.
+
+        Returns
+        -------
+        ndarray, shape `(world_size,)`
+            Each above 0; 1 where nothing happens.
+        """
+        return np.ones(len(nodes))
+
+    def slowdown(self, step: int, world_size: int, random: np.random.Generator) -> Floats:
+        """Factor on the compute time of each rank in a step.
+
+        Parameters
+        ----------
+        step : int
+            Counted from 0.
+        world_size : int
+            Number of ranks.
+        random : numpy.random.Generator
+            The stream that belongs to this straggler and step.
+
+        Returns
+        -------
+        ndarray, shape `(world_size,)`
+            Each above 0; 1 where nothing happens.
+        """
+        return np.ones(world_size)
+
+    def lost(self, step: int, world_size: int) -> Floats:
+        """Time lost once in a step, shape `(world_size,)` [s]."""
+        return np.zeros(world_size)
+
+
+def rounded(factors: Floats) -> Floats:
+    """Round to 40 bits.
+
+    The last bits of an exponential differ from one processor to another while a trace must not.
+    """
+    mantissa, exponent = np.frexp(factors)
+    return np.ldexp(np.round(mantissa * 2.0**40) / 2.0**40, exponent)
+
+
+# Stragglers ---------------------------------------------------------------------------------------
+
+STRAGGLERS: Family[Straggler] = Family(
+    "stragglers",
+    Straggler,
+    __name__,
+    {
+        "degraded_link": "DegradedLink",
+        "empirical": "Empirical",
+        "gamma": "Gamma",
+        "jitter": "Jitter",
+        "lognormal": "Lognormal",
+        "pause": "Pause",
+        "shared_host": "SharedHost",
+        "slow_node": "SlowNode",
+        "slow_rank": "SlowRank",
+    },
+)
+AnyStraggler = Annotated[Straggler, one_of("straggler", STRAGGLERS)]
+
+
+# Degraded link ------------------------------------------------------------------------------------
+
+Place = Annotated[Int, Field(ge=0)]
+Pair = Annotated[list[Place], Field(min_length=2, max_length=2)]
+NumSteps = Annotated[Int, Field(ge=1)]
+
+
+class DegradedLink(Straggler):
+    """Links with a part of their bandwidth, or a longer latency, always or at times.
+
+    What is concerned is told by one of ``node``, ``rank`` and ``link``. Compute is not slowed
+    down, only what crosses these links, in both directions.
+
+    Attributes
+    ----------
+    node : int or None
+        All links between nodes that end at this one; with ``card`` those of this network card.
+    card : int or None
+        Of the node.
+    rank : int or None
+        All links inside its node that end at this device.
+    link : list of int or None
+        Two ranks: the link that leads from one straight to the other, and back.
+    bandwidth : float
+        Factor of at most 1 on the bandwidth.
+    latency : float
+        Factor of at least 1 on the latency.
+    steps : list of int or None
+        From the first of two steps on (counted from 0) to before the second; else always.
+    on, off : int or None
+        Flapping: degraded for so many steps, sound for so many, again and again. The seed draws
+        where in this the run begins.
+    """
+
+    by_factors: ClassVar[bool] = False
+
+    kind: Literal["degraded_link"] = "degraded_link"
+    node: Place | None = None
+    card: Place | None = None
+    rank: Place | None = None
+    link: Pair | None = None
+    bandwidth: Float = Field(1.0, gt=0, le=1)
+    latency: Float = Field(1.0, ge=1, le=1e6)
+    steps: Pair | None = None
+    on: NumSteps | None = None
+    off: NumSteps | None = None
+
+    @model_validator(mode="after")
+    def _says_where_and_when(self) -> DegradedLink:
+        given = [key for key in ("node", "rank", "link") if getattr(self, key) is not None]
+        if len(given) != 1:
+            said = " and ".join(given) if given else "none of them"
+            raise problem(
+                f"one of node, rank and link tells which links are degraded; given: {said}; keep "
+                "one, such as node: 1."
+            )
+        if self.card is not None and self.node is None:
+            raise problem(f"card {self.card} is a node's; add node, or leave card out.")
+        if self.link is not None and self.link[0] == self.link[1]:
+            raise problem(f"link: joins rank {self.link[0]} to itself; give two ranks.")
+        if self.steps is not None and self.steps[0] >= self.steps[1]:
+            raise problem(
+                f"steps: {self.steps} holds no step; give the first, and the first after it, such "
+                "as [10, 20]."
+            )
+        if (self.on is None) != (self.off is None):
+            raise problem("on and off go together; give both in steps, such as on: 2, off: 8.")
+        return self
+
+    def on_rank(self) -> int | None:
+        return self.rank if self.link is None else max(self.link)
+
+    def on_node(self) -> int | None:
+        return self.node
+
+    def comes_and_goes(self) -> bool:
+        return self.steps is not None or self.on is not None
+
+    def is_on(self, step: int, phase: float) -> bool:
+        """Whether links are degraded in a step.
+
+        Parameters
+        ----------
+        step : int
+            Counted from 0; the setup is before that, which only what lasts degrades.
+        phase : float
+            Where in its flapping it begins, 0 ... 1.
+        """
+        if not self.comes_and_goes():
+            return True
+        if step < 0 or (self.steps and not self.steps[0] <= step < self.steps[1]):
+            return False
+        if self.on is None or self.off is None:
+            return True
+        period = self.on + self.off
+        return (step + int(phase * period)) % period < self.on
+
+    def made_lasting(self) -> DegradedLink:
+        """The same, at all times."""
+        return self.model_copy(update={"steps": None, "on": None, "off": None})
+
+
+# Empirical ----------------------------------------------------------------------------------------
+
+COLUMNS = ("quantile", "factor")
+
+
+class QuantilePoint(Spec):
+    """A point of the distribution.
+
+    Attributes
+    ----------
+    quantile : float
+        Part of the steps that are no slower.
+    factor : float
+        What these take at most, in multiples of the device's time.
+    """
+
+    quantile: Float = Field(ge=0, le=1)
+    factor: Float = Field(gt=0, le=1e6)
+
+
+class Empirical(Straggler):
+    """Factor drawn per rank and step from measured quantiles, on straight lines between them.
+
+    Attributes
+    ----------
+    quantiles : list of QuantilePoint or None
+        In rising order, from quantile 0, the smallest factor, to quantile 1, the largest.
+    path : str or None
+        The same as CSV with the columns ``quantile, factor``, relative to the scenario file; in
+        place of ``quantiles``.
+    """
+
+    by_chance: ClassVar[bool] = True
+
+    kind: Literal["empirical"] = "empirical"
+    quantiles: Annotated[list[QuantilePoint], Field(min_length=2)] | None = None
+    path: str | None = None
+
+    _read: tuple[Floats, Floats] = PrivateAttr(default=(np.empty(0), np.empty(0)))
+
+    @model_validator(mode="after")
+    def _is_a_distribution(self, info: ValidationInfo) -> Empirical:
+        if (self.path is None) == (self.quantiles is None):
+            raise problem(
+                "give either quantiles, [{quantile: 0, factor: 0.9}, ..., "
+                "{quantile: 1, factor: 2}], or path, a CSV file with these columns."
+            )
+        base = Path((info.context or {}).get("base", ""))
+        where = "quantiles" if self.path is None else str(base / self.path)
+        try:
+            pairs = self._pairs(base)
+        except ScenarioError as error:
+            raise problem(str(error)) from None
+        wrong = _problem_with(pairs)
+        if wrong:
+            raise problem(f"{where}: {wrong}")
+        at, factors = np.array(pairs).T
+        self._read = at, factors
+        return self
+
+    def _pairs(self, base: Path) -> list[tuple[float, float]]:
+        if self.path is None:
+            return [(point.quantile, point.factor) for point in self.quantiles or ()]
+        path, found = base / self.path, list[tuple[float, float]]()
+        for row in read_csv(path, COLUMNS):
+            try:
+                found.append((float(row.name), row.numbers["factor"]))
+            except ValueError:
+                raise ScenarioError(
+                    [f"{path}:{row.line}: quantile {row.name!r} is no number; give 0 ... 1."]
+                ) from None
+        return found
+
+    def slowdown(self, step: int, world_size: int, random: np.random.Generator) -> Floats:
+        return rounded(np.interp(random.random(world_size), *self._read))
+
+
+def _problem_with(pairs: list[tuple[float, float]]) -> str | None:
+    """Say why points are no distribution of factors, or None."""
+    first, last = pairs[0][0], pairs[-1][0]
+    if first != 0 or last != 1:
+        return (
+            f"goes from quantile {first:g} to {last:g}; begin with 0, the smallest factor, and "
+            "end with 1, the largest."
+        )
+    for (before, low), (at, high) in pairwise(pairs):
+        if not at > before or high < low:
+            return (
+                f"quantile {at:g} with factor {high:g} comes after quantile {before:g} with "
+                f"factor {low:g}; put them in rising order."
+            )
+    if pairs[0][1] <= 0:
+        return f"factor {pairs[0][1]:g} is out of range; it must be > 0."
+    return None
+
+
+# Gamma --------------------------------------------------------------------------------------------
+
+
+class Gamma(Straggler):
+    """Factor of a gamma distribution per rank and step: mean 1, shape ``1 / cv^2``.
+
+    Attributes
+    ----------
+    cv : float
+        Coefficient of variation: standard deviation over mean. With 1 it is exponential.
+    """
+
+    by_chance: ClassVar[bool] = True
+
+    kind: Literal["gamma"] = "gamma"
+    cv: Float = Field(ge=0, le=3)
+
+    def slowdown(self, step: int, world_size: int, random: np.random.Generator) -> Floats:
+        if not self.cv:
+            return np.ones(world_size)
+        drawn = random.standard_gamma(self.cv**-2, world_size) * self.cv**2
+        return rounded(np.maximum(drawn, np.finfo(float).tiny))
+
+
+# Jitter -------------------------------------------------------------------------------------------
+
+
+class Jitter(Straggler):
+    """Factor ``exp(sigma z)``, where the z of a step's ranks are normal scores in random order.
+
+    What `lognormal` draws by chance is dealt here: the score of the i-th of n ranks is what the
+    i-th smallest of n normal numbers is on average, ``Phi^-1((i - 3/8) / (n + 1/4))``. A single
+    step then shows what many random ones average to, whatever the seed; a rank by itself has no
+    jitter. Which rank is the slowest changes from step to step.
+
+    Attributes
+    ----------
+    sigma : float
+        Standard deviation of the factor's logarithm.
+
+    References
+    ----------
+    Blom, "Statistical estimates and transformed beta-variables", 1958.
+    """
+
+    kind: Literal["jitter"] = "jitter"
+    sigma: Float = Field(ge=0, le=10)
+
+    def slowdown(self, step: int, world_size: int, random: np.random.Generator) -> Floats:
+        return rounded(np.exp(self.sigma * random.permutation(normal_scores(world_size))))
+
+
+@lru_cache(maxsize=64)
+def normal_scores(n: int) -> Floats:
+    """Expected values of n normal numbers in rising order, shape `(n,)`."""
+    inverse = NormalDist().inv_cdf
+    return np.array([inverse((i - 0.375) / (n + 0.25)) for i in range(1, n + 1)])
+
+
+# Lognormal ----------------------------------------------------------------------------------------
+
+
+class Lognormal(Straggler):
+    """Factor ``exp(sigma z)`` with a standard normal z per rank and step: median 1.
+
+    Attributes
+    ----------
+    sigma : float
+        Standard deviation of the factor's logarithm.
+    draws : int
+        The factor is the mean of so many draws: as many as a step has micro-batches, where each of
+        these varies on its own, and all are alike on average.
+    """
+
+    by_chance: ClassVar[bool] = True
+
+    kind: Literal["lognormal"] = "lognormal"
+    sigma: Float = Field(ge=0, le=10)
+    draws: Int = Field(1, ge=1, le=10**4)
+
+    def slowdown(self, step: int, world_size: int, random: np.random.Generator) -> Floats:
+        drawn = np.exp(self.sigma * random.standard_normal((self.draws, world_size)))
+        return rounded(drawn.mean(axis=0))
+
+
+# Pause --------------------------------------------------------------------------------------------
+
+_time = Quantity("time", exclusive=True)
+Steps = Annotated[Int, Field(ge=1)]
+
+
+def _every(value: Any) -> int | float:
+    if isinstance(value, int) and not isinstance(value, bool):
+        if value < 1:
+            raise problem(f"{value} is out of range; write a time or a number of steps >= 1.")
+        return value
+    return _time.validate(value)
+
+
+class Pause(Straggler):
+    """Rank ``rank`` stops for ``duration``, again and again.
+
+    Attributes
+    ----------
+    rank : int
+        Which, from 0.
+    every : int or float
+        A time [s]: the pauses begin at every multiple of it on the simulated clock, whatever the
+        rank does then; only compute is delayed. Or a number of steps: the pause comes at the
+        beginning of steps ``every``, ``2 every``, ... (counted from 0).
+    duration : float
+        Length of one pause [s].
+    """
+
+    by_factors: ClassVar[bool] = False
+
+    kind: Literal["pause"] = "pause"
+    rank: Int = Field(ge=0)
+    every: Annotated[
+        int | float,
+        PlainValidator(_every, json_schema_input_type=Steps | PositiveSeconds),
+        PlainSerializer(lambda v: v if isinstance(v, int) else format_quantity(v, "time")),
+    ]
+    duration: PositiveSeconds
+
+    @model_validator(mode="after")
+    def _leaves_time_to_work(self) -> Pause:
+        if isinstance(self.every, float) and self.duration >= self.every:
+            raise problem(
+                f"duration {format_quantity(self.duration, 'time')} leaves no time to work between "
+                f"pauses {format_quantity(self.every, 'time')} apart; make it shorter."
+            )
+        return self
+
+    def on_rank(self) -> int | None:
+        return self.rank
+
+    def comes_and_goes(self) -> bool:
+        return True
+
+    def lost(self, step: int, world_size: int) -> Floats:
+        lost = np.zeros(world_size)
+        if isinstance(self.every, int) and step > 0 and step % self.every == 0:
+            lost[self.rank : self.rank + 1] = self.duration  # idle where there is no such rank
+        return lost
+
+    def on_the_clock(self) -> bool:
+        """Whether the pauses come at instants, rather than in steps."""
+        return isinstance(self.every, float)
+
+    def window(self, instant: float) -> tuple[float, float]:
+        """Begin and end of the pause at an instant, or of the next one [s]."""
+        number = max(int(instant // self.every), 1)
+        if instant >= number * self.every + self.duration:
+            number += 1
+        return number * self.every, number * self.every + self.duration
+
+    def finish(self, start: float, seconds: float) -> float:
+        """Instant at which work ends that starts at ``start`` and needs ``seconds`` [s].
+
+        Jumps over whole periods: between two pauses the device works ``every - duration``.
+        """
+        every, working = float(self.every), float(self.every) - self.duration
+        period = int(start // every)
+        # Time since the last pause ended; before the first there is none to wait for.
+        since = start - period * every - (self.duration if period else 0.0)
+        worked = max(since, 0.0)
+        room = (working if period else every) - worked
+        begin = max(start, period * every + self.duration) if period else start
+        if seconds <= room:
+            return begin + seconds
+        periods, rest = divmod(seconds - room, working)
+        if rest == 0.0:  # ends just as a pause begins
+            periods, rest = periods - 1, working
+        return float((period + 1 + periods) * every + self.duration + rest)
+
+
+# Shared host --------------------------------------------------------------------------------------
+
+CV = {"p25": 0.0508, "p50": 0.0935, "p75": 0.5497, "p90": 1.0650}
+"""Coefficients of variation over the ten workers of a job in an iteration: quantiles of 82,739."""
+
+
+class SharedHost(Straggler):
+    """Factor of mean 1 per rank: one part stays for the whole run, the other is drawn each step.
+
+    How far workers differ in an iteration is what Alibaba's PAI measured, where jobs share GPUs:
+    100 jobs of 10 workers, 2,000 iterations each. Which part of it lasts follows from the four jobs
+    whose workers' own times are known: their means explain 0.53, 0.92, 0.41 and all of the
+    logarithm's variance, where the largest time over the mean of an iteration is as measured.
+
+    Attributes
+    ----------
+    load : {"p25", "p50", "p75", "p90"}
+        The quantile of the measured coefficients of variation: 0.051, 0.094, 0.55 or 1.07.
+    lasting_part : float
+        Part of the variance of the factor's logarithm that belongs to the rank for good.
+
+    References
+    ----------
+    github.com/alibaba/clusterdata, cluster-trace-gpu-v2020, mini-batch times.
+    """
+
+    by_chance: ClassVar[bool] = True
+
+    kind: Literal["shared_host"] = "shared_host"
+    load: Literal["p25", "p50", "p75", "p90"] = "p50"
+    lasting_part: Float = Field(0.7, ge=0, le=1)
+
+    def _drawn(self, part: float, size: int, random: np.random.Generator) -> Floats:
+        """Lognormal factors of mean 1 that have a part of the logarithm's variance."""
+        variance = part * log1p(CV[self.load] ** 2)
+        return rounded(np.exp(sqrt(variance) * random.standard_normal(size) - variance / 2))
+
+    def lasting(self, nodes: Ints, random: np.random.Generator) -> Floats:
+        return self._drawn(self.lasting_part, len(nodes), random)
+
+    def slowdown(self, step: int, world_size: int, random: np.random.Generator) -> Floats:
+        return self._drawn(1 - self.lasting_part, world_size, random)
+
+
+# Slow node ----------------------------------------------------------------------------------------
+
+
+class SlowNode(Straggler):
+    """All ranks of node ``node`` take ``factor`` times as long for forward and backward.
+
+    Attributes
+    ----------
+    node : int
+        Which, from 0.
+    factor : float
+        Above 1 it is slower than the others, below 1 faster.
+    """
+
+    kind: Literal["slow_node"] = "slow_node"
+    node: Int = Field(ge=0)
+    factor: Float = Field(gt=0, le=1e6)
+
+    def on_node(self) -> int | None:
+        return self.node
+
+    def lasting(self, nodes: Ints, random: np.random.Generator) -> Floats:
+        return np.where(nodes == self.node, self.factor, 1.0)  # idle where there is no such node
+
+
+# Slow rank ----------------------------------------------------------------------------------------
+
+
+class SlowRank(Straggler):
+    """Rank ``rank`` takes ``factor`` times as long for forward and backward.
+
+    Attributes
+    ----------
+    rank : int
+        Which, from 0.
+    factor : float
+        Above 1 it is slower than the others, below 1 faster.
+    """
+
+    kind: Literal["slow_rank"] = "slow_rank"
+    rank: Int = Field(ge=0)
+    factor: Float = Field(gt=0, le=1e6)
+
+    def on_rank(self) -> int | None:
+        return self.rank
+
+    def slowdown(self, step: int, world_size: int, random: np.random.Generator) -> Floats:
+        factors = np.ones(world_size)
+        factors[self.rank : self.rank + 1] = self.factor  # idle where there is no such rank
+        return factors

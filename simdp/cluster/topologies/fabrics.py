@@ -1,0 +1,472 @@
+"""Switched fabrics of several tiers: fat tree, rail-optimised, dragonfly."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from simdp.arrays import Floats, Ints
+from simdp.cluster.link import Link
+from simdp.cluster.topologies.base import Topology, compact
+from simdp.spec import Bool, Float, Int, Seconds, problem
+
+# Clos ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Clos:
+    """The switches in use, and the width of what joins them.
+
+    Attributes
+    ----------
+    num_ports : int
+        Endpoints, n.
+    leaves : int
+        Leaf switches.
+    pods : int
+        Groups of leaves with spine switches of their own; 1 where every spine meets every leaf.
+    leaves_per_pod : int
+        The last pod may have fewer.
+    spines : int
+        Spine switches per pod, each with a link to every leaf of the pod; 0 without any.
+    cores : int
+        Core switches over spine i of every pod; 0 without any.
+    leaf_trunk, pod_trunk : float
+        Bandwidth of a link between leaf and spine, and between spine and core, over a port's.
+    """
+
+    num_ports: int
+    leaves: int
+    pods: int
+    leaves_per_pod: int
+    spines: int
+    cores: int
+    leaf_trunk: float
+    pod_trunk: float
+
+    # Links: ports up, ports down, leaf to spine, spine to leaf, spine to core, core to spine.
+
+    @property
+    def starts(self) -> list[int]:
+        """First link of each of the six kinds, and how many links there are."""
+        n, trunks = self.num_ports, self.leaves * self.spines
+        cables = self.pods * self.spines * self.cores
+        counts = [n, n, trunks, trunks, cables, cables]
+        return [sum(counts[:i]) for i in range(7)]
+
+    # Vertices: ports, leaves, spine 0 of each pod, core 0, then the other spines and cores; so
+    # those of the tree that adds, which uses spine 0 and core 0 alone, come first.
+
+    @property
+    def first_spine(self) -> int:
+        """Spine 0 of pod 0."""
+        return self.num_ports + self.leaves
+
+    @property
+    def first_core(self) -> int:
+        """Core 0, or what would be it."""
+        return self.first_spine + (self.pods if self.spines else 0)
+
+    def spine(self, pod: Ints, number: Ints) -> Ints:
+        """Vertices of spines by their pods and their numbers in them."""
+        rest = self.first_core + (self.cores > 0)
+        other = rest + (number - 1) * self.pods + pod
+        return np.where(number == 0, self.first_spine + pod, other)
+
+    def core(self, number: Ints) -> Ints:
+        """Vertices of cores by their numbers; spine i meets ``i * cores`` and those after it."""
+        rest = self.first_core + (self.cores > 0) + (self.spines - 1) * self.pods
+        return np.where(number == 0, self.first_core, rest + number - 1)
+
+
+class ClosTopology(Topology):
+    """What fat trees and rail-optimised networks have in common.
+
+    Attributes
+    ----------
+    oversubscription : float
+        What the ports of a leaf can send together, over what its links to the spines carry.
+    routing : str
+        ``destination``: the spine follows from the receiver, as in InfiniBand (D-mod-k: Zahavi,
+        "D-Mod-K routing providing non-blocking traffic for shift permutations on real life fat
+        trees", 2010). ``pair``: from a hash of sender and receiver, as ECMP on Ethernet.
+    trunk_alpha : float or None
+        Latency of a link between switches [s]; None: as that of a port's.
+    in_network : bool
+        Whether the switches can add, as InfiniBand switches with SHARP.
+    """
+
+    of_ports: ClassVar[bool] = True
+
+    oversubscription: Float = Field(1.0, ge=1, le=1000)
+    routing: Literal["destination", "pair"] = "destination"
+    trunk_alpha: Seconds | None = None
+    in_network: Bool = False
+
+    @abstractmethod
+    def clos(self, n: int, per_node: int) -> Clos:
+        """Count the switches over ``n`` ports."""
+
+    @abstractmethod
+    def leaf_of(self, ports: Ints, n: int, per_node: int) -> Ints:
+        """Tell the leaf switch of each port."""
+
+    @abstractmethod
+    def leaf_name(self, leaf: int, n: int, per_node: int) -> str:
+        """Name a leaf switch, for messages."""
+
+    def num_links(self, n: int, per_node: int = 1) -> int:
+        return self.clos(n, per_node).starts[-1]
+
+    def ends(self, links: Ints, n: int, per_node: int = 1) -> tuple[Ints, Ints]:
+        net = self.clos(n, per_node)
+        start = net.starts
+        sort = np.searchsorted(start[1:6], links, side="right")  # which of the six kinds
+        number = links - np.array(start)[sort]
+        leaf, spine = np.divmod(number, max(net.spines, 1))
+        joined, core = np.divmod(number, max(net.cores, 1))
+        pod, plane = np.divmod(joined, max(net.spines, 1))
+        port = np.minimum(number, n - 1)
+        low = [port, n + leaf, net.spine(pod, plane)]
+        high = [
+            n + self.leaf_of(port, n, per_node),
+            net.spine(leaf // net.leaves_per_pod, spine),
+            net.core(plane * net.cores + core),
+        ]
+        below, above = np.choose(sort // 2, low), np.choose(sort // 2, high)
+        return np.where(sort % 2, above, below), np.where(sort % 2, below, above)
+
+    def routes(self, src: Ints, dst: Ints, n: int, per_node: int = 1) -> Ints:
+        net = self.clos(n, per_node)
+        ports = (src < n) & (dst < n)
+        links = np.full((len(src), 6), -1, dtype=np.int64)
+        links[ports] = self._between_ports(net, src[ports], dst[ports], per_node)
+        if not ports.all():
+            links[~ports, 0] = self._next_to_a_switch(net, src[~ports], dst[~ports])
+        return compact(links)
+
+    def _between_ports(self, net: Clos, src: Ints, dst: Ints, per_node: int) -> Ints:
+        n, start = net.num_ports, net.starts
+        here, there = (self.leaf_of(ports, n, per_node) for ports in (src, dst))
+        pod, last_pod = here // net.leaves_per_pod, there // net.leaves_per_pod
+        chosen = dst if self.routing == "destination" else _hash(src, dst)
+        spine = chosen % max(net.spines, 1)
+        core = chosen // max(net.spines, 1) % max(net.cores, 1)
+        climbs, crosses = here != there, pod != last_pod
+        return np.stack(
+            [
+                src,
+                np.where(climbs, start[2] + here * net.spines + spine, -1),
+                np.where(crosses, start[4] + (pod * net.spines + spine) * net.cores + core, -1),
+                np.where(
+                    crosses, start[5] + (last_pod * net.spines + spine) * net.cores + core, -1
+                ),
+                np.where(climbs, start[3] + there * net.spines + spine, -1),
+                n + dst,
+            ],
+            axis=1,
+        )
+
+    def _next_to_a_switch(self, net: Clos, src: Ints, dst: Ints) -> Ints:
+        """Links of the tree that adds, up or down."""
+        start = net.starts
+        up = src < dst  # what is below in the tree has the smaller number
+        below = np.minimum(src, dst)
+        leaf, pod = below - net.num_ports, below - net.first_spine
+        number = np.where(leaf < 0, below, leaf * net.spines)
+        number = np.where(pod >= 0, pod * net.spines * net.cores, number)
+        sort = 2 * ((leaf >= 0).astype(np.int64) + (pod >= 0)) + ~up
+        return np.asarray(np.array(start)[sort] + number)
+
+    def figures(self, links: Ints, link: Link, n: int, per_node: int = 1) -> tuple[Floats, Floats]:
+        net = self.clos(n, per_node)
+        start = net.starts
+        width = np.array([1.0, net.leaf_trunk, net.pod_trunk])
+        sort = np.searchsorted([start[2], start[4]], links, side="right")
+        trunk_alpha = link.alpha if self.trunk_alpha is None else self.trunk_alpha
+        return np.where(sort > 0, trunk_alpha, link.alpha), link.bandwidth * width[sort]
+
+    def switch_name(self, vertex: int, n: int, per_node: int = 1) -> str:
+        net = self.clos(n, per_node)
+        of_pod = " of pod {}" if net.pods > 1 else ""
+        if vertex < net.first_spine:
+            return self.leaf_name(vertex - n, n, per_node)
+        if vertex < net.first_core:
+            return "spine switch 0" + of_pod.format(vertex - net.first_spine)
+        rest = vertex - net.first_core - (net.cores > 0)
+        if rest < 0:
+            return "core switch 0"
+        others = (net.spines - 1) * net.pods
+        if rest < others:
+            return f"spine switch {rest // net.pods + 1}" + of_pod.format(rest % net.pods)
+        return f"core switch {rest - others + 1}"
+
+    def parents(self, n: int, per_node: int = 1) -> Ints | None:
+        net = self.clos(n, per_node)
+        if not self.in_network or (net.leaves > 1 and not net.spines):
+            return None
+        above = [n + self.leaf_of(np.arange(n), n, per_node)]
+        if net.spines:
+            above.append(net.first_spine + np.arange(net.leaves) // net.leaves_per_pod)
+        if net.cores:
+            above.append(np.full(net.pods, net.first_core))
+        return np.append(np.concatenate(above), -1)
+
+    def parts(self, n: int, per_node: int = 1) -> Ints | None:
+        net = self.clos(n, per_node)
+        apart = net.leaves > 1 and not net.spines
+        return self.leaf_of(np.arange(n), n, per_node) if apart else None
+
+
+def _hash(src: Ints, dst: Ints) -> Ints:
+    """Mix two numbers into one that spreads evenly: the finaliser of SplitMix64.
+
+    Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
+    """
+    mixed = (src.astype(np.uint64) << np.uint64(32)) + dst.astype(np.uint64)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    mixed ^= mixed >> np.uint64(31)
+    return (mixed >> np.uint64(1)).astype(np.int64)
+
+
+def spines_over(ports: int, oversubscription: float, given: int | None) -> tuple[int, float]:
+    """Count the switches above one switch, and find the width of its link to each.
+
+    Parameters
+    ----------
+    ports : int
+        Links of that switch to what is below it.
+    oversubscription : float
+        What they carry together, over what the links to the switches above do.
+    given : int or None
+        How many there are; None: as many as make each link as wide as those below, about.
+
+    Returns
+    -------
+    (int, float)
+        Switches above; bandwidth of the link to one of them over that of a link below.
+    """
+    count = max(1, round(ports / oversubscription)) if given is None else given
+    return count, ports / (count * oversubscription) if count else 1.0
+
+
+# Fat tree -----------------------------------------------------------------------------------------
+
+
+class FatTreeTopology(ClosTopology):
+    """Leaf switches under spine switches, or with three levels pods of both under core switches.
+
+    Attributes
+    ----------
+    levels : int
+        2: every spine meets every leaf. 3: a pod has leaves and spines of its own, and core
+        switches join the pods.
+    ports_per_leaf : int
+        Ports of a leaf switch that lead down; neighbours in number share a leaf. 20 by default,
+        half of the 40 ports of an HDR switch (NVIDIA QM8700).
+    leaves : int or None
+        Leaf switches that there are, of each pod with three levels. None: as many as needed, or
+        as many per pod as a leaf has ports down.
+    spines : int or None
+        Spine switches, of each pod with three levels. None: ``ports_per_leaf`` over
+        ``oversubscription``.
+    pods, cores : int or None
+        With three levels: pods that there are (None: as many as needed), and core switches above
+        each spine (None: leaves of a pod over ``pod_oversubscription``).
+    pod_oversubscription : float or None
+        With three levels: what the leaves of a pod can send up, over what the pod can (None: 1).
+    """
+
+    kind: Literal["fat_tree"] = "fat_tree"
+    levels: Literal[2, 3] = 2
+    ports_per_leaf: Int = Field(20, ge=1, le=2**16)
+    leaves: Int | None = Field(None, ge=1, le=2**16)
+    spines: Int | None = Field(None, ge=1, le=2**16)
+    pods: Int | None = Field(None, ge=1, le=2**16)
+    cores: Int | None = Field(None, ge=1, le=2**16)
+    pod_oversubscription: Float | None = Field(None, ge=1, le=1000)
+
+    @model_validator(mode="after")
+    def _keys_suit_the_levels(self) -> FatTreeTopology:
+        for key in ("pods", "cores", "pod_oversubscription"):
+            if self.levels == 2 and getattr(self, key) is not None:
+                raise problem(f"{key} belongs to a fat tree of three levels; add levels: 3.")
+        return self
+
+    def capacity(self) -> int | None:
+        if self.levels == 2:
+            return None if self.leaves is None else self.leaves * self.ports_per_leaf
+        if self.pods is None:
+            return None
+        return self.pods * (self.leaves or self.ports_per_leaf) * self.ports_per_leaf
+
+    def clos(self, n: int, per_node: int) -> Clos:
+        leaves = -(-n // self.ports_per_leaf)
+        in_pod = leaves if self.levels == 2 else self.leaves or self.ports_per_leaf
+        pods = -(-leaves // in_pod)
+        spines, leaf_trunk = spines_over(self.ports_per_leaf, self.oversubscription, self.spines)
+        cores, pod_trunk = spines_over(in_pod, self.pod_oversubscription or 1.0, self.cores)
+        return Clos(
+            num_ports=n,
+            leaves=leaves,
+            pods=pods,
+            leaves_per_pod=in_pod,
+            spines=spines if leaves > 1 else 0,
+            cores=cores if pods > 1 else 0,
+            leaf_trunk=leaf_trunk,
+            pod_trunk=leaf_trunk * pod_trunk,
+        )
+
+    def leaf_of(self, ports: Ints, n: int, per_node: int) -> Ints:
+        return ports // self.ports_per_leaf
+
+    def leaf_name(self, leaf: int, n: int, per_node: int) -> str:
+        return f"leaf switch {leaf}"
+
+
+# Rail optimised -----------------------------------------------------------------------------------
+
+
+class RailOptimisedTopology(ClosTopology):
+    """Card k of every node is on rail switch k; traffic between rails passes a spine switch.
+
+    Attributes
+    ----------
+    nodes_per_rail : int or None
+        Nodes that share a set of rail switches (a scalable unit of a DGX SuperPOD); None: all.
+    spines : int or None
+        Spine switches. None: nodes of a rail over ``oversubscription``; 0: rails are not joined,
+        which is refused where ranks of several cards meet.
+    """
+
+    kind: Literal["rail_optimised"] = "rail_optimised"
+    nodes_per_rail: Int | None = Field(None, ge=1, le=2**20)
+    spines: Int | None = Field(None, ge=0, le=2**16)
+
+    def clos(self, n: int, per_node: int) -> Clos:
+        nodes = n // per_node
+        on_rail = min(nodes, self.nodes_per_rail or nodes)
+        leaves = -(-nodes // on_rail) * per_node
+        spines, trunk = spines_over(on_rail, self.oversubscription, self.spines)
+        return Clos(
+            num_ports=n,
+            leaves=leaves,
+            pods=1,
+            leaves_per_pod=leaves,
+            spines=spines if leaves > 1 else 0,
+            cores=0,
+            leaf_trunk=trunk,
+            pod_trunk=1.0,
+        )
+
+    def leaf_of(self, ports: Ints, n: int, per_node: int) -> Ints:
+        node, card = ports // per_node, ports % per_node
+        return node // (self.nodes_per_rail or n // per_node) * per_node + card
+
+    def leaf_name(self, leaf: int, n: int, per_node: int) -> str:
+        unit, rail = divmod(leaf, per_node)
+        several = self.nodes_per_rail is not None and self.nodes_per_rail * per_node < n
+        return f"rail switch {rail}" + (f" of unit {unit}" if several else "")
+
+
+# Dragonfly ----------------------------------------------------------------------------------------
+
+
+class DragonflyTopology(Topology):
+    """Groups of routers; minimal routes: at most one link in each group and one between them.
+
+    Kim, Dally, Scott and Abts, "Technology-driven, highly-scalable dragonfly topology", ISCA 2008.
+    Routers of a group are joined pairwise; so are groups, whose links are dealt out to the routers
+    in order of the group that they lead to, counted from their own.
+
+    Attributes
+    ----------
+    ports_per_router, routers_per_group : int
+        Endpoints of a router, p, and routers of a group, a; a balanced dragonfly has a = 2 p.
+    groups : int or None
+        Groups that there are; None: as many as needed.
+    links_per_pair : int
+        Cables between two groups, which act as one link of their joint bandwidth.
+    trunk_alpha : float or None
+        Latency of a link between routers [s]; None: as that of a port's.
+    """
+
+    kind: Literal["dragonfly"] = "dragonfly"
+
+    of_ports: ClassVar[bool] = True
+
+    ports_per_router: Int = Field(4, ge=1, le=2**16)
+    routers_per_group: Int = Field(8, ge=1, le=2**16)
+    groups: Int | None = Field(None, ge=1, le=2**16)
+    links_per_pair: Int = Field(1, ge=1, le=2**16)
+    trunk_alpha: Seconds | None = None
+
+    def capacity(self) -> int | None:
+        if self.groups is None:
+            return None
+        return self.groups * self.routers_per_group * self.ports_per_router
+
+    # Links: ports up, ports down, from router to router of each group (a x a of them), and from
+    # group to group (g x g). Vertices: ports, then routers, group by group.
+
+    def _sizes(self, n: int) -> tuple[int, int, int, int]:
+        """Groups g, first local link, first global link, and all links."""
+        a = self.routers_per_group
+        g = self.groups or -(-n // (a * self.ports_per_router))
+        return g, 2 * n, 2 * n + g * a * a, 2 * n + g * a * a + g * g
+
+    def _gate(self, group: Ints, other: Ints, g: int) -> Ints:
+        """Router of a group that has its link to another group."""
+        each = max(-(-(g - 1) // self.routers_per_group), 1)
+        return group * self.routers_per_group + ((other - group) % g - 1) // each
+
+    def num_links(self, n: int, per_node: int = 1) -> int:
+        return self._sizes(n)[3]
+
+    def ends(self, links: Ints, n: int, per_node: int = 1) -> tuple[Ints, Ints]:
+        a, (g, local, between, _) = self.routers_per_group, self._sizes(n)
+        port = links % n
+        router = port // self.ports_per_router
+        here, to = np.divmod(links - local, a)
+        group, other = np.divmod(np.maximum(links - between, 0), g)
+        sort = np.searchsorted([n, local, between], links, side="right")
+        leaves = [port, n + router, n + here, n + self._gate(group, other, g)]
+        enters = [n + router, port, n + here // a * a + to, n + self._gate(other, group, g)]
+        return np.choose(sort, leaves), np.choose(sort, enters)
+
+    def routes(self, src: Ints, dst: Ints, n: int, per_node: int = 1) -> Ints:
+        a, (g, local, between, _) = self.routers_per_group, self._sizes(n)
+        first, last = src // self.ports_per_router, dst // self.ports_per_router
+        group, other = first // a, last // a
+        leaves = group != other
+        exit_ = np.where(leaves, self._gate(group, other, g), last)
+        entry = np.where(leaves, self._gate(other, group, g), last)
+        return compact(
+            np.stack(
+                [
+                    src,
+                    np.where(first != exit_, local + first * a + exit_ % a, -1),
+                    np.where(leaves, between + group * g + other, -1),
+                    np.where(entry != last, local + entry * a + last % a, -1),
+                    n + dst,
+                ],
+                axis=1,
+            )
+        )
+
+    def figures(self, links: Ints, link: Link, n: int, per_node: int = 1) -> tuple[Floats, Floats]:
+        _, local, between, _ = self._sizes(n)
+        trunk_alpha = link.alpha if self.trunk_alpha is None else self.trunk_alpha
+        return (
+            np.where(links >= local, trunk_alpha, link.alpha),
+            link.bandwidth * np.where(links >= between, float(self.links_per_pair), 1.0),
+        )
+
+    def switch_name(self, vertex: int, n: int, per_node: int = 1) -> str:
+        group, router = divmod(vertex - n, self.routers_per_group)
+        return f"router {router} of group {group}"

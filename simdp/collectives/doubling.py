@@ -1,0 +1,313 @@
+"""Recursive doubling, and halving with doubling.
+
+Only a power of two of ranks, the core, takes part in them. Where there are more, every second one
+of the first ranks stands aside: the rank before it speaks for it, as in MPICH. A part of the buffer
+that a rank holds is always one range of chunks, so that it travels as one transfer.
+
+The bytes of a ring in about log2 n rounds where n, the number of ranks, is a power of two. For
+other n some ranks send the whole buffer to a partner first and receive the result last, which costs
+two more rounds. The all_gather alone is `recursive_doubling`.
+
+References
+----------
+Rabenseifner, "Optimization of collective reduction operations", ICCS 2004; van de Geijn, "On global
+combine operations", JPDC 22(2), 1994; Thakur, Rabenseifner and Gropp, IJHPCA 19(1), 2005.
+
+Fewest rounds, log2 n where n is a power of two; the whole buffer in every round of an all_reduce,
+so for short messages. For other n see `simdp.collectives.doubling`: two rounds more.
+
+References
+----------
+Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH",
+IJHPCA 19(1), 2005.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar, Literal, NamedTuple
+
+import numpy as np
+
+from simdp.arrays import Ints
+from simdp.collectives.base import (
+    AllGather,
+    AllReduce,
+    Barrier,
+    Broadcast,
+    Reduce,
+    ReduceScatter,
+    Simple,
+)
+from simdp.collectives.plans import Layout, Order, Round
+
+# Powers -------------------------------------------------------------------------------------------
+
+
+class Core(NamedTuple):
+    """Who takes part in the exchanges.
+
+    Attributes
+    ----------
+    ranks : ndarray, int64, shape `(p,)`
+        The rank at each place; p is the largest power of two that is not above the number of ranks.
+    starts : ndarray, int64, shape `(p + 1,)`
+        Where the chunks of each place begin, if every rank has one: its own, and that of the rank
+        that it speaks for.
+    helpers, aside : ndarray, int64, shape `(world_size - p,)`
+        The ranks that speak for others, and those others.
+    """
+
+    ranks: Ints
+    starts: Ints
+    helpers: Ints
+    aside: Ints
+
+
+def core_of(world_size: int) -> Core:
+    """Choose who takes part among ``world_size`` ranks."""
+    num_places = 1 << (world_size.bit_length() - 1)
+    num_aside = world_size - num_places
+    helpers = 2 * np.arange(num_aside)
+    ranks = np.concatenate([helpers, np.arange(2 * num_aside, world_size)])
+    return Core(ranks, np.append(ranks, world_size), helpers, helpers + 1)
+
+
+def upwards(num_places: int) -> list[int]:
+    """Distances of the exchanges, from the nearest place to the farthest: 1, 2, ..., p / 2."""
+    return [1 << bit for bit in range(num_places.bit_length() - 1)]
+
+
+def downwards(num_places: int) -> list[int]:
+    """Distances from the farthest place to the nearest: p / 2, ..., 2, 1."""
+    return upwards(num_places)[::-1]
+
+
+def _lows(num_places: int, distances: list[int]) -> list[Ints]:
+    """Where each place's range begins, before the first halving and after each one."""
+    place, size = np.arange(num_places), num_places
+    lows = [np.zeros(num_places, dtype=np.int64)]
+    for distance in distances:
+        size //= 2
+        lows.append(lows[-1] + size * (place & distance > 0))
+    return lows
+
+
+def _send(
+    ranks: Ints, starts: Ints, src: Ints, dst: Ints, low: Ints, size: int, reduce: bool
+) -> Round:
+    """Places ``src`` send the chunks of ``size`` places from ``low`` on."""
+    count = starts[low + size] - starts[low]
+    return Round(ranks[src], ranks[dst], starts[low], reduce, num_chunks=count)
+
+
+def halve(ranks: Ints, starts: Ints, distances: list[int]) -> Iterator[Round]:
+    """Reduce-scatter: each place keeps half of its range and gives the other to its partner.
+
+    Parameters
+    ----------
+    ranks, starts
+        As in `Core`.
+    distances : list of int
+        Which bit tells the partners of each round apart; every one of `upwards` once.
+
+    Yields
+    ------
+    Round
+        After the last one every place has the sum of its own chunks; with the distances
+        `downwards` these are its chunks in `starts`.
+    """
+    place, lows = np.arange(len(ranks)), _lows(len(ranks), distances)
+    for step, distance in enumerate(distances):
+        partner, size = place ^ distance, len(ranks) >> (step + 1)
+        yield _send(ranks, starts, place, partner, lows[step + 1][partner], size, True)
+
+
+def double(
+    ranks: Ints, starts: Ints, distances: list[int], handed_out: bool = False
+) -> Iterator[Round]:
+    """All-gather, the way of `halve` back: partners give each other all that they have.
+
+    After `hand_out` a place gets nothing back that it has handed out and still has.
+    """
+    place, lows = np.arange(len(ranks)), _lows(len(ranks), distances)
+    for step in range(len(distances) - 1, -1, -1):
+        distance, size = distances[step], len(ranks) >> (step + 1)
+        src = place[(place ^ distance) % (2 * distance) > 0] if handed_out else place
+        yield _send(ranks, starts, src, src ^ distance, lows[step + 1][src], size, False)
+
+
+def hand_out(ranks: Ints, starts: Ints, distances: list[int]) -> Iterator[Round]:
+    """Scatter from place 0 along a binomial tree, with the distances `downwards`."""
+    lows = _lows(len(ranks), distances)
+    for step, distance in enumerate(distances):
+        giver = np.arange(0, len(ranks), 2 * distance)
+        taker, size = giver + distance, len(ranks) >> (step + 1)
+        yield _send(ranks, starts, giver, taker, lows[step + 1][taker], size, False)
+
+
+def collect(ranks: Ints, starts: Ints, distances: list[int]) -> Iterator[Round]:
+    """Gather at place 0, the way of `hand_out` back."""
+    lows = _lows(len(ranks), distances)
+    for step in range(len(distances) - 1, -1, -1):
+        giver = np.arange(distances[step], len(ranks), 2 * distances[step])
+        taker, size = giver - distances[step], len(ranks) >> (step + 1)
+        yield _send(ranks, starts, giver, taker, lows[step + 1][giver], size, False)
+
+
+# Halving doubling ---------------------------------------------------------------------------------
+
+
+def _whole(src: Ints, dst: Ints, reduce: bool, num_chunks: int) -> Iterator[Round]:
+    """Send the whole buffer, where there is anyone to send it."""
+    if len(src):
+        yield Round(src, dst, np.zeros_like(src), reduce, num_chunks=num_chunks)
+
+
+class HalvingDoublingAllReduce(Simple, AllReduce):
+    """Recursive halving with the nearest rank first, then doubling back: 2 log2 n rounds.
+
+    Half of the buffer goes to the nearest rank, a quarter to the next but one, and so on, so that
+    the long messages stay inside a node.
+    """
+
+    order: ClassVar[Order] = "rank"
+
+    kind: Literal["halving_doubling"] = "halving_doubling"
+
+    def num_chunks(self, layout: Layout, nbytes: float) -> int:
+        return len(core_of(layout.world_size).ranks)
+
+    def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
+        ranks, _, helpers, aside = core_of(layout.world_size)
+        pieces, distances = np.arange(num_chunks + 1), upwards(num_chunks)
+        yield from _whole(aside, helpers, True, num_chunks)
+        yield from halve(ranks, pieces, distances)
+        yield from double(ranks, pieces, distances)
+        yield from _whole(helpers, aside, False, num_chunks)
+
+
+class HalvingDoublingReduceScatter(Simple, ReduceScatter):
+    """Recursive halving, the farthest rank first: log2 n rounds."""
+
+    order: ClassVar[Order] = "rank"
+
+    kind: Literal["halving_doubling"] = "halving_doubling"
+
+    def num_chunks(self, layout: Layout, nbytes: float) -> int:
+        return layout.world_size
+
+    def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
+        ranks, starts, helpers, aside = core_of(layout.world_size)
+        yield from _whole(aside, helpers, True, num_chunks)
+        yield from halve(ranks, starts, downwards(len(ranks)))
+        if len(aside):
+            yield Round(helpers, aside, aside, False)
+
+
+class _Rooted(Simple):
+    """What broadcast and reduce have in common: a piece for every rank of the core."""
+
+    order: ClassVar[Order] = "rank"
+
+    kind: Literal["halving_doubling"] = "halving_doubling"
+
+    def num_chunks(self, layout: Layout, nbytes: float) -> int:
+        return len(core_of(layout.world_size).ranks)
+
+
+class HalvingDoublingBroadcast(_Rooted, Broadcast):
+    """Scatter along a binomial tree, then all-gather by doubling: 2 log2 n rounds."""
+
+    def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
+        ranks, helpers, aside = _seen_from(root, layout.world_size)
+        pieces, distances = np.arange(num_chunks + 1), downwards(num_chunks)
+        yield from hand_out(ranks, pieces, distances)
+        yield from double(ranks, pieces, distances, handed_out=True)
+        yield from _whole(helpers, aside, False, num_chunks)
+
+
+class HalvingDoublingReduce(_Rooted, Reduce):
+    """Recursive halving, then gather along a binomial tree: 2 log2 n rounds."""
+
+    def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
+        ranks, helpers, aside = _seen_from(root, layout.world_size)
+        pieces, distances = np.arange(num_chunks + 1), downwards(num_chunks)
+        yield from _whole(aside, helpers, True, num_chunks)
+        yield from halve(ranks, pieces, distances)
+        yield from collect(ranks, pieces, distances)
+
+
+def _seen_from(root: int, world_size: int) -> tuple[Ints, Ints, Ints]:
+    """The core, those who speak for others, and these others, with the root at place 0."""
+    core = core_of(world_size)
+    ranks, helpers, aside = (
+        (root + numbers) % world_size for numbers in (core.ranks, core.helpers, core.aside)
+    )
+    return ranks, helpers, aside
+
+
+# Recursive doubling -------------------------------------------------------------------------------
+
+
+def _everything(world_size: int) -> Iterator[Round]:
+    """Partners add each other's only chunk; both sums are of the same two terms: equal bits."""
+    ranks, _, helpers, aside = core_of(world_size)
+    if len(aside):
+        yield Round(aside, helpers, np.zeros_like(aside), True)
+    place, whole = np.arange(len(ranks)), np.zeros_like(ranks)
+    for distance in upwards(len(ranks)):
+        yield Round(ranks, ranks[place ^ distance], whole, True)
+    if len(aside):
+        yield Round(helpers, aside, np.zeros_like(aside), False)
+
+
+class RecursiveDoublingAllReduce(Simple, AllReduce):
+    """Partners at doubling distances exchange and add the whole buffer: log2 n rounds."""
+
+    order: ClassVar[Order] = "rank"
+
+    kind: Literal["recursive_doubling"] = "recursive_doubling"
+
+    def num_chunks(self, layout: Layout, nbytes: float) -> int:
+        return 1
+
+    def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
+        return _everything(layout.world_size)
+
+
+class RecursiveDoublingAllGather(Simple, AllGather):
+    """Partners at doubling distances exchange all pieces that they have: log2 n rounds.
+
+    The pieces of a rank that stands aside travel with its helper's, and it gets the whole buffer
+    at the end.
+    """
+
+    order: ClassVar[Order] = "rank"
+
+    kind: Literal["recursive_doubling"] = "recursive_doubling"
+
+    def num_chunks(self, layout: Layout, nbytes: float) -> int:
+        return layout.world_size
+
+    def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
+        ranks, starts, helpers, aside = core_of(layout.world_size)
+        if len(aside):
+            yield Round(aside, helpers, aside, False)
+        yield from double(ranks, starts, downwards(len(ranks)))
+        if len(aside):
+            yield Round(helpers, aside, np.zeros_like(aside), False, num_chunks=layout.world_size)
+
+
+class RecursiveDoublingBarrier(Simple, Barrier):
+    """Partners at doubling distances exchange an empty message: log2 n rounds."""
+
+    order: ClassVar[Order] = "rank"
+
+    kind: Literal["recursive_doubling"] = "recursive_doubling"
+
+    def num_chunks(self, layout: Layout, nbytes: float) -> int:
+        return 1
+
+    def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
+        return _everything(layout.world_size)

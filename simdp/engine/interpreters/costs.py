@@ -1,0 +1,577 @@
+"""Interprets operations as costs: seconds and bytes.
+
+Steps that cannot differ are the same plan over micro-batches of the same shapes: then all that is
+work costs what it cost before, up to the factors of stragglers, and only collectives, waiting and
+updates are read anew. What is rehearsed knows no network, so that runs which differ in that share
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from simdp.arrays import Bools, Floats
+from simdp.collectives import Plan as Transfers
+from simdp.collectives.direct import copies_from, copies_to
+from simdp.engine import compression
+from simdp.engine.compression import Kernel
+from simdp.engine.compression import seconds as kernels_seconds
+from simdp.engine.compute import Times
+from simdp.engine.compute.call_times import Columns, call_kernels, with_accumulation
+from simdp.engine.compute.profile_times import told_update
+from simdp.engine.compute.roofline import Roofline
+from simdp.engine.interpreters.footprints import Amount, Footprint
+from simdp.engine.interpreters.records import Shapes, Stepping
+from simdp.engine.launcher import Launcher
+from simdp.engine.ops import ClockOp as Played
+from simdp.engine.ops import Feed, Meet, Stretch, Wait, Work
+from simdp.engine.samples import Pipeline, Samples
+from simdp.engine.slowdown import SLOWED, Slowdown
+from simdp.results.trace import SETUP
+from simdp.scenario import Scenario
+from simdp.steps import ops
+from simdp.steps.ops import HostCopy, Op
+from simdp.steps.partition import Group
+from simdp.steps.program import Called, Plan, Program, called_by
+from simdp.workload import Workload
+from simdp.workload.sampling import StepBatches
+from simdp.workload.step_costs import optimizer_nbytes_moved, update_seconds
+
+# Updates ------------------------------------------------------------------------------------------
+
+Amounts = tuple[Amount, Amount, Amount]
+"""Bytes that scaling moves, bytes that the optimizer moves, and seconds that it takes beside these
+on the device: launches, and products of matrices."""
+
+
+def beside_told(workload: Workload, roofline: Roofline, moved: Amount, beside: Amount) -> Amount:
+    """What an update takes beside the bytes that it moves, where a profile tells its time.
+
+    Parameters
+    ----------
+    workload : Workload
+        Its compute may say what the update of all parameters takes.
+    roofline : Roofline
+        The devices.
+    moved : Amount
+        What the optimizer moves on each rank [bytes]: a part of all.
+    beside : Amount
+        What comes back where no profile tells [s].
+    """
+    told = told_update(workload, roofline)
+    whole = optimizer_nbytes_moved(workload)
+    if told is None or not whole:
+        return beside
+    found: Amount = told * (moved / whole) - roofline.moving(moved)
+    return found
+
+
+def update_works(
+    step: int, stepping: Stepping, amounts: Amounts, roofline: Roofline, host: float
+) -> Iterator[Work]:
+    """Work of an update: what moves bytes in memory, the device's or the host's.
+
+    Parameters
+    ----------
+    step : int
+        As in `Work`.
+    stepping : Stepping
+        Which ranks take part, and which of them change their weights.
+    amounts : Amounts
+        What is moved, and what it takes beside.
+    roofline : Roofline
+        The devices.
+    host : float
+        What a rank gets of the host's memory, where pieces lie there [bytes/s]; 0 on the device.
+    """
+    scaled, moved, beside = amounts
+
+    def work(name: str, nbytes: Amount, active: Amount, longer: Amount = 0.0) -> Work:
+        if host:
+            busy = nbytes / host * np.ones(len(stepping.active))
+        else:
+            busy = roofline.moving(nbytes) + longer
+        return Work(step, "update", name, busy * active, float(np.max(nbytes)))
+
+    if np.any(scaled):
+        yield work("gradients", scaled, stepping.active)
+    if np.any(moved) and stepping.taken.any():
+        yield work("optimizer", moved, stepping.taken, beside)
+
+
+# Rehearsal ----------------------------------------------------------------------------------------
+
+T = TypeVar("T")
+
+MAX_REHEARSED = 64
+"""Steps that are kept; padded batches have ever new shapes."""
+
+
+class Piece(NamedTuple):
+    """Work that nothing comes between, before anything slows it down.
+
+    Attributes
+    ----------
+    activities : tuple of str
+        Of each work.
+    seconds : ndarray, shape `(num_works, world_size)`
+        Of each work [s].
+    is_slowed : ndarray, shape `(num_works, 1)`, bool
+        Whether stragglers slow it down.
+    first : int
+        The first that is forward or backward, which a pause comes with; -1 where none is.
+    """
+
+    activities: tuple[str, ...]
+    seconds: Floats
+    is_slowed: Bools
+    first: int
+
+    def charged(self, step: int, factors: Floats, owed: Floats) -> Stretch:
+        """What it takes in a step."""
+        seconds = np.where(self.is_slowed, self.seconds * factors, self.seconds)
+        if owed.any() and self.first >= 0:
+            seconds[self.first] += owed
+        return Stretch(step, self.activities, seconds)
+
+
+Rehearsed = list[Piece | Op]
+"""A step: work in pieces, and operations to be read between them."""
+
+
+def piece(works: list[Work]) -> Piece:
+    """Put work together."""
+    activities = tuple(work.activity for work in works)
+    passes = [i for i, name in enumerate(activities) if name in ("forward", "backward")]
+    return Piece(
+        activities,
+        np.array([work.seconds for work in works]),
+        np.array([name in SLOWED for name in activities])[:, None],
+        passes[0] if passes else -1,
+    )
+
+
+WORK_ALONE = frozenset(
+    {ops.Forward, ops.Backward, ops.Tail, ops.Copy, ops.Fill, ops.Take, ops.Split, ops.Join}
+    | {ops.Rounding, ops.Select, ops.AddSelected, ops.Done, ops.Hold, ops.Scale}
+    | {ops.Open, ops.Release, ops.Unshard, ops.Free}
+    | {ops.KeepSums, ops.Observe, ops.Quantize, ops.Dequantize, HostCopy}
+    | {ops.CallHook, ops.EndHook}
+)
+"""Operations that cost work at most, the same whenever they come."""
+
+
+def rehearse(plan: Iterable[Op], cost: Callable[[Op], Sequence[Any]]) -> Rehearsed:
+    """Put the work of a plan in pieces.
+
+    Parameters
+    ----------
+    plan : iterable of Op
+        A step.
+    cost : callable
+        Tells what an operation costs that nothing slows down.
+    """
+    found, works = list[Piece | Op](), list[Work]()
+    for op in plan:
+        if type(op) in WORK_ALONE:
+            works += cost(op)
+            continue
+        if works:
+            found.append(piece(works))
+            works = []
+        found.append(op)
+    return [*found, piece(works)] if works else found
+
+
+class Rehearsals:
+    """Steps that have been read."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, tuple[Any, Rehearsed]] = {}
+        self._update: Any = None
+
+    def update(self, make: Callable[[], T]) -> T:
+        """What an update moves, which is the same in every step."""
+        if self._update is None:
+            self._update = make()
+        found: T = self._update
+        return found
+
+    def find(self, key: Hashable) -> Rehearsed | None:
+        """A step that was read before."""
+        _, steps = self._known.get(key, (None, None))
+        return steps
+
+    def keep(self, key: Hashable, plan: Any, steps: Rehearsed) -> None:
+        """Keep one, with the plan that its key names; where there are too many, the oldest goes."""
+        if len(self._known) >= MAX_REHEARSED:
+            del self._known[next(iter(self._known))]
+        self._known[key] = (plan, steps)
+
+
+# Costs --------------------------------------------------------------------------------------------
+
+Cost = Generator[Played, None, None]
+"""What the clocks must play."""
+
+COLLECTIVES = (
+    *(ops.AllReduce, ops.ReduceScatter, ops.AllGather, ops.Broadcast, ops.Average),
+    *(ops.GatherTogether, ops.ReduceTogether, ops.CopyOut),
+)
+
+
+class Costs:
+    """What every operation costs on each rank.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        One point.
+    program : Program
+        What it reads.
+    slowdown : Slowdown
+        The cluster's stragglers.
+    launcher : Launcher
+        Starts its collectives.
+    times : Times
+        How long compute takes.
+    roofline : Roofline
+        The devices.
+    samples : Samples
+        The data.
+    footprint : Footprint
+        What an update works on.
+    shapes : Shapes
+        Of the samples.
+
+    Attributes
+    ----------
+    rehearsals : Rehearsals
+        What is known of steps, of this run or of one that differs in its network.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        program: Program,
+        slowdown: Slowdown,
+        launcher: Launcher,
+        times: Times,
+        roofline: Roofline,
+        samples: Samples,
+        footprint: Footprint,
+        shapes: Shapes,
+    ) -> None:
+        workload, self._cluster = scenario.workload, (cluster := scenario.cluster)
+        self._workload, self._facts, self._slowdown = workload, program.facts, slowdown
+        self._launcher, self._times, self._roofline = launcher, times, roofline
+        self._samples, self._footprint, self._shapes = samples, footprint, shapes
+        self._one_process, self._program = scenario.strategy.one_process, program
+        n = self._world_size = cluster.world_size
+        self._num_calls, self._overheads = len(program.facts.graph.calls), cluster.overheads
+        self._has_loss_of_pieces, self._eager = False, workload.compute.runs_eagerly
+        on_host, host = scenario.strategy.updates_on_host, cluster.host.memory_bandwidth
+        self._host_bandwidth = on_host * host / cluster.local_size
+        self._pipeline, self._num_fed = None, 0
+        if workload.input:
+            # Batches of one process go to one device.
+            sharers = 1 if program.scatters else cluster.local_size
+            self._pipeline = Pipeline(workload.input, n, sharers)
+        self.rehearsals = Rehearsals()
+        self._step = SETUP
+        self._batches = StepBatches([], np.zeros((0, n), dtype=np.int64))
+        self._factors, self._owed = np.ones(n), np.zeros(n)
+        self._tags: dict[int, int] = {}
+        self._columns: dict[tuple[str, int], Columns] = {}
+        self._of: dict[type[Any], Callable[[Any], Cost]] = {
+            **dict.fromkeys(COLLECTIVES, self._collective),
+            ops.Batch: self._batch,
+            ops.Forward: self._forward,
+            ops.Backward: self._backward,
+            ops.Tail: self._tail,
+            ops.Exchange: self._exchange,
+            ops.Copy: self._copy,
+            ops.Unshard: self._copy,
+            HostCopy: self._host_copy,
+            ops.Fill: self._fill,
+            ops.Take: self._take,
+            ops.Wait: self._wait,
+            ops.Meet: self._meet,
+            **dict.fromkeys(compression.KINDS, self._compressed),
+            ops.Scatter: self._scatter,
+            ops.Gather: self._gather,
+            ops.LossOfAll: self._loss_of_all,
+            ops.HandBack: self._hand_back,
+            ops.Reduce: self._reduce,
+        }
+
+    def begin(self, step: int, shown: int, batches: StepBatches) -> Cost:
+        """Begin a step, with who trains on what; its collectives are numbered anew.
+
+        The clocks are told ``shown`` as its number: steps before their first one are not theirs.
+        """
+        self._step, self._batches = shown, batches
+        self._factors, self._owed = self._slowdown.factors(step), self._slowdown.lost(step)
+        self._tags.clear()
+        self._columns.clear()
+        if seconds := self._workload.host.before_step(self._cluster.local_size):
+            yield self._host("step", seconds)
+
+    def read(self, op: ops.Op, stepping: Stepping | None) -> Cost:
+        """What an operation costs; of an update it matters what that came to."""
+        if stepping is not None:
+            amounts = self.rehearsals.update(self.per_update)
+            return update_works(  # type: ignore[return-value]
+                self._step, stepping, amounts, self._roofline, self._host_bandwidth
+            )
+        cost = self._of.get(type(op))
+        return iter(()) if cost is None else cost(op)  # type: ignore[return-value]
+
+    def rehearsed(self, plan: Plan) -> Rehearsed:
+        """A plan of the current step with its work in pieces, from before or read now."""
+        known, micro = self.rehearsals, self._batches.micro
+        shapes = [self._samples.looked_at(parts) for parts in micro]
+        key = (
+            id(plan),
+            self._batches.sizes.tobytes(),
+            tuple(found.key for found in shapes),
+        )
+        found = known.find(key)
+        if found is None:
+            found = self._rehearse(plan)
+            known.keep(key, plan, found)
+        return found
+
+    def _rehearse(self, plan: Plan) -> Rehearsed:
+        factors, owed = self._factors, self._owed
+        self._factors, self._owed = np.ones(self._world_size), np.zeros(self._world_size)
+        found = rehearse(plan, lambda op: list(self.read(op, None)))
+        self._factors, self._owed = factors, owed
+        return found
+
+    def charged(self, part: Piece) -> Stretch:
+        """What a piece of work takes in the current step."""
+        stretch = part.charged(self._step, self._factors, self._owed)
+        if part.first >= 0:
+            self._owed = np.zeros(self._world_size)
+        return stretch
+
+    # Compute -------------------------------------------------------------------------------------
+
+    def _seconds(self, activity: str, micro: int) -> Columns:
+        if (activity, micro) not in self._columns:
+            parts = self._batches.micro[micro]
+            found = self._times.seconds(activity, parts.sizes, *self._samples.looked_at(parts))
+            if self._eager and micro and activity == "backward" and self._program.partition is None:
+                found = with_accumulation(found, self._workload, self._roofline)
+            self._columns[activity, micro] = found
+        return self._columns[activity, micro]
+
+    def _work(self, activity: str, number: int, times: Columns) -> Work:
+        seconds = times.of(number) * self._factors
+        if self._owed.any():  # pauses come with the first work of a step
+            seconds, self._owed = seconds + self._owed, np.zeros(self._world_size)
+        return Work(self._step, activity, self._times.names[number], seconds)
+
+    def _host(self, name: str, seconds: float) -> Work:
+        return Work(self._step, "host", name, seconds * self._factors)
+
+    def _feed(self, samples: Floats) -> Cost:
+        if self._pipeline:
+            yield Feed(self._step, self._num_fed, samples, self._pipeline)
+            self._num_fed += 1
+
+    def _batch(self, op: ops.Batch) -> Cost:
+        self._has_loss_of_pieces = False
+        sizes = self._batches.sizes[op.micro].astype(float)
+        if op.root is not None:
+            sizes = (np.arange(self._world_size) == op.root) * float(sizes.sum())
+        return self._feed(sizes)
+
+    def _has_work(self, call: int) -> bool:
+        return call < self._num_calls or self._shapes.has_loss
+
+    def _forward(self, op: ops.Forward) -> Cost:
+        if not self._has_work(op.call):
+            return
+        work = self._work("forward", op.call, self._seconds("forward", op.micro))
+        if op.gil:
+            there = self._batches.sizes[op.micro] > 0
+            held_up = op.gil * max(int(there.sum()) - 1, 0) * self._roofline.launch * there
+            seconds = work.seconds + self._num_launches[op.call] * held_up * self._factors
+            work = work._replace(seconds=seconds)
+        self._has_loss_of_pieces |= op.call == self._num_calls
+        yield work
+
+    @cached_property
+    def _num_launches(self) -> list[int]:
+        """Kernels that forward launches for each call, and for the loss."""
+        if self._workload.model.timed or self._workload.cuda_graphs:  # others hold them
+            return [0] * (self._num_calls + 1)
+        shapes = self._workload.model.known_shapes()
+        return [len(kernels) for kernels in call_kernels(self._workload, "forward", shapes)]
+
+    def _backward(self, op: ops.Backward) -> Cost:
+        begins = not self._one_process or self._has_loss_of_pieces
+        if op.call < self._num_calls or (self._shapes.has_loss and begins):
+            yield self._work("backward", op.call, self._seconds("backward", op.micro))
+
+    def _tail(self, op: ops.Tail) -> Cost:
+        yield self._work("backward", op.call, self._seconds("tail", op.micro))
+
+    def per_update(self) -> Amounts:
+        """What an update moves, and takes beside."""
+        kept, roofline = self._footprint, self._roofline
+        products = roofline.of_products(kept.flops_of_optimizer(), self._workload)
+        moved = kept.moved_by_optimizer()
+        launch, moving = roofline.launch, roofline.moving(moved)
+        in_loop = kept.launched_by_optimizer() * launch
+        seconds = update_seconds(moving, kept.launched_over_lists() * launch, in_loop)
+        beside = seconds - moving + products
+        told = beside_told(self._workload, roofline, moved, beside)
+        return kept.moved_by_scaling(), moved, told
+
+    def _copied(self, name: str, nbytes: float) -> Work:
+        return Work(self._step, "copy", name, self._roofline.moving(2 * nbytes), 2 * nbytes)
+
+    def _slowest_copy(self, nbytes: float) -> float:
+        return float(self._roofline.moving(nbytes).max())
+
+    def _copy(self, op: ops.Copy | ops.Unshard) -> Cost:
+        yield self._copied(op.name, op.nbytes)
+
+    def _host_copy(self, op: HostCopy) -> Cost:
+        seconds = np.full(self._world_size, self._cluster.host.copying(op.nbytes))
+        yield Work(self._step, "copy", op.name, seconds, op.nbytes)
+
+    def _fill(self, op: ops.Fill) -> Cost:
+        if self._overheads.hook:
+            yield self._host("hook", self._overheads.hook)
+        if op.is_copied:
+            yield self._copied(op.name, self._facts.sizes[op.name] * self._facts.itemsize)
+
+    def _take(self, op: ops.Take) -> Cost:
+        if op.is_copied:
+            nbytes = self._facts.num_elements(op.bucket.names) * self._facts.itemsize
+            yield self._copied("gradients", float(nbytes))
+
+    # Collectives ---------------------------------------------------------------------------------
+
+    def _launch(
+        self,
+        tag: int | None,
+        collective: str,
+        label: str,
+        nbytes: float,
+        group: Group = None,
+        root: int = 0,
+        **told: Any,
+    ) -> Cost:
+        called = Called(collective, root, group, nbytes)
+        self._program.require(called, self._launcher.stream_of(group))
+        plan = self._launcher.plan(collective, nbytes, root, group)
+        if self._overheads.launch:
+            yield self._host("launch", self._overheads.launch)
+        launch = self._launcher.launch(self._step, plan, nbytes, label, group=group, **told)
+        yield launch
+        if tag is None:
+            yield Wait((launch.call,))
+        else:
+            self._tags[tag] = launch.call
+
+    def _exchange(self, op: ops.Exchange) -> Cost:
+        label = f"{self._times.names[op.call]} statistics"
+        return self._launch(None, op.collective, label, op.nbytes)
+
+    def _collective(self, op: Any) -> Cost:
+        called = called_by(op)
+        assert called is not None, "it starts a collective"
+        told: dict[str, Any] = {
+            "wait": getattr(op, "wait", 0.0) + self._slowest_copy(getattr(op, "copied", 0.0)),
+            "after": tuple(self._tags[tag] for tag in getattr(op, "after", ())),
+            "delay": self._delay(getattr(op, "before", None)),
+        }
+        return self._launch(
+            op.tag, called.collective, op.label, called.nbytes, called.group, called.root, **told
+        )
+
+    def _reduce(self, op: ops.Reduce) -> Cost:
+        assert isinstance(op.group, tuple), "one process tells its devices by their numbers"
+        if len(op.group) > 1:
+            yield from self._collective(op)
+
+    def _wait(self, op: ops.Wait) -> Cost:
+        calls = tuple(self._tags[tag] for tag in op.tags if tag in self._tags)
+        if calls:
+            yield Wait(calls)
+
+    def _meet(self, op: ops.Meet) -> Cost:
+        yield Meet(self._step)
+
+    # Compression ---------------------------------------------------------------------------------
+
+    def _kernel_seconds(self, kernels: Iterable[Kernel]) -> Floats:
+        dtype = self._workload.precision.gradient_dtype(self._workload.dtype)
+        return kernels_seconds(kernels, self._roofline, dtype)
+
+    def _compress(self, name: str, kernels: Iterable[Kernel]) -> Work:
+        return Work(self._step, "compress", name, self._kernel_seconds(kernels))
+
+    def _delay(self, before: ops.Unpack | ops.Turn | HostCopy | None) -> float:
+        """What a collective's stream is busy with before it begins, on the slowest device [s]."""
+        if before is None:
+            return 0.0
+        if isinstance(before, HostCopy):
+            return self._cluster.host.copying(before.nbytes)
+        if isinstance(before, ops.Unpack):
+            found = compression.unpacking(before.factoring)
+        else:
+            found = compression.turning(before.factoring, self._facts.itemsize)
+        return float(self._kernel_seconds(found).max())
+
+    def _compressed(self, op: Any) -> Cost:
+        name, kernels = compression.work_of(op, self._facts.itemsize, self._world_size)
+        yield self._compress(name, kernels)
+
+    # One process ---------------------------------------------------------------------------------
+
+    def _copies(self, plan: Transfers, nbytes: float, label: str) -> Cost:
+        """Copy between devices, and wait for it."""
+        if plan.num_transfers:
+            launch = self._launcher.copy(self._step, plan, nbytes, label)
+            yield launch
+            yield Wait((launch.call,))
+
+    def _scatter(self, op: ops.Scatter) -> Cost:
+        sizes = self._batches.sizes[op.micro]
+        nbytes = float(sizes.sum() * self._shapes.nbytes_of(op.name, op.micro))
+        return self._copies(copies_from(0, tuple(sizes.tolist())), nbytes, op.name)
+
+    def _gather(self, op: ops.Gather) -> Cost:
+        pieces, nbytes = self._shapes.gathered(op.micro, op.losses)
+        label = "losses" if op.losses else "outputs"
+        return self._copies(copies_to(op.root, pieces), nbytes, label)
+
+    def _loss_of_all(self, op: ops.LossOfAll) -> Cost:
+        if self._shapes.has_loss:
+            yield self._loss_work("forward", op.micro, op.root)
+
+    def _hand_back(self, op: ops.HandBack) -> Cost:
+        if not op.losses and self._shapes.has_loss:
+            yield self._loss_work("backward", op.micro, op.root)
+        pieces, nbytes = self._shapes.gathered(op.micro, op.losses)
+        yield from self._copies(copies_from(op.root, pieces), nbytes, "output gradients")
+
+    def _loss_work(self, activity: str, micro: int, root: int) -> Work:
+        """Let a rank work on the loss of the whole micro-batch."""
+        parts = self._batches.micro[micro]
+        found, which = self._samples.shapes(parts)
+        is_root = np.arange(self._world_size) == root
+        everything = is_root * int(parts.sizes.sum())
+        alike = np.full_like(which, which[int(np.argmax(parts.sizes))])
+        times = self._times.seconds(activity, everything, found, alike)
+        return self._work(activity, self._num_calls, times)

@@ -1,0 +1,268 @@
+"""Footprints: what a rank keeps of the model, its gradients and its optimizer, by how it is dealt.
+
+All numbers are bytes of device memory as the allocator hands it out; where ranks differ they are
+arrays of shape `(world_size,)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from math import prod
+
+import numpy as np
+
+from simdp.arrays import Floats
+from simdp.scenario import Scenario
+from simdp.steps.facts import Facts, trainable
+from simdp.steps.partition import Partition, Rows
+from simdp.strategies.memory import update_temporaries
+from simdp.workload.step_costs import (
+    gradient_nbytes_moved,
+    optimizer_flops,
+    optimizer_launches,
+    optimizer_list_launches,
+    optimizer_nbytes_moved,
+)
+
+Amount = float | Floats
+
+
+class Footprint:
+    """What every rank of plain replicas keeps, and what its optimizer works on.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        One point.
+    facts : Facts
+        Of it.
+    """
+
+    def __init__(self, scenario: Scenario, facts: Facts) -> None:
+        self.scenario, self.facts, self.workload = scenario, facts, scenario.workload
+        self._shapes = {parameter.name: parameter.shape for parameter in facts.parameters}
+        self._learned = {name: facts.sizes[name] for name in facts.ready_order}
+
+    def room(self, nbytes: Iterable[float]) -> float:
+        """Device memory that tensors of these sizes take."""
+        taken = self.scenario.cluster.allocator.taken
+        return sum(taken(size) for size in nbytes)
+
+    def parameters(self) -> Amount:
+        """Parameters, from the setup on."""
+        return self._of_all(self.workload.itemsize if self._casts else self.facts.weight_itemsize)
+
+    @property
+    def _casts(self) -> bool:
+        """Whether parameters are kept in 32 bits alone, and rounded when they are needed."""
+        return getattr(self.scenario.strategy, "param_dtype", None) is not None
+
+    def buffers(self) -> Amount:
+        """Tensors of the model that are not learned, and what layers hold beside theirs."""
+        itemsize_of = self.facts.itemsize_of
+        beside = [layer.constant_nbytes for layer in self.facts.graph.registered]
+        return self.room(
+            [
+                *(b.num_elements * itemsize_of(b) for b in self.facts.buffers),
+                *(nbytes for nbytes in beside if nbytes),
+            ]
+        )
+
+    def master(self) -> Amount:
+        """Master weights, from the setup on."""
+        if not self._has_master or self._casts:
+            return 0.0
+        return self.room(p.num_elements * self.workload.itemsize for p in trainable(self.facts))
+
+    @property
+    def _has_master(self) -> bool:
+        return self.workload.precision.has_master and not self.facts.is_inference
+
+    def gradient(self, name: str) -> Amount:
+        """A parameter's gradient, from backward to the end of the update, or for good."""
+        return self.room([self.facts.sizes[name] * self.facts.itemsize])
+
+    def state(self) -> Amount:
+        """The optimizer's state, from the first update on."""
+        return self._state_of(self._learned)  # a parameter without a gradient gets no state
+
+    def temporaries(self) -> Amount:
+        """What the optimizer needs while it works."""
+        return update_temporaries(self.workload, self._learned, self.scenario.cluster.allocator)
+
+    def moved_by_scaling(self) -> Amount:
+        """Bytes of gradients that unscaling and clipping move."""
+        return gradient_nbytes_moved(self.workload)
+
+    def moved_by_optimizer(self) -> Amount:
+        """Bytes that the optimizer reads and writes."""
+        return optimizer_nbytes_moved(self.workload)
+
+    def launched_by_optimizer(self) -> Amount:
+        """Kernels that the optimizer's loop launches."""
+        return float(optimizer_launches(self.workload))
+
+    def launched_over_lists(self) -> Amount:
+        """Launches of the optimizer's kernels over lists of tensors."""
+        return float(optimizer_list_launches(self.workload))
+
+    def flops_of_optimizer(self) -> Amount:
+        """Arithmetic of the optimizer's matrix products [FLOP]."""
+        return optimizer_flops(self.workload)
+
+    def _of_all(self, itemsize: int) -> float:
+        return self.room(elements * itemsize for elements in self.facts.sizes.values())
+
+    def _state_of(self, sizes: Mapping[str, int]) -> float:
+        optimizer, whole = self.workload.optimizer, self._shapes
+        return self.room(
+            kept * self.workload.itemsize
+            for name, size in sizes.items()
+            for kept in optimizer.for_parameter(name).state_elements(
+                whole[name] if prod(whole[name]) == size else (size,)
+            )
+        )
+
+
+class OnRoot(Footprint):
+    """One process: what lasts is on device 0."""
+
+    def __init__(self, scenario: Scenario, facts: Facts) -> None:
+        super().__init__(scenario, facts)
+        self._is_root = np.arange(facts.world_size) == 0
+
+    def _on_root(self, nbytes: Amount) -> Floats:
+        found: Floats = nbytes * self._is_root
+        return found
+
+    def parameters(self) -> Amount:
+        return self._on_root(super().parameters())
+
+    def buffers(self) -> Amount:
+        return self._on_root(super().buffers())
+
+    def master(self) -> Amount:
+        return self._on_root(super().master())
+
+    def gradient(self, name: str) -> Amount:
+        return self._on_root(super().gradient(name))
+
+    def state(self) -> Amount:
+        return self._on_root(super().state())
+
+    def temporaries(self) -> Amount:
+        return self._on_root(super().temporaries())
+
+
+class InPieces(Footprint):
+    """Each rank has what the partition deals to it, beside what is kept whole."""
+
+    def __init__(self, scenario: Scenario, facts: Facts, partition: Partition) -> None:
+        super().__init__(scenario, facts)
+        self._dealt = partition
+
+    def _by_place(
+        self, count: Callable[[dict[str, int]], float], all_of_it: bool = False
+    ) -> Floats:
+        """Count for what each place learns, or keeps."""
+        counted: dict[int, float] = {}  # many places share one mapping
+        for mine in self._dealt.owned:
+            if id(mine) not in counted:
+                learned = {n: size for n, size in mine.items() if all_of_it or n in self._learned}
+                counted[id(mine)] = count(learned)
+        return self._dealt.by_rank([counted[id(mine)] for mine in self._dealt.owned])
+
+    def _of_pieces(self, itemsize: int) -> float:
+        dealt = self._dealt
+        return self.room(dealt.piece_elements(unit) * itemsize for unit in range(len(dealt.units)))
+
+    @property
+    def _casts(self) -> bool:
+        return isinstance(self._dealt, Rows) or super()._casts
+
+    def parameters(self) -> Amount:
+        if self._dealt.kept.weights:
+            return super().parameters()
+        itemsize = self.workload.itemsize if self._casts else self.facts.weight_itemsize
+        return self._of_pieces(itemsize)
+
+    def master(self) -> Amount:
+        itemsize = self.workload.itemsize
+        if not self._has_master or self._casts:
+            return 0.0
+        frozen = self.facts.graph.frozen
+        if self._dealt.owners is None and not frozen:
+            return self._of_pieces(itemsize)
+        return self._by_place(
+            lambda mine: self.room(
+                size * itemsize for name, size in mine.items() if name not in frozen
+            ),
+            all_of_it=True,
+        )
+
+    def gradient(self, name: str) -> Amount:
+        if self._dealt.kept.gradients:
+            return super().gradient(name)
+        if isinstance(self._dealt, Rows):
+            return self.room([self._dealt.lengths[name] * self.workload.itemsize])
+        return self.facts.sizes[name] * self.facts.itemsize / self._dealt.num_places
+
+    def state(self) -> Amount:
+        return self._by_place(self._state_of)
+
+    def temporaries(self) -> Amount:
+        allocator = self.scenario.cluster.allocator
+        return self._by_place(lambda sizes: update_temporaries(self.workload, sizes, allocator))
+
+    def moved_by_scaling(self) -> Amount:
+        if self._dealt.owners is not None:
+            return super().moved_by_scaling()
+        return self._by_place(lambda sizes: gradient_nbytes_moved(self.workload, sizes))
+
+    def moved_by_optimizer(self) -> Amount:
+        return self._by_place(lambda sizes: optimizer_nbytes_moved(self.workload, sizes))
+
+    def launched_by_optimizer(self) -> Amount:
+        return self._by_place(lambda sizes: optimizer_launches(self.workload, sizes))
+
+    def launched_over_lists(self) -> Amount:
+        return self._by_place(lambda sizes: optimizer_list_launches(self.workload, sizes))
+
+    def flops_of_optimizer(self) -> Amount:
+        return self._by_place(lambda sizes: optimizer_flops(self.workload, sizes))
+
+
+class OnHost(InPieces):
+    """Master weights, state and what updates take are the host's; so are pieces of gradients.
+
+    With offloaded parameters their pieces too.
+    """
+
+    def __init__(self, scenario: Scenario, facts: Facts, partition: Partition) -> None:
+        super().__init__(scenario, facts, partition)
+        self._has_parameters = not scenario.strategy.keeps_parameters_on_host
+
+    def parameters(self) -> Amount:
+        return super().parameters() if self._has_parameters else 0.0
+
+    def master(self) -> Amount:
+        return 0.0
+
+    def gradient(self, name: str) -> Amount:
+        return super().gradient(name) if self._dealt.kept.gradients else 0.0
+
+    def state(self) -> Amount:
+        return 0.0
+
+    def temporaries(self) -> Amount:
+        return 0.0
+
+
+def footprint_of(scenario: Scenario, facts: Facts, partition: Partition | None) -> Footprint:
+    """What the ranks of a scenario keep."""
+    if scenario.strategy.one_process:
+        return OnRoot(scenario, facts)
+    if partition is None:
+        return Footprint(scenario, facts)
+    pieces = OnHost if scenario.strategy.updates_on_host else InPieces
+    return pieces(scenario, facts, partition)

@@ -1,0 +1,665 @@
+"""Interprets operations as allocations: memory per rank over time.
+
+Only the setup and the first steps are looked at: all later ones are like the last of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property, partial
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+
+from simdp.arrays import Floats, Ints
+from simdp.engine.interpreters.footprints import Amount, Footprint, footprint_of
+from simdp.engine.interpreters.records import Shapes
+from simdp.results.memory import MEMORY_PARTS
+from simdp.results.trace import SETUP
+from simdp.scenario import Scenario
+from simdp.steps import ops
+from simdp.steps.facts import Facts
+from simdp.steps.ops import AllGather, Free, GatherTogether, Open, Release, Unshard
+from simdp.steps.partition import Bucket, Group, Partition, Rows
+from simdp.steps.program import Program
+from simdp.strategies.memory import sample_nbytes
+from simdp.workload.lifetimes import Lifetimes, Stage, Tensor, lifetimes, recomputed
+from simdp.workload.precision import numpy_dtype
+from simdp.workload.sampling import StepBatches
+
+# Tensors ------------------------------------------------------------------------------------------
+
+
+class Tensors:
+    """Counts bytes, once for equal micro-batches.
+
+    Parameters
+    ----------
+    footprint : Footprint
+        Knows the allocator.
+    """
+
+    def __init__(self, footprint: Footprint) -> None:
+        self._footprint = footprint
+        self._known: dict[tuple[tuple[Tensor, ...], int | bytes], list[tuple[str, Amount]]] = {}
+
+    def by_part(self, tensors: tuple[Tensor, ...], sizes: Ints) -> list[tuple[str, Amount]]:
+        """What tensors take, part by part, where the ranks have so many samples [bytes]."""
+        if not tensors:
+            return []
+        key = (tensors, _told_apart(sizes))  # those of equal blocks are equal
+        if key not in self._known:
+            found = list[tuple[str, Amount]]()
+            for part in dict.fromkeys(tensor.part for tensor in tensors):
+                mine = [tensor for tensor in tensors if tensor.part == part]
+                found.append((part, for_each(sizes, partial(self.room_of, mine))))
+            self._known[key] = found
+        return self._known[key]
+
+    def room_of(self, tensors: Sequence[Tensor], num_samples: int) -> float:
+        """What tensors take on a rank with so many samples [bytes]."""
+        if not num_samples:
+            return 0.0
+        return self._footprint.room(num_samples * t.per_sample + t.fixed for t in tensors)
+
+
+def _told_apart(sizes: Ints) -> int | bytes:
+    """Something small that tells the ranks' numbers of samples from others."""
+    alike = bool((sizes == sizes[0]).all())
+    return int(sizes[0]) if alike else sha256(sizes.tobytes()).digest()
+
+
+def for_each(sizes: Ints, count: Callable[[int], float]) -> Amount:
+    """Count for the samples of every rank; one number where all have as many."""
+    if (sizes == sizes[0]).all():
+        return count(int(sizes[0]))
+    different, which = np.unique(sizes, return_inverse=True)
+    found: Floats = np.array([count(int(n)) for n in different])[which]
+    return found
+
+
+# Units --------------------------------------------------------------------------------------------
+
+Taken = Iterator[tuple[str, Amount]]
+"""Parts of memory and what is taken of each, or given back where it is negative [bytes]."""
+
+
+class UnitMemory:
+    """Follows buffers and parameters of units.
+
+    A flat unit is a buffer, which is its parameters; rows are copied out of it into others.
+
+    Parameters
+    ----------
+    facts : Facts
+        Of the run.
+    partition : Partition or None
+        How parameters are dealt, if they are.
+    footprint : Footprint
+        Knows the allocator.
+    """
+
+    def __init__(self, facts: Facts, partition: Partition | None, footprint: Footprint) -> None:
+        self._facts, self._dealt, self._footprint = facts, partition, footprint
+        self._rows = partition if isinstance(partition, Rows) else None
+        self._held: dict[int, list[float]] = {}
+        self._parts: dict[int, float] = {}
+        self._own: set[str] = set()
+
+    @property
+    def in_rows(self) -> bool:
+        """Whether every parameter is cut by itself."""
+        return self._rows is not None
+
+    def open(self, op: Open) -> Taken:
+        """A buffer for a unit's gradients is made."""
+        yield "buckets", self._of_bucket(op.bucket)
+
+    def release(self, op: Release) -> Taken:
+        """It is given back."""
+        yield "buckets", -self._of_bucket(op.bucket)
+
+    def _of_bucket(self, bucket: Bucket) -> float:
+        """What a unit's whole gradients take beside what is kept of them.
+
+        Sums in another dtype than the weights' own are there beside what is made of them.
+        """
+        if bucket.is_view or bucket.unit is None:
+            return 0.0
+        if self._rows is None:
+            itemsize = numpy_dtype(bucket.dtype).itemsize
+            return self._footprint.room([self._elements(bucket.unit) * itemsize])
+        own = bucket.dtype == self._facts.workload.dtype
+        sums = [] if own else [bucket.nbytes / self._rows.num_places]
+        return self._footprint.room([bucket.nbytes, *sums])
+
+    def _elements(self, unit: int) -> int:
+        assert self._dealt is not None, "there are units"
+        return self._dealt.piece_elements(unit) * self._dealt.num_places
+
+    def all_gather(self, op: AllGather) -> Taken:
+        """A buffer for a unit's parameters is made."""
+        if op.unit is not None and self._dealt is not None and not self._dealt.kept.weights:
+            nbytes = self._elements(op.unit) * self._facts.weight_itemsize
+            self._held[op.unit] = [self._footprint.room([nbytes])]
+            yield "gathered", self._held[op.unit][0]
+
+    def gather_together(self, op: GatherTogether) -> Taken:
+        """Buffers for the parameters of several units are made."""
+        for unit in op.units:
+            nbytes = self._elements(unit) * self._facts.weight_itemsize
+            self._held[unit] = [self._footprint.room([nbytes])]
+            yield "gathered", self._held[unit][0]
+
+    def unshard(self, op: Unshard) -> Taken:
+        """Parameters are made, and the parts of which they were gathered are forgotten."""
+        sizes = (self._facts.sizes[name] for name in self._of(op.unit))
+        nbytes = self._footprint.room(size * self._facts.weight_itemsize for size in sizes)
+        self._held[op.unit].append(nbytes)
+        yield "gathered", nbytes - self._parts.pop(op.unit, 0.0)
+
+    def copied_out(self, op: Unshard) -> Taken:
+        """The buffer is given back."""
+        yield "gathered", -self._held[op.unit].pop(0)
+
+    def free(self, op: Free) -> Taken:
+        """Whatever there is of a unit is given back; or a part of it is kept."""
+        yield "gathered", -sum(self._held.pop(op.unit))
+        if op.parts:
+            nbytes = self._elements(op.unit) * self._facts.weight_itemsize / op.parts
+            self._parts[op.unit] = self._footprint.room([nbytes])
+            yield "gathered", self._parts[op.unit]
+
+    def _of(self, unit: int) -> Iterable[str]:
+        assert self._dealt is not None, "there are units"
+        return self._dealt.units[unit]
+
+    def summed(self, bucket: Bucket) -> Taken:
+        """A unit's whole gradients are in their buffer; its owners get rows of their own."""
+        for name in bucket.names:
+            itemsize = self._facts.itemsize
+            yield "gradients", -self._footprint.room([self._facts.sizes[name] * itemsize])
+            if name not in self._own:
+                self._own.add(name)
+                yield "gradients", self._footprint.gradient(name)
+
+    def forget_gradients(self) -> Taken:
+        """The optimizer is through with them."""
+        for name in self._facts.ready_order:
+            if name in self._own:
+                yield "gradients", -self._footprint.gradient(name)
+        self._own.clear()
+
+
+# Ledger -------------------------------------------------------------------------------------------
+
+PLACES = {part: place for place, part in enumerate(MEMORY_PARTS)}
+
+
+class Ledger:
+    """Running totals of every part of every rank's memory, and what its peak was made of.
+
+    Ranks that have always kept the same share a column, so that a thousand equal ranks cost as much
+    as one. What all take alike is counted once, and told to the columns when one differs again.
+
+    Parameters
+    ----------
+    world_size : int
+        Number of ranks.
+    """
+
+    def __init__(self, world_size: int) -> None:
+        self._column = np.zeros(world_size, dtype=np.int64)
+        self._now = np.zeros((len(MEMORY_PARTS), 1))
+        self._total, self._peak = np.zeros(1), np.zeros(1)
+        self._at_peak = np.zeros((len(MEMORY_PARTS), 1))
+        self._begin_alike()
+
+    def _begin_alike(self) -> None:
+        self._alike, self._sum = [0.0] * len(MEMORY_PARTS), 0.0
+        self._most, self._at_most = 0.0, self._alike.copy()
+
+    @property
+    def now(self) -> Floats:
+        """What each rank keeps [bytes], part by part; shape `(len(PARTS), world_size)`."""
+        self._settle()
+        return self._now[:, self._column]
+
+    @property
+    def peak(self) -> Floats:
+        """The most that each rank has kept at a time [bytes], shape `(world_size,)`."""
+        self._settle()
+        return self._peak[self._column]
+
+    @property
+    def at_peak(self) -> Floats:
+        """What that was made of [bytes], shape `(len(PARTS), world_size)`."""
+        self._settle()
+        return self._at_peak[:, self._column]
+
+    def hold(self, part: str, nbytes: float | Floats) -> None:
+        """Let every rank take bytes, or give them back where they are negative.
+
+        Parameters
+        ----------
+        part : str
+            One of `simdp.results.memory.MEMORY_PARTS`.
+        nbytes : float or ndarray, shape `(world_size,)`
+            How much [bytes].
+        """
+        if isinstance(nbytes, np.ndarray):
+            if (nbytes != nbytes[0]).any():
+                self._hold_by_column(PLACES[part], nbytes)
+                return
+            nbytes = nbytes.item(0)
+        self._hold_alike(PLACES[part], nbytes)
+
+    def _hold_alike(self, place: int, nbytes: float) -> None:
+        self._alike[place] += nbytes
+        self._sum += nbytes
+        if self._sum > self._most:
+            self._most, self._at_most = self._sum, self._alike.copy()
+
+    def _hold_by_column(self, place: int, nbytes: Floats) -> None:
+        self._settle()
+        columns = self._by_column(nbytes)
+        self._now[place] += columns
+        self._total += columns
+        self._note(self._total, self._now)
+
+    def _settle(self) -> None:
+        """Tell the columns what all have taken alike since it was last told."""
+        self._note(self._total + self._most, self._now + np.array(self._at_most)[:, None])
+        self._now += np.array(self._alike)[:, None]
+        self._total += self._sum
+        self._begin_alike()
+
+    def _note(self, total: Floats, now: Floats) -> None:
+        """Keep it if it is a peak."""
+        higher = total > self._peak
+        np.copyto(self._peak, total, where=higher)
+        np.copyto(self._at_peak, now, where=higher)
+
+    def _by_column(self, nbytes: Floats) -> Floats:
+        """One number per column; a column whose ranks differ from now on is divided."""
+        pairs = np.stack([self._column, nbytes])
+        (columns, found), self._column = np.unique(pairs, axis=1, return_inverse=True)
+        self._column = self._column.reshape(-1)
+        old = columns.astype(np.int64)
+        self._now, self._at_peak = self._now[:, old], self._at_peak[:, old]
+        self._total, self._peak = self._total[old], self._peak[old]
+        return np.asarray(found, dtype=float)
+
+
+# Memory -------------------------------------------------------------------------------------------
+
+OBSERVED_STEPS = 2
+
+
+class Memory:
+    """What every rank keeps.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        One point.
+    program : Program
+        What it reads.
+    shapes : Shapes
+        Of the samples.
+
+    Attributes
+    ----------
+    ledger : Ledger
+        What every rank keeps, and has kept at its peak.
+    observed_steps : int
+        In how many steps memory is accounted for.
+    """
+
+    def __init__(self, scenario: Scenario, program: Program, shapes: Shapes) -> None:
+        self._scenario, self._program, self._facts = scenario, program, program.facts
+        self._world_size, self._shapes = scenario.cluster.world_size, shapes
+        self.ledger = Ledger(self._world_size)
+        self.footprint = footprint_of(scenario, program.facts, program.partition)
+        self._units = UnitMemory(program.facts, program.partition, self.footprint)
+        self._one_process = scenario.strategy.one_process
+        self._is_root = np.arange(self._world_size) == 0
+        self.observed_steps = OBSERVED_STEPS
+        self._step = SETUP
+        self._batches = StepBatches([], np.zeros((0, self._world_size), dtype=np.int64))
+        self._has_gradient: set[str] = set()
+        self._has_state = self._has_loss_of_pieces = False
+        self._temporaries: Amount = 0.0
+        self._passing = 0.0
+        self._left: Stage | None = None
+        self._borrowed: dict[str, Amount] = {}
+        self._tensors = Tensors(self.footprint)
+        self._before: dict[type[Any], Callable[[Any], Taken]] = {
+            ops.Forward: self._before_forward,
+            ops.Backward: self._before_backward,
+            ops.Update: self._before_update,
+            ops.Open: self._units.open,
+            ops.Release: self._units.release,
+            ops.AllGather: self._units.all_gather,
+            ops.Unshard: self._units.unshard,
+            ops.GatherTogether: self._units.gather_together,
+            ops.CopyOut: self._copy_out,
+            ops.Scatter: self._scatter,
+            ops.Gather: self._before_gather,
+            ops.LossOfAll: self._loss_of_all,
+            ops.HandBack: self._hand_back,
+            ops.Reduce: self._before_reduce,
+        }
+        self._after: dict[type[Any], Callable[[Any], Taken]] = {
+            ops.Batch: self._batch,
+            ops.Forward: self._after_forward,
+            ops.Exchange: self._exchange,
+            ops.Backward: self._after_backward,
+            ops.Done: self._done,
+            ops.Update: self._after_update,
+            ops.Hold: self._hold,
+            ops.ReduceScatter: self._reduce_scatter,
+            ops.Unshard: self._units.copied_out,
+            ops.Free: self._units.free,
+            ops.Gather: self._after_gather,
+            ops.HandBack: self._give_back_outputs,
+            ops.Reduce: self._after_reduce,
+            ops.TakeSums: self._take_sums,
+        }
+
+    def begin(self, step: int, batches: StepBatches) -> None:
+        """Begin a step, with who trains on what."""
+        self._step, self._batches = step, batches
+
+    @property
+    def is_observed(self) -> bool:
+        """Whether memory is accounted for in the current step."""
+        return self._step < self.observed_steps
+
+    def before(self, op: ops.Op) -> Taken:
+        """What is taken as an operation begins."""
+        return self._noted(self._before.get(type(op)), op)
+
+    def after(self, op: ops.Op) -> Taken:
+        """What is taken, or given back, as it ends."""
+        return self._noted(self._after.get(type(op)), op)
+
+    def follow(self, op: ops.Op) -> None:
+        """Tell the ledger alone what an operation of an observed step takes and gives back."""
+        hold = self.ledger.hold
+        for acts in (self._before, self._after):
+            act = acts.get(type(op))
+            for part, nbytes in () if act is None else act(op):
+                if nbytes.any() if isinstance(nbytes, np.ndarray) else nbytes:
+                    hold(part, nbytes)
+
+    def _noted(self, act: Callable[[Any], Taken] | None, op: ops.Op | None) -> Taken:
+        """Tell the ledger."""
+        if act is None or not self.is_observed:
+            return
+        for part, nbytes in act(op):
+            if nbytes.any() if isinstance(nbytes, np.ndarray) else nbytes:
+                self.ledger.hold(part, nbytes)
+                yield part, nbytes
+
+    def model(self) -> Taken:
+        """What is there before the setup."""
+        return self._noted(self._model, None)
+
+    def buckets(self) -> Taken:
+        """What is there from the end of the setup on: buckets, and gradients that live in them."""
+        return self._noted(self._buckets, None)
+
+    def state(self) -> None:
+        """Begin with the optimizer's state there, as it is from the second step on."""
+        self.ledger.hold("optimizer_state", self.footprint.state())
+        self._has_state = True
+
+    def _model(self, op: None) -> Taken:
+        yield "parameters", self.footprint.parameters()
+        yield "buffers", self.footprint.buffers()
+        yield "optimizer_state", self.footprint.master()
+
+    def _buckets(self, op: None) -> Taken:
+        if not self._facts.is_inference:
+            yield "buckets", self._room([self._program.bucket_room])
+        if self._program.gradients_stay:
+            yield "gradients", self._gradients(self._facts.ready_order)
+
+    # Forward and backward ------------------------------------------------------------------------
+
+    @cached_property
+    def _lifetimes(self) -> Lifetimes:
+        workload = self._scenario.workload
+        return lifetimes(workload, recomputed(workload), not self._facts.is_inference)
+
+    def _batch(self, op: ops.Batch) -> Taken:
+        if op.root is None:
+            nbytes = self._inputs(op.micro)
+            if self._facts.is_inference:
+                yield from self._borrow("inputs", nbytes)
+            else:
+                yield "inputs", nbytes
+        self._has_loss_of_pieces = False
+
+    def _stage(self, op: ops.Forward) -> Stage:
+        return (self._lifetimes.again if op.again else self._lifetimes.forward)[op.call]
+
+    def _before_forward(self, op: ops.Forward) -> Taken:
+        self._has_loss_of_pieces |= op.call == len(self._facts.graph.calls)
+        return self._take(self._stage(op), op.micro)
+
+    def _after_forward(self, op: ops.Forward) -> Taken:
+        if op.call in self._facts.exchanges:
+            self._left = self._stage(op)
+        else:
+            yield from self._give(self._stage(op), op.micro)
+
+    def _exchange(self, op: ops.Exchange) -> Taken:
+        """What a call of forward needs no more is given back when it has the others' numbers."""
+        if self._left is not None:
+            yield from self._give(self._left, op.micro)
+        self._left = None
+
+    def _before_backward(self, op: ops.Backward) -> Taken:
+        stage = self._lifetimes.backward[op.call]
+        if op.call == len(self._facts.graph.calls):
+            yield from self._take(stage if self._begins_at_loss else self._arriving, op.micro)
+            return
+        yield from self._take(stage, op.micro)
+        if self._one_process:
+            made = self._of_gradients(self._facts.graph.ready_at[op.call])
+            there = (self._sizes(op.micro) > 0).astype(float)
+            yield from self._borrow("gradients", made * there)
+        else:
+            yield from self._take_gradients(self._facts.graph.learned(op.call))
+
+    def _after_backward(self, op: ops.Backward) -> Taken:
+        if op.call < len(self._facts.graph.calls):
+            yield "temporary", -self._passing
+            self._passing = 0.0
+        elif not self._begins_at_loss:
+            return
+        yield from self._give(self._lifetimes.backward[op.call], op.micro)
+
+    @property
+    def _begins_at_loss(self) -> bool:
+        """Whether every rank's backward begins at its own loss, or with a gradient it was sent."""
+        return not self._one_process or (self._has_loss_of_pieces and self._shapes.has_loss)
+
+    @cached_property
+    def _arriving(self) -> Stage:
+        """The gradients of a model's outputs, without what a loss keeps and needs beside them."""
+        taken, given = self._lifetimes.backward[-1]
+        return Stage(tuple(t for t in taken if all(t is not gone for gone in given)), ())
+
+    def _take_gradients(self, names: Sequence[str]) -> Taken:
+        """Take the gradients that a call's backward makes; of some there is a place already.
+
+        What is made of these is added to them, and then given back.
+        """
+        stay = self._program.gradients_stay
+        there = set(self._facts.ready_order) if stay else self._has_gradient
+        again = [name for name in names if name in there]
+        fresh = [name for name in names if name not in there]
+        self._has_gradient.update(fresh)
+        whole = self._units.in_rows
+        yield "gradients", self._of_gradients(fresh) if whole else self._gradients(fresh)
+        self._passing = self._of_gradients(again)
+        yield "temporary", self._passing
+
+    def _done(self, op: ops.Done) -> Taken:
+        if self._facts.is_inference:
+            yield from self._let_go(op.micro)
+            return
+        yield from self._give(self._lifetimes.end, op.micro)
+        if not self._one_process:
+            yield "inputs", -self._inputs(op.micro)
+
+    def _let_go(self, micro: int) -> Taken:
+        """Give back what inference has left when it has its outputs."""
+        yield from self._take(self._lifetimes.forward[-1], micro)
+        yield from self._give(self._lifetimes.forward[-1], micro)
+        yield from self._give_back("outputs")
+        yield from self._give_back("inputs")
+
+    def _take(self, stage: Stage, micro: int) -> Taken:
+        return iter(self._tensors.by_part(stage.taken, self._sizes(micro)))
+
+    def _give(self, stage: Stage, micro: int) -> Taken:
+        return (
+            (part, -nbytes)
+            for part, nbytes in self._tensors.by_part(stage.given, self._sizes(micro))
+        )
+
+    # The update ----------------------------------------------------------------------------------
+
+    def _before_update(self, op: ops.Update) -> Taken:
+        if not self._has_state:
+            yield "optimizer_state", self.footprint.state()
+        self._has_state = True
+        self._temporaries = self.footprint.temporaries()
+        yield "temporary", self._temporaries
+
+    def _after_update(self, op: ops.Update) -> Taken:
+        yield "temporary", -self._temporaries
+        if self._units.in_rows:
+            yield from self._units.forget_gradients()
+        elif not self._program.gradients_stay:
+            mine = [name for name in self._facts.ready_order if name in self._has_gradient]
+            yield "gradients", -self._gradients(mine)
+        self._has_gradient.clear()
+
+    # What travels --------------------------------------------------------------------------------
+
+    def _hold(self, op: ops.Hold) -> Taken:
+        yield op.part, op.nbytes
+
+    def _reduce_scatter(self, op: ops.ReduceScatter) -> Taken:
+        if self._units.in_rows:
+            self._has_gradient.difference_update(op.bucket.names)
+            yield from self._units.summed(op.bucket)
+
+    # One process ---------------------------------------------------------------------------------
+
+    def _borrow(self, part: str, nbytes: Amount) -> Taken:
+        """Take what will be given back together with all else that was borrowed for the part."""
+        self._borrowed[part] = self._borrowed.get(part, np.zeros(self._world_size)) + nbytes
+        yield part, nbytes
+
+    def _give_back(self, part: str) -> Taken:
+        if part in self._borrowed:
+            yield part, -self._borrowed.pop(part)
+
+    def _among(self, group: Group) -> Floats:
+        there = np.zeros(self._world_size)
+        assert isinstance(group, tuple), "one process tells its devices by their numbers"
+        there[list(group)] = 1.0
+        return there
+
+    def _copy_out(self, op: ops.CopyOut) -> Taken:
+        others = self._among(op.group) * ~self._is_root
+        yield from self._borrow("gathered", self._room([op.nbytes]) * others)
+
+    def _scatter(self, op: ops.Scatter) -> Taken:
+        sizes, per_sample = self._sizes(op.micro), self._shapes.nbytes_of(op.name, op.micro)
+        pieces = np.where(self._is_root, sizes.sum(), sizes)
+        nbytes = for_each(pieces, lambda n: self._room([n * per_sample]))
+        yield from self._borrow("inputs", nbytes)
+
+    def _before_gather(self, op: ops.Gather) -> Taken:
+        if not op.losses:
+            yield from self._borrow("outputs", self._outputs_at(op.root, op.micro))
+
+    def _after_gather(self, op: ops.Gather) -> Taken:
+        if self._facts.is_inference:
+            yield from self._let_go(op.micro)
+
+    def _outputs_at(self, root: int, micro: int) -> Floats:
+        whole = self._sizes(micro).sum() * self._shapes.output_nbytes(micro)
+        return self._at(root, self._room([whole]))
+
+    def _loss_of_all(self, op: ops.LossOfAll) -> Taken:
+        num_samples = int(self._sizes(op.micro).sum())
+        if not self._scenario.workload.model.timed:
+            whole = self._room([num_samples * self._shapes.nbytes_of("y", op.micro)])
+            yield from self._borrow("inputs", self._at(op.root, whole))
+        if self._shapes.has_loss:
+            taken, given = self._lifetimes.forward[-1]
+            stays = [one for one in taken if all(one is not gone for gone in given)]
+            kept = self._tensors.room_of(stays, num_samples)
+            yield from self._borrow("outputs", self._at(op.root, kept))
+
+    def _hand_back(self, op: ops.HandBack) -> Taken:
+        if not op.losses and self._shapes.has_loss:
+            yield from self._borrow("outputs", self._outputs_at(op.root, op.micro))
+
+    def _give_back_outputs(self, op: ops.HandBack) -> Taken:
+        return self._give_back("outputs")
+
+    def _before_reduce(self, op: ops.Reduce) -> Taken:
+        yield "buckets", self._flat_copies(op)
+
+    def _flat_copies(self, op: ops.Reduce) -> Floats:
+        there = self._among(op.group)
+        found: Floats = self._room([op.bucket.nbytes]) * there * (there.sum() > 1)
+        return found
+
+    def _after_reduce(self, op: ops.Reduce) -> Taken:
+        yield "buckets", -self._flat_copies(op)
+        if self._among(op.group).sum() > 1:
+            learned = [name for name in op.bucket.names if name in set(self._facts.ready_order)]
+            yield from self._borrow("gradients", self._is_root * self._of_gradients(learned))
+
+    def _take_sums(self, op: ops.TakeSums) -> Taken:
+        names = self._facts.ready_order
+        self._has_gradient.update(names)
+        stays = self._is_root * self._of_gradients(names) * (op.micro == 0)
+        yield "gradients", stays - self._borrowed.pop("gradients")
+        yield from self._give_back("gathered")
+        yield from self._give_back("inputs")
+
+    # Counting ------------------------------------------------------------------------------------
+
+    def _sizes(self, micro: int) -> Ints:
+        return np.asarray(self._batches.sizes[micro])
+
+    def _room(self, nbytes: Iterable[float]) -> float:
+        return self.footprint.room(nbytes)
+
+    def _at(self, rank: int, nbytes: float) -> Floats:
+        found = np.zeros(self._world_size)
+        found[rank] = nbytes
+        return found
+
+    def _inputs(self, micro: int) -> Amount:
+        """The samples of a micro-step with their targets."""
+        per_sample = sample_nbytes(self._scenario.workload)
+        return for_each(self._sizes(micro), lambda n: self._room(n * size for size in per_sample))
+
+    def _gradients(self, names: Iterable[str]) -> Amount:
+        return sum((self.footprint.gradient(name) for name in names), 0.0)
+
+    def _of_gradients(self, names: Iterable[str]) -> float:
+        return self._room(self._facts.sizes[name] * self._facts.itemsize for name in names)

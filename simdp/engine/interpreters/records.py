@@ -1,0 +1,286 @@
+"""Interprets operations as records: spans, shapes, forecasts."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from simdp.arrays import Array, Floats, Ints
+from simdp.engine.launcher import StepRecord
+from simdp.engine.replicas import Replicas
+from simdp.engine.samples import Samples
+from simdp.engine.state import State
+from simdp.results.trace import SETUP
+from simdp.scenario import Scenario
+from simdp.steps.ops import AllReduce, Op, ReduceScatter, Take, TakeSums, Update
+from simdp.steps.program import Program
+from simdp.strategies.memory import INTEGER_ITEMSIZE
+from simdp.workload.execution import call_dtypes
+from simdp.workload.faults import Fault
+from simdp.workload.layers.base import Shape
+from simdp.workload.precision import numpy_dtype
+from simdp.workload.sampling import StepBatches
+from simdp.workload.schedules.base import Progress
+
+# Records ------------------------------------------------------------------------------------------
+
+
+class Stepping(NamedTuple):
+    """What an update came to.
+
+    Attributes
+    ----------
+    active, taken : ndarray, shape `(world_size,)`
+        1 for ranks whose optimizer had a turn, and for those whose weights it changed.
+    """
+
+    active: Floats
+    taken: Floats
+
+
+class Records(ABC):
+    """A reader that says what became of the numbers.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        One point.
+    program : Program
+        What it reads.
+
+    Attributes
+    ----------
+    records : list of StepRecord
+        One per finished step.
+    replicas : Replicas or None
+        Every rank's weights, gradients and optimizer state, if there are any.
+    outputs : list of list of ndarray
+        Of each step of inference: of each rank, or of all together.
+    log : list
+        Updates that did not reach every rank that took part, as the step and these ranks.
+    """
+
+    def __init__(self, scenario: Scenario, program: Program) -> None:
+        self._scenario, self._workload = scenario, scenario.workload
+        self._world_size = scenario.cluster.world_size
+        self._infers = program.facts.is_inference
+        self._has_loss_scale = self._workload.precision.scaler() is not None
+        self.records: list[StepRecord] = []
+        self.replicas: Replicas | None = None
+        self.outputs: list[list[Array]] = []
+        self.log: list[Any] = []
+        self._step = SETUP
+        self._batches = StepBatches([], np.zeros((0, self._world_size), dtype=np.int64))
+
+    def begin(self, step: int, batches: StepBatches) -> None:
+        """Begin a step, with who trains on what."""
+        self._step, self._batches = step, batches
+
+    @abstractmethod
+    def read(self, op: Op) -> Stepping | None:
+        """Do what an operation says; tell what an update came to."""
+
+    def end(self) -> None:
+        """End a step; one in which nothing was learned is taken down here."""
+        if self._infers:
+            samples = int(self._batches.sizes.sum())
+            self.records.append(StepRecord(samples, None, None, None, None, None, None))
+
+    def state_dict(self) -> dict[str, Array]:
+        """What is kept from step to step, by rank and name."""
+        return {
+            f"outputs/{step}/{place}": output
+            for step, several in enumerate(self.outputs)
+            for place, output in enumerate(several)
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on from where a run stopped.
+
+        Raises
+        ------
+        ScenarioError
+            If the state has not what this keeps, with the first difference.
+        """
+        self.records, self.log = list(state.records), list(state.log)
+        self.outputs = []
+        for name, output in state.arrays.items():
+            where, *place = name.split("/")
+            if where == "outputs":
+                step = int(place[0])
+                self.outputs += [[] for _ in range(step + 1 - len(self.outputs))]
+                self.outputs[step].append(output)
+
+    @property
+    def is_skipped(self) -> bool:
+        """Whether an inf or nan kept the last update from changing anything."""
+        return bool(self.records and self.records[-1].skipped)
+
+    def _progress(self) -> Progress:
+        """Where the run is, for the schedule of the learning rate."""
+        return Progress(self._step + 1, self._batches.epoch)
+
+    def _faults(self) -> list[Fault]:
+        """What goes wrong in the step."""
+        inject = self._workload.inject
+        found = [fault for fault in inject if fault.happens(self._step + 1, self._world_size)]
+        if (who := self._batches.participants) is not None:
+            return [fault for fault in found if who.counted[fault.rank]]
+        if not self._scenario.strategy.one_process:
+            return found
+        there = self._batches.sizes[0] > 0  # a device that gets nothing has no gradients
+        return [fault for fault in found if there[fault.rank]]
+
+    def _there(self, active: Sequence[bool] | None) -> Floats:
+        return np.ones(self._world_size) if active is None else np.array(active, dtype=float)
+
+    def _stepped(self, active: Floats, taken: Floats, **told: Any) -> Stepping:
+        """Take a step down."""
+        workload, samples = self._workload, int(self._batches.sizes.sum())
+        lr = workload.learning_rate(workload.optimizer.lr, self._progress(), self._world_size)
+        skipped = bool((taken < active).any()) if self._has_loss_scale else None
+        found = {"loss": None, "loss_per_rank": None, "grad_norm": None, "loss_scale": None} | told
+        self.records.append(StepRecord(samples=samples, lr=lr, skipped=skipped, **found))
+        if skipped:
+            self.log.append([self._step, np.flatnonzero(taken < active).tolist()])
+        return Stepping(active, taken)
+
+
+# Past ---------------------------------------------------------------------------------------------
+
+
+class Past(Records):
+    """Tells of steps that were done before a run stopped.
+
+    Parameters
+    ----------
+    scenario, program
+        As of `Records`.
+    state : State
+        Where it stopped.
+    """
+
+    def __init__(self, scenario: Scenario, program: Program, state: State) -> None:
+        super().__init__(scenario, program)
+        self._state = state
+        self._skipping = {int(step): list(ranks) for step, ranks in state.log}
+
+    def read(self, op: Op) -> Stepping | None:
+        if not isinstance(op, Update):
+            return None
+        self.records.append(self._state.records[self._step])
+        active = self._there(op.active)
+        taken = active.copy()
+        taken[np.array(self._skipping.get(self._step, []), dtype=np.int64)] = 0.0
+        return Stepping(active, taken)
+
+
+# Shapes -------------------------------------------------------------------------------------------
+
+
+class Shapes:
+    """Sizes of inputs, targets and outputs of a micro-batch, as long as its longest sample.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        One point.
+    samples : Samples
+        The data.
+    has_loss : bool
+        Whether the loss is work of its own.
+    """
+
+    def __init__(self, scenario: Scenario, samples: Samples, has_loss: bool) -> None:
+        self._workload, self._samples, self.has_loss = scenario.workload, samples, has_loss
+        self._batches: StepBatches | None = None
+
+    def begin(self, batches: StepBatches) -> None:
+        """Begin a step, with who trains on what."""
+        self._batches = batches
+
+    def _of_values(self, micro: int) -> list[Shape]:
+        """Shape of every value of the model, per sample; the same on all ranks."""
+        assert self._batches is not None, "a step begins with its batches"
+        parts = self._batches.micro[micro]
+        found, which = self._samples.shapes(parts)
+        return self._workload.graph.shapes(found[which[int(np.argmax(parts.sizes))]])
+
+    def nbytes_of(self, name: str, micro: int) -> float:
+        """Bytes of a sample of an input; or of its target, under the name ``y``."""
+        workload, graph = self._workload, self._workload.graph
+        shapes = self._of_values(micro)
+        if name in graph.inputs:
+            is_tokens = workload.model.num_tokens(name) is not None
+            itemsize = INTEGER_ITEMSIZE if is_tokens else workload.itemsize
+            return float(prod(shapes[graph.inputs.index(name)]) * itemsize)
+        shape = workload.loss.target_shape(shapes[graph.outputs[0][0]])
+        itemsize = INTEGER_ITEMSIZE if workload.loss.of_classes else workload.itemsize
+        return float(prod(shape) * itemsize)
+
+    def gathered(self, micro: int, losses: bool) -> tuple[tuple[int, ...], float]:
+        """How much of what is gathered each rank has, outputs or losses, and bytes of all."""
+        assert self._batches is not None, "a step begins with its batches"
+        sizes = self._batches.sizes[micro]
+        if losses:
+            there = sizes > 0
+            return tuple(there.astype(int).tolist()), float(there.sum() * self._workload.itemsize)
+        return tuple(sizes.tolist()), float(sizes.sum() * self.output_nbytes(micro))
+
+    def output_nbytes(self, micro: int) -> float:
+        """Bytes of what the model makes of a sample; none where nobody knows."""
+        workload, graph = self._workload, self._workload.graph
+        if workload.model.timed:
+            return 0.0
+        shapes, first = self._of_values(micro), len(graph.inputs)
+        ran = call_dtypes(graph, workload.precision, workload.dtype)
+        return float(
+            sum(
+                prod(shapes[value]) * numpy_dtype(ran[value - first]).itemsize
+                for value, _ in graph.outputs
+            )
+        )
+
+
+# Forecast -----------------------------------------------------------------------------------------
+
+
+class Forecast(Records):
+    """Knows which updates injected faults will keep from changing anything."""
+
+    def __init__(self, scenario: Scenario, program: Program) -> None:
+        super().__init__(scenario, program)
+        self._is_shared = False
+        self._known = {several.name: several.ranks for several in program.groups}
+        self._groups: Ints | None = None
+
+    def begin(self, step: int, batches: StepBatches) -> None:
+        super().begin(step, batches)
+        self._is_shared, self._groups = False, None
+
+    def read(self, op: Op) -> Stepping | None:
+        if isinstance(op, AllReduce) and op.bucket is not None:
+            self._groups = self._known.get(op.group) if isinstance(op.group, str) else None
+        elif isinstance(op, Take | ReduceScatter | TakeSums):
+            self._is_shared = True  # what is wrong with one rank's gradients now is with all
+        elif isinstance(op, Update):
+            active = self._there(op.active)
+            fine = self._without_fault() if self._has_loss_scale else 1.0
+            return self._stepped(active, active * fine)
+        return None
+
+    def _without_fault(self) -> Floats:
+        """1 for ranks whose gradients are finite."""
+        fine, faults = np.ones(self._world_size), self._faults()
+        if faults:
+            wrong = [fault.rank for fault in faults]
+            if self._is_shared and self._groups is not None:  # of its process group
+                wrong = self._groups[np.isin(self._groups, wrong).any(axis=1)].ravel().tolist()
+            elif self._is_shared:
+                wrong = [*range(self._world_size)]
+            fine[wrong] = 0.0
+        return fine

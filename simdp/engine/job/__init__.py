@@ -1,1 +1,0 @@
-"""Jobs: days and weeks of training, with what fails on the way."""

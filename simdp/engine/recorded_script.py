@@ -1,0 +1,387 @@
+"""Records one run's operations so that variants with other timings can be replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from simdp.arrays import Floats
+from simdp.cluster.stragglers import DegradedLink, Straggler
+from simdp.engine.clocks.streams import Streams
+from simdp.engine.compute import Times
+from simdp.engine.ops import ClockOp, Feed, Hold, Launch, Meet, Stretch, Wait, Work
+from simdp.engine.simulate import common_to, play
+from simdp.engine.slowdown import SLOWED, Slowdown
+from simdp.results.metrics import steady_step_time, times
+from simdp.results.trace import SETUP, StepEnds, TraceBuilder
+from simdp.scenario import Scenario
+from simdp.scenario.placement import wiring_of
+from simdp.workload import Workload
+
+# Heard --------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Busy:
+    """Work of one step that nothing comes between.
+
+    Attributes
+    ----------
+    step : int
+        As in `simdp.engine.ops.Work`.
+    slowed, steady : ndarray, shape `(world_size,)`
+        What stragglers slow down, their factors included, and what they do not [s].
+    num_hooks : int
+        How many hooks are part of it.
+    """
+
+    step: int
+    slowed: Floats
+    steady: Floats
+    num_hooks: int = 0
+
+
+class Heard:
+    """A script as it was played, to be played again with other times.
+
+    Parameters
+    ----------
+    num_steps : int, optional
+        Steps that are recorded; what comes after the first operation of a later one is only passed
+        on. Left out, all are.
+    """
+
+    def __init__(self, num_steps: int | None = None) -> None:
+        self.ops: list[Busy | Launch | Wait | Meet | Feed] = []
+        self._end = inf if num_steps is None else num_steps
+
+    def listen(self, script: Iterator[ClockOp]) -> Iterator[ClockOp]:
+        """Pass a script on."""
+        for op in script:
+            if not isinstance(op, Wait) and op.step >= self._end:
+                yield op
+                yield from script
+                return
+            match op:
+                case Work():
+                    self._work(op)
+                case Stretch():
+                    for work in op.works():
+                        self._work(work)
+                case Hold():
+                    pass
+                case _:
+                    self.ops.append(op)
+            yield op
+
+    def _work(self, op: Work) -> None:
+        last = self.ops[-1] if self.ops else None
+        if not isinstance(last, Busy) or last.step != op.step:
+            last = Busy(op.step, np.zeros(len(op.seconds)), np.zeros(len(op.seconds)))
+            self.ops.append(last)
+        if op.activity in SLOWED:
+            last.slowed += op.seconds
+            last.num_hooks += op.activity == "host" and op.name in ("hook", "")
+        else:
+            last.steady += op.seconds
+
+    def forget_setup(self) -> None:
+        """Leave out what comes before the first step, if all ranks leave it at one instant.
+
+        Then it moves every later instant alike. They do where they meet, or wait for the last of
+        the collectives.
+        """
+        begin = next((i for i, op in enumerate(self.ops) if _step(op) > SETUP), 0)
+        setup = self.ops[:begin]
+        waits = {call for op in setup if isinstance(op, Wait) for call in op.calls}
+        calls = [op.call for op in setup if isinstance(op, Launch)]
+        if calls and isinstance(setup[-1], Wait | Meet) and waits == set(calls):
+            del self.ops[:begin]
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether no time depends on more than work, and the cost of collectives of all ranks."""
+        launches = [op for op in self.ops if isinstance(op, Launch)]
+        there = not any(isinstance(op, Feed) for op in self.ops)
+        return there and all(op.seconds is not None and op.groups is None for op in launches)
+
+    def step_ends(self, first: Scenario, others: Sequence[Scenario]) -> Floats:
+        """Play it for scenarios that only charge the same otherwise, side by side.
+
+        Parameters
+        ----------
+        first : Scenario
+            Whose script it is.
+        others : sequence of Scenario
+            Without pauses on the clock.
+
+        Returns
+        -------
+        ndarray, shape `(num_steps + 1, num_scenarios, world_size)`
+            When each rank is done with the setup and with each step [s].
+        """
+        charged, n = _Charged(first, others), first.cluster.world_size
+        clock, ends = np.zeros((len(others), n)), dict[int, Floats]()
+
+        def done(step: int, instants: Floats) -> None:
+            ends[step] = np.maximum(ends[step], instants) if step in ends else instants
+
+        def record(op: Launch, ready: Floats, enter: Floats, end: Floats) -> None:
+            if n > 1:
+                done(op.step, end)
+
+        def until(op: Launch, begin: Floats) -> Floats:
+            return op.latest(begin) + charged.collective(op) if n > 1 else begin
+
+        streams = Streams(*charged.slowdowns, until, record, charged.message)
+        for op in self.ops:
+            match op:
+                case Busy():
+                    clock = clock + streams.stretched(clock, charged.busy(op))
+                    done(op.step, clock)
+                case Launch():
+                    streams.launch(op, clock)
+                case Wait():
+                    clock = streams.wait(op.calls, clock)
+                case Meet():
+                    clock = np.broadcast_to(clock.max(axis=1, keepdims=True), clock.shape)
+                    done(op.step, clock)
+        steps, nothing = range(SETUP, max(ends, default=SETUP) + 1), np.zeros_like(clock)
+        found: Floats = np.maximum.accumulate([ends.get(step, nothing) for step in steps])
+        return found
+
+
+class _Charged:
+    """What some scenarios charge for the operations of another one's script.
+
+    Parameters
+    ----------
+    first : Scenario
+        Whose script it is.
+    others : sequence of Scenario
+        Which charge; each is a row of what is found.
+
+    Attributes
+    ----------
+    slowdowns : (ndarray, ndarray), shape `(num_scenarios, 1)` each
+        By how much compute and collectives slow each other down.
+    """
+
+    def __init__(self, first: Scenario, others: Sequence[Scenario]) -> None:
+        n, old = first.cluster.world_size, first.cluster.overheads
+        overheads = [other.cluster.overheads for other in others]
+        self.slowdowns = (
+            _column(each.compute_slowdown for each in overheads),
+            _column(each.collective_slowdown for each in overheads),
+        )
+        self._hook = _column(each.hook - old.hook for each in overheads)
+        before = old.before_collective(n)
+        self._message = _column(each.before_collective(n) - before for each in overheads)
+        wirings = {id(other.cluster): other.cluster for other in others}
+        wired = {key: wiring_of(cluster) for key, cluster in wirings.items()}
+        self._costs = [(other.collectives.cost, wired[id(other.cluster)]) for other in others]
+        self._seconds: dict[tuple[str, float], Floats] = {}
+        self._before, stragglers = Slowdown(first.cluster, first.seed), first.cluster.stragglers
+        self._slowdowns = [
+            None if other.cluster.stragglers == stragglers else Slowdown(other.cluster, other.seed)
+            for other in others
+        ]
+        self._alike = np.array([one is None for one in self._slowdowns])[:, None]
+        self._step, self._old = SETUP, np.ones(n)  # nothing slows the setup down
+        self._new = np.ones((len(others), n))
+
+    def busy(self, op: Busy) -> Floats:
+        """How long work takes by itself, shape `(num_scenarios, world_size)` [s]."""
+        if op.step != self._step:
+            old = self._old = self._before.factors(op.step)
+            each = [old if one is None else one.factors(op.step) for one in self._slowdowns]
+            self._step, self._new = op.step, np.array(each)
+        slowed = np.where(self._alike, op.slowed, op.slowed / self._old * self._new)
+        found: Floats = slowed + op.num_hooks * self._hook * self._new + op.steady
+        return found
+
+    def message(self, op: Launch) -> Floats:
+        """How long a collective keeps its stream before it begins [s]."""
+        return op.message + self._message
+
+    def collective(self, op: Launch) -> Floats:
+        """How long a collective takes, from when the last rank has come [s]."""
+        key = op.plan.collective, op.nbytes
+        if key not in self._seconds:
+            self._seconds[key] = _column(cost.seconds(*key, at) for cost, at in self._costs)
+        return self._seconds[key]
+
+
+def _column(values: Iterable[float]) -> Floats:
+    return np.array(list(values))[:, None]
+
+
+def _step(op: Busy | Launch | Wait | Meet | Feed) -> int:
+    return SETUP if isinstance(op, Wait) else op.step
+
+
+# Stopwatch ----------------------------------------------------------------------------------------
+
+MICRO_STEPS = (3, 4)
+"""Of so many micro-steps the last is like all that would follow, if the first scenario's is."""
+
+WORTH_IT = 12
+"""Micro-steps of a step from which on it pays to play `MICRO_STEPS` in their place."""
+
+ALIKE = 1e-9
+"""By which a step may differ from what a few of its micro-steps say, relatively: rounding."""
+
+NETWORK = {"link": None, "inter_node": None}
+"""What the cost of collectives knows of a cluster."""
+
+CHARGED_ANEW = {
+    "hook": 0.0,
+    "message": 0.0,
+    "message_per_rank": 0.0,
+    "compute_slowdown": 0.0,
+    "collective_slowdown": 0.0,
+}
+"""Overheads that a script heard once is charged again with."""
+
+
+class Stopwatch:
+    """Times steps; what other scenarios have in common with the first is not worked out again.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        The first, without a sweep and without numerics.
+    heard : Heard, optional
+        Its script, where `simdp.engine.simulate.times_alone` has played it, with the metrics that
+        this found. Without them it is played here.
+    metrics : mapping, optional
+        With ``heard``.
+
+    Attributes
+    ----------
+    metrics : dict
+        Of the first scenario, those of `simdp.results.metrics.times`.
+    repeats : bool
+        Whether others that differ in times alone cost next to nothing.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        heard: Heard | None = None,
+        metrics: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.scenario, self._heard = scenario, heard or Heard()
+        foreseen: Collection[str] = ()
+        if heard is not None and metrics is not None:
+            self.metrics, self._times = dict(metrics), common_to(scenario).times
+        else:
+            trace = TraceBuilder()
+            run = play(scenario, trace, listen=self._heard.listen).run
+            samples = [record.samples for record in run.numbers.records]
+            self.metrics = times(trace.build(), run.world_size, len(samples), samples)
+            self._times, foreseen = run.times, run.program.facts.foreseen
+        self._foresees = bool(foreseen)
+        self.repeats = (
+            scenario.collectives.all_timed
+            and scenario.strategy.player == "together"
+            and "collectives" not in foreseen
+            and self._heard.is_timed
+            and not getattr(scenario.strategy, "backup_ranks", 0)
+            and not Slowdown(scenario.cluster, scenario.seed).has_stops
+            and not any(_changes_links(one) for one in scenario.cluster.stragglers)
+        )
+        if self.repeats:
+            self._heard.forget_setup()
+
+    def step_times(self, others: Sequence[Scenario]) -> list[float]:
+        """Simulated time of a steady step of each of some scenarios, but for rounding [s]."""
+        charged = [other for other in others if self._differs_in_times(other)]
+        found = dict[int, float]()
+        if charged:
+            ends = self._heard.step_ends(self.scenario, charged)
+            found = {id(one): steady_step_time(ends[:, i].T) for i, one in enumerate(charged)}
+        return [found[id(one)] if id(one) in found else self._played(one) for one in others]
+
+    def _played(self, other: Scenario) -> float:
+        known = self._times if self._computes_alike(other) else None
+        if self._is_periodic and other.workload is self.scenario.workload:
+            return self._continued(other, known)
+        return self._of_steps(other, known)
+
+    @cached_property
+    def _few(self) -> list[Workload]:
+        """The workload with a few of its micro-steps, if it has many that are alike."""
+        workload = self.scenario.workload
+        accumulated = workload.grad_accum
+        if not isinstance(accumulated, int) or accumulated < WORTH_IT:
+            return []
+        if workload.global_batch is not None or self.scenario.numerics:
+            return []
+        return [workload.model_copy(update={"grad_accum": few}) for few in MICRO_STEPS]
+
+    @cached_property
+    def _is_periodic(self) -> bool:
+        """Whether the first scenario's step is one that a few of its micro-steps tell."""
+        if not self._few:
+            return False
+        step = self.metrics["step_time_s"]
+        return bool(abs(self._continued(self.scenario, self._times) - step) <= ALIKE * step)
+
+    def _continued(self, other: Scenario, known: Times | None) -> float:
+        """Step time of as many micro-steps as there are, by that of a few [s]."""
+        shorter = [other.model_copy(update={"workload": one}) for one in self._few]
+        before, after = (self._of_steps(one, known) for one in shorter)
+        more = self.scenario.workload.grad_accum
+        assert isinstance(more, int)
+        return after + (more - MICRO_STEPS[-1]) * (after - before)
+
+    def _of_steps(self, other: Scenario, known: Times | None) -> float:
+        ends = StepEnds(other.cluster.world_size)
+        play(other, TraceBuilder(keep=False, ends=ends), times=known, listen=iter)
+        return steady_step_time(ends.ends())
+
+    def _computes_alike(self, other: Scenario) -> bool:
+        """Whether the other one computes the same on the same devices."""
+        a, b = self.scenario.cluster, other.cluster
+        return self.scenario.workload is other.workload and all(
+            getattr(a, key) == getattr(b, key)
+            for key in ("world_size", "local_size", "ranks_per_device", "device")
+        )
+
+    def _differs_in_times(self, other: Scenario) -> bool:
+        """Whether the other one says what the first one did, and only charges it otherwise."""
+        a, b = self.scenario, other
+        if not self.repeats or a.workload is not b.workload or not b.collectives.all_timed:
+            return False
+        same = {"cluster": None, "collectives": None, "workload": None}
+        if a.model_copy(update=same) != b.model_copy(update=same):
+            return False
+        cost = {"cost": None}
+        if a.collectives.model_copy(update=cost) != b.collectives.model_copy(update=cost):
+            return False
+        if a.cluster is b.cluster:
+            return True
+        before, after = a.cluster.overheads, b.cluster.overheads
+        if before.hook != after.hook and (self._foresees or not before.hook):
+            return False
+        beside: dict[str, Any] = {**NETWORK, "stragglers": [], "failures": [], "overheads": None}
+        if a.cluster.model_copy(update=beside) != b.cluster.model_copy(update=beside):
+            return False
+        if before.model_copy(update=CHARGED_ANEW) != after.model_copy(update=CHARGED_ANEW):
+            return False
+        if wiring_of(b.cluster).inter_bandwidth != wiring_of(a.cluster).inter_bandwidth:
+            return False  # a strategy may read this
+        stragglers = [*a.cluster.stragglers, *b.cluster.stragglers]
+        alike = a.cluster.stragglers == b.cluster.stragglers
+        return alike or all(one.by_factors for one in stragglers)
+
+
+def _changes_links(straggler: Straggler) -> bool:
+    """Whether a collective takes longer in some steps than in others."""
+    return isinstance(straggler, DegradedLink) and straggler.comes_and_goes()

@@ -1,0 +1,755 @@
+"""Rows of answers: verdicts, costs, batch sizes.
+
+The terminal prints them above the other rows, the page in its first box.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
+from textwrap import fill, shorten
+from typing import Any, NamedTuple
+
+from rich.console import RenderableType
+
+from simdp.reports import captions
+from simdp.reports.captions import percent, seconds, short
+from simdp.reports.wide_table import wide_table
+from simdp.results.comparison import short_key, written
+from simdp.results.metrics import exposed_by_collective
+from simdp.results.result import Advice, Piece, Result, Study
+from simdp.results.trace import TraceToCome
+
+# Answer rows --------------------------------------------------------------------------------------
+
+Row = tuple[str, str]
+Write = Callable[[float | None], str]
+
+LEAST_SHARE = 0.005
+"""Part of a step below which nothing is said of what something costs."""
+
+LEAST_IDLE = 0.5
+"""Part of a node's network cards that may be idle without a word."""
+
+NEARLY_ALL = 0.995
+"""Part of a step from which on a third digit tells it from all."""
+
+MOST_CAUSES = 4
+"""Stragglers that have a line each."""
+
+FEW = 100
+"""Samples a second below which three digits are written, not whole ones."""
+
+COMPUTE_PARTS = {
+    "matrix_products": "matrix products",
+    "attention": "attention",
+    "memory_bound": "kernels bound by memory",
+    "recompute": "recompute",
+    "launches": "launches",
+    "slowed": "slowed by stragglers or communication",
+}
+"""Names of what compute is spent on; see `simdp.engine.compute.call_times`."""
+
+BOUND_BY_ARITHMETIC = ("matrix_products", "attention")
+"""Parts of which the share of the peak is shown."""
+
+FOR_EXPERTS = ("undetermined",)
+"""Remarks that only a verbose summary shows; all are in result.json."""
+
+WHOLE = ("caveats",)
+"""Remarks that are printed to their end, however long they are."""
+
+CELL, MOST_LETTERS = 53, 150
+"""Letters of a line beside a row's name; and of a remark, of which the rest is in result.json."""
+
+
+def rates(metrics: dict[str, Any]) -> Row:
+    """What a run gets done in a second."""
+    throughput, tokens = metrics["throughput_samples_per_s"], metrics.get("tokens_per_s")
+    each = metrics.get("tokens_per_s_per_gpu")
+    few = throughput is not None and throughput < FEW
+    said = "-" if throughput is None else f"{throughput:{'.3g' if few else ',.0f'}} samples/s"
+    if tokens is not None:
+        said += f", {tokens:,.0f} tokens/s"
+        said += "" if each in (None, tokens) else f", {each:,.0f} per device"
+    return "throughput", said
+
+
+def mfu(metrics: dict[str, Any]) -> list[Row]:
+    """How much of the devices' peak the model's FLOPs take; with those that run again, if any."""
+    share, hardware = metrics.get("mfu"), metrics.get("hfu")
+    if share is None:
+        return []
+    again = "" if hardware in (None, share) else f"; HFU {100 * hardware:.3g} %"
+    return [("MFU", f"{100 * share:.3g} % of the devices' peak{again}")]
+
+
+def mfu_parts(result: Result) -> list[Row]:
+    """What a step is spent on beside useful arithmetic, kernel by kernel; largest compute first."""
+    found = step_shares(result)
+    if not found:
+        return []
+    said = [
+        f"{name} {captions.percent(share)}"
+        + (f" (at {captions.percent(rate)} of the peak)" if rate is not None else "")
+        for name, share, rate in found
+        if share >= LEAST_SHARE
+    ]
+    return [("where the MFU goes", f"of a step: {', '.join(said)}")]
+
+
+def step_shares(result: Result) -> list[tuple[str, float, float | None]]:
+    """Split a step into kinds of kernels and all that is no compute, as shares that add up to 1.
+
+    Returns
+    -------
+    list of (str, float, float or None)
+        Name; share of the step; and for kernels bound by arithmetic the part of the devices' peak
+        that they reach. Empty without an MFU, or where compute has no kernels.
+    """
+    m = result.metrics
+    step_time = m["step_time_s"]
+    if not result.compute_parts or m.get("mfu") is None or not step_time:
+        return []
+    parts = sorted(result.compute_parts, key=lambda one: -one["seconds"])
+    found: list[tuple[str, float, float | None]] = [
+        (
+            COMPUTE_PARTS[one["part"]],
+            one["seconds"] / step_time,
+            one["of_peak"] if one["part"] in BOUND_BY_ARITHMETIC else None,
+        )
+        for one in parts
+    ]
+    rest = [(captions.PARTS[key], m[key] / step_time, None) for key in captions.PARTS]
+    return [*found, *rest[1:]]
+
+
+def verdict(lines: Sequence[str]) -> list[Row]:
+    """The sentences of a verdict as a row; none without any."""
+    return [("verdict", " ".join(lines))] if lines else []
+
+
+def costs(metrics: dict[str, Any], seconds: Write) -> list[Row]:
+    """What a step would take if the interval, stragglers or communication were otherwise."""
+    step_time, rows = metrics["step_time_s"], list[Row]()
+    ends, even = metrics.get("interval_s"), metrics.get("without_stragglers_s")
+    if ends is not None:
+        rows.append(("90 % interval of a step", " to ".join(map(seconds, ends))))
+    if even is not None and step_time:
+        rows.append(("without stragglers", less(even, step_time, seconds)))
+    if step_time and metrics["exposed_comm_s"] > LEAST_SHARE * step_time:
+        hidden = step_time - metrics["exposed_comm_s"]
+        rows.append(("if all comm was hidden", less(hidden, step_time, seconds)))
+    return rows
+
+
+def lost(result: Result, seconds: Write) -> list[Row]:
+    """Split what several stragglers cost by cause; say who was slowest where that is by chance."""
+    step_time, rows = result.metrics["step_time_s"], list[Row]()
+    known = [one for one in result.lost if one["seconds"] is not None]
+    for one in known[:MOST_CAUSES] if len(result.lost) > 1 and step_time else ():
+        said = less(step_time - one["seconds"], step_time, seconds)
+        rows.append((f"  without {one['cause']}", f"{said}{_on(one)}"))
+    if len(known) > MOST_CAUSES and rows:
+        rows.append(("", f"and {len(known) - MOST_CAUSES} others: see result.json"))
+    if result.slowest and any(one["ranks"] is None for one in result.lost):
+        rows.append(("slowest most often", _slowest_words(result)))
+    return rows
+
+
+def _on(one: dict[str, Any]) -> str:
+    """Where a straggler is, unless it is everywhere."""
+    ranks = one["ranks"]
+    if not ranks:
+        return ""
+    if len(ranks) > 2:
+        return f" (node {one['nodes'][0]})"
+    return f" (rank{'s' if len(ranks) > 1 else ''} {' and '.join(map(str, ranks))})"
+
+
+def _slowest_words(result: Result) -> str:
+    """Who was the slowest of most steps, a rank and its node."""
+    each = max(result.slowest, key=lambda one: one["steps"])
+    num_steps, nodes = sum(one["steps"] for one in result.slowest), Counter[int]()
+    for one in result.slowest:
+        nodes[one["node"]] += one["steps"]
+    said = f"rank {each['rank']}, in {each['steps']} of {num_steps} steps"
+    node, times = nodes.most_common(1)[0]
+    cluster = result.scenario["cluster"]
+    if cluster.get("devices_per_node") and cluster["devices_per_node"] < result.world_size:
+        said += f"; node {node}, in {times}"
+    return said
+
+
+def less(value: float, step_time: float, seconds: Write = captions.seconds) -> str:
+    """Say a time, and how much less than a step it is."""
+    share = 1 - value / step_time
+    if share < LEAST_SHARE:
+        return f"{seconds(value)}, about the same"
+    return f"{seconds(value)}, {100 * share:{'.3g' if share >= NEARLY_ALL else '.2g'}} % less"
+
+
+def gradient_noise(found: dict[str, Any] | None) -> list[Row]:
+    """How much of the gradients is chance, where somebody asked."""
+    if found is None:
+        return []
+    scale = found["noise_scale"]
+    if scale is None:
+        return [("gradient noise", f"chance hides the signal in {found['steps']} steps; try more")]
+    said = (
+        f"scale {scale:,.3g} samples, about the critical batch; this one takes "
+        f"{found['samples']:.3g} times the fewest samples, {found['steps_taken']:.3g} times the "
+        "fewest steps"
+    )
+    return [("gradient noise", said)]
+
+
+def cards(result: Result) -> list[Row]:
+    """Say where most network cards of a node carry nothing, and how to use them."""
+    there = result.network.get("cards")
+    if not there or there["used"] > LEAST_IDLE * there["of"]:
+        return []
+    said = (
+        f"{there['used']} of {there['of']} of a node are used: its ring leaves a node by one; "
+        "NCCL uses all (collectives.cost: nccl), as does collectives.all_reduce: hierarchical"
+    )
+    if result.scenario.get("collectives", {}).get("all_reduce", {}).get("kind") != "ring":
+        said = f"{there['used']} of {there['of']} of a node are used; collectives.cost: nccl"
+        said += " tells what NCCL makes of them"
+    return [("network cards", said)]
+
+
+def known(results: Sequence[Result], verbose: bool = False) -> list[Row]:
+    """List how reliable the hardware's figures are, once for all points of a sweep.
+
+    Constants that a calibration leaves undetermined are listed with ``verbose`` only: the interval
+    of a step covers them.
+    """
+    found: dict[Row, None] = {}
+    for result in results:
+        shown = ((k, v) for k, v in result.remarks.items() if verbose or k not in FOR_EXPERTS)
+        found.update(dict.fromkeys(shown))
+    return [
+        (name, said if name in WHOLE else shorten(said, MOST_LETTERS, placeholder=" ..."))
+        for name, said in found
+    ]
+
+
+def advice(found: Advice | None) -> list[Row]:
+    """Say what would help, and what was tried."""
+    if found is None or not found.num_tried:
+        return []
+    tried = f"{found.num_tried} change{'s' * (found.num_tried > 1)} simulated, times alone"
+    if not found.lines:
+        return [("would help", f"none of {tried}")]
+    return [*(("would help", line) for line in found.lines), ("", f"({tried})")]
+
+
+def wrapped(rows: Sequence[Row], cell: int = CELL) -> list[Row]:
+    """Break what does not fit beside its name, at spaces."""
+    return [
+        (name, fill(said, cell, break_long_words=False, break_on_hyphens=False))
+        for name, said in rows
+    ]
+
+
+def lines(rows: Sequence[Row], width: int) -> str:
+    """Write rows as lines of text, below a table."""
+    return "\n".join(
+        fill(
+            f"{name}: {said}" if name else said,
+            width,
+            subsequent_indent="  ",
+            break_on_hyphens=False,
+        )
+        for name, said in rows
+    )
+
+
+# Verdicts -----------------------------------------------------------------------------------------
+
+LEAST_VERDICT_SHARE = 0.01
+"""Part of a step below which a loss is not named."""
+
+GOOD = 0.8
+"""Scaling efficiency from which on a size is worth its devices."""
+
+LEAST_GROWTH = 0.05
+"""Part by which compute per sample must grow over the smallest size to be named."""
+
+MOST_COLLECTIVES = 2
+"""Collectives that are named one by one."""
+
+MAX_SPANS = 2**20
+"""Of larger traces the exposed communication is not split by collective."""
+
+
+class Verdict(NamedTuple):
+    """Sentences, the main one first, and whether nothing is amiss.
+
+    Attributes
+    ----------
+    lines : list of str
+        Whole sentences.
+    good : bool
+        Whether most of the time is spent on compute, or the efficiency is `GOOD`.
+    """
+
+    lines: list[str]
+    good: bool
+
+
+def of_run(result: Result) -> Verdict:
+    """What a step of one run is spent on, and what its stragglers cost."""
+    m = result.metrics
+    step_time = m["step_time_s"]
+    if not step_time:
+        return Verdict([], True)
+    losses = _losses(result)
+    work = (m["compute_s"] + m["update_s"]) / step_time
+    said = f"Of a step of {seconds(step_time)}, {percent(work)} is compute and update"
+    lines = [f"{said}{''.join(f', {one}' for one in losses)}."]
+    lines += [f"{_sentence(one)}." for one in straggler_costs(result)]
+    return Verdict(lines, work >= GOOD)
+
+
+def of_sweep(study: Study, best: int | None, rates: Sequence[float | None], unit: str) -> Verdict:
+    """What the best point of a sweep reaches and loses, and how far it pays to go.
+
+    Parameters
+    ----------
+    study : Study
+        Of a sweep.
+    best, rates, unit
+        As from `simdp.reports.sweep_table.best_point`.
+    """
+    if best is None or not (rate := rates[best]):
+        return Verdict([], True)
+    point, first = study.points[best], rates[0]
+    group = _of_sizes(study, point)
+    lines, good = list[str](), True
+    if len(group) > 1 and len(study.points) > len(group):  # sizes of several methods
+        lines.append(f"The fastest of {len(study.points)} points is {_set_in_words(point)}.")
+    if len(group) > 1:
+        lines += _scaling(group, point)
+        good = (point.metrics["scaling_efficiency"] or 0.0) >= GOOD
+    else:
+        text = f"The fastest of {len(study.points)} points is {_set_in_words(point)}"
+        ratio = f", {rate / first:.3g} times the first point's" if first and best else ""
+        losses = _losses(point)
+        lost = f"; of each step {', '.join(losses)}" if losses else ""
+        lines.append(f"{text}: {short(rate)} {unit}{ratio}{lost}.")
+    for one in study.points:
+        where = "" if one is point else f" at {_set_in_words(one)}"
+        lines += [f"{_sentence(cost)}{where}." for cost in straggler_costs(one)]
+    return Verdict(lines, good)
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _set_in_words(point: Result) -> str:
+    """What a point sets: ``"world_size 8, strategy ddp"``."""
+    return ", ".join(f"{short_key(key)} {written(value)}" for key, value in point.set.items())
+
+
+def _of_sizes(study: Study, point: Result) -> list[Result]:
+    """Points that differ from one in the world size only, the smallest first."""
+    key = "cluster.world_size"
+    if key not in point.set or point.metrics["scaling_efficiency"] is None:
+        return []
+    rest = {k: v for k, v in point.set.items() if k != key}
+    found = [p for p in study.points if {k: v for k, v in p.set.items() if k != key} == rest]
+    return sorted(found, key=lambda one: one.world_size)
+
+
+def _scaling(group: Sequence[Result], best: Result) -> list[str]:
+    """What the fastest size of a group reaches, what it loses, and up to where it pays."""
+    base, n = group[0], best.world_size
+    efficiency = best.metrics["scaling_efficiency"]
+    ratio = n / base.world_size
+    of = f"{ratio:g}" if base.world_size == 1 else f"{ratio:g} from {base.world_size} GPUs"
+    said = f"{n} GPUs: {efficiency * ratio:.3g}x of {of} ({percent(efficiency)})"
+    if ends := best.metrics.get("interval_s"):
+        low, high = map(seconds, ends)
+        said += f", a step takes {seconds(best.metrics['step_time_s'])} (90 %: {low} to {high})"
+    losses = _losses(best)
+    if growth := _growth(best, base):
+        losses.append(growth)
+    lines = [said + (f"; of each step {', '.join(losses)}." if losses else ".")]
+    if larger := [one.world_size for one in group if one.world_size > n]:
+        lines.append(f"More GPUs are no faster: {larger[0]} are slower than {n}.")
+    enough = [one.metrics["scaling_efficiency"] >= GOOD for one in group]
+    limit = f"{100 * GOOD:.0f} %"
+    if all(enough):
+        lines.append(f"Efficiency stays above {limit} at every size.")
+    else:
+        place = enough.index(False)
+        below = group[place]
+        lines.append(
+            f"Efficiency stays above {limit} up to {group[place - 1].world_size}, and is "
+            f"{percent(below.metrics['scaling_efficiency'])} at {below.world_size}."
+        )
+    return lines
+
+
+def _growth(point: Result, base: Result) -> str:
+    """Compute that a sample takes longer than at the smallest size, if it does."""
+    times = [
+        one.metrics["compute_s"]
+        * one.world_size
+        / (one.metrics["throughput_samples_per_s"] * one.metrics["step_time_s"])
+        if one.metrics["throughput_samples_per_s"] and one.metrics["step_time_s"]
+        else 0.0
+        for one in (point, base)
+    ]
+    if not times[1] or times[0] < (1 + LEAST_GROWTH) * times[1]:
+        return ""
+    more = percent(times[0] / times[1] - 1)
+    return f"compute of a sample takes {more} longer than on {base.world_size}"
+
+
+def _losses(result: Result) -> list[str]:
+    """Parts of a step that are not compute, with their shares, the largest first."""
+    m, step_time = result.metrics, result.metrics["step_time_s"]
+    found = [(value, name) for value, name in _exposed(result)]
+    found.append((m["wait_s"], f"waits for {_slow_ones(result)}"))
+    found.append((m["other_s"], "is host, copies and input"))
+    return [
+        f"{percent(value / step_time)} {name}"
+        for value, name in sorted(found, key=lambda pair: -pair[0])
+        if value >= LEAST_VERDICT_SHARE * step_time
+    ]
+
+
+def _exposed(result: Result) -> list[tuple[float, str]]:
+    """Exposed communication by collective, where a trace says which; else in one."""
+    whole, n = result.metrics["exposed_comm_s"], result.world_size
+    trace = result.trace
+    if not whole or trace is None or isinstance(trace, TraceToCome) or len(trace) > MAX_SPANS:
+        return [(whole, "is exposed communication")]
+    num_steps = max((block.step for block in trace.blocks), default=0) + 1
+    split = exposed_by_collective(trace, n, num_steps)
+    named = [
+        (value, f"is exposed {collective}{_where(result, size)}")
+        for (collective, size), value in list(split.items())[:MOST_COLLECTIVES]
+    ]
+    rest = whole - sum(value for value, _ in named)
+    if not named or rest < -LEAST_VERDICT_SHARE * whole:
+        return [(whole, "is exposed communication")]
+    return [*named, (rest, "is other exposed communication")]
+
+
+def _where(result: Result, group_size: int) -> str:
+    """Whether a collective leaves its node, where there are several nodes."""
+    cluster, n = result.scenario["cluster"], result.world_size
+    per_node = (cluster.get("devices_per_node") or n) * cluster.get("ranks_per_device", 1)
+    if per_node >= n:
+        return ""
+    return " between nodes" if group_size > per_node else " in groups" if group_size < n else ""
+
+
+def _slow_ones(result: Result) -> str:
+    """Who is waited for: the stragglers that the scenario has on some ranks, or slower ranks."""
+    found = list[str]()
+    for one in result.lost:
+        if one["ranks"]:
+            found.append(name_of(one))
+    if not found or len(found) < len(result.lost):
+        return "slower ranks"
+    return " and ".join(dict.fromkeys(found))
+
+
+def straggler_costs(result: Result) -> list[str]:
+    """What each straggler costs that costs anything worth a word, the dearest first."""
+    step_time = result.metrics["step_time_s"]
+    known = [one for one in result.lost if one["seconds"] is not None]
+    known.sort(key=lambda one: -one["seconds"])
+    return [
+        f"{name_of(one)} costs {percent(one['seconds'] / step_time)} of a step "
+        f"({seconds(one['seconds'])})"
+        for one in known
+        if step_time and one["seconds"] >= LEAST_VERDICT_SHARE * step_time
+    ]
+
+
+def name_of(lost: dict[str, Any]) -> str:
+    """Name a straggler: its ranks, or its node, or its kind where it is on all ranks."""
+    ranks: list[int] = lost["ranks"] or []
+    cause = str(lost["cause"])
+    if not ranks:
+        return f"the {cause} straggler"
+    if cause == "degraded_link" and len(ranks) == 2:
+        return f"the degraded link of ranks {ranks[0]} and {ranks[1]}"
+    where = f"rank {ranks[0]}" if len(ranks) == 1 else f"node {lost['nodes'][0]}"
+    if cause == "degraded_link":
+        return f"the degraded links of {where}"
+    return f"the straggler {where}" if len(ranks) == 1 else f"the slow {where}"
+
+
+# Money rows ---------------------------------------------------------------------------------------
+
+Found = tuple[Mapping[str, Any], Mapping[str, Any] | None]
+"""``cost`` and ``target`` of a result."""
+
+DURATIONS = (("days", 86400.0, 2.0), ("h", 3600.0, 2.0), ("min", 60.0, 2.0), ("s", 1.0, 1.0))
+"""Units of long times, each from so many on."""
+
+ENERGIES = (("GWh", 1e6), ("MWh", 1e3), ("kWh", 1.0), ("Wh", 1e-3), ("mWh", 1e-6))
+
+LONG_SAMPLE = 1000
+"""Tokens of a sample from which on money is told by tokens, not by samples."""
+
+
+def duration(value: float | None, like: float | None = None) -> str:
+    """Write a time that may be long, with the unit that suits it, or another time beside it."""
+    if value is None:
+        return "-"
+    large = value if like is None else like
+    for unit, size, least in DURATIONS:
+        if large >= least * size:
+            return f"{_three(value / size)} {unit}"
+    scale, unit = (1e-3, "ms") if large >= 1e-3 else (1e-6, "us")
+    return f"{value / scale:.3g} {unit}" if value else "0"
+
+
+def _three(value: float) -> str:
+    """Three digits, or all before the point."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def money(value: float | None) -> str:
+    """Write US dollars with three digits."""
+    if value is None:
+        return "-"
+    return f"{_three(value)} USD"
+
+
+def energy(kwh: float | None) -> str:
+    """Write an energy with three digits and the unit that suits it."""
+    if kwh is None:
+        return "-"
+    unit, size = next((one for one in ENERGIES if kwh >= one[1]), ENERGIES[-1])
+    return f"{kwh / size:.3g} {unit}"
+
+
+def is_asked_for(scenario: Mapping[str, Any]) -> bool:
+    """Whether a scenario itself speaks of money, energy or a target."""
+    cluster, over = scenario.get("cluster") or {}, scenario.get("sweep") or {}
+    keys = ("cluster.price", "cluster.power", "target")
+    swept = any(key == one or key.startswith(f"{one}.") for key in over for one in keys)
+    own = cluster.get("price") or cluster.get("power") or scenario.get("target")
+    return bool(own) or swept
+
+
+LITTLE = 0.01
+"""Share of an energy by which it may be off without a word."""
+
+WAITING_POWER = "as a waiting GPU draws 13 to 39 % of the way from rest to busy"
+
+
+def rows(found: Found) -> list[Row]:
+    """What a run costs by the step, and what it takes to get to its target."""
+    cost, target = found
+    return [*_of_target(target), *_of_cost(cost), *price([found])]
+
+
+def _of_cost(cost: Mapping[str, Any]) -> list[Row]:
+    if not cost:
+        return []
+    step, exposed = cost["step"], cost["exposed"]
+    said = _both(step)
+    shares = [100 * exposed[key] / step[key] for key in ("cost_usd", "energy_kwh") if step[key]]
+    if shares and max(shares) >= 1:
+        parts = dict.fromkeys(f"{share:.2g} %" for share in shares)
+        said += f", {' and '.join(parts)} of it exposed communication and waiting"
+    found = [("a step costs", said)]
+    ends = cost.get("energy_between_kwh")
+    if ends and ends[1] - ends[0] > LITTLE * ends[1]:
+        found.append(("  energy", f"{energy(ends[0])} to {energy(ends[1])}, {WAITING_POWER}"))
+    for key, name in (("million_samples", "samples"), ("million_tokens", "tokens")):
+        if key in cost:
+            found.append((f"a million {name}", _both(cost[key])))
+    return found
+
+
+def _of_target(target: Mapping[str, Any] | None) -> list[Row]:
+    if target is None:
+        return []
+    time = target["time_s"]
+    if time is None:
+        return [("to the target", "the loss was not reached within the run's steps")]
+    said = f"{duration(time['mean'])} in {target['steps']:,} steps"
+    if time.get("p95", time["mean"]) > time["mean"]:
+        low, high = (duration(time[end], time["mean"]) for end in ("p5", "p95"))
+        said += f", 90 % of runs in {low} to {high}"
+    bills = {key: (target[key] or {}).get("mean") for key in ("cost_usd", "energy_kwh")}
+    costs = _both(bills)
+    return [("to the target", said), *[("  costs", costs)] * bool(costs)]
+
+
+def _both(bill: Mapping[str, float | None]) -> str:
+    """Money and energy, as far as they are known."""
+    usd, kwh = bill["cost_usd"], bill["energy_kwh"]
+    said = [money(usd)] * (usd is not None) + [energy(kwh)] * (kwh is not None)
+    return " and ".join(said)
+
+
+def price(found: Sequence[Found]) -> list[Row]:
+    """Whose prices costs were made of, with the date of a list price; once for many points."""
+    said = dict[str | None, dict[str, None]]()  # figures by date, in the order in which they come
+    for cost, _ in found:
+        each = cost.get("price_usd_per_h")
+        if each is not None:
+            said.setdefault(cost.get("price_date"), {})[f"{each:.4g}"] = None
+    texts = [
+        f"{', '.join(figures)} USD/h a device" + (f", list price of {date}" if date else "")
+        for date, figures in said.items()
+    ]
+    return [("price", "; ".join(texts))] if texts else []
+
+
+def columns(found: Sequence[Found]) -> dict[str, Callable[[Found], str]]:
+    """Columns of a table with a row per point: of the target, or else of a million samples."""
+    if any(target is not None for _, target in found):
+        made: dict[str, Callable[[Found], str]] = {"to target": lambda one: _time(one[1])}
+        for key, name in (("cost_usd", "USD"), ("energy_kwh", "kWh")):
+            if any((target or {}).get(key) for _, target in found):
+                made[name] = lambda one, key=key: _figure(_mean(one[1], key))  # type: ignore[misc]
+        return made
+    long = all("million_tokens" in cost and _are_long(cost) for cost, _ in found)
+    per, of = ("million_tokens", "Mtok") if long else ("million_samples", "M")
+    return {
+        f"{name}/{of}": lambda one, key=key: _figure(one[0].get(per, {}).get(key))  # type: ignore[misc]
+        for key, name in (("cost_usd", "USD"), ("energy_kwh", "kWh"))
+        if any(cost.get(per, {}).get(key) for cost, _ in found)
+    }
+
+
+def _are_long(cost: Mapping[str, Any]) -> bool:
+    samples, tokens = cost["million_samples"], cost["million_tokens"]
+    key = next(key for key, value in samples.items() if value is not None)
+    return float(samples[key]) >= LONG_SAMPLE * float(tokens[key])
+
+
+def _time(target: Mapping[str, Any] | None) -> str:
+    time = (target or {}).get("time_s")
+    return "never" if target is not None and time is None else duration((time or {}).get("mean"))
+
+
+def _mean(target: Mapping[str, Any] | None, key: str) -> float | None:
+    bills = (target or {}).get(key) or {}
+    return bills.get("mean")
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else _three(value)
+
+
+# Batch table --------------------------------------------------------------------------------------
+
+MAX_ROWS = 64
+"""Rows of the table; of a longer run the first steps are shown, and the last ones."""
+
+MAX_RANKS = 64
+"""Ranks that the table lists."""
+
+BatchRow = tuple[str, ...]
+
+
+class Steps(NamedTuple):
+    """Steps one after the other in which devices compute on the same shapes: a row each of these.
+
+    Attributes
+    ----------
+    first, last : int
+        Their numbers.
+    rows : list of tuple of str
+        Micro-step, devices, input and output sizes.
+    """
+
+    first: int
+    last: int
+    rows: list[BatchRow]
+
+
+def batch_table(steps: Iterable[Sequence[Piece]], world_size: int) -> RenderableType | None:
+    """Write a line for all devices, and all steps, with equal pieces; None where there are none.
+
+    Parameters
+    ----------
+    steps : iterable of sequence of Piece
+        Of every step, of the first `MAX_RANKS` ranks.
+    world_size : int
+        Number of ranks.
+    """
+    found: list[Steps] = []
+    for step in steps:
+        rows = _rows(step)
+        if found and found[-1].rows == rows:
+            found[-1] = found[-1]._replace(last=step[0].step)
+        elif step:
+            found.append(Steps(step[0].step, step[0].step, rows))
+    if not found:
+        return None
+    shown = _first(found)
+    left_out = found[len(shown) : -1]
+    rest = [found[-1]] if len(shown) < len(found) else []
+    several = any(row[0] != "0" for one in (*shown, *rest) for row in one.rows)
+    heads = ["steps", *["micro-step"] * several, "devices", "input size", "output size"]
+    lines = [line for one in shown for line in _lines(one, several)]
+    if left_out:
+        lines.append(["..."] * len(heads))
+    lines += [line for one in rest for line in _lines(one, several)]
+    columns = [(head, not head.endswith("size")) for head in heads]
+    table = wide_table("batches, device by device", columns, lines)
+    num_left_out = sum(one.last - one.first + 1 for one in left_out)
+    missing = [f"{num_left_out} steps"] * bool(num_left_out)
+    if world_size > MAX_RANKS:
+        missing.append(f"ranks {MAX_RANKS} ... {world_size - 1}")
+    if missing:
+        table.caption = f"{' and '.join(missing)} are left out"
+    return table
+
+
+def _first(found: Sequence[Steps]) -> list[Steps]:
+    """As many of the first ones as there is room for, beside the last; one at least."""
+    room, shown = MAX_ROWS - len(found[-1].rows), list[Steps]()
+    for one in found:
+        room -= len(one.rows)
+        if shown and room < 0:
+            break
+        shown.append(one)
+    return shown
+
+
+def _rows(step: Sequence[Piece]) -> list[BatchRow]:
+    """A row for devices next to each other that get the same of a micro-step."""
+    rows = list[BatchRow]()
+    for (micro_step, inputs, output), group in groupby(step, _what):
+        ranks = [piece.rank for piece in group]
+        shapes = ", ".join(str(list(shape)) for shape in inputs)
+        rows.append(
+            (
+                str(micro_step),
+                _span(ranks[0], ranks[-1]),
+                shapes or "nothing",
+                str(list(output)) if inputs else "",
+            )
+        )
+    return rows
+
+
+def _what(piece: Piece) -> tuple[int, tuple[tuple[int, ...], ...], tuple[int, ...]]:
+    return piece.micro_step, piece.inputs, piece.output if piece.inputs else ()
+
+
+def _span(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def _lines(steps: Steps, several: bool) -> list[list[str]]:
+    number = _span(steps.first, steps.last)
+    return [[number, *row[:1] * several, *row[1:]] for row in steps.rows]

@@ -1,0 +1,510 @@
+"""Plots of validations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil
+from typing import Any, NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+
+from simdp.reports import theme
+from simdp.reports.plots.bandwidth import Line, draw_lines, log_axis
+from simdp.reports.plots.labels import Plot, cut, entitle, evenly, label_ends
+from simdp.reports.validation import in_common, setting
+from simdp.results.calibration import StepCalibration
+from simdp.results.validation import (
+    LEVELS,
+    Comparison,
+    StepComparison,
+    Validation,
+    coverage,
+    num_series,
+)
+
+# Step fit -----------------------------------------------------------------------------------------
+
+STEP_FIT_BAND = 0.05
+"""The error that the band marks."""
+
+
+class StepFit(Plot[StepCalibration]):
+    """How well fitted constants explain measured steps."""
+
+    kind = "step_fit"
+    reads = StepCalibration
+    needs = "two measured steps"
+    num_axes = 2
+
+    def fits(self, study: StepCalibration) -> bool:
+        """Tell whether there are two points or more."""
+        return len(study.points) > 1
+
+    def draw(self, study: StepCalibration, *axes: Axes) -> None:
+        """Draw on two panels; see `Plot.draw`."""
+        ax, bottom = axes
+        unit, per_second = theme.time_unit(max(point.measured for point in study.points))
+        measured = [point.measured * per_second for point in study.points]
+        fitted = [point.fitted * per_second for point in study.points]
+        low, high = min(measured + fitted) / 1.1, max(measured + fitted) * 1.1
+        ends = [low, high]
+        ax.fill_between(
+            ends,
+            [end * (1 - STEP_FIT_BAND) for end in ends],
+            [end * (1 + STEP_FIT_BAND) for end in ends],
+            color=theme.FAINT,
+            linewidth=0,
+        )
+        ax.plot(ends, ends, color=theme.MUTED, linewidth=theme.THIN_WIDTH)
+        ax.plot(measured, fitted, "o", color=theme.SERIES[0])
+        ax.set_xscale("log")
+        ax.set_yscale("log")
+        ax.set_ylim(low, high)
+        ax.set_xlabel(f"Measured step time [{unit}]")
+        ax.set_ylabel(f"Fitted step time [{unit}]")
+        said = (
+            f"fitted with {study.residual * 100:.1f} % RMS error; band: {STEP_FIT_BAND * 100:.0f} %"
+        )
+        entitle(ax, f"Steps of {study.name}", said)
+        bottom.axhspan(-100 * STEP_FIT_BAND, 100 * STEP_FIT_BAND, color=theme.FAINT, linewidth=0)
+        bottom.axhline(0.0, color=theme.MUTED, linewidth=theme.THIN_WIDTH)
+        errors = [100 * point.error for point in study.points]
+        bottom.plot(measured, errors, "o", color=theme.SERIES[0])
+        reach = max(100 * STEP_FIT_BAND, *map(abs, errors)) * 1.15
+        bottom.set_ylim(-reach, reach)
+        bottom.set_xscale("log")
+        bottom.set_xlim(low, high)
+        bottom.set_xlabel(f"Measured step time [{unit}]")
+        bottom.set_ylabel("Error [%]")
+        for axis in (ax.xaxis, ax.yaxis, bottom.xaxis):
+            axis.set_major_locator(LogLocator(10, subs=(1, 1.5, 2, 3, 5, 7)))
+            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.4g}"))
+            axis.set_minor_locator(NullLocator())
+
+
+# Reliability --------------------------------------------------------------------------------------
+
+NUM_RELIABILITY_ROWS = 13
+"""Its height, in rows of bars."""
+
+LEAST = 5
+"""Fewer points tell nothing of a level."""
+
+RELIABILITY_ASIDE = 0.35
+"""By how much bands of steps and of collectives stand beside each other [%]."""
+
+
+class Reliability(Plot[Validation]):
+    """Nominal against observed coverage of the intervals, of steps and of collectives."""
+
+    kind = "reliability"
+    reads = Validation
+    needs = "five predicted points with intervals"
+
+    def fits(self, study: Validation) -> bool:
+        """Tell whether enough is predicted, with an interval."""
+        return bool(_reliability_groups(study))
+
+    def num_rows(self, study: Validation) -> int:
+        """Count as many as make it nearly as high as it is wide."""
+        return NUM_RELIABILITY_ROWS
+
+    def draw(self, study: Validation, *axes: Axes) -> None:
+        """Draw on one panel; see `Plot.draw`."""
+        (ax,) = axes
+        groups = _reliability_groups(study)
+        ends = [100 * LEVELS[0] - 3, 100.0]
+        ideal: dict[str, Any] = {"color": theme.MUTED, "linewidth": theme.THIN_WIDTH, "ls": "--"}
+        ax.plot(ends, ends, **ideal)
+        shown = [100 * level for level in LEVELS]
+        handles, lowest = [], ends[0]
+        for number, (name, points) in enumerate(groups.items()):
+            color, marker = theme.look(number)
+            found = coverage(points)
+            x = [level + RELIABILITY_ASIDE * (2 * number - len(groups) + 1) for level in shown]
+            ax.vlines(
+                x,
+                [100 * one.low for one in found],
+                [100 * one.high for one in found],
+                color=color,
+                alpha=0.3,
+                linewidth=6,
+            )
+            y = [100 * one.observed for one in found]
+            ax.plot(x, y, marker=marker, color=color)
+            lowest = min([lowest, *y, *(100 * one.low for one in found)])
+            handles.append(Line2D([], [], color=color, marker=marker, label=_said(name, points)))
+        handles.append(Line2D([], [], label="as nominal", **ideal))
+        band = "90 % of what so many independent series would show"
+        handles.append(Line2D([], [], color=theme.MUTED, alpha=0.3, linewidth=6, label=band))
+        ax.set_xticks(shown, [f"{level:.0f}" for level in shown])
+        ax.set_xlim(ends[0], ends[1] + 1)
+        ax.set_ylim(lowest - 3, 101)
+        ax.set_xlabel("Nominal coverage of the interval [%]")
+        ax.set_ylabel("Measured times inside [%]")
+        said = "other levels than 90 %: log-normal on each side of the simulated time"
+        entitle(ax, "How sure predictions are, and how sure they say they are", said)
+        ax.legend(handles=handles, loc="upper left")
+
+
+def _reliability_groups(study: Validation) -> dict[str, Sequence[Comparison]]:
+    """Predicted steps, and sizes of collectives, where there are enough with an interval."""
+    every: dict[str, Sequence[Comparison]] = {"steps": study.points, "collectives": study.rows}
+    found = {name: [p for p in points if p.is_predicted] for name, points in every.items()}
+    return {
+        name: points
+        for name, points in found.items()
+        if sum(point.low < point.high for point in points) >= LEAST
+    }
+
+
+def _said(name: str, points: Sequence[Comparison]) -> str:
+    """What the legend says of a line."""
+    series = "scenario" if name == "steps" else "table"
+    count = num_series(points)
+    return f"{name}: {len(points)} in {count} {series}{'s' * (count > 1)}"
+
+
+# Throughput curves --------------------------------------------------------------------------------
+
+AXIS = "cluster.world_size"
+
+ASIDE = 0.009
+"""Part of the axis between the errors of two curves."""
+
+BAND = 0.10
+"""The error that the band marks."""
+
+MAX_LINES = 6
+"""Lines; of more those with the most points are kept."""
+
+
+class Curve(NamedTuple):
+    """Points that differ in nothing but the world size, by world size."""
+
+    name: str
+    points: list[StepComparison]
+
+    @property
+    def sizes(self) -> list[float]:
+        """World sizes."""
+        return [float(point.world_size) for point in self.points]
+
+
+class ThroughputCurves(Plot[Validation]):
+    """Throughput of a cluster's runs by the number of GPUs, measured as open circles."""
+
+    kind = "throughput_curves"
+    reads = Validation
+    needs = "steps of one cluster at two world sizes or more"
+    num_axes = 2
+
+    def fits(self, study: Validation) -> bool:
+        """Tell whether there is one cluster, with a curve."""
+        return len(study.clusters) == 1 and bool(_curves(study))
+
+    def draw(self, study: Validation, *axes: Axes) -> None:
+        """Draw on two panels; see `Plot.draw`."""
+        ax, bottom = axes
+        every = _curves(study)
+        curves = _shown(every)
+        left_out = f"; {len(curves)} of {len(every)} curves" if len(curves) < len(every) else ""
+        ax.set_title(f"Throughput on {study.clusters[0]}{left_out}")
+        lines = [
+            Line(curve.name, curve.sizes, [p.samples / p.simulated for p in curve.points], i, i)
+            for i, curve in enumerate(curves)
+        ]
+        values = [y for line in lines for y in line.y]
+        sizes = sorted({x for line in lines for x in line.x})
+        for i, curve in enumerate(curves):
+            values += _draw_measured(ax, curve, theme.look(i)[0])
+            _draw_errors(bottom, curve, i, len(curves), sizes[-1] / sizes[0])
+        ends = draw_lines(ax, lines)
+        for panel in axes:
+            _world_size_axis(panel, sizes)
+        ax.tick_params(labelbottom=True)
+        _error_axis(bottom)
+        log_axis(ax, values)
+        ax.yaxis.set_major_formatter(FuncFormatter(theme.short_number))
+        ax.set_ylabel("Throughput [samples/s]")
+        ax.legend(handles=_handles(), loc="upper left")
+        label_ends(ax, ends)
+
+
+def _curves(study: Validation) -> list[Curve]:
+    """Sort points into curves of two world sizes or more, in the order of the scenarios."""
+    groups: dict[tuple[str, str], list[StepComparison]] = {}
+    for point in study.points:
+        rest = repr({key: value for key, value in point.set.items() if key != AXIS})
+        groups.setdefault((point.scenario, rest), []).append(point)
+    long = {
+        where: sorted(points, key=lambda point: point.world_size)
+        for where, points in groups.items()
+        if len({point.world_size for point in points}) > 1
+    }
+    several = len({scenario for scenario, _ in long}) > 1
+    leave_out = [AXIS, *in_common([points[0].set for points in long.values()])] if long else []
+    found = []
+    for (scenario, _), points in long.items():
+        short = scenario.removeprefix(study.clusters[0]).lstrip("-_.") or scenario
+        said = setting(points[0].set, leave_out)
+        name = ", ".join(filter(None, [short if several else "", said]))
+        found.append(Curve(cut(name or scenario), points))
+    return found
+
+
+def _shown(curves: list[Curve]) -> list[Curve]:
+    """Those with the most points, evenly where many have as many."""
+    most = max(len(curve.points) for curve in curves)
+    longest = [i for i, curve in enumerate(curves) if len(curve.points) == most]
+    chosen = [longest[i] for i in evenly(len(longest), MAX_LINES)]
+    others = sorted(set(range(len(curves))) - set(longest), key=lambda i: -len(curves[i].points))
+    chosen += others[: MAX_LINES - len(chosen)]
+    return [curves[i] for i in sorted(chosen)]
+
+
+def _draw_measured(ax: Axes, curve: Curve, color: str) -> list[float]:
+    """Draw what was measured, and the interval of what was simulated; return all values."""
+    measured = [point.samples / point.measured for point in curve.points]
+    slow = [point.samples / point.high for point in curve.points]
+    fast = [point.samples / point.low if point.low else 0.0 for point in curve.points]
+    ax.fill_between(curve.sizes, slow, fast, color=color, alpha=0.13, linewidth=0, zorder=1.5)
+    ax.plot(
+        curve.sizes,
+        measured,
+        "o",
+        markersize=theme.MARKER_SIZE + 4,
+        markerfacecolor="none",
+        markeredgecolor=color,
+        markeredgewidth=1.1,
+        zorder=4,
+    )
+    return measured
+
+
+def _draw_errors(ax: Axes, curve: Curve, number: int, num_curves: int, span: float) -> None:
+    """Draw the errors of a curve with their intervals, a little beside those of the others.
+
+    The largest world size is ``span`` times the smallest.
+    """
+    aside = span ** (ASIDE * (number - (num_curves - 1) / 2))
+    color, marker = theme.look(number)
+    x = [size * aside for size in curve.sizes]
+    low = [100 * (point.low / point.measured - 1) for point in curve.points]
+    high = [100 * (point.high / point.measured - 1) for point in curve.points]
+    ax.vlines(x, low, high, color=color, linewidth=1.0, alpha=0.5, zorder=2.5)
+    ax.plot(
+        x,
+        [100 * point.error for point in curve.points],
+        marker,
+        color=color,
+        markersize=theme.MARKER_SIZE - 0.5,
+        markeredgecolor="white",
+        markeredgewidth=0.5,
+        zorder=3,
+    )
+
+
+def _error_axis(ax: Axes) -> None:
+    ax.axhspan(-100 * BAND, 100 * BAND, color=theme.FAINT, linewidth=0, zorder=1.5)
+    ax.axhline(0, linestyle="--", color=theme.MUTED, linewidth=theme.THIN_WIDTH, zorder=2)
+    ax.margins(y=0.08)
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:+.4g}" if value else "0"))
+    ax.set_ylabel("Error of the step time [%]")
+    ax.set_title(
+        "Error at each point, with the 90 % interval",
+        fontsize=theme.TEXT_SIZE,
+        fontweight="normal",
+    )
+
+
+def _world_size_axis(ax: Axes, sizes: list[float]) -> None:
+    ax.set_xscale("log", base=2)
+    margin = (sizes[-1] / sizes[0]) ** 0.05
+    ax.set_xlim(sizes[0] / margin, sizes[-1] * margin)
+    ax.xaxis.set_major_locator(FixedLocator(sizes))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.set_xlabel("World size [GPUs]")
+
+
+def _handles() -> list[Line2D]:
+    open_circle = {"marker": "o", "mfc": "none", "ms": theme.MARKER_SIZE + 4}
+    return [
+        Line2D([], [], color=theme.INK, ls="", label="measured", **open_circle),  # type: ignore[arg-type]
+        Line2D([], [], color=theme.INK, marker="o", label="simulated"),
+        Line2D([], [], color=theme.FAINT, linewidth=7, label="its 90 % interval"),
+    ]
+
+
+# Simulated against measured -----------------------------------------------------------------------
+
+NUM_ROWS = 18
+"""Its height, in rows of bars."""
+
+MAX_ENTRIES = 18
+"""Lines of the legend that the upper panel is high enough for."""
+
+MAX_CLUSTERS = 8
+"""Clusters that have a colour each; more are grouped by the class of their network."""
+
+NETWORKS = {
+    "": "one GPU",
+    "nvlink": "one node, NVLink or xGMI",
+    "pcie": "one node, PCIe peer-to-peer",
+    "host": "one node, through host memory",
+    "rdma": "nodes, InfiniBand or RoCE",
+    "roce": "nodes, RDMA on shared PCIe",
+    "libfabric": "nodes, EFA or Slingshot",
+    "staged": "nodes, RDMA through host memory",
+    "tcp": "nodes, TCP",
+}
+"""Names of the classes of `simdp.collectives.costs.nccl`, as the legend shows them."""
+
+MAX_ERROR = 0.5
+"""Largest error of the lower panel; what is beyond is drawn at its edge."""
+
+
+class SimulatedAgainstMeasured(Plot[Validation]):
+    """How far simulated times lie from measured ones, by cluster."""
+
+    kind = "simulated_against_measured"
+    reads = Validation
+    needs = "a measured point"
+    num_axes = 2
+
+    def fits(self, study: Validation) -> bool:
+        """Tell whether there is a point."""
+        return bool(study.points or study.rows)
+
+    def num_rows(self, study: Validation) -> int:
+        """Count as many as make the upper panel as high as it is wide, nearly."""
+        return NUM_ROWS
+
+    def draw(self, study: Validation, *axes: Axes) -> None:
+        """Draw on two panels; see `Plot.draw`."""
+        ax, bottom = axes
+        every: Sequence[Comparison] = (*study.points, *study.rows)
+        unit, per_second = theme.time_unit(max(point.measured for point in every))
+        values = [time * per_second for p in every for time in (p.measured, p.simulated)]
+        low, high = min(values) / 1.3, max(values) * 1.3
+        _draw_band(ax, low, high)
+        groups = _groups(study, every)
+        for number, here in enumerate(groups.values()):
+            measured = [point.measured * per_second for point in here]
+            _draw(ax, here, measured, [p.simulated * per_second for p in here], _look(number))
+            _draw(bottom, here, measured, [_percent(p.error) for p in here], _look(number))
+        what = "step" if study.points else "collective"
+        what = "step and collective" if study.points and study.rows else what
+        ax.set_title(f"Simulated against measured {what} times")
+        _measured_error_axis(bottom, every)
+        bottom.set_xscale("log")
+        for axis, word in (
+            (ax.xaxis, "Measured"),
+            (bottom.xaxis, "Measured"),
+            (ax.yaxis, "Simulated"),
+        ):
+            axis.set_major_locator(LogLocator(10, subs=(1,) if high / low > 500 else (1, 2, 5)))
+            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+            axis.set_minor_locator(NullLocator())
+            axis.set_label_text(f"{word} time [{unit}]")
+        ax.tick_params(labelbottom=True)
+        handles = _measured_handles(study, groups)
+        ax.legend(
+            handles=handles,
+            loc="upper left",
+            bbox_to_anchor=(1.01, 1.0),
+            borderaxespad=0.0,
+            ncols=ceil(len(handles) / MAX_ENTRIES),
+            columnspacing=1.0,
+        )
+
+
+def _groups(study: Validation, every: Sequence[Comparison]) -> dict[str, list[Comparison]]:
+    """Points by cluster; of many clusters by what joins their ranks, the fastest first."""
+    names = [name for name in study.clusters if any(p.cluster == name for p in every)]
+    if len(names) <= MAX_CLUSTERS:
+        return {name: [p for p in every if p.cluster == name] for name in names}
+    groups = {name: [p for p in every if p.joined == key] for key, name in NETWORKS.items()}
+    return {name: points for name, points in groups.items() if points}
+
+
+def _look(number: int) -> tuple[str, str]:
+    """Colour and marker of a cluster; both change from one to the next."""
+    return theme.look(number)
+
+
+def _draw_band(ax: Axes, low: float, high: float) -> None:
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+    ax.set_xlim(low, high)
+    ax.set_ylim(low, high)
+    ends = [low, high]
+    ax.fill_between(
+        ends,
+        [x * (1 - BAND) for x in ends],
+        [x * (1 + BAND) for x in ends],
+        color=theme.FAINT,
+        linewidth=0,
+        zorder=1.5,
+    )
+    ax.plot(ends, ends, "--", color=theme.MUTED, linewidth=theme.THIN_WIDTH, zorder=2)
+
+
+def _percent(error: float) -> float:
+    return 100 * min(max(error, -MAX_ERROR), MAX_ERROR)
+
+
+def _measured_error_axis(ax: Axes, points: Sequence[Comparison]) -> None:
+    most = max([BAND, *(abs(_percent(point.error)) / 100 for point in points)]) * 110
+    ax.axhspan(-100 * BAND, 100 * BAND, color=theme.FAINT, linewidth=0, zorder=1.5)
+    ax.axhline(0, linestyle="--", color=theme.MUTED, linewidth=theme.THIN_WIDTH, zorder=2)
+    ax.set_ylim(-most, most)
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:+.0f}" if value else "0"))
+    ax.set_ylabel("Error of the simulated time [%]")
+
+
+def _draw(
+    ax: Axes,
+    points: Sequence[Comparison],
+    x: Sequence[float],
+    y: Sequence[float],
+    look: tuple[str, str],
+) -> None:
+    """Draw points of a cluster: those that are predicted filled, above those of the calibration."""
+    color, marker = look
+    for is_predicted in (False, True):
+        chosen = [i for i, point in enumerate(points) if point.is_predicted == is_predicted]
+        ax.plot(
+            [x[i] for i in chosen],
+            [y[i] for i in chosen],
+            marker,
+            color=color,
+            markersize=theme.MARKER_SIZE - (0.0 if is_predicted else 1.0),
+            markerfacecolor=color if is_predicted else "white",
+            markeredgecolor="white" if is_predicted else color,
+            markeredgewidth=0.4 if is_predicted else 0.7,
+            zorder=4 if is_predicted else 3,
+        )
+
+
+def _measured_handles(study: Validation, groups: dict[str, list[Comparison]]) -> list[Line2D]:
+    """Name each group with its mean error, then hollow markers and the band."""
+    handles = []
+    means = {found.name: found.mean_error for found in study.collective_summaries()}
+    means |= {found.name: found.mean_error for found in study.step_summaries()}
+    for number, (name, points) in enumerate(groups.items()):
+        color, marker = _look(number)
+        errors = [abs(point.error) for point in points if point.is_predicted]
+        mean = means[name] if name in means else sum(errors) / len(errors) if errors else None
+        text = "" if mean is None else f": {mean:.1%}".replace("%", " %")
+        handles.append(Line2D([], [], color=color, marker=marker, ls="", label=f"{name}{text}"))
+    if not all(point.is_predicted for points in groups.values() for point in points):
+        handles.append(
+            Line2D([], [], color=theme.MUTED, marker="o", mfc="white", ls="", label="calibration")
+        )
+    band = f"within {BAND:.0%}".replace("%", " %")
+    handles.append(Line2D([], [], color=theme.FAINT, linewidth=7, label=band))
+    return handles

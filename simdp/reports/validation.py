@@ -1,0 +1,343 @@
+"""Rows of validate and calibrate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from simdp.results.comparison import short_key
+from simdp.results.validation import (
+    CollectiveComparison,
+    Comparison,
+    Fold,
+    LeftOut,
+    Means,
+    Summary,
+    Validation,
+    summary,
+)
+from simdp.units import format_quantity
+
+# Validation words ---------------------------------------------------------------------------------
+
+UNITS = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6))
+
+NO_TARGET = 0.10
+"""Error beyond which a point is said to be missed, where nobody says."""
+
+
+class Column(NamedTuple):
+    """A column of a table: its head, and whether it holds numbers."""
+
+    head: str
+    is_number: bool = True
+
+
+def setting(chosen: Mapping[str, Any], leave_out: Sequence[str] = ()) -> str:
+    """Write what a point sets, by the ends of the keys: ``"world_size 8, overlap false"``.
+
+    Of values with keys of their own the kind is named, and what stands directly in them.
+    """
+    said = [
+        f"{short_key(key)} {_written(value)}"
+        for key, value in chosen.items()
+        if key not in leave_out
+    ]
+    return ", ".join(said)
+
+
+def in_common(chosen: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Keys that `setting` writes alike for every point."""
+    first, *others = chosen
+    return [
+        key
+        for key, value in first.items()
+        if all(key in one and _written(one[key]) == _written(value) for one in others)
+    ]
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "none"}[value]
+    if isinstance(value, Mapping):
+        rest = [
+            f"{key} {_written(inner)}"
+            for key, inner in value.items()
+            if key != "kind" and not isinstance(inner, Mapping | list)
+        ]
+        kind = str(value.get("kind", ""))
+        return f"{kind}({', '.join(rest)})" if rest else kind
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_written, value)) + "]"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def share(value: float | None, sign: str = "") -> str:
+    """Write a share in percent; nothing known is a dash."""
+    return "-" if value is None else f"{value:{sign}.1%}".replace("%", " %")
+
+
+def _unit(seconds: float) -> tuple[str, float]:
+    return next((unit for unit in UNITS if seconds >= unit[1]), UNITS[-1])
+
+
+def time(seconds: float) -> str:
+    """Write a time with four digits."""
+    unit, scale = _unit(abs(seconds))
+    return f"{seconds / scale:.4g} {unit}"
+
+
+def interval(low: float, high: float) -> str:
+    """Write an interval of times, in the unit of its upper end."""
+    unit, scale = _unit(high)
+    return f"{low / scale:.4g} ... {high / scale:.4g} {unit}"
+
+
+STEP_COLUMNS = (
+    Column("scenario", False),
+    Column("set", False),
+    Column("role", False),
+    Column("measured"),
+    Column("simulated"),
+    Column("90 % interval"),
+    Column("error"),
+)
+
+
+def step_cells(point: Comparison) -> list[str]:
+    """A row under `STEP_COLUMNS`."""
+    return [
+        point.scenario,
+        setting(point.set) or "-",
+        point.role,
+        time(point.measured),
+        time(point.simulated),
+        interval(point.low, point.high),
+        share(point.error, "+"),
+    ]
+
+
+EXPOSED_COLUMNS = (*STEP_COLUMNS[:5], Column("too long by"))
+
+
+def exposed_rows(validation: Validation) -> list[list[str]]:
+    """Rows under `EXPOSED_COLUMNS`: steps of which the exposed part was measured."""
+    return [
+        [
+            *step_cells(point)[:3],
+            time(point.exposed_measured),
+            time(point.exposed_simulated),
+            time(point.exposed_simulated - point.exposed_measured),
+        ]
+        for point in validation.points
+        if point.exposed_measured is not None
+    ]
+
+
+SIZE_COLUMNS = (Column("size"), *STEP_COLUMNS[2:])
+
+
+def size_cells(row: CollectiveComparison) -> list[str]:
+    """A row under `SIZE_COLUMNS`."""
+    return [format_quantity(row.nbytes, "data size"), *step_cells(row)[2:]]
+
+
+SUMMARY_COLUMNS = (
+    Column("cluster", False),
+    Column("points"),
+    Column("predicted"),
+    Column("mean error"),
+    Column("worst"),
+    Column("noise"),
+    Column("tau"),
+    Column("inside"),
+    Column("linear"),
+    Column("ring"),
+)
+
+
+def summary_cells(found: Summary) -> list[str]:
+    """A row under `SUMMARY_COLUMNS`."""
+    return [
+        found.name,
+        str(found.num_points),
+        str(found.num_predicted),
+        share(found.mean_error),
+        share(found.worst_error),
+        share(found.noise),
+        "-" if found.tau is None else f"{found.tau:.2f}",
+        share(found.inside),
+        share(found.linear_error),
+        share(found.ring_error),
+    ]
+
+
+TABLE_COLUMNS = (
+    Column("cluster", False),
+    Column("collective", False),
+    Column("ranks"),
+    Column("sizes"),
+    Column("predicted"),
+    Column("mean error"),
+    Column("worst"),
+    Column("from 64 MiB"),
+    Column("inside"),
+    Column("ring"),
+)
+
+
+def table_cells(found: Summary, collective: str, ranks: str) -> list[str]:
+    """A row under `TABLE_COLUMNS`."""
+    return [
+        found.name,
+        collective,
+        ranks,
+        str(found.num_points),
+        str(found.num_predicted),
+        share(found.mean_error),
+        share(found.worst_error),
+        share(found.large_error),
+        share(found.inside),
+        share(found.ring_error),
+    ]
+
+
+def summary_rows(validation: Validation) -> list[list[str]]:
+    """Rows under `SUMMARY_COLUMNS`: clusters, below each its scenarios if several; then all."""
+    rows = []
+    for cluster in validation.step_summaries():
+        rows.append(summary_cells(cluster))
+        scenarios = validation.scenario_summaries(cluster.name)
+        for found in scenarios if len(scenarios) > 1 else ():
+            rows.append([f"- {found.name}", *summary_cells(found)[1:]])
+    overall = validation.overall()
+    if overall is not None and len(validation.step_summaries()) > 1:
+        rows.append(summary_cells(overall))
+    return rows
+
+
+def table_rows(validation: Validation) -> list[list[str]]:
+    """Rows under `TABLE_COLUMNS`: every table, then the means of each cluster over its tables."""
+    found = [
+        table_cells(
+            summary(rows[0].cluster, rows, validation.noise[rows[0].cluster]),
+            table_name(rows),
+            str(rows[0].world_size),
+        )
+        for rows in validation.tables()
+    ]
+    means = validation.collective_summaries()
+    return found + [table_cells(mean, "mean over tables", "") for mean in means]
+
+
+def ring_wins(validation: Validation) -> list[str]:
+    """Name the clusters, and the tables, whose times the ring formula meets better."""
+    steps = [(f"steps on {one.name}", one) for one in validation.step_summaries()]
+    tables = [
+        (
+            f"{table_name(rows)} on {rows[0].cluster}, {rows[0].world_size} ranks",
+            summary(rows[0].cluster, rows, validation.noise[rows[0].cluster]),
+        )
+        for rows in validation.tables()
+    ]
+    return [
+        f"{name}: {share(found.ring_error)} against {share(found.mean_error)}"
+        for name, found in (*steps, *tables)
+        if found.loses_to_ring
+    ]
+
+
+def narrow_intervals(validation: Validation) -> list[str]:
+    """Say where fewer measured times lie in their 90 % intervals than chance explains."""
+    return [
+        f"{one.what}: {one.inside} of {one.num_points} ({share(one.share)}) lie in their 90 % "
+        f"interval; {NARROW}"
+        for one in validation.coverages()
+        if one.is_too_low
+    ]
+
+
+def table_name(rows: Sequence[CollectiveComparison]) -> str:
+    """Name a table: its collective, and what it sets."""
+    said = setting(rows[0].set, leave_out=["cluster.world_size"])
+    return f"{rows[0].collective}, {said}" if said else rows[0].collective
+
+
+NARROW = "fewer than chance explains (binomial test, 5 %): intervals are too narrow"
+
+RING_WINS = "The ring formula is nearer, by more than the noise"
+
+EXPLAINED = (
+    "Errors are absolute, of predicted points alone. noise: what no model can be better than. "
+    "tau: Kendall's, over pairs of steps that differ by more than the noise. inside: measured "
+    "times in their 90 % interval. linear, ring: errors of two naive predictors, linear scaling "
+    "from the fewest ranks, and simulated compute plus a ring all_reduce at the links' bandwidth; "
+    "for collectives the ring's formula by itself."
+)
+
+
+# Left out words -----------------------------------------------------------------------------------
+
+FOLD_COLUMNS = (
+    Column("left out", False),
+    Column("points"),
+    Column("mean error"),
+    Column("worst"),
+    Column("tau"),
+    Column("inside"),
+    Column("width"),
+    Column("fitted"),
+)
+
+TITLES = {"steps": "Step times", "collectives": "Collectives"}
+
+
+def titles(found: LeftOut) -> list[tuple[str, list[list[str]]]]:
+    """Tables under `FOLD_COLUMNS`, with their titles: of steps, and of collectives."""
+    tables = []
+    for means in found.means():
+        rows = [fold_cells(fold) for fold in found.folds if fold.kind == means.kind]
+        title = f"{TITLES[means.kind]} without their {found.by}"
+        tables.append((title, [*rows, mean_cells(means)]))
+    return tables
+
+
+def fold_cells(fold: Fold) -> list[str]:
+    """A row under `FOLD_COLUMNS`."""
+    return [
+        fold.name,
+        str(fold.num_points),
+        share(fold.mean_error),
+        share(fold.worst_error),
+        "-" if fold.tau is None else f"{fold.tau:.2f}",
+        share(fold.inside),
+        _factor(fold.width),
+        share(fold.fit_error),
+    ]
+
+
+def mean_cells(means: Means) -> list[str]:
+    """The last row."""
+    return [
+        f"mean over {means.num_folds} folds" if means.num_folds > 1 else "mean over 1 fold",
+        str(means.num_points),
+        share(means.mean_error),
+        "",
+        "",
+        share(means.inside),
+        _factor(means.width),
+        share(means.fit_error),
+    ]
+
+
+def _factor(width: float | None) -> str:
+    return "-" if width is None else f"x {width:.2f}"
+
+
+LEFT_OUT_EXPLAINED = (
+    "Every point is predicted by constants that were fitted without what stands on the left. "
+    "Errors are absolute; steps that a workload was made to meet, such as that of one device, do "
+    "not count. inside: measured times in their 90 % interval. width: the factor from a "
+    "prediction to an end of it. fitted: mean error of the same points with the machine's own "
+    "constants."
+)

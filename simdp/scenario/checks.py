@@ -1,0 +1,694 @@
+"""Checks between the parts of a scenario.
+
+Each part may be valid alone. What is looked at here needs several of them, at one point of a sweep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from simdp.cluster import Cluster, Device
+from simdp.cluster.device import DEVICES
+from simdp.cluster.stragglers import Pause
+from simdp.collectives import Collectives
+from simdp.errors import shown, unknown_name
+from simdp.job.checkpoint import Checkpoint
+from simdp.job.recovery import Elastic, ReplicaGroups
+from simdp.job.targets import LossReached, Target
+from simdp.phrases import Problem
+from simdp.scenario.placement import among_others, group_layout, layout, wiring_of, wiring_of_groups
+from simdp.scenario.root import Scenario
+from simdp.steps.program import ProcessGroups, Program
+from simdp.strategies import STRATEGIES, Strategy
+from simdp.strategies.base import infers
+from simdp.strategies.local_sgd import LocalSGD
+from simdp.strategies.memory import checkpoint_nbytes, host_memory, host_memory_needed
+from simdp.units import format_quantity
+from simdp.workload import Workload
+from simdp.workload.compute import FromMeasurements, MeasuredStep, is_contradiction
+from simdp.workload.execution import widened
+from simdp.workload.optimizers import OPTIMIZERS
+from simdp.workload.sampling import DropLast, Rebalance
+from simdp.workload.step_costs import time_beside_compute
+
+# Frozen -------------------------------------------------------------------------------------------
+
+
+def frozen_problems(workload: Workload, strategy: Strategy) -> list[str]:
+    """Refuse strategies whose treatment of frozen parameters is not known here."""
+    if not workload.graph.frozen:
+        return []
+    if strategy.player == "server":
+        return [
+            f"workload.frozen: strategy.kind: {strategy.kind} hands out every weight and takes a "
+            "gradient of each; use ddp or another strategy without a server."
+        ]
+    if getattr(strategy, "mixed_precision", None) is not None:
+        return [
+            "workload.frozen: strategy.mixed_precision copies weights down and forgets the copies "
+            "with their gradients, of which frozen ones have none; leave it out, or write "
+            "workload.precision."
+        ]
+    return []
+
+
+# Goals --------------------------------------------------------------------------------------------
+
+
+def target_problems(
+    target: Target | None, cluster: Cluster, workload: Workload, base: Path, numerics: bool
+) -> list[str]:
+    """Say why a target does not suit a scenario with which nothing else is wrong."""
+    if target is None:
+        return []
+    if workload.mode != "training":
+        return ["target: nothing is learned with workload.mode: inference; leave it out."]
+    n = cluster.world_size
+    if isinstance(target, LossReached):
+        if not numerics:
+            return [
+                "target.loss: only replicas that learn can reach a loss, and numerics is false; "
+                "set numerics: true, or write {samples: ...}."
+            ]
+        num_steps = workload.num_steps(n, base)
+        if target.window > num_steps:
+            return [
+                f"target.window: a mean over {target.window} steps never comes about in a run of "
+                f"{num_steps}; write less, or set workload.steps to more."
+            ]
+        return []
+    wrong = target.problem_with(workload.samples_per_step(n), workload.num_samples(base))
+    return [f"target.{wrong}"] if wrong else []
+
+
+def noise_problems(
+    cluster: Cluster, workload: Workload, strategy: Strategy, base: Path, numerics: bool
+) -> list[str]:
+    """Say why gradients have no noise that could be measured, where somebody asks for it."""
+    if not workload.gradient_noise:
+        return []
+    n = cluster.world_size
+    why = None
+    if not numerics:
+        why = "numerics is false, so that there are no gradients; set it to true"
+    elif n < 2:
+        why = "one rank's gradient has no other beside it; set cluster.world_size to 2 or more"
+    elif strategy.one_process or strategy.player != "together" or isinstance(strategy, LocalSGD):
+        why = f"ranks of {strategy.kind} have no gradients of the same weights; use ddp"
+    elif workload.loss.adds:
+        why = f"{workload.loss.kind} adds losses up; use one that averages"
+    elif _keeps_pieces(strategy, workload, n, workload.num_samples(base)):
+        why = f"{strategy.kind} keeps no whole gradient; use ddp, whose noise is the same"
+    return [f"workload.gradient_noise: {why}, or leave this out."] if why else []
+
+
+def _keeps_pieces(strategy: Strategy, workload: Workload, n: int, num_samples: int) -> bool:
+    partition = Program.of(strategy, workload, n, num_samples).partition
+    return partition is not None and not partition.kept.weights
+
+
+# Recovering ---------------------------------------------------------------------------------------
+
+
+def recovery_problems(scenario: Scenario) -> list[str]:
+    """Refuse policies that a valid scenario cannot carry, and checkpoints without room.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        One point.
+    """
+    found, recovery = list[str](), scenario.recovery
+    if scenario.checkpoint is not None:
+        found += _without_room(scenario.checkpoint, scenario.workload)
+        writers, ranks = scenario.checkpoint.writers, scenario.cluster.world_size
+        if writers is not None and writers > ranks:
+            found.append(
+                f"checkpoint.writers: {writers} is more than the {ranks} ranks; use that or fewer."
+            )
+    if isinstance(recovery, Elastic):
+        found += _not_elastic(scenario, recovery)
+    if isinstance(recovery, ReplicaGroups):
+        found += _not_in_groups(scenario, recovery)
+    return found
+
+
+def _without_room(checkpoint: Checkpoint, workload: Workload) -> list[str]:
+    if checkpoint.size is not None:  # its own check
+        return []
+    wrong = checkpoint.problem_with_size(checkpoint_nbytes(workload))
+    return [f"checkpoint.{wrong}"] if wrong else []
+
+
+def _not_elastic(scenario: Scenario, recovery: Elastic) -> list[str]:
+    """Say why the world cannot get smaller."""
+    cluster, workload, strategy = scenario.cluster, scenario.workload, scenario.strategy
+    found = []
+    if recovery.min_nodes > cluster.num_nodes:
+        found.append(
+            f"recovery.min_nodes: {recovery.min_nodes} is more than the {cluster.num_nodes} nodes "
+            "of the cluster; use that or fewer."
+        )
+    if (listed := _listed(cluster)) is not None:
+        found.append(
+            f"recovery.kind: elastic needs nodes that are alike, but {listed} lists one by one; "
+            "give one for all, or use restart or spares."
+        )
+    if strategy.one_process or strategy.player != "together":
+        found.append(
+            f"recovery.kind: elastic changes the number of ranks, which {strategy.kind} cannot; "
+            "use ddp or fsdp, or restart."
+        )
+    if workload.samples_per_rank is not None:
+        found.append(
+            "recovery.kind: elastic changes the number of ranks, but workload.samples_per_rank "
+            "has a number for each; use microbatch alone, or restart."
+        )
+    if recovery.up == "checkpoint" and scenario.checkpoint is None:
+        found.append(
+            "recovery.up: checkpoint waits for one, but there are none; add checkpoint, or write "
+            "up: at_once."
+        )
+    return found
+
+
+def _listed(cluster: Cluster) -> str | None:
+    """What of a cluster is said node by node, or rank by rank."""
+    inter = cluster.inter_node
+    of = {
+        "cluster.device": cluster.device,
+        "cluster.topology": cluster.topology,
+        "cluster.link": cluster.link,
+        "cluster.inter_node.link": inter.link if inter else None,
+    }
+    return next((key for key, value in of.items() if isinstance(value, list)), None)
+
+
+def _not_in_groups(scenario: Scenario, recovery: ReplicaGroups) -> list[str]:
+    """Say why groups of nodes cannot fail one by one."""
+    cluster, strategy = scenario.cluster, scenario.strategy
+    nodes, size = cluster.num_nodes, recovery.group_nodes
+    if nodes % size or nodes == size:
+        return [
+            f"recovery.group_nodes: {nodes} nodes are not two or more groups of {size}; use a "
+            "divisor of them that is smaller."
+        ]
+    if recovery.min_replicas > nodes // size:
+        return [
+            f"recovery.min_replicas: {recovery.min_replicas} is more than the {nodes // size} "
+            "groups that there are; use that or fewer."
+        ]
+    if strategy.one_process or strategy.player != "together":
+        return [
+            f"recovery.kind: replica_groups leaves out ranks that failed, which {strategy.kind} "
+            "cannot; use ddp or hsdp, or restart."
+        ]
+    partition = scenario.program.partition
+    ranks = size * cluster.local_size
+    if partition is None or ranks % partition.num_places == 0:
+        return []
+    places = partition.num_places
+    over = "all" if places == cluster.world_size else str(places)
+    return [
+        f"recovery.kind: replica_groups needs the whole state in every group of {ranks} ranks, but "
+        f"{strategy.kind} cuts it over {over} ranks; use ddp, or hsdp with a shard_size that "
+        f"divides {ranks}, or restart."
+    ]
+
+
+# Doubts -------------------------------------------------------------------------------------------
+
+
+def follows(place: tuple[str, ...], doubts: list[tuple[str, ...]]) -> bool:
+    """Whether a problem may come from what was taken out: there, around it, or a field of it."""
+    return any(place[: len(doubt)] == doubt or place == doubt[:-1] for doubt in doubts)
+
+
+def sure(doubts: list[tuple[str, ...]], *places: tuple[str, ...]) -> bool:
+    """Whether nothing was taken out at these places, inside them or around them."""
+    return not any(
+        doubt[: len(place)] == place[: len(doubt)] for doubt in doubts for place in places
+    )
+
+
+def take_out(raw: dict[str, Any], found: Problem) -> tuple[str, ...] | None:
+    """Remove what is wrong, and say where that was; an entry of a list takes the list along."""
+    place = found.place if found.unknown is None else (*found.place, found.unknown)
+    here: Any = raw
+    inside, depth = None, 0
+    for depth, part in enumerate(place, 1):  # noqa: B007  the depth reached counts
+        inside, here = here, here.get(part)
+        if not isinstance(here, dict):
+            break
+    if inside is None or inside.pop(place[depth - 1], None) is None:
+        return None
+    return place[:depth]
+
+
+# Unused -------------------------------------------------------------------------------------------
+
+SHOWN = 8
+"""Parameters that a message lists."""
+
+
+def unused_problems(workload: Workload, strategy: Strategy, world_size: int) -> list[str]:
+    """Refuse ranks and parameters that do not exist, and strategies that would wait for ever."""
+    if not workload.unused:
+        return []
+    known = [parameter.name for parameter in workload.graph.parameters]
+    for rank, names in workload.unused.items():
+        if not 0 <= rank < world_size:
+            return [
+                f"workload.unused: rank {rank} does not exist; with world_size {world_size}, ranks "
+                f"are 0 ... {world_size - 1}."
+            ]
+        wrong = [name for name in names if name not in known]
+        if wrong:
+            listed = ", ".join(known[:SHOWN]) + (" ..." if len(known) > SHOWN else "")
+            return [
+                f"workload.unused.{rank}: no parameter is called {shown(wrong[0])}; known: "
+                f"{listed}."
+            ]
+    if strategy.kind != "ddp":
+        return [
+            f"workload.unused: strategy.kind: {strategy.kind} needs a gradient of every parameter "
+            "on every rank; use {kind: ddp, find_unused_parameters: true}."
+        ]
+    if getattr(strategy, "static_graph", False):
+        return [
+            "workload.unused: strategy.static_graph would ask only once which parameters no rank "
+            "has used; write strategy.static_graph: false."
+        ]
+    if not getattr(strategy, "find_unused_parameters", False):
+        rank, names = next(iter(workload.unused.items()))
+        first = names[0] if names else known[0]
+        return [
+            f"strategy.find_unused_parameters: rank {rank} does not use {first}, so that its "
+            "bucket would never be complete there; set find_unused_parameters: true."
+        ]
+    return []
+
+
+# Feasibility --------------------------------------------------------------------------------------
+
+Sure = Callable[..., bool]
+"""``sure(("cluster", "world_size"), ...)``: whether the values at these places can be relied on."""
+
+
+def failure_problems(cluster: Cluster, largest: int) -> list[str]:
+    """Refuse failures of nodes that the sweep's largest world size lacks."""
+    num_nodes = -(-largest // (cluster.ranks_per_node or largest))
+    found = [failures.problem_with(num_nodes) for failures in cluster.failures]
+    return [f"cluster.failures.{i}.{wrong}" for i, wrong in enumerate(found) if wrong]
+
+
+def fault_problems(workload: Workload, largest: int) -> list[str]:
+    """Refuse faults on ranks that the sweep's largest world size lacks."""
+    return [
+        f"workload.inject.{i}.rank: rank {fault.rank} does not exist; the largest "
+        f"world_size is {largest}, so ranks are 0 ... {largest - 1}."
+        for i, fault in enumerate(workload.inject)
+        if fault.rank >= largest
+    ]
+
+
+def joint_problems(
+    cluster: Cluster, workload: Workload, strategy: Strategy, sure: Sure
+) -> list[str]:
+    """Say what is wrong between the parts of one point."""
+    n = cluster.world_size
+    found, batch = [], workload.global_batch
+    if sure(("strategy",), ("cluster", "world_size"), ("workload",)):
+        wrong = _cannot_infer(workload, strategy) or strategy.problem_with(n, workload)
+        found += [f"strategy.{wrong}"] if wrong else []
+    if getattr(strategy, "backup_ranks", 0) and sure(("strategy",), ("cluster", "stragglers")):
+        found += _backup_problems(cluster)
+    if strategy.one_process and sure(("strategy",), ("cluster",)):
+        found += _one_process_problems(cluster, strategy)
+    # One process may have fewer samples than devices: some of these are then idle.
+    least = 1 if strategy.one_process else n
+    if batch is not None and batch < least and sure(("cluster", "world_size")):
+        found.append(
+            f"workload.global_batch: {batch} samples cannot feed {n} ranks; use {n} or more."
+        )
+    if workload.recompute != "none" and sure(("workload",)) and not workload.graph.blocks:
+        found.append(
+            f"workload.recompute: the model {workload.model.kind} has no blocks to compute again; "
+            "write none."
+        )
+    parts = workload.samples_per_rank
+    if parts is not None and len(parts) != n and sure(("cluster", "world_size")):
+        found.append(
+            f"workload.samples_per_rank: has {len(parts)} entries for {n} ranks; give one each."
+        )
+    if workload.rebalance is not None and sure(("strategy",), ("cluster", "world_size")):
+        found += _rebalance_problems(workload.rebalance, strategy, n)
+    if sure(("strategy",), ("cluster", "world_size"), ("workload",)):
+        found += unused_problems(workload, strategy, n) + frozen_problems(workload, strategy)
+    computed = () if workload.model.timed else (workload.dtype, workload.precision.low)
+    for dtype in dict.fromkeys(dtype for dtype in computed if dtype):
+        found += _peak_problems(cluster, dtype) if sure(("workload", "dtype")) else []
+    if sure(("workload",)):
+        found += _output_unit_problems(workload)
+    if sure(("cluster", "device"), ("workload",)):
+        found += measured_problems(cluster, workload)
+    return found
+
+
+def _output_unit_problems(workload: Workload) -> list[str]:
+    """Refuse units that the model does not have, and 32-bit values beside 16-bit weights."""
+    precision, here = workload.precision, "workload.precision.output_units"
+    if not precision.wide_units or precision.low is None:
+        return []
+    if workload.model.timed:
+        return [f"{here}: nothing is known of what layers of times hand on; leave it out."]
+    names = [name for unit in precision.wide_units for name in unit.split(", ")]
+    known = {block.name for block in workload.graph.modules(names) if block.calls}
+    for name in names:
+        if name not in known:
+            return [f"{here}: no layer runs in a module {name!r}; name modules of the model."]
+    mixes = widened(workload.graph, precision.wide_units, precision.low, workload.dtype).mixes
+    if mixes is None:
+        return []
+    layer = workload.graph.calls[mixes].layer
+    return [
+        f"{here}: {layer.name or layer.kind} is in none of these, so that its {precision.low} "
+        f"weights or inputs meet {workload.dtype} ones, which torch refuses; add its module, or "
+        "leave output_units out."
+    ]
+
+
+def _rebalance_problems(rule: Rebalance, strategy: Strategy, world_size: int) -> list[str]:
+    """Refuse unequal pieces where each rank counts the same, and shares of other ranks."""
+    found, weighs = [], getattr(strategy, "weight_by_shard", None)
+    if not weighs:
+        do = "use ddp" if weighs is None else "add strategy.weight_by_shard: true"
+        found.append(
+            f"workload.rebalance: under {strategy.kind} a rank with few samples would count as "
+            f"much as one with many; {do}{' with weight_by_shard: true' * (weighs is None)}."
+        )
+    if rule.shares is not None and len(rule.shares) != world_size:
+        found.append(
+            f"workload.rebalance.shares: has {len(rule.shares)} entries for {world_size} ranks; "
+            "give one each."
+        )
+    return found
+
+
+def _cannot_infer(workload: Workload, strategy: Strategy) -> str | None:
+    """Refuse strategies that only train, where nothing is learned."""
+    if workload.mode == "training" or infers(strategy):
+        return None
+    able = [kind for kind, member in STRATEGIES.items() if infers(member)]
+    return (
+        f"kind: {strategy.kind} shares the work of training, and workload.mode is inference; use "
+        f"{', '.join(able[:-1])} or {able[-1]}."
+    )
+
+
+def _backup_problems(cluster: Cluster) -> list[str]:
+    """Refuse pauses on the clock where it must be known before a step who will be late."""
+    return [
+        f"strategy.backup_ranks: nobody can tell before a step whom cluster.stragglers.{i} will "
+        "stop on the clock; let it pause every so many steps, or use strategy: {kind: "
+        "parameter_server, backup: ...}."
+        for i, straggler in enumerate(cluster.stragglers)
+        if isinstance(straggler, Pause) and straggler.on_the_clock()
+    ]
+
+
+def _one_process_problems(cluster: Cluster, strategy: Strategy) -> list[str]:
+    """Refuse clusters on which no single process can have every device to itself."""
+    found = []
+    if cluster.num_nodes > 1:
+        found.append(
+            f"strategy.kind: {strategy.kind} is one process, which has devices of one node, but "
+            f"there are {cluster.num_nodes} nodes; use ddp, or set cluster.world_size to "
+            f"{cluster.local_size}."
+        )
+    if cluster.ranks_per_device > 1:
+        found.append(
+            f"strategy.kind: {strategy.kind} has one copy of the model on a device, but "
+            f"cluster.ranks_per_device is {cluster.ranks_per_device}; set it to 1, or use ddp."
+        )
+    return found
+
+
+def measured_problems(cluster: Cluster, workload: Workload) -> list[str]:
+    """Refuse measured steps that say nothing of a device, or are too short for it."""
+    compute = workload.compute
+    if not isinstance(compute, FromMeasurements):
+        return []
+    devices = cluster.device if isinstance(cluster.device, list) else [cluster.device]
+    names = list(dict.fromkeys([*DEVICES.names(), *(d.name for d in devices if d.name)]))
+    found = [
+        f"workload.compute.points.{number}.device: {unknown_name('device', point.device, names)}"
+        for number, point in enumerate(compute.points)
+        if point.device is not None and point.device not in names
+    ]
+    for device in [] if found else devices:
+        points = compute.of_device(device.name)
+        if not points:
+            found.append(
+                f"workload.compute.points: none holds for device {device.name or 'without a name'}"
+                "; add one of it, or one that names no device."
+            )
+        found += _too_short(workload, device, points)
+    return list(dict.fromkeys(found))
+
+
+def _too_short(workload: Workload, device: Device, points: Sequence[MeasuredStep]) -> Iterator[str]:
+    """Refuse steps that leave no time for compute, or less than smaller batches take."""
+    compute = workload.compute
+    assert isinstance(compute, FromMeasurements)
+    smaller, least = 0, 0.0
+    for point in points:
+        beside = time_beside_compute(workload, point.microbatch, device)
+        left, step_time = point.step_time - beside, format_quantity(point.step_time, "time")
+        place = f"workload.compute.points.{compute.points.index(point)}.step_time"
+        if left <= 0:
+            yield (
+                f"{place}: {step_time} holds no compute, since the host and the update take "
+                f"{_three_digits(beside)} of it on one device; give the time of a whole step."
+            )
+        elif is_contradiction(least, left):
+            yield (
+                f"{place}: {step_time} leaves {_three_digits(left)} for compute beside the copy of "
+                f"the batch, less than the {_three_digits(least)} of microbatch {smaller}; correct "
+                "one of them, or workload.input."
+            )
+        elif left > least:
+            smaller, least = point.microbatch, left
+
+
+def _three_digits(seconds: float) -> str:
+    return format_quantity(float(f"{seconds:.3g}"), "time")
+
+
+def algorithm_problems(
+    cluster: Cluster, collectives: Collectives, called: Sequence[str], among_jobs: bool = False
+) -> list[str]:
+    """Refuse algorithms, or a cost, that cannot serve the cluster in what is called.
+
+    Parameters
+    ----------
+    cluster, collectives
+        Of a scenario.
+    called : sequence of str
+        Keys of ``collectives``.
+    among_jobs : bool
+        Whether there are other jobs on the cluster's network.
+    """
+    alone = layout(cluster)
+    where = among_others(alone) if among_jobs else alone
+    found = []
+    for name in dict.fromkeys(called) if cluster.world_size > 1 else ():
+        algorithm = getattr(collectives, name)
+        why = algorithm.problem_with(where)
+        if why and algorithm.problem_with(alone) is None:
+            why = (
+                "needs switches that add between nodes, and these add for one job alone; "
+                "use ring, or leave out neighbours."
+            )
+        if why:
+            found.append(f"collectives.{name}: {algorithm.kind} {why}")
+    return found + _cost_problems(cluster, collectives, called)
+
+
+def loner_problems(collectives: Collectives, strategy: Strategy) -> list[str]:
+    """Refuse what knows no other jobs on the network, where there are some."""
+    found, cost = [], collectives.cost
+    if cost.timed:
+        found.append(
+            f"collectives.cost: {cost.kind} knows no other jobs on the network; use links, or "
+            "leave out neighbours."
+        )
+    if strategy.player != "together":
+        found.append(
+            f"strategy.kind: {strategy.kind} knows no other jobs on the network; use ddp, or leave "
+            "out neighbours."
+        )
+    return found
+
+
+def group_problems(
+    cluster: Cluster, collectives: Collectives, groups: Sequence[ProcessGroups]
+) -> list[str]:
+    """Refuse algorithms, or a cost, that cannot serve process groups in what these call."""
+    found = []
+    for several in groups:
+        where = group_layout(cluster, several.ranks)
+        wiring = wiring_of_groups(cluster, several.ranks, where.local_size)
+        for name in several.collectives if where.world_size > 1 else ():
+            algorithm, cost = getattr(collectives, name), collectives.cost_of(name)
+            if why := algorithm.problem_with(where):
+                found.append(f"collectives.{name}: in {several.name} groups {algorithm.kind} {why}")
+            if cost.timed and (why := cost.problem_with(name, wiring)):
+                found.append(f"collectives.cost: in {several.name} groups {why}.")
+    return found
+
+
+def _cost_problems(cluster: Cluster, collectives: Collectives, called: Sequence[str]) -> list[str]:
+    """Refuse a cost that cannot tell the time of a collective that is called."""
+    if not collectives.cost.timed:
+        return []
+    wiring = wiring_of(cluster)
+    names = dict.fromkeys(called)
+    wrong = [collectives.cost_of(name).problem_with(name, wiring) for name in names]
+    return [f"collectives.cost: {line}." for line in wrong if line]
+
+
+def _peak_problems(cluster: Cluster, dtype: str) -> list[str]:
+    """Refuse devices of which it is not known how fast they compute in a dtype."""
+    listed = isinstance(cluster.device, list)
+    devices = cluster.device if isinstance(cluster.device, list) else [cluster.device]
+    lacking = [r for r, device in enumerate(devices) if dtype not in device.peak]
+    if not lacking:
+        return []
+    place = f"cluster.device.{lacking[0]}" if listed else "cluster.device"
+    known = ", ".join(devices[lacking[0]].peak)
+    return [f"{place}.peak: has no {dtype}, which the workload computes in; known: {known}."]
+
+
+def size_problems(
+    cluster: Cluster, workload: Workload, strategy: Strategy, base: Path, numerics: bool
+) -> list[str]:
+    """Compare batches, data and memory of a point with which nothing else is wrong."""
+    n, num_samples = cluster.world_size, workload.num_samples(base)
+    if not workload.dataset.has_samples:
+        num_samples = workload.samples_per_step(n)  # every step is a full one
+    wrong = _problem_with_packs(workload, strategy, numerics)
+    wrong = wrong or _problem_with_batches(workload, n, num_samples)
+    if wrong is None:
+        late = _problem_with_schedule(workload, strategy, n, base, numerics)
+        wrong = f"lr_schedule: {late}" if late else None
+    wrong = wrong or _problem_with_pieces(workload, strategy, n, num_samples)
+    if wrong:
+        return [f"workload.{wrong}"]
+    return _memory_problems(workload, strategy, n, num_samples) if numerics else []
+
+
+def _problem_with_packs(workload: Workload, strategy: Strategy, numerics: bool) -> str | None:
+    if workload.packing is None:
+        return None
+    if numerics:
+        return "packing: packs have times but no numbers; write numerics: false, or leave this out."
+    if strategy.one_process:
+        return (
+            f"packing: {strategy.kind} cuts a batch into samples, but packs lie in one row; use "
+            "ddp, or leave this out."
+        )
+    return None
+
+
+def _problem_with_schedule(
+    workload: Workload, strategy: Strategy, world_size: int, base: Path, numerics: bool
+) -> str | None:
+    schedule = workload.lr_schedule
+    other = sorted(schedule.counted() - {"step"})
+    if other and strategy.player == "server":
+        return (
+            f"{schedule.kind} follows the {other[0]}, but the updates of a {strategy.kind} belong "
+            "to no common epoch; use one that counts steps."
+        )
+    if "reductions" in other and not numerics:
+        return (
+            f"{schedule.kind} follows the loss, which numerics: false leaves out; set numerics: "
+            "true, or use another schedule."
+        )
+    num_updates = strategy.num_updates(world_size, workload.num_steps(world_size, base))
+    num_epochs = workload.num_epochs(world_size, base) if "epoch" in other else 1
+    return schedule.problem_with(num_updates, num_epochs)
+
+
+def _problem_with_pieces(
+    workload: Workload, strategy: Strategy, world_size: int, num_samples: int
+) -> str | None:
+    """Refuse optimizers that need whole tensors where every rank has pieces of them."""
+    each = {workload.optimizer.for_parameter(name).kind for name in workload.graph.ready_order}
+    kinds = [kind for kind in each if OPTIMIZERS[kind].whole_tensors]
+    if "rprop" in each and strategy.kind in ("fsdp", "hsdp"):
+        return (
+            f"optimizer: rprop does not work under {strategy.kind}: torch refuses to index the "
+            "sharded gradients of fully_shard; use ddp or fsdp1, or another optimizer."
+        )
+    apart = sorted(kind for kind in kinds if not OPTIMIZERS[kind].trusts)
+    if not apart:
+        return None
+    partition = Program.of(strategy, workload, world_size, num_samples).partition
+    if partition is None or partition.owners is not None or partition.num_places == 1:
+        return None
+    return (
+        f"optimizer: {apart[0]} updates whole tensors, of which {strategy.kind} leaves each rank a "
+        "piece; use ddp, or zero1, whose ranks own whole tensors."
+    )
+
+
+def _problem_with_batches(workload: Workload, world_size: int, num_samples: int) -> str | None:
+    accumulate, parts = workload.grad_accum, workload.samples_per_rank
+    if parts is not None and sum(parts) > num_samples:
+        return (
+            f"samples_per_rank: {parts} asks for {sum(parts)} samples, but the dataset "
+            f"has {num_samples}."
+        )
+    if isinstance(accumulate, list) and workload.global_batch is not None:
+        shard = -(-min(workload.global_batch, num_samples) // world_size)
+        if sum(accumulate) != shard:
+            return (
+                f"grad_accum: {accumulate} sums to {sum(accumulate)}, but each rank gets "
+                f"{shard} of the {workload.global_batch} samples; make the sums equal."
+            )
+    drops, least = workload.drop_last is True, workload.least_dealt(world_size)
+    if drops and parts is None and workload.samples_per_step(world_size) > num_samples:
+        return (
+            "drop_last: leaves nothing, since one step takes "
+            f"{workload.samples_per_step(world_size)} samples and the dataset has {num_samples}."
+        )
+    if drops and parts is not None and workload.samples_per_step(1) > max(parts):
+        return (
+            f"drop_last: leaves nothing, since one step takes {workload.samples_per_step(1)} "
+            f"samples of a rank and samples_per_rank is {parts}."
+        )
+    if isinstance(workload.drop_last, DropLast) and least > num_samples:
+        return (
+            f"drop_last: leaves nothing of the {num_samples} samples, of which {least} have to be "
+            "there; use fewer ranks, or smaller micro-batches."
+        )
+    return None
+
+
+def _memory_problems(
+    workload: Workload, strategy: Strategy, world_size: int, num_samples: int
+) -> list[str]:
+    """Refuse arrays that this machine has no memory for."""
+    needed = host_memory_needed(workload, strategy, world_size, num_samples)
+    there = host_memory()
+    if needed <= there:
+        return []
+    return [
+        f"numerics: the arrays of {world_size} ranks need {needed / 1e9:.1f} GB, but this machine "
+        f"has {format_quantity(round(there, -8), 'data size')}; set numerics: false to simulate "
+        "the time alone."
+    ]

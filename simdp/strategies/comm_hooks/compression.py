@@ -1,0 +1,486 @@
+"""Hooks that compress gradients: half precision, quantization, top-k, PowerSGD."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isqrt, prod
+from typing import Annotated, ClassVar, Literal, Self
+
+import numpy as np
+from pydantic import AfterValidator, Field
+
+from simdp.spec import Bool, Float, Int, one_of, problem
+from simdp.steps.facts import Facts, Ops, Step, num_trainable, trainable
+from simdp.steps.ops import (
+    AddSelected,
+    AllGather,
+    AllReduce,
+    Code,
+    Dequantize,
+    Hold,
+    Join,
+    Observe,
+    Quantize,
+    Rounding,
+    Select,
+    Split,
+    Turn,
+    Unpack,
+    Wait,
+)
+from simdp.steps.partition import Bucket, Factor, Factoring, Selection
+from simdp.steps.passes import Tags
+from simdp.strategies.comm_hooks import (
+    COMM_HOOKS,
+    CommHook,
+    NoHook,
+    Sending,
+    Sent,
+    rounded,
+    spoilt_by_a_loss_scale,
+)
+from simdp.workload import Workload
+from simdp.workload.layers import Parameter
+from simdp.workload.precision import numpy_dtype
+
+# Wrapper ------------------------------------------------------------------------------------------
+
+WRAPPED = ("batched_power_sgd", "none", "noop", "power_sgd")
+
+
+def _can_be_wrapped(value: CommHook) -> CommHook:
+    if value.kind in WRAPPED:
+        return value
+    raise problem(
+        f"{value.kind} sends bytes of its own, of whatever dtype; wrap one of {', '.join(WRAPPED)}."
+    )
+
+
+class Wrapper(CommHook):
+    """Base of the wrappers.
+
+    Attributes
+    ----------
+    hook : CommHook
+        Works on the bucket of 16 bits: `power_sgd`, `batched_power_sgd`, `none` or `noop`.
+    """
+
+    hook: Annotated[CommHook, one_of("comm_hook", COMM_HOOKS), AfterValidator(_can_be_wrapped)] = (
+        NoHook()
+    )
+
+    def problem_with(self, workload: Workload) -> str | None:
+        return self.hook.problem_with(workload)
+
+    def of(self, step: Step) -> CommHook:
+        return self.model_copy(update={"hook": self.hook.of(step)})
+
+    def setup(self, facts: Facts) -> Ops:
+        """Take the memory of what the wrapped hook keeps, in 16 bits."""
+        assert self.dtype is not None, "a wrapper has one"
+        share = numpy_dtype(self.dtype).itemsize / facts.itemsize
+        for op in self.hook.setup(facts):
+            yield op._replace(nbytes=op.nbytes * share) if isinstance(op, Hold) else op
+
+    def divided(self, divisor: float) -> float:
+        return self.hook.divided(divisor)
+
+    def send(
+        self, facts: Facts, bucket: Bucket, label: str, wait: float, divisor: float, tags: Tags
+    ) -> Sending:
+        work = facts.workload.compute.runs_eagerly
+        nbytes = float(bucket.num_elements * numpy_dtype(bucket.dtype).itemsize)
+        yield Hold("temporary", nbytes)
+        if work:
+            yield Rounding(bucket, label)
+        narrow = bucket._replace(nbytes=nbytes)
+        sent = yield from self.hook.send(facts, narrow, label, wait, divisor, tags)
+        back = (Rounding(bucket, label, True),) * work
+        return Sent(sent.tags, (*sent.finish, *back, Hold("temporary", -nbytes)))
+
+
+class Fp16Wrapper(Wrapper):
+    """Another hook in float16 (torch: fp16_compress_wrapper)."""
+
+    kind: Literal["fp16_wrapper"] = "fp16_wrapper"
+
+    @property
+    def dtype(self) -> str | None:
+        return "float16"
+
+
+class Bf16Wrapper(Wrapper):
+    """Another hook in bfloat16 (torch: bf16_compress_wrapper)."""
+
+    kind: Literal["bf16_wrapper"] = "bf16_wrapper"
+
+    @property
+    def dtype(self) -> str | None:
+        return "bfloat16"
+
+
+# Bf16 ---------------------------------------------------------------------------------------------
+
+
+class Bf16(CommHook):
+    """Round to bfloat16, divide, and all_reduce half the bytes (torch: bf16_compress_hook)."""
+
+    kind: Literal["bf16"] = "bf16"
+
+    @property
+    def dtype(self) -> str | None:
+        return "bfloat16"
+
+    def send(
+        self, facts: Facts, bucket: Bucket, label: str, wait: float, divisor: float, tags: Tags
+    ) -> Sending:
+        return rounded(facts, bucket, label, wait, tags)
+
+
+# Fp16 ---------------------------------------------------------------------------------------------
+
+
+class Fp16(CommHook):
+    """Round to float16, divide, and all_reduce half the bytes (torch: fp16_compress_hook)."""
+
+    kind: Literal["fp16"] = "fp16"
+
+    @property
+    def dtype(self) -> str | None:
+        return "float16"
+
+    def send(
+        self, facts: Facts, bucket: Bucket, label: str, wait: float, divisor: float, tags: Tags
+    ) -> Sending:
+        return rounded(facts, bucket, label, wait, tags)
+
+
+# Quantization -------------------------------------------------------------------------------------
+
+SCALE_NBYTES = 8
+"""A scale and a zero point travel as two float32."""
+
+
+class Quantization(CommHook):
+    """What both have in common: two all_gathers, of what rounds the numbers and of the bytes."""
+
+    row: ClassVar[int | None] = None
+
+    def divided(self, divisor: float) -> float:
+        return 1.0
+
+    def send(
+        self, facts: Facts, bucket: Bucket, label: str, wait: float, divisor: float, tags: Tags
+    ) -> Sending:
+        code, n = Code(bucket, self.row, label), facts.world_size
+        scales, sent = next(tags), next(tags)
+        rounding, nbytes = float(SCALE_NBYTES * code.num_rows * n), float(code.num_bytes * n)
+        yield Hold("temporary", nbytes)
+        yield Observe(code)
+        yield AllGather(scales, f"{label} scales", rounding, wait=wait)
+        # A callback of the first one, which is over before the second begins: one stream has both.
+        yield Quantize(code)
+        yield AllGather(sent, label, nbytes)
+        return Sent((scales, sent), (Dequantize(code, divisor), Hold("temporary", -nbytes)))
+
+
+# Quantization perchannel --------------------------------------------------------------------------
+
+
+class QuantizationPerChannel(Quantization):
+    """One scale for each 512 numbers of a bucket (torch: quantization_perchannel_hook).
+
+    The last 512 are filled up with zeros; where nothing is missing, torch adds 512 zeros.
+    """
+
+    kind: Literal["quantization_perchannel"] = "quantization_perchannel"
+    row: ClassVar[int | None] = 512
+
+
+# Quantization pertensor ---------------------------------------------------------------------------
+
+
+class QuantizationPerTensor(Quantization):
+    """One scale for a bucket (torch: quantization_pertensor_hook).
+
+    Of a rank's bucket the least and the greatest number, and 0, become 0 to 255; every rank adds
+    what it gets in the order of the ranks. The arithmetic is float32's.
+    """
+
+    kind: Literal["quantization_pertensor"] = "quantization_pertensor"
+
+
+# Top k --------------------------------------------------------------------------------------------
+
+PLACE_ITEMSIZE, LONG_PLACE_ITEMSIZE = 4, 8
+"""An entry's place in its bucket is an int32, or an int64 where that does not reach."""
+
+
+class TopK(CommHook):
+    """Send the entries of largest magnitude with their places; all_gather them, and add.
+
+    Of each bucket a rank sends ``max(1, round(ratio elements))`` entries, of equal magnitudes those
+    that come first. Every rank adds what it gets in the order of the ranks. Not in torch.
+
+    Attributes
+    ----------
+    ratio : float
+        Part of a bucket's entries that is sent; 0 < ratio <= 1.
+    error_feedback : bool
+        Add what a rank has not sent to its gradients of the next step.
+
+    References
+    ----------
+    Aji and Heafield, "Sparse communication for distributed gradient descent", EMNLP 2017; Stich,
+    Cordonnier and Jaggi, "Sparsified SGD with memory", NeurIPS 2018.
+    """
+
+    kind: Literal["top_k"] = "top_k"
+    ratio: Annotated[Float, Field(gt=0, le=1)] = 0.01
+    error_feedback: Bool = True
+
+    def problem_with(self, workload: Workload) -> str | None:
+        return spoilt_by_a_loss_scale(self.kind, workload) if self.error_feedback else None
+
+    def setup(self, facts: Facts) -> Ops:
+        if self.error_feedback:
+            yield Hold("buckets", float(num_trainable(facts) * facts.itemsize))
+
+    def divided(self, divisor: float) -> float:
+        return 1.0
+
+    def send(
+        self, facts: Facts, bucket: Bucket, label: str, wait: float, divisor: float, tags: Tags
+    ) -> Sending:
+        short = bucket.num_elements <= np.iinfo(np.int32).max
+        place = PLACE_ITEMSIZE if short else LONG_PLACE_ITEMSIZE
+        count = max(1, round(self.ratio * bucket.num_elements))
+        entry = facts.itemsize + place
+        chosen = Selection(bucket, count, entry, divisor, self.error_feedback, label)
+        tag, nbytes = next(tags), float(count * entry) * facts.world_size
+        yield Hold("temporary", nbytes)
+        yield Select(chosen)
+        yield AllGather(tag, label, nbytes, selection=chosen, wait=wait)
+        return Sent((tag,), (AddSelected(chosen), Hold("temporary", -nbytes)))
+
+
+# Power sgd ----------------------------------------------------------------------------------------
+
+
+class PowerSGD(CommHook):
+    """Send two thin matrices P and Q in place of a gradient P Q^T (torch: powerSGD_hook).
+
+    A tensor of shape `(n, ...)` is a matrix M of n rows. Three all_reduces follow each other:
+    tensors that are not worth it; all P = M Q, then made orthonormal; all Q = M^T P. Those of which
+    a bucket has none are left out. Backward goes on when a bucket's average is there, since torch's
+    hook ends in a wait of the host for its device: from ``start_step`` on nothing is hidden behind
+    backward. What is kept belongs to tensors, so that it survives when buckets are rebuilt; torch
+    keeps it by bucket, and therefore wants ``start_step`` >= 2.
+
+    Attributes
+    ----------
+    rank : int
+        Columns of P and Q at most: r (torch: matrix_approximation_rank).
+    start_step : int
+        Steps before the first one that compresses; they all_reduce (torch: start_powerSGD_iter).
+    min_compression_rate : float
+        M, n by m, is compressed if ``(n + m) r min_compression_rate < n m``.
+    error_feedback : bool
+        Add to a rank's gradient what the step before has lost of it (torch: use_error_feedback).
+    warm_start : bool
+        Begin with the Q of the step before. False draws Q anew each time.
+    orthogonalization_epsilon : float
+        Added to a column's norm before it is divided by it. P and Q of at most 2 columns, or of 16
+        bits, are made orthonormal column by column (Gram-Schmidt), others by a QR decomposition,
+        which heeds no epsilon.
+    batch_tensors_with_same_shape : bool
+        One kernel for all matrices of a shape, which are copied together for it and back. Their
+        first Q is drawn at once, too.
+    random_seed : int
+        The first Q is what torch.randn draws, seeded from this number (torch: random_seed).
+
+    References
+    ----------
+    Vogels, Karimireddy and Jaggi, "PowerSGD: Practical low-rank gradient compression for
+    distributed optimization", NeurIPS 2019.
+    """
+
+    kind: Literal["power_sgd"] = "power_sgd"
+    rank: Annotated[Int, Field(ge=1)] = 1
+    start_step: Annotated[Int, Field(ge=0)] = 1000
+    min_compression_rate: Annotated[Float, Field(gt=0)] = 2.0
+    error_feedback: Bool = True
+    warm_start: Bool = True
+    orthogonalization_epsilon: Annotated[Float, Field(ge=0)] = 0.0
+    batch_tensors_with_same_shape: Bool = False
+    random_seed: Annotated[Int, Field(ge=0, lt=2**32)] = 0
+
+    def problem_with(self, workload: Workload) -> str | None:
+        if self.error_feedback or self.warm_start:
+            return spoilt_by_a_loss_scale(self.kind, workload)
+        return None
+
+    def factors(self, tensors: Sequence[Parameter]) -> list[Factor]:
+        """How each tensor that is worth it is taken apart; those of one shape stand together."""
+        found: dict[tuple[int, int], list[Factor]] = {}
+        for tensor in tensors:
+            rows = tensor.shape[0] if tensor.shape else 1
+            columns = prod(tensor.shape[1:])
+            rank = min(rows, columns, self.rank)
+            if (rows + columns) * rank * self.min_compression_rate < rows * columns:
+                factor = Factor(tensor.name, rows, columns, rank)
+                found.setdefault((rows, columns), []).append(factor)
+        return [factor for factors in found.values() for factor in factors]
+
+    def setup(self, facts: Facts) -> Ops:
+        """P, Q and the errors are there from the start, though a later step may be the first."""
+        factors = self.factors(trainable(facts))
+        elements = sum((f.rows + f.columns) * f.rank for f in factors)
+        if self.error_feedback:
+            elements += num_trainable(facts)
+        yield Hold("buckets", float(elements * facts.itemsize))
+
+    def after_warmup(self) -> Self:
+        return self.model_copy(update={"start_step": 0})
+
+    def of(self, step: Step) -> CommHook:
+        return NoHook() if step.before(self.start_step) else self
+
+    def divided(self, divisor: float) -> float:
+        return 1.0
+
+    def send(
+        self, facts: Facts, bucket: Bucket, label: str, wait: float, divisor: float, tags: Tags
+    ) -> Sending:
+        return sent_as_factors(self._factoring(facts, bucket, label), wait, divisor, tags)
+
+    def _factoring(self, facts: Facts, bucket: Bucket, label: str) -> Factoring:
+        by_name = {parameter.name: parameter for parameter in facts.parameters}
+        factors = self.factors([by_name[name] for name in bucket.names])
+        names = tuple(factor.name for factor in factors)
+        rest = tuple(name for name in bucket.names if name not in set(names))
+        return Factoring(
+            bucket=bucket,
+            rest=part_of(bucket, "rest", rest, facts.num_elements(rest)),
+            p=part_of(bucket, "P", names, sum(f.rows * f.rank for f in factors)),
+            q=part_of(bucket, "Q", names, sum(f.columns * f.rank for f in factors)),
+            factors=tuple(factors),
+            error_feedback=self.error_feedback,
+            warm_start=self.warm_start,
+            epsilon=self.orthogonalization_epsilon,
+            batched=self.batch_tensors_with_same_shape,
+            label=label,
+            random_seed=self.random_seed,
+        )
+
+
+def part_of(bucket: Bucket, of: str, names: tuple[str, ...], num_elements: int) -> Bucket:
+    """What travels of a bucket in its place."""
+    nbytes = float(num_elements * numpy_dtype(bucket.dtype).itemsize)
+    return Bucket(names, num_elements, bucket.dtype, nbytes, of=of)
+
+
+def sent_as_factors(taken: Factoring, wait: float, divisor: float, tags: Tags) -> Sending:
+    """Send what a bucket has been taken apart into; backward goes on when the average is there.
+
+    Parameters
+    ----------
+    taken : Factoring
+        The bucket.
+    wait, divisor, tags
+        As of `CommHook.send`.
+    """
+    bucket, label, sent = taken.bucket, taken.label, list[int]()
+    # A copy of what is to be sent, from which the error will follow; and what goes as it is.
+    temporary = taken.rest.nbytes + taken.error_feedback * bucket.nbytes
+    yield Hold("temporary", temporary)
+    yield Split(taken)
+    before: Unpack | Turn | None = None
+    if taken.rest.nbytes:
+        sent.append(next(tags))
+        yield AllReduce(sent[-1], f"{label} as it is", taken.rest.nbytes, taken.rest, wait)
+        before = Unpack(taken)
+    if taken.p.nbytes:
+        sent.append(next(tags))
+        yield AllReduce(sent[-1], f"{label} P", taken.p.nbytes, taken.p, wait, before)
+        sent.append(next(tags))
+        yield AllReduce(sent[-1], f"{label} Q", taken.q.nbytes, taken.q, wait, Turn(taken))
+    # torch's hook runs in backward's thread, and ends in a synchronize of the device.
+    yield Wait(tuple(sent))
+    yield Join(taken, divisor)
+    yield Hold("temporary", -temporary)
+    return Sent()
+
+
+# Batched power sgd --------------------------------------------------------------------------------
+
+
+class BatchedPowerSGD(CommHook):
+    """Send two thin matrices P and Q in place of a bucket (torch: batched_powerSGD_hook).
+
+    The bucket is filled up with zeros to a square matrix, whose sides know nothing of the tensors
+    in it: faster than `PowerSGD`, and less exact. Two all_reduces follow each other, P's and Q's.
+    What is kept belongs to buckets: those that are rebuilt after ``start_step`` begin anew.
+
+    Attributes
+    ----------
+    rank : int
+        Columns of P and Q (torch: matrix_approximation_rank).
+    start_step, error_feedback, warm_start, random_seed
+        As of `PowerSGD`.
+    """
+
+    kind: Literal["batched_power_sgd"] = "batched_power_sgd"
+    rank: Annotated[Int, Field(ge=1)] = 1
+    start_step: Annotated[Int, Field(ge=0)] = 1000
+    error_feedback: Bool = True
+    warm_start: Bool = True
+    random_seed: Annotated[Int, Field(ge=0, lt=2**32)] = 0
+
+    def problem_with(self, workload: Workload) -> str | None:
+        if self.error_feedback or self.warm_start:
+            return spoilt_by_a_loss_scale(self.kind, workload)
+        return None
+
+    def setup(self, facts: Facts) -> Ops:
+        """The errors, and P and Q as of one bucket, are there from the start."""
+        total = num_trainable(facts)
+        side = side_of(total)
+        elements = self.error_feedback * total + 2 * side * min(side, self.rank)
+        yield Hold("buckets", float(elements * facts.itemsize))
+
+    def after_warmup(self) -> Self:
+        return self.model_copy(update={"start_step": 0})
+
+    def of(self, step: Step) -> CommHook:
+        return NoHook() if step.before(self.start_step) else self
+
+    def divided(self, divisor: float) -> float:
+        return 1.0
+
+    def send(
+        self, facts: Facts, bucket: Bucket, label: str, wait: float, divisor: float, tags: Tags
+    ) -> Sending:
+        side = side_of(bucket.num_elements)
+        rank = min(side, self.rank)
+        square = Factor(f"{label} of {bucket.num_elements}", side, side, rank)
+        taken = Factoring(
+            bucket=bucket,
+            rest=part_of(bucket, "rest", (), 0),
+            p=part_of(bucket, "P", (square.name,), side * rank),
+            q=part_of(bucket, "Q", (square.name,), side * rank),
+            factors=(square,),
+            error_feedback=self.error_feedback,
+            warm_start=self.warm_start,
+            epsilon=0.0,
+            batched=False,
+            label=label,
+            random_seed=self.random_seed,
+            is_square=True,
+        )
+        return sent_as_factors(taken, wait, divisor, tags)
+
+
+def side_of(num_elements: int) -> int:
+    """Rows of the least square matrix that has room for a bucket."""
+    return isqrt(num_elements - 1) + 1

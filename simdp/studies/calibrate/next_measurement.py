@@ -1,0 +1,306 @@
+"""The next measurement that narrows an interval the most."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import combinations
+from math import exp
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from simdp.arrays import Floats
+from simdp.collectives.costs import Wiring
+from simdp.engine.recorded_script import Stopwatch
+from simdp.errors import ScenarioError
+from simdp.results.calibration import NextPoint, Proposal, WantedStep
+from simdp.scenario import Scenario, checked
+from simdp.scenario.overrides import as_written
+from simdp.scenario.shipped import find
+from simdp.studies.calibrate.fit import NOISE, QUANTILE, Fit, Point, jacobian
+from simdp.studies.calibrate.steps import written
+from simdp.studies.validate import clock_of
+from simdp.studies.validate.jobs import shortened
+from simdp.studies.variants import with_values
+from simdp.units import format_quantity
+
+# Next point ---------------------------------------------------------------------------------------
+
+SIZES = tuple(float(2**k) for k in range(3, 31))
+"""Sizes that may be proposed: 8 bytes to 1 GiB."""
+
+
+def variance_left(covariance: Floats, goals: Floats, measured: Floats, noise: float) -> Floats:
+    """Mean variance that each of some measurements would leave in predictions.
+
+    With the covariance C of the constants, the slopes g of a prediction and the rows J of a
+    measurement whose times have the noise s, the variance g C g falls by
+    ``g C J' (s^2 + J C J')^-1 J C g``.
+
+    Parameters
+    ----------
+    covariance : ndarray, shape `(num_constants, num_constants)`
+        Of the logarithms of the constants.
+    goals : ndarray, shape `(num_goals, num_constants)`
+        Slopes of the logarithms of predictions.
+    measured : ndarray, shape `(num_measurements, num_times, num_constants)`
+        Those of the times that each measurement has.
+    noise : float
+        Relative standard deviation of one time.
+
+    References
+    ----------
+    Atkinson, Donev and Tobias, "Optimum experimental designs, with SAS", 2007, chapter 10: for a
+    single prediction c-optimality, for several V-optimality.
+    """
+    shared = measured @ covariance @ goals.T
+    own = measured @ covariance @ measured.transpose(0, 2, 1)
+    own += noise**2 * np.eye(measured.shape[1])
+    gains = np.sum(shared * np.linalg.solve(own, shared), axis=1)
+    before = np.sum(goals @ covariance * goals, axis=1)
+    left: Floats = np.maximum(before - gains, 0.0).mean(axis=1)
+    return left
+
+
+def next_point(
+    found: Fit,
+    predictor: Callable[[Sequence[Point]], Callable[[Floats], Floats]],
+    collective: str,
+    wirings: Sequence[Wiring],
+    target: Point,
+) -> NextPoint:
+    """Find the measurement that leaves the least variance in a prediction.
+
+    Parameters
+    ----------
+    found : Fit
+        What is known so far.
+    predictor : callable
+        Makes the function from constants to the times of some points.
+    collective : str
+        Which may be measured.
+    wirings : sequence of Wiring
+        Between which ranks it may be.
+    target : Point
+        What is to be predicted.
+    """
+    candidates = [Point(collective, nbytes, wiring) for wiring in wirings for nbytes in SIZES]
+    slopes = jacobian(predictor(candidates), found.values)
+    goal = jacobian(predictor([target]), found.values)
+    left = variance_left(found.covariance, goal, slopes[:, None, :], found.noise)
+    best = int(np.argmin(left))
+    before = float(np.sum(goal @ found.covariance * goal))
+    chosen, w = candidates[best], target.wiring
+    said = f"{target.collective} of {format_quantity(target.nbytes, 'data size')}"
+    return NextPoint(
+        collective=collective,
+        num_nodes=chosen.wiring.num_nodes,
+        world_size=chosen.wiring.world_size,
+        nbytes=chosen.nbytes,
+        target=f"{said} between {w.world_size} ranks on {w.num_nodes} nodes",
+        before=QUANTILE * float(np.sqrt(before)),
+        after=QUANTILE * float(np.sqrt(left[best])),
+    )
+
+
+# Wanted -------------------------------------------------------------------------------------------
+
+STEP = 0.01
+"""By which a constant's logarithm is changed to see what a time owes to it."""
+
+NEARLY = 1.05
+"""Of measurements that leave so many times the least, the one on the fewest ranks is proposed."""
+
+WORTH = 0.98
+"""What leaves a larger share of an interval than this is not worth a proposal."""
+
+ALL_UP_TO = 8
+"""Up to here every number of nodes is looked at, and beyond it each doubled one."""
+
+COLLECTIVE = "all_reduce"
+
+
+class Candidate(NamedTuple):
+    """What may be measured, and how its times [s] depend on the constants.
+
+    Attributes
+    ----------
+    proposal : Proposal
+        Its ``after`` is not known yet.
+    slopes : ndarray, shape `(num_times, num_constants)`
+        Of the logarithms.
+    noise : float
+        Relative standard deviation of one of its times.
+    """
+
+    proposal: Proposal
+    slopes: Floats
+    noise: float
+
+
+def wanted_step(path: Path, entry: str, found: Fit, prefix: str = "") -> WantedStep:
+    """Say how well the fitted constants tell a step, and what to measure to know it better.
+
+    Parameters
+    ----------
+    path : Path
+        The scenario, which is simulated on the calibrated machine; its own keys win.
+    entry : str
+        The machine, in YAML.
+    found : Fit
+        What is known of its constants.
+    prefix : str
+        Leads their keys in a scenario.
+
+    Raises
+    ------
+    ScenarioError
+        If the scenario is wrong, or has no place for a constant.
+    """
+    try:
+        file = find(path)
+    except ScenarioError as error:
+        raise ScenarioError([f"--for {line}" for line in error.problems]) from None
+    with TemporaryDirectory() as folder:
+        machine = Path(folder) / "machine.yaml"
+        machine.write_text(entry, encoding="utf-8")
+        keys = [f"{prefix}{constant.key}" for constant in found.constants]
+        study = _Study(file, machine, found, keys)
+        target = study.scenario({})
+        goal = study.step_slopes(target)
+        candidates = [*_tables(study, target), *_steps(study, target)]
+    before = float(np.sum(goal @ found.covariance * goal))
+    cluster = target.cluster
+    return WantedStep(
+        target=f"step of {target.name} on {cluster.world_size} ranks",
+        before=QUANTILE * float(np.sqrt(before)),
+        proposals=tuple(best(candidates, found.covariance, goal)),
+    )
+
+
+def best(candidates: Sequence[Candidate], covariance: Floats, goal: Floats) -> list[Proposal]:
+    """The best candidate of each kind, best first; none that tells next to nothing.
+
+    Parameters
+    ----------
+    candidates : sequence of Candidate
+        In any order.
+    covariance, goal : ndarray
+        As for `simdp.studies.calibrate.next_measurement.variance_left`.
+    """
+    before = float(np.sum(goal @ covariance * goal))
+    groups: dict[tuple[str, int, float], list[Candidate]] = {}
+    for each in candidates:
+        groups.setdefault((each.proposal.kind, len(each.slopes), each.noise), []).append(each)
+    found: dict[str, list[Proposal]] = {}
+    for (kind, _, noise), some in groups.items():
+        slopes = np.stack([each.slopes for each in some])
+        left = variance_left(covariance, goal, slopes, noise)
+        for each, variance in zip(some, left, strict=True):
+            if variance < WORTH**2 * before:
+                after = QUANTILE * float(np.sqrt(variance))
+                found.setdefault(kind, []).append(replace(each.proposal, after=after))
+    chosen = []
+    for proposals in found.values():
+        least = min(one.after for one in proposals)
+        near = [one for one in proposals if one.after <= NEARLY * least]
+        chosen.append(min(near, key=lambda one: (one.world_size, one.after)))
+    return sorted(chosen, key=lambda one: one.after)
+
+
+class _Study:
+    """The scenario on the calibrated machine, at any number of ranks."""
+
+    def __init__(self, file: Path, machine: Path, found: Fit, keys: Sequence[str]) -> None:
+        self.file, self.machine, self.found = file, machine, found
+        self.constants = [
+            replace(constant, key=key) for constant, key in zip(found.constants, keys, strict=True)
+        ]
+        self.largest = 1
+
+    def scenario(self, chosen: dict[str, Any]) -> Scenario:
+        """Make it, with keys set."""
+        try:
+            raw = as_written(self.file, {**chosen, "cluster.machine": str(self.machine)})
+        except ScenarioError as error:
+            raise ScenarioError([f"--for {line}" for line in error.problems]) from None
+        raw.pop("sweep", None)
+        raw["numerics"] = False
+        try:
+            made = shortened(checked(raw, self.file.parent, self.largest))
+        except ScenarioError as error:
+            lines = [f"--for {self.file}: {line}" for line in error.problems]
+            raise ScenarioError(lines) from None
+        self.largest = max(self.largest, made.cluster.world_size)
+        return made
+
+    def step_slopes(self, point: Scenario) -> Floats:
+        """Of a step's time by the constants, shape `(1, num_constants)`."""
+        raw, middle = point.resolved(), self._with(point, point.resolved(), 0.0, 0)
+        ends = [
+            self._with(point, raw, sign * STEP, index)
+            for sign in (1, -1)
+            for index in range(len(self.constants))
+        ]
+        times = np.log(Stopwatch(middle).step_times(ends)).reshape(2, -1)
+        return np.asarray((times[0] - times[1]) / (2 * STEP))[None, :]
+
+    def table_slopes(self, point: Scenario) -> Floats:
+        """Of the times of `SIZES` by the constants, shape `(num_sizes, num_constants)`."""
+        raw = point.resolved()
+        columns = []
+        for index in range(len(self.constants)):
+            both = []
+            for sign in (1, -1):
+                clock = clock_of(self._with(point, raw, sign * STEP, index), COLLECTIVE)
+                both.append(np.log([clock(int(nbytes)) for nbytes in SIZES]))
+            columns.append((both[0] - both[1]) / (2 * STEP))
+        return np.stack(columns, axis=1)
+
+    def _with(self, point: Scenario, raw: dict[str, Any], change: float, index: int) -> Scenario:
+        """With every constant at its value, but one that is changed."""
+        values = self.found.values.copy()
+        values[index] *= exp(change)
+        return with_values(point, raw, written(self.constants, values), f"--for {self.file}")
+
+
+def _tables(study: _Study, target: Scenario) -> Iterator[Candidate]:
+    """Tables of two sizes on as many nodes as the step has, or fewer."""
+    cluster, noise = target.cluster, max(study.found.noise, NOISE)
+    for nodes in _counts(cluster.num_nodes):
+        n = nodes * cluster.local_size
+        if n < 2:
+            continue
+        made = with_values(target, target.resolved(), {"cluster.world_size": n})
+        slopes = study.table_slopes(made)
+        for pair in combinations(range(len(SIZES)), 2):
+            sizes = tuple(int(SIZES[i]) for i in pair)
+            first, second = (format_quantity(size, "data size") for size in sizes)
+            where = f"{nodes} node{'s' * (nodes > 1)} of {cluster.local_size}"
+            title = f"a table of {COLLECTIVE} at {first} and {second} on {where}"
+            yield Candidate(Proposal("table", title, n, sizes, 0.0), slopes[list(pair)], noise)
+
+
+def _steps(study: _Study, target: Scenario) -> Iterator[Candidate]:
+    """Steps of the scenario on fewer ranks."""
+    cluster = target.cluster
+    inside = [n for n in _counts(cluster.local_size) if n > 1]
+    whole = [nodes * cluster.local_size for nodes in _counts(cluster.num_nodes)]
+    for n in sorted({*inside, *whole} - {1, cluster.world_size}):
+        try:
+            point = study.scenario({"cluster.world_size": n})
+        except ScenarioError:
+            continue  # a batch or a placement that so few ranks cannot have
+        proposal = Proposal("step", f"the step on {n} ranks", n, (), 0.0)
+        yield Candidate(proposal, study.step_slopes(point), study.found.noise)
+
+
+def _counts(most: int) -> list[int]:
+    """Every number up to `ALL_UP_TO`, then doubled ones, and the last."""
+    found = [*range(1, min(most, ALL_UP_TO) + 1)]
+    while found[-1] * 2 < most:
+        found.append(found[-1] * 2)
+    return found if found[-1] == most else [*found, most]

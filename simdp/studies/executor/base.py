@@ -1,0 +1,295 @@
+"""Executors of many points: in this process, or in several.
+
+A process that dies, as one does that takes more memory than there is, takes whatever is under way
+with it. What was under way is then done one by one, so that the item that kills its process is
+known, and fails; the others are done.
+
+A process ends with the one that started it, however that ended: a signal such as SIGTERM or SIGKILL
+leaves it no time to end them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pickle
+import signal
+import sys
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from functools import partial
+from threading import Thread, current_thread, main_thread
+from typing import Any, Generic, Self, TypeVar
+
+from simdp.engine import threads
+from simdp.errors import ScenarioError, SimdpError, one_line
+
+# Outcome ------------------------------------------------------------------------------------------
+
+T = TypeVar("T")
+R = TypeVar("R")
+Value = TypeVar("Value", covariant=True)
+
+NO_MEMORY = "there is not enough memory for this; try fewer ranks, steps or samples."
+
+
+@dataclass(frozen=True)
+class Done(Generic[Value]):
+    """An item that is done.
+
+    Attributes
+    ----------
+    value
+        What the function returned.
+    """
+
+    value: Value
+
+
+@dataclass(frozen=True)
+class Failed:
+    """An item that failed.
+
+    Attributes
+    ----------
+    problems : list of str
+        Why, one line each.
+    error : Exception
+        What was raised, or stands for what became of its process.
+    """
+
+    problems: list[str]
+    error: Exception = field(repr=False, compare=False)
+
+    @property
+    def reason(self) -> str:
+        """Why, in one line."""
+        return one_line("; ".join(self.problems))
+
+    @property
+    def exit_status(self) -> int:
+        """As of the command line, had it been alone."""
+        own = 2 if isinstance(self.error, MemoryError) else 1
+        return int(getattr(self.error, "exit_status", own))
+
+    @classmethod
+    def of(cls, error: Exception) -> Failed:
+        """Say of an error what it means to who asked."""
+        if isinstance(error, ScenarioError):
+            problems = list(error.problems)
+        elif isinstance(error, SimdpError):
+            problems = str(error).split("\n")
+        elif isinstance(error, MemoryError):
+            problems = [NO_MEMORY]
+        else:
+            problems = [f"{type(error).__name__}: {error}"]
+        return cls([one_line(line) for line in problems], error)
+
+
+class Executor(ABC):
+    """Does many things that do not depend on each other; a context manager.
+
+    It may be asked several times; what it needs is started when it is first asked, and ended with
+    the context.
+    """
+
+    @abstractmethod
+    def each(
+        self, function: Callable[[T], R], items: Sequence[T]
+    ) -> Iterator[tuple[int, Done[R] | Failed]]:
+        """Call a function with every item; what fails is an outcome, not an exception.
+
+        Parameters
+        ----------
+        function : callable
+            Picklable, as are the items and what it returns.
+        items : sequence
+            What it is called with.
+
+        Yields
+        ------
+        int, Done or Failed
+            The number of an item, from 0, and what became of it: each once, as they finish.
+        """
+
+    @property
+    def workers(self) -> int:
+        """How many items may be under way at once."""
+        return 1
+
+    def close(self) -> None:
+        """End what was started; nothing where nothing was."""
+        return
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def attempt(function: Callable[[T], R], item: T) -> Done[R] | Failed:
+    """Call a function here, and say what became of it, in a form that another process can read."""
+    try:
+        return Done(function(item))
+    except Exception as error:
+        return _readable(Failed.of(error))
+
+
+def _readable(failed: Failed) -> Failed:
+    """Replace an error that no other process can make anew."""
+    try:
+        pickle.loads(pickle.dumps(failed.error))
+    except Exception:  # whatever a class of errors does when it is made anew
+        return Failed(failed.problems, SimdpError(failed.reason))
+    return failed
+
+
+def in_order(outcomes: Iterator[tuple[int, R]], number: int) -> Iterator[R]:
+    """Yield what belongs to items in their order; what comes early waits.
+
+    Parameters
+    ----------
+    outcomes : iterator of (int, value)
+        Each number from 0 once.
+    number : int
+        How many there are.
+    """
+    early: dict[int, R] = {}
+    for wanted in range(number):
+        while wanted not in early:
+            index, outcome = next(outcomes)
+            early[index] = outcome
+        yield early.pop(wanted)
+
+
+# Here ---------------------------------------------------------------------------------------------
+
+
+class Here(Executor):
+    """Does everything in this process, in order."""
+
+    def each(
+        self, function: Callable[[T], R], items: Sequence[T]
+    ) -> Iterator[tuple[int, Done[R] | Failed]]:
+        for number, item in enumerate(items):
+            yield number, attempt(function, item)
+
+
+# Processes ----------------------------------------------------------------------------------------
+
+AHEAD = 2
+"""Items that lie ready for each process, so that none waits."""
+
+MAX_DEATHS = 2
+"""Processes that an item may take with it, alone, until it has failed."""
+
+DIED = "its process died; it may have needed more memory than there is: try fewer workers."
+
+
+PR_SET_PDEATHSIG = 1
+"""Of Linux's prctl(2): the signal that a process gets when the thread that started it ends."""
+
+
+class Processes(Executor):
+    """Does things in several processes of this machine.
+
+    Parameters
+    ----------
+    workers : int
+        How many, 1 or more; they share the cores.
+    """
+
+    def __init__(self, workers: int) -> None:
+        if workers < 1:
+            raise ValueError(f"workers must be >= 1, got {workers}")
+        self._workers = workers
+        self._pool: ProcessPoolExecutor | None = None
+
+    @property
+    def workers(self) -> int:
+        return self._workers
+
+    def each(
+        self, function: Callable[[T], R], items: Sequence[T]
+    ) -> Iterator[tuple[int, Done[R] | Failed]]:
+        do: Any = partial(attempt, function)
+        waiting, suspects = deque(range(len(items))), deque[int]()
+        deaths = dict.fromkeys(range(len(items)), 0)
+        running: dict[Future[Any], int] = {}
+        try:
+            while waiting or suspects or running:
+                alone = bool(suspects)
+                here = suspects or waiting
+                while here and len(running) < (1 if alone else self._workers * AHEAD):
+                    number = here.popleft()
+                    running[self._started().submit(do, items[number])] = number
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    number = running.pop(future)
+                    try:
+                        yield number, future.result()
+                    except BrokenProcessPool:
+                        deaths[number] += alone
+                        if deaths[number] < MAX_DEATHS:
+                            suspects.append(number)
+                        else:
+                            yield number, Failed([DIED], SimdpError(DIED))
+                        self.close()
+                    except Exception as error:  # what it returned, or is, cannot be pickled
+                        yield number, Failed.of(error)
+        finally:
+            for future in running:
+                future.cancel()
+
+    def _started(self) -> ProcessPoolExecutor:
+        if self._pool is None:
+            import multiprocessing
+
+            # Each process of this kind counts its BLAS threads anew.
+            context = multiprocessing.get_context("spawn")
+            share = max(1, threads.available() // self._workers)
+            # Linux ends a child with the thread that started it, and only the main one stays.
+            is_lasting = current_thread() is main_thread()
+            self._pool = ProcessPoolExecutor(
+                self._workers,
+                mp_context=context,
+                initializer=_begin,
+                initargs=(share, is_lasting),
+            )
+        return self._pool
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
+
+
+def _begin(num_threads: int, is_lasting: bool) -> None:
+    """Prepare a process: its share of the cores, and its end.
+
+    Parameters
+    ----------
+    num_threads : int
+        How many it may use.
+    is_lasting : bool
+        Whether the thread that started it lasts as long as its process.
+    """
+    if is_lasting and sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    Thread(target=_end_with_parent, name="end with parent", daemon=True).start()
+    threads.limit(num_threads)
+
+
+def _end_with_parent() -> None:
+    """End this process as soon as the one that started it has ended, which closes a pipe."""
+    from multiprocessing import parent_process
+
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        # No exception would do: the main thread may be in the middle of a long computation.
+        os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))

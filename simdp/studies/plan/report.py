@@ -1,0 +1,293 @@
+"""The report of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import hypot
+
+import numpy as np
+
+from simdp.errors import ScenarioError
+from simdp.results.comparison import NOISE
+from simdp.results.metrics import BUSY, REST, WAITING, bill, energy_range
+from simdp.results.plan import GOALS, Option
+from simdp.scenario import Scenario
+from simdp.studies.plan.request import LIMITED, Asked, chance, factors_of
+from simdp.studies.plan.search import LIMITS, NUM_BEST, Played, Player, Search
+
+# Words --------------------------------------------------------------------------------------------
+
+ADJECTIVES = {"cheapest": "cheaper", "fastest": "faster", "greenest": "greener"}
+
+TERMS = {
+    "compute": ("compute_s", "update_s"),
+    "exposed communication": ("exposed_comm_s",),
+    "waiting for slower ranks": ("wait_s",),
+    "other work": ("other_s",),
+}
+"""Parts of a step by what they are called."""
+
+
+def why_best(best: Option, other: Option | None, goal: str) -> str:
+    """What makes an option better than the next one, in GPU hours, price and parts of a step."""
+    if other is None:
+        return "the only one that meets the limits"
+    mine, theirs = best.value(GOALS[goal]), other.value(GOALS[goal])
+    assert mine is not None
+    assert theirs is not None
+    if not theirs or theirs <= mine:
+        return f"as good as the next one: {other.label}"
+    noise = NOISE * hypot(mine * best.mean_error, theirs * other.mean_error)
+    if theirs - mine <= noise:
+        return (
+            "no difference from the next one beyond the noise of the simulated jobs: "
+            f"{percent(1 - mine / theirs)} {ADJECTIVES[goal]}, {_paid(best, other)}"
+        )
+    found = [f"{percent(1 - mine / theirs)} {ADJECTIVES[goal]} than the next", _paid(best, other)]
+    saved = {
+        name: _share(other, keys) * other.gpu_hours - _share(best, keys) * best.gpu_hours
+        for name, keys in TERMS.items()
+    }
+    name = max(saved, key=lambda key: saved[key])
+    if saved[name] > 0:
+        hours = [_share(one, TERMS[name]) * one.gpu_hours for one in (best, other)]
+        found.append(f"most of the difference is {name}: {hours[0]:.3g} in place of {hours[1]:.3g}")
+    return "; ".join(found)
+
+
+def _paid(best: Option, other: Option) -> str:
+    """GPU hours of both, and what one costs."""
+    said = f"{best.gpu_hours:.3g} GPU hours in place of {other.gpu_hours:.3g}"
+    prices = [
+        None if one.cost_usd is None or not one.gpu_hours else f"{one.cost_usd / one.gpu_hours:.3g}"
+        for one in (best, other)
+    ]
+    if prices[0] is None or prices[1] is None:
+        return said
+    if prices[0] == prices[1]:
+        return f"{said}, each {prices[0]} USD"
+    return f"{said}, at {prices[0]} in place of {prices[1]} USD per GPU hour"
+
+
+def _share(option: Option, keys: Sequence[str]) -> float:
+    found = sum(option.shares.get(key.removesuffix("_s"), 0.0) for key in keys)
+    return found / option.step_time_s if option.step_time_s else 0.0
+
+
+def why_on_front(option: Option, front: Sequence[Option]) -> str:
+    """What an option is on the front for."""
+    found = []
+    if option.finish_s == min(one.finish_s for one in front):
+        found.append("the fastest")
+    costs = [one.cost_usd for one in front if one.cost_usd is not None]
+    if costs and option.cost_usd == min(costs):
+        found.append("the cheapest")
+    if option.peak_memory_bytes == min(one.peak_memory_bytes for one in front):
+        found.append("the least memory")
+    if found:
+        return ", ".join(found)
+    faster = [one for one in front if one.finish_s <= option.finish_s and one is not option]
+    saves = []
+    if all(_cost(option) < _cost(one) for one in faster):
+        saves.append("cheaper")
+    if all(option.peak_memory_bytes < one.peak_memory_bytes for one in faster):
+        saves.append("smaller")
+    return f"{' and '.join(saves) or 'cheaper or smaller'} than all that are faster"
+
+
+def _cost(option: Option) -> float:
+    return float("inf") if option.cost_usd is None else option.cost_usd
+
+
+def order(best: Sequence[Option], goal: str) -> str:
+    """How sure it is that the best is the best, by the 90 % intervals of steps."""
+    if len(best) < 2:
+        return ""
+    first, *others = best
+    if first.low_s is None or first.high_s is None:
+        return "unknown: the best one's machine is not calibrated"
+    unsure = []
+    for place, other in enumerate(others, 2):
+        if other.low_s is None or other.high_s is None:
+            return f"unknown: the machine of number {place} is not calibrated"
+        worst = first.high_s / first.step_time_s * (first.value(GOALS[goal]) or 0.0)
+        if other.low_s / other.step_time_s * (other.value(GOALS[goal]) or 0.0) <= worst:
+            unsure.append(str(place))
+    if not unsure:
+        return "sure: its 90 % interval ends before those of the next ones begin"
+    same = [o for o in others if o.set.get("cluster.machine") == first.set.get("cluster.machine")]
+    shared = (
+        "; errors of the same machine are mostly shared, so that the order is surer than that"
+        if len(same) == len(others)
+        else ""
+    )
+    return f"not sure: its 90 % interval overlaps with that of number {', '.join(unsure)}{shared}"
+
+
+def percent(share: float) -> str:
+    """A share, short."""
+    return f"{100 * share:.3g} %"
+
+
+# Told ---------------------------------------------------------------------------------------------
+
+MAX_INTERVALS = 50
+"""Options of the front whose intervals are found."""
+
+
+UNTOLD = {
+    "cost_usd": "nobody says what these devices cost; add cluster.price: 2 USD/h, or choose "
+    "others.",
+    "energy_kwh": "nobody says what these devices draw; add cluster.power: {rest: 80 W, busy: "
+    "700 W}, or choose others.",
+}
+"""Of what an option has no figure without, and what to do."""
+
+
+def refuse_untold(search: Search, asked: Asked) -> None:
+    """Refuse a goal or a limit of which no point has a figure.
+
+    Raises
+    ------
+    ScenarioError
+        With every one of them.
+    """
+    fields = {f"--for {asked.goal}": GOALS[asked.goal]}
+    fields |= {f"--{name}": LIMITS[name] for name in asked.limits}
+    there = search.bounds.is_possible
+    found = [
+        f"{option}: {UNTOLD[field]}"
+        for option, field in fields.items()
+        if field in UNTOLD and not np.isfinite(search.least(field)[there]).any()
+    ]
+    if found:
+        raise ScenarioError(found)
+
+
+def refuse_untold_nearest(search: Search, asked: Asked, nearest: Played) -> None:
+    """Refuse a goal of which all that meets the limits has no figure.
+
+    Raises
+    ------
+    ScenarioError
+        If so.
+    """
+    field = GOALS[asked.goal]
+    missed = search.misses(nearest.number, nearest.option)
+    if nearest.option.value(field) is None and not missed:
+        said = f"{nearest.option.label or 'the scenario'} meets the limits, and {UNTOLD[field]}"
+        raise ScenarioError([f"--for {asked.goal}: {said}"])
+
+
+class Made:
+    """Makes what a plan tells of what a search found."""
+
+    def __init__(self, search: Search, player: Player, asked: Asked) -> None:
+        self._search, self._player, self._asked = search, player, asked
+        self._left_out = 0
+
+    def best(self) -> list[Option]:
+        """The best and the next ones, with their intervals."""
+        found = self._search.meeting()[:NUM_BEST]
+        self._player.find_intervals([one.number for one in found])
+        options = []
+        for place, one in enumerate(found):
+            later = found[place + 1].option if place + 1 < len(found) else None
+            why = why_best(one.option, later, self._asked.goal) if place == 0 or later else ""
+            options.append(self.told(one, why))
+        return options
+
+    def front(self) -> list[Option]:
+        """The front, with intervals of its first options."""
+        found = self._search.front()
+        self._left_out = max(len(found) - MAX_INTERVALS, 0)
+        self._player.find_intervals([one.number for one in found[:MAX_INTERVALS]])
+        options = [one.option for one in found]
+        return [self.told(one, why_on_front(one.option, options)) for one in found]
+
+    def nearest(self, one: Played) -> Option:
+        """The option that misses the limits least, with its interval."""
+        self._player.find_intervals([one.number])
+        return self.told(one, self.misses_in_words(one))
+
+    def told(self, one: Played, why: str) -> Option:
+        """An option with its interval, its chances, and why it is listed."""
+        option, player, limits = one.option, self._player, self._asked.limits
+        misses = self._search.misses(one.number, option)
+        found = replace(option, why=why, misses=misses)
+        luck = player.simulated[one.number].luck
+        by_luck = chance(option, limits, luck)
+        if one.number not in player.intervals:
+            return replace(found, chance_by_luck=by_luck, chance_to_meet=by_luck)
+        ends = player.intervals[one.number]
+        low, high = (None, None) if ends is None else (option.step_time_s * e for e in ends)
+        meets = chance(option, limits, factors_of(luck, ends))
+        return replace(found, low_s=low, high_s=high, chance_by_luck=by_luck, chance_to_meet=meets)
+
+    def misses_in_words(self, one: Played) -> str:
+        """How an option misses the limits."""
+        found = self._search.misses(one.number, one.option)
+        if not found:
+            return "meets them"
+        said = "misses " + ", ".join(
+            f"{name} by {100 * (over - 1):.3g} %" for name, over in found.items()
+        )
+        sure = self._asked.sure
+        if sure is None or not any(name in LIMITED for name in found):
+            return said
+        return f"{said} at the time that it does not exceed with {percent(sure)}"
+
+    def binding(self, nearest: Played | None) -> str | None:
+        """The limit that binds: missed most, or without which there would be a better one."""
+        search = self._search
+        if nearest is not None:
+            missed = search.misses(nearest.number, nearest.option)
+            return max(missed, key=lambda name: missed[name], default=None)
+        field = GOALS[self._asked.goal]
+        best = search.meeting()[0].option.value(field)
+        gains: dict[str, float] = {}
+        for name in self._asked.limits:
+            other = search.without(name)
+            value = None if other is None else other.option.value(field)
+            if best is not None and value is not None and value < best:
+                gains[name] = best - value
+        return max(gains, key=lambda name: gains[name], default=None)
+
+    def _energy_note(self) -> list[str]:
+        """How far the energy of the best depends on what a waiting device draws."""
+        meeting = self._search.meeting()
+        if not meeting or not (self._asked.goal == "greenest" or self._asked.energy):
+            return []
+        point = self._player.simulated[meeting[0].number]
+        metrics = point.metrics
+        parts = [sum(metrics[key] for key in keys) for keys in (BUSY, WAITING, REST)]
+        rates = point.whole.cluster.rates()
+        ends, mean = energy_range(rates, *parts), bill(rates, *parts).energy_kwh
+        if ends is None or not mean:
+            return []
+        less, more = percent(1 - ends[0] / mean), percent(ends[1] / mean - 1)
+        return [
+            f"what a waiting GPU draws is not known well: number 1 may take {less} less or {more} "
+            "more energy; give cluster.power.waiting"
+        ]
+
+    def notes(self, scenario: Scenario) -> list[str]:
+        """What else there is to say."""
+        found = []
+        if scenario.target is None:
+            found.append("no target: times, money and energy are those of a million samples")
+        if any(one.whole.strategy.steps_together > 1 for one in self._player.simulated.values()):
+            found.append("steps of local_sgd are means over whole periods")
+        if self._asked.limits.keys() & LIMITED.keys() and None in self._player.intervals.values():
+            found.append(
+                "where the machine is not calibrated, chances count the luck of runs alone"
+            )
+        if self._left_out:
+            found.append(
+                f"90 % intervals are of the best and of the first {MAX_INTERVALS} of the front"
+            )
+        found += self._energy_note()
+        if any(option.cost_usd is None for option in self._search.options.values()):
+            found.append("some devices have no price; see cluster.price")
+        return found

@@ -1,0 +1,723 @@
+"""Options of plan, its search space, and points that are infeasible.
+
+Runs to the same target differ by luck: in the samples that they need, and in what fails on the way.
+Beside that the simulated step may be off, as its 90 % interval states. Both multiply the time to
+the end, and with it money and energy.
+
+With a change the loss after as many samples may be another one than with the scenario of the file.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from math import inf, isfinite, log, nan, prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from simdp.arrays import Floats
+from simdp.cluster import Cluster
+from simdp.cluster.machine import MACHINES, read_machine
+from simdp.errors import ScenarioError, UnitError, shown, unknown_name
+from simdp.job.targets import LossReached, Need
+from simdp.results.comparison import written
+from simdp.results.plan import GOALS, Option
+from simdp.scenario import Scenario, checked
+from simdp.scenario.machines import MACHINE
+from simdp.scenario.overrides import Raw, grid
+from simdp.studies.variants import parse_sizes, parse_world_sizes
+from simdp.units import format_percent, parse, parse_percent
+from simdp.workload.layers.batchnorm import BatchNorm
+
+# Infeasible ---------------------------------------------------------------------------------------
+
+BATCH_OPTION = "--global-batch"
+
+KEY = re.compile(r"([a-z_]+(?:\.[a-z_0-9]+)*): ")
+"""The key that leads a line of a `ScenarioError`."""
+
+
+class Infeasible(NamedTuple):
+    """Why a point cannot be.
+
+    Attributes
+    ----------
+    reason : str
+        In words, the same for all points of one cause.
+    option : str or None
+        Of the command or of the scenario: with another value of it the point might be simulated.
+    divisor : int
+        Where the global batch is not a multiple of it: GPUs times micro-batch; else 0.
+    batch : int
+        The global batch then.
+    """
+
+    reason: str
+    option: str | None = None
+    divisor: int = 0
+    batch: int = 0
+
+    @classmethod
+    def of_line(cls, line: str) -> Infeasible:
+        """Of a line of a `ScenarioError`, which a key leads."""
+        found = KEY.match(line)
+        return cls(line, found[1] if found else None)
+
+    @classmethod
+    def of_batch(cls, batch: int, world_size: int, microbatch: int) -> Infeasible:
+        """Of a global batch that the ranks cannot share in whole micro-steps."""
+        reason = f"a global batch of {batch:,} is no multiple of GPUs x micro-batch"
+        return cls(reason, BATCH_OPTION, world_size * microbatch, batch)
+
+
+def summed(
+    counts: Mapping[Infeasible, int], divisors: Mapping[int, int] | None = None
+) -> list[dict[str, Any]]:
+    """Count points by reason, the most frequent reason first.
+
+    Parameters
+    ----------
+    counts : mapping of Infeasible to int
+        Points of each.
+    divisors : mapping of int to int
+        GPUs times micro-batch of points that can be, and how many have it.
+
+    Returns
+    -------
+    list of dict
+        Each with ``reason``, ``count`` and ``option``; that of a batch names the value with which
+        the most points can be.
+    """
+    groups: dict[tuple[str, str | None], dict[Infeasible, int]] = {}
+    for one, count in counts.items():
+        groups.setdefault((one.reason, one.option), {})[one] = count
+    found = [
+        {
+            "reason": reason,
+            "count": sum(group.values()),
+            "option": _freeing(option, group, divisors or {}),
+        }
+        for (reason, option), group in groups.items()
+    ]
+    return sorted(found, key=lambda row: (-row["count"], row["reason"]))
+
+
+def _freeing(
+    option: str | None, group: Mapping[Infeasible, int], possible: Mapping[int, int]
+) -> str | None:
+    """An option, with a value if one is known."""
+    divisors = Counter({one.divisor: count for one, count in group.items() if one.divisor})
+    if not divisors:
+        return option
+    batch = next(iter(group)).batch
+    tried = {-(-batch // divisor) * divisor for divisor in divisors}
+    everyone = divisors + Counter(possible)
+    freed = {
+        value: sum(count for divisor, count in everyone.items() if value % divisor == 0)
+        for value in tried
+    }
+    best = min(freed, key=lambda value: (-freed[value], value))
+    return f"{option} {best}"
+
+
+# Chances ------------------------------------------------------------------------------------------
+
+QUANTILES = 201
+"""Equally probable values that stand for a distribution."""
+
+Z90 = 1.6448536269514722
+"""Standard deviations of a normal distribution from its middle to the ends of 90 %."""
+
+LIMITED = {"deadline": "finish_s", "budget": "cost_usd", "energy": "energy_kwh"}
+"""Limits that are met by chance, and the field of an option that each limits."""
+
+
+def luck_of(need: Need) -> Floats:
+    """Samples that single runs need over their mean, at equally probable places, rising."""
+    if not need.sd:
+        return np.ones(1)
+    return np.array([need.quantile(float(p)) for p in _places()]) / need.mean
+
+
+def chance(option: Option, limits: Mapping[str, float], factors: Floats) -> float | None:
+    """The probability that an option meets deadline, budget and energy, all of them.
+
+    Parameters
+    ----------
+    option : Option
+        With its mean time, money and energy.
+    limits : mapping of str to float
+        As of `simdp.results.plan.Plan`.
+    factors : ndarray
+        Equally probable values that multiply all three, as from `factors_of`.
+
+    Returns
+    -------
+    float or None
+        None where no limit of these is given.
+    """
+    allowed = inf
+    for name, metric in LIMITED.items():
+        if name in limits:
+            value = option.value(metric)
+            allowed = min(allowed, limits[name] / value if value else -inf)
+    return None if allowed == inf else float((factors <= allowed * (1 + 1e-12)).mean())
+
+
+def factors_of(luck: Floats, ends: tuple[float, float] | None) -> Floats:
+    """All that may multiply the time to the end.
+
+    Parameters
+    ----------
+    luck : ndarray
+        Times of single runs over their mean.
+    ends : (float, float) or None
+        The 90 % interval of a step over its time; between them, and beyond, its logarithm is
+        normal on each side.
+    """
+    if ends is None:
+        return luck
+    z = _normal() / Z90
+    low, high = log(max(ends[0], 1e-9)), log(max(ends[1], 1e-9))
+    step = np.exp(np.where(z < 0, -z * min(low, 0.0), z * max(high, 0.0)))
+    found: Floats = np.outer(luck, step).ravel()
+    return found
+
+
+@cache
+def _places() -> Floats:
+    found: Floats = (np.arange(QUANTILES) + 0.5) / QUANTILES
+    return found
+
+
+@cache
+def _normal() -> Floats:
+    from scipy.special import ndtri
+
+    found: Floats = ndtri(_places())
+    return found
+
+
+# Space --------------------------------------------------------------------------------------------
+
+NODES = "nodes"
+"""Whole nodes; what they hold follows from the machine."""
+
+WORLD, MICRO, ACCUM, BATCH = (
+    "cluster.world_size",
+    "workload.microbatch",
+    "workload.grad_accum",
+    "workload.global_batch",
+)
+
+NETWORK = ("cluster", "collectives")
+"""Sections that a step's operations hardly depend on."""
+
+
+class Point(NamedTuple):
+    """One point.
+
+    Attributes
+    ----------
+    number : int
+        In the grid, the last key running fastest.
+    settings : dict
+        Dotted keys of a scenario, those that follow included.
+    world_size, microbatch, micro_steps : int
+        Ranks, samples of each in a micro-step, and micro-steps; 0 samples where they are not equal.
+    """
+
+    number: int
+    settings: dict[str, Any]
+    world_size: int
+    microbatch: int
+    micro_steps: int
+
+
+class Space:
+    """All points.
+
+    Parameters
+    ----------
+    raw : dict
+        The scenario as plain data, without a sweep and without what was measured.
+    base : Path
+        Folder that relative paths start from.
+    choices : mapping of str to sequence
+        Dotted keys, or `NODES`, and their values.
+    global_batch : int or None
+        Samples of a step, which every point keeps; None where ``choices`` say.
+    """
+
+    def __init__(
+        self,
+        raw: Raw,
+        base: Path,
+        choices: Mapping[str, Sequence[Any]],
+        global_batch: int | None,
+    ) -> None:
+        self.raw, self.base = raw, base
+        self.choices = {key: list(values) for key, values in choices.items()}
+        self.global_batch = global_batch
+        self._per_node: dict[str | None, tuple[int, bool]] = {}
+
+    def __len__(self) -> int:
+        return prod(map(len, self.choices.values()))
+
+    def points(self) -> Iterator[Point | Infeasible]:
+        """Every point, or why it cannot be."""
+        for number, values in enumerate(itertools.product(*self.choices.values())):
+            yield self.point(number, dict(zip(self.choices, values, strict=True)))
+
+    def point(self, number: int, chosen: Mapping[str, Any]) -> Point | Infeasible:
+        """One point, or why it cannot be."""
+        settings = dict(chosen)
+        try:
+            size = self._world_size(settings)
+        except ScenarioError as error:
+            return Infeasible.of_line(error.problems[0])
+        if isinstance(size, Infeasible):
+            return size
+        settings[WORLD] = size
+        workload = self.raw["workload"]
+        batch = settings.get(BATCH, self.global_batch)
+        accum = settings.get(ACCUM, workload.get("grad_accum", 1))
+        micro = settings.get(MICRO, workload.get("microbatch"))
+        if (ACCUM in settings or batch is None) and micro and isinstance(accum, int):
+            return Point(number, settings, size, micro, accum)
+        if not isinstance(batch, int):
+            return Point(number, settings, size, 0, 1)
+        if not micro:
+            return self._cut(number, settings, size, batch, accum)
+        if batch % (micro * size):
+            return Infeasible.of_batch(batch, size, micro)
+        settings |= {MICRO: micro, ACCUM: batch // (micro * size)}
+        if "global_batch" in workload or BATCH in settings:
+            settings[BATCH] = None
+        return Point(number, settings, size, micro, batch // (micro * size))
+
+    def _cut(
+        self, number: int, settings: dict[str, Any], size: int, batch: int, accum: Any
+    ) -> Point:
+        """A point whose micro-batches are what is left of the whole batch."""
+        settings[BATCH] = batch
+        even = isinstance(accum, int) and batch % (size * accum) == 0
+        return Point(
+            number, settings, size, batch // (size * accum) if even else 0, accum if even else 1
+        )
+
+    def _world_size(self, settings: dict[str, Any]) -> int | Infeasible:
+        """Ranks of a point, whose nodes are taken out."""
+        nodes = settings.pop(NODES, None)
+        if nodes is None:
+            given = settings.get(WORLD, self.raw["cluster"].get("world_size"))
+            return given if isinstance(given, int) else Infeasible(f"{WORLD} is no number", WORLD)
+        machine = settings.get(MACHINE, self.raw["cluster"].get("machine"))
+        if machine not in self._per_node:
+            brought = read_machine(machine, self.base).cluster if machine is not None else {}
+            cluster = {**brought, **self.raw["cluster"]}
+            held = cluster.get("devices_per_node") or 1
+            held *= cluster.get("ranks_per_device", 1)
+            self._per_node[machine] = held, "inter_node" in cluster
+        held, networked = self._per_node[machine]
+        if nodes > 1 and not networked:
+            said = f"{machine or 'the cluster'} is one node, without a network"
+            return Infeasible(said, "cluster.inter_node")
+        return int(nodes * held)
+
+    def raw_of(self, settings: Mapping[str, Any]) -> Raw:
+        """A scenario with settings, as plain data, its machine taken in."""
+        swept = {key: [value] for key, value in settings.items()}
+        ((_, raw),) = grid({**self.raw, "sweep": swept}, self.base)
+        for key in ("microbatch", "global_batch"):
+            if key in raw["workload"] and raw["workload"][key] is None:
+                del raw["workload"][key]
+        return raw
+
+    def scenario(self, settings: Mapping[str, Any]) -> Scenario:
+        """A scenario with settings.
+
+        Raises
+        ------
+        ScenarioError
+            If it cannot be.
+        """
+        return checked(self.raw_of(settings), self.base)
+
+    def steady(self, settings: Mapping[str, Any]) -> Scenario:
+        """A scenario with settings whose steady steps are those of a long job.
+
+        It starts after the warm-up of its strategy, and its steps are whole periods of it.
+
+        Raises
+        ------
+        ScenarioError
+            If it cannot be.
+        """
+        scenario = self.scenario(settings)
+        strategy, workload = scenario.strategy.after_warmup(), scenario.workload
+        changed: dict[str, Any] = {}
+        if strategy is not scenario.strategy:
+            changed["strategy"] = strategy
+        if strategy.steps_together > 1 and workload.steps is not None:
+            steps = strategy.whole_periods(workload.steps)
+            changed["workload"] = workload.model_copy(update={"steps": steps})
+        return scenario.model_copy(update=changed) if changed else scenario
+
+
+def network_part(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of what joins the ranks."""
+    return {key: value for key, value in settings.items() if key.split(".")[0] in NETWORK}
+
+
+def recipe_part(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of what each rank does, but for its batch."""
+    batch = (MICRO, ACCUM, BATCH)
+    return {
+        key: value
+        for key, value in settings.items()
+        if key.split(".")[0] not in NETWORK and key not in batch
+    }
+
+
+# Asked --------------------------------------------------------------------------------------------
+
+DEFAULT_NODES = [1, 2, 4, 8, 16, 32, 64]
+
+DEFAULT_MICRO = [1, 2, 4, 8, 16, 32, 64, 128]
+
+STRATEGIES = ["ddp", "zero1", "zero2", "fsdp", "hsdp"]
+
+MAX_POINTS = 500_000
+"""More of them would take too long to look at each; see `sampling`."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What ``python -m simdp plan`` is told.
+
+    Attributes
+    ----------
+    goal : str
+        A key of `GOALS`.
+    deadline, budget, energy, memory : float or None
+        Of the whole job [s], [USD], [kWh]; of a rank's peak [bytes].
+    choices : mapping of str to sequence
+        Dotted keys, or ``nodes``, and the values to choose from; empty is the usual ones.
+    global_batch : int or None
+        Samples of a step; left out, the scenario's.
+    sure : float or None
+        With which probability an option must meet deadline, budget and energy, from 0.5; None: its
+        mean must.
+    """
+
+    goal: str = "cheapest"
+    deadline: float | None = None
+    budget: float | None = None
+    energy: float | None = None
+    memory: float | None = None
+    choices: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    global_batch: int | None = None
+    sure: float | None = None
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """What is limited, by name."""
+        named = {name: getattr(self, name) for name in ("deadline", "budget", "energy", "memory")}
+        return {name: value for name, value in named.items() if value is not None}
+
+
+QUANTITIES = {"deadline": "time", "memory": "data size", "budget": "money"}
+
+
+def parse_limit(name: str, text: str) -> float:
+    """Read a limit: ``"3 days"``, ``"10000 USD"``, ``"500 kWh"``, ``"60 GB"``.
+
+    Raises
+    ------
+    ScenarioError
+        If it is none.
+    """
+    option = f"--{'max-' * (name == 'memory')}{name}"
+    if name == "energy":
+        number = text.strip().removesuffix("kWh").strip().replace(",", "")
+        try:
+            value = float(number) if text.strip().endswith("kWh") else nan
+        except ValueError:
+            value = nan
+    else:
+        try:
+            value = parse(text, QUANTITIES[name])
+        except UnitError as error:
+            raise ScenarioError([f"{option} {text}: {error}"]) from None
+    if not isfinite(value) or value <= 0:
+        examples = {"budget": "10000 USD", "energy": "500 kWh", "deadline": "3 days"}
+        example = examples.get(name, "60 GB")
+        raise ScenarioError([f"{option} {text}: is no such quantity above 0; write {example}."])
+    return value
+
+
+def parse_sure(text: str) -> float:
+    """Read a probability: ``"90%"``.
+
+    Raises
+    ------
+    ScenarioError
+        If it is none.
+    """
+    try:
+        return parse_percent(text)
+    except UnitError as error:
+        raise ScenarioError([f"--sure {text}: {error}"]) from None
+
+
+def doubled(key: str, text: str) -> list[Any]:
+    """Read a range that doubles: ``"1:64"``, or ``"1MiB:1GiB"``.
+
+    Raises
+    ------
+    ScenarioError
+        If it is none.
+    """
+    first = text.split(":")[0]
+    try:
+        if first.isdecimal():
+            return list(parse_world_sizes(text))
+        return [f"{size} B" for size in parse_sizes(text)]
+    except ScenarioError as error:
+        lines = [line.split(": ", 1)[-1] for line in error.problems]
+        raise ScenarioError([f"--choose {key}={text}: {line}" for line in lines]) from None
+
+
+def checked_choices(choices: Mapping[str, Sequence[Any]]) -> None:
+    """Refuse choices that are none.
+
+    Raises
+    ------
+    ScenarioError
+        With every problem.
+    """
+    known, found = [*Scenario.model_fields, NODES], []
+    for key, values in choices.items():
+        first = key.split(".")[0]
+        if first not in known or first in ("sweep", "name", "measured", "target"):
+            line = unknown_name("key", first, [k for k in known if k not in ("sweep", "measured")])
+            found.append(f"--choose {key}: {line}")
+        elif not values:
+            found.append(f"--choose {key}: has no value; write {key}=V1,V2.")
+        elif len({repr(value) for value in values}) < len(values):
+            found.append(f"--choose {key}: has a value twice; write each once.")
+        elif key == NODES:
+            wrong = [v for v in values if not isinstance(v, int) or isinstance(v, bool) or v < 1]
+            if wrong:
+                found.append(
+                    f"--choose nodes: {shown(wrong[0])} is no whole number of 1 or more; write "
+                    "nodes=1,2,8."
+                )
+    if NODES in choices and WORLD in choices:
+        found.append(f"--choose nodes: says how many ranks there are, as {WORLD} does; keep one.")
+    if found:
+        raise ScenarioError(found)
+
+
+def usual_choices(scenario: Scenario, goal: str) -> dict[str, list[Any]]:
+    """What to choose from, where nobody says."""
+    strategies: list[Any] = [kind for kind in STRATEGIES if kind != scenario.strategy.kind]
+    own = scenario.strategy.model_dump(mode="json", exclude_defaults=True)
+    found: dict[str, list[Any]] = {
+        MACHINE: machines_for(goal),
+        NODES: DEFAULT_NODES,
+        "strategy": [own if len(own) > 1 else scenario.strategy.kind, *strategies],
+    }
+    if not scenario.workload.model.timed:
+        found[MICRO] = DEFAULT_MICRO
+        if scenario.workload.graph.blocks:
+            found["workload.recompute"] = ["none", "blocks"]
+    return found
+
+
+def machines_for(goal: str) -> list[str]:
+    """Machines of the catalogue of which somebody says what the goal needs."""
+    return [name for name in MACHINES.names() if _is_told(name, goal)]
+
+
+def _is_told(name: str, goal: str) -> bool:
+    if goal == "fastest":
+        return True
+    cluster = {**dict(MACHINES.read(name)["cluster"]), "world_size": 1, "stragglers": []}
+    rates = Cluster.model_validate(cluster).rates()
+    return rates.price is not None if goal == "cheapest" else rates.has_power
+
+
+def refuse(scenario: Scenario, asked: Asked) -> None:
+    """Refuse what a plan cannot be made of.
+
+    Raises
+    ------
+    ScenarioError
+        With every problem.
+    """
+    found = []
+    if asked.goal not in GOALS:
+        found.append(f"--for: {unknown_name('goal', asked.goal, list(GOALS))}")
+    for name in ("deadline", "budget", "energy"):
+        if name in asked.limits and scenario.target is None:
+            found.append(
+                f"--{name}: the scenario does not say what is to be reached; add target: "
+                "{samples: 1e9}, or {epochs: 90}, or {benchmark: bert}."
+            )
+    if asked.sure is not None and not 0.5 <= asked.sure < 1:
+        found.append(
+            f"--sure {format_percent(asked.sure)}: is out of range; write a probability from 50% "
+            "to 99.9%."
+        )
+    if asked.sure is not None and not any(name in asked.limits for name in LIMITED):
+        found.append(
+            "--sure: there is no limit that options could meet; add --deadline, --budget or "
+            "--energy."
+        )
+    if isinstance(scenario.target, LossReached):
+        found.append(
+            "target.loss: only a run that learns tells when it is reached; write {samples: ...} "
+            "for a plan."
+        )
+    if scenario.workload.mode != "training":
+        found.append("workload.mode: a plan is for training; leave mode out.")
+    if scenario.neighbours:
+        found.append("neighbours: a plan has no other jobs beside it; leave them out.")
+    if asked.global_batch is not None and ACCUM in asked.choices:
+        found.append(
+            f"--global-batch: is kept by the number of micro-steps, and --choose has {ACCUM}; "
+            "leave one out."
+        )
+    if found:
+        raise ScenarioError(found)
+
+
+# Changes ------------------------------------------------------------------------------------------
+
+SAME_RESULT = {
+    "attention",
+    "compile",
+    "compute",
+    "cuda_graphs",
+    "global_batch",
+    "grad_accum",
+    "host",
+    "input",
+    "microbatch",
+    "recompute",
+    "steps",
+}
+"""Keys of the workload that change when, but not what; the batch is compared as a whole."""
+
+PRECISION = {"dtype", "precision"}
+
+LOW = ("param_dtype", "reduce_dtype", "output_dtype", "output_dtype_at", "mixed_precision")
+"""Options of strategies that choose a precision."""
+
+
+class Training:
+    """What a scenario learns, as far as a plan may change it.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        One point.
+    global_batch : int
+        Samples of all ranks in a step.
+    """
+
+    def __init__(self, scenario: Scenario, global_batch: int) -> None:
+        workload, strategy = scenario.workload, scenario.strategy
+        self.traits = {
+            "global batch": f"{global_batch:,}",
+            "averaging": _averaging(scenario),
+            "gradients are sent": _sent(scenario),
+            "precision": _precision(scenario),
+        }
+        if workload.lr_scaling != "none":
+            n = scenario.cluster.world_size
+            self.traits["learning rate"] = f"scaled for {n} ranks ({workload.lr_scaling})"
+        norms = any(isinstance(call.layer, BatchNorm) for call in workload.graph.calls)
+        if norms and not workload.sync_batchnorm and not strategy.one_process:
+            batch = workload.microbatch or global_batch // scenario.cluster.world_size
+            self.traits["batch norm"] = f"statistics of {batch} samples"
+        self.keys = workload.model_dump(mode="json")
+
+    def changes(self, other: Training) -> list[str]:
+        """List what another scenario changes in the training.
+
+        Returns
+        -------
+        list of str
+            As ``"global batch: 512 in place of 256"``.
+        """
+        names = dict.fromkeys([*self.traits, *other.traits])
+        found = [
+            (name, other.traits.get(name, "none"), self.traits.get(name, "none")) for name in names
+        ]
+        found += [
+            (key, written(other.keys[key]), written(self.keys[key]))
+            for key in self.keys
+            if key not in SAME_RESULT | PRECISION and other.keys.get(key) != self.keys[key]
+        ]
+        return [f"{name}: {new} in place of {old}" for name, new, old in found if new != old]
+
+
+def _averaging(scenario: Scenario) -> str:
+    """What ranks average, and when."""
+    strategy: Any = scenario.strategy
+    if hasattr(strategy, "local_steps"):
+        periods = strategy.period_group_size_dict or {strategy.local_steps: "world"}
+        words = {"node": " within a node", "world": ""}
+        found = [
+            f"every {period} steps{words.get(size, f' among {size} ranks')}"
+            for period, size in periods.items()
+        ]
+        inside = strategy.subgroup
+        among = words.get(inside, f" among {inside} ranks")
+        gradients = "" if inside == "none" else f", gradients{among} in every step"
+        return f"weights {', '.join(found)}{gradients}"
+    if strategy.player == "server" and strategy.updates == "asynchronous":
+        bound = strategy.max_staleness
+        stale = "" if bound is None else f", at most {bound} steps apart"
+        return f"none: each rank's gradients update the server's weights{stale}"
+    backup = getattr(strategy, "backup_ranks", 0) or getattr(strategy, "backup", 0)
+    if backup:
+        return f"gradients in every step, without the {backup} slowest ranks"
+    return "gradients in every step"
+
+
+def _sent(scenario: Scenario) -> str:
+    """What becomes of gradients on their way."""
+    strategy: Any = scenario.strategy
+    hook = getattr(strategy, "comm_hook", None)
+    if hook is not None and hook.kind != "none":
+        return f"by {written(hook.model_dump(mode='json', exclude_defaults=True) | _kind(hook))}"
+    compression = getattr(strategy, "compression", "none")
+    return "as they are" if compression == "none" else f"as {compression}"
+
+
+def _kind(hook: Any) -> dict[str, str]:
+    return {"kind": hook.kind}
+
+
+def _precision(scenario: Scenario) -> str:
+    """What runs in which precision."""
+    workload = scenario.workload
+    parts: list[str] = [workload.dtype]
+    if workload.precision.kind != "full":
+        parts.append(written(workload.precision.model_dump(mode="json", exclude_none=True)))
+    for key in LOW:
+        value = getattr(scenario.strategy, key, None)
+        if value is not None:
+            said = value.model_dump(mode="json") if hasattr(value, "model_dump") else value
+            parts.append(f"{key} {written(said)}")
+    return ", ".join(parts)

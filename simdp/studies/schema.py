@@ -1,0 +1,588 @@
+"""JSON schema of scenarios, and the reference made of it.
+
+A key that only the sweep gives is missing in the file itself, so that a scenario with a sweep is
+held to definitions in which nothing is required: each that requires something has another one,
+called ``..._part``. Members from outside are known by nothing but their kind, which they keep.
+
+pydantic makes it of the Specs (`generator`), with what their docstrings say (`docstrings`); to that
+come families by kind (`families`), and what dotted keys may set (`dotted`). It takes all that
+``check`` takes and refuses what a schema can; what follows from several keys, or from files, it
+leaves to ``check``. Of what comes from outside it knows ``module:Class``, but no name that an
+installed package offers. It keeps to draft 7, which editors know.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from inspect import cleandoc
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import CoreSchema, core_schema
+
+import simdp
+from simdp.cluster import device, link
+from simdp.family import WRITTEN_OUT
+from simdp.files import Catalogue
+from simdp.reports import reference_page
+from simdp.scenario import Scenario
+from simdp.scenario.machines import MERGED
+from simdp.spec import Quantity, Spec, from_catalogue, one_of
+from simdp.studies.families import families, tables
+from simdp.studies.fits import describe
+from simdp.units import DIMENSIONS, quantity_pattern
+
+# Docstrings ---------------------------------------------------------------------------------------
+
+_HEAD = re.compile(r"^(\w[\w ]*)\n-{3,}$", re.MULTILINE)
+"""The head of a section, underlined, as in NumPy's docstrings."""
+
+
+def about(spec: type[Spec]) -> str:
+    """What a Spec is: its docstring up to the first section, a line for each paragraph."""
+    text = _sections(spec)[""]
+    return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n")).replace("``", "`")
+
+
+def meanings(spec: type[Spec]) -> dict[str, str]:
+    """What each key means, from the sections Attributes of a Spec and of its bases, nearest first.
+
+    A base may tell of keys that only some of its members have.
+    """
+    found: dict[str, str] = {}
+    for base in reversed(spec.__mro__):
+        if issubclass(base, Spec):
+            found |= _attributes(base)
+    return found
+
+
+def own_keys(spec: type[Spec]) -> list[str]:
+    """Keys that the docstring of a Spec itself tells of."""
+    return list(_attributes(spec))
+
+
+def _sections(spec: type[Spec]) -> dict[str, str]:
+    """Text by section; what stands before the first is called nothing."""
+    text = cleandoc(spec.__dict__.get("__doc__") or "")
+    heads = list(_HEAD.finditer(text))
+    ends = [*heads, None]
+    found = {"": text[: heads[0].start() if heads else None].strip()}
+    for head, after in pairwise(ends):
+        assert head is not None, "only the last one is None"
+        found[head[1]] = text[head.end() : after.start() if after else None].strip("\n")
+    return found
+
+
+def _attributes(spec: type[Spec]) -> dict[str, str]:
+    """The section Attributes: ``names : type``, and indented what they mean."""
+    found: dict[str, str] = {}
+    names: list[str] = []
+    for line in _sections(spec).get("Attributes", "").splitlines():
+        if line and not line.startswith(" "):
+            names = [name.strip() for name in line.split(" : ")[0].split(",")]
+            found |= dict.fromkeys(names, "")
+        else:
+            said = line.strip().replace("``", "`")
+            found |= {name: f"{found[name]} {said}".strip() for name in names}
+    return found
+
+
+# Generator ----------------------------------------------------------------------------------------
+
+Schema = dict[str, Any]
+Definitions = dict[str, Schema]
+
+WHERE = "#/definitions/"
+
+Marker = one_of | from_catalogue | Quantity
+
+
+class Generator(GenerateJsonSchema):
+    """Schemas of Specs with what their docstrings say, and defaults as a file would give them.
+
+    Members of a family may hold each other, and every quantity of a dimension is alike, so that
+    fields refer to definitions of these, which are not made here.
+
+    Attributes
+    ----------
+    markers : dict of str to marker
+        What fields refer to, by the name of its definition.
+    """
+
+    def __init__(self, by_alias: bool = True, ref_template: str = WHERE + "{model}") -> None:
+        super().__init__(by_alias, ref_template)
+        self.markers: dict[str, Marker] = {}
+
+    def function_plain_schema(self, schema: core_schema.PlainValidatorFunctionSchema) -> Schema:
+        """A member of a family, or a quantity: their validators are methods of their markers."""
+        marker = _marker(schema)
+        if isinstance(marker, one_of):
+            return self._refer(marker.family, marker)
+        if isinstance(marker, Quantity):
+            return self._refer(quantity_name(marker), marker)
+        return super().function_plain_schema(schema)
+
+    def function_before_schema(self, schema: core_schema.BeforeValidatorFunctionSchema) -> Schema:
+        """A part of the catalogue, by name or written out."""
+        marker = _marker(schema)
+        found = super().function_before_schema(schema)
+        if isinstance(marker, from_catalogue):
+            return {"anyOf": [self._refer(f"{marker.family}_name", marker), found]}
+        return found
+
+    def tuple_schema(self, schema: core_schema.TupleSchema) -> Schema:
+        """Tuples of a fixed length as drafts up to 7 write them, which editors know."""
+        found = super().tuple_schema(schema)
+        if "prefixItems" in found:
+            found["items"] = found.pop("prefixItems")
+        return found
+
+    def default_schema(self, schema: core_schema.WithDefaultSchema) -> Schema:
+        """Defaults come with what is said of a key, below."""
+        return self.generate_inner(schema["schema"])
+
+    def model_schema(self, schema: core_schema.ModelSchema) -> Schema:
+        """Add what docstrings say, and defaults as they are written."""
+        found, spec = super().model_schema(schema), schema["cls"]
+        said, defaults = meanings(spec), defaults_of(spec)
+        for key, inner in found["properties"].items():
+            inner |= {"description": said[key]} if key in said else {}
+            inner |= {"default": defaults[key]} if key in defaults else {}
+        found.pop("title", None)
+        return {**found, "description": about(spec)}
+
+    def get_schema_from_definitions(self, json_ref: Any) -> Schema | None:
+        """None for what is not made here."""
+        if json_ref.removeprefix(WHERE) in self.markers:
+            return None
+        return super().get_schema_from_definitions(json_ref)
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        """Keys are titles enough."""
+        return False
+
+    def _refer(self, name: str, marker: Marker) -> Schema:
+        known = self.markers.setdefault(name, marker)
+        assert same(known, marker), f"two fields call different things {name}"
+        return {"$ref": WHERE + name}
+
+
+def _marker(schema: Any) -> object:
+    """Whose method validates a field."""
+    return getattr(schema["function"]["function"], "__self__", None)
+
+
+def same(one: Marker, other: Marker) -> bool:
+    """Whether two fields take the same."""
+    if isinstance(one, one_of) and isinstance(other, one_of):
+        return one.table is other.table and one.default == other.default
+    return vars(one) == vars(other) or isinstance(one, from_catalogue)
+
+
+def quantity_name(quantity: Quantity) -> str:
+    """Name of the definition of a quantity, such as ``"positive time"``."""
+    return f"{'positive ' * quantity.exclusive}{quantity.dimension}".replace(" ", "_")
+
+
+def quantity_schema(quantity: Quantity) -> Schema:
+    """What a quantity looks like in a file."""
+    dimension = DIMENSIONS[quantity.dimension]
+    return {
+        "type": "string",
+        "pattern": quantity_pattern(quantity.dimension, zero=not quantity.exclusive),
+        "patternErrorMessage": f'Write a {quantity.dimension}, for example "{dimension.example}".',
+    }
+
+
+def defaults_of(spec: type[Spec]) -> dict[str, Any]:
+    """Defaults of a Spec's keys, as a file would give them; without those that others decide."""
+    found: dict[str, Any] = {}
+    for key, field in spec.model_fields.items():
+        factory: Any = field.default_factory
+        default = field.default if factory is None else factory()
+        if isinstance(default, Spec):
+            found[key] = shortened(default)
+        elif default is None or isinstance(default, bool | str):
+            found[key] = default
+        elif not field.is_required() and type(default) is not object:
+            made = spec.model_construct(**{key: default})
+            found[key] = made.model_dump(mode="json", include={key})[key]
+    return {key: value for key, value in found.items() if value != {} and key != "kind"}
+
+
+def shortened(value: Spec) -> Any:
+    """A Spec as short as a file may give it: a bare kind where nothing else is unlike usual."""
+    usual = type(value).model_fields
+    unlike = [key for key, inner in value if inner != usual[key].default and inner is not None]
+    written = value.model_dump(mode="json", include={"kind", *unlike})
+    return written["kind"] if list(written) == ["kind"] else written
+
+
+def core(spec: type[Spec]) -> CoreSchema:
+    """The core schema of a Spec, which is built when it is first asked for."""
+    spec.model_rebuild()
+    return spec.__pydantic_core_schema__
+
+
+# Families -----------------------------------------------------------------------------------------
+
+BETWEEN = "[-_ ]*"
+"""What may stand between the letters of a kind, which may be spelled freely: see `one_of`."""
+
+OUTSIDE = "outside_member"
+"""Definition of a member from outside, of any family, whose keys nobody knows here."""
+
+_CLASS: Schema = {
+    "type": "string",
+    "pattern": f"^{WRITTEN_OUT}$",
+    "description": "A class of your own: module:Class.",
+}
+
+
+def first_line(spec: type[Spec]) -> str:
+    """What a Spec is, in short."""
+    return about(spec).split("\n")[0]
+
+
+def names_schema(lines: Mapping[str, str]) -> list[Schema]:
+    """Words, each with what it stands for."""
+    return [{"const": name, "description": line} for name, line in lines.items()]
+
+
+def kinds_of(marker: one_of) -> dict[str, str]:
+    """Every kind of a family and every other name, with what it is."""
+    kinds = {kind: first_line(member) for kind, member in sorted(marker.table.items())}
+    for name, preset in sorted(marker.presets.items()):
+        real = isinstance(marker.presets, Catalogue)
+        kinds[name] = describe(name) if real else f"Another name of {preset['kind']}."
+    return kinds
+
+
+def add_family(
+    name: str, marker: one_of, definitions: Definitions, places: Mapping[type[Spec], str]
+) -> None:
+    """Add a family and its kinds to the definitions, and the kinds to those of its members.
+
+    Parameters
+    ----------
+    name : str
+        Of the family's definition.
+    marker : one_of
+        Of its fields.
+    definitions : dict of str to dict
+        Those of the members among them; changed.
+    places : mapping of type to str
+        Names of the members' definitions.
+    """
+    kinds, needs = kinds_of(marker), dict[str, list[str]]()
+    kindless = name in MERGED  # a machine may have said it
+    for kind, member in marker.table.items():
+        names = [
+            kind,
+            *(other for other in marker.presets if marker.presets[other]["kind"] == kind),
+        ]
+        lines = {each: kinds[each] for each in names}
+        needs[kind] = _add_kinds(
+            lines, definitions[places[member]], kindless or marker.by_key or kind == marker.default
+        )
+    bare = {kind: line for kind, line in kinds.items() if not needs.get(kind)}
+    members = [{"$ref": WHERE + places[member]} for _, member in sorted(marker.table.items())]
+    definitions[f"{name}_kind"] = {"anyOf": [*_words(kinds), _CLASS]}
+    definitions[name] = {"anyOf": [*_words(bare), *members, _CLASS, {"$ref": WHERE + OUTSIDE}]}
+
+
+def outside_schema() -> Schema:
+    """A member from outside, written out."""
+    return {"type": "object", "properties": {"kind": _CLASS}, "required": ["kind"]}
+
+
+def _add_kinds(lines: Mapping[str, str], member: Schema, usual: bool) -> list[str]:
+    """Say in a member's definition how its kind may be given; return the keys that it needs.
+
+    Parameters
+    ----------
+    lines : mapping of str to str
+        The member's kind and its other names, with what they stand for.
+    member : dict
+        Its definition; changed.
+    usual : bool
+        Whether the kind may be left out.
+    """
+    kind, *others = lines
+    own = {key: inner for key, inner in member["properties"].items() if key != "kind"}
+    forms = [*names_schema(lines), _spelled(lines)]
+    member["properties"] = {"kind": {"anyOf": forms}, **own}
+    keys = [key for key in member.pop("required", []) if key != "kind"]
+    if keys and others:  # another name may bring them along
+        member["if"] = {"properties": {"kind": _spelled([kind])}}
+        member["then"] = {"required": keys}
+    required = [] if usual else ["kind"]
+    required += [] if others else keys
+    member |= {"required": required} if required else {}
+    return keys
+
+
+def _words(lines: Mapping[str, str]) -> list[Schema]:
+    """Kinds as words, and what else YAML may make of them."""
+    nothing = [{"enum": [None, False], "description": lines["none"]}] if "none" in lines else []
+    return [*names_schema(lines), _spelled(lines), *nothing] if lines else []
+
+
+def _spelled(kinds: Iterable[str]) -> dict[str, Any]:
+    """Kinds however they may be spelled."""
+    ways = [
+        BETWEEN.join(f"[{c.lower()}{c.upper()}]" if c.isalpha() else re.escape(c) for c in letters)
+        for letters in (re.sub(BETWEEN, "", kind) for kind in kinds)
+    ]
+    return {"type": "string", "pattern": f"^{BETWEEN}({'|'.join(ways)}){BETWEEN}$"}
+
+
+# Dotted -------------------------------------------------------------------------------------------
+
+PART = "_part"
+
+UNDOTTED = ("name", "sweep", "measured")
+"""Keys of a scenario whose inside has no dotted keys."""
+
+
+def parts(definitions: Definitions) -> Definitions:
+    """Copies in which nothing is required, of definitions in which something is."""
+    needy = {name for name, definition in definitions.items() if _requires(definition)} - {OUTSIDE}
+    while more := {n for n, d in definitions.items() if needy & {*references(d)}} - needy:
+        needy |= more
+    return {name + PART: _copied(name, definitions[name], needy) for name in sorted(needy)}
+
+
+def _requires(value: Any) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return (isinstance(value, dict) and "required" in value) or any(map(_requires, inner))
+
+
+def references(value: Any) -> Iterator[str]:
+    """Names of the definitions that a schema refers to."""
+    if isinstance(value, dict):
+        if "$ref" in value:
+            yield value["$ref"].removeprefix(WHERE)
+        value = list(value.values())
+    for inner in value if isinstance(value, list) else ():
+        yield from references(inner)
+
+
+def _copied(name: str, definition: Schema, needy: Iterable[str]) -> Schema:
+    """A definition without what it requires; keys that need no copy are those of the original."""
+    made: Schema = _without(definition, needy)
+    for key, inner in definition.get("properties", {}).items():
+        if made["properties"][key] == inner:
+            made["properties"][key] = {"$ref": f"{WHERE}{name}/properties/{key}"}
+    return made
+
+
+def _without(value: Any, needy: Iterable[str]) -> Any:
+    if isinstance(value, list):
+        return [_without(inner, needy) for inner in value]
+    if not isinstance(value, dict):
+        return value
+    found = {key: _without(inner, needy) for key, inner in value.items() if key != "required"}
+    if found.get("$ref", "").removeprefix(WHERE) in needy:
+        found["$ref"] += PART
+    return found
+
+
+def settings(definitions: Definitions) -> dict[str, Schema]:
+    """What may be set at each dotted key, up to those of the members of families."""
+    found: dict[str, list[Schema]] = {}
+    for key, schema in _keys(definitions, "Scenario" + PART):
+        known = [_resolved(definitions, other) for other in found.setdefault(key, [])]
+        if key.split(".")[0] not in UNDOTTED and _resolved(definitions, schema) not in known:
+            found[key].append(schema)
+    forms = {key: same for key, same in found.items() if same}
+    return {key: same[0] if len(same) == 1 else {"anyOf": same} for key, same in forms.items()}
+
+
+def _resolved(definitions: Definitions, schema: Schema) -> Schema:
+    """What a reference to a key of a definition stands for; others are left."""
+    name, _, key = schema.get("$ref", "").removeprefix(WHERE).partition("/properties/")
+    return _resolved(definitions, definitions[name]["properties"][key]) if key else schema
+
+
+def _keys(
+    definitions: Definitions, name: str, lead: str = "", member: bool = False
+) -> Iterator[tuple[str, Schema]]:
+    """Keys inside a definition, and inside of what they refer to."""
+    for key, schema in definitions[name]["properties"].items():
+        here = {"$ref": f"{WHERE}{name}/properties/{key}"}
+        if member and key == "kind":
+            continue  # the family's own
+        yield lead + key, schema if [*schema] == ["$ref"] else here
+        for inner in (schema, *schema.get("anyOf", [])):
+            there = inner.get("$ref", "").removeprefix(WHERE)
+            yield from _inside(definitions, there, f"{lead}{key}.", member)
+
+
+def _inside(
+    definitions: Definitions, name: str, lead: str, member: bool
+) -> Iterator[tuple[str, Schema]]:
+    """Keys inside a definition that a key refers to: a Spec, or the members of a family."""
+    schema = definitions.get(name, {})
+    if "properties" in schema:
+        yield from _keys(definitions, name, lead, member)
+    kinds = f"{name.removesuffix(PART)}_kind"
+    if kinds in definitions and not member:
+        yield f"{lead}kind", {"$ref": WHERE + kinds}
+        for each in schema["anyOf"]:
+            there = each.get("$ref", "").removeprefix(WHERE)
+            if there not in ("", kinds):
+                yield from _keys(definitions, there, lead, True)
+
+
+# Schema -------------------------------------------------------------------------------------------
+
+DIALECT = "http://json-schema.org/draft-07/schema#"
+
+CATALOGUES = {"device": device.describe, "link": link.describe}
+"""What says in a line what a part of the catalogue is, by family."""
+
+
+class Described(NamedTuple):
+    """All that a scenario may hold.
+
+    Attributes
+    ----------
+    definitions : dict of str to dict
+        Schemas by name.
+    places : dict of type to str
+        Names of the definitions of Specs.
+    markers : dict of str to marker
+        Families, parts of the catalogue and quantities, by the names of their definitions.
+    """
+
+    definitions: Definitions
+    places: dict[type[Spec], str]
+    markers: dict[str, Marker]
+
+
+@cache
+def described() -> Described:
+    """Describe every key of a scenario; nobody may change what it returns."""
+    definitions, places, markers = _generated()
+    definitions[OUTSIDE] = outside_schema()
+    for name, marker in markers.items():
+        if isinstance(marker, Quantity):
+            definitions[name] = quantity_schema(marker)
+        elif isinstance(marker, from_catalogue):
+            lines = {part: CATALOGUES[marker.family](part) for part in marker.names()}
+            definitions[name] = {"anyOf": names_schema(lines)}
+        else:
+            add_family(name, marker, definitions, places)
+    return Described(definitions, places, markers)
+
+
+def _generated() -> Described:
+    """What pydantic makes of all Specs, found family by family."""
+    known: dict[str, Marker] = {}
+    while True:
+        families = [marker for marker in known.values() if isinstance(marker, one_of)]
+        members = (member for each in families for member in each.table.values())
+        specs: list[type[Spec]] = [Scenario, *members]
+        generator = Generator()
+        references, definitions = generator.generate_definitions(
+            [(spec, "validation", core(spec)) for spec in specs]
+        )
+        if generator.markers.keys() == known.keys():
+            places = {
+                spec: ref["$ref"].removeprefix(WHERE) for (spec, _), ref in references.items()
+            }
+            return Described({str(name): d for name, d in definitions.items()}, places, known)
+        known = generator.markers
+
+
+def json_schema() -> Schema:
+    """Make the JSON Schema of a scenario.
+
+    Returns
+    -------
+    dict
+        Plain data; equal for equal Specs.
+    """
+    markers, definitions = described().markers, copy.deepcopy(described().definitions)
+    for definition in definitions.values():
+        if "description" in definition:
+            definition["description"] = definition["description"].split("\n")[0]
+    definitions |= parts(definitions)
+    for name, marker in markers.items():
+        if isinstance(marker, one_of):  # what its kind needs may be given by the sweep
+            members = [form for form in definitions[name + PART]["anyOf"] if "$ref" in form]
+            definitions[name + PART] = {"anyOf": [{"$ref": f"{WHERE}{name}_kind"}, *members]}
+    _add_settings(definitions)
+    swept = {"required": ["sweep"], "properties": {"sweep": {"minProperties": 1}}}
+    return {
+        "$schema": DIALECT,
+        "title": "Scenario of simdp",
+        "description": "What `python -m simdp run` simulates.",
+        "if": swept,
+        "then": {"$ref": f"{WHERE}Scenario{PART}"},
+        "else": {"$ref": f"{WHERE}Scenario"},
+        "definitions": dict(sorted(definitions.items())),
+    }
+
+
+def text() -> str:
+    """Write the schema as a JSON file."""
+    return json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n"
+
+
+def _add_settings(definitions: Definitions) -> None:
+    """Say what points may set, and sweeps list, by dotted key."""
+    keys = settings(definitions)
+    inside = "|".join(key for key in Scenario.model_fields if key not in UNDOTTED)
+    dotted = {"type": "object", "propertyNames": {"pattern": rf"^({inside})(\.|$)"}}
+    definitions["settings"] = {**dotted, "properties": keys}
+    lists = {key: {"items": {"$ref": f"{WHERE}settings/properties/{key}"}} for key in keys}
+    values = {"": {"type": "array", "minItems": 1}}
+    definitions["sweep"] = {**dotted, "properties": lists, "patternProperties": values}
+    for name in ("MeasuredPoint", "MeasuredCollective"):
+        _refer(definitions, name, "set", "settings")
+    _refer(definitions, "Scenario", "sweep", "sweep")
+
+
+def _refer(definitions: Definitions, name: str, key: str, there: str) -> None:
+    """Let a key refer to a definition, beside what is said of it."""
+    for each in (name, name + PART):
+        if each in definitions:
+            said = definitions[name]["properties"][key]
+            known = {word: said[word] for word in ("description", "default") if word in said}
+            definitions[each]["properties"][key] = {"$ref": WHERE + there, **known}
+
+
+# Reference ----------------------------------------------------------------------------------------
+
+
+def reference() -> dict[str, str]:
+    """Write the pages.
+
+    Returns
+    -------
+    dict of str to str
+        Markdown by file name; all but ``index.md``, which is written by hand.
+    """
+    known = described()
+    members = {
+        table.name: {kind: known.places[member] for kind, member in sorted(table.items())}
+        for table in tables()
+    }
+    named, quantities = dict[str, str](), dict[str, tuple[str, str]]()
+    for name, marker in known.markers.items():
+        if isinstance(marker, one_of):
+            named[name] = next(table.name for table in tables() if table is marker.table)
+        elif isinstance(marker, from_catalogue):
+            named[name] = f"{marker.family}s"
+        elif isinstance(marker, Quantity):
+            units = ", ".join(DIMENSIONS[marker.dimension].printed)
+            quantities[name] = marker.dimension + ", > 0" * marker.exclusive, units
+    calls = reference_page.Named(members, families(), named, quantities)
+    return reference_page.pages(known.definitions, calls, simdp.__version__)

@@ -1,1 +1,0 @@
-"""KERNELS: what torch's operators launch on a device: FLOPs and bytes, kernel by kernel."""

@@ -1,1 +1,0 @@
-"""RECORDING: torch modules as simdp workloads, on tensors without memory; nothing is computed."""

@@ -1,0 +1,245 @@
+"""Specs that say how compute time is derived: roofline, measured step times or a profile."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from simdp.errors import unknown_name
+from simdp.family import Family
+from simdp.files import Catalogue
+from simdp.spec import Float, Int, PositiveSeconds, Seconds, Spec, one_of, problem
+from simdp.units import format_quantity
+
+
+class Compute(Spec):
+    """A source of compute times."""
+
+    kind: str
+
+    without_data: ClassVar[bool] = False
+    """Whether steps of a model that has layers, but computes no numbers, need no data set."""
+
+    @property
+    def runs_eagerly(self) -> bool:
+        """Whether what torch runs between layers is charged, too."""
+        return False
+
+
+# Compute ------------------------------------------------------------------------------------------
+
+COMPUTES: Family[Compute] = Family(
+    "computes",
+    Compute,
+    __name__,
+    {
+        "measured": "FromMeasurements",
+        "profile": "FromProfile",
+        "roofline": "FromRoofline",
+    },
+)
+COMPUTE = one_of("compute", COMPUTES)
+AnyCompute = Annotated[Compute, COMPUTE]
+
+
+# Roofline -----------------------------------------------------------------------------------------
+
+
+class FromRoofline(Compute):
+    """The longer of a kernel's arithmetic and memory traffic, and its launch, kernel by kernel.
+
+    Attributes
+    ----------
+    kernels : {"layers", "torch"}
+        Which are charged: those of the layers alone, with which machines of the catalogue were
+        calibrated; or also what eager torch runs between them: additions of gradients of what
+        several layers take, and of later micro-steps, casts of what flows under ``amp``, scaling
+        and masks of plain attention, batch norms' counters, the loss kernel by kernel, and the
+        casts of 16-bit hooks. Scripts under ``torchrun`` are charged all of these.
+    """
+
+    kind: Literal["roofline"] = "roofline"
+    kernels: Literal["layers", "torch"] = "layers"
+
+    @property
+    def runs_eagerly(self) -> bool:
+        return self.kernels == "torch"
+
+
+# Measured -----------------------------------------------------------------------------------------
+
+SCATTER = 0.1
+"""Share of its time by which a step may take less than one of a smaller batch, as measured steps
+scatter: up to 8.5 % in the traces of Sia (SOSP 2023; ResNet-50, 163 and 200 samples on one RTX)."""
+
+
+class MeasuredStep(Spec):
+    """What one device needed for one step.
+
+    Attributes
+    ----------
+    microbatch : int
+        Samples of the step's only micro-step.
+    step_time : float
+        Of the whole step on one device, without communication [s].
+    device : str or None
+        The name of the devices that it holds for; by default all that have no points of their own.
+    """
+
+    microbatch: Int = Field(ge=1, le=10**9)
+    step_time: PositiveSeconds
+    device: str | None = None
+
+
+class FromMeasurements(Compute):
+    """Step times of one device at one or more batch sizes, spread over the layers.
+
+    A ``step_time`` is that of a whole step of one micro-batch on one device, without
+    communication: host time, a copy of the batch that nothing hides, forward, backward and update.
+    A run on one device takes just that. What is left of it for forward and backward is linear
+    between two points. Beyond them it follows the line through the outermost and the nearest with
+    which it does not fall, but below the smallest batch it is not less than in proportion to the
+    samples. Of a single point, the ratio of measured to roofline time is kept for other batches:
+    launches and what the weights take stay as they are, the rest grows with the samples; so it is
+    for the outermost point where every line falls. Layers have their parts by their roofline
+    times, or equal ones where a model has no FLOPs.
+
+    Attributes
+    ----------
+    points : list of MeasuredStep
+        In any order.
+    forward_fraction : float
+        The forward's part of forward and backward; a third, as backward has two products for each
+        of forward.
+    """
+
+    kind: Literal["measured"] = "measured"
+    points: list[MeasuredStep] = Field(min_length=1)
+    forward_fraction: Float = Field(1 / 3, gt=0, lt=1)
+
+    without_data: ClassVar[bool] = True
+
+    @model_validator(mode="after")
+    def _points_agree(self) -> FromMeasurements:
+        for device in dict.fromkeys(point.device for point in self.points):
+            whose = f" of device {device}" if device else ""
+            points = _sorted(p for p in self.points if p.device == device)
+            for low, high in pairwise(points):
+                if low.microbatch == high.microbatch:
+                    raise problem(
+                        f"points: two{whose} are of microbatch {low.microbatch}; keep one of them."
+                    )
+            for number, point in enumerate(points[1:], 1):
+                slowest = max(points[:number], key=lambda p: p.step_time)
+                if is_contradiction(slowest.step_time, point.step_time):
+                    raise problem(
+                        f"points: microbatch {point.microbatch}{whose} takes "
+                        f"{format_quantity(point.step_time, 'time')}, less than the "
+                        f"{format_quantity(slowest.step_time, 'time')} of microbatch "
+                        f"{slowest.microbatch}; correct one of them."
+                    )
+        return self
+
+    def of_device(self, name: str | None) -> list[MeasuredStep]:
+        """The points that hold for a device, by rising microbatch; none where all are of others."""
+        own = [p for p in self.points if p.device is not None and p.device == name]
+        return _sorted(own or (p for p in self.points if p.device is None))
+
+
+def is_contradiction(smaller: float, larger: float) -> bool:
+    """Whether a larger batch takes less time than a smaller one by more than steps scatter."""
+    return larger < (1 - SCATTER) * smaller
+
+
+def _sorted(points: Iterable[MeasuredStep]) -> list[MeasuredStep]:
+    return sorted(points, key=lambda point: point.microbatch)
+
+
+def time_at(
+    points: Sequence[tuple[int, float]], microbatch: int, size: Callable[[int], float]
+) -> float:
+    """Read a curve at a batch size; see `FromMeasurements`.
+
+    Parameters
+    ----------
+    points : sequence of (int, float)
+        Batch sizes, rising, and times above 0 [s].
+    microbatch : int
+        The batch size asked for, 1 or more.
+    size : callable
+        What the time of a batch size is in proportion to, where no line tells.
+
+    Returns
+    -------
+    float
+        Time, above 0 [s].
+    """
+    after = bisect_left([samples for samples, _ in points], microbatch)
+    if 0 < after < len(points):
+        return _line(points[after - 1], points[after], microbatch)
+    below = after == 0
+    nearest, *others = points if below else reversed(points)
+    first, seconds = nearest
+    for other in others:
+        if (other[1] >= seconds) if below else (other[1] <= seconds):
+            line = _line(nearest, other, microbatch)
+            return max(line, seconds * microbatch / first) if below else line
+    return seconds * size(microbatch) / size(first)
+
+
+def _line(one: tuple[int, float], other: tuple[int, float], microbatch: int) -> float:
+    """What the line through two points says of a batch size [s]."""
+    (low, shorter), (high, longer) = one, other
+    return shorter + (longer - shorter) * (microbatch - low) / (high - low)
+
+
+# Profile ------------------------------------------------------------------------------------------
+
+DEVICES = Catalogue(Path(__file__).parents[1] / "cluster" / "devices")
+"""The catalogue of devices as names: a workload knows nothing of clusters."""
+
+
+class FromProfile(Compute):
+    """The times of each layer that stand in the file of a model of kind profile.
+
+    Attributes
+    ----------
+    device : str or None
+        What they were measured on, a name of the catalogue. Another device of the catalogue takes
+        as much longer as its arithmetic (for the part of a layer that is ``products``) and its
+        memory (for the rest) are slower; without it times are those of every device.
+    dtype : {"float64", "float32", "tfloat32", "float16", "bfloat16"} or None
+        What products were computed in, where ``device`` is given; None is the workload's dtype.
+    microbatch : int or None
+        Samples of the micro-step that was measured: the device's times grow in proportion to the
+        samples, the host's stay. None: a micro-step takes as long, whatever its samples.
+    update : float or None
+        What one device takes to update all parameters [s]; a part of them takes as large a part
+        of it. None: the bytes that the optimizer moves, over the memory's bandwidth.
+    """
+
+    kind: Literal["profile"] = "profile"
+    device: str | None = None
+    dtype: Literal["float64", "float32", "tfloat32", "float16", "bfloat16"] | None = None
+    microbatch: Int | None = Field(None, ge=1, le=10**9)
+    update: Seconds | None = None
+
+    @field_validator("device")
+    @classmethod
+    def _in_the_catalogue(cls, name: str | None) -> str | None:
+        if name is not None and name not in DEVICES.names():
+            raise problem(unknown_name("device", name, DEVICES.names()))
+        return name
+
+    @model_validator(mode="after")
+    def _dtype_is_of_a_device(self) -> FromProfile:
+        if self.dtype is not None and self.device is None:
+            raise problem(
+                "dtype tells how products scale between devices; add device, or leave it out."
+            )
+        return self

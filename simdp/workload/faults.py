@@ -1,0 +1,77 @@
+"""Numerical faults that a scenario can inject: NaN and infinity."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from simdp.family import Family
+from simdp.spec import Int, Spec, one_of
+
+
+class Fault(Spec):
+    """A value in the first element of the first gradient that a rank's backward has ready.
+
+    Attributes
+    ----------
+    rank : int
+        From 0.
+    step : int
+        From 1, as the k of the learning rate lr(k).
+    """
+
+    kind: str
+    rank: Int = Field(ge=0, le=10**9)
+    step: Int = Field(ge=1, le=10**9)
+
+    @property
+    @abstractmethod
+    def value(self) -> float:
+        """What stands there instead of the gradient."""
+
+    def happens(self, step: int, world_size: int) -> bool:
+        """Whether it happens in this step, counted from 1, of a run with so many ranks."""
+        return step == self.step and self.rank < world_size
+
+
+# Faults -------------------------------------------------------------------------------------------
+
+FAULTS: Family[Fault] = Family(
+    "faults",
+    Fault,
+    __name__,
+    {
+        "inf": "Inf",
+        "nan": "Nan",
+    },
+)
+AnyFault = Annotated[Fault, one_of("fault", FAULTS)]
+
+
+# Inf ----------------------------------------------------------------------------------------------
+
+
+class Inf(Fault):
+    """An infinite number in one gradient, as overflow in 16 bits leaves it."""
+
+    kind: Literal["inf"] = "inf"
+
+    @property
+    def value(self) -> float:
+        return math.inf
+
+
+# Nan ----------------------------------------------------------------------------------------------
+
+
+class Nan(Fault):
+    """A number that is none in one gradient, as 0/0 or inf - inf leaves it."""
+
+    kind: Literal["nan"] = "nan"
+
+    @property
+    def value(self) -> float:
+        return math.nan

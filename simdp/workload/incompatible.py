@@ -1,0 +1,176 @@
+"""Options of a workload that cannot be combined."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from simdp.workload.compute import Compute
+from simdp.workload.optimizers import Optimizer
+from simdp.workload.precision import ScalerSettings
+from simdp.workload.schedules import Schedule
+
+# Misfits ------------------------------------------------------------------------------------------
+
+NEED_NUMBERS = ("weights", "group_by_length", "sync_batchnorm", "inject", "attention", "packing")
+NEED_LAYERS = ("quantized", "lora", "frozen")
+NEED_KERNELS = ("compile", "cuda_graphs")
+NOT_RECORDED = (*NEED_NUMBERS, *NEED_LAYERS, "compile")
+NEED_SAMPLES = ("samples_per_rank", "shuffle", "drop_last", "epochs")
+
+
+def misfits(given: Mapping[str, Any]) -> dict[str, str]:
+    """Say which keys of a workload do not suit its model.
+
+    Parameters
+    ----------
+    given : mapping of str to value
+        The workload's fields.
+
+    Returns
+    -------
+    dict of str to str
+        What is wrong with each of those keys.
+    """
+    model, dataset, loss, compute = (given[key] for key in ("model", "dataset", "loss", "compute"))
+    no_data, there = dataset.kind == "none", dataset.has_samples
+    idle = {} if there else {key: _no_samples(key) for key in NEED_SAMPLES if given[key]}
+    idle |= _schedule(given["lr_schedule"], given["optimizer"], given["lr_scaling"], not there)
+    if given["quantized"] is not None and given["weights"] is not None:
+        idle["weights"] = "weights in 4 bits have times but no numbers; leave this out."
+    if compute.kind != "roofline":
+        # A profile may tell the host's time from the device's, so that a graph changes something.
+        held = NEED_KERNELS if compute.kind != "profile" else ("compile",)
+        idle |= {key: _no_kernels(compute.kind) for key in held if given[key]}
+    if given["host"].ahead and (compute.kind != "roofline" or given["cuda_graphs"]):
+        why = f"compute: {compute.kind} has times that hold" if compute.kind != "roofline" else ""
+        why = why or "a CUDA graph is launched at once, without"
+        idle["host"] = f"ahead is about the launches of single kernels; {why} these; leave it out."
+    if compute.runs_eagerly and (given["compile"] or model.recorded):
+        why = "compile has none of these" if given["compile"] else "a recording has those that ran"
+        idle["compute"] = f"kernels: torch lists what eager torch runs; {why}; leave it out."
+    if model.recorded:
+        return idle | _recorded(given)
+    if not model.timed:
+        return _without_times(model.kind, no_data, loss.kind, compute) or idle
+    why = f"the model {model.kind} has times but no numbers"
+    found = {key: f"{why}; leave this out." for key in NEED_NUMBERS + NEED_LAYERS if given[key]}
+    if loss.kind != "none":
+        found["loss"] = f"{why}; leave the loss out."
+    if getattr(dataset, "lengths", None) is not None:
+        found["dataset"] = f"{why}, whatever its samples' lengths; leave lengths out."
+    if compute.kind == "roofline" or (compute.kind == "measured" and model.brings_times):
+        needs = "needs layers with FLOPs" if compute.kind == "roofline" else "spreads a step's time"
+        found["compute"] = (
+            f"{compute.kind} {needs}, but the model {model.kind} brings its times; "
+            "write profile, or leave this out."
+        )
+    return found | idle
+
+
+def _recorded(given: Mapping[str, Any]) -> dict[str, str]:
+    """What does not suit a model of which only kernels are known."""
+    why = f"the model {given['model'].kind} has kernels but no numbers"
+    found = {key: f"{why}; leave this out." for key in NOT_RECORDED if given[key]}
+    if given["loss"].kind != "none":
+        found["loss"] = f"{why}, and its loss is among them; leave the loss out."
+    if given["compute"].kind == "profile":
+        found["compute"] = f"{why}, nor times; write roofline, or measured."
+    if given["dataset"].kind != "none" or given["dataset"].has_samples:
+        found["dataset"] = f"{why}, of samples as they were recorded; leave the data set out."
+    return found
+
+
+def _without_times(model: str, no_data: bool, loss: str, compute: Compute) -> dict[str, str]:
+    found = {}
+    if compute.kind == "profile":
+        found["compute"] = (
+            f"the model {model} has no times of its own; write roofline, or a model of kind "
+            "profile."
+        )
+    if loss == "none" and not no_data:
+        found["loss"] = f"the model {model} needs one to learn from; write for example mse."
+    return found
+
+
+def _schedule(
+    schedule: Schedule, optimizer: Optimizer, scaling: str, no_data: bool
+) -> dict[str, str]:
+    """What is wrong between the schedule and what it changes."""
+    found = {}
+    if scaling != "none" and not schedule.takes_base:
+        found["lr_scaling"] = (
+            f"the schedule {schedule.kind} has rates of its own, whatever the optimizer's is; "
+            "scale those instead, and leave this out."
+        )
+    momentum = schedule.momentum(1)
+    groups = [group.arguments for group in optimizer.param_groups or ()]
+    treated = [optimizer, *(optimizer.model_copy(update=group) for group in groups)]
+    if momentum is not None and any(each.momentum_of() is None for each in treated):
+        found["lr_schedule"] = (
+            f"{schedule.kind} changes the momentum, but the optimizer {optimizer.kind} has none; "
+            f"write cycle_momentum: false, or momentum: {momentum:g} for an optimizer that has it."
+        )
+    if no_data and "epoch" in schedule.counted():
+        found["lr_schedule"] = "per epoch: there is no data set to go through; count steps."
+    return found
+
+
+def _no_kernels(compute: str) -> str:
+    return f"compute: {compute} has times that hold it already; write false, or compute: roofline."
+
+
+def _no_samples(key: str) -> str:
+    instead = "write steps" if key == "epochs" else "leave this out"
+    return f"there is no data set to go through; {instead}, or add a dataset."
+
+
+# Inference ----------------------------------------------------------------------------------------
+
+IDLE = {
+    "lr_scaling": "none",
+    "recompute": "none",
+    "clip_grad_norm": None,
+    "norm_type": 2.0,
+    "clip_grad_value": None,
+    "grad_accum": 1,
+    "inject": (),
+    "frozen": (),
+    "lora": None,
+    "quantized": None,
+    "sync_batchnorm": False,
+    "gradient_noise": False,
+}
+"""Keys that only training reads, and what they are when they are left out."""
+
+
+def for_training_only(given: Mapping[str, Any]) -> dict[str, str]:
+    """Say which keys of a workload inference would ignore.
+
+    Parameters
+    ----------
+    given : mapping of str to value
+        The workload's fields.
+
+    Returns
+    -------
+    dict of str to str
+        What is wrong with each of those keys.
+    """
+    found = [key for key in ("optimizer", "lr_schedule") if given[key].kind != "none"]
+    found += [key for key, idle in IDLE.items() if given[key] != idle]
+    if any(getattr(given["precision"], name, None) for name in ScalerSettings._fields):
+        found.append("precision")
+    return {key: f"mode: inference {_why(key)}; leave {_what(key)} out." for key in found}
+
+
+def _why(key: str) -> str:
+    if key == "sync_batchnorm":
+        return "normalises by running statistics, which all ranks have"
+    if key == "precision":
+        return "has no loss to scale"
+    return "learns nothing"
+
+
+def _what(key: str) -> str:
+    return "the keys of the loss scale" if key == "precision" else "this"

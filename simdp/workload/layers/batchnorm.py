@@ -1,0 +1,552 @@
+"""Batch normalization, instance normalization, and SyncBatchNorm.
+
+Two collectives per layer: forward gathers each rank's mean, variance and count (2 C + 1 numbers),
+backward sums two numbers per channel (2 C).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+from pydantic import Field
+
+from simdp.arrays import Array
+from simdp.errors import ScenarioError
+from simdp.spec import Bool, Float, Int
+from simdp.workload.layers.base import (
+    IMAGES,
+    Buffer,
+    Exchange,
+    Kept,
+    Kernel,
+    Layer,
+    Parameter,
+    Pass,
+    Shape,
+    ShapeError,
+    Synchronised,
+    blocks,
+    channel_sum,
+    channel_sums,
+    channels_last,
+    channels_second,
+    check_channels,
+    constant,
+    folded,
+    image_shape,
+    repeated,
+    rows_of,
+)
+from simdp.workload.layers.normalization import ChannelGroups, NormalizedRows
+
+# Batch norm ---------------------------------------------------------------------------------------
+
+
+class BatchStatistics(NamedTuple):
+    """What a batch is normalised by, per channel, float64; ``num_values`` are behind each."""
+
+    mean: Array
+    variance: Array
+    num_values: float
+
+
+class Normalised(NamedTuple):
+    """What backward needs: the input less its mean, channels-last, and 1 / standard deviation."""
+
+    centred: Array
+    inverse: Array
+
+
+class BatchNormSettings(Layer):
+    """Arguments, tensors and costs that every batch norm shares; the channels are axis 1.
+
+    Attributes
+    ----------
+    num_features : int
+        Channels.
+    eps : float
+        Added to the variance.
+    momentum : float or None
+        Share of the new batch in the running statistics; None averages over all batches.
+    affine : bool
+        Whether each channel has a weight and a bias.
+    track_running_stats : bool
+        Whether statistics are kept for after training.
+    """
+
+    sample_axes: ClassVar[tuple[int, ...]] = (1, 2, 3, 4)
+    """Numbers of axes that a sample may have, the channels' included."""
+
+    num_features: Int = Field(ge=1)
+    eps: Float = Field(1e-5, ge=0)
+    momentum: Float | None = Field(0.1, ge=0, le=1)
+    affine: Bool = True
+    track_running_stats: Bool = True
+
+    def parameters(self) -> list[Parameter]:
+        if not self.affine:
+            return []
+        shape = (self.num_features,)
+        return [
+            Parameter(f"{self.name}.weight", shape, constant(1.0)),
+            Parameter(f"{self.name}.bias", shape, constant(0.0)),
+        ]
+
+    def buffers(self) -> list[Buffer]:
+        if not self.track_running_stats:
+            return []
+        return [
+            Buffer(f"{self.name}.running_mean", (self.num_features,), 0.0),
+            Buffer(f"{self.name}.running_var", (self.num_features,), 1.0),
+            Buffer(f"{self.name}.num_batches_tracked", (), 0, integer=True),
+        ]
+
+    def output_shape(self, *inputs: Shape) -> Shape:
+        if not inputs[0] or inputs[0][0] != self.num_features:
+            raise ShapeError(
+                f"takes {self.num_features} channels, but gets samples of shape {inputs[0]}"
+            )
+        if len(inputs[0]) not in self.sample_axes:
+            forms = ["(channels,)", *(form for _, form in IMAGES.values())]
+            listed = " or ".join(forms[axes - 1] for axes in self.sample_axes)
+            raise ShapeError(f"takes samples of shape {listed}, but gets {inputs[0]}")
+        return inputs[0]
+
+    def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
+        size = float(prod(inputs[0]))
+        return [Kernel(4 * size, size * itemsize), Kernel(4 * size, 2 * size * itemsize)]
+
+    def backward_cost(
+        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
+    ) -> list[Kernel]:
+        size = float(prod(inputs[0]))
+        sums = Kernel(4 * size, 2 * size * itemsize)
+        return [sums] + [Kernel(5 * size, 3 * size * itemsize)] * needs[0]
+
+    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
+        return Kept(inputs=(0,))
+
+    def evaluated(self) -> Layer:
+        return EvaluatedBatchNorm(**self.model_dump(exclude={"kind"}))
+
+    def track(self, run: Pass, found: BatchStatistics) -> None:
+        """Move the running statistics towards a batch's; the variance is the unbiased one.
+
+        Raises
+        ------
+        ScenarioError
+            If there is one value per channel, of which no variance is known.
+        """
+        if found.num_values == 1:
+            raise ScenarioError(
+                [
+                    f"{self.name or self.kind}: normalises over one value per channel, which "
+                    "leaves nothing of it; raise microbatch, or write drop_last: true if it is "
+                    "the last batch that is so small."
+                ]
+            )
+        if not self.track_running_stats or not found.num_values:
+            return
+        mean, variance, batches = (run.buffers[buffer.name] for buffer in self.buffers())
+        batches += 1
+        share = 1.0 / float(batches) if self.momentum is None else self.momentum
+        unbiased = found.variance * (found.num_values / (found.num_values - 1))
+        mean += share * (found.mean - mean)
+        variance += share * (unbiased - variance)
+
+    def normalise(self, run: Pass, centred: Array, variance: Array) -> tuple[Array, Normalised]:
+        """``centred / sqrt(variance + eps)``, times the weight, plus the bias."""
+        inverse = 1 / np.sqrt(variance + self.eps)
+        scale = inverse * run.parameters[f"{self.name}.weight"] if self.affine else inverse
+        y = np.empty_like(centred)
+        rows, out = rows_of(centred), rows_of(y)
+        scales = repeated(scale, rows)
+        biases = repeated(run.parameters[f"{self.name}.bias"], rows) if self.affine else None
+        for block in blocks(*rows.shape):
+            here = out[block]
+            np.multiply(rows[block], scales, out=here)
+            if biases is not None:
+                here += biases
+        return channels_second(y), Normalised(centred, inverse)
+
+    def sums(self, run: Pass, saved: Normalised, dy: Array) -> tuple[Array, Array]:
+        """Sum of dy and of dy times the normalised input, per channel; also the gradients.
+
+        Parameters
+        ----------
+        dy : ndarray
+            Channels-last.
+        """
+        total, projected = channel_sums(dy, saved.centred)
+        projected *= saved.inverse
+        if self.affine:
+            run.add_gradient(f"{self.name}.weight", projected.astype(dy.dtype))
+            run.add_gradient(f"{self.name}.bias", total.astype(dy.dtype))
+        return total, projected
+
+    def input_gradient(
+        self, run: Pass, saved: Normalised, dy: Array, total: Array, projected: Array, count: float
+    ) -> Array:
+        """``weight / deviation (dy - total / count - normalised projected / count)``.
+
+        Parameters
+        ----------
+        dy : ndarray
+            Channels-last.
+        total, projected : ndarray, shape `(num_features,)`
+            Of all the values that were normalised together.
+        count : float
+            How many these are.
+        """
+        centred, inverse = saved
+        scale = inverse * run.parameters[f"{self.name}.weight"] if self.affine else inverse
+        dx = np.empty_like(dy)
+        given, slope, out = rows_of(centred), rows_of(dy), rows_of(dx)
+        scales = repeated(scale, given)
+        tilts = repeated(-scale * inverse * projected / count, given)
+        shifts = repeated(-scale * total / count, given)
+        for block in blocks(*given.shape):
+            here = out[block]
+            np.multiply(given[block], tilts, out=here)
+            here += shifts
+            here += slope[block] * scales
+        return channels_second(dx)
+
+
+class BatchNorm(BatchNormSettings):
+    """Base of the batch norms whose statistics are those of the rank's own micro-batch."""
+
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+        found, centred = moments(inputs[0])
+        self.track(run, found)
+        return self.normalise(run, centred, found.variance)
+
+    def backward(
+        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
+    ) -> tuple[Array | None, ...]:
+        slope = channels_last(dy)
+        total, projected = self.sums(run, saved, slope)
+        if not needs[0]:
+            return (None,)
+        count = max(slope.size // self.num_features, 1)
+        return (self.input_gradient(run, saved, slope, total, projected, count),)
+
+
+class EvaluatedBatchNorm(BatchNormSettings):
+    """Batch norm after training: by its running statistics, or the batch's if it has none.
+
+    No table lists it, since it is what `simdp.workload.transforms` makes of others.
+    """
+
+    kind: Literal["evaluated_batch_norm"] = "evaluated_batch_norm"
+
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+        if not self.track_running_stats:
+            found, centred = moments(inputs[0])
+            return self.normalise(run, centred, found.variance)
+        mean, variance, _ = (run.buffers[buffer.name] for buffer in self.buffers())
+        last = channels_last(inputs[0])
+        return self.normalise(run, last - mean.astype(last.dtype), variance)
+
+    def backward(
+        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
+    ) -> tuple[Array | None, ...]:
+        """There is none after training."""
+        raise AssertionError(f"{self.name} is not learned from any more")
+
+    def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
+        kernels = super().forward_cost(inputs, itemsize)
+        return kernels[1:] if self.track_running_stats else kernels
+
+    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
+        return Kept()
+
+
+def moments(x: Array) -> tuple[BatchStatistics, Array]:
+    """Statistics of a batch, and the batch less its mean, channels-last; zeros of no samples."""
+    last = channels_last(x)
+    count = last.size // last.shape[-1]
+    centred = np.empty_like(last)
+    rows, out = rows_of(last), rows_of(centred)
+    mean = channel_sum(last) / max(count, 1)
+    means, squares = repeated(mean, rows), np.zeros(rows.shape[1])
+    for block in blocks(*rows.shape):
+        here = out[block]
+        np.subtract(rows[block], means, out=here)
+        squares += np.einsum("ij,ij->j", here, here)
+    variance = folded(squares, last) / max(count, 1)
+    return BatchStatistics(mean, variance, float(count)), centred
+
+
+# Batch norm1d -------------------------------------------------------------------------------------
+
+
+class BatchNorm1d(BatchNorm):
+    """Batch norm over samples (and positions); per rank, unless it is a SyncBatchNorm."""
+
+    kind: Literal["batch_norm1d"] = "batch_norm1d"
+
+    sample_axes: ClassVar[tuple[int, ...]] = (1, 2)
+
+
+# Batch norm2d -------------------------------------------------------------------------------------
+
+
+class BatchNorm2d(BatchNorm):
+    """Batch norm over samples and pixels; per rank, unless it is a SyncBatchNorm."""
+
+    kind: Literal["batch_norm2d"] = "batch_norm2d"
+
+    sample_axes: ClassVar[tuple[int, ...]] = (3,)
+
+
+# Batch norm3d -------------------------------------------------------------------------------------
+
+
+class BatchNorm3d(BatchNorm):
+    """Batch norm over samples and voxels; per rank, unless it is a SyncBatchNorm."""
+
+    kind: Literal["batch_norm3d"] = "batch_norm3d"
+
+    sample_axes: ClassVar[tuple[int, ...]] = (4,)
+
+
+# Instance norm ------------------------------------------------------------------------------------
+
+
+class InstanceNorm(ChannelGroups):
+    """Base: norm over the pixels of each channel of each sample (arXiv 1607.08022).
+
+    Attributes
+    ----------
+    num_features : int
+        Channels.
+    momentum : float or None
+        Share of the new batch in the running statistics; None leaves them as they are.
+    track_running_stats : bool
+        Whether statistics are kept for after training.
+    """
+
+    axes: ClassVar[int]
+    """Axes of a sample beside the channels."""
+
+    num_features: Int = Field(ge=1, le=10**8)
+    affine: Bool = False
+    momentum: Float | None = Field(0.1, ge=0, le=1)
+    track_running_stats: Bool = False
+
+    @property
+    def channels(self) -> int:
+        return self.num_features
+
+    @property
+    def groups(self) -> int:
+        return self.num_features
+
+    def buffers(self) -> list[Buffer]:
+        if not self.track_running_stats:
+            return []
+        return [
+            Buffer(f"{self.name}.running_mean", (self.num_features,), 0.0),
+            Buffer(f"{self.name}.running_var", (self.num_features,), 1.0),
+            Buffer(f"{self.name}.num_batches_tracked", (), 0, integer=True),
+        ]
+
+    def output_shape(self, *inputs: Shape) -> Shape:
+        check_channels(inputs[0], self.num_features, self.axes)
+        if prod(inputs[0][1:]) == 1:
+            raise ShapeError(
+                f"normalises over one pixel, which leaves nothing of it: gets {inputs[0]}"
+            )
+        return inputs[0]
+
+    def track(self, run: Pass, found: NormalizedRows) -> None:
+        """Follow the mean of all samples' statistics; torch never counts the batches here."""
+        if not self.track_running_stats or not self.momentum or not len(found.mean):
+            return
+        mean, variance, _ = (run.buffers[buffer.name] for buffer in self.buffers())
+        length = found.hat.shape[1]
+        unbiased = found.variance * (length / (length - 1))
+        each = (-1, self.num_features)
+        mean += self.momentum * (found.mean.reshape(each).mean(axis=0) - mean)
+        variance += self.momentum * (unbiased.reshape(each).mean(axis=0) - variance)
+
+    def evaluated(self) -> Layer:
+        if not self.track_running_stats:
+            return self
+        return EvaluatedInstanceNorm(**self.model_dump(exclude={"kind"}))
+
+
+class EvaluatedInstanceNorm(InstanceNorm):
+    """Instance norm after training, by its running statistics.
+
+    No table lists it, since it is what `simdp.workload.transforms` makes of others.
+    """
+
+    kind: Literal["evaluated_instance_norm"] = "evaluated_instance_norm"
+
+    def output_shape(self, *inputs: Shape) -> Shape:
+        return inputs[0]
+
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+        x = inputs[0]
+        mean, variance, _ = (run.buffers[buffer.name] for buffer in self.buffers())
+        scale = 1 / np.sqrt(variance + self.eps)
+        shift = -mean * scale
+        if self.affine:
+            weight, bias = (run.parameters[p.name] for p in self.parameters())
+            scale, shift = scale * weight, shift * weight + bias
+        each = (-1, *[1] * (x.ndim - 2))
+        y: Array = x * scale.astype(x.dtype).reshape(each) + shift.astype(x.dtype).reshape(each)
+        return y, None
+
+    def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
+        return super().forward_cost(inputs, itemsize)[1:]
+
+    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
+        return Kept()
+
+
+# Instance norm1d ----------------------------------------------------------------------------------
+
+
+class InstanceNorm1d(InstanceNorm):
+    """Instance norm of series."""
+
+    kind: Literal["instance_norm1d"] = "instance_norm1d"
+
+    axes: ClassVar[int] = 1
+
+
+# Instance norm2d ----------------------------------------------------------------------------------
+
+
+class InstanceNorm2d(InstanceNorm):
+    """Instance norm of images."""
+
+    kind: Literal["instance_norm2d"] = "instance_norm2d"
+
+    axes: ClassVar[int] = 2
+
+
+# Instance norm3d ----------------------------------------------------------------------------------
+
+
+class InstanceNorm3d(InstanceNorm):
+    """Instance norm of volumes."""
+
+    kind: Literal["instance_norm3d"] = "instance_norm3d"
+
+    axes: ClassVar[int] = 3
+
+
+# Frozen batch norm2d ------------------------------------------------------------------------------
+
+
+class FrozenBatchNorm2d(Layer):
+    """``(x - running_mean) weight / sqrt(running_var + eps) + bias``; all four are buffers.
+
+    Attributes
+    ----------
+    num_features : int
+        Channels.
+    eps : float
+        Added to the variance.
+    """
+
+    kind: Literal["frozen_batch_norm2d"] = "frozen_batch_norm2d"
+    num_features: Int = Field(ge=1)
+    eps: Float = Field(1e-5, ge=0)
+
+    def buffers(self) -> list[Buffer]:
+        starts = {"weight": 1.0, "bias": 0.0, "running_mean": 0.0, "running_var": 1.0}
+        return [
+            Buffer(f"{self.name}.{part}", (self.num_features,), value)
+            for part, value in starts.items()
+        ]
+
+    def output_shape(self, *inputs: Shape) -> Shape:
+        if image_shape(inputs[0])[0] != self.num_features:
+            raise ShapeError(
+                f"takes {self.num_features} channels, but gets samples of shape {inputs[0]}"
+            )
+        return inputs[0]
+
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+        weight, bias, mean, variance = (run.buffers[buffer.name] for buffer in self.buffers())
+        scale = (weight / np.sqrt(variance + self.eps)).astype(inputs[0].dtype)
+        shift = (bias - mean * scale).astype(inputs[0].dtype)
+        return inputs[0] * scale[:, None, None] + shift[:, None, None], scale
+
+    def backward(
+        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
+    ) -> tuple[Array | None, ...]:
+        return (dy * saved[:, None, None] if needs[0] else None,)
+
+    def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
+        """A product and a sum."""
+        size = float(prod(inputs[0]))
+        return [Kernel(size, 2 * size * itemsize)] * 2
+
+    def backward_cost(
+        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
+    ) -> list[Kernel]:
+        size = float(prod(inputs[0]))
+        return [Kernel(size, 2 * size * itemsize)] * needs[0]
+
+    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
+        return Kept()
+
+
+# Sync batch norm ----------------------------------------------------------------------------------
+
+
+class SyncBatchNorm(BatchNormSettings, Synchronised):
+    """Batch norm over the samples of all ranks."""
+
+    kind: Literal["sync_batch_norm"] = "sync_batch_norm"
+
+    def exchanged_elements(self) -> tuple[int, int]:
+        return 2 * self.num_features + 1, 2 * self.num_features
+
+    def exchanged_forward(self, run: Pass, *inputs: Array) -> Exchange[tuple[Array, Any]]:
+        x = inputs[0]
+        own, centred = moments(x)
+        part = np.concatenate([own.mean, own.variance, [own.num_values]])
+        rows = yield part.astype(x.dtype)
+        found = _joined(rows.astype(np.float64), self.num_features)
+        self.track(run, found)
+        values = rows_of(centred)
+        shifts = repeated(own.mean - found.mean, values)
+        for block in blocks(*values.shape):
+            values[block] += shifts
+        y, saved = self.normalise(run, centred, found.variance)
+        return y, (saved, found.num_values)
+
+    def exchanged_backward(
+        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
+    ) -> Exchange[tuple[Array | None, ...]]:
+        kept, count = saved
+        slope = channels_last(dy)
+        own = np.concatenate(self.sums(run, kept, slope))
+        everyone = yield own.astype(dy.dtype)
+        total, projected = np.split(everyone.astype(np.float64), 2)
+        if not needs[0]:
+            return (None,)
+        return (self.input_gradient(run, kept, slope, total, projected, max(count, 1)),)
+
+
+def _joined(rows: Array, num_features: int) -> BatchStatistics:
+    """Mean and variance of all ranks' samples from those of each rank; empty ranks weigh nothing.
+
+    ``variance = sum n_r (var_r + (mean_r - mean)^2) / n`` (Chan, Golub and LeVeque, 1979).
+    """
+    means, variances = rows[:, :num_features], rows[:, num_features:-1]
+    weight = rows[:, -1:]
+    count = weight.sum()
+    mean = (weight * means).sum(axis=0) / max(count, 1)
+    variance = (weight * (variances + (means - mean) ** 2)).sum(axis=0) / max(count, 1)
+    return BatchStatistics(mean, variance, float(count))

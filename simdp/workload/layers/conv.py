@@ -1,0 +1,790 @@
+"""Convolutions and transposed convolutions.
+
+Of one axis, of two, or of three; lengths are in torch's order, such as depth, height, width.
+
+Images have one axis beside the channels, two, or three; one code serves them all.
+
+Neighbourhoods of pixels are laid out as the rows of a matrix, which BLAS multiplies by the weight.
+Only a part that fits into a core's cache is laid out at a time. No parameters and no costs.
+
+References
+----------
+Chellapilla, Puri and Simard, "High performance convolutional neural networks for document
+processing", IWFHR 2006.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import product
+from math import prod, sqrt
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from simdp.arrays import Array
+from simdp.spec import Bool, Int, problem
+from simdp.workload.layers.base import (
+    Buffer,
+    Extents,
+    Kept,
+    Kernel,
+    Layer,
+    Margin1,
+    Margin3,
+    Padding1,
+    Padding3,
+    Parameter,
+    Pass,
+    Shape,
+    ShapeError,
+    Size1,
+    Size3,
+    channel_sum,
+    channels_last,
+    channels_second,
+    check_channels,
+    check_groups,
+    image_shape,
+    kaiming_uniform,
+    repeated,
+    rows_of,
+    uniform,
+)
+from simdp.workload.layers.tensor_ops import Margin, Padding, Size
+
+# Window -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Window:
+    """What slides over an image.
+
+    Attributes
+    ----------
+    kernel, stride, dilation : tuple of int
+        As torch's arguments, one length for each axis.
+    before, after : tuple of int
+        Padding before the image and behind it: above and below, left and right.
+    ceil : bool
+        Whether a last window may hang over the end; it must begin on the image or before it.
+    """
+
+    kernel: Extents
+    stride: Extents
+    dilation: Extents
+    before: Extents
+    after: Extents
+    ceil: bool = False
+
+    @property
+    def reach(self) -> Extents:
+        """Pixels from the first that a window sees to the last."""
+        return tuple((k - 1) * d + 1 for k, d in zip(self.kernel, self.dilation, strict=True))
+
+    @property
+    def is_pixel(self) -> bool:
+        """Whether it sees each pixel alone, and all of them."""
+        return {*self.kernel, *self.stride} == {1} and {*self.before, *self.after} == {0}
+
+    def count(self, shape: Shape) -> Extents:
+        """Windows along each axis of an image, shape `(channels, height, width)` or alike.
+
+        ``floor((length + padding - reach) / stride) + 1``; with ``ceil`` rounded up.
+
+        Raises
+        ------
+        ShapeError
+            If there is none.
+        """
+        _, *lengths = image_shape(shape, len(self.kernel))
+        found = tuple(self._count(axis, length) for axis, length in enumerate(lengths))
+        if min(found) < 1:
+            reach = " x ".join(map(str, self.reach))
+            raise ShapeError(
+                f"has windows of {reach} pixels, but gets images of "
+                f"shape {shape}, which are smaller, even with the padding; make them larger, or "
+                "kernel_size smaller"
+            )
+        return found
+
+    def _count(self, axis: int, length: int) -> int:
+        room = length + self.before[axis] + self.after[axis] - self.reach[axis]
+        step = self.stride[axis]
+        if not self.ceil:
+            return room // step + 1
+        count = -(-room // step) + 1
+        return count - 1 if (count - 1) * step >= length + self.before[axis] else count
+
+    def span(self, count: Extents) -> Extents:
+        """Pixels that so many windows go over, with the padding."""
+        each = zip(count, self.stride, self.reach, strict=True)
+        return tuple((n - 1) * s + r for n, s, r in each)
+
+    def place(self, frame: Array, images: Array) -> None:
+        """Write channels-last images into a frame of `span`, leaving the padding as it is."""
+        to, source = [slice(None)], [slice(None)]
+        for axis, before in enumerate(self.before):
+            begin, skip = max(before, 0), max(-before, 0)
+            length = min(images.shape[axis + 1] - skip, frame.shape[axis + 1] - begin)
+            to.append(slice(begin, begin + length))
+            source.append(slice(skip, skip + length))
+        frame[tuple(to)] = images[tuple(source)]
+
+    def tap(self, frame: Array, count: Extents, place: Sequence[int]) -> Array:
+        """View of what each window sees at one place of the kernel; the frame is channels-last."""
+        along = zip(place, self.dilation, self.stride, count, strict=True)
+        return frame[slice(None), *(places(at * far, step, n) for at, far, step, n in along)]
+
+    def taps(self, frame: Array, count: Extents, groups: int = 1) -> Array:
+        """View of all that the windows see, of a contiguous frame; each pixel many times.
+
+        Returns
+        -------
+        ndarray, shape `(groups, batch, *count, *kernel, channels)`
+            The channels are those of a group. Neighbours that lie side by side in memory count
+            as channels of one pixel, so that they are copied in one piece.
+        """
+        image, *axes, item = frame.strides
+        kernel, share = list(self.kernel), frame.shape[-1] // groups
+        if groups == self.dilation[-1] == 1:
+            kernel[-1], share = 1, kernel[-1] * share
+        further = [step * far for step, far in zip(axes, self.dilation, strict=True)]
+        along = [step * far for step, far in zip(axes, self.stride, strict=True)]
+        strides = (frame.shape[-1] // groups * item, image, *along, *further, item)
+        shape = (groups, len(frame), *count, *kernel, share)
+        return np.lib.stride_tricks.as_strided(frame, shape, strides, writeable=False)
+
+
+def places(begin: int, step: int, count: int) -> slice:
+    """So many places, a step apart."""
+    return slice(begin, begin + (count - 1) * step + 1, step)
+
+
+# Convolution --------------------------------------------------------------------------------------
+
+BLOCK_NBYTES = 150_000
+"""Of the neighbourhoods that are laid out at a time, so that they stay in a core's cache."""
+
+MIN_PIXELS = 256
+"""Fewer in a block, and adding the weight gradients of the blocks would cost too much."""
+
+
+def neighbourhoods(
+    x: Array, window: Window, count: Extents, groups: int
+) -> Iterator[tuple[slice, Array]]:
+    """What the kernel sees at each of its places, a block that stays in the cache at a time.
+
+    Parameters
+    ----------
+    x : ndarray, shape `(batch, *lengths, channels)`
+        In any order of memory.
+    window : Window
+        The kernel's places.
+    count : tuple of int
+        How many there are along each axis.
+    groups : int
+        Parts of the channels.
+
+    Yields
+    ------
+    slice
+        Pixels of the output that belong to the block.
+    ndarray, shape `(groups, pixels, kernel pixels * channels / groups)`
+        Valid until the next block.
+    """
+    num_images, channels = len(x), x.shape[-1]
+    depth, per_image = prod(window.kernel) * channels, prod(count)
+    pixels = max(BLOCK_NBYTES // (depth * x.itemsize), MIN_PIXELS)
+    if window.is_pixel and groups == 1 and x.flags.c_contiguous:
+        flat = x.reshape(1, -1, channels)
+        for begin in range(0, num_images * per_image, pixels):
+            yield slice(begin, begin + pixels), flat[:, begin : begin + pixels]
+        return
+    images = min(max(pixels // per_image, 1), max(num_images, 1))
+    cut = _cut(count, pixels)
+    each = prod(count[cut + 1 :])
+    lines = min(max(pixels // each, 1), count[cut])
+    frame = np.zeros((images, *window.span(count), channels), dtype=x.dtype)
+    seen = window.taps(frame, count, groups)
+    room = np.empty((groups, images * lines * each, depth // groups), dtype=x.dtype)
+    end = 0
+    for first in range(0, num_images, images):
+        part = x[first : first + images]
+        window.place(frame[: len(part)], part)
+        for outer in np.ndindex(count[:cut]):
+            plane = seen[:, : len(part), *(slice(at, at + 1) for at in outer)]
+            for line in range(0, count[cut], lines):
+                here = plane[(slice(None),) * (cut + 2) + (slice(line, line + lines),)]
+                begin, end = end, end + prod(here.shape[1 : 2 + len(count)])
+                block = room[:, : end - begin]
+                np.copyto(block.reshape(here.shape), here)
+                yield slice(begin, end), block
+
+
+def _cut(count: Extents, pixels: int) -> int:
+    """The axis along which an image is cut into blocks of about so many pixels.
+
+    The last one stays whole, unless it is the only one.
+    """
+    most = max(len(count) - 2, 0)
+    return next((axis for axis in range(most) if prod(count[axis + 1 :]) <= pixels), most)
+
+
+def convolved(x: Array, weight: Array, window: Window, count: Extents) -> Array:
+    """Cross-correlate.
+
+    Parameters
+    ----------
+    x : ndarray, shape `(batch, *lengths, channels)`
+        In any order of memory.
+    weight : ndarray, shape `(groups, *kernel, in / groups, out / groups)`
+        In any order of memory.
+    window : Window
+        The kernel's places.
+    count : tuple of int
+        How many there are along each axis.
+
+    Returns
+    -------
+    ndarray, shape `(batch, *count, out)`
+    """
+    groups, out = len(weight), weight.shape[-1]
+    matrix = np.ascontiguousarray(weight).reshape(groups, -1, out)
+    y = np.empty((len(x), *count, groups * out), dtype=x.dtype)
+    pixels = _pixels(y, groups)
+    for rows, block in neighbourhoods(x, window, count, groups):
+        np.matmul(block, matrix, out=pixels[:, rows])
+    return y
+
+
+def _pixels(x: Array, groups: int) -> Array:
+    """Channels-last values as one matrix per group, shape `(groups, pixels, channels / groups)`."""
+    return x.reshape(prod(x.shape[:-1]), groups, x.shape[-1] // groups).transpose(1, 0, 2)
+
+
+def gradients_of_unit_stride(
+    x: Array, slope: Array, weight: Array, window: Window
+) -> tuple[Array, Array]:
+    """Gradients of the weight and of the input, both from the neighbourhoods of the slope.
+
+    The input's is the slope correlated with the kernel turned by half a turn; the pixel that a
+    neighbourhood of the slope goes back to is also the one which its weights were multiplied by.
+
+    Parameters
+    ----------
+    x : ndarray, shape `(batch, *lengths, in)`
+        What was convolved.
+    slope : ndarray, shape `(batch, *count, out)`
+        Gradient of the output.
+    weight : ndarray, shape `(groups, out / groups, in / groups, *kernel)`
+        As torch has it, but for the groups.
+    window : Window
+        The kernel's places, a pixel apart.
+
+    Returns
+    -------
+    (ndarray, ndarray)
+        Shaped as the weight and as x.
+    """
+    before = _beyond(window.reach, window.before)
+    after = _beyond(window.reach, window.after)
+    back = Window(window.kernel, window.stride, window.dilation, before, after)
+    groups, out, share, *kernel = weight.shape
+    matrix = np.ascontiguousarray(np.moveaxis(_turned(weight, 3), (1, 2), (-2, -1)))
+    matrix = matrix.reshape(groups, -1, share)
+    dx = np.empty(x.shape, dtype=slope.dtype)
+    onto = _pixels(dx, groups)
+    given = _pixels(np.ascontiguousarray(x), groups).transpose(0, 2, 1)
+    total = np.zeros((groups, share, matrix.shape[1]), dtype=slope.dtype)
+    for rows, block in neighbourhoods(slope, back, x.shape[1:-1], groups):
+        np.matmul(block, matrix, out=onto[:, rows])
+        total += given[:, :, rows] @ block
+    turned = _turned(total.reshape(groups, share, *kernel, out), 2, 1)
+    return np.moveaxis(turned, -1, 1), dx
+
+
+def _beyond(reach: Extents, margin: Extents) -> Extents:
+    """Padding of the slope, so that the turned kernel meets every pixel of the input."""
+    return tuple(far - 1 - near for far, near in zip(reach, margin, strict=True))
+
+
+def _turned(weight: Array, first: int, rest: int = 0) -> Array:
+    """View of a weight with the axes of the kernel, from the first to the last, reversed."""
+    back, as_it_is = slice(None, None, -1), slice(None)
+    kernel = weight.ndim - first - rest
+    return weight[(as_it_is,) * first + (back,) * kernel + (as_it_is,) * rest]
+
+
+def weight_gradient(x: Array, slope: Array, weight: Array, window: Window) -> Array:
+    """Gradient of the weight from the neighbourhoods of the input; see the function above."""
+    groups, out, share, *kernel = weight.shape
+    turned = _pixels(slope, groups).transpose(0, 2, 1)
+    total = np.zeros((groups, out, prod(kernel) * share), dtype=slope.dtype)
+    for rows, block in neighbourhoods(x, window, slope.shape[1:-1], groups):
+        total += turned[:, :, rows] @ block
+    return np.moveaxis(total.reshape(groups, out, *kernel, share), -1, 2)
+
+
+def input_gradient(shape: Shape, slope: Array, weight: Array, window: Window) -> Array:
+    """Gradient of the input: each place of the kernel sends something to the pixels it saw.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Of the input, channels-last.
+    slope, weight, window
+        As in `gradients_of_unit_stride`, but for the distance of the places.
+    """
+    groups, out, share, *kernel = weight.shape
+    matrix = np.ascontiguousarray(np.moveaxis(weight, 2, -1)).reshape(groups, out, -1)
+    count = slope.shape[1:-1]
+    size = tuple(
+        max(span, before + length)
+        for span, before, length in zip(window.span(count), window.before, shape[1:-1], strict=True)
+    )
+    # Places of the kernel that lie side by side meet different pixels, and go in one piece.
+    step = window.stride[-1] if window.dilation[-1] == 1 else 1
+    wide = -(-size[-1] // step)
+    frame = np.zeros((len(slope), *size[:-1], wide, step, groups, share), dtype=slope.dtype)
+    along = Window(  # of pieces
+        window.kernel,
+        (*window.stride[:-1], window.stride[-1] // step),
+        (*window.dilation[:-1], window.dilation[-1] if step == 1 else 1),
+        window.before,
+        window.after,
+    )
+    images = max(BLOCK_NBYTES // (prod(count) * matrix[:, 0].nbytes), 1)
+    for first in range(0, len(slope), images):
+        part, onto = slope[first : first + images], frame[first : first + images]
+        sent = (_pixels(part, groups) @ matrix).reshape(groups, len(part), *count, *kernel, share)
+        for place in product(*map(range, kernel[:-1]), range(0, kernel[-1], step)):
+            here = sent[..., *place[:-1], place[-1] : place[-1] + step, :]
+            seen = along.tap(onto, count, (*place[:-1], place[-1] // step))[
+                ..., : here.shape[-2], :, :
+            ]
+            seen += np.moveaxis(here, 0, -2)
+    dx = frame.reshape(len(slope), *size[:-1], wide * step, groups * share)
+    inside = (slice(near, near + n) for near, n in zip(window.before, shape[1:-1], strict=True))
+    return dx[slice(None), *inside]
+
+
+# Convolution --------------------------------------------------------------------------------------
+
+BUNDLE_CHANNELS = 32
+"""Channels of a product from which on BLAS is fast."""
+
+
+class Convolution(Layer):
+    """Base: cross-correlation; the weight has shape `(out, in / groups, *kernel_size)`.
+
+    Attributes
+    ----------
+    in_channels, out_channels : int
+        Channels, before and after.
+    kernel_size, stride, dilation : tuple of int
+        One length for each axis; in YAML one number stands for all.
+    padding : tuple of int or {"same", "valid"}
+        Zeros at each side; "same" keeps the image's size, "valid" is 0.
+    groups : int
+        Parts of the channels that do not see each other.
+    bias : bool
+        Whether each channel has one.
+    """
+
+    in_channels: Int = Field(ge=1, le=10**8)
+    out_channels: Int = Field(ge=1, le=10**8)
+    kernel_size: Extents
+    stride: Extents
+    padding: Extents | str
+    dilation: Extents
+    groups: Int = Field(1, ge=1)
+    bias: Bool = True
+
+    autocast: ClassVar[Literal["lower"]] = "lower"
+    keeps_for_weights: ClassVar[bool] = True
+    splits_backward: ClassVar[bool] = True
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        check_groups(self.groups, self.in_channels, self.out_channels)
+        if self.padding == "same" and {*self.stride} != {1}:
+            raise problem("padding: same needs stride 1; leave stride out, or give numbers.")
+        return self
+
+    @cached_property
+    def window(self) -> Window:
+        """The kernel's places on an image."""
+        before = after = (0,) * len(self.kernel_size)
+        if self.padding == "same":  # torch: what is odd goes below and right
+            reach = Window(self.kernel_size, self.stride, self.dilation, before, after).reach
+            before = tuple((length - 1) // 2 for length in reach)
+            after = tuple(length // 2 for length in reach)
+        elif not isinstance(self.padding, str):
+            before = after = self.padding
+        return Window(self.kernel_size, self.stride, self.dilation, before, after)
+
+    def parameters(self) -> list[Parameter]:
+        shape = (self.out_channels, self.in_channels // self.groups, *self.kernel_size)
+        fan = prod(shape[1:])
+        weight = Parameter(f"{self.name}.weight", shape, kaiming_uniform(fan))
+        bias = Parameter(f"{self.name}.bias", (self.out_channels,), uniform(1 / sqrt(fan)))
+        return [weight, bias] if self.bias else [weight]
+
+    def output_shape(self, *inputs: Shape) -> Shape:
+        check_channels(inputs[0], self.in_channels, len(self.kernel_size))
+        return (self.out_channels, *self.window.count(inputs[0]))
+
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+        x = inputs[0]
+        count = self.window.count(x.shape[1:])
+        weight = np.moveaxis(self._grouped(run), (2, 1), (-2, -1))
+        y = convolved(np.moveaxis(x, 1, -1), weight, self.window, count)
+        if self.bias:
+            rows = rows_of(y)
+            rows += repeated(run.parameters[f"{self.name}.bias"], rows)
+        return channels_second(y), x
+
+    def backward(
+        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
+    ) -> tuple[Array | None, ...]:
+        slope, x, dx = channels_last(dy), np.moveaxis(saved, 1, -1), None
+        weight = self._grouped(run)
+        if needs[0] and {*self.stride} == {1}:
+            gradient, dx = gradients_of_unit_stride(x, slope, weight, self.window)
+        else:
+            gradient = weight_gradient(x, slope, weight, self.window)
+            if needs[0]:
+                dx = input_gradient(x.shape, slope, weight, self.window)
+        self._add(run, gradient)
+        if self.bias:
+            run.add_gradient(f"{self.name}.bias", channel_sum(slope).astype(slope.dtype))
+        return (dx if dx is None else channels_second(dx),)
+
+    @cached_property
+    def _bundle(self) -> int:
+        """Groups that are computed as one: with so few channels, zeros are cheaper than calls."""
+        most = max(self.in_channels, self.out_channels) // self.groups
+        fits = (n for n in range(1, self.groups + 1) if self.groups % n == 0)
+        return max(n for n in fits if n == 1 or n * most <= BUNDLE_CHANNELS)
+
+    def _grouped(self, run: Pass) -> Array:
+        """The weight, shape `(parts, out / parts, in / parts, *kernel_size)`."""
+        weight = run.parameters[f"{self.name}.weight"]
+        out, share, *kernel = weight.shape
+        parts, bundle = self.groups // self._bundle, self._bundle
+        if bundle == 1:
+            return weight.reshape(parts, out // parts, share, *kernel)
+        each = out // self.groups
+        dense = np.zeros((parts, bundle, each, bundle, share, *kernel), dtype=weight.dtype)
+        _diagonal(dense)[...] = weight.reshape(parts, bundle, each, share, *kernel)
+        return dense.reshape(parts, bundle * each, bundle * share, *kernel)
+
+    def _add(self, run: Pass, gradient: Array) -> None:
+        """Bring a gradient of the grouped weight into the weight's shape."""
+        name, bundle = f"{self.name}.weight", self._bundle
+        room = run.room(name)
+        parts, out, share, *kernel = gradient.shape
+        split = gradient.reshape(parts, bundle, out // bundle, bundle, share // bundle, *kernel)
+        room.reshape(parts, bundle, out // bundle, share // bundle, *kernel)[...] = _diagonal(split)
+        run.add_gradient(name, room)
+
+    def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
+        bias = self.out_channels * self.bias
+        work = self._product(inputs[0], itemsize)
+        return [work._replace(fixed=work.fixed + bias * itemsize)]
+
+    def backward_cost(
+        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
+    ) -> list[Kernel]:
+        work = self._product(inputs[0], itemsize)
+        out = float(prod(self.output_shape(*inputs)))
+        bias = Kernel(out, out * itemsize, self.out_channels * itemsize)
+        return [work] * needs[0] + [work] + [bias] * self.bias
+
+    def _product(self, shape: Shape, itemsize: int) -> Kernel:
+        """Of output, weight gradient and input gradient alike: each reads two and writes one."""
+        out = float(prod(self.output_shape(shape)))
+        weight = self.parameters()[0]
+        return Kernel(
+            2 * out * prod(weight.shape[1:]),
+            (prod(shape) + out) * itemsize,
+            weight.num_elements * itemsize,
+        )
+
+    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
+        return Kept(inputs=(0,))
+
+
+def _diagonal(weight: Array) -> Array:
+    """View of what connects a group to itself; axes 1 and 3 are its number."""
+    view: Array = np.einsum("pgogc...->pgoc...", weight)
+    return view
+
+
+# Transposed convolution ---------------------------------------------------------------------------
+
+
+class TransposedConvolution(Layer):
+    """Base: what a convolution's backward does to its output's gradient, as a layer's forward.
+
+    The weight has shape `(in, out / groups, *kernel_size)`.
+
+    Attributes
+    ----------
+    in_channels, out_channels : int
+        Channels, before and after.
+    kernel_size, stride, dilation : tuple of int
+        Those of the convolution that goes the other way, one length for each axis; in YAML one
+        number stands for all.
+    padding : tuple of int
+        Pixels that are cut off at each side of what comes out.
+    output_padding : tuple of int
+        Pixels that are added at the end of each axis; less than the stride or the dilation.
+    groups : int
+        Parts of the channels that do not see each other.
+    bias : bool
+        Whether each channel has one.
+    """
+
+    in_channels: Int = Field(ge=1, le=10**8)
+    out_channels: Int = Field(ge=1, le=10**8)
+    kernel_size: Extents
+    stride: Extents
+    padding: Extents
+    output_padding: Extents
+    groups: Int = Field(1, ge=1)
+    bias: Bool = True
+    dilation: Extents
+
+    autocast: ClassVar[Literal["lower"]] = "lower"
+    keeps_for_weights: ClassVar[bool] = True
+    splits_backward: ClassVar[bool] = True
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        check_groups(self.groups, self.in_channels, self.out_channels)
+        each = zip(self.output_padding, self.stride, self.dilation, strict=True)
+        if any(more >= max(stride, dilation) for more, stride, dilation in each):
+            raise problem(
+                f"output_padding: {list(self.output_padding)} is not less than the stride, "
+                f"{list(self.stride)}, or the dilation, {list(self.dilation)}; write less."
+            )
+        return self
+
+    @cached_property
+    def window(self) -> Window:
+        """The kernel's places on what comes out."""
+        return Window(self.kernel_size, self.stride, self.dilation, self.padding, self.padding)
+
+    def parameters(self) -> list[Parameter]:
+        shape = (self.in_channels, self.out_channels // self.groups, *self.kernel_size)
+        fan = prod(shape[1:])
+        weight = Parameter(f"{self.name}.weight", shape, kaiming_uniform(fan))
+        bias = Parameter(f"{self.name}.bias", (self.out_channels,), uniform(1 / sqrt(fan)))
+        return [weight, bias] if self.bias else [weight]
+
+    def output_shape(self, *inputs: Shape) -> Shape:
+        """``(length - 1) stride - 2 padding + dilation (kernel - 1) + output_padding + 1``."""
+        check_channels(inputs[0], self.in_channels, len(self.kernel_size))
+        span = self.window.span(inputs[0][1:])
+        each = zip(span, self.padding, self.output_padding, strict=True)
+        found = tuple(n - 2 * less + more for n, less, more in each)
+        if min(found) < 1:
+            raise ShapeError(
+                f"makes nothing of samples of shape {inputs[0]}: the padding cuts all of it off; "
+                "make it less"
+            )
+        return (self.out_channels, *found)
+
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+        x = channels_last(inputs[0])
+        out, *lengths = self.output_shape(inputs[0].shape[1:])
+        y = input_gradient((len(x), *lengths, out), x, self._grouped(run), self.window)
+        y = np.ascontiguousarray(y)
+        if self.bias:
+            rows = rows_of(y)
+            rows += repeated(run.parameters[f"{self.name}.bias"], rows)
+        return channels_second(y), x
+
+    def backward(
+        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
+    ) -> tuple[Array | None, ...]:
+        slope, weight = channels_last(dy), self._grouped(run)
+        gradient = weight_gradient(slope, saved, weight, self.window)
+        room = run.room(f"{self.name}.weight")
+        room[...] = gradient.reshape(room.shape)
+        run.add_gradient(f"{self.name}.weight", room)
+        if self.bias:
+            run.add_gradient(f"{self.name}.bias", channel_sum(slope).astype(slope.dtype))
+        if not needs[0]:
+            return (None,)
+        kernel = np.moveaxis(weight, (2, 1), (-2, -1))
+        return (channels_second(convolved(slope, kernel, self.window, saved.shape[1:-1])),)
+
+    def _grouped(self, run: Pass) -> Array:
+        """The weight, shape `(groups, in / groups, out / groups, *kernel_size)`."""
+        weight = run.parameters[f"{self.name}.weight"]
+        return weight.reshape(self.groups, self.in_channels // self.groups, *weight.shape[1:])
+
+    def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
+        bias = self.out_channels * self.bias
+        work = self._product(inputs[0], itemsize)
+        return [work._replace(fixed=work.fixed + bias * itemsize)]
+
+    def backward_cost(
+        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
+    ) -> list[Kernel]:
+        work = self._product(inputs[0], itemsize)
+        out = float(prod(self.output_shape(*inputs)))
+        bias = Kernel(out, out * itemsize, self.out_channels * itemsize)
+        return [work] * needs[0] + [work] + [bias] * self.bias
+
+    def _product(self, shape: Shape, itemsize: int) -> Kernel:
+        """Every value that comes in meets the kernel once."""
+        given, out = float(prod(shape)), prod(self.output_shape(shape))
+        weight = self.parameters()[0]
+        return Kernel(
+            2 * given * prod(weight.shape[1:]),
+            (given + out) * itemsize,
+            weight.num_elements * itemsize,
+        )
+
+    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
+        return Kept(inputs=(0,))
+
+
+# Conv1d -------------------------------------------------------------------------------------------
+
+
+class Conv1d(Convolution):
+    """Cross-correlation along the length."""
+
+    kind: Literal["conv1d"] = "conv1d"
+    kernel_size: Size1
+    stride: Size1 = (1,)
+    padding: Padding1 = (0,)
+    dilation: Size1 = (1,)
+
+
+# Conv2d -------------------------------------------------------------------------------------------
+
+
+class Conv2d(Convolution):
+    """Cross-correlation along height and width."""
+
+    kind: Literal["conv2d"] = "conv2d"
+    kernel_size: Size
+    stride: Size = (1, 1)
+    padding: Padding = (0, 0)
+    dilation: Size = (1, 1)
+
+
+# Conv3d -------------------------------------------------------------------------------------------
+
+
+class Conv3d(Convolution):
+    """Cross-correlation along depth, height and width."""
+
+    kind: Literal["conv3d"] = "conv3d"
+    kernel_size: Size3
+    stride: Size3 = (1, 1, 1)
+    padding: Padding3 = (0, 0, 0)
+    dilation: Size3 = (1, 1, 1)
+
+
+# Conv transpose1d ---------------------------------------------------------------------------------
+
+
+class ConvTranspose1d(TransposedConvolution):
+    """Transposed convolution along the length."""
+
+    kind: Literal["conv_transpose1d"] = "conv_transpose1d"
+    kernel_size: Size1
+    stride: Size1 = (1,)
+    padding: Margin1 = (0,)
+    output_padding: Margin1 = (0,)
+    dilation: Size1 = (1,)
+
+
+# Conv transpose2d ---------------------------------------------------------------------------------
+
+
+class ConvTranspose2d(TransposedConvolution):
+    """Transposed convolution along height and width."""
+
+    kind: Literal["conv_transpose2d"] = "conv_transpose2d"
+    kernel_size: Size
+    stride: Size = (1, 1)
+    padding: Margin = (0, 0)
+    output_padding: Margin = (0, 0)
+    dilation: Size = (1, 1)
+
+
+# Conv transpose3d ---------------------------------------------------------------------------------
+
+
+class ConvTranspose3d(TransposedConvolution):
+    """Transposed convolution along depth, height and width."""
+
+    kind: Literal["conv_transpose3d"] = "conv_transpose3d"
+    kernel_size: Size3
+    stride: Size3 = (1, 1, 1)
+    padding: Margin3 = (0, 0, 0)
+    output_padding: Margin3 = (0, 0, 0)
+    dilation: Size3 = (1, 1, 1)
+
+
+# Frozen conv2d ------------------------------------------------------------------------------------
+
+
+class FrozenConv2d(Layer):
+    """Its tensors are buffers: loaded, never learned, and without a gradient to send.
+
+    Such weights come from a file. Without one, each output is the mean of what the kernel sees.
+
+    Attributes
+    ----------
+    conv : Conv2d
+        The convolution.
+    """
+
+    kind: Literal["frozen_conv2d"] = "frozen_conv2d"
+    conv: Conv2d
+
+    autocast: ClassVar[Literal["lower"]] = "lower"
+
+    def buffers(self) -> list[Buffer]:
+        return [
+            Buffer(p.name, p.shape, 1 / prod(p.shape[1:]) if len(p.shape) > 1 else 0.0)
+            for p in self.conv.parameters()
+        ]
+
+    def output_shape(self, *inputs: Shape) -> Shape:
+        return self.conv.output_shape(*inputs)
+
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+        return self.conv.forward(replace(run, parameters=run.buffers), *inputs)
+
+    def backward(
+        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
+    ) -> tuple[Array | None, ...]:
+        if not needs[0]:
+            return (None,)
+        aside = replace(run, parameters=run.buffers, gradients={}, into={})
+        return self.conv.backward(aside, saved, dy, needs)
+
+    def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
+        return self.conv.forward_cost(inputs, itemsize)
+
+    def backward_cost(
+        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
+    ) -> list[Kernel]:
+        """Of the input alone, which is the first of a convolution's."""
+        return self.conv.backward_cost(inputs, itemsize, needs)[: sum(needs)]
+
+    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
+        return Kept()

@@ -1,0 +1,845 @@
+"""Transformer blocks of torch.nn and of transformers' model families."""
+
+from __future__ import annotations
+
+import re
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from simdp.spec import Bool, Float, Int
+from simdp.workload.layers.activations import GELU, activation
+from simdp.workload.layers.attention import Attention, KeyPadding, MultiheadAttention, T5Attention
+from simdp.workload.layers.base import GraphBuilder, Module, Parameter, Value, check_heads, copy_of
+from simdp.workload.layers.linear import Gate, Linear, TransposedLinear
+from simdp.workload.layers.normalization import LayerNorm, RMSNorm
+from simdp.workload.layers.rotary import RopeParameters, Rotary
+from simdp.workload.layers.tensor_ops import Add, Dropout
+
+# Encoder layer ------------------------------------------------------------------------------------
+
+
+class EncoderLayer(Module):
+    """Takes a sequence and gives one of the same shape."""
+
+    def add_to(self, graph: GraphBuilder, *inputs: Value) -> Value:
+        return self.encode(graph, inputs[0])
+
+    @abstractmethod
+    def encode(self, graph: GraphBuilder, x: Value, padding: KeyPadding | None = None) -> Value:
+        """Append to a graph.
+
+        Parameters
+        ----------
+        graph : GraphBuilder
+            The model's.
+        x : Value
+            The sequence.
+        padding : KeyPadding, optional
+            Of the sequence.
+        """
+
+
+# Transformer layer --------------------------------------------------------------------------------
+
+
+class TransformerLayer(Module):
+    """Base of the layers that torch.nn.Transformer is made of, with torch's arguments.
+
+    Attributes
+    ----------
+    d_model : int
+        Width of a token.
+    nhead : int
+        Heads of the attention, each of which has an equal part of the width.
+    dim_feedforward : int
+        Width between the two linear maps.
+    dropout : float
+        Behind each sublayer, between the linear maps, and of the attention's weights.
+    activation : {"relu", "gelu"}
+        Between the linear maps.
+    layer_norm_eps : float
+        Added to the variance by every norm.
+    norm_first : bool
+        Pre-LN: normalise what goes into a sublayer, instead of the sum that comes out.
+    bias : bool
+        Whether maps, projections and norms have one.
+    """
+
+    d_model: Int = Field(ge=1, le=10**8)
+    nhead: Int = Field(ge=1)
+    dim_feedforward: Int = Field(2048, ge=1, le=10**8)
+    dropout: Float = Field(0.1, ge=0, le=1)
+    activation: Literal["relu", "gelu"] = "relu"
+    layer_norm_eps: Float = Field(1e-5, ge=0)
+    norm_first: Bool = False
+    bias: Bool = True
+
+    @model_validator(mode="after")
+    def _heads_fit(self) -> Self:
+        check_heads("nhead", self.nhead, "d_model", self.d_model)
+        return self
+
+    def attention(self, name: str, mask: Literal["none", "causal"]) -> MultiheadAttention:
+        """One of the attention blocks, by its name in torch."""
+        return MultiheadAttention(
+            name=f"{self.name}.{name}",
+            embed_dim=self.d_model,
+            num_heads=self.nhead,
+            dropout=self.dropout,
+            bias=self.bias,
+            mask=mask,
+        )
+
+    def norm(self, number: int) -> LayerNorm:
+        """One of the norms, ``norm1`` and on."""
+        return LayerNorm(
+            name=f"{self.name}.norm{number}",
+            normalized_shape=self.d_model,
+            eps=self.layer_norm_eps,
+            bias=self.bias,
+        )
+
+    def linear(self, number: int) -> Linear:
+        """One of the maps of the feed-forward sublayer, ``linear1`` or ``linear2``."""
+        wide, narrow = self.dim_feedforward, self.d_model
+        return Linear(
+            name=f"{self.name}.linear{number}",
+            in_features=narrow if number == 1 else wide,
+            out_features=wide if number == 1 else narrow,
+            bias=self.bias,
+        )
+
+    def feedforward(self, graph: GraphBuilder, linears: Sequence[Linear], x: Value) -> Value:
+        """Append ``linear2(dropout(activation(linear1(x))))``."""
+        act = activation(self.activation, f"{self.name}.{self.activation}")
+        h = graph.call(act, graph.call(linears[0], x))
+        return graph.call(linears[1], self.drop(graph, "dropout", h))
+
+    def drop(self, graph: GraphBuilder, name: str, x: Value) -> Value:
+        """Append a dropout, if there is any."""
+        if not self.dropout:
+            return x
+        return graph.call(Dropout(name=f"{self.name}.{name}", p=self.dropout), x)
+
+    def residual(
+        self,
+        graph: GraphBuilder,
+        number: int,
+        norm: LayerNorm,
+        x: Value,
+        sublayer: Callable[[Value], Value],
+    ) -> Value:
+        """Append a sublayer, its dropout, the sum with what went in, and the norm."""
+        h = sublayer(graph.call(norm, x) if self.norm_first else x)
+        h = self.drop(graph, f"dropout{number}", h)
+        total = graph.call(Add(name=f"{self.name}.add{number}"), x, h)
+        return total if self.norm_first else graph.call(norm, total)
+
+
+def with_copies(draws: Sequence[Parameter]) -> list[Parameter]:
+    """Draw the first layer of each stack alone: nn.TransformerEncoder copies the one it is given.
+
+    Layers are told apart by the last number in a parameter's name.
+    """
+    found = []
+    for parameter in draws:
+        stack = re.match(r"(.*\.layers\.|layers\.)(\d+)(\..*)", parameter.name)
+        if stack and int(stack[2]):
+            parameter = parameter._replace(initial=copy_of(f"{stack[1]}0{stack[3]}"))
+        found.append(parameter)
+    return found
+
+
+# Transformer encoder layer ------------------------------------------------------------------------
+
+
+class TransformerEncoderLayer(TransformerLayer, EncoderLayer):
+    """Self-attention, then two linear maps on every token alone.
+
+    Attributes
+    ----------
+    mask : {"none", "causal"}
+        Whether a token looks only at those before it, and itself.
+    """
+
+    kind: Literal["transformer_encoder_layer"] = "transformer_encoder_layer"
+    mask: Literal["none", "causal"] = "none"
+
+    def encode(self, graph: GraphBuilder, x: Value, padding: KeyPadding | None = None) -> Value:
+        attention = self.attention("self_attn", self.mask)
+        own = attention.register(graph, cross=False)
+        linears = [graph.register(self.linear(number)) for number in (1, 2)]
+        norms = [graph.register(self.norm(number)) for number in (1, 2)]
+
+        x = self.residual(
+            graph, 1, norms[0], x, lambda h: attention.attend(graph, own, h, h, padding)
+        )
+        return self.residual(graph, 2, norms[1], x, lambda h: self.feedforward(graph, linears, h))
+
+
+# Transformer decoder layer ------------------------------------------------------------------------
+
+
+class TransformerDecoderLayer(TransformerLayer):
+    """Causal self-attention, attention to the encoder's output, then two linear maps."""
+
+    kind: Literal["transformer_decoder_layer"] = "transformer_decoder_layer"
+
+    def add_to(self, graph: GraphBuilder, *inputs: Value) -> Value:
+        return self.decode(graph, inputs[0], inputs[1])
+
+    def decode(
+        self,
+        graph: GraphBuilder,
+        x: Value,
+        memory: Value,
+        padding: KeyPadding | None = None,
+        memory_padding: KeyPadding | None = None,
+    ) -> Value:
+        """Append to a graph.
+
+        Parameters
+        ----------
+        graph : GraphBuilder
+            The model's.
+        x, memory : Value
+            The sequence, and what the encoder made of its own.
+        padding, memory_padding : KeyPadding, optional
+            Of the two.
+        """
+        looking_back = self.attention("self_attn", "causal")
+        own = looking_back.register(graph, cross=False)
+        looking_over = self.attention("multihead_attn", "none")
+        other = looking_over.register(graph, cross=True)
+        linears = [graph.register(self.linear(number)) for number in (1, 2)]
+        norms = [graph.register(self.norm(number)) for number in (1, 2, 3)]
+
+        x = self.residual(
+            graph, 1, norms[0], x, lambda h: looking_back.attend(graph, own, h, h, padding)
+        )
+        x = self.residual(
+            graph,
+            2,
+            norms[1],
+            x,
+            lambda h: looking_over.attend(graph, other, h, memory, memory_padding),
+        )
+        return self.residual(graph, 3, norms[2], x, lambda h: self.feedforward(graph, linears, h))
+
+
+# Huggingface layer --------------------------------------------------------------------------------
+
+ActivationName = Literal["gelu", "gelu_new", "relu"]
+"""As transformers calls them."""
+
+ACTIVATION_KINDS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "relu": "relu"}
+"""Kinds of activations by these names."""
+
+
+class HuggingFaceLayer(Module):
+    """Base of the blocks that models of the library transformers are stacks of, with its names.
+
+    Attributes
+    ----------
+    hidden_size, num_heads, intermediate_size : int
+        Width of a token, heads of the attention, width between the two feed-forward maps.
+    hidden_dropout, attention_dropout : float
+        Behind each sublayer, and of the attention's weights.
+    activation : {"gelu", "gelu_new", "relu"}
+        Between the two feed-forward maps.
+    layer_norm_eps : float
+        Added to the variance by every norm.
+    """
+
+    hidden_size: Int = Field(ge=1)
+    num_heads: Int = Field(ge=1)
+    intermediate_size: Int = Field(ge=1)
+    hidden_dropout: Float = Field(0.1, ge=0, le=1)
+    attention_dropout: Float = Field(0.1, ge=0, le=1)
+    activation: ActivationName
+    layer_norm_eps: Float = Field(ge=0)
+
+    def norm(self, graph: GraphBuilder, name: str, x: Value) -> Value:
+        """Append a LayerNorm."""
+        return graph.call(
+            LayerNorm(
+                name=f"{self.name}.{name}",
+                normalized_shape=self.hidden_size,
+                eps=self.layer_norm_eps,
+            ),
+            x,
+        )
+
+    def act(self, graph: GraphBuilder, name: str, x: Value) -> Value:
+        """Append the activation."""
+        return graph.call(activation(ACTIVATION_KINDS[self.activation], f"{self.name}.{name}"), x)
+
+    def add(self, graph: GraphBuilder, name: str, x: Value, sublayer: Value) -> Value:
+        """Append a sublayer's dropout, if there is any, and the sum with what went in."""
+        if self.hidden_dropout:
+            dropout = Dropout(name=f"{self.name}.{name}.dropout", p=self.hidden_dropout)
+            sublayer = graph.call(dropout, sublayer)
+        return graph.call(Add(name=f"{self.name}.{name}.add"), sublayer, x)
+
+
+# Bert layer ---------------------------------------------------------------------------------------
+
+
+class BertLayer(HuggingFaceLayer, EncoderLayer):
+    """Self-attention over the whole sequence, then two linear maps on every token alone.
+
+    Devlin et al., "BERT: pre-training of deep bidirectional transformers for language
+    understanding", NAACL 2019 (arXiv 1810.04805).
+    """
+
+    kind: Literal["bert_layer"] = "bert_layer"
+
+    def encode(self, graph: GraphBuilder, x: Value, padding: KeyPadding | None = None) -> Value:
+        d, wide = self.hidden_size, self.intermediate_size
+        parts = [
+            self._linear(graph, f"attention.self.{part}", x, d, d)
+            for part in ("query", "key", "value")
+        ]
+        core = Attention(
+            name=f"{self.name}.attention.self",
+            num_heads=self.num_heads,
+            dropout=self.attention_dropout,
+            pad_id=padding.pad_id if padding else None,
+        )
+        h = graph.call(core, *parts, *([padding.tokens] if padding else []))
+        h = self._linear(graph, "attention.output.dense", h, d, d)
+        h = self.add(graph, "attention.output", x, h)
+        x = self.norm(graph, "attention.output.LayerNorm", h)
+
+        h = self._linear(graph, "intermediate.dense", x, d, wide)
+        h = self.act(graph, "intermediate.act", h)
+        h = self._linear(graph, "output.dense", h, wide, d)
+        return self.norm(graph, "output.LayerNorm", self.add(graph, "output", x, h))
+
+    def _linear(self, graph: GraphBuilder, name: str, x: Value, fan_in: int, fan_out: int) -> Value:
+        name = f"{self.name}.{name}"
+        return graph.call(Linear(name=name, in_features=fan_in, out_features=fan_out), x)
+
+
+# Gpt2 block ---------------------------------------------------------------------------------------
+
+
+class GPT2Block(HuggingFaceLayer):
+    """Self-attention to earlier tokens, then two linear maps on every token alone.
+
+    Radford et al., "Language models are unsupervised multitask learners", OpenAI 2019.
+    """
+
+    kind: Literal["gpt2_block"] = "gpt2_block"
+
+    def add_to(self, graph: GraphBuilder, *inputs: Value) -> Value:
+        x, d, wide = inputs[0], self.hidden_size, self.intermediate_size
+        h = self.norm(graph, "ln_1", x)
+        h = self._map(graph, "attn.c_attn", h, d, 3 * d)
+        core = Attention(
+            name=f"{self.name}.attn",
+            num_heads=self.num_heads,
+            causal=True,
+            dropout=self.attention_dropout,
+        )
+        h = self._map(graph, "attn.c_proj", graph.call(core, h), d, d)
+        x = self.add(graph, "attn", x, h)
+
+        h = self.norm(graph, "ln_2", x)
+        h = self.act(graph, "mlp.act", self._map(graph, "mlp.c_fc", h, d, wide))
+        h = self._map(graph, "mlp.c_proj", h, wide, d)
+        return self.add(graph, "mlp", x, h)
+
+    def _map(self, graph: GraphBuilder, name: str, x: Value, fan_in: int, fan_out: int) -> Value:
+        name = f"{self.name}.{name}"
+        return graph.call(TransposedLinear(name=name, in_features=fan_in, out_features=fan_out), x)
+
+
+# Gpt neox layer -----------------------------------------------------------------------------------
+
+
+class GPTNeoXLayer(Module):
+    """Both sublayers see the layer's input, or the second one what the first one made.
+
+    Attributes
+    ----------
+    hidden_size, num_heads, intermediate_size : int
+        Width of a token, heads of the attention, width between the two feed-forward maps.
+    rope : RopeParameters
+        How part of each query and key turns.
+    parallel : bool
+        Whether both sublayers see the layer's input.
+    attention_bias : bool
+        Whether the maps into attention and out of it have a bias.
+    attention_dropout, hidden_dropout : float
+        Of the attention's weights, and behind each sublayer.
+    activation : str
+        Kind of what stands between the feed-forward maps.
+    layer_norm_eps : float
+        Added to the variance by every norm.
+
+    References
+    ----------
+    Black et al., "GPT-NeoX-20B", arXiv 2204.06745.
+    """
+
+    kind: Literal["gpt_neox_layer"] = "gpt_neox_layer"
+    hidden_size: Int = Field(ge=1)
+    num_heads: Int = Field(ge=1)
+    intermediate_size: Int = Field(ge=1)
+    rope: RopeParameters
+    parallel: Bool
+    attention_bias: Bool
+    attention_dropout: Float
+    hidden_dropout: Float
+    activation: str
+    layer_norm_eps: Float
+
+    def add_to(self, graph: GraphBuilder, *inputs: Value) -> Value:
+        (x,) = inputs
+        norms = [self._norm("input_layernorm"), self._norm("post_attention_layernorm")]
+        for norm in norms:
+            graph.register(norm)
+        h = self._attend(graph, graph.call(norms[0], x))
+        if self.parallel:
+            wide = self._feed_forward(graph, graph.call(norms[1], x))
+            return graph.call(Add(name=f"{self.name}.add"), wide, h, x)
+        x = graph.call(Add(name=f"{self.name}.attention.add"), h, x)
+        wide = self._feed_forward(graph, graph.call(norms[1], x))
+        return graph.call(Add(name=f"{self.name}.mlp.add"), wide, x)
+
+    def _attend(self, graph: GraphBuilder, x: Value) -> Value:
+        name, d = f"{self.name}.attention", self.hidden_size
+        h = self._map(graph, "attention.query_key_value", x, d, 3 * d, self.attention_bias)
+        turn = Rotary(
+            name=f"{name}.rotary", head_dim=d // self.num_heads, rope=self.rope, packed=True
+        )
+        core = Attention(
+            name=name,
+            num_heads=self.num_heads,
+            causal=True,
+            dropout=self.attention_dropout,
+            interleaved=True,
+            implementation="flash",
+            upcast=True,
+        )
+        h = graph.call(core, graph.call(turn, h))
+        h = self._map(graph, "attention.dense", h, d, d, self.attention_bias)
+        return self._dropped(graph, "post_attention_dropout", h)
+
+    def _feed_forward(self, graph: GraphBuilder, x: Value) -> Value:
+        d, wide = self.hidden_size, self.intermediate_size
+        h = self._map(graph, "mlp.dense_h_to_4h", x, d, wide, True)
+        h = graph.call(activation(self.activation, f"{self.name}.mlp.act"), h)
+        h = self._map(graph, "mlp.dense_4h_to_h", h, wide, d, True)
+        return self._dropped(graph, "post_mlp_dropout", h)
+
+    def _map(
+        self, graph: GraphBuilder, name: str, x: Value, fan_in: int, fan_out: int, bias: bool
+    ) -> Value:
+        name = f"{self.name}.{name}"
+        layer = Linear(name=name, in_features=fan_in, out_features=fan_out, bias=bias)
+        return graph.call(layer, x)
+
+    def _norm(self, name: str) -> LayerNorm:
+        return LayerNorm(
+            name=f"{self.name}.{name}",
+            normalized_shape=self.hidden_size,
+            eps=self.layer_norm_eps,
+        )
+
+    def _dropped(self, graph: GraphBuilder, name: str, h: Value) -> Value:
+        if not self.hidden_dropout:
+            return h
+        return graph.call(Dropout(name=f"{self.name}.{name}", p=self.hidden_dropout), h)
+
+
+# Llama decoder layer ------------------------------------------------------------------------------
+
+
+class LlamaDecoderLayer(Module):
+    """Self-attention to earlier tokens, then three linear maps on every token alone.
+
+    Attributes
+    ----------
+    hidden_size, intermediate_size : int
+        Width of a token; between the maps.
+    num_heads, num_kv_heads, head_dim : int
+        Heads of the queries, heads of keys and values, and the width of each.
+    rope : RopeParameters
+        How queries and keys turn.
+    window : int or None
+        Tokens that one looks back at, itself among them.
+    qkv_bias, out_bias, mlp_bias : bool
+        Whether the projections to queries, keys and values have a bias; the one behind
+        attention; and the three maps.
+    attention_dropout : float
+        Of the attention's weights.
+    activation : str
+        Kind of the gate's.
+    rms_norm_eps : float
+        Added to the mean of the squares by every norm.
+
+    References
+    ----------
+    Touvron et al., "Llama 2", arXiv 2307.09288; transformers/models/llama/modeling_llama.py.
+    """
+
+    kind: Literal["llama_decoder_layer"] = "llama_decoder_layer"
+    hidden_size: Int = Field(ge=1)
+    intermediate_size: Int = Field(ge=1)
+    num_heads: Int = Field(ge=1)
+    num_kv_heads: Int = Field(ge=1)
+    head_dim: Int = Field(ge=1)
+    rope: RopeParameters
+    window: Int | None = None
+    qkv_bias: Bool = False
+    out_bias: Bool = False
+    mlp_bias: Bool = False
+    attention_dropout: Float = 0.0
+    activation: str = "silu"
+    rms_norm_eps: Float
+
+    def add_to(self, graph: GraphBuilder, *inputs: Value) -> Value:
+        (x,) = inputs
+        norms = [self._norm("input_layernorm"), self._norm("post_attention_layernorm")]
+        attention, mlp = self._attention_maps(), self._mlp_maps()
+        for layer in (*attention, *mlp, *norms):  # transformers registers norms last
+            graph.register(layer)
+        h = self._attend(graph, attention, graph.call(norms[0], x))
+        x = graph.call(Add(name=f"{self.name}.self_attn.add"), x, h)
+        h = self._feed_forward(graph, mlp, graph.call(norms[1], x))
+        return graph.call(Add(name=f"{self.name}.mlp.add"), x, h)
+
+    def _attend(self, graph: GraphBuilder, maps: list[Linear], x: Value) -> Value:
+        q_proj, k_proj, v_proj, o_proj = maps
+        name = f"{self.name}.self_attn"
+        q, k, v = (graph.call(projection, x) for projection in (q_proj, k_proj, v_proj))
+        q, k = (
+            graph.call(Rotary(name=f"{name}.{of}", head_dim=self.head_dim, rope=self.rope), value)
+            for of, value in (("rotary_q", q), ("rotary_k", k))
+        )
+        core = Attention(
+            name=name,
+            num_heads=self.num_heads,
+            num_kv_heads=self.num_kv_heads,
+            causal=True,
+            window=self.window,
+            dropout=self.attention_dropout,
+            implementation="flash",
+            upcast=True,
+        )
+        return graph.call(o_proj, graph.call(core, q, k, v))
+
+    def _feed_forward(self, graph: GraphBuilder, maps: list[Linear], x: Value) -> Value:
+        gate_proj, up_proj, down_proj = maps
+        gate, up = graph.call(gate_proj, x), graph.call(up_proj, x)
+        act = Gate(name=f"{self.name}.mlp.act_fn", activation=self.activation)
+        return graph.call(down_proj, graph.call(act, gate, up))
+
+    def _attention_maps(self) -> list[Linear]:
+        d, wide = self.hidden_size, self.num_heads * self.head_dim
+        narrow = self.num_kv_heads * self.head_dim
+        inward = [
+            self._map(f"self_attn.{name}", d, features, self.qkv_bias)
+            for name, features in (("q_proj", wide), ("k_proj", narrow), ("v_proj", narrow))
+        ]
+        return [*inward, self._map("self_attn.o_proj", wide, d, self.out_bias)]
+
+    def _mlp_maps(self) -> list[Linear]:
+        d, wide = self.hidden_size, self.intermediate_size
+        shapes = (("gate_proj", d, wide), ("up_proj", d, wide), ("down_proj", wide, d))
+        return [
+            self._map(f"mlp.{name}", fan_in, out, self.mlp_bias) for name, fan_in, out in shapes
+        ]
+
+    def _map(self, name: str, fan_in: int, fan_out: int, bias: bool) -> Linear:
+        name = f"{self.name}.{name}"
+        return Linear(name=name, in_features=fan_in, out_features=fan_out, bias=bias)
+
+    def _norm(self, name: str) -> RMSNorm:
+        return RMSNorm(
+            name=f"{self.name}.{name}",
+            normalized_shape=self.hidden_size,
+            eps=self.rms_norm_eps,
+            fused=False,
+        )
+
+
+# Mpt block ----------------------------------------------------------------------------------------
+
+
+class MptBlock(Module):
+    """Self-attention to earlier tokens, then two linear maps on every token alone.
+
+    Attributes
+    ----------
+    d_model, n_heads : int
+        Width of a token, heads of the attention.
+    expansion_ratio : int
+        How many times as wide the feed-forward part is.
+    bias : bool
+        Whether linear maps and norms have a bias.
+    alibi : float or None
+        See `Attention`.
+    attn_pdrop, resid_pdrop : float
+        Dropout of the attention's weights, and behind each sublayer.
+    layer_norm_epsilon : float
+        Added to the variance by every norm.
+    """
+
+    kind: Literal["mpt_block"] = "mpt_block"
+    d_model: Int = Field(ge=1)
+    n_heads: Int = Field(ge=1)
+    expansion_ratio: Int = Field(ge=1)
+    bias: Bool
+    alibi: Float | None
+    attn_pdrop: Float
+    resid_pdrop: Float
+    layer_norm_epsilon: Float
+
+    def add_to(self, graph: GraphBuilder, *inputs: Value) -> Value:
+        x, d, wide = inputs[0], self.d_model, self.expansion_ratio * self.d_model
+        h = graph.call(self._norm("norm_1"), x)
+        core = Attention(
+            name=f"{self.name}.attn",
+            num_heads=self.n_heads,
+            causal=True,
+            alibi=self.alibi,
+            dropout=self.attn_pdrop,
+            implementation="flash",
+            upcast=True,
+        )
+        h = graph.call(core, self._map(graph, "attn.Wqkv", h, d, 3 * d))
+        x = self._add(graph, "attn", self._map(graph, "attn.out_proj", h, d, d), x)
+
+        h = self._map(graph, "ffn.up_proj", graph.call(self._norm("norm_2"), x), d, wide)
+        h = graph.call(GELU(name=f"{self.name}.ffn.act"), h)
+        return self._add(graph, "ffn", self._map(graph, "ffn.down_proj", h, wide, d), x)
+
+    def _map(self, graph: GraphBuilder, name: str, x: Value, fan_in: int, fan_out: int) -> Value:
+        name = f"{self.name}.{name}"
+        layer = Linear(name=name, in_features=fan_in, out_features=fan_out, bias=self.bias)
+        return graph.call(layer, x)
+
+    def _norm(self, name: str) -> LayerNorm:
+        return LayerNorm(
+            name=f"{self.name}.{name}",
+            normalized_shape=self.d_model,
+            eps=self.layer_norm_epsilon,
+            bias=self.bias,
+        )
+
+    def _add(self, graph: GraphBuilder, name: str, h: Value, x: Value) -> Value:
+        if self.resid_pdrop:
+            h = graph.call(Dropout(name=f"{self.name}.{name}.dropout", p=self.resid_pdrop), h)
+        return graph.call(Add(name=f"{self.name}.{name}.add"), h, x)
+
+
+# T5 block -----------------------------------------------------------------------------------------
+
+FeedForward = Literal["relu", "gelu", "gated-gelu", "gated-silu"]
+
+ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gated-gelu": "gelu_tanh", "gated-silu": "silu"}
+"""Kinds of activations; transformers takes GELU's tanh form behind a gate."""
+
+
+class T5Block(Module):
+    """Self-attention, in a decoder attention to what the encoder made, and a feed-forward part.
+
+    Attributes
+    ----------
+    d_model, d_kv, num_heads, d_ff : int
+        Width of a token, of a head of attention, number of heads, width of the feed-forward part.
+    decodes : bool
+        Whether it is a decoder's.
+    bias : str
+        Name of the weight of the stack's bias by distance.
+    first : bool
+        Whether it is the stack's first block, which has that weight.
+    num_buckets, max_distance : int
+        As of `T5Attention`.
+    dropout : float
+        Behind each sublayer, in the feed-forward part, and of the attention's weights.
+    eps : float
+        Added to the mean of the squares by every norm.
+    feed_forward : {"relu", "gelu", "gated-gelu", "gated-silu"}
+        Activation of the feed-forward part, and whether it is a gate.
+
+    References
+    ----------
+    Raffel et al., JMLR 21, 2020; Shazeer, "GLU variants improve transformer", arXiv 2002.05202;
+    transformers/models/t5/modeling_t5.py.
+    """
+
+    kind: Literal["t5_block"] = "t5_block"
+    d_model: Int = Field(ge=1)
+    d_kv: Int = Field(ge=1)
+    num_heads: Int = Field(ge=1)
+    d_ff: Int = Field(ge=1)
+    decodes: Bool = False
+    bias: str
+    first: Bool
+    num_buckets: Int
+    max_distance: Int
+    dropout: Float
+    eps: Float
+    feed_forward: FeedForward
+
+    def add_to(self, graph: GraphBuilder, *inputs: Value) -> Value:
+        return self.code(graph, inputs[0])
+
+    def code(
+        self,
+        graph: GraphBuilder,
+        x: Value,
+        memory: Value | None = None,
+        padding: KeyPadding | None = None,
+    ) -> Value:
+        """Append to a model's graph.
+
+        Parameters
+        ----------
+        graph : GraphBuilder
+            The model's.
+        x : Value
+            What goes in.
+        memory : Value, optional
+            What the encoder made, where this is a decoder's block.
+        padding : KeyPadding, optional
+            Which of the encoder's tokens nobody looks at.
+        """
+        own = None if self.decodes else padding
+        relative = {"bias": self.bias, "looks_up": self.first, "causal": self.decodes}
+        x = self._attend(graph, "0", "SelfAttention", x, None, own, relative)
+        if memory is not None:
+            x = self._attend(graph, "1", "EncDecAttention", x, memory, padding, {})
+        return self._feed_forward(graph, "2" if self.decodes else "1", x)
+
+    def _attend(
+        self,
+        graph: GraphBuilder,
+        number: str,
+        kind: str,
+        x: Value,
+        memory: Value | None,
+        padding: KeyPadding | None,
+        relative: dict[str, Any],
+    ) -> Value:
+        name, inner = f"{self.name}.layer.{number}", self.num_heads * self.d_kv
+        maps = [
+            graph.register(self._linear(f"{name}.{kind}.{part}", self.d_model, inner))
+            for part in "qkv"
+        ]
+        out = graph.register(self._linear(f"{name}.{kind}.o", inner, self.d_model))
+        core = graph.register(
+            T5Attention(
+                name=f"{name}.{kind}",
+                num_heads=self.num_heads,
+                num_buckets=self.num_buckets,
+                max_distance=self.max_distance,
+                dropout=self.dropout,
+                pad_id=padding.pad_id if padding else None,
+                **relative,
+            )
+        )
+        h = graph.call(self._norm(name), x)
+        seen = h if memory is None else memory
+        parts = [graph.call(linear, of) for linear, of in zip(maps, (h, seen, seen), strict=True)]
+        h = graph.call(core, *parts, *([padding.tokens] if padding else []))
+        return self._add(graph, name, x, graph.call(out, h))
+
+    def _feed_forward(self, graph: GraphBuilder, number: str, x: Value) -> Value:
+        name, d, wide = f"{self.name}.layer.{number}", self.d_model, self.d_ff
+        lead, act = f"{name}.DenseReluDense", ACTIVATIONS[self.feed_forward]
+        gated = self.feed_forward.startswith("gated-")
+        ups = [
+            graph.register(self._linear(f"{lead}.{part}", d, wide))
+            for part in (("wi_0", "wi_1") if gated else ("wi",))
+        ]
+        down = graph.register(self._linear(f"{lead}.wo", wide, d))
+        h = graph.call(self._norm(name), x)
+        if gated:
+            gate = Gate(name=f"{lead}.act", activation=act)
+            h = graph.call(gate, *[graph.call(up, h) for up in ups])
+        else:
+            h = graph.call(activation(act, f"{lead}.act"), graph.call(ups[0], h))
+        if self.dropout:
+            h = graph.call(Dropout(name=f"{lead}.dropout", p=self.dropout), h)
+        return self._add(graph, name, x, graph.call(down, h))
+
+    def _linear(self, name: str, fan_in: int, fan_out: int) -> Linear:
+        return Linear(name=name, in_features=fan_in, out_features=fan_out, bias=False)
+
+    def _norm(self, name: str) -> RMSNorm:
+        return RMSNorm(
+            name=f"{name}.layer_norm", normalized_shape=self.d_model, eps=self.eps, fused=False
+        )
+
+    def _add(self, graph: GraphBuilder, name: str, x: Value, sublayer: Value) -> Value:
+        if self.dropout:
+            sublayer = graph.call(Dropout(name=f"{name}.dropout", p=self.dropout), sublayer)
+        return graph.call(Add(name=f"{name}.add"), x, sublayer)
+
+
+# Vit layer ----------------------------------------------------------------------------------------
+
+
+class ViTLayer(HuggingFaceLayer):
+    """Self-attention over the whole sequence, then two linear maps on every token alone.
+
+    Attributes
+    ----------
+    qkv_bias : bool
+        Whether the maps to queries, keys and values have one.
+
+    References
+    ----------
+    Dosovitskiy et al., "An image is worth 16x16 words", ICLR 2021 (arXiv 2010.11929), equations 2
+    and 3; transformers 5, models/vit/modeling_vit.py.
+    """
+
+    kind: Literal["vit_layer"] = "vit_layer"
+    qkv_bias: Bool = True
+
+    def add_to(self, graph: GraphBuilder, *inputs: Value) -> Value:
+        x, d, wide = inputs[0], self.hidden_size, self.intermediate_size
+        maps = [
+            graph.register(self._linear(f"attention.{part}_proj", d, d, part == "o"))
+            for part in "qkvo"
+        ]
+        before, after = (
+            graph.register(self._norm(f"layernorm_{at}")) for at in ("before", "after")
+        )
+
+        h = graph.call(before, x)
+        core = Attention(
+            name=f"{self.name}.attention",
+            num_heads=self.num_heads,
+            dropout=self.attention_dropout,
+            implementation="flash",  # transformers takes torch's fused kernels where there are any
+        )
+        h = graph.call(core, *[graph.call(linear, h) for linear in maps[:3]])
+        x = self.add(graph, "attention", x, graph.call(maps[3], h))
+
+        h = graph.call(self._linear("mlp.fc1", d, wide), graph.call(after, x))
+        h = graph.call(self._linear("mlp.fc2", wide, d), self.act(graph, "mlp.act", h))
+        return self.add(graph, "mlp", x, h)
+
+    def _linear(self, name: str, fan_in: int, fan_out: int, bias: bool = True) -> Linear:
+        return Linear(
+            name=f"{self.name}.{name}",
+            in_features=fan_in,
+            out_features=fan_out,
+            bias=bias or self.qkv_bias,
+        )
+
+    def _norm(self, name: str) -> LayerNorm:
+        return LayerNorm(
+            name=f"{self.name}.{name}",
+            normalized_shape=self.hidden_size,
+            eps=self.layer_norm_eps,
+        )

@@ -1,0 +1,724 @@
+"""Loss functions of torch.nn."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from math import pi
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from simdp.arrays import Array
+from simdp.family import Family
+from simdp.spec import Bool, Float, Int, Spec, one_of
+from simdp.workload.layers.activations import logistic
+from simdp.workload.layers.softmax import log_softmax
+
+
+class Loss(Spec):
+    """What is made small."""
+
+    kind: str
+
+    of_classes: ClassVar[bool] = False
+    """Whether targets are class indices, which are whole numbers."""
+
+    num_kept: ClassVar[int] = 0
+    """Tensors like the prediction that torch's loss keeps from forward for backward."""
+
+    num_gradients: ClassVar[int] = 1
+    """Tensors like the prediction that there are at a time in its backward."""
+
+    @property
+    def adds(self) -> bool:
+        """Whether losses of parts add up to that of the whole; else its mean by `count` is."""
+        return False
+
+    @abstractmethod
+    def count(self, target: Array) -> float:
+        """What the loss of these targets averages: samples, targets that count, their weights."""
+
+    def ignored(self, target: Array) -> Array:
+        """Which elements of these targets do not count, shaped like them; by default none."""
+        return np.zeros(target.shape, dtype=bool)
+
+    def ignored_label(self) -> int | None:
+        """What a data set writes where nothing is to be told; None where all targets count."""
+        return None
+
+    def target_shape(self, output_shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Shape of a sample's target where the model makes this of it; by default the same."""
+        return output_shape
+
+    def drawn(self, y: Array) -> Array:
+        """Make of real numbers, such as synthetic data sets draw, targets of the loss."""
+        return y
+
+    @abstractmethod
+    def value_and_grad(self, prediction: Array, target: Array) -> tuple[float, Array]:
+        """Return the loss and its gradient by the prediction; the count is above 0."""
+
+    @abstractmethod
+    def problem_with(self, target: Array, output_shape: tuple[int, ...]) -> str | None:
+        """Say why targets do not fit a model's output, or None; the targets are all of a data set.
+
+        Parameters
+        ----------
+        target : ndarray, shape `(num_samples, ...)`
+            The data set's ``y``.
+        output_shape : tuple of int
+            What the model makes of one sample.
+        """
+
+
+# Losses -------------------------------------------------------------------------------------------
+
+LOSSES: Family[Loss] = Family(
+    "losses",
+    Loss,
+    __name__,
+    {
+        "bce": "BCE",
+        "bce_with_logits": "BCEWithLogits",
+        "cross_entropy": "CrossEntropy",
+        "hinge_embedding": "HingeEmbedding",
+        "huber": "Huber",
+        "kl_div": "KLDiv",
+        "l1": "L1",
+        "mse": "MSE",
+        "multi_margin": "MultiMargin",
+        "nll": "NLL",
+        "none": "NoLoss",
+        "poisson_nll": "PoissonNLL",
+        "smooth_l1": "SmoothL1",
+        "soft_margin": "SoftMargin",
+    },
+)
+AnyLoss = Annotated[Loss, one_of("loss", LOSSES, default="mse")]
+
+
+# Elementwise --------------------------------------------------------------------------------------
+
+
+class Elementwise(Loss):
+    """Mean or sum over every element of what prediction and target have between them.
+
+    Attributes
+    ----------
+    reduction : {"mean", "sum"}
+        What is made of the elements.
+    """
+
+    reduction: Literal["mean", "sum"] = "mean"
+
+    @property
+    def adds(self) -> bool:
+        return self.reduction == "sum"
+
+    def count(self, target: Array) -> float:
+        return len(target)
+
+    @abstractmethod
+    def each(self, prediction: Array, target: Array) -> tuple[Array, Array]:
+        """Loss and gradient of every element, new arrays; the second is changed in place."""
+
+    def divisor(self, prediction: Array) -> int:
+        """What the sum of all elements is divided by."""
+        return 1 if self.reduction == "sum" else prediction.size
+
+    def value_and_grad(self, prediction: Array, target: Array) -> tuple[float, Array]:
+        values, slope = self.each(prediction, target)
+        divisor = self.divisor(prediction)
+        slope *= 1 / divisor
+        return float(values.sum() / divisor), slope
+
+    def problem_with(self, target: Array, output_shape: tuple[int, ...]) -> str | None:
+        if target.shape[1:] != output_shape:
+            return (
+                f"y has shape {target.shape}, but the model makes {output_shape} of each sample; "
+                f"give y the shape {(len(target), *output_shape)}."
+            )
+        if not np.issubdtype(target.dtype, np.floating) or not np.isfinite(target).all():
+            return f"y is {target.dtype} or has values that are not finite; give finite floats."
+        return self.problem_with_values(target)
+
+    def problem_with_values(self, target: Array) -> str | None:
+        """Say what else is wrong with finite targets of the right shape; by default nothing."""
+        return None
+
+
+# Bce with logits ----------------------------------------------------------------------------------
+
+Weights = Annotated[tuple[Annotated[Float, Field(ge=0)], ...], Field(min_length=1)]
+
+
+LEAST_LOG = -100.0
+"""Logarithms of probabilities are at least this, as in torch, so that a loss is finite."""
+
+
+class Binary(Elementwise):
+    """Base: targets are shares.
+
+    Attributes
+    ----------
+    weight : list of float or None
+        w, one for each place of the last axis; the mean is over elements all the same.
+    """
+
+    weight: Weights | None = None
+
+    def weighted(self, values: Array, slope: Array) -> tuple[Array, Array]:
+        """Multiply both by the weight, in place."""
+        if self.weight is not None:
+            weight = np.asarray(self.weight, dtype=values.dtype)
+            values *= weight
+            slope *= weight
+        return values, slope
+
+    def drawn(self, y: Array) -> Array:
+        return logistic(y)
+
+    def problem_with_values(self, target: Array) -> str | None:
+        width = target.shape[-1] if target.ndim > 1 else 1
+        for key in ("weight", "pos_weight"):
+            given = getattr(self, key, None)
+            if given is not None and len(given) not in (1, width):
+                return (
+                    f"the loss has a {key} of {len(given)} values, but the last axis of y has "
+                    f"{width}; give one for each."
+                )
+        if target.size and (target.min() < 0 or target.max() > 1):
+            return (
+                f"y holds {target.min()} ... {target.max()}, but {self.kind} needs shares; "
+                "give values from 0 to 1."
+            )
+        return None
+
+
+class BCE(Binary):
+    """Mean over elements of ``-w (t log x + (1 - t) log(1 - x))``; predictions are probabilities.
+
+    They must lie between 0 and 1, as behind a sigmoid; others, which torch refuses, give nan.
+    """
+
+    kind: Literal["bce"] = "bce"
+
+    def each(self, prediction: Array, target: Array) -> tuple[Array, Array]:
+        against = 1 - prediction
+        with np.errstate(divide="ignore", invalid="ignore"):
+            for_it, not_it = np.log(prediction), np.log1p(-prediction)
+        values = -target * np.maximum(for_it, LEAST_LOG)
+        values -= (1 - target) * np.maximum(not_it, LEAST_LOG)
+        slope = (prediction - target) / np.maximum(against * prediction, 1e-12)
+        return self.weighted(values, slope.astype(prediction.dtype))
+
+
+class BCEWithLogits(Binary):
+    """Mean over elements, each of which is a yes or no of its own.
+
+    ``-w (p t log s(x) + (1 - t) log(1 - s(x)))`` with the logistic function s.
+
+    Attributes
+    ----------
+    pos_weight : list of float or None
+        p, on what speaks for a class, one for each place of the last axis.
+    """
+
+    kind: Literal["bce_with_logits"] = "bce_with_logits"
+    pos_weight: Weights | None = None
+
+    def each(self, prediction: Array, target: Array) -> tuple[Array, Array]:
+        more: Array = target
+        if self.pos_weight is not None:
+            more = target * np.asarray(self.pos_weight, dtype=prediction.dtype)
+        # log(1 + exp(-x)) and its slope, -s(-x)
+        soft, against = np.logaddexp(0, -prediction), logistic(-prediction)
+        both = more + (1 - target)
+        return self.weighted((1 - target) * prediction + both * soft, (1 - target) - both * against)
+
+
+# Huber --------------------------------------------------------------------------------------------
+
+
+class Huber(Elementwise):
+    """Mean over elements of ``d^2 / 2`` up to delta, and ``delta (|d| - delta / 2)`` beyond.
+
+    Attributes
+    ----------
+    delta : float
+        Where it changes, and the slope beyond.
+    """
+
+    kind: Literal["huber"] = "huber"
+    delta: Float = Field(1.0, gt=0)
+
+    def each(self, prediction: Array, target: Array) -> tuple[Array, Array]:
+        difference = prediction - target
+        near = np.clip(difference, -self.delta, self.delta)
+        return near * (difference - near / 2), near
+
+
+# Kl div -------------------------------------------------------------------------------------------
+
+
+class KLDiv(Elementwise):
+    """Mean over elements of ``t (log t - prediction)``; predictions are log-probabilities.
+
+    Attributes
+    ----------
+    reduction : {"mean", "sum", "batchmean"}
+        What is made of the elements; the divergence itself is the mean over samples, batchmean.
+    log_target : bool
+        Whether targets are logarithms too.
+    """
+
+    kind: Literal["kl_div"] = "kl_div"
+    reduction: Literal["mean", "sum", "batchmean"] = "mean"  # type: ignore[assignment]
+    log_target: Bool = False
+
+    def divisor(self, prediction: Array) -> int:
+        return len(prediction) if self.reduction == "batchmean" else super().divisor(prediction)
+
+    def each(self, prediction: Array, target: Array) -> tuple[Array, Array]:
+        if self.log_target:
+            known, log = np.exp(target), target
+        else:
+            known, log = target, np.log(np.where(target > 0, target, 1))
+        return known * (log - prediction), -known
+
+    def drawn(self, y: Array) -> Array:
+        log = log_softmax(y)
+        return log if self.log_target else np.exp(log)
+
+    def problem_with_values(self, target: Array) -> str | None:
+        if self.log_target or target.min(initial=0) >= 0:
+            return None
+        return (
+            f"y holds {target.min()}, but kl_div needs probabilities; give none below 0, or write "
+            "log_target: true."
+        )
+
+
+# L1 -----------------------------------------------------------------------------------------------
+
+
+class L1(Elementwise):
+    """Mean over samples and outputs of the difference without its sign."""
+
+    kind: Literal["l1"] = "l1"
+
+    num_kept: ClassVar[int] = 1  # torch: the difference, whose absolute value is another step
+
+    def each(self, prediction: Array, target: Array) -> tuple[Array, Array]:
+        difference = prediction - target
+        return np.abs(difference), np.sign(difference)
+
+
+# Mse ----------------------------------------------------------------------------------------------
+
+
+class MSE(Elementwise):
+    """Mean over samples and outputs of the squared difference."""
+
+    kind: Literal["mse"] = "mse"
+
+    def each(self, prediction: Array, target: Array) -> tuple[Array, Array]:
+        difference = prediction - target
+        values = difference * difference
+        difference *= 2
+        return values, difference
+
+
+# None ---------------------------------------------------------------------------------------------
+
+
+class NoLoss(Loss):
+    """For a model that has times but no numbers; takes no time itself."""
+
+    kind: Literal["none"] = "none"
+
+    def count(self, target: Array) -> float:
+        return 0
+
+    def value_and_grad(self, prediction: Array, target: Array) -> tuple[float, Array]:
+        raise AssertionError("a model without numbers makes no prediction")
+
+    def problem_with(self, target: Array, output_shape: tuple[int, ...]) -> str | None:
+        return None
+
+
+# Of classes ---------------------------------------------------------------------------------------
+
+
+class OfClasses(Loss):
+    """Mean or sum over the targets that count; the classes are the last axis of the prediction.
+
+    Attributes
+    ----------
+    weight : list of float or None
+        One for each class, on the targets of that class; the mean divides by what they add up to.
+    ignore_index : int
+        Targets with this value do not count.
+    reduction : {"mean", "sum"}
+        What is made of the targets.
+    """
+
+    of_classes: ClassVar[bool] = True
+
+    weight: tuple[Annotated[Float, Field(ge=0)], ...] | None = None
+    ignore_index: Int = -100
+    reduction: Literal["mean", "sum"] = "mean"
+
+    @property
+    def adds(self) -> bool:
+        return self.reduction == "sum"
+
+    def count(self, target: Array) -> float:
+        counting = target != self.ignore_index
+        if self.weight is None:
+            return int(np.count_nonzero(counting))
+        return float(np.asarray(self.weight)[target[counting]].sum())
+
+    def ignored(self, target: Array) -> Array:
+        found: Array = target == self.ignore_index
+        return found
+
+    def ignored_label(self) -> int | None:
+        return self.ignore_index
+
+    def target_shape(self, output_shape: tuple[int, ...]) -> tuple[int, ...]:
+        return output_shape[:-1]
+
+    def problem_with(self, target: Array, output_shape: tuple[int, ...]) -> str | None:
+        if not output_shape:
+            return f"the model makes one number of each sample, but {self.kind} needs classes."
+        if target.shape[1:] != self.target_shape(output_shape):
+            wanted = (len(target), *self.target_shape(output_shape))
+            return f"y has shape {target.shape}, but {self.kind} needs class indices {wanted}."
+        if not np.issubdtype(target.dtype, np.integer):
+            return f"y is {target.dtype}, but {self.kind} needs class indices: whole numbers."
+        counting = target[target != self.ignore_index]
+        classes = output_shape[-1]
+        if wrong := problem_with_weight(self.weight, classes):
+            return wrong
+        if counting.size and (counting.min() < 0 or counting.max() >= classes):
+            low, high = int(counting.min()), int(counting.max())
+            return (
+                f"y holds labels {low} ... {high}, but the model tells {classes} classes apart; "
+                f"labels must be 0 ... {classes - 1} or ignore_index {self.ignore_index}."
+            )
+        return None
+
+
+def problem_with_weight(weight: Sequence[float] | None, classes: int) -> str | None:
+    """Say that there is not one weight for each class, or None."""
+    if weight is None or len(weight) == classes:
+        return None
+    return (
+        f"the loss has a weight of {len(weight)} values, but the model tells "
+        f"{classes} classes apart; give one for each."
+    )
+
+
+# Cross entropy ------------------------------------------------------------------------------------
+
+
+class CrossEntropy(OfClasses):
+    """Mean over the targets that count; the classes are the last axis of the prediction.
+
+    ``-(1 - s) w[label] log p[label] - s / C sum_c w[c] log p[c]`` with ``p = softmax(prediction)``,
+    C classes, their weights w and s the label smoothing.
+
+    Targets that are floats in the shape of the prediction are probabilities of the classes, q:
+    ``-sum_c w[c] ((1 - s) q[c] + s / C) log p[c]``, of which the mean is over all targets. What
+    targets take of memory is counted as of indices.
+
+    Attributes
+    ----------
+    label_smoothing : float
+        Share of a target that is spread over all classes.
+    """
+
+    kind: Literal["cross_entropy"] = "cross_entropy"
+
+    # torch: log_softmax keeps its output; nll_loss's gradient is there when its own is made.
+    num_kept: ClassVar[int] = 1
+    num_gradients: ClassVar[int] = 2
+
+    label_smoothing: Float = Field(0.0, ge=0, le=1)
+
+    def count(self, target: Array) -> float:
+        return target.size / target.shape[-1] if _is_soft(target) else super().count(target)
+
+    def ignored(self, target: Array) -> Array:
+        if _is_soft(target):
+            return np.zeros(target.shape[:-1], dtype=bool)
+        return super().ignored(target)
+
+    def drawn(self, y: Array) -> Array:
+        found: Array = np.exp(log_softmax(y))
+        return found
+
+    def problem_with(self, target: Array, output_shape: tuple[int, ...]) -> str | None:
+        if not _is_soft(target) or target.shape[1:] != output_shape or not output_shape:
+            return super().problem_with(target, output_shape)
+        if target.size and not (target.min() >= 0 and target.max() <= 1):
+            return (
+                f"y holds {target.min()} ... {target.max()}, but cross_entropy needs probabilities "
+                "of classes; give values from 0 to 1, or class indices."
+            )
+        return problem_with_weight(self.weight, output_shape[-1])
+
+    def value_and_grad(self, prediction: Array, target: Array) -> tuple[float, Array]:
+        if _is_soft(target):
+            return self._soft(prediction, target)
+        mean = self._mean if self.weight is None else self._weighted_mean
+        value, slope = mean(prediction, target)
+        if self.reduction == "sum":
+            whole = self.count(target)
+            value *= whole
+            slope *= slope.dtype.type(whole)
+        return value, slope
+
+    def _soft(self, prediction: Array, target: Array) -> tuple[float, Array]:
+        classes, kind = prediction.shape[-1], prediction.dtype
+        pull = target.astype(kind) * (1 - self.label_smoothing) + self.label_smoothing / classes
+        if self.weight is not None:
+            pull *= np.asarray(self.weight, dtype=kind)
+        if self.reduction == "mean":
+            pull *= kind.type(1 / self.count(target))
+        log = log_softmax(prediction)
+        return float(-(pull * log).sum()), np.exp(log) * pull.sum(axis=-1, keepdims=True) - pull
+
+    def _mean(self, prediction: Array, target: Array) -> tuple[float, Array]:
+        classes = prediction.shape[-1]
+        logits, labels = prediction.reshape(-1, classes), target.reshape(-1)
+        rows = np.flatnonzero(labels != self.ignore_index)
+        at, smooth = (rows, labels[rows]), self.label_smoothing
+        # One array is the shifted logits, then their exponentials, then the gradient.
+        work = logits - logits.max(axis=1, keepdims=True)
+        chosen = work[at]
+        if smooth:
+            chosen = (1 - smooth) * chosen + smooth * work.mean(axis=1)[rows]
+        np.exp(work, out=work)
+        total = work.sum(axis=1)
+        value = (np.log(total[rows]) - chosen).mean()
+        work *= (1 / (total * total.dtype.type(len(rows))))[:, None]
+        if smooth:
+            work -= smooth / (classes * len(rows))
+        work[at] -= (1 - smooth) / len(rows)
+        if len(rows) < len(labels):
+            work[labels == self.ignore_index] = 0
+        return float(value), work.reshape(prediction.shape)
+
+    def _weighted_mean(self, prediction: Array, target: Array) -> tuple[float, Array]:
+        """Each target by the weight of its class; what is spread, by those of all classes."""
+        labels, smooth = target.reshape(-1), self.label_smoothing
+        rows = np.flatnonzero(labels != self.ignore_index)
+        at = (np.arange(len(rows)), labels[rows])
+        weight = np.asarray(self.weight, dtype=prediction.dtype)
+        log = log_softmax(prediction.reshape(len(labels), -1)[rows])
+        # What each class of each row weighs.
+        pull = np.broadcast_to(weight * (smooth / len(weight)), log.shape).copy()
+        pull[at] += (1 - smooth) * weight[at[1]]
+        pull /= weight[at[1]].sum()
+        slope = np.zeros((len(labels), len(weight)), dtype=prediction.dtype)
+        slope[rows] = np.exp(log) * pull.sum(axis=1, keepdims=True) - pull
+        return float(-(pull * log).sum()), slope.reshape(prediction.shape)
+
+
+def _is_soft(target: Array) -> bool:
+    return bool(np.issubdtype(target.dtype, np.floating))
+
+
+# Margins ------------------------------------------------------------------------------------------
+
+
+class Sided(Elementwise):
+    """Base: targets are 1 or -1."""
+
+    def drawn(self, y: Array) -> Array:
+        return np.where(y < 0, -1.0, 1.0).astype(y.dtype)
+
+    def problem_with_values(self, target: Array) -> str | None:
+        if np.isin(target, (-1, 1)).all():
+            return None
+        return (
+            f"y holds {target.min()} ... {target.max()}, but {self.kind} needs sides; give 1 or -1."
+        )
+
+
+class HingeEmbedding(Sided):
+    """Mean over elements of ``x`` where the target is 1, and of ``max(0, margin - x)`` where -1.
+
+    As torch.nn.HingeEmbeddingLoss.
+
+    Attributes
+    ----------
+    margin : float
+        From which distance on unlike pairs cost nothing.
+    """
+
+    kind: Literal["hinge_embedding"] = "hinge_embedding"
+    margin: Float = 1.0
+
+    def each(self, prediction: Array, target: Array) -> tuple[Array, Array]:
+        same, short = target == 1, self.margin - prediction
+        slope = np.where(same, 1, np.where(short >= 0, -1, 0)).astype(prediction.dtype)
+        return np.where(same, prediction, np.maximum(short, 0)), slope
+
+
+class SoftMargin(Sided):
+    """Mean over elements of ``log(1 + exp(-t x))``, as torch.nn.SoftMarginLoss."""
+
+    kind: Literal["soft_margin"] = "soft_margin"
+
+    def each(self, prediction: Array, target: Array) -> tuple[Array, Array]:
+        signed = target * prediction
+        return np.logaddexp(0, -signed), -target * logistic(-signed)
+
+
+class MultiMargin(OfClasses):
+    """Mean over samples of ``w[t] sum_c max(0, margin - x[t] + x[c])^p / C``, c not t.
+
+    As torch.nn.MultiMarginLoss, with C classes; the weights do not change what the mean divides by.
+
+    Attributes
+    ----------
+    p : {1, 2}
+        The power.
+    margin : float
+        By how much the label's number must exceed the others.
+    weight : list of float or None
+        w, one for each class.
+    """
+
+    kind: Literal["multi_margin"] = "multi_margin"
+
+    p: Int = Field(1, ge=1, le=2)
+    margin: Float = 1.0
+
+    def count(self, target: Array) -> float:
+        return int(np.count_nonzero(target != self.ignore_index))
+
+    def value_and_grad(self, prediction: Array, target: Array) -> tuple[float, Array]:
+        rows = np.flatnonzero(target != self.ignore_index)
+        at, kind = (np.arange(len(rows)), target[rows]), prediction.dtype.type
+        given = prediction[rows]
+        short = kind(self.margin) - given[at][:, None] + given
+        short[at] = 0
+        short = np.maximum(short, 0)
+        share = np.full(len(rows), kind(1 / prediction.shape[1]))
+        if self.weight is not None:
+            share *= np.asarray(self.weight, dtype=kind)[at[1]]
+        if self.reduction == "mean":
+            share /= kind(len(rows))
+        found = (short > 0).astype(kind) if self.p == 1 else 2 * short
+        found *= share[:, None]
+        found[at] = -found.sum(axis=1)
+        slope = np.zeros_like(prediction)
+        slope[rows] = found
+        return float((share[:, None] * short**self.p).sum()), slope
+
+    def problem_with(self, target: Array, output_shape: tuple[int, ...]) -> str | None:
+        if len(output_shape) > 1:
+            return (
+                f"the model makes {output_shape} of each sample, but multi_margin needs one row of "
+                "classes."
+            )
+        return super().problem_with(target, output_shape)
+
+
+# Nll ----------------------------------------------------------------------------------------------
+
+
+class NLL(OfClasses):
+    """Mean over the targets that count of ``-prediction``, which is of log-probabilities."""
+
+    kind: Literal["nll"] = "nll"
+
+    def value_and_grad(self, prediction: Array, target: Array) -> tuple[float, Array]:
+        labels = target.reshape(-1)
+        rows = np.flatnonzero(labels != self.ignore_index)
+        at = (rows, labels[rows])
+        share = np.full(len(rows), 1.0, dtype=prediction.dtype)
+        if self.weight is not None:
+            share = np.asarray(self.weight, dtype=prediction.dtype)[labels[rows]]
+        if self.reduction == "mean":
+            share = share / share.sum()
+        slope = np.zeros_like(prediction).reshape(len(labels), prediction.shape[-1])
+        slope[at] = -share
+        value = -(share * prediction.reshape(slope.shape)[at]).sum()
+        return float(value), slope.reshape(prediction.shape)
+
+
+class PoissonNLL(Elementwise):
+    """Mean over elements of ``exp(x) - t x``, for targets that are counts.
+
+    As torch.nn.PoissonNLLLoss; without ``log_input`` ``x - t log(x + eps)``.
+
+    Attributes
+    ----------
+    log_input : bool
+        Whether predictions are logarithms of rates.
+    full : bool
+        Add Stirling's approximation of ``log t!`` for targets above 1.
+    eps : float
+        Keeps the logarithm of a rate finite.
+    """
+
+    kind: Literal["poisson_nll"] = "poisson_nll"
+    log_input: Bool = True
+    full: Bool = False
+    eps: Float = Field(1e-8, gt=0)
+
+    def each(self, prediction: Array, target: Array) -> tuple[Array, Array]:
+        if self.log_input:
+            rate = np.exp(prediction)
+            values, slope = rate - target * prediction, rate - target
+        else:
+            shifted = prediction + prediction.dtype.type(self.eps)
+            values, slope = prediction - target * np.log(shifted), 1 - target / shifted
+        if self.full:
+            many = np.where(target > 1, target, 1)
+            stirling = many * np.log(many) - many + 0.5 * np.log(2 * pi * many)
+            values = values + np.where(target > 1, stirling, 0)
+        return values, slope
+
+    def drawn(self, y: Array) -> Array:
+        return np.round(np.exp(np.minimum(y, 3)))
+
+    def problem_with_values(self, target: Array) -> str | None:
+        if target.min(initial=0) >= 0:
+            return None
+        return f"y holds {target.min()}, but poisson_nll needs counts; give none below 0."
+
+
+# Smooth l1 ----------------------------------------------------------------------------------------
+
+
+class SmoothL1(Elementwise):
+    """Mean over elements of ``d^2 / (2 beta)`` below beta, and ``|d| - beta / 2`` beyond.
+
+    Girshick, arXiv 1504.08083, equation 3.
+
+    Attributes
+    ----------
+    beta : float
+        Where it changes; 0 makes it the absolute error.
+    """
+
+    kind: Literal["smooth_l1"] = "smooth_l1"
+    beta: Float = Field(1.0, ge=0)
+
+    def each(self, prediction: Array, target: Array) -> tuple[Array, Array]:
+        difference = prediction - target
+        far = np.abs(difference)
+        if not self.beta:
+            return far, np.sign(difference)
+        values = np.where(
+            far < self.beta, difference * difference / (2 * self.beta), far - self.beta / 2
+        )
+        return values, np.clip(difference / self.beta, -1, 1)

@@ -1,0 +1,418 @@
+"""GPT-2, GPT-NeoX and MPT."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import sqrt
+from typing import ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from simdp.spec import Bool, Float, Int, Spec, problem
+from simdp.workload.layers import Parameter
+from simdp.workload.layers.base import Graph, GraphBuilder, Layer, check_heads, normal
+from simdp.workload.layers.embedding import Embedding, PositionEmbedding
+from simdp.workload.layers.linear import Linear, Projection
+from simdp.workload.layers.normalization import LayerNorm
+from simdp.workload.layers.rotary import RopeParameters
+from simdp.workload.layers.tensor_ops import Dropout
+from simdp.workload.layers.transformer import (
+    ACTIVATION_KINDS,
+    ActivationName,
+    GPT2Block,
+    GPTNeoXLayer,
+    MptBlock,
+)
+from simdp.workload.models.base import FileNames, TextModel
+from simdp.workload.models.llama import tied_head
+
+# Gpt2 ---------------------------------------------------------------------------------------------
+
+
+class GPT2(TextModel):
+    """Embeddings of tokens and places, causal blocks, a norm, and the token embedding again.
+
+    One output per token: a number for each token that may come next. Keys are named as
+    transformers' GPT2Config.
+
+    Attributes
+    ----------
+    n_positions : int
+        Places that the model knows.
+    n_embd, n_layer, n_head : int
+        Width of a token, number of blocks, heads of each one's attention.
+    n_inner : int or None
+        Width between the two feed-forward maps; by default 4 n_embd.
+    embd_pdrop, attn_pdrop, resid_pdrop : float
+        Dropout of the embeddings, of the attention's weights, and behind each sublayer.
+    activation_function : {"gelu_new", "gelu", "relu"}
+        Between the feed-forward maps.
+    layer_norm_epsilon : float
+        Added to the variance by every norm.
+
+    References
+    ----------
+    Radford et al., "Language models are unsupervised multitask learners", OpenAI 2019;
+    transformers/models/gpt2/modeling_gpt2.py.
+    """
+
+    file_names: ClassVar[FileNames] = FileNames(
+        prefix="transformer", ignored=(r"\.attn\.(masked_)?bias$", r"^lm_head\.weight$")
+    )
+
+    trunk: ClassVar[str] = "transformer."
+    kind: Literal["gpt2"] = "gpt2"
+    depth_key: ClassVar[str] = "n_layer"
+    padding_is_unseen: ClassVar[bool] = True
+    vocab_size: Int = Field(50257, ge=1, le=10**9)
+    n_positions: Int = Field(1024, ge=1, le=10**8)
+    n_embd: Int = Field(768, ge=1, le=10**7)
+    n_layer: Int = Field(12, ge=1, le=10**4)
+    n_head: Int = Field(12, ge=1, le=10**7)
+    n_inner: Int | None = Field(None, ge=1, le=10**8)
+    activation_function: ActivationName = "gelu_new"
+    resid_pdrop: Float = Field(0.1, ge=0, le=1)
+    embd_pdrop: Float = Field(0.1, ge=0, le=1)
+    attn_pdrop: Float = Field(0.1, ge=0, le=1)
+    layer_norm_epsilon: Float = Field(1e-5, ge=0)
+
+    @model_validator(mode="after")
+    def _heads_fit(self) -> Self:
+        check_heads("n_head", self.n_head, "n_embd", self.n_embd)
+        return self
+
+    def build(self) -> Graph:
+        graph, d = GraphBuilder("x"), self.n_embd
+        tokens = Embedding(name="transformer.wte", num_embeddings=self.vocab_size, embedding_dim=d)
+        places = PositionEmbedding(
+            name="transformer.wpe", num_embeddings=self.n_positions, embedding_dim=d
+        )
+        h = graph.call(places, graph.call(tokens, graph.input("x")))
+        if self.embd_pdrop:
+            h = graph.call(Dropout(name="transformer.drop", p=self.embd_pdrop), h)
+        for number in range(self.n_layer):
+            h = self._block(number).add_to(graph, h)
+        norm = LayerNorm(name="transformer.ln_f", normalized_shape=d, eps=self.layer_norm_epsilon)
+        return graph.build(graph.call(self._lm_head(), graph.call(norm, h)))
+
+    def _block(self, number: int) -> GPT2Block:
+        return GPT2Block(
+            name=f"transformer.h.{number}",
+            hidden_size=self.n_embd,
+            num_heads=self.n_head,
+            intermediate_size=self.n_inner or 4 * self.n_embd,
+            hidden_dropout=self.resid_pdrop,
+            attention_dropout=self.attn_pdrop,
+            activation=self.activation_function,
+            layer_norm_eps=self.layer_norm_epsilon,
+        )
+
+    def _lm_head(self) -> Projection:
+        return Projection(
+            name="lm_head",
+            weight="transformer.wte.weight",
+            bias="",
+            in_features=self.n_embd,
+            out_features=self.vocab_size,
+            first=0,
+            last=self.vocab_size,
+            bound=0.0,
+        )
+
+    def std_of(self, name: str) -> float:
+        """Weights in front of a sum start smaller, as there are 2 n_layer such sums."""
+        in_front = name.endswith("c_proj.weight")
+        return self.initializer_range / (sqrt(2 * self.n_layer) if in_front else 1)
+
+    def filled_again(self) -> Sequence[Parameter]:
+        """Weights in front of a sum twice: as any other, then with their smaller deviation."""
+        found = list[Parameter]()
+        for parameter in super().filled_again():
+            if parameter.name.endswith("c_proj.weight"):
+                found.append(parameter._replace(initial=normal(self.initializer_range)))
+            found.append(parameter)
+        return found
+
+    @property
+    def num_places(self) -> int:
+        return self.n_positions
+
+    @property
+    def usual_length(self) -> int:
+        return self.n_positions
+
+    @property
+    def target_follows(self) -> str | None:
+        return "x"
+
+
+# Gpt neox -----------------------------------------------------------------------------------------
+
+
+class GPTNeoX(TextModel):
+    """Embedding of tokens, layers with two sublayers side by side, a norm, a map back to tokens.
+
+    Keys are named as transformers' GPTNeoXConfig.
+
+    Attributes
+    ----------
+    hidden_size, num_hidden_layers, num_attention_heads, intermediate_size : int
+        Width of a token, number of layers, heads of each one's attention, width between the two
+        feed-forward maps.
+    hidden_act : {"gelu", "gelu_new", "relu"}
+        Between the feed-forward maps.
+    rotary_pct : float
+        Share of a head's features that turn with the place.
+    rotary_emb_base : float
+        Base of the rotary embeddings' waves.
+    rope_parameters : RopeParameters or None
+        Both, as transformers 5 writes them, and how waves are stretched for longer samples.
+    max_position_embeddings : int
+        Tokens of the longest sample.
+    use_parallel_residual : bool
+        Whether both sublayers see a layer's input; else the second one sees what the first made.
+    attention_bias : bool
+        Whether the maps into attention and out of it have a bias.
+    attention_dropout, hidden_dropout : float
+        Of the attention's weights; of the embedding and behind each sublayer.
+    layer_norm_eps : float
+        Added to the variance by every norm.
+    tie_word_embeddings : bool
+        Whether the map back to tokens has the embedding's weight.
+
+    References
+    ----------
+    Black et al., "GPT-NeoX-20B: an open-source autoregressive language model", arXiv 2204.06745;
+    transformers/models/gpt_neox/modeling_gpt_neox.py.
+    """
+
+    file_names: ClassVar[FileNames] = TextModel.file_names._replace(
+        renames=((r"^embed_out\.", "lm_head."),)  # before transformers 5
+    )
+    trunk: ClassVar[str] = "gpt_neox."
+    kind: Literal["gpt_neox"] = "gpt_neox"
+    depth_key: ClassVar[str] = "num_hidden_layers"
+    padding_is_unseen: ClassVar[bool] = True
+    vocab_size: Int = Field(50432, ge=1, le=10**9)
+    hidden_size: Int = Field(6144, ge=1, le=10**7)
+    num_hidden_layers: Int = Field(44, ge=1, le=10**4)
+    num_attention_heads: Int = Field(64, ge=1, le=10**7)
+    intermediate_size: Int = Field(24576, ge=1, le=10**8)
+    hidden_act: ActivationName = "gelu"
+    rotary_pct: Float = Field(0.25, gt=0, le=1)
+    rotary_emb_base: Float = Field(10000.0, gt=1)
+    rope_parameters: RopeParameters | None = None
+    max_position_embeddings: Int = Field(2048, ge=1, le=10**8)
+    use_parallel_residual: Bool = True
+    attention_bias: Bool = True
+    attention_dropout: Float = Field(0.0, ge=0, le=1)
+    hidden_dropout: Float = Field(0.0, ge=0, le=1)
+    layer_norm_eps: Float = Field(1e-5, ge=0)
+    tie_word_embeddings: Bool = False
+
+    @model_validator(mode="after")
+    def _rope_is_written_once(self) -> Self:
+        given = self.rope_parameters.model_fields_set if self.rope_parameters else set[str]()
+        same = {"rotary_pct": "partial_rotary_factor", "rotary_emb_base": "rope_theta"}
+        for key, other in same.items():
+            if key in self.model_fields_set and other in given:
+                raise problem(
+                    f"{key} and rope_parameters.{other} are both given; keep one of them."
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _heads_fit(self) -> Self:
+        check_heads(
+            "num_attention_heads", self.num_attention_heads, "hidden_size", self.hidden_size
+        )
+        each = self.hidden_size // self.num_attention_heads
+        if not self.rope.columns(each):
+            share = self.rope.partial_rotary_factor
+            raise problem(
+                f"rotary_pct: {share:g} of {each} features is no pair that could turn; enlarge it."
+            )
+        return self
+
+    @property
+    def rope(self) -> RopeParameters:
+        """How part of each query and key turns."""
+        given = self.rope_parameters.model_dump(exclude_unset=True) if self.rope_parameters else {}
+        own = {"rope_theta": self.rotary_emb_base, "partial_rotary_factor": self.rotary_pct}
+        return RopeParameters(**{**own, **given})
+
+    def build(self) -> Graph:
+        graph, d, words = GraphBuilder("x"), self.hidden_size, self.vocab_size
+        tokens = Embedding(name="gpt_neox.embed_in", num_embeddings=words, embedding_dim=d)
+        h = graph.call(tokens, graph.input("x"))
+        if self.hidden_dropout:
+            h = graph.call(Dropout(name="gpt_neox.emb_dropout", p=self.hidden_dropout), h)
+        rope = self.rope
+        for number in range(self.num_hidden_layers):
+            h = self._layer(number, rope).add_to(graph, h)
+        norm = LayerNorm(
+            name="gpt_neox.final_layer_norm", normalized_shape=d, eps=self.layer_norm_eps
+        )
+        head: Layer = Linear(name="lm_head", in_features=d, out_features=words, bias=False)
+        if self.tie_word_embeddings:
+            head = tied_head("gpt_neox.embed_in.weight", d, words)
+        return graph.build(graph.call(head, graph.call(norm, h)))
+
+    def _layer(self, number: int, rope: RopeParameters) -> GPTNeoXLayer:
+        return GPTNeoXLayer(
+            name=f"gpt_neox.layers.{number}",
+            hidden_size=self.hidden_size,
+            num_heads=self.num_attention_heads,
+            intermediate_size=self.intermediate_size,
+            rope=rope,
+            parallel=self.use_parallel_residual,
+            attention_bias=self.attention_bias,
+            attention_dropout=self.attention_dropout,
+            hidden_dropout=self.hidden_dropout,
+            activation=ACTIVATION_KINDS[self.hidden_act],
+            layer_norm_eps=self.layer_norm_eps,
+        )
+
+    @property
+    def num_places(self) -> int:
+        return self.max_position_embeddings
+
+    @property
+    def usual_length(self) -> int:
+        return self.max_position_embeddings
+
+    @property
+    def target_follows(self) -> str | None:
+        return "x"
+
+
+# Mpt ----------------------------------------------------------------------------------------------
+
+
+class MptAttentionConfig(Spec):
+    """How tokens look at each other; keys are named as transformers' MptAttentionConfig.
+
+    Attributes
+    ----------
+    attn_pdrop : float
+        Dropout of the attention's weights.
+    alibi : bool
+        Whether scores fall with the distance, more or less steeply in each head (Press et al.,
+        arXiv 2108.12409).
+    alibi_bias_max : float
+        The least steep of a power of two of heads falls by ``2^-alibi_bias_max``.
+    """
+
+    attn_pdrop: Float = Field(0.0, ge=0, le=1)
+    alibi: Bool = True
+    alibi_bias_max: Float = Field(8.0, gt=0)
+
+
+class Mpt(TextModel):
+    """Embedding of tokens, causal blocks, a norm, and the token embedding again.
+
+    Keys are named as transformers' MptConfig.
+
+    Attributes
+    ----------
+    d_model, n_heads, n_layers : int
+        Width of a token, heads of each block's attention, number of blocks.
+    expansion_ratio : int
+        How many times as wide the feed-forward part of a block is; in transformers always 4 times.
+    max_seq_len : int
+        Tokens of the longest sample.
+    learned_pos_emb : bool
+        Whether a learned row is added at each place, as llm-foundry does unless it is told not
+        to; transformers' MPT has none.
+    attn_config : MptAttentionConfig
+        How tokens look at each other.
+    no_bias : bool
+        Leave the biases of linear maps and norms away.
+    emb_pdrop, resid_pdrop : float
+        Dropout of the embeddings, and behind each sublayer.
+    layer_norm_epsilon : float
+        Added to the variance by every norm.
+    tie_word_embeddings : bool
+        Whether the map back to tokens has the embedding's weight.
+
+    References
+    ----------
+    MosaicML, "Introducing MPT-7B", 2023; transformers/models/mpt/modeling_mpt.py;
+    github.com/mosaicml/llm-foundry, llmfoundry/models/mpt.
+    """
+
+    trunk: ClassVar[str] = "transformer."
+    kind: Literal["mpt"] = "mpt"
+    depth_key: ClassVar[str] = "n_layers"
+    padding_is_unseen: ClassVar[bool] = True
+    vocab_size: Int = Field(50368, ge=1, le=10**9)
+    d_model: Int = Field(2048, ge=1, le=10**7)
+    n_heads: Int = Field(16, ge=1, le=10**7)
+    n_layers: Int = Field(24, ge=1, le=10**4)
+    expansion_ratio: Int = Field(4, ge=1, le=1000)
+    max_seq_len: Int = Field(2048, ge=1, le=10**8)
+    learned_pos_emb: Bool = False
+    attn_config: MptAttentionConfig = MptAttentionConfig()
+    no_bias: Bool = True
+    emb_pdrop: Float = Field(0.0, ge=0, le=1)
+    resid_pdrop: Float = Field(0.0, ge=0, le=1)
+    layer_norm_epsilon: Float = Field(1e-5, ge=0)
+    tie_word_embeddings: Bool = True
+
+    @model_validator(mode="after")
+    def _heads_fit(self) -> Self:
+        check_heads("n_heads", self.n_heads, "d_model", self.d_model)
+        return self
+
+    def build(self) -> Graph:
+        graph, d = GraphBuilder("x"), self.d_model
+        lead = "transformer"
+        tokens = Embedding(name=f"{lead}.wte", num_embeddings=self.vocab_size, embedding_dim=d)
+        h = graph.call(tokens, graph.input("x"))
+        if self.learned_pos_emb:
+            places = PositionEmbedding(
+                name=f"{lead}.wpe", num_embeddings=self.max_seq_len, embedding_dim=d
+            )
+            h = graph.call(places, h)
+        if self.emb_pdrop:
+            h = graph.call(Dropout(name=f"{lead}.emb_drop", p=self.emb_pdrop), h)
+        for number in range(self.n_layers):
+            h = self._block(f"{lead}.blocks.{number}").add_to(graph, h)
+        norm = LayerNorm(
+            name=f"{lead}.norm_f",
+            normalized_shape=d,
+            eps=self.layer_norm_epsilon,
+            bias=not self.no_bias,
+        )
+        head: Layer = Linear(
+            name="lm_head", in_features=d, out_features=self.vocab_size, bias=False
+        )
+        if self.tie_word_embeddings:
+            head = tied_head(f"{lead}.wte.weight", d, self.vocab_size)
+        return graph.build(graph.call(head, graph.call(norm, h)))
+
+    def _block(self, name: str) -> MptBlock:
+        attention = self.attn_config
+        return MptBlock(
+            name=name,
+            d_model=self.d_model,
+            n_heads=self.n_heads,
+            expansion_ratio=self.expansion_ratio,
+            bias=not self.no_bias,
+            alibi=attention.alibi_bias_max if attention.alibi else None,
+            attn_pdrop=attention.attn_pdrop,
+            resid_pdrop=self.resid_pdrop,
+            layer_norm_epsilon=self.layer_norm_epsilon,
+        )
+
+    @property
+    def num_places(self) -> int:
+        return self.max_seq_len
+
+    @property
+    def usual_length(self) -> int:
+        return self.max_seq_len
+
+    @property
+    def target_follows(self) -> str | None:
+        return "x"

@@ -1,0 +1,1070 @@
+"""Schedules of torch.optim.lr_scheduler.
+
+torch's constructors write ``lr``, ``initial_lr`` and the momentum of the group, and most schedulers
+make the next rate from the current one. So the rates of `SequentialLR` and `ChainedScheduler` have
+no closed form: they follow from a replay of all members, constructors first.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from simdp.spec import Bool, Float, Int, problem
+from simdp.workload.schedules import SCHEDULES, AnySchedule
+from simdp.workload.schedules.base import LONGEST_REPLAY, Count, Milestones, Progress, Schedule
+
+# Constant lr --------------------------------------------------------------------------------------
+
+
+class ConstantLR(Schedule):
+    """``lr(k) = base factor`` for ``k <= total_iters``, then base, as torch's ConstantLR.
+
+    Attributes
+    ----------
+    factor : float
+        Factor of the first steps; above 0, since torch divides by it to end them.
+    total_iters : int
+        How many steps those are.
+
+    References
+    ----------
+    torch.optim.lr_scheduler.ConstantLR.
+    """
+
+    multiplies: ClassVar[bool] = True
+
+    kind: Literal["constant_lr"] = "constant_lr"
+    factor: Float = Field(1 / 3, gt=0, le=1)
+    total_iters: Count = 5
+
+    def lr(self, base: float, step: int) -> float:
+        return base * self.factor if step <= self.total_iters else base
+
+
+# Cosine annealing lr ------------------------------------------------------------------------------
+
+
+class CosineAnnealingLR(Schedule):
+    """``lr(k) = eta_min + (base - eta_min) (1 + cos(pi (k - 1) / T_max)) / 2``, as torch's.
+
+    After T_max steps the rate rises again, as it does in torch.
+
+    Attributes
+    ----------
+    T_max : int
+        Steps from the base down to ``eta_min``.
+    eta_min : float
+        Lowest learning rate.
+
+    References
+    ----------
+    torch.optim.lr_scheduler.CosineAnnealingLR; Loshchilov and Hutter, "SGDR: stochastic gradient
+    descent with warm restarts", arXiv 1608.03983, without the restarts.
+    """
+
+    kind: Literal["cosine_annealing_lr"] = "cosine_annealing_lr"
+    T_max: Count
+    eta_min: Float = Field(0.0, ge=0)
+
+    def lr(self, base: float, step: int) -> float:
+        high = (1 + math.cos(math.pi * (step - 1) / self.T_max)) / 2
+        return self.eta_min + (base - self.eta_min) * high
+
+
+# Cosine annealing warm restarts -------------------------------------------------------------------
+
+
+class CosineAnnealingWarmRestarts(Schedule):
+    """``lr(k) = eta_min + (base - eta_min) (1 + cos(pi e / T)) / 2``, begun again and again.
+
+    Of ``k - 1`` steps e are done since the last restart. The first restart comes after ``T = T_0``
+    steps, and each T is T_mult times the one before.
+
+    Attributes
+    ----------
+    T_0 : int
+        Steps of the first cycle.
+    T_mult : int
+        Length of a cycle over that of the one before.
+    eta_min : float
+        Lowest learning rate.
+
+    References
+    ----------
+    torch.optim.lr_scheduler.CosineAnnealingWarmRestarts; Loshchilov and Hutter, "SGDR: stochastic
+    gradient descent with warm restarts", arXiv 1608.03983.
+    """
+
+    kind: Literal["cosine_annealing_warm_restarts"] = "cosine_annealing_warm_restarts"
+    T_0: Count
+    T_mult: Count = 1
+    eta_min: Float = Field(0.0, ge=0)
+
+    def lr(self, base: float, step: int) -> float:
+        done, length = step - 1, self.T_0
+        if self.T_mult == 1:
+            done %= length
+        while done >= length:
+            done -= length
+            length *= self.T_mult
+        high = (1 + math.cos(math.pi * done / length)) / 2
+        return self.eta_min + (base - self.eta_min) * high
+
+
+# Cyclic lr ----------------------------------------------------------------------------------------
+
+
+class CyclicLR(Schedule):
+    """``lr(k) = base_lr + (max_lr - base_lr) s a``: up along a line and down again, as torch's.
+
+    s rises from 0 to 1 in step_size_up steps and falls in step_size_down. In cycle number c = 1, 2,
+    ... the height a is 1 with ``triangular``, ``2^(1 - c)`` with ``triangular2`` and
+    ``gamma^(k - 1)`` with ``exp_range``. The optimizer's rate does not count. Momentum goes the
+    other way, from max_momentum down to base_momentum.
+
+    Attributes
+    ----------
+    base_lr, max_lr : float
+        Lowest and highest learning rate.
+    step_size_up : int
+        Steps on which the rate rises.
+    step_size_down : int or None
+        Steps on which it falls; as many, unless it is given.
+    mode : {"triangular", "triangular2", "exp_range"}
+        How the height changes.
+    gamma : float
+        Of ``exp_range``.
+    cycle_momentum : bool
+        Whether the optimizer's momentum, or its first beta, moves too.
+    base_momentum, max_momentum : float
+        Lowest and highest momentum.
+
+    References
+    ----------
+    torch.optim.lr_scheduler.CyclicLR; Smith, "Cyclical learning rates for training neural
+    networks", arXiv 1506.01186.
+    """
+
+    takes_base: ClassVar[bool] = False
+
+    kind: Literal["cyclic_lr"] = "cyclic_lr"
+    base_lr: Float = Field(ge=0)
+    max_lr: Float = Field(ge=0)
+    step_size_up: Count = 2000
+    step_size_down: Count | None = None
+    mode: Literal["triangular", "triangular2", "exp_range"] = "triangular"
+    gamma: Float = Field(1.0, ge=0)
+    cycle_momentum: Bool = True
+    base_momentum: Float = Field(0.8, ge=0, lt=1)
+    max_momentum: Float = Field(0.9, ge=0, lt=1)
+
+    @model_validator(mode="after")
+    def _gamma_is_of_exp_range(self) -> Self:
+        if self.gamma != 1.0 and self.mode != "exp_range":
+            raise problem(f"gamma is of mode exp_range, but mode is {self.mode}; leave gamma out.")
+        return self
+
+    def lr(self, base: float, step: int) -> float:
+        return self.base_lr + (self.max_lr - self.base_lr) * self._height(step)
+
+    def momentum(self, step: int) -> float | None:
+        if not self.cycle_momentum:
+            return None
+        return self.max_momentum - (self.max_momentum - self.base_momentum) * self._height(step)
+
+    def _height(self, step: int) -> float:
+        up, down = self.step_size_up, self.step_size_down or self.step_size_up
+        cycle, done = divmod(step - 1, up + down)
+        share = done / up if done <= up else (up + down - done) / down
+        if self.mode == "triangular2":
+            share /= 2.0**cycle
+        elif self.mode == "exp_range":
+            share *= float(self.gamma ** (step - 1))
+        return share
+
+
+# Exponential lr -----------------------------------------------------------------------------------
+
+
+class ExponentialLR(Schedule):
+    """``lr(k) = base gamma^(k - 1)``, as torch's ExponentialLR.
+
+    Attributes
+    ----------
+    gamma : float
+        Factor of each step.
+    """
+
+    multiplies: ClassVar[bool] = True
+
+    kind: Literal["exponential_lr"] = "exponential_lr"
+    gamma: Float = Field(ge=0)
+
+    def lr(self, base: float, step: int) -> float:
+        return float(base * self.gamma ** (step - 1))
+
+
+# Lambda lr ----------------------------------------------------------------------------------------
+
+Table = Annotated[list[Annotated[Float, Field(ge=0)]], Field(min_length=1)]
+
+
+class LambdaLR(Schedule):
+    """``lr(k) = base table[k - 1]``: what torch's LambdaLR makes of a function with these values.
+
+    Attributes
+    ----------
+    table : list of float
+        Factor of each step; a step after the last is an error.
+
+    References
+    ----------
+    torch.optim.lr_scheduler.LambdaLR.
+    """
+
+    multiplies: ClassVar[bool] = True
+
+    kind: Literal["lambda_lr"] = "lambda_lr"
+    table: Table
+
+    def lr(self, base: float, step: int) -> float:
+        return base * within(self.kind, self.table, step)[-1]
+
+
+def within(kind: str, table: list[float], length: int) -> list[float]:
+    """The first entries of a table.
+
+    Raises
+    ------
+    ValueError
+        If it has not so many.
+    """
+    if length > len(table):
+        raise ValueError(
+            f"{kind} has a table of {len(table)}, but {length} are needed; make it longer."
+        )
+    return table[:length]
+
+
+# Linear lr ----------------------------------------------------------------------------------------
+
+
+class LinearLR(Schedule):
+    """``lr(k) = base f``, f going evenly from start_factor to end_factor, as torch's LinearLR.
+
+    ``f = start_factor + (end_factor - start_factor) min(k - 1, total_iters) / total_iters``.
+
+    Attributes
+    ----------
+    start_factor, end_factor : float
+        Factors of the first step, and from step ``total_iters + 1`` on.
+    total_iters : int
+        Steps between the two.
+
+    References
+    ----------
+    torch.optim.lr_scheduler.LinearLR.
+    """
+
+    multiplies: ClassVar[bool] = True
+
+    kind: Literal["linear_lr"] = "linear_lr"
+    start_factor: Float = Field(1 / 3, gt=0, le=1)
+    end_factor: Float = Field(1.0, ge=0, le=1)
+    total_iters: Count = 5
+
+    def lr(self, base: float, step: int) -> float:
+        done = min(step - 1, self.total_iters) / self.total_iters
+        return base * (self.start_factor + (self.end_factor - self.start_factor) * done)
+
+
+# Multi step lr ------------------------------------------------------------------------------------
+
+
+class MultiStepLR(Schedule):
+    """``lr(k) = base gamma^n``, n milestones being at most k - 1, as torch's MultiStepLR.
+
+    Attributes
+    ----------
+    milestones : list of int
+        Finished steps after which the rate changes; one that is repeated changes it as often.
+    gamma : float
+        Factor of each change.
+
+    References
+    ----------
+    torch.optim.lr_scheduler.MultiStepLR.
+    """
+
+    multiplies: ClassVar[bool] = True
+
+    kind: Literal["multi_step_lr"] = "multi_step_lr"
+    milestones: Milestones
+    gamma: Float = Field(0.1, ge=0)
+
+    def lr(self, base: float, step: int) -> float:
+        return float(base * self.gamma ** bisect_right(self.milestones, step - 1))
+
+
+# Multiplicative lr --------------------------------------------------------------------------------
+
+
+class MultiplicativeLR(Schedule):
+    """``lr(k) = base table[0] ... table[k - 2]``, as torch's MultiplicativeLR.
+
+    A factor that is always the same is an `ExponentialLR`.
+
+    Attributes
+    ----------
+    table : list of float
+        The factor from each step to the next; a step that lacks one is an error.
+
+    References
+    ----------
+    torch.optim.lr_scheduler.MultiplicativeLR.
+    """
+
+    multiplies: ClassVar[bool] = True
+
+    kind: Literal["multiplicative_lr"] = "multiplicative_lr"
+    table: Table
+
+    def lr(self, base: float, step: int) -> float:
+        return base * math.prod(self.factors(step - 1))
+
+    def factors(self, num_steps: int) -> list[float]:
+        """The factors of the first so many changes."""
+        return within(self.kind, self.table, num_steps)
+
+
+# One cycle lr -------------------------------------------------------------------------------------
+
+
+class OneCycleLR(Schedule):
+    """``lr(k)`` rises from max_lr / div_factor to max_lr, then falls far below, as torch's.
+
+    Between the ends of a phase, ``lr = end + (start - end) (1 + cos(pi x)) / 2``, or a line. The
+    first phase ends at ``k - 1 = pct_start total_steps - 1``, the last at ``total_steps - 1`` with
+    the lowest rate, ``max_lr / div_factor / final_div_factor``. The base does not count.
+
+    Attributes
+    ----------
+    max_lr : float
+        Highest learning rate.
+    total_steps : int
+        Steps of the cycle; a step after them is an error, as in torch.
+    pct_start : float
+        Share of the steps on which the rate rises.
+    anneal_strategy : {"cos", "linear"}
+        Shape of each phase.
+    cycle_momentum : bool
+        Whether the optimizer's momentum, or its first beta, moves too: down as the rate rises, and
+        back as it falls.
+    base_momentum, max_momentum : float
+        Lowest and highest momentum.
+    div_factor, final_div_factor : float
+        ``max_lr`` over the first rate; the first rate over the last.
+    three_phase : bool
+        Whether the rate falls as it rose first, and to the lowest rate after that.
+
+    References
+    ----------
+    torch.optim.lr_scheduler.OneCycleLR; Smith and Topin, arXiv 1708.07120.
+    """
+
+    takes_base: ClassVar[bool] = False
+
+    kind: Literal["one_cycle_lr"] = "one_cycle_lr"
+    max_lr: Float = Field(ge=0)
+    total_steps: Count
+    pct_start: Float = Field(0.3, ge=0, le=1)
+    anneal_strategy: Literal["cos", "linear"] = "cos"
+    cycle_momentum: Bool = True
+    base_momentum: Float = Field(0.85, ge=0, lt=1)
+    max_momentum: Float = Field(0.95, ge=0, lt=1)
+    div_factor: Float = Field(25.0, gt=0)
+    final_div_factor: Float = Field(1e4, gt=0)
+    three_phase: Bool = False
+
+    @model_validator(mode="after")
+    def _there_is_a_way_up(self) -> Self:
+        if self.pct_start * self.total_steps == 1:  # torch divides by zero at its first step
+            raise problem(
+                f"pct_start {self.pct_start:g} of total_steps {self.total_steps} is a single step, "
+                "which cannot rise; raise pct_start."
+            )
+        return self
+
+    def lr(self, base: float, step: int) -> float:
+        self._check(step)
+        return self.along(self._rates(), self._momenta(), step)[0]
+
+    def momentum(self, step: int) -> float | None:
+        self._check(step)
+        return self.along(self._rates(), self._momenta(), step)[1]
+
+    def along(
+        self, rates: tuple[float, float, float], momenta: tuple[float, float], step: int
+    ) -> tuple[float, float | None]:
+        """Rate and momentum of a step of a cycle through other rates.
+
+        Parameters
+        ----------
+        rates : tuple of float
+            The first, the highest and the last rate.
+        momenta : tuple of float
+            The highest and the lowest momentum.
+        step : int
+            From 1.
+
+        Returns
+        -------
+        tuple
+            Rate; and momentum, or None if it stays.
+
+        Raises
+        ------
+        ValueError
+            If torch's scheduler refuses so many steps.
+        """
+        if step > self.total_steps + 1:
+            self._check(step)
+        low, high, lowest = rates
+        down = [(high, low), (low, lowest)] if self.three_phase else [(high, lowest)]
+        rate = self._between([(low, high), *down], step)
+        if not self.cycle_momentum:
+            return rate, None
+        most, least = momenta
+        stays = [(most, most)] if self.three_phase else []
+        return rate, self._between([(most, least), (least, most), *stays], step)
+
+    def _rates(self) -> tuple[float, float, float]:
+        low = self.max_lr / self.div_factor
+        return low, self.max_lr, low / self.final_div_factor
+
+    def _momenta(self) -> tuple[float, float]:
+        return self.max_momentum, self.base_momentum
+
+    def _check(self, step: int) -> None:
+        if step > self.total_steps:
+            raise ValueError(
+                f"one_cycle_lr ends with step {self.total_steps}, but there is a step {step}; "
+                "raise total_steps."
+            )
+
+    def _between(self, phases: list[tuple[float, float]], step: int) -> float:
+        """The value at a step, from what each phase begins and ends with."""
+        done, ends = step - 1, self._ends()
+        turn = next((i for i, end in enumerate(ends) if done <= end), len(ends) - 1)
+        begin = ends[turn - 1] if turn else 0.0
+        first, final = phases[turn]
+        share = (done - begin) / (ends[turn] - begin)
+        if self.anneal_strategy == "cos":
+            return final + (first - final) / 2 * (1 + math.cos(math.pi * share))
+        return first + (final - first) * share
+
+    def _ends(self) -> list[float]:
+        """The number of steps done at the end of each phase."""
+        up = self.pct_start * self.total_steps - 1
+        return [up, *([2 * up] if self.three_phase else []), self.total_steps - 1]
+
+
+# Polynomial lr ------------------------------------------------------------------------------------
+
+
+class PolynomialLR(Schedule):
+    """``lr(k) = base (1 - min(k - 1, total_iters) / total_iters)^power``, as torch's PolynomialLR.
+
+    Attributes
+    ----------
+    total_iters : int
+        Steps after which the rate is 0.
+    power : float
+        Of the polynomial.
+
+    References
+    ----------
+    torch.optim.lr_scheduler.PolynomialLR.
+    """
+
+    multiplies: ClassVar[bool] = True
+
+    kind: Literal["polynomial_lr"] = "polynomial_lr"
+    total_iters: Count = 5
+    power: Float = Field(1.0, ge=0)
+
+    def lr(self, base: float, step: int) -> float:
+        left = 1 - min(step - 1, self.total_iters) / self.total_iters
+        return float(base * left**self.power)
+
+
+# Reduce lr on plateau -----------------------------------------------------------------------------
+
+
+class Seen(NamedTuple):
+    """What a plateau is known by.
+
+    Attributes
+    ----------
+    best : float or None
+        Best value so far.
+    num_bad : int
+        Values since then that were not better.
+    cooldown : int
+        Values that are still left out of count.
+    reductions : int
+        How often the rate was lowered.
+    """
+
+    best: float | None = None
+    num_bad: int = 0
+    cooldown: int = 0
+    reductions: int = 0
+
+
+class ReduceLROnPlateau(Schedule):
+    """The learning rate falls by a factor when the training loss has ceased to fall, as torch's.
+
+    What is looked at is the mean loss of all ranks in a step, or the mean of an epoch's steps: the
+    same on every rank, as in a script that reduces it over the ranks first; that takes no time
+    here. The rate of a step follows from the losses before it.
+
+    Attributes
+    ----------
+    mode : {"min", "max"}
+        Which losses are better.
+    factor : float
+        Of each reduction.
+    patience : int
+        Values without progress that are let pass.
+    threshold : float
+        By how much a value has to be better than the best.
+    threshold_mode : {"rel", "abs"}
+        Whether that is a share of the best, or a difference.
+    cooldown : int
+        Values after a reduction that are not counted as bad.
+    min_lr : float
+        Lowest learning rate.
+    eps : float
+        Reductions that change the rate by no more are not made.
+
+    References
+    ----------
+    torch.optim.lr_scheduler.ReduceLROnPlateau.
+    """
+
+    kind: Literal["reduce_lr_on_plateau"] = "reduce_lr_on_plateau"
+    mode: Literal["min", "max"] = "min"
+    factor: Float = Field(0.1, ge=0, lt=1)
+    patience: Int = Field(10, ge=0, le=10**9)
+    threshold: Float = Field(1e-4, ge=0)
+    threshold_mode: Literal["rel", "abs"] = "rel"
+    cooldown: Int = Field(0, ge=0, le=10**9)
+    min_lr: Float = Field(0.0, ge=0)
+    eps: Float = Field(1e-8, ge=0)
+
+    def lr(self, base: float, step: int) -> float:
+        """Learning rate after ``step - 1`` reductions."""
+        rate = base
+        for _ in range(step - 1):
+            lower = max(rate * self.factor, self.min_lr)
+            if rate - lower <= self.eps:
+                break
+            rate = lower
+        return rate
+
+    def counted(self) -> frozenset[str]:
+        return frozenset(["reductions"])
+
+    def number(self, progress: Progress) -> int:
+        return progress.reductions + 1
+
+    def seen(self, before: Seen, value: float) -> Seen:
+        """Look at one more loss, as torch's ``step(value)``."""
+        best, num_bad, cooldown, reductions = before
+        if best is None or self._is_better(value, best):
+            best, num_bad = value, 0
+        else:
+            num_bad += 1
+        if cooldown > 0:
+            cooldown, num_bad = cooldown - 1, 0
+        if num_bad > self.patience:
+            return Seen(best, 0, self.cooldown, reductions + 1)
+        return Seen(best, num_bad, cooldown, reductions)
+
+    def _is_better(self, value: float, best: float) -> bool:
+        sign = -1.0 if self.mode == "min" else 1.0
+        margin = self.threshold * (best if self.threshold_mode == "rel" else 1.0)
+        return sign * value > sign * best + margin
+
+
+# Shared group -------------------------------------------------------------------------------------
+
+MAX_REPLAYS = 64
+"""Replays that are kept for the steps to come."""
+
+
+class ParamGroup:
+    """The entries of ``optimizer.param_groups[0]`` that schedulers read and write.
+
+    Attributes
+    ----------
+    lr : float
+        Current rate.
+    initial_lr : float or None
+        Base of the schedulers that are constructed next; the first constructor sets it.
+    max_lr, min_lr : float
+        Of the last `OneCycleLR` that was constructed.
+    momentum : float or None
+        Current momentum; None is the optimizer's own.
+    momenta : tuple of float
+        Highest and lowest momentum of the last constructor that set them.
+    """
+
+    def __init__(self, lr: float) -> None:
+        self.lr = lr
+        self.initial_lr: float | None = None
+        self.max_lr = self.min_lr = 0.0
+        self.momentum: float | None = None
+        self.momenta = (0.0, 0.0)
+
+
+class Scheduler(ABC):
+    """What a composition needs of its members."""
+
+    @abstractmethod
+    def initial_step(self) -> None:
+        """Take the first step, as torch's ``_initial_step``."""
+
+    @abstractmethod
+    def step(self) -> None:
+        """Take the step that follows a step of the optimizer."""
+
+    @abstractmethod
+    def begin_turn(self) -> None:
+        """Begin from the base, as torch's ``_update_lr(0)``."""
+
+    @abstractmethod
+    def undo(self) -> None:
+        """Take back one step of ``last_epoch``; the rate stays."""
+
+
+class Single(Scheduler):
+    """A scheduler that is not composed; making it runs torch's constructor.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        Its kind and arguments.
+    group : ParamGroup
+        The optimizer's.
+    """
+
+    def __init__(self, schedule: Schedule, group: ParamGroup) -> None:
+        self.schedule, self.group, self.last_epoch = schedule, group, -1
+        if isinstance(schedule, CyclicLR):
+            group.lr = schedule.base_lr
+        elif isinstance(schedule, OneCycleLR):
+            group.initial_lr = schedule.max_lr / schedule.div_factor
+            group.max_lr = schedule.max_lr
+            group.min_lr = group.initial_lr / schedule.final_div_factor
+        if isinstance(schedule, CyclicLR | OneCycleLR) and schedule.cycle_momentum:
+            group.momenta = (schedule.max_momentum, schedule.base_momentum)
+            group.momentum = schedule.max_momentum
+        if group.initial_lr is None:
+            group.initial_lr = group.lr
+        self.base = group.initial_lr
+        self.initial_step()
+        if isinstance(schedule, CyclicLR):
+            group.lr = self.base  # torch's constructor replaces its base after the first step
+
+    def initial_step(self) -> None:
+        self.last_epoch += 1
+        if self.schedule.kind in FROM_CURRENT:
+            self.group.lr *= self.schedule.lr(1.0, 1) if self.schedule.multiplies else 1.0
+        else:
+            self._set()
+
+    def step(self) -> None:
+        self.last_epoch += 1
+        follow = FROM_CURRENT.get(self.schedule.kind)
+        if follow is None:
+            self._set()
+        else:
+            self.group.lr = follow(self.schedule, self.group.lr, self.base, self.last_epoch)
+
+    def begin_turn(self) -> None:
+        self.last_epoch = 0
+        if self.schedule.kind == "multiplicative_lr":
+            return  # it has no closed form in torch, and goes on from the current rate
+        self._set()
+
+    def undo(self) -> None:
+        self.last_epoch -= 1
+
+    def _set(self) -> None:
+        """Set the rate, whatever the current one is, and the momentum."""
+        schedule, group, number = self.schedule, self.group, self.last_epoch + 1
+        if number < 1:
+            raise ValueError(
+                f"{schedule.kind} would be stepped before its first step; do not nest "
+                "sequential_lr so deep."
+            )
+        momentum = None
+        if isinstance(schedule, OneCycleLR):
+            assert group.initial_lr is not None, "its constructor has set it"
+            rates = (group.initial_lr, group.max_lr, group.min_lr)
+            group.lr, momentum = schedule.along(rates, group.momenta, number)
+        else:
+            group.lr = schedule.lr(self.base, number)
+            momentum = schedule.momentum(number)
+        if momentum is not None:
+            group.momentum = momentum
+
+
+class Chain(Scheduler):
+    """All members take every step, one after the other: torch's ChainedScheduler."""
+
+    def __init__(self, members: Sequence[Scheduler]) -> None:
+        self.members = list(members)
+
+    def initial_step(self) -> None:
+        self.step()  # torch: members do not notice that this is their first step
+
+    def step(self) -> None:
+        for member in self.members:
+            member.step()
+
+    def begin_turn(self) -> None:
+        raise NotImplementedError("a chain has no rate to begin with; its place is the first")
+
+    def undo(self) -> None:
+        for member in self.members:
+            member.undo()
+
+
+class InTurns(Chain):
+    """Members take turns, which begin at the milestones: torch's SequentialLR."""
+
+    def __init__(
+        self, members: Sequence[Scheduler], milestones: Sequence[int], group: ParamGroup
+    ) -> None:
+        super().__init__(members)
+        self.milestones, self.last_epoch = milestones, 0
+        assert group.initial_lr is not None, "the members' constructors have set it"
+        group.lr = group.initial_lr
+        self.undo()
+        self.members[bisect_right(milestones, 0)].initial_step()
+
+    def step(self) -> None:
+        self.last_epoch += 1
+        turn = bisect_right(self.milestones, self.last_epoch)
+        if turn and self.milestones[turn - 1] == self.last_epoch:
+            self.members[turn].begin_turn()
+        else:
+            self.members[turn].step()
+
+
+def construct(schedule: Any, group: ParamGroup) -> Scheduler:
+    """Construct a schedule and, before it, its members, in the order in which they are written."""
+    if not hasattr(schedule, "schedulers"):
+        return Single(schedule, group)
+    members = [construct(member, group) for member in schedule.schedulers]
+    if hasattr(schedule, "milestones"):
+        return InTurns(members, schedule.milestones, group)
+    return Chain(members)
+
+
+class Replay:
+    """Rates and momenta of a composition, step by step.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        A `SequentialLR` or `ChainedScheduler`.
+    base : float
+        The optimizer's learning rate.
+    """
+
+    def __init__(self, schedule: Schedule, base: float) -> None:
+        self.schedule = schedule  # so that its id stays its own
+        self._group = ParamGroup(base)
+        self._scheduler = construct(schedule, self._group)
+        self.rates, self.momenta = [self._group.lr], [self._group.momentum]
+
+    def upto(self, step: int) -> Replay:
+        """Go on to a step, counted from 1.
+
+        Raises
+        ------
+        ValueError
+            If the schedule is over by then.
+        """
+        while len(self.rates) < step:
+            self._scheduler.step()
+            self.rates.append(self._group.lr)
+            self.momenta.append(self._group.momentum)
+        return self
+
+
+_replays: dict[tuple[int, float], Replay] = {}
+
+
+def replay(schedule: Schedule, base: float) -> Replay:
+    """The replay of a composition; the same one for all its steps."""
+    key = id(schedule), base
+    if key not in _replays:
+        if len(_replays) >= MAX_REPLAYS:
+            _replays.clear()
+        _replays[key] = Replay(schedule, base)
+    return _replays[key]
+
+
+# The next rate from the current one: torch's get_lr, e being last_epoch.
+
+
+def _constant(own: Any, rate: float, base: float, e: int) -> float:
+    if e == 0:
+        return rate * float(own.factor)
+    return rate / float(own.factor) if e == own.total_iters else rate
+
+
+def _linear(own: Any, rate: float, base: float, e: int) -> float:
+    if e == 0:
+        return rate * float(own.start_factor)
+    if e > own.total_iters:
+        return rate
+    rise = own.end_factor - own.start_factor
+    return float(rate * (1 + rise / (own.total_iters * own.start_factor + (e - 1) * rise)))
+
+
+def _exponential(own: Any, rate: float, base: float, e: int) -> float:
+    return rate * float(own.gamma)
+
+
+def _step(own: Any, rate: float, base: float, e: int) -> float:
+    return rate * float(own.gamma) if e and e % own.step_size == 0 else rate
+
+
+def _multi_step(own: Any, rate: float, base: float, e: int) -> float:
+    return float(rate * own.gamma ** own.milestones.count(e))
+
+
+def _multiplicative(own: Any, rate: float, base: float, e: int) -> float:
+    return rate * float(own.factors(e)[-1]) if e > 0 else rate
+
+
+def _polynomial(own: Any, rate: float, base: float, e: int) -> float:
+    if e > own.total_iters:
+        return rate
+    left = (1 - e / own.total_iters) / (1 - (e - 1) / own.total_iters)
+    return float(rate * left**own.power)
+
+
+def _cosine(own: Any, rate: float, base: float, e: int) -> float:
+    length, least = own.T_max, own.eta_min
+    if (e - 1 - length) % (2 * length) == 0:
+        return float(rate + (base - least) * (1 - math.cos(math.pi / length)) / 2)
+    now, before = (1 + math.cos(math.pi * t / length) for t in (e, e - 1))
+    return float(now / before * (rate - least) + least)
+
+
+def _as_it_is(own: Any, rate: float, base: float, e: int) -> float:
+    return rate
+
+
+FROM_CURRENT: dict[str, Callable[[Any, float, float, int], float]] = {
+    "constant_lr": _constant,
+    "cosine_annealing_lr": _cosine,
+    "exponential_lr": _exponential,
+    "linear_lr": _linear,
+    "multi_step_lr": _multi_step,
+    "multiplicative_lr": _multiplicative,
+    "none": _as_it_is,
+    "polynomial_lr": _polynomial,
+    "step_lr": _step,
+}
+"""Kinds that make the next rate from the current one; the others set a rate."""
+
+
+# Chained scheduler --------------------------------------------------------------------------------
+
+
+class ChainedScheduler(Schedule):
+    """Several schedules that all take every step, one after the other, as in torch.
+
+    Each changes the rate that the one before it leaves: those that multiply (`constant_lr`,
+    `linear_lr`, `exponential_lr`, `step_lr`, ...) make a product, `cosine_annealing_lr` goes on
+    from the current rate, and one that sets a rate (`lambda_lr`, `one_cycle_lr`, ...) undoes what
+    comes before it in the list.
+
+    Where some count steps and others epochs, as in a script that steps both itself, the rate is the
+    base times the factor of each: one warms up step by step while another falls from epoch to
+    epoch.
+
+    Attributes
+    ----------
+    schedulers : list of Schedule
+        In the order in which they are constructed and stepped. If they do not all count the same,
+        only kinds that multiply.
+
+    References
+    ----------
+    torch.optim.lr_scheduler.ChainedScheduler.
+    """
+
+    kind: Literal["chained_scheduler"] = "chained_scheduler"
+    per: Literal["step"] = "step"
+    schedulers: Annotated[list[AnySchedule], Field(min_length=1)]
+
+    @field_validator("schedulers")
+    @classmethod
+    def _members_fit(cls, value: list[Schedule]) -> list[Schedule]:
+        counted = frozenset[str]().union(*(member.counted() for member in value))
+        for i, member in enumerate(value):
+            if "reductions" in member.counted():
+                raise problem(
+                    f"number {i}, {member.kind}, follows the loss, which a chain has no place for "
+                    "(torch refuses it, too); use it alone."
+                )
+            if len(counted) > 1 and not member.multiplies:
+                known = [kind for kind in SCHEDULES if SCHEDULES[kind].multiplies]
+                raise problem(
+                    f"number {i}, {member.kind}, sets the rate, and others count "
+                    f"{' and '.join(sorted(f'{one}s' for one in counted))}; count one of the two "
+                    f"(per), or chain only {', '.join(known)}."
+                )
+        return value
+
+    def counted(self) -> frozenset[str]:
+        return frozenset[str]().union(*(member.counted() for member in self.schedulers))
+
+    def number(self, progress: Progress) -> int:
+        return progress.epoch + 1 if self.counted() == {"epoch"} else progress.step
+
+    def at(self, base: float, progress: Progress) -> float:
+        if len(self.counted()) > 1:
+            return base * math.prod(member.at(1.0, progress) for member in self.schedulers)
+        return self.lr(base, self.number(progress))
+
+    def lr(self, base: float, step: int) -> float:
+        if len(self.counted()) > 1:
+            return self.at(base, Progress(step, step - 1))
+        return replay(self, base).upto(step).rates[step - 1]
+
+    def momentum(self, step: int) -> float | None:
+        if len(self.counted()) > 1:
+            return None
+        return replay(self, 1.0).upto(step).momenta[step - 1]
+
+    def problem_with(self, num_steps: int, num_epochs: int = 1) -> str | None:
+        each = (member.problem_with(num_steps, num_epochs) for member in self.schedulers)
+        played = min(num_steps, LONGEST_REPLAY), min(num_epochs, LONGEST_REPLAY)
+        return next((wrong for wrong in each if wrong), None) or super().problem_with(*played)
+
+
+# Sequential lr ------------------------------------------------------------------------------------
+
+
+class SequentialLR(Schedule):
+    """One schedule after another, each counting from its own first step, as torch's SequentialLR.
+
+    Each starts from its base, wherever the one before ended; `multiplicative_lr` goes on from
+    there. The base is the optimizer's rate, but torch constructs all schedulers before the first
+    step, and the constructors of `one_cycle_lr` and `cyclic_lr` change it for what comes after
+    them, for the first step, and the momentum for all steps before their turn.
+
+    Attributes
+    ----------
+    schedulers : list of Schedule
+        In the order of their turns; all count what ``per`` says. Only the first can be a
+        `sequential_lr` or `chained_scheduler`, as in torch.
+    milestones : list of int
+        Finished steps after which the next one takes over; one fewer than schedulers.
+
+    References
+    ----------
+    torch.optim.lr_scheduler.SequentialLR.
+    """
+
+    kind: Literal["sequential_lr"] = "sequential_lr"
+    schedulers: Annotated[list[AnySchedule], Field(min_length=1)]
+    milestones: Milestones
+
+    @field_validator("schedulers")
+    @classmethod
+    def _all_count_alike(cls, value: list[Schedule]) -> list[Schedule]:
+        for i, member in enumerate(value):
+            other = sorted(member.counted() - {"step"})
+            if other:
+                how = "write per: epoch beside schedulers" if other == ["epoch"] else "use it alone"
+                raise problem(f"number {i}, {member.kind}, follows the {other[0]}; {how}.")
+            if i and hasattr(member, "schedulers"):
+                raise problem(
+                    f"number {i}, {member.kind}, is made of several schedulers, which torch's "
+                    "SequentialLR takes in the first place only; write its members here."
+                )
+        return value
+
+    @field_validator("milestones")
+    @classmethod
+    def _each_has_its_turn(cls, value: list[int], info: ValidationInfo) -> list[int]:
+        schedulers: list[Schedule] | None = info.data.get("schedulers")
+        if schedulers is None:  # it is refused already
+            return value
+        if len(value) != len(schedulers) - 1:
+            raise problem(
+                f"{value} has length {len(value)}, but {len(schedulers)} schedulers need "
+                f"{len(schedulers) - 1} of them."
+            )
+        for i, (begin, end) in enumerate(pairwise([0, *value])):
+            # A cycle may take one step more here: torch's error comes when it is stepped again.
+            long = end - begin - isinstance(schedulers[i], OneCycleLR)
+            if long > 0 and schedulers[i].problem_with(long):
+                wrong = schedulers[i].problem_with(end - begin)
+                raise problem(f"{value} gives schedulers.{i} {end - begin} steps: {wrong}")
+        return value
+
+    def lr(self, base: float, step: int) -> float:
+        return replay(self, base).upto(step).rates[step - 1]
+
+    def momentum(self, step: int) -> float | None:
+        return replay(self, 1.0).upto(step).momenta[step - 1]
+
+    def problem_with(self, num_steps: int, num_epochs: int = 1) -> str | None:
+        num = self.number(Progress(num_steps, num_epochs - 1))
+        last = num - (self.milestones[-1] if self.milestones else 0)
+        wrong = self.schedulers[-1].problem_with(last) if last > 0 else None
+        played = min(num_steps, LONGEST_REPLAY), min(num_epochs, LONGEST_REPLAY)
+        return wrong or super().problem_with(*played)
+
+
+# Step lr ------------------------------------------------------------------------------------------
+
+
+class StepLR(Schedule):
+    """``lr(k) = base gamma^floor((k - 1) / step_size)``, as torch.optim.lr_scheduler.StepLR.
+
+    Attributes
+    ----------
+    step_size : int
+        Steps between two changes.
+    gamma : float
+        Factor of each change.
+    """
+
+    multiplies: ClassVar[bool] = True
+
+    kind: Literal["step_lr"] = "step_lr"
+    step_size: Count
+    gamma: Float = Field(0.1, ge=0)
+
+    def lr(self, base: float, step: int) -> float:
+        return float(base * self.gamma ** ((step - 1) // self.step_size))

@@ -1,0 +1,419 @@
+"""Transformations of a graph: adapters, frozen and quantized layers, SyncBatchNorm, fusion.
+
+Inductor fuses what is computed element by element or row by row: norms, activations, sums, dropout,
+rotary embeddings. What flows inside a chain is never written; for backward it is computed again
+from what enters the chain, where that is cheap, which it is. Products, attention, convolutions,
+pooling, look-ups and whatever exchanges numbers between ranks stay kernels of their own. Blocks
+are compiled one by one, so that no chain leaves its block.
+
+References
+----------
+Ansel et al., "PyTorch 2: faster machine learning through dynamic Python bytecode transformation and
+graph compilation", ASPLOS 2024, sections 4.2 and 6.5; "regional compilation" in torch's tutorials.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from typing import NamedTuple, TypeAlias, TypeGuard
+
+from simdp.workload.layers import Kernel, Layer, Parameter
+from simdp.workload.layers.attention import Attention, Implementation
+from simdp.workload.layers.base import Call, Graph, Kept, Shape, Synchronised, Value, constant
+from simdp.workload.layers.batchnorm import BatchNorm, SyncBatchNorm
+from simdp.workload.layers.embedding import EmbeddingTable
+from simdp.workload.layers.linear import Linear, QuantizedLinear, TransposedLinear
+from simdp.workload.layers.operator import TimedLayer
+from simdp.workload.layers.pooling import AveragePool, Upsample, WindowPool
+from simdp.workload.layers.tensor_ops import Add, Dropout, Scale
+from simdp.workload.lora import Lora, Quantized
+
+# Evaluation ---------------------------------------------------------------------------------------
+
+
+def evaluated(graph: Graph) -> Graph:
+    """Let every layer do what it does after training, and drop calls that serve training alone.
+
+    Dropout lets everything through, batch norm uses its running statistics, and auxiliary outputs,
+    which only a loss looks at, are not computed. The tensors stay, in their order.
+    """
+    other: dict[int, Layer] = {id(layer): layer.evaluated() for layer in graph.registered}
+    output, weight = graph.outputs[0]
+    needed = _needed(graph, output)
+    first = len(graph.inputs)
+    place = {value: Value(value) for value in range(first)}
+    calls = []
+    for number in needed:
+        call = graph.calls[number]
+        calls.append(Call(other[id(call.layer)], tuple(place[value] for value in call.inputs)))
+        place[first + number] = Value(first + len(calls) - 1)
+    return replace(
+        graph,
+        registered=tuple(other[id(layer)] for layer in graph.registered),
+        calls=tuple(calls),
+        outputs=((place[output], weight),),
+    )
+
+
+def _needed(graph: Graph, output: Value) -> list[int]:
+    """Numbers of the calls that a value comes from, in their order."""
+    first = len(graph.inputs)
+    found: set[int] = set()
+    waiting = [output]
+    while waiting:
+        number = waiting.pop() - first
+        if number >= 0 and number not in found:
+            found.add(number)
+            waiting += graph.calls[number].inputs
+    return sorted(found)
+
+
+# Frozen -------------------------------------------------------------------------------------------
+
+
+def matching(patterns: Sequence[str], names: Iterable[str]) -> frozenset[str]:
+    """Names that match one of some patterns, as in an optimizer's groups."""
+    return frozenset(n for n in names if any(fnmatchcase(n, pattern) for pattern in patterns))
+
+
+def ends_match(name: str, targets: Sequence[str]) -> bool:
+    """Whether the end of a layer's dotted name, or all of it, matches one of some patterns."""
+    return bool(matching([*targets, *(f"*.{target}" for target in targets)], [name]))
+
+
+def with_frozen(graph: Graph, patterns: Sequence[str]) -> Graph:
+    """Freeze the parameters of a graph that match, beside those that are frozen already."""
+    found = matching(patterns, [parameter.name for parameter in graph.parameters])
+    return replace(graph, frozen=graph.frozen | found)
+
+
+def backward_kernels(
+    graph: Graph, number: int, inputs: Sequence[Shape], itemsize: int
+) -> list[Kernel]:
+    """Kernels of a call's backward, without those that only frozen parameters would need.
+
+    They are those that run where no input wants a gradient, in layers of which that is true
+    (`Layer.splits_backward`); other layers are charged whole. Where each parameter has a kernel,
+    those of frozen ones are left out; else all, if all parameters are frozen.
+
+    Parameters
+    ----------
+    graph : Graph
+        The model's.
+    number : int
+        Of the call.
+    inputs, itemsize
+        As of `Layer.backward_cost`.
+    """
+    layer, needs = graph.calls[number].layer, graph.needs[number]
+    if not graph.frozen:
+        return layer.backward_cost(inputs, itemsize, needs)
+    if not graph.flows[number]:
+        return []
+    kernels = layer.backward_cost(inputs, itemsize, needs)
+    names, learned = layer.ready_order(), graph.learned(number)
+    if len(learned) == len(names) or not layer.splits_backward:
+        return kernels
+    of_parameters = layer.backward_cost(inputs, itemsize, [False] * len(needs))
+    spared = of_parameters if not learned else []
+    if len(of_parameters) == len(names):
+        pairs = zip(names, of_parameters, strict=True)
+        spared = [kernel for name, kernel in pairs if name not in learned]
+    return list((Counter(kernels) - Counter(spared)).elements())
+
+
+def kept_of(graph: Graph, number: int, inputs: Sequence[Shape], itemsize: int) -> Kept:
+    """What a call keeps for backward, without what only frozen parameters would need.
+
+    A product needs its input for its weight's gradient alone, and a call through which no gradient
+    flows needs nothing.
+    """
+    layer = graph.calls[number].layer
+    if not graph.frozen:
+        return layer.kept(inputs, itemsize)
+    if not graph.flows[number]:
+        return Kept()
+    matrices = [p.name for p in layer.parameters() if len(p.shape) > 1]
+    if layer.keeps_for_weights and graph.frozen.issuperset(matrices):
+        return Kept()
+    return layer.kept(inputs, itemsize)
+
+
+def learned_elements(graph: Graph, number: int) -> int:
+    """Elements of a call's parameters that are not frozen."""
+    learned = set(graph.learned(number))
+    layer = graph.calls[number].layer
+    return sum(p.num_elements for p in layer.parameters() if p.name in learned)
+
+
+# Adapters -----------------------------------------------------------------------------------------
+
+Adapted: TypeAlias = Linear | TransposedLinear
+"""What can have an adapter."""
+
+
+class ZeroLinear(Linear):
+    """A linear map whose weight starts at 0."""
+
+    def parameters(self) -> list[Parameter]:
+        return [parameter._replace(initial=constant(0.0)) for parameter in super().parameters()]
+
+
+def is_target(layer: Layer, targets: Sequence[str]) -> TypeGuard[Adapted]:
+    """Whether a layer gets an adapter."""
+    return isinstance(layer, Linear | TransposedLinear) and ends_match(layer.name, targets)
+
+
+def adapted(graph: Graph, lora: Lora) -> Graph:
+    """Add adapters to a graph, and freeze the parameters that it has had."""
+    adapters = {
+        id(layer): (layer, _Adapter(layer, lora))
+        for layer in (*graph.registered, *(call.layer for call in graph.calls))
+        if is_target(layer, lora.targets)
+    }
+    registered: list[Layer] = []
+    for layer in graph.registered:
+        registered.append(layer)
+        if id(layer) in adapters:
+            registered += adapters[id(layer)][1].layers()
+    first, calls = len(graph.inputs), list[Call]()
+    place = {Value(number): Value(number) for number in range(first)}
+    for number, call in enumerate(graph.calls):
+        inputs = tuple(place[value] for value in call.inputs)
+        calls.append(Call(call.layer, inputs))
+        if id(call.layer) in adapters:
+            calls += adapters[id(call.layer)][1].calls(inputs[0], first + len(calls))
+        place[Value(first + number)] = Value(first + len(calls) - 1)
+    return replace(
+        graph,
+        registered=tuple(registered),
+        calls=tuple(calls),
+        outputs=tuple((place[value], weight) for value, weight in graph.outputs),
+        frozen=frozenset(parameter.name for parameter in graph.parameters),
+    )
+
+
+class _Adapter:
+    """The layers beside one that is adapted."""
+
+    def __init__(self, layer: Adapted, lora: Lora) -> None:
+        name, rank = layer.name, lora.rank
+        fan_in, fan_out = layer.in_features, layer.out_features
+        self.dropout = (
+            [Dropout(name=f"{name}.lora_dropout.default", p=lora.dropout)] if lora.dropout else []
+        )
+        self.a = Linear(
+            name=f"{name}.lora_A.default", in_features=fan_in, out_features=rank, bias=False
+        )
+        self.b = ZeroLinear(
+            name=f"{name}.lora_B.default", in_features=rank, out_features=fan_out, bias=False
+        )
+        self.scale = Scale(name=f"{name}.scaling", factor=lora.alpha / rank)
+        self.add = Add(name=f"{name}.add")
+
+    def layers(self) -> list[Layer]:
+        return [*self.dropout, self.a, self.b, self.scale, self.add]
+
+    def calls(self, x: Value, output: int) -> list[Call]:
+        """Calls behind that of the layer, which takes ``x`` and whose output comes before them."""
+        chain: list[Layer] = [*self.dropout, self.a, self.b, self.scale]
+        found, base = [Call(chain[0], (x,))], Value(output - 1)
+        for step, layer in enumerate(chain[1:]):
+            found.append(Call(layer, (Value(output + step),)))
+        return [*found, Call(self.add, (base, Value(output + len(chain) - 1)))]
+
+
+# Sync batchnorm -----------------------------------------------------------------------------------
+
+
+def synchronised(graph: Graph) -> Graph:
+    """Make every batch norm of a graph a SyncBatchNorm with the same tensors."""
+    other: dict[int, Layer] = {}
+    for layer in graph.registered:
+        if isinstance(layer, BatchNorm):
+            given = layer.model_dump(exclude={"kind"})
+            other[id(layer)] = SyncBatchNorm(**given)
+    return replace(
+        graph,
+        registered=tuple(other.get(id(layer), layer) for layer in graph.registered),
+        calls=tuple(Call(other.get(id(c.layer), c.layer), c.inputs) for c in graph.calls),
+    )
+
+
+# Quantization -------------------------------------------------------------------------------------
+
+
+def can_be_stored(layer: Layer, targets: Sequence[str]) -> TypeGuard[Linear]:
+    """Whether a layer's weight is one of those that are stored in 4 bits."""
+    return isinstance(layer, Linear) and ends_match(layer.name, targets)
+
+
+def in_4_bits(graph: Graph, chosen: Quantized, itemsize: int) -> Graph:
+    """Store the weights of some linear layers of a graph in 4 bits.
+
+    Parameters
+    ----------
+    graph : Graph
+        The model's.
+    chosen : Quantized
+        Which, and how.
+    itemsize : int
+        Bytes of the numbers that they are packed into: those of the other weights.
+    """
+    more = {"storage_itemsize": itemsize, "block": chosen.block, "double": chosen.double}
+    other: dict[int, Layer] = {
+        id(layer): QuantizedLinear(**layer.model_dump(exclude={"kind"}), **more)
+        for layer in graph.registered
+        if can_be_stored(layer, chosen.targets)
+    }
+    return replace(
+        graph,
+        registered=tuple(other.get(id(layer), layer) for layer in graph.registered),
+        calls=tuple(Call(other.get(id(c.layer), c.layer), c.inputs) for c in graph.calls),
+    )
+
+
+def stored_weights(graph: Graph) -> list[str]:
+    """Names of the weights that are stored in 4 bits."""
+    layers = [layer for layer in graph.registered if isinstance(layer, QuantizedLinear)]
+    return [layer.parameters()[0].name for layer in layers]
+
+
+# Attention ----------------------------------------------------------------------------------------
+
+
+def in_kernels(graph: Graph, implementation: Implementation) -> Graph:
+    """Make every attention of a graph one of this kind, with the same numbers."""
+    other: dict[int, Layer] = {
+        id(call.layer): call.layer.model_copy(update={"implementation": implementation})
+        for call in graph.calls
+        if has_kernels(call.layer)
+    }
+    return replace(
+        graph,
+        registered=tuple(other.get(id(layer), layer) for layer in graph.registered),
+        calls=tuple(Call(other.get(id(c.layer), c.layer), c.inputs) for c in graph.calls),
+    )
+
+
+def has_kernels(layer: Layer) -> bool:
+    """Whether there are two ways to run a layer."""
+    return isinstance(layer, Attention)
+
+
+# Chains -------------------------------------------------------------------------------------------
+
+ALONE = (AveragePool, BatchNorm, EmbeddingTable, Synchronised, TimedLayer, Upsample, WindowPool)
+"""Layers besides products that are kernels of their own."""
+
+
+class Chain(NamedTuple):
+    """Calls that one kernel works off.
+
+    Attributes
+    ----------
+    calls : tuple of int
+        Their numbers, rising.
+    reads : tuple of Value
+        What enters.
+    writes : tuple of Value
+        What others take; the rest is never in memory.
+    """
+
+    calls: tuple[int, ...]
+    reads: tuple[Value, ...]
+    writes: tuple[Value, ...]
+
+
+def chains(graph: Graph) -> list[Chain]:
+    """Find the chains of a model's blocks, in the order of their last calls.
+
+    Two calls are in one chain if one takes what the other makes, and no path from one to the other
+    leads through a kernel of another kind.
+    """
+    home = {number: block.name for block in graph.blocks for number in block.calls}
+    first, depth, chain_of = len(graph.inputs), [0] * len(graph.inputs), dict[int, int]()
+    for number, call in enumerate(graph.calls):
+        fuses = number in home and _fuses(call.layer)
+        depth.append(max((depth[value] for value in call.inputs), default=0) + (not fuses))
+        if not fuses:
+            continue
+        chain_of[number] = number
+        for value in call.inputs:
+            maker = value - first
+            same = maker in chain_of and home[maker] == home[number]
+            if same and depth[value] == depth[-1]:
+                old, new = chain_of[number], chain_of[maker]
+                chain_of = {n: new if chain == old else chain for n, chain in chain_of.items()}
+    members: dict[int, list[int]] = {}
+    for number, chain in chain_of.items():
+        members.setdefault(chain, []).append(number)
+    takers = {value: {-1} for value, _ in graph.outputs}
+    for number, call in enumerate(graph.calls):
+        for value in call.inputs:
+            takers.setdefault(value, set()).add(number)
+    found = [_chain(graph, calls, takers) for calls in members.values()]
+    return sorted(found, key=lambda chain: chain.calls[-1])
+
+
+def _fuses(layer: Layer) -> bool:
+    return layer.autocast != "lower" and not isinstance(layer, ALONE)
+
+
+def _chain(graph: Graph, calls: list[int], takers: dict[Value, set[int]]) -> Chain:
+    inside = set(calls)
+    made = [Value(len(graph.inputs) + number) for number in calls]
+    taken = dict.fromkeys(value for number in calls for value in graph.calls[number].inputs)
+    return Chain(
+        tuple(calls),
+        tuple(value for value in taken if value not in made),
+        tuple(value for value in made if takers.get(value, inside) - inside),
+    )
+
+
+class Fused:
+    """What fusion makes of a graph's values.
+
+    Parameters
+    ----------
+    graph : Graph
+        The model's.
+
+    Attributes
+    ----------
+    chains : list of Chain
+        As of `chains`.
+    of : dict of int to Chain
+        The chain of each call that is in one.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph, self.chains = graph, chains(graph)
+        self.of = {number: chain for chain in self.chains for number in chain.calls}
+
+    def is_written(self, value: Value) -> bool:
+        """Whether a value is ever in memory."""
+        chain = self.of.get(value - len(self._graph.inputs))
+        return chain is None or value in chain.writes
+
+    def kept(self, number: int, kept: Kept) -> list[Value]:
+        """What in memory a call of a chain needs for backward, in place of what it keeps alone.
+
+        What it would keep beside its values comes from its inputs; a dropout's mask, of its seed.
+        """
+        call, made = self._graph.calls[number], Value(len(self._graph.inputs) + number)
+        inputs = [call.inputs[i] for i in kept.inputs]
+        if kept.nbytes and not isinstance(call.layer, Dropout):
+            inputs = list(call.inputs)
+        values = [*inputs, *[made] * kept.output]
+        return list(dict.fromkeys(source for v in values for source in self.sources(v)))
+
+    def sources(self, value: Value) -> list[Value]:
+        """What in memory a value is computed from once more in backward: itself, if it is there."""
+        if self.is_written(value):
+            return [value]
+        inputs = self._graph.calls[value - len(self._graph.inputs)].inputs
+        return list(dict.fromkeys(source for v in inputs for source in self.sources(v)))
