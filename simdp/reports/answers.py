@@ -14,7 +14,18 @@ from typing import Any, NamedTuple
 from rich.console import RenderableType
 
 from simdp.reports import captions
-from simdp.reports.captions import percent, seconds, short
+from simdp.reports.captions import (
+    Row,
+    TableCell,
+    duration,
+    energy,
+    money,
+    percent,
+    seconds,
+    short,
+    three_digits,
+)
+from simdp.reports.sections import table_of
 from simdp.reports.wide_table import wide_table
 from simdp.results.comparison import short_key, written
 from simdp.results.metrics import exposed_by_collective
@@ -23,7 +34,6 @@ from simdp.results.trace import TraceToCome
 
 # Answer rows --------------------------------------------------------------------------------------
 
-Row = tuple[str, str]
 Write = Callable[[float | None], str]
 
 LEAST_SHARE = 0.005
@@ -64,16 +74,16 @@ CELL, MOST_LETTERS = 53, 150
 """Letters of a line beside a row's name; and of a remark, of which the rest is in result.json."""
 
 
-def rates(metrics: dict[str, Any]) -> Row:
-    """What a run gets done in a second."""
+def rates(metrics: dict[str, Any]) -> list[str]:
+    """What a run gets done in a second: samples, and tokens if there are any."""
     throughput, tokens = metrics["throughput_samples_per_s"], metrics.get("tokens_per_s")
     each = metrics.get("tokens_per_s_per_gpu")
     few = throughput is not None and throughput < FEW
     said = "-" if throughput is None else f"{throughput:{'.3g' if few else ',.0f'}} samples/s"
     if tokens is not None:
-        said += f", {tokens:,.0f} tokens/s"
-        said += "" if each in (None, tokens) else f", {each:,.0f} per device"
-    return "throughput", said
+        per_device = "" if each in (None, tokens) else f", {each:,.0f} per device"
+        return [said, f"{tokens:,.0f} tokens/s{per_device}"]
+    return [said]
 
 
 def mfu(metrics: dict[str, Any]) -> list[Row]:
@@ -82,7 +92,7 @@ def mfu(metrics: dict[str, Any]) -> list[Row]:
     if share is None:
         return []
     again = "" if hardware in (None, share) else f"; HFU {100 * hardware:.3g} %"
-    return [("MFU", f"{100 * share:.3g} % of the devices' peak{again}")]
+    return [Row("mfu", "MFU", f"{100 * share:.3g} % of the devices' peak{again}")]
 
 
 def mfu_parts(result: Result) -> list[Row]:
@@ -96,7 +106,7 @@ def mfu_parts(result: Result) -> list[Row]:
         for name, share, rate in found
         if share >= LEAST_SHARE
     ]
-    return [("where the MFU goes", f"of a step: {', '.join(said)}")]
+    return [Row("mfu_parts", "where the MFU goes", f"of a step: {', '.join(said)}")]
 
 
 def step_shares(result: Result) -> list[tuple[str, float, float | None]]:
@@ -127,7 +137,7 @@ def step_shares(result: Result) -> list[tuple[str, float, float | None]]:
 
 def verdict(lines: Sequence[str]) -> list[Row]:
     """The sentences of a verdict as a row; none without any."""
-    return [("verdict", " ".join(lines))] if lines else []
+    return [Row("verdict", "verdict", " ".join(lines))] if lines else []
 
 
 def costs(metrics: dict[str, Any], seconds: Write) -> list[Row]:
@@ -135,12 +145,14 @@ def costs(metrics: dict[str, Any], seconds: Write) -> list[Row]:
     step_time, rows = metrics["step_time_s"], list[Row]()
     ends, even = metrics.get("interval_s"), metrics.get("without_stragglers_s")
     if ends is not None:
-        rows.append(("90 % interval of a step", " to ".join(map(seconds, ends))))
+        rows.append(Row("interval", "90 % interval of a step", " to ".join(map(seconds, ends))))
     if even is not None and step_time:
-        rows.append(("without stragglers", less(even, step_time, seconds)))
+        said = less(even, step_time, seconds)
+        rows.append(Row("without_stragglers", "without stragglers", said))
     if step_time and metrics["exposed_comm_s"] > LEAST_SHARE * step_time:
         hidden = step_time - metrics["exposed_comm_s"]
-        rows.append(("if all comm was hidden", less(hidden, step_time, seconds)))
+        said = less(hidden, step_time, seconds)
+        rows.append(Row("all_hidden", "if all comm was hidden", said))
     return rows
 
 
@@ -150,11 +162,12 @@ def lost(result: Result, seconds: Write) -> list[Row]:
     known = [one for one in result.lost if one["seconds"] is not None]
     for one in known[:MOST_CAUSES] if len(result.lost) > 1 and step_time else ():
         said = less(step_time - one["seconds"], step_time, seconds)
-        rows.append((f"  without {one['cause']}", f"{said}{_on(one)}"))
+        rows.append(Row("lost", f"  without {one['cause']}", f"{said}{_on(one)}"))
     if len(known) > MOST_CAUSES and rows:
-        rows.append(("", f"and {len(known) - MOST_CAUSES} others: see result.json"))
+        said = f"and {len(known) - MOST_CAUSES} others: see result.json"
+        rows.append(Row("lost", "", said))
     if result.slowest and any(one["ranks"] is None for one in result.lost):
-        rows.append(("slowest most often", _slowest_words(result)))
+        rows.append(Row("slowest", "slowest most often", _slowest_words(result)))
     return rows
 
 
@@ -196,13 +209,14 @@ def gradient_noise(found: dict[str, Any] | None) -> list[Row]:
         return []
     scale = found["noise_scale"]
     if scale is None:
-        return [("gradient noise", f"chance hides the signal in {found['steps']} steps; try more")]
+        said = f"chance hides the signal in {found['steps']} steps; try more"
+        return [Row("gradient_noise", "gradient noise", said)]
     said = (
         f"scale {scale:,.3g} samples, about the critical batch; this one takes "
         f"{found['samples']:.3g} times the fewest samples, {found['steps_taken']:.3g} times the "
         "fewest steps"
     )
-    return [("gradient noise", said)]
+    return [Row("gradient_noise", "gradient noise", said)]
 
 
 def cards(result: Result) -> list[Row]:
@@ -217,7 +231,7 @@ def cards(result: Result) -> list[Row]:
     if result.scenario.get("collectives", {}).get("all_reduce", {}).get("kind") != "ring":
         said = f"{there['used']} of {there['of']} of a node are used; collectives.cost: nccl"
         said += " tells what NCCL makes of them"
-    return [("network cards", said)]
+    return [Row("cards", "network cards", said)]
 
 
 def known(results: Sequence[Result], verbose: bool = False) -> list[Row]:
@@ -226,12 +240,12 @@ def known(results: Sequence[Result], verbose: bool = False) -> list[Row]:
     Constants that a calibration leaves undetermined are listed with ``verbose`` only: the interval
     of a step covers them.
     """
-    found: dict[Row, None] = {}
+    found: dict[tuple[str, str], None] = {}
     for result in results:
         shown = ((k, v) for k, v in result.remarks.items() if verbose or k not in FOR_EXPERTS)
         found.update(dict.fromkeys(shown))
     return [
-        (name, said if name in WHOLE else shorten(said, MOST_LETTERS, placeholder=" ..."))
+        Row(name, name, said if name in WHOLE else shorten(said, MOST_LETTERS, placeholder=" ..."))
         for name, said in found
     ]
 
@@ -242,15 +256,16 @@ def advice(found: Advice | None) -> list[Row]:
         return []
     tried = f"{found.num_tried} change{'s' * (found.num_tried > 1)} simulated, times alone"
     if not found.lines:
-        return [("would help", f"none of {tried}")]
-    return [*(("would help", line) for line in found.lines), ("", f"({tried})")]
+        return [Row("advice", "would help", f"none of {tried}")]
+    lines = [Row("advice", "would help", line) for line in found.lines]
+    return [*lines, Row("advice_from", "", f"({tried})")]
 
 
-def wrapped(rows: Sequence[Row], cell: int = CELL) -> list[Row]:
+def wrapped(rows: Sequence[Row], cell: int = CELL) -> list[tuple[str, str]]:
     """Break what does not fit beside its name, at spaces."""
     return [
-        (name, fill(said, cell, break_long_words=False, break_on_hyphens=False))
-        for name, said in rows
+        (row.label, fill(row.text, cell, break_long_words=False, break_on_hyphens=False))
+        for row in rows
     ]
 
 
@@ -258,12 +273,12 @@ def lines(rows: Sequence[Row], width: int) -> str:
     """Write rows as lines of text, below a table."""
     return "\n".join(
         fill(
-            f"{name}: {said}" if name else said,
+            f"{row.label}: {row.text}" if row.label else row.text,
             width,
             subsequent_indent="  ",
             break_on_hyphens=False,
         )
-        for name, said in rows
+        for row in rows
     )
 
 
@@ -494,45 +509,8 @@ def name_of(lost: dict[str, Any]) -> str:
 Found = tuple[Mapping[str, Any], Mapping[str, Any] | None]
 """``cost`` and ``target`` of a result."""
 
-DURATIONS = (("days", 86400.0, 2.0), ("h", 3600.0, 2.0), ("min", 60.0, 2.0), ("s", 1.0, 1.0))
-"""Units of long times, each from so many on."""
-
-ENERGIES = (("GWh", 1e6), ("MWh", 1e3), ("kWh", 1.0), ("Wh", 1e-3), ("mWh", 1e-6))
-
 LONG_SAMPLE = 1000
 """Tokens of a sample from which on money is told by tokens, not by samples."""
-
-
-def duration(value: float | None, like: float | None = None) -> str:
-    """Write a time that may be long, with the unit that suits it, or another time beside it."""
-    if value is None:
-        return "-"
-    large = value if like is None else like
-    for unit, size, least in DURATIONS:
-        if large >= least * size:
-            return f"{_three(value / size)} {unit}"
-    scale, unit = (1e-3, "ms") if large >= 1e-3 else (1e-6, "us")
-    return f"{value / scale:.3g} {unit}" if value else "0"
-
-
-def _three(value: float) -> str:
-    """Three digits, or all before the point."""
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
-
-
-def money(value: float | None) -> str:
-    """Write US dollars with three digits."""
-    if value is None:
-        return "-"
-    return f"{_three(value)} USD"
-
-
-def energy(kwh: float | None) -> str:
-    """Write an energy with three digits and the unit that suits it."""
-    if kwh is None:
-        return "-"
-    unit, size = next((one for one in ENERGIES if kwh >= one[1]), ENERGIES[-1])
-    return f"{kwh / size:.3g} {unit}"
 
 
 def is_asked_for(scenario: Mapping[str, Any]) -> bool:
@@ -565,13 +543,14 @@ def _of_cost(cost: Mapping[str, Any]) -> list[Row]:
     if shares and max(shares) >= 1:
         parts = dict.fromkeys(f"{share:.2g} %" for share in shares)
         said += f", {' and '.join(parts)} of it exposed communication and waiting"
-    found = [("a step costs", said)]
+    found = [Row("step_cost", "a step costs", said)]
     ends = cost.get("energy_between_kwh")
     if ends and ends[1] - ends[0] > LITTLE * ends[1]:
-        found.append(("  energy", f"{energy(ends[0])} to {energy(ends[1])}, {WAITING_POWER}"))
+        said = f"{energy(ends[0])} to {energy(ends[1])}, {WAITING_POWER}"
+        found.append(Row("energy", "  energy", said))
     for key, name in (("million_samples", "samples"), ("million_tokens", "tokens")):
         if key in cost:
-            found.append((f"a million {name}", _both(cost[key])))
+            found.append(Row(key, f"a million {name}", _both(cost[key])))
     return found
 
 
@@ -580,14 +559,16 @@ def _of_target(target: Mapping[str, Any] | None) -> list[Row]:
         return []
     time = target["time_s"]
     if time is None:
-        return [("to the target", "the loss was not reached within the run's steps")]
+        said = "the loss was not reached within the run's steps"
+        return [Row("target", "to the target", said)]
     said = f"{duration(time['mean'])} in {target['steps']:,} steps"
     if time.get("p95", time["mean"]) > time["mean"]:
         low, high = (duration(time[end], time["mean"]) for end in ("p5", "p95"))
         said += f", 90 % of runs in {low} to {high}"
     bills = {key: (target[key] or {}).get("mean") for key in ("cost_usd", "energy_kwh")}
     costs = _both(bills)
-    return [("to the target", said), *[("  costs", costs)] * bool(costs)]
+    bill = [Row("target_cost", "  costs", costs)] * bool(costs)
+    return [Row("target", "to the target", said), *bill]
 
 
 def _both(bill: Mapping[str, float | None]) -> str:
@@ -608,21 +589,21 @@ def price(found: Sequence[Found]) -> list[Row]:
         f"{', '.join(figures)} USD/h a device" + (f", list price of {date}" if date else "")
         for date, figures in said.items()
     ]
-    return [("price", "; ".join(texts))] if texts else []
+    return [Row("price", "price", "; ".join(texts))] if texts else []
 
 
-def columns(found: Sequence[Found]) -> dict[str, Callable[[Found], str]]:
+def columns(found: Sequence[Found]) -> dict[str, Callable[[Found], TableCell]]:
     """Columns of a table with a row per point: of the target, or else of a million samples."""
     if any(target is not None for _, target in found):
-        made: dict[str, Callable[[Found], str]] = {"to target": lambda one: _time(one[1])}
+        made: dict[str, Callable[[Found], TableCell]] = {"to target": lambda one: _time(one[1])}
         for key, name in (("cost_usd", "USD"), ("energy_kwh", "kWh")):
             if any((target or {}).get(key) for _, target in found):
-                made[name] = lambda one, key=key: _figure(_mean(one[1], key))  # type: ignore[misc]
+                made[name] = lambda one, key=key: three_digits(_mean(one[1], key))  # type: ignore[misc]
         return made
     long = all("million_tokens" in cost and _are_long(cost) for cost, _ in found)
     per, of = ("million_tokens", "Mtok") if long else ("million_samples", "M")
     return {
-        f"{name}/{of}": lambda one, key=key: _figure(one[0].get(per, {}).get(key))  # type: ignore[misc]
+        f"{name}/{of}": lambda one, key=key: three_digits(one[0].get(per, {}).get(key))  # type: ignore[misc]
         for key, name in (("cost_usd", "USD"), ("energy_kwh", "kWh"))
         if any(cost.get(per, {}).get(key) for cost, _ in found)
     }
@@ -634,18 +615,15 @@ def _are_long(cost: Mapping[str, Any]) -> bool:
     return float(samples[key]) >= LONG_SAMPLE * float(tokens[key])
 
 
-def _time(target: Mapping[str, Any] | None) -> str:
+def _time(target: Mapping[str, Any] | None) -> TableCell:
     time = (target or {}).get("time_s")
-    return "never" if target is not None and time is None else duration((time or {}).get("mean"))
+    never = target is not None and time is None
+    return TableCell("never") if never else duration((time or {}).get("mean"))
 
 
 def _mean(target: Mapping[str, Any] | None, key: str) -> float | None:
     bills = (target or {}).get(key) or {}
     return bills.get("mean")
-
-
-def _figure(value: float | None) -> str:
-    return "-" if value is None else _three(value)
 
 
 # Batch table --------------------------------------------------------------------------------------
@@ -704,7 +682,7 @@ def batch_table(steps: Iterable[Sequence[Piece]], world_size: int) -> Renderable
         lines.append(["..."] * len(heads))
     lines += [line for one in rest for line in _lines(one, several)]
     columns = [(head, not head.endswith("size")) for head in heads]
-    table = wide_table("batches, device by device", columns, lines)
+    table = wide_table(table_of("batches, device by device", columns, lines))
     num_left_out = sum(one.last - one.first + 1 for one in left_out)
     missing = [f"{num_left_out} steps"] * bool(num_left_out)
     if world_size > MAX_RANKS:

@@ -8,6 +8,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from simdp.reports.captions import percent
 from simdp.results.collective import CollectiveCurve, CollectivePoint, CollectiveStudy
 from simdp.units import format_quantity
 
@@ -95,7 +96,7 @@ def _cells(study: CollectiveStudy, point: CollectivePoint, world_size: int) -> d
     if point.measured is not None and point.error is not None:
         cells["measured"] = microseconds(point.measured)
         cells["busbw "] = _gigabytes(study.busbw(nbytes, point.measured, world_size))
-        cells["error"] = f"{point.error:+.1%}".replace("%", " %")
+        cells["error"] = percent(point.error, "+.1f")
     return cells
 
 
@@ -110,8 +111,8 @@ def _remarks(study: CollectiveStudy, curve: CollectiveCurve) -> list[str]:
         worst = max(errors, key=lambda nbytes: abs(errors[nbytes]))
         mean = sum(map(abs, errors.values())) / len(errors)
         lines.append(
-            f"time against {study.against}: mean error {mean:.1%}, ".replace("%", " %")
-            + f"largest {errors[worst]:+.1%} at {size(worst)}".replace("%", " %")
+            f"time against {study.against}: mean error {percent(mean)}, "
+            + f"largest {percent(errors[worst], '+.1f')} at {size(worst)}"
         )
     held = curve.held()
     if held:
@@ -120,6 +121,6 @@ def _remarks(study: CollectiveStudy, curve: CollectiveCurve) -> list[str]:
     if last.bottleneck is not None:
         name, busy = last.bottleneck
         at = f" at {size(last.nbytes)}" if last.nbytes else ""
-        lines.append(f"bottleneck{at}: {name}, busy {busy:.1%} of the time".replace("%", " %"))
+        lines.append(f"bottleneck{at}: {name}, busy {percent(busy)} of the time")
     lines.append(f"clock: {last.fabric}")
     return lines

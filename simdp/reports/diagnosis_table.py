@@ -154,7 +154,7 @@ def finding(one: Finding) -> str:
 
 def helps(found: Diagnosis, remedy: Remedy) -> str:
     """A change, and what a step takes with it."""
-    gain = seconds(remedy.step_time_s)
+    gain = str(seconds(remedy.step_time_s))
     if found.replayed_s:
         less = percent(1 - remedy.step_time_s / found.replayed_s)
         gain += f" instead of {seconds(found.replayed_s)} ({less} less, simulated)"

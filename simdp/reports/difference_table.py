@@ -9,8 +9,22 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from simdp.reports.answers import energy, money
-from simdp.reports.captions import PARTS, WIDTH, nbytes, number, percent, seconds, unit_of
+from simdp.reports.captions import (
+    PARTS,
+    WIDTH,
+    WRITERS,
+    TableCell,
+    large_number,
+    number,
+    percent,
+    seconds,
+    signed_seconds,
+    unit_of,
+)
+from simdp.reports.captions import (
+    figure as figure_of,
+)
+from simdp.reports.sections import Table, table_of
 from simdp.reports.wide_table import narrow_tables
 from simdp.results.comparison import (
     Difference,
@@ -41,7 +55,6 @@ MAX_SHOWN = 40
 MAX_KEYS = 24
 """Keys that the table has; the rest is in the JSON."""
 
-Row = list[str]
 Columns = list[tuple[str, bool]]
 
 
@@ -54,12 +67,7 @@ def table(found: Difference) -> RenderableType:
         With at least one point.
     """
     told = [line for one in words(found) for line in wrap(one, WIDTH, subsequent_indent="    ")]
-    tables = [
-        part
-        for title, columns, rows in grids(found)
-        if rows
-        for part in narrow_tables(title, columns, rows, _num_keys(columns))
-    ]
+    tables = [part for section in sections(found) for part in narrow_tables(section)]
     foot = [line for one in remarks(found) for line in wrap(one, WIDTH, subsequent_indent="  ")]
     return Group(Text("\n".join(told)), *tables, *map(Text, foot))
 
@@ -144,24 +152,25 @@ def _from_to(point: PointDifference) -> str:
     return f"{said}, {signed(point.seconds)} ({percent(abs(point.seconds) / point.a_s)} {word})"
 
 
-def signed(value: float) -> str:
+def signed(value: float) -> TableCell:
     """Write a time with its sign."""
-    return f"{'-' if value < 0 else '+'}{seconds(abs(value))}" if abs(value) > TINY else "0"
+    return signed_seconds(value, TINY)
 
 
-def grids(found: Difference) -> Iterator[tuple[str, Columns, list[Row]]]:
-    """Title, columns and rows of every table."""
+def sections(found: Difference) -> Iterator[Table]:
+    """Make the tables that have rows."""
     if len(found.points) > 1:
-        yield _points(found.points)
-        yield _common_keys(found.points)
-        return
-    (point,) = found.points
-    yield _parts(point)
-    yield _keys("keys that differ", point.keys, point.rest_s)
-    yield _figures(point)
+        made = [_points(found.points), _common_keys(found.points)]
+    else:
+        (point,) = found.points
+        keys = _keys("keys that differ", point.keys, point.rest_s)
+        made = [_parts(point), keys, _figures(point)]
+    for title, columns, rows in made:
+        if rows:
+            yield table_of(title, columns, rows, num_keys=_num_keys(columns))
 
 
-def _parts(point: PointDifference) -> tuple[str, Columns, list[Row]]:
+def _parts(point: PointDifference) -> tuple[str, Columns, list[list[str]]]:
     unit, scale = unit_of([point.a_s, point.b_s])
     columns = [("per step", False), ("A", True), ("B", True), ("B - A", True), ("of it", True)]
     rows = [["step time", *_times(point.a_s, point.b_s, scale), ""]]
@@ -173,15 +182,15 @@ def _parts(point: PointDifference) -> tuple[str, Columns, list[Row]]:
     return f"a steady step, times in {unit}", columns, rows
 
 
-def _times(a: float, b: float, scale: float) -> Row:
-    return [f"{a / scale:.4g}", f"{b / scale:.4g}", _change(b - a, scale)]
+def _times(a: float, b: float, scale: float) -> list[str]:
+    return [number(a / scale), number(b / scale), _change(b - a, scale)]
 
 
-def _change(value: float, scale: float) -> str:
-    return f"{value / scale:+.4g}" if abs(value) > TINY else "0"
+def _change(value: float, scale: float) -> TableCell:
+    return number(value / scale, "+.4g") if abs(value) > TINY else TableCell("0", 0.0)
 
 
-def _figures(point: PointDifference) -> tuple[str, Columns, list[Row]]:
+def _figures(point: PointDifference) -> tuple[str, Columns, list[list[str]]]:
     columns = [("", False), ("A", True), ("B", True), ("B / A", True)]
     rows = [
         [one.name, figure(one, one.a), figure(one, one.b), _ratio(one)] for one in point.figures
@@ -191,29 +200,20 @@ def _figures(point: PointDifference) -> tuple[str, Columns, list[Row]]:
 
 def figure(of: Figure, value: float | None) -> str:
     """Write a figure in its unit."""
-    if value is None:
-        return "-"
-    match of.unit:
-        case "s":
-            return seconds(value)
-        case "bytes":
-            return nbytes(value)
-        case "USD":
-            return money(value)
-        case "kWh":
-            return energy(value)
-        case "share":
-            return percent(value)
-    return f"{value:,.0f}" if value >= 1e4 else number(value)
+    return WRITERS.get(of.unit, large_number)(value)
 
 
-def _ratio(one: Figure) -> str:
-    return f"{one.b / one.a:.3g}x" if one.a and one.b is not None else "-"
+def _ratio(one: Figure) -> TableCell:
+    return _times_as(one.b / one.a if one.a and one.b is not None else None)
+
+
+def _times_as(ratio: float | None) -> TableCell:
+    return figure_of(ratio, ".3g", "x")
 
 
 def _keys(
     title: str, keys: Sequence[KeyChange], rest: float | None
-) -> tuple[str, Columns, list[Row]]:
+) -> tuple[str, Columns, list[list[str]]]:
     columns: Columns = [("key", False), ("A", False), ("B", False)]
     known = any(one.seconds is not None for one in keys)
     columns += [("by itself", True)] * known
@@ -223,17 +223,19 @@ def _keys(
     return title, columns, rows
 
 
-def by_itself(one: KeyChange) -> str:
+def by_itself(one: KeyChange) -> TableCell:
     """What a key adds to a step; from both sides, where they do not agree."""
     ways = [way for way in (one.from_a, one.to_b) if way is not None]
     said = list(dict.fromkeys(map(signed, ways)))
     known = " or ".join(said)
+    value = said[0].value if said else None
     if not one.together:
-        return known or "-"
-    return " ".join([*[known] * bool(known), "with", ", ".join(map(short_key, one.together))])
+        return TableCell(known or "-", value)
+    words = [*[known] * bool(known), "with", ", ".join(map(short_key, one.together))]
+    return TableCell(" ".join(words), value)
 
 
-def _points(points: Sequence[PointDifference]) -> tuple[str, Columns, list[Row]]:
+def _points(points: Sequence[PointDifference]) -> tuple[str, Columns, list[list[str]]]:
     unit, scale = unit_of(time for point in points for time in (point.a_s, point.b_s))
     keys = list(dict.fromkeys(key for point in points for key in point.set))
     columns: Columns = [(short_key(key), False) for key in keys]
@@ -247,14 +249,14 @@ def _points(points: Sequence[PointDifference]) -> tuple[str, Columns, list[Row]]
             [
                 *(written(point.set.get(key)) for key in keys),
                 *_times(point.a_s, point.b_s, scale),
-                f"{point.b_s / point.a_s:.3g}x" if point.a_s else "-",
+                _times_as(point.b_s / point.a_s if point.a_s else None),
                 *(_change(by_name[part], scale) for part in parts),
             ]
         )
     return f"steady steps, times in {unit}; parts: B - A", columns, rows
 
 
-def _common_keys(points: Sequence[PointDifference]) -> tuple[str, Columns, list[Row]]:
+def _common_keys(points: Sequence[PointDifference]) -> tuple[str, Columns, list[list[str]]]:
     """Keys that differ at every point in the same way, without what each does."""
     shared = [
         KeyChange(one.key, one.a, one.b)

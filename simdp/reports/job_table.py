@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from textwrap import fill
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from simdp.reports.answers import LITTLE, WAITING_POWER
-from simdp.reports.captions import WIDTH, long_time, long_unit, percent
+from simdp.reports.captions import WIDTH, TableCell, long_time, long_unit, number, percent
+from simdp.reports.sections import Table, table_of
 from simdp.reports.wide_table import narrow_tables, wide_table
 from simdp.results.comparison import short_key, written
 from simdp.results.job import Job, JobStudy, Spread
@@ -63,9 +65,6 @@ NAMES = {
 }
 """What the parts of `simdp.results.job.BADPUT` are called."""
 
-Grid = tuple[list[tuple[str, bool]], list[list[str]]]
-"""Columns, each its head and whether it holds figures; and rows."""
-
 
 def table(study: JobStudy) -> RenderableType:
     """Summarise a job: one in rows, those of a sweep in a row each."""
@@ -78,38 +77,45 @@ def _one(study: JobStudy) -> RenderableType:
     (job,) = study.points
     name, runs = study.scenario["name"], runs_of(job)
     return Group(
-        wide_table(f"{name}: {runs}", *spreads(job)),
-        wide_table("", *parts(job)),
+        wide_table(replace(spreads(job), title=f"{name}: {runs}")),
+        wide_table(replace(parts(job), title="")),
         Text("\n".join(fill(line, WIDTH) for line in foot(study, job))),
     )
 
 
-def spreads(job: Job) -> Grid:
-    """Columns and rows of what differs from run to run."""
+def spreads(job: Job) -> Table:
+    """What differs from run to run."""
     heads = [("", False), ("mean", True), ("50 %", True), ("90 %", True), ("99 %", True)]
     rows = [_spread("done after", job.finish_s, long_time)]
     rows += [_spread("goodput", job.goodput, percent), _spread("ETTR", job.ettr, percent)]
     if job.cost_usd is not None:
-        rows.append(_spread("USD", job.cost_usd, "{:,.0f}".format))
+        rows.append(_spread("USD", job.cost_usd, _whole))
     if job.energy_kwh is not None:
-        rows.append(_spread("kWh", job.energy_kwh, "{:,.0f}".format))
-    return heads, rows
+        rows.append(_spread("kWh", job.energy_kwh, _whole))
+    return table_of(f"Over {runs_of(job)}", heads, rows)
 
 
-def parts(job: Job) -> Grid:
-    """Columns and rows of where the time goes."""
+def parts(job: Job) -> Table:
+    """Where the time goes."""
     total = job.finish_s.mean
-    rows = [
-        [name, long_time(seconds), percent(seconds / total)]
-        for name, seconds in parts_s(job).items()
-    ]
-    return [("where the time goes", False), ("mean", True), ("share", True)], rows
+    rows = [[row.label, long_time(row.value), percent(row.value / total)] for row in part_rows(job)]
+    heads = [("where the time goes", False), ("mean", True), ("share", True)]
+    return table_of("Where the time goes", heads, rows)
 
 
-def parts_s(job: Job) -> dict[str, float]:
-    """Where the time goes, by the names of its parts; mean over runs [s]."""
-    lost = {NAMES[part]: seconds for part, seconds in job.badput_s.items() if seconds > 0}
-    return {"productive": job.finish_s.mean - sum(job.badput_s.values()), **lost}
+def part_rows(job: Job) -> list[TimePart]:
+    """Where the time goes, productive steps first; mean over runs [s]."""
+    lost = [TimePart(part, NAMES[part], s) for part, s in job.badput_s.items() if s > 0]
+    productive = job.finish_s.mean - sum(job.badput_s.values())
+    return [TimePart("productive", "productive", productive), *lost]
+
+
+class TimePart(NamedTuple):
+    """A part of a job's time, by the key of `simdp.results.job.BADPUT` [s]."""
+
+    key: str
+    label: str
+    value: float
 
 
 def _spread(name: str, found: Spread, write: object) -> list[str]:
@@ -118,27 +124,26 @@ def _spread(name: str, found: Spread, write: object) -> list[str]:
 
 
 def _several(study: JobStudy) -> RenderableType:
-    (heads, rows), num_keys = grid(study), len(study.scenario["sweep"])
     title = f"{study.scenario['name']}: {runs_of(study.points[0])} of each point"
     foot = [grid_foot(study), *first_done(study)] if len(study.points) > 1 else [grid_foot(study)]
     return Group(
-        *narrow_tables(title, heads, rows, num_keys),
+        *narrow_tables(replace(grid(study), title=title)),
         Text("\n".join(fill(line, WIDTH) for line in foot)),
     )
 
 
-def grid(study: JobStudy) -> Grid:
-    """Columns and rows of a sweep: a row per point, what it sets first."""
+def grid(study: JobStudy) -> Table:
+    """Points of a sweep: a row each, what it sets first."""
     keys, points = list(study.scenario["sweep"]), study.points
     unit, scale = long_unit(min(job.finish_s.mean for job in points))
-    columns: list[tuple[str, list[str]]] = [
-        (f"done [{unit}]", [f"{job.finish_s.mean / scale:.4g}" for job in points]),
+    columns: list[tuple[str, Sequence[str]]] = [
+        (f"done [{unit}]", [number(job.finish_s.mean / scale) for job in points]),
         ("90 % of runs", [_interval(job, scale) for job in points]),
         ("goodput", [percent(job.goodput.mean) for job in points]),
     ]
     if any(job.ettr != job.goodput for job in points):
         columns.append(("ETTR", [percent(job.ettr.mean) for job in points]))
-    columns.append(("failures", [f"{job.num_failures:.3g}" for job in points]))
+    columns.append(("failures", [number(job.num_failures, ".3g") for job in points]))
     for name, part in (("lost", "lost_work"), ("saving", "checkpoint_save")):
         columns.append((name, [percent(job.badput_s[part] / job.finish_s.mean) for job in points]))
     intervals = _intervals(study)
@@ -152,10 +157,10 @@ def grid(study: JobStudy) -> Grid:
     rows = [[*row] for row in zip(*values, *(column for _, column in columns), strict=True)]
     heads = [(key.rpartition(".")[2], False) for key in keys]
     heads += [(name, True) for name, _ in columns]
-    return heads, rows
+    return table_of("The points", heads, rows, grid_foot(study), len(keys))
 
 
-def _intervals(study: JobStudy) -> list[str]:
+def _intervals(study: JobStudy) -> list[TableCell]:
     return [long_time(job.assumed["interval_s"]) for job in study.points]
 
 
@@ -189,13 +194,17 @@ def grid_foot(study: JobStudy) -> str:
     return foot
 
 
-def _interval(job: Job, scale: float) -> str:
-    low, high = (f"{seconds / scale:.4g}" for seconds in job.finish_interval_s)
-    return f"{low} - {high}"
+def _interval(job: Job, scale: float) -> TableCell:
+    low, high = (number(seconds / scale) for seconds in job.finish_interval_s)
+    return TableCell(f"{low} - {high}", low.value)
 
 
-def _mean(found: Spread | None) -> str:
-    return "-" if found is None else f"{found.mean:,.0f}"
+def _mean(found: Spread | None) -> TableCell:
+    return _whole(None if found is None else found.mean)
+
+
+def _whole(value: float | None) -> TableCell:
+    return number(value, ",.0f")
 
 
 def runs_of(job: Job) -> str:

@@ -9,8 +9,8 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from simdp.reports.answers import duration, energy, money
-from simdp.reports.captions import WIDTH, nbytes, number, percent
+from simdp.reports.captions import WIDTH, duration, energy, money, nbytes, number, percent
+from simdp.reports.sections import table_of
 from simdp.reports.wide_table import wide_table
 from simdp.results.comparison import short_key, written
 from simdp.results.plan import Option, Plan
@@ -88,7 +88,7 @@ def _options(title: str, found: Plan, options: Sequence[Option]) -> RenderableTy
         ]
         for option in options
     ]
-    made = wide_table(title, heads, rows)
+    made = wide_table(table_of(title, heads, rows))
     if not alike:
         return made
     said = ", ".join(f"{short_key(key)}: {written(options[0].set[key])}" for key in alike)

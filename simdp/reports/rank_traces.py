@@ -32,7 +32,7 @@ from simdp.arrays import Ints
 from simdp.errors import ScenarioError
 from simdp.files import whole_files
 from simdp.reports import trace_names
-from simdp.reports.table import Row, rows_of
+from simdp.reports.table import RankSpan, rows_of
 from simdp.reports.trace_names import annotated, device_name, kernel, machine_name, sizes
 from simdp.results.memory import Launched, Sent
 from simdp.results.result import Result
@@ -147,7 +147,7 @@ class RankEvents:
         self._run: tuple[str, int, str] | None = None  # of forward: its thread, begin, last layer
         self._asked: tuple[int, int] | None = None
         self._said: dict[tuple[str, str], tuple[str, str, str]] = {}
-        self._of: dict[str, Callable[[Row], None]] = {
+        self._of: dict[str, Callable[[RankSpan], None]] = {
             "input": self._input,
             "host": self._on_host,
             "wait": self._meet,
@@ -156,7 +156,7 @@ class RankEvents:
             "update": self._update,
         }
 
-    def lines(self, rows: list[Row], begins: dict[int, int]) -> Iterator[str]:
+    def lines(self, rows: list[RankSpan], begins: dict[int, int]) -> Iterator[str]:
         """Write rows as JSON; ``begins`` are those of the rank's steps [ns]."""
         step = SETUP
         for row in rows:
@@ -209,7 +209,7 @@ class RankEvents:
     # Work ----------------------------------------------------------------------------------------
 
     def _kernels(
-        self, row: Row, tid: int, said: str, args: str = "", how: str = "cudaLaunchKernel"
+        self, row: RankSpan, tid: int, said: str, args: str = "", how: str = "cudaLaunchKernel"
     ) -> tuple[int, int]:
         """Cut a span into its kernels, and launch them; say when the host did [ns]."""
         kernels = self.facts.of(self.rank, row.activity, row.name)
@@ -239,13 +239,13 @@ class RankEvents:
         self._free = row.end
         return (began if began >= 0 else self._host), self._host
 
-    def _begins_graph(self, row: Row) -> bool:
+    def _begins_graph(self, row: RankSpan) -> bool:
         """Whether this is the first kernel of a pass that one launch starts."""
         begins = row.activity == "forward" and self._pass != "forward"
         self._pass = "forward" if begins else self._pass
         return begins
 
-    def _compute(self, row: Row) -> None:
+    def _compute(self, row: RankSpan) -> None:
         """Take work of a layer, or of anything else that computes."""
         op, node, said = self._words(row)
         is_backward = row.activity == "backward"
@@ -272,7 +272,7 @@ class RankEvents:
             self._annotate(self.names.forward, self._run[1], self._host)
         self._run = None
 
-    def _words(self, row: Row) -> tuple[str, str, str]:
+    def _words(self, row: RankSpan) -> tuple[str, str, str]:
         """Name the operator of a span, its node of autograd, and its kernels, as JSON."""
         key = row.activity, row.name
         if key not in self._said:
@@ -285,7 +285,7 @@ class RankEvents:
             )
         return self._said[key]
 
-    def _copy(self, row: Row) -> None:
+    def _copy(self, row: RankSpan) -> None:
         sort, how = "DtoD (Device -> Device)", "cudaMemcpyAsync"
         if row.name in self.facts.host_copies:
             is_down = row.name == "gradients"
@@ -299,7 +299,7 @@ class RankEvents:
             "cpu_op", "aten::copy_", self.main, begin, end, f'"External id": {self._external}'
         )
 
-    def _update(self, row: Row) -> None:
+    def _update(self, row: RankSpan) -> None:
         what = f'"what": {quoted(row.name)}'
         if self.facts.updates_on_host:
             begin, end = max(self._host, row.start), row.end
@@ -312,7 +312,7 @@ class RankEvents:
 
     # Host ----------------------------------------------------------------------------------------
 
-    def _input(self, row: Row) -> None:
+    def _input(self, row: RankSpan) -> None:
         if row.name == "copy":
             said = '"Memcpy HtoD (Pinned -> Device)"'
             self._kernels(row, self.main, said, "", "cudaMemcpyAsync")
@@ -320,7 +320,7 @@ class RankEvents:
         self._annotate(self.names.batch, row.start, row.end)
         self._host = self._free = row.end
 
-    def _on_host(self, row: Row) -> None:
+    def _on_host(self, row: RankSpan) -> None:
         """Take time of the host that its device waits for; of a launch, it is that call's."""
         if row.name == "launch":
             self._asked = row.start, row.end
@@ -328,14 +328,14 @@ class RankEvents:
             self._annotate(f"host {row.name}", row.start, row.end)
         self._host = self._free = row.end
 
-    def _meet(self, row: Row) -> None:
+    def _meet(self, row: RankSpan) -> None:
         """Wait for others without a collective."""
         self._annotate(f"wait {row.name}", row.start, row.end)
         self._host = max(self._host, row.end)
 
     # Collectives ---------------------------------------------------------------------------------
 
-    def _collective(self, row: Row) -> None:
+    def _collective(self, row: RankSpan) -> None:
         call = row.call
         # One that waits for its buffer is asked for before that, by another thread.
         launched = min(self._host, row.start)
@@ -366,7 +366,7 @@ class RankEvents:
         args = f'{args}, "what": {quoted(row.name)}'
         self._on_device("kernel", said, stream, row.start, row.end, self._number, args)
 
-    def _between_devices(self, row: Row, begin: int, end: int, args: str) -> None:
+    def _between_devices(self, row: RankSpan, begin: int, end: int, args: str) -> None:
         """Take a copy between the devices of one process, which NCCL has no part in."""
         self._called("cudaMemcpyAsync", self.main, begin, end, self._number, self._external)
         said = '"Memcpy PtoP (Device -> Device)"'
@@ -397,7 +397,7 @@ def step_lines(rank: int, begins: dict[int, int], ends: dict[int, int]) -> Itera
             )
 
 
-def step_limits(rows: list[Row]) -> tuple[dict[int, int], dict[int, int]]:
+def step_limits(rows: list[RankSpan]) -> tuple[dict[int, int], dict[int, int]]:
     """When each step of a rank begins, and when it ends, where it has one [ns]."""
     ends: dict[int, int] = {}
     for row in rows:
@@ -499,7 +499,7 @@ def _put(lines: Iterator[str], stream: BinaryIO) -> None:
 # One file ----------------------------------------------------------------------------------------
 
 
-def _lines(result: Result, rank: int, rows: list[Row]) -> Iterator[str]:
+def _lines(result: Result, rank: int, rows: list[RankSpan]) -> Iterator[str]:
     names = _names(result)
     groups = _groups(result, names.facts, rank)
     yield f"{{\n{_head(result, names.facts, rank, groups)},\n"
@@ -582,7 +582,7 @@ def _head(result: Result, facts: Launched, rank: int, groups: dict[str, Group]) 
     return ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in said.items())
 
 
-def _meta(rank: int, facts: Launched, rows: list[Row]) -> Iterator[str]:
+def _meta(rank: int, facts: Launched, rows: list[RankSpan]) -> Iterator[str]:
     """Name the host's process and threads, the device, and its streams."""
     main, device = HOST + rank, rank % facts.local_size
     yield _named("process_name", main, 0, name="python")

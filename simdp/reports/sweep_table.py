@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from textwrap import fill
 from typing import Any
@@ -12,8 +12,20 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from simdp.reports import answers, captions
-from simdp.reports.captions import SHORT, WIDTH, interval, nbytes, number, speedup, unit_of
+from simdp.reports import answers, captions, sections
+from simdp.reports.captions import (
+    SHORT,
+    WIDTH,
+    Row,
+    TableCell,
+    interval,
+    large_number,
+    nbytes,
+    number,
+    speedup,
+    unit_of,
+)
+from simdp.reports.sections import table_of
 from simdp.reports.wide_table import narrow_tables, wide_table, widen
 from simdp.results.comparison import (
     ComparedPoint,
@@ -101,19 +113,20 @@ def has_intervals(study: Study) -> bool:
     return any(p.metrics.get("interval_s") for p in study.points)
 
 
-def sweep_cells(study: Study) -> tuple[int, dict[str, list[str]]]:
+def sweep_cells(study: Study) -> tuple[int, dict[str, list[TableCell]]]:
     """Columns of a sweep by their heads, those of its keys first; and how many these are."""
     points, keys = study.points, list(study.scenario["sweep"])
     columns = _columns(study)
     short = [key.rpartition(".")[2] for key in keys]
     heads = short if len({*short, *columns}) == len(short) + len(columns) else keys
     cells = {
-        head: [written(p.set[key]) for p in points] for head, key in zip(heads, keys, strict=True)
+        head: [TableCell(written(p.set[key])) for p in points]
+        for head, key in zip(heads, keys, strict=True)
     }
     cells |= {name: [write(p.metrics) for p in points] for name, write in columns.items()}
     billed = _billed(study)
     for name, tell in answers.columns(billed).items():
-        cells[name] = [tell(one) for one in billed]
+        cells[name] = [_as_written(tell(one)) for one in billed]
     best, rates, _ = best_point(study)
     if best is not None:
         cells["speed-up"] = [
@@ -136,7 +149,7 @@ def sweep_verdict(study: Study) -> answers.Verdict:
     return answers.of_sweep(study, *best_point(study))
 
 
-def sweep_feet(study: Study, verbose: bool = False) -> tuple[str, list[answers.Row]]:
+def sweep_feet(study: Study, verbose: bool = False) -> tuple[str, list[Row]]:
     """What stands below a sweep's table: what its speed-ups are, and what is said of all points."""
     points = study.points
     best, _, unit = best_point(study)
@@ -155,26 +168,31 @@ def _is_billed(study: Study) -> bool:
     return any(map(answers.is_asked_for, [study.scenario, *(p.scenario for p in study.points)]))
 
 
-def _failures(failed: Sequence[FailedPoint]) -> list[answers.Row]:
+def _failures(failed: Sequence[FailedPoint]) -> list[Row]:
     """Say of points without a result why they have none."""
     rows = [
-        (f"{said_of(point.set)} failed", f"{point.problems[0]}{_more(len(point.problems) - 1)}")
+        Row(
+            "failed",
+            f"{said_of(point.set)} failed",
+            f"{point.problems[0]}{_more(len(point.problems) - 1)}",
+        )
         for point in failed[:MAX_FAILED]
     ]
     left = len(failed) - MAX_FAILED
-    return rows + ([("failed", f"{left} more points, see result.json")] if left > 0 else [])
+    more = Row("failed", "failed", f"{left} more points, see result.json")
+    return rows + [more] * (left > 0)
 
 
 def _more(count: int) -> str:
     return f" (and {count} more in result.json)" if count else ""
 
 
-def _idle_cards(points: Sequence[Result]) -> list[answers.Row]:
+def _idle_cards(points: Sequence[Result]) -> list[Row]:
     """Say of the first point that leaves most cards of a node idle that it does."""
     for point in points:
-        for name, said in answers.cards(point):
+        for row in answers.cards(point):
             values = ", ".join(map(written, point.set.values()))
-            return [(f"{name} at {values}", said)]
+            return [row._replace(label=f"{row.label} at {values}")]
     return []
 
 
@@ -183,37 +201,43 @@ def _among(points: Sequence[Result]) -> str:
     return "" if all(p.metrics["fits_memory"] for p in points) else " that fits"
 
 
-def _columns(study: Study) -> dict[str, Callable[[dict[str, Any]], str]]:
+def _columns(study: Study) -> dict[str, Callable[[dict[str, Any]], TableCell]]:
     points = study.points
     longest = max(p.metrics["step_time_s"] for p in points)
     _, scale = captions.unit_of([longest])
     digits = captions.digits_of(longest / scale)
-    columns: dict[str, Callable[[dict[str, Any]], str]] = {
+    columns: dict[str, Callable[[dict[str, Any]], TableCell]] = {
         name: partial(_scaled, key, scale, digits)
         for key, name in SHORT.items()
         if any(p.metrics[key] > LEAST_SHARE * p.metrics["step_time_s"] for p in points)
     }
     if has_intervals(study):
         step = columns.pop(SHORT["step_time_s"])
-        ends = {INTERVAL: lambda m: captions.interval(m["interval_s"], scale)}
+        ends = {
+            INTERVAL: lambda m: _exact(
+                captions.interval(m["interval_s"], scale), (m["interval_s"] or [None])[0]
+            )
+        }
         columns = {SHORT["step_time_s"]: step, **ends, **columns}
     if all(_are_long(p.metrics) for p in points):
-        columns["tok/s/GPU"] = lambda m: f"{m['tokens_per_s_per_gpu']:,.0f}"
+        columns["tok/s/GPU"] = lambda m: number(m["tokens_per_s_per_gpu"], ",.0f")
         if all(p.metrics["mfu"] is not None for p in points):
-            columns["MFU"] = lambda m: captions.percent(m["mfu"])
+            columns["MFU"] = lambda m: _as_written(captions.percent(m["mfu"]))
     else:
-        columns["samples/s"] = lambda m: captions.short(m[RATE])
+        columns["samples/s"] = lambda m: _exact(captions.short(m[RATE]), m[RATE])
     peaks = [max(p.metrics["peak_memory_bytes"]) for p in points]
     if max(peaks) > (1 + LEAST_DIFFERENCE) * min(peaks):
-        columns["memory"] = lambda m: captions.nbytes(max(m["peak_memory_bytes"]))
+        columns["memory"] = lambda m: _exact(
+            nbytes(max(m["peak_memory_bytes"])), max(m["peak_memory_bytes"])
+        )
     if not all(p.metrics["fits_memory"] for p in points):
-        columns["fits"] = lambda m: "yes" if m["fits_memory"] else "no"
+        columns["fits"] = lambda m: TableCell("yes" if m["fits_memory"] else "no")
     if any(p.metrics["scaling_efficiency"] is not None for p in points):
-        columns["eff."] = lambda m: captions.percent(m["scaling_efficiency"])
+        columns["eff."] = lambda m: _as_written(captions.percent(m["scaling_efficiency"]))
     if any(p.metrics["loss"] for p in points):
-        columns["last loss"] = lambda m: captions.number(m["loss"][-1] if m["loss"] else None)
+        columns["last loss"] = lambda m: number(m["loss"][-1] if m["loss"] else None)
     if any(p.metrics["skipped_steps"] for p in points):
-        columns["skipped"] = lambda m: str(len(m["skipped_steps"] or []))
+        columns["skipped"] = lambda m: number(len(m["skipped_steps"] or []), "d")
     return columns
 
 
@@ -229,21 +253,32 @@ def _are_long(metrics: dict[str, Any]) -> bool:
     return bool(tokens and samples and tokens >= LONG_SAMPLE * samples)
 
 
-def _scaled(key: str, scale: float, digits: str, metrics: dict[str, Any]) -> str:
-    return f"{metrics[key] / scale:{digits}}" if metrics[key] else "0"
+def _scaled(key: str, scale: float, digits: str, metrics: dict[str, Any]) -> TableCell:
+    value = metrics[key]
+    return TableCell(f"{value / scale:{digits}}" if value else "0", value)
+
+
+def _exact(shown: TableCell, value: float | None) -> TableCell:
+    """Sort what is rounded by its exact value."""
+    return TableCell(shown, value)
+
+
+def _as_written(shown: TableCell) -> TableCell:
+    """Sort a figure by its number in the unit that it is written in."""
+    return TableCell(shown, shown.number)
 
 
 def _longest(head: str, cells: Sequence[str]) -> int:
     return max(map(len, [head, *cells]))
 
 
-def _width(cells: dict[str, list[str]], keys: Sequence[str] = (), longest: int = 0) -> int:
+def _width(cells: Mapping[str, Sequence[str]], keys: Sequence[str] = (), longest: int = 0) -> int:
     """Columns that a table takes, if values of some keys are broken at so many letters."""
     widths = {head: _longest(head, column) for head, column in cells.items()}
     return sum(1 + (min(n, longest) if head in keys else n) for head, n in widths.items())
 
 
-def _room_for_keys(cells: dict[str, list[str]], num_keys: int) -> dict[str, int]:
+def _room_for_keys(cells: Mapping[str, Sequence[str]], num_keys: int) -> dict[str, int]:
     """How wide the values of keys may be, the longest cut first, so that all fits; else nothing."""
     room = {head: _longest(head, cells[head]) for head in list(cells)[:num_keys]}
     excess = _width(cells) - (WIDTH - 1)
@@ -286,7 +321,7 @@ def fitting_table(found: Fitting) -> RenderableType:
     if found.is_least:
         on = f"the fewest GPUs of {nbytes(found.memory_bytes)}"
     title = f"{found.model} on {on}, {found.precision}; memory in GB, steps in {unit}"
-    return Group(wide_table(title, heads, rows), Text("\n".join(_foot(found))))
+    return Group(wide_table(table_of(title, heads, rows)), Text("\n".join(_foot(found))))
 
 
 def _fitting_columns(found: Fitting, scale: float) -> Iterator[Column]:
@@ -425,25 +460,21 @@ def table(comparison: Comparison) -> RenderableType:
     comparison : Comparison
         With at least one point that ran.
     """
-    title, heads, rows = grid(comparison)
-    tables = narrow_tables(title, heads, rows, len(comparison.over))
+    tables = narrow_tables(grid(comparison))
     return Group(*tables, *(Text(_filled(line)) for line in remarks(comparison)))
 
 
-def grid(comparison: Comparison) -> tuple[str, list[tuple[str, bool]], list[list[str]]]:
-    """Title, columns and rows: a row per point, the keys that are compared first.
-
-    A column is its head, and whether it holds figures.
-    """
+def grid(comparison: Comparison) -> sections.Table:
+    """Make the table: a row per point, the keys that are compared first."""
     unit, scale = unit_of((point.metrics or {})["step_time_s"] for point in comparison.ran)
     rates = [(p.metrics or {}).get("throughput_samples_per_s") for p in comparison.points]
     first, best = next(filter(None, rates), None), best_of([p.metrics for p in comparison.points])
     keys, world_sizes = list(comparison.over), {point.world_size for point in comparison.ran}
     columns: list[tuple[str, bool, Callable[[ComparedPoint, dict[str, Any]], str]]] = [
-        ("ranks", True, lambda point, m: str(point.world_size)),
-        ("step", True, lambda point, m: f"{m['step_time_s'] / scale:.4g}"),
+        ("ranks", True, lambda point, m: number(point.world_size, "d")),
+        ("step", True, lambda point, m: number(m["step_time_s"] / scale)),
         (INTERVAL, True, lambda point, m: interval(m.get("interval_s"), scale)),
-        ("samples/s", True, lambda point, m: _number(m["throughput_samples_per_s"])),
+        ("samples/s", True, lambda point, m: large_number(m["throughput_samples_per_s"])),
         (
             "speed-up",
             True,
@@ -453,13 +484,13 @@ def grid(comparison: Comparison) -> tuple[str, list[tuple[str, bool]], list[list
                 best is not None and point is comparison.points[best],
             ),
         ),
-        ("exposed", True, lambda point, m: f"{m['exposed_comm_s'] / scale:.4g}"),
+        ("exposed", True, lambda point, m: number(m["exposed_comm_s"] / scale)),
         ("memory", True, lambda point, m: nbytes(point.device_bytes or 0.0)),
         ("fits", False, lambda point, m: "yes" if m["fits_memory"] else "no"),
         ("sent", True, lambda point, m: nbytes(point.nbytes_sent)),
     ]
     if any(point.last_loss is not None for point in comparison.ran):
-        columns.append(("last loss", True, lambda point, m: _number(point.last_loss)))
+        columns.append(("last loss", True, lambda point, m: large_number(point.last_loss)))
         reference = next((p for p in comparison.ran if p.weights_difference is not None), None)
         columns.append(
             (
@@ -487,7 +518,7 @@ def grid(comparison: Comparison) -> tuple[str, list[tuple[str, bool]], list[list
         )
     name = comparison.scenario["name"]
     title = f"{name}: {' x '.join(short_key(key) for key in keys)} compared, times in {unit}"
-    return title, heads, rows
+    return table_of(title, heads, rows, num_keys=len(keys))
 
 
 def _told(
@@ -509,7 +540,7 @@ def remarks(comparison: Comparison) -> list[str]:
     if any(point.same_weights is not None for point in comparison.ran):
         lines.append(WEIGHTS_FOOT)
     billed = [(p.bill, p.target) for p in comparison.ran if p.bill is not None]
-    lines += [f"{name}: {said}" for name, said in answers.price(billed)]
+    lines += [f"{row.label}: {row.text}" for row in answers.price(billed)]
     lines += tied(comparison)
     lines += comparison.notes
     lines += _few_that_differ(comparison.ran)
@@ -560,10 +591,3 @@ def _same(point: ComparedPoint, metrics: dict[str, Any], is_first: bool) -> str:
         word = f"all but {len(point.differing)} of {point.num_parameters}"
     word += f" ({point.weights_difference:.0e})" if point.weights_difference else ""
     return word + (", ranks differ" if metrics["replicas_identical"] is False else "")
-
-
-def _number(value: float | None) -> str:
-    """Write a number with four digits, a large one with its thousands apart."""
-    if value is None:
-        return "-"
-    return f"{value:,.0f}" if value >= 1e4 else f"{value:.4g}"

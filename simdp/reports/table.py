@@ -18,6 +18,7 @@ from simdp.reports.captions import (
     PARTS,
     SHORT,
     WIDTH,
+    Row,
     digits_of,
     nbytes,
     number,
@@ -101,33 +102,35 @@ def step_rows(metrics: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     return [*rows, ("communication in all", seconds(m["comm_s"]), said)]
 
 
-def fact_rows(
-    result: Result, advice: Advice | None = None, verbose: bool = False
-) -> list[answers.Row]:
+def fact_rows(result: Result, advice: Advice | None = None, verbose: bool = False) -> list[Row]:
     """All else that is said of a run, as names and words; see `summary`."""
     m = result.metrics
     rows = [
-        answers.rates(m),
-        ("buckets", _buckets(m["bucket_bytes"])),
-        ("sent per rank and step", nbytes(max(m["bytes_sent_per_rank"]))),
+        Row("throughput", "throughput", ", ".join(answers.rates(m))),
+        Row("buckets", "buckets", _buckets(m["bucket_bytes"])),
+        Row("sent", "sent per rank and step", max(m["bytes_sent_per_rank"]), "bytes"),
         *_memory_rows(result),
-        *([("simulated", seconds(m["simulated_s"]))] if verbose else []),
+        *([Row("simulated", "simulated", m["simulated_s"], "s")] if verbose else []),
         *_network_rows(result.network, verbose),
         *_server_rows(result.server),
         *_dropped_rows(result.participation),
     ]
     if m["loss"]:
+        ends = m["loss"][0], m["loss"][-1]
         rows[1:1] = [
-            ("loss, first to last step", f"{number(m['loss'][0])} to {number(m['loss'][-1])}"),
-            ("replicas identical", IDENTICAL[m["replicas_identical"]]),
+            Row("loss", "loss, first to last step", " to ".join(map(number, ends))),
+            Row("replicas", "replicas identical", IDENTICAL[m["replicas_identical"]]),
         ]
     if m["skipped_steps"] is not None:
         place = 3 if m["loss"] else 1
-        rows[place:place] = [("skipped steps", _listed(map(str, m["skipped_steps"])) or "none")]
+        rows[place:place] = [
+            Row("skipped", "skipped steps", _listed(map(str, m["skipped_steps"])) or "none")
+        ]
         if m["loss_scale"]:
-            rows.insert(place + 1, ("loss scale", _listed(_changes(m["loss_scale"]), "; ")))
+            said = _listed(_changes(m["loss_scale"]), "; ")
+            rows.insert(place + 1, Row("loss_scale", "loss scale", said))
     costs = answers.costs(m, seconds)
-    after = next((i for i, row in enumerate(costs, 1) if row[0] == "without stragglers"), 0)
+    after = next((i for i, row in enumerate(costs, 1) if row.key == "without_stragglers"), 0)
     costs[after:after] = answers.lost(result, seconds)
     rows[1:1] = [*answers.mfu(m), *answers.mfu_parts(result), *costs]
     rows += answers.gradient_noise(result.gradient_noise)
@@ -141,7 +144,7 @@ def fact_rows(
     ]
 
 
-def _memory_rows(result: Result) -> list[tuple[str, str]]:
+def _memory_rows(result: Result) -> list[Row]:
     """The peak of the fullest rank, what it is made of, and all peaks where they differ."""
     metrics = result.metrics
     peaks, parts = metrics["peak_memory_bytes"], metrics["memory_bytes"]
@@ -149,10 +152,11 @@ def _memory_rows(result: Result) -> list[tuple[str, str]]:
     parts = _with_names(parts, _at_peak(result), LEAST_PART * max(peaks))
     made = sorted(((size, name) for name, size in parts.items() if size), key=lambda p: -p[0])
     each = [f"{name.replace('_', ' ')} {nbytes(size)}" for size, name in made]
-    rows = [("peak memory", said)] + [("  made of", ", ".join(each))] * bool(each)
+    rows = [Row("peak_memory", "peak memory", said)]
+    rows += [Row("memory_parts", "  made of", ", ".join(each))] * bool(each)
     written = [nbytes(peak) for peak in peaks]
     if len(set(written)) > 1:
-        rows.append(("  by rank", _listed(_by_rank(written))))
+        rows.append(Row("memory_by_rank", "  by rank", _listed(_by_rank(written))))
     return rows
 
 
@@ -185,50 +189,55 @@ def _by_rank(written: Sequence[str]) -> list[str]:
     return found
 
 
-def _network_rows(network: Mapping[str, Any], verbose: bool) -> list[tuple[str, str]]:
+def _network_rows(network: Mapping[str, Any], verbose: bool) -> list[Row]:
     """What crossed the links, and what `auto` chose; with ``verbose`` the engine that ran it."""
-    rows: list[tuple[str, str]] = []
+    rows: list[Row] = []
     if not network:
         return rows
     if network.get("bottleneck"):
         busiest = network["bottleneck"]
         link = str(busiest["link"]).removeprefix("the link from ")
-        rows.append(("busiest link", f"{link}: {percent(busiest['utilization'])} of the time"))
+        said = f"{link}: {percent(busiest['utilization'])} of the time"
+        rows.append(Row("busiest_link", "busiest link", said))
     for collective, choices in network.get("chosen", {}).items():
         each = [f"{choice['algorithm']} for {nbytes(choice['nbytes'])}" for choice in choices]
-        rows.append((f"{collective}: auto", _listed(each)))
+        rows.append(Row("chosen", f"{collective}: auto", _listed(each)))
     if verbose:
         why = str(network["why"]).replace("the link from ", "")
-        rows.append(("clock", f"{network['fabric']} fabric: {why}"))
+        rows.append(Row("clock", "clock", f"{network['fabric']} fabric: {why}"))
     return rows
 
 
-def _server_rows(server: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+def _server_rows(server: Mapping[str, Any] | None) -> list[Row]:
     """What a parameter server did with the gradients."""
     if server is None:
         return []
     applied, stale = server["applied"], server["staleness"]
     gradients = f"{applied} applied in {server['updates']} updates, {server['dropped']} dropped"
+    where = f"on rank {server['rank']}, busy {percent(server['utilization'])} of the time"
+    age = f"{number(stale['mean'])} updates on average, {stale['max']} at most"
     return [
-        ("server", f"on rank {server['rank']}, busy {percent(server['utilization'])} of the time"),
-        ("gradients", gradients),
-        ("staleness", f"{number(stale['mean'])} updates on average, {stale['max']} at most"),
+        Row("server", "server", where),
+        Row("gradients", "gradients", gradients),
+        Row("staleness", "staleness", age),
     ]
 
 
-def _dropped_rows(participation: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+def _dropped_rows(participation: Mapping[str, Any] | None) -> list[Row]:
     """Samples from which nothing was learned, since their ranks were too late or not there."""
     if participation is None:
         return []
     each, counted = participation["dropped"], participation["counted"]
-    rows, total = [], sum(each)
+    rows, total = list[Row](), sum(each)
     if total:
         most = each.index(max(each))
         said = f"{total} of {total + counted}, most of them rank {most}'s: {each[most]}"
-        rows.append(("samples dropped", said))
+        rows.append(Row("dropped", "samples dropped", said))
     names = {"repeated": "samples done again", "uncommitted": "not committed"}
     return rows + [
-        (name, str(participation[key])) for key, name in names.items() if participation.get(key)
+        Row(key, name, str(participation[key]))
+        for key, name in names.items()
+        if participation.get(key)
     ]
 
 
@@ -448,7 +457,7 @@ WAIT, COMM = ACTIVITIES.index("wait"), ACTIVITIES.index("comm")
 TRANSFER = ACTIVITIES.index("transfer")
 
 
-class Row(NamedTuple):
+class RankSpan(NamedTuple):
     """A span; one of a collective begins when its rank comes to it.
 
     Attributes
@@ -487,7 +496,7 @@ def waited(columns: Columns) -> Bools:
     return found
 
 
-def rows_of(trace: Trace, ranks: Sequence[int]) -> Iterator[tuple[int, list[Row]]]:
+def rows_of(trace: Trace, ranks: Sequence[int]) -> Iterator[tuple[int, list[RankSpan]]]:
     """Give the rows of some ranks, in their order; transfers are left out.
 
     Collectives come where compute asked for them, which may be long before their stream took them.
@@ -533,7 +542,7 @@ def _rows_by_rank(rank: Ints, ranks: Sequence[int]) -> Iterator[tuple[int, slice
         yield one, slice(int(np.searchsorted(rank, one)), int(np.searchsorted(rank, one + 1)))
 
 
-def _rows(columns: Columns, names: Sequence[str], calls: Sequence[Call | None]) -> list[Row]:
+def _rows(columns: Columns, names: Sequence[str], calls: Sequence[Call | None]) -> list[RankSpan]:
     lane = columns["lane"]
     stream = np.where(lane >= FIRST_STREAM_LANE, lane - FIRST_STREAM_LANE + 2, lane)
     assert (COMPUTE_LANE, COMM_LANE) == (0, 1), "lanes are streams"
@@ -541,7 +550,7 @@ def _rows(columns: Columns, names: Sequence[str], calls: Sequence[Call | None]) 
     table = (columns["step"], stream, columns["activity"], columns["name"], start, end)
     more = columns["nbytes"].tolist(), columns["block"].tolist()
     return [
-        Row(step, on, ACTIVITIES[activity], names[name], s, e, nbytes, calls[block])
+        RankSpan(step, on, ACTIVITIES[activity], names[name], s, e, nbytes, calls[block])
         for step, on, activity, name, s, e, nbytes, block in zip(
             *(column.tolist() for column in table), *more, strict=True
         )
@@ -606,7 +615,7 @@ def _slowest(blocks: Iterable[Block], world_size: int) -> dict[int, str]:
         return {}
     first = np.argsort(-busy, kind="stable")[:NUM_SLOWEST].tolist()
     return {
-        rank: f" · +{busy[rank] / usual - 1:.0%}".replace("%", " %")
+        rank: f" · {percent(busy[rank] / usual - 1, '+.0f')}"
         for rank in first
         if busy[rank] > SLOWER * usual
     }

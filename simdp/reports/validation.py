@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from simdp.reports.captions import TableCell, figure, number, percent
 from simdp.results.comparison import short_key
 from simdp.results.validation import (
     CollectiveComparison,
@@ -72,25 +73,21 @@ def _written(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def share(value: float | None, sign: str = "") -> str:
-    """Write a share in percent; nothing known is a dash."""
-    return "-" if value is None else f"{value:{sign}.1%}".replace("%", " %")
-
-
 def _unit(seconds: float) -> tuple[str, float]:
     return next((unit for unit in UNITS if seconds >= unit[1]), UNITS[-1])
 
 
-def time(seconds: float) -> str:
-    """Write a time with four digits."""
+def time(seconds: float) -> TableCell:
+    """Write a time with four digits, in microseconds at least."""
     unit, scale = _unit(abs(seconds))
-    return f"{seconds / scale:.4g} {unit}"
+    return figure(seconds / scale, ".4g", f" {unit}", scale)
 
 
-def interval(low: float, high: float) -> str:
+def interval(low: float, high: float) -> TableCell:
     """Write an interval of times, in the unit of its upper end."""
     unit, scale = _unit(high)
-    return f"{low / scale:.4g} ... {high / scale:.4g} {unit}"
+    first = number(low / scale)
+    return TableCell(f"{first} ... {high / scale:.4g} {unit}", first.value)
 
 
 STEP_COLUMNS = (
@@ -113,7 +110,7 @@ def step_cells(point: Comparison) -> list[str]:
         time(point.measured),
         time(point.simulated),
         interval(point.low, point.high),
-        share(point.error, "+"),
+        percent(point.error, "+.1f"),
     ]
 
 
@@ -139,7 +136,9 @@ SIZE_COLUMNS = (Column("size"), *STEP_COLUMNS[2:])
 
 def size_cells(row: CollectiveComparison) -> list[str]:
     """A row under `SIZE_COLUMNS`."""
-    return [format_quantity(row.nbytes, "data size"), *step_cells(row)[2:]]
+    size = format_quantity(row.nbytes, "data size")
+    is_decimal = row.nbytes % 1024 != 0  # others, in KiB and more, sort as text
+    return [TableCell(size, float(row.nbytes) if is_decimal else None), *step_cells(row)[2:]]
 
 
 SUMMARY_COLUMNS = (
@@ -160,15 +159,15 @@ def summary_cells(found: Summary) -> list[str]:
     """A row under `SUMMARY_COLUMNS`."""
     return [
         found.name,
-        str(found.num_points),
-        str(found.num_predicted),
-        share(found.mean_error),
-        share(found.worst_error),
-        share(found.noise),
-        "-" if found.tau is None else f"{found.tau:.2f}",
-        share(found.inside),
-        share(found.linear_error),
-        share(found.ring_error),
+        number(found.num_points, "d"),
+        number(found.num_predicted, "d"),
+        percent(found.mean_error),
+        percent(found.worst_error),
+        percent(found.noise),
+        number(found.tau, ".2f"),
+        percent(found.inside),
+        percent(found.linear_error),
+        percent(found.ring_error),
     ]
 
 
@@ -192,13 +191,13 @@ def table_cells(found: Summary, collective: str, ranks: str) -> list[str]:
         found.name,
         collective,
         ranks,
-        str(found.num_points),
-        str(found.num_predicted),
-        share(found.mean_error),
-        share(found.worst_error),
-        share(found.large_error),
-        share(found.inside),
-        share(found.ring_error),
+        number(found.num_points, "d"),
+        number(found.num_predicted, "d"),
+        percent(found.mean_error),
+        percent(found.worst_error),
+        percent(found.large_error),
+        percent(found.inside),
+        percent(found.ring_error),
     ]
 
 
@@ -222,7 +221,7 @@ def table_rows(validation: Validation) -> list[list[str]]:
         table_cells(
             summary(rows[0].cluster, rows, validation.noise[rows[0].cluster]),
             table_name(rows),
-            str(rows[0].world_size),
+            number(rows[0].world_size, "d"),
         )
         for rows in validation.tables()
     ]
@@ -241,7 +240,7 @@ def ring_wins(validation: Validation) -> list[str]:
         for rows in validation.tables()
     ]
     return [
-        f"{name}: {share(found.ring_error)} against {share(found.mean_error)}"
+        f"{name}: {percent(found.ring_error)} against {percent(found.mean_error)}"
         for name, found in (*steps, *tables)
         if found.loses_to_ring
     ]
@@ -250,7 +249,7 @@ def ring_wins(validation: Validation) -> list[str]:
 def narrow_intervals(validation: Validation) -> list[str]:
     """Say where fewer measured times lie in their 90 % intervals than chance explains."""
     return [
-        f"{one.what}: {one.inside} of {one.num_points} ({share(one.share)}) lie in their 90 % "
+        f"{one.what}: {one.inside} of {one.num_points} ({percent(one.share)}) lie in their 90 % "
         f"interval; {NARROW}"
         for one in validation.coverages()
         if one.is_too_low
@@ -306,13 +305,13 @@ def fold_cells(fold: Fold) -> list[str]:
     """A row under `FOLD_COLUMNS`."""
     return [
         fold.name,
-        str(fold.num_points),
-        share(fold.mean_error),
-        share(fold.worst_error),
-        "-" if fold.tau is None else f"{fold.tau:.2f}",
-        share(fold.inside),
+        number(fold.num_points, "d"),
+        percent(fold.mean_error),
+        percent(fold.worst_error),
+        number(fold.tau, ".2f"),
+        percent(fold.inside),
         _factor(fold.width),
-        share(fold.fit_error),
+        percent(fold.fit_error),
     ]
 
 
@@ -320,13 +319,13 @@ def mean_cells(means: Means) -> list[str]:
     """The last row."""
     return [
         f"mean over {means.num_folds} folds" if means.num_folds > 1 else "mean over 1 fold",
-        str(means.num_points),
-        share(means.mean_error),
+        number(means.num_points, "d"),
+        percent(means.mean_error),
         "",
         "",
-        share(means.inside),
+        percent(means.inside),
         _factor(means.width),
-        share(means.fit_error),
+        percent(means.fit_error),
     ]
 
 

@@ -14,8 +14,9 @@ from rich.text import Text
 
 from simdp.reports import validation as left_out_words
 from simdp.reports import validation as words
-from simdp.reports.captions import WIDTH
+from simdp.reports.captions import WIDTH, percent
 from simdp.reports.plots import fitting
+from simdp.reports.sections import table_of
 from simdp.reports.validation import Column
 from simdp.reports.wide_table import narrow_tables, wide_table
 from simdp.results.calibration import CalibrationStudy, StepCalibration, WantedStep
@@ -66,9 +67,8 @@ def _validation_tables(
     title: str, columns: Sequence[Column], rows: Iterable[Sequence[str]]
 ) -> list[RenderableType]:
     """Write rows, by columns that a terminal has room for; texts lead, and say what a row is."""
-    heads = [(column.head, column.is_number) for column in columns]
-    num_keys = next((place for place, (_, number) in enumerate(heads) if number), len(heads))
-    return [*narrow_tables(title, heads, list(rows), num_keys)]
+    num_keys = next((place for place, one in enumerate(columns) if one.is_number), len(columns))
+    return [*narrow_tables(table_of(title, columns, rows, num_keys=num_keys))]
 
 
 # Validation page ----------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ def _folds(left_out: LeftOut) -> Iterator[str]:
 
 def _misses(validation: Validation, target: float) -> Iterator[str]:
     """Predicted steps beyond the target, and tables whose mean is, with the effect they lack."""
-    yield f"## Missed by more than {words.share(target)}\n"
+    yield f"## Missed by more than {percent(target)}\n"
     steps = [
         [*_cells(point), point.note or "no effect is known"]
         for point in validation.points
@@ -264,7 +264,7 @@ def tables(study: CalibrationStudy | StepCalibration) -> RenderableType:
             for constant in study.constants
         ),
     )
-    said = f"root mean square error of the fit: {words.share(study.residual)}\n{_next(study)}"
+    said = f"root mean square error of the fit: {percent(study.residual)}\n{_next(study)}"
     return Group(points, constants, Text(said))
 
 
@@ -282,7 +282,7 @@ def baselines(found: Sequence[Baseline]) -> RenderableType:
                 words.time(one.given),
                 words.time(one.found),
                 words.interval(one.low, one.high),
-                words.share(one.change, "+"),
+                percent(one.change, "+.1f"),
             )
             for one in found
         ),
@@ -303,7 +303,7 @@ def _collectives(study: CalibrationStudy) -> RenderableType:
                 format_quantity(point.nbytes, "data size"),
                 words.time(point.measured),
                 words.time(point.fitted),
-                words.share(point.error, "+"),
+                percent(point.error, "+.1f"),
                 f"{point.algorithm}/{point.protocol}",
             )
             for point in study.points
@@ -320,7 +320,7 @@ def _steps(study: StepCalibration) -> RenderableType:
                 point.title,
                 words.time(point.measured),
                 words.time(point.fitted),
-                words.share(point.error, "+"),
+                percent(point.error, "+.1f"),
             )
             for point in study.points
         ),
@@ -336,27 +336,28 @@ def _next(study: CalibrationStudy | StepCalibration) -> str:
         if step is None:
             return "add points with role: predicted to be told which of them to measure next"
         return (
-            f"what is predicted is known within {words.share(step.before)}; measuring {step.title} "
-            f"would make it {words.share(step.after)}"
+            f"what is predicted is known within {percent(step.before)}; measuring {step.title} "
+            f"would make it {percent(step.after)}"
         )
     following = study.next_point
     size = format_quantity(following.nbytes, "data size")
     return (
-        f"{following.target} is known within {words.share(following.before)}; measuring "
+        f"{following.target} is known within {percent(following.before)}; measuring "
         f"{following.collective} of {size} between {following.world_size} ranks on "
-        f"{following.num_nodes} nodes would make it {words.share(following.after)}"
+        f"{following.num_nodes} nodes would make it {percent(following.after)}"
     )
 
 
 def _wanted(found: WantedStep) -> str:
     """Say how well what was asked for is known, and what would narrow it."""
-    known = f"{found.target}: known within {words.share(found.before)}"
+    known = f"{found.target}: known within {percent(found.before)}"
     if not found.proposals:
         return f"{known}; neither a table nor a step on fewer ranks would narrow it"
     first, *others = found.proposals
-    said = f"{first.title} would make it {words.share(first.after)}"
-    return "; ".join([known, said, *(f"{one.title} {words.share(one.after)}" for one in others)])
+    said = f"{first.title} would make it {percent(first.after)}"
+    return "; ".join([known, said, *(f"{one.title} {percent(one.after)}" for one in others)])
 
 
 def _calibration_table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    return wide_table(title, [(head, bool(n and head)) for n, head in enumerate(heads)], rows)
+    columns = [(head, bool(n and head)) for n, head in enumerate(heads)]
+    return wide_table(table_of(title, columns, rows))

@@ -11,6 +11,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from simdp.reports import sections
 from simdp.reports.captions import WIDTH
 
 BETWEEN = 2
@@ -23,39 +24,19 @@ LEAST_LINE = 30
 """Letters of a kind's line beside its name, however long that is."""
 
 
-def wide_table(
-    title: str, columns: Sequence[tuple[str, bool]], rows: Iterable[Sequence[str]]
-) -> Table:
-    """Make a table as wide as it takes.
+def wide_table(section: sections.Table) -> Table:
+    """Draw a table as wide as it takes."""
+    columns = list(zip(section.heads, section.figures, strict=True))
+    return _made(section.title, columns, section.rows, {})
 
-    Parameters
-    ----------
-    title : str
-        Above it.
-    columns : sequence of (str, bool)
-        The head of each, and whether it holds numbers, which stand to the right.
-    rows : iterable of sequence of str
-        Cells.
+
+def narrow_tables(section: sections.Table) -> list[Table]:
+    """Draw a table as wide as a terminal; the columns without room follow in others below it.
+
+    Every table has the columns that name a row, and long ones are broken over several lines.
     """
-    return _made(title, columns, rows, {})
-
-
-def narrow_tables(
-    title: str,
-    columns: Sequence[tuple[str, bool]],
-    rows: Sequence[Sequence[str]],
-    num_keys: int,
-) -> list[Table]:
-    """Make a table as wide as a terminal; the columns without room follow in others below it.
-
-    Parameters
-    ----------
-    title, columns, rows
-        As in `wide_table`.
-    num_keys : int
-        So many first columns say what a row is. Every table has them, and long ones are broken
-        over several lines.
-    """
+    title, rows, num_keys = section.title, section.rows, section.num_keys
+    columns = list(zip(section.heads, section.figures, strict=True))
     widths = [
         max(map(len, [head, *(row[place] for row in rows)])) + BETWEEN
         for place, (head, _) in enumerate(columns)

@@ -4,6 +4,11 @@ import pytest
 
 from simdp.reports import answers
 
+
+def shown(rows):
+    return [(row.label, row.text) for row in rows]
+
+
 COST = {
     "step": {"cost_usd": 2e-4, "energy_kwh": 5e-5},
     "exposed": {"cost_usd": 5e-5, "energy_kwh": 4e-6},
@@ -32,7 +37,7 @@ def test_times_money_and_energy_are_written_with_units_that_suit():
 
 
 def test_rows_tell_the_target_the_step_and_whose_price_it_is():
-    found = answers.rows((COST, TARGET))
+    found = shown(answers.rows((COST, TARGET)))
     assert found == [
         ("to the target", "2.03 h in 13,817 steps, 90 % of runs in 1.94 h to 2.11 h"),
         ("  costs", "1,234 USD and 1.5 MWh"),
@@ -47,22 +52,22 @@ def test_rows_tell_the_target_the_step_and_whose_price_it_is():
 
 def test_a_list_price_is_written_with_its_date():
     dated = COST | {"price_date": "2026-05"}
-    assert answers.price([(dated, None), (COST, None), (dated, None)]) == [
+    assert shown(answers.price([(dated, None), (COST, None), (dated, None)])) == [
         ("price", "2.5 USD/h a device, list price of 2026-05; 2.5 USD/h a device")
     ]
     dearer = dated | {"price_usd_per_h": 4.0}
-    assert answers.price([(dated, None), (dearer, None)]) == [
+    assert shown(answers.price([(dated, None), (dearer, None)])) == [
         ("price", "2.5, 4 USD/h a device, list price of 2026-05")
     ]
-    assert answers.price([({}, None)]) == []
+    assert shown(answers.price([({}, None)])) == []
 
 
 def test_what_nobody_knows_is_left_out():
-    assert answers.rows(({}, None)) == []
+    assert shown(answers.rows(({}, None))) == []
     certain = {**TARGET, "time_s": {"mean": 60.0}, "cost_usd": None, "energy_kwh": None}
-    assert answers.rows(({}, certain)) == [("to the target", "60 s in 13,817 steps")]
+    assert shown(answers.rows(({}, certain))) == [("to the target", "60 s in 13,817 steps")]
     never = {"kind": "loss", "reached": False, "time_s": None}
-    assert "was not reached" in answers.rows(({}, never))[0][1]
+    assert "was not reached" in shown(answers.rows(({}, never)))[0][1]
 
 
 ASKED = [
@@ -101,7 +106,7 @@ def test_and_else_of_a_million_samples_or_tokens():
 
 
 def test_energy_has_a_row_with_its_range_where_waiting_power_decides_about_it():
-    wide = answers.rows(({**COST, "energy_between_kwh": [4.5e-5, 5.5e-5]}, None))
+    wide = shown(answers.rows(({**COST, "energy_between_kwh": [4.5e-5, 5.5e-5]}, None)))
     assert ("  energy", f"45 mWh to 55 mWh, {answers.WAITING_POWER}") in wide
-    near = answers.rows(({**COST, "energy_between_kwh": [4.99e-5, 5.01e-5]}, None))
+    near = shown(answers.rows(({**COST, "energy_between_kwh": [4.99e-5, 5.01e-5]}, None)))
     assert "  energy" not in dict(near)

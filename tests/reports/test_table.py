@@ -12,6 +12,7 @@ from rich.console import Console
 
 import simdp
 from simdp.reports import table
+from simdp.reports.wide_table import kinds
 from simdp.results.memory import MEMORY_PARTS, Holding
 from simdp.results.metrics import ORDER, per_rank
 from simdp.results.result import Result, Study
@@ -401,7 +402,7 @@ def test_a_table_leaves_its_study_as_it_is(one):
 
 
 def test_kinds_are_listed_one_a_line():
-    shown = text(table.kinds({"colours": {"blue": "the sky", "red": "[bold]`wine`"}, "none": {}}))
+    shown = text(kinds({"colours": {"blue": "the sky", "red": "[bold]`wine`"}, "none": {}}))
     assert [line.split() for line in shown.splitlines()] == [
         ["colours", "blue", "the", "sky"],
         ["colours", "red", "[bold]wine"],

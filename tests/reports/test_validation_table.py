@@ -8,8 +8,8 @@ from measured_times import row, step, two_clusters, validation
 from rich.console import Console
 
 from simdp.reports import validation as words
-from simdp.reports.page.sections import Verdict
 from simdp.reports.page.validation import page
+from simdp.reports.sections import Verdict
 from simdp.reports.validation_table import validation_tables
 from simdp.results.validation import binomial_tail
 

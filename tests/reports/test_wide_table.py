@@ -1,15 +1,21 @@
 """Tables that go on below where a terminal has no room, and cut off no number."""
 
 import io
+from html import unescape
+from re import findall
 
+import pytest
 from rich.console import Console, Group
 
+from simdp.reports.captions import Row, figure, nbytes, percent, seconds
+from simdp.reports.page.rendering import render
+from simdp.reports.sections import Page, Summary, table_of
 from simdp.reports.wide_table import narrow_tables
 
 
 def printed(columns, rows, num_keys):
     stream = io.StringIO()
-    tables = narrow_tables("a title", columns, rows, num_keys)
+    tables = narrow_tables(table_of("a title", columns, rows, num_keys=num_keys))
     Console(file=stream, width=80, highlight=False).print(Group(*tables), soft_wrap=True)
     return tables, stream.getvalue()
 
@@ -49,3 +55,62 @@ def test_a_table_of_keys_alone_is_shown():
 def test_units_in_heads_are_printed():
     _, text = printed([("name", False), ("done [d]", True)], [["a", "7.9"]], 1)
     assert "done [d]" in text
+
+
+def drawn(section):
+    """Cells of a section's rows on the page, with the values that they sort by."""
+    stream = io.BytesIO()
+    render(Page("a page", "", [section], ""), stream)
+    body = stream.getvalue().decode().partition("<tbody>")[2].partition("</tbody>")[0]
+    rows = findall(r"<tr>(.*?)</tr>", body.replace("\n", ""))
+    return [
+        [
+            (unescape(text), value)
+            for value, text in findall(
+                r'<td(?: class="number")?(?: data-value="([^"]*)")?>(.*?)</td>', row
+            )
+        ]
+        for row in rows
+    ]
+
+
+def test_terminal_and_page_draw_the_same_rows_of_one_section():
+    section = table_of(
+        "a title",
+        [("name", False), ("time", True), ("size", True), ("share", True), ("rate", True)],
+        [
+            ["fast", seconds(0.00152), nbytes(4.1e9), percent(0.123), figure(2.5, ".3g", "x ")],
+            ["slow & <old>", seconds(None), nbytes(12.0), percent(1.0), figure(10.0, ".3g", "x*")],
+        ],
+        num_keys=1,
+    )
+    (table,) = narrow_tables(section)
+    cells = [[str(cell).strip() for cell in column.cells] for column in table.columns]
+    page = drawn(section)
+    assert [[text for text, _ in row] for row in page] == [
+        list(row) for row in zip(*cells, strict=True)
+    ]
+    values = [[value and float(value) for _, value in row] for row in page]
+    assert values[0] == ["", *map(pytest.approx, [0.00152, 4.1e9, 0.123, 2.5])]
+    assert values[1] == ["", "", 12.0, 1.0, 10.0]
+
+
+def test_rows_are_written_by_their_units_and_have_keys():
+    rows = [
+        Row("step", "step time", 0.0015, "s"),
+        Row("sent", "sent per rank", 2_370_000, "bytes"),
+        Row("busy", "  busy", 0.25, "share"),
+        Row("cost", "costs", 1234.0, "USD"),
+        Row("energy", "energy", 0.4, "kWh"),
+        Row("count", "points", 12345.0),
+        Row("note", "", "as it is"),
+        Row("none", "unknown", None, "s"),
+    ]
+    assert {row.key: row.value for row in rows}["busy"] == 0.25
+    texts = ["1.5 ms", "2.37 MB", "25.0 %", "1,234 USD", "400 Wh", "12,345", "as it is", "-"]
+    assert [row.text for row in rows] == texts
+    stream = io.BytesIO()
+    render(Page("a page", "", [Summary("Summary", rows=rows)], ""), stream)
+    page = stream.getvalue().decode()
+    assert findall(r"<dd>(.*?)</dd>", page) == texts
+    assert '<dt class="part">busy</dt>' in page

@@ -9,7 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any, BinaryIO
 
-from simdp.reports.page.sections import Page, render
+from simdp.reports.page.rendering import render
+from simdp.reports.sections import Page
 from simdp.results.comparison import Comparison, Difference
 from simdp.results.diagnosis import Diagnosis
 from simdp.results.job import JobStudy

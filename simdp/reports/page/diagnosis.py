@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from shlex import join
 
 from simdp.reports import diagnosis_table, difference_table, theme
-from simdp.reports.captions import nbytes, percent, seconds
-from simdp.reports.page.sections import (
+from simdp.reports.captions import Row, TableCell, figure, nbytes, number, percent, seconds
+from simdp.reports.plots.sweep import STEP_PARTS as FILLS
+from simdp.reports.sections import (
     Axis,
-    Cell,
     Chart,
     Page,
     Section,
@@ -19,9 +20,8 @@ from simdp.reports.page.sections import (
     Table,
     Tile,
     Verdict,
-    told,
+    table_of,
 )
-from simdp.reports.plots.sweep import STEP_PARTS as FILLS
 from simdp.results.comparison import Difference, PointDifference
 from simdp.results.diagnosis import Diagnosis
 
@@ -107,22 +107,23 @@ def _summary(found: Diagnosis) -> Section:
         ):
             if value is not None:
                 tiles.append(Tile(name, percent(value / step), seconds(value)))
-    rows = []
+    rows = list[Row]()
     if found.num_steps:
-        rows.append(("steps", f"{found.num_steps}, {found.steps_are}".removesuffix(", ")))
+        said = f"{found.num_steps}, {found.steps_are}".removesuffix(", ")
+        rows.append(Row("steps", "steps", said))
     if found.hidden_comm_s is not None:
-        rows.append(("communication hidden by compute", seconds(found.hidden_comm_s)))
+        rows.append(Row("hidden", "communication hidden by compute", found.hidden_comm_s, "s"))
     if found.expected is not None:
-        rows.append(("should take", diagnosis_table.expected(found.expected)))
+        rows.append(Row("expected", "should take", diagnosis_table.expected(found.expected)))
     if found.machine_from is not None:
         named = None if found.source == "reported" else found.machine  # which it names already
-        rows.append(("machine", ", ".join(filter(None, [named, found.machine_from]))))
+        machine = ", ".join(filter(None, [named, found.machine_from]))
+        rows.append(Row("machine", "machine", machine))
     if found.buckets:
         each = ", ".join(f"{one.num_elements:,} {one.dtype}" for one in found.buckets[:12])
         more = f" and {len(found.buckets) - 12} more" if len(found.buckets) > 12 else ""
-        rows.append(
-            ("buckets", each + more + (f"; {found.bucket_rule}" if found.bucket_rule else ""))
-        )
+        rule = f"; {found.bucket_rule}" if found.bucket_rule else ""
+        rows.append(Row("buckets", "buckets", f"{each}{more}{rule}"))
     return Summary("Summary", tiles, rows)
 
 
@@ -137,8 +138,8 @@ def _remedies(found: Diagnosis) -> Iterator[Section]:
         [
             remedy.change,
             one.cause,
-            Cell(seconds(remedy.step_time_s), remedy.step_time_s),
-            Cell(percent(1 - remedy.step_time_s / now), 1 - remedy.step_time_s / now)
+            TableCell(seconds(remedy.step_time_s), remedy.step_time_s),
+            TableCell(percent(1 - remedy.step_time_s / now), 1 - remedy.step_time_s / now)
             if now
             else "-",
         ]
@@ -222,20 +223,20 @@ def _tables(found: Diagnosis) -> Iterator[Section]:
         yield _ranks(found)
     yield from _collectives(found)
     if found.late:
-        yield told(
+        yield table_of(
             "Steps that lost most to late ranks",
             [("step", True), ("rank that came last", True), ("lost", True)],
-            [[str(row.step), str(row.rank), _time(row.lost_s)] for row in found.late],
+            [[_count(row.step), _count(row.rank), _time(row.lost_s)] for row in found.late],
         )
     if found.mismatches:
         heads = ("collective", "number", "state", "ranks", "how")
-        yield told(
+        yield table_of(
             "What ranks disagree on",
             [(head, head == "number") for head in heads],
             [
                 [
                     row.name,
-                    str(row.sequence),
+                    _count(row.sequence),
                     row.state,
                     ", ".join(map(str, row.culprit_ranks or row.missing_ranks)),
                     row.detail,
@@ -263,15 +264,19 @@ def _ranks(found: Diagnosis) -> Section:
     heads = [("rank", True), *((head, True) for head in RANK_COLUMNS)]
     rows = [
         [
-            "-" if row.rank is None else str(row.rank),
+            _count(row.rank),
             *(_time(getattr(row, field)) for field in RANK_COLUMNS.values()),
         ]
         for row in found.ranks
     ]
-    return told("Ranks", heads, rows, "Means of a step.")
+    return table_of("Ranks", heads, rows, "Means of a step.")
 
 
-def _time(value: float | None) -> str:
+def _count(value: int | None) -> TableCell:
+    return number(value, "d")
+
+
+def _time(value: float | None) -> TableCell:
     """Write a time; what rounding leaves of none is none."""
     return seconds(0.0 if value is not None and abs(value) < TINY else value)
 
@@ -284,18 +289,18 @@ def _collectives(found: Diagnosis) -> Iterator[Section]:
     rows = [
         [
             row.name,
-            "-" if row.nbytes is None else nbytes(row.nbytes),
+            nbytes(row.nbytes),
             f"{row.algorithm} {row.protocol}".strip() or "-",
-            str(row.count),
+            _count(row.count),
             seconds(row.transfer_s),
             seconds(row.wait_s),
-            "-" if row.busbw is None else f"{row.busbw / 1e9:.3g} GB/s",
+            figure(None if row.busbw is None else row.busbw / 1e9, ".3g", " GB/s", 1e9),
             seconds(row.expected_s),
         ]
         for row in found.collectives
     ]
     machine = ", ".join(filter(None, [found.machine, found.machine_from]))
-    yield told("Collectives", heads, rows, f"should take: {machine}" if machine else "")
+    yield table_of("Collectives", heads, rows, f"should take: {machine}" if machine else "")
 
 
 def _reproduce(command: Sequence[str]) -> Iterator[Section]:
@@ -331,9 +336,8 @@ def difference_page(found: Difference, command: Sequence[str] = ()) -> Page:
         *_difference_summary(found),
         bars(found),
         *(
-            told(name.capitalize(), heads, rows)
-            for name, heads, rows in difference_table.grids(found)
-            if rows
+            replace(section, title=section.title.capitalize())
+            for section in difference_table.sections(found)
         ),
         *[Verdict("Notes", notes) for _ in notes[:1]],
     ]

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from simdp.reports import job_table, theme
-from simdp.reports.captions import about_scenario, long_time, long_unit, percent
+from simdp.reports.captions import Row, about_scenario, long_time, long_unit, percent
 from simdp.reports.job_table import names
 from simdp.reports.page.run import closing
-from simdp.reports.page.sections import (
+from simdp.reports.plots.job import LOOKS, shares
+from simdp.reports.sections import (
     Axis,
     Chart,
     Mark,
@@ -20,9 +21,7 @@ from simdp.reports.page.sections import (
     Summary,
     Tile,
     Verdict,
-    told,
 )
-from simdp.reports.plots.job import LOOKS, shares
 from simdp.results.job import Job, JobStudy
 
 NUM_BINS = 240
@@ -80,12 +79,12 @@ def _command(study: JobStudy) -> list[str]:
 
 def _one(study: JobStudy, job: Job) -> Iterator[Section]:
     lines = [f"Done after {long_time(job.finish_s.mean)}, mean of {job_table.runs_of(job)}."]
-    lost = {NAME: s for NAME, s in job_table.parts_s(job).items() if NAME != "productive"}
+    _, *lost = job_table.part_rows(job)
     if lost:
-        most = max(lost, key=lambda name: lost[name])
+        most = max(lost, key=lambda row: row.value)
         lines.append(
             f"{percent(job.goodput.mean)} of the time is productive; most of the rest, "
-            f"{long_time(lost[most])}, goes to: {most}."
+            f"{long_time(most.value)}, goes to: {most.label}."
         )
     chance = job.chance_to_finish
     level = "warning" if chance is not None and chance < 0.9 else "good"
@@ -102,10 +101,13 @@ def _one(study: JobStudy, job: Job) -> Iterator[Section]:
             Tile("failures", f"{job.num_failures:.4g}", "in a run"),
             *money,
         ],
-        [("about it" * (not n), line) for n, line in enumerate(job_table.foot(study, job))],
+        [
+            Row("about", "about it" * (not n), line)
+            for n, line in enumerate(job_table.foot(study, job))
+        ],
     )
-    yield told(f"Over {job_table.runs_of(job)}", *job_table.spreads(job))
-    yield told("Where the time goes", *job_table.parts(job))
+    yield job_table.spreads(job)
+    yield job_table.parts(job)
 
 
 def _several(study: JobStudy) -> Iterator[Section]:
@@ -115,7 +117,7 @@ def _several(study: JobStudy) -> Iterator[Section]:
         job is not best and job.is_tie(best) for job in study.points
     )
     yield Verdict("Verdict", lines, "good" if is_sure else "note")
-    yield told("The points", *job_table.grid(study), job_table.grid_foot(study))
+    yield job_table.grid(study)
 
 
 def finishes(study: JobStudy) -> Iterator[Section]:
@@ -152,27 +154,23 @@ def finishes(study: JobStudy) -> Iterator[Section]:
 def badput(study: JobStudy) -> Iterator[Section]:
     """What the time goes to beside productive steps, by cause."""
     points, called = study.points, [name or "the job" for name in names(study.points)]
-    each = [job_table.parts_s(job) for job in points]
-    causes = {
-        name: COLORS[part]
-        for part, name in job_table.NAMES.items()
-        if any(name in one for one in each)
-    }
+    each = [{row.key: row.value for row in job_table.part_rows(job)} for job in points]
+    causes = [part for part in job_table.NAMES if any(part in one for one in each)]
     if not causes:
         return
     series = [
         Series(
-            cause,
+            job_table.NAMES[part],
             called,
             [
-                100 * one.get(cause, 0.0) / job.finish_s.mean
+                100 * one.get(part, 0.0) / job.finish_s.mean
                 for one, job in zip(each, points, strict=True)
             ],
             "bar",
-            color=color,
+            color=COLORS[part],
             stack="lost",
         )
-        for cause, color in causes.items()
+        for part in causes
     ]
     yield Chart(
         "What is lost, by cause",

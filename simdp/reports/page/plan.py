@@ -5,23 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from simdp.files import format_yaml
-from simdp.reports.answers import DURATIONS, duration, energy, money
-from simdp.reports.captions import about_scenario, nbytes, percent, seconds
-from simdp.reports.page.run import closing, steps
-from simdp.reports.page.sections import (
-    Axis,
-    Cell,
-    Chart,
-    Mark,
-    Page,
-    Section,
-    Series,
-    Source,
-    Summary,
-    Table,
-    Tile,
-    Verdict,
+from simdp.reports.captions import (
+    DURATIONS,
+    Row,
+    TableCell,
+    about_scenario,
+    duration,
+    energy,
+    money,
+    nbytes,
+    percent,
+    seconds,
 )
+from simdp.reports.page.run import closing, steps
 from simdp.reports.plan_table import (
     LIKELY,
     chances,
@@ -33,6 +29,19 @@ from simdp.reports.plan_table import (
     same_training,
     spread,
     why_infeasible,
+)
+from simdp.reports.sections import (
+    Axis,
+    Chart,
+    Mark,
+    Page,
+    Section,
+    Series,
+    Source,
+    Summary,
+    Table,
+    Tile,
+    Verdict,
 )
 from simdp.results.comparison import PLAIN_KEYS, short_key, written
 from simdp.results.plan import Option, Plan
@@ -136,12 +145,23 @@ def _summary(plan: Plan) -> Section:
         if best.cost_usd is not None:
             tiles.insert(1, Tile("costs", money(best.cost_usd)))
     rows = [
-        ("until", plan.target or "a million samples are trained"),
-        *((name, f"{limit_written(name, value)} at most") for name, value in plan.limits.items()),
-        ("points", f"{plan.num_points:,}, of which {plan.num_simulated:,} were simulated"),
-        *((f"  {reason(why, count)}", f"{count:,}") for why, count in plan.pruned.items() if count),
-        *(("infeasible", infeasible_written(row)) for row in why_infeasible(plan)),
-        ("the answer is", _proof(plan)),
+        Row("until", "until", plan.target or "a million samples are trained"),
+        *(
+            Row(name, name, f"{limit_written(name, value)} at most")
+            for name, value in plan.limits.items()
+        ),
+        Row(
+            "points",
+            "points",
+            f"{plan.num_points:,}, of which {plan.num_simulated:,} were simulated",
+        ),
+        *(
+            Row(why, f"  {reason(why, count)}", f"{count:,}")
+            for why, count in plan.pruned.items()
+            if count
+        ),
+        *(Row("infeasible", "infeasible", infeasible_written(row)) for row in why_infeasible(plan)),
+        Row("proof", "the answer is", _proof(plan)),
     ]
     if plan.best and plan.best[0].chance_to_meet is not None:
         tiles.append(Tile("chance to meet the limits", likely(plan.best[0].chance_to_meet)))
@@ -270,22 +290,22 @@ def _options(plan: Plan) -> Section:
         "changes in training",
         "why",
     ]
-    rows = list[list[Cell | str]]()
+    rows = list[list[TableCell | str]]()
     for place, one in enumerate(plan.options, 1):
         interval = one.finish_interval
         said = "-" if interval is None else " to ".join(map(duration, interval))
         rows.append(
             [
-                Cell(str(place), place),
+                TableCell(str(place), place),
                 one.label,
-                Cell(duration(one.finish_s), one.finish_s),
-                Cell(said, None if interval is None else interval[1]),
-                Cell(likely(one.chance_to_meet), one.chance_to_meet),
-                Cell(f"{one.gpu_hours:.3g}", one.gpu_hours),
-                Cell(money(one.cost_usd).removesuffix(" USD"), one.cost_usd),
-                Cell(energy(one.energy_kwh), one.energy_kwh),
-                Cell(nbytes(one.peak_memory_bytes), one.peak_memory_bytes),
-                Cell(seconds(one.step_time_s), one.step_time_s),
+                TableCell(duration(one.finish_s), one.finish_s),
+                TableCell(said, None if interval is None else interval[1]),
+                TableCell(likely(one.chance_to_meet), one.chance_to_meet),
+                TableCell(f"{one.gpu_hours:.3g}", one.gpu_hours),
+                TableCell(money(one.cost_usd).removesuffix(" USD"), one.cost_usd),
+                TableCell(energy(one.energy_kwh), one.energy_kwh),
+                TableCell(nbytes(one.peak_memory_bytes), one.peak_memory_bytes),
+                TableCell(seconds(one.step_time_s), one.step_time_s),
                 one.limit or "-",
                 "; ".join(one.changes_training) or "none",
                 one.why or "-",

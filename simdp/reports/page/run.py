@@ -11,11 +11,24 @@ import numpy as np
 from simdp.arrays import Floats, Ints
 from simdp.files import format_yaml
 from simdp.reports import table, theme
-from simdp.reports.answers import less, of_run, step_shares
-from simdp.reports.captions import SHORT, digits_of, nbytes, number, percent, seconds, unit_of
-from simdp.reports.page.sections import (
+from simdp.reports.answers import less, of_run, rates, step_shares
+from simdp.reports.captions import (
+    SHORT,
+    TableCell,
+    digits_of,
+    nbytes,
+    number,
+    percent,
+    seconds,
+    unit_of,
+)
+from simdp.reports.page.timeline import timeline
+from simdp.reports.plots.labels import evenly, point_names
+from simdp.reports.plots.loss import LOG_RATIO, MAX_LINES, floats, loss_label
+from simdp.reports.plots.memory import FAR, capacity, doing_at, fullest_step, rest, shown_parts
+from simdp.reports.plots.sweep import STEP_PARTS
+from simdp.reports.sections import (
     Axis,
-    Cell,
     Chart,
     Graph,
     Mark,
@@ -27,11 +40,6 @@ from simdp.reports.page.sections import (
     Tile,
     Verdict,
 )
-from simdp.reports.page.timeline import timeline
-from simdp.reports.plots.labels import evenly, point_names
-from simdp.reports.plots.loss import LOG_RATIO, MAX_LINES, floats, loss_label
-from simdp.reports.plots.memory import FAR, capacity, doing_at, fullest_step, rest, shown_parts
-from simdp.reports.plots.sweep import STEP_PARTS
 from simdp.results.memory import MEMORY_PARTS
 from simdp.results.metrics import per_rank
 from simdp.results.result import Advice, Result, Study
@@ -145,8 +153,8 @@ def _table(listed: list[dict[str, Any]], said: str) -> Table:
     rows = [
         (
             str(one["link"]).removeprefix(LEAD),
-            Cell(nbytes(one["nbytes"]), float(one["nbytes"])),
-            Cell(percent(one["utilization"]), float(one["utilization"])),
+            TableCell(nbytes(one["nbytes"]), float(one["nbytes"])),
+            TableCell(percent(one["utilization"]), float(one["utilization"])),
         )
         for one in listed
     ]
@@ -227,7 +235,7 @@ def stragglers(result: Result) -> list[Section]:
             (
                 str(one["cause"]),
                 _where(one["ranks"]),
-                Cell(seconds(one["seconds"]), one["seconds"]),
+                TableCell(seconds(one["seconds"]), one["seconds"]),
                 "-" if one["seconds"] is None else less(step_time - one["seconds"], step_time),
             )
             for one in result.lost
@@ -237,12 +245,12 @@ def stragglers(result: Result) -> list[Section]:
         made.append(Table("What stragglers cost", heads, rows, note=said))
     if result.slowest:
         several = len({one["node"] for one in result.slowest}) > 1
-        each: list[tuple[Cell, ...]] = [
+        each: list[tuple[TableCell, ...]] = [
             (
-                Cell(str(one["rank"]), one["rank"]),
-                *[Cell(str(one["node"]), one["node"])] * several,
-                Cell(str(one["steps"]), one["steps"]),
-                Cell(seconds(one["seconds"]), one["seconds"]),
+                TableCell(str(one["rank"]), one["rank"]),
+                *[TableCell(str(one["node"]), one["node"])] * several,
+                TableCell(str(one["steps"]), one["steps"]),
+                TableCell(seconds(one["seconds"]), one["seconds"]),
             )
             for one in result.slowest[:MOST_ROWS]
         ]
@@ -269,8 +277,11 @@ def every_rank(result: Result) -> list[Section]:
     shown = range(n) if n <= MOST_ROWS else sorted({0, *slowest})
     rows = [
         (
-            Cell(str(rank), rank),
-            *(Cell(f"{v / scale:{digits}}", v) for v in (float(found[key][rank]) for key in SHORT)),
+            TableCell(str(rank), rank),
+            *(
+                TableCell(f"{v / scale:{digits}}", v)
+                for v in (float(found[key][rank]) for key in SHORT)
+            ),
             _sized(m["bytes_sent_per_rank"][rank]),
             _sized(m["peak_memory_bytes"][rank]),
             _lost(m["loss_per_rank"][-1][rank] if m["loss_per_rank"] else None),
@@ -286,12 +297,12 @@ def every_rank(result: Result) -> list[Section]:
     return [Table("Every rank", heads, rows, note=note, folded=True)]
 
 
-def _sized(value: float) -> Cell:
-    return Cell(nbytes(value), float(value))
+def _sized(value: float) -> TableCell:
+    return TableCell(nbytes(value), float(value))
 
 
-def _lost(value: float | None) -> Cell:
-    return Cell(number(value), value)
+def _lost(value: float | None) -> TableCell:
+    return TableCell(number(value), value)
 
 
 # Run ----------------------------------------------------------------------------------------------
@@ -323,9 +334,9 @@ def verdict(result: Result, advice: Advice | None) -> list[Section]:
     m, rows = result.metrics, table.fact_rows(result, advice)
     said_of = of_run(result)
     found = list(said_of.lines)
-    found += [f"{name}: {said}" for name, said in rows if name == "would help"]
+    found += [f"{row.label}: {row.text}" for row in rows if row.key == "advice"]
     made: list[Section] = [Verdict("Verdict", found, "good" if said_of.good else "note")]
-    careful = [f"{name}: {said}" for name, said in rows if name in result.remarks]
+    careful = [f"{row.label}: {row.text}" for row in rows if row.key in result.remarks]
     if m["fits_memory"] is False:
         careful.insert(
             0, f"The model does not fit: it needs {nbytes(max(m['peak_memory_bytes']))}."
@@ -336,24 +347,21 @@ def verdict(result: Result, advice: Advice | None) -> list[Section]:
 def summary(result: Result) -> Section:
     """The figures that matter most, and all that the terminal says."""
     m, rows = result.metrics, table.fact_rows(result)
-    said = dict(rows)
+    by_key = {row.key: row.text for row in rows}
+    samples, *tokens = rates(m)
     tiles = [
-        Tile("step time", seconds(m["step_time_s"]), said.get("90 % interval of a step", "")),
-        Tile(
-            "throughput",
-            said["throughput"].partition(", ")[0],
-            said["throughput"].partition(", ")[2],
-        ),
+        Tile("step time", seconds(m["step_time_s"]), by_key.get("interval", "")),
+        Tile("throughput", samples, *tokens),
         Tile("compute", percent(m["utilization"]), "of a step"),
-        Tile("peak memory", said["peak memory"]),
+        Tile("peak memory", by_key["peak_memory"]),
     ]
     return Summary("Summary", tiles, rows)
 
 
 def mfu(result: Result) -> list[Section]:
     """What a step is spent on beside useful arithmetic; nothing where compute has no kernels."""
-    rows: list[list[Cell | str]] = [
-        [name, Cell(percent(share), share), "-" if rate is None else percent(rate)]
+    rows: list[list[TableCell | str]] = [
+        [name, TableCell(percent(share), share), str(percent(rate))]
         for name, share, rate in step_shares(result)
         if share
     ]

@@ -14,7 +14,6 @@ from simdp.arrays import Floats
 from simdp.reports import sweep_table, theme
 from simdp.reports.captions import (
     PARTS,
-    SHORT,
     about,
     about_point,
     about_scenario,
@@ -27,9 +26,12 @@ from simdp.reports.captions import (
 from simdp.reports.page import run
 from simdp.reports.page.run import closing, loss, steps
 from simdp.reports.page.run import steps as bars
-from simdp.reports.page.sections import (
+from simdp.reports.plots.labels import cut, evenly, key_label, point_names
+from simdp.reports.plots.scaling import AXIS, MAX_LINES, Curve, curves_of, is_about_scaling
+from simdp.reports.plots.sweep import curves_of as curves_over
+from simdp.reports.plots.sweep import key_of, lowered, place_at, places_of, second_of, timed
+from simdp.reports.sections import (
     Axis,
-    Cell,
     Chart,
     Page,
     Section,
@@ -38,15 +40,8 @@ from simdp.reports.page.sections import (
     Table,
     Tile,
     Verdict,
-    told,
 )
-from simdp.reports.plots.labels import cut, evenly, key_label, point_names
-from simdp.reports.plots.scaling import AXIS, MAX_LINES, Curve, curves_of, is_about_scaling
-from simdp.reports.plots.sweep import curves_of as curves_over
-from simdp.reports.plots.sweep import key_of, lowered, place_at, places_of, second_of, timed
 from simdp.reports.sweep_table import (
-    INTERVAL,
-    RATE,
     best_point,
     has_intervals,
     sweep_cells,
@@ -71,13 +66,13 @@ def comparison_page(found: Comparison, command: Sequence[str] = ()) -> Page:
     command : sequence of str
         As for `simdp.reports.page.sweep.study_page`.
     """
-    title, heads, rows = sweep_table.grid(found)
+    points = sweep_table.grid(found)
     foot, *notes = sweep_table.remarks(found)
     sections = [
         *_verdict(found),
         *_summary(found),
         *[Verdict("Warnings", careful, "warning") for careful in [_careful(found)] if careful],
-        told("The points", heads, rows, f"{title.partition(', ')[2]}; {foot}"),
+        replace(points, title="The points", note=f"{points.title.partition(', ')[2]}; {foot}"),
         comparison_steps("Where a step's time goes", found.ran),
         memory(found.ran),
         *[Verdict("Notes", notes) for _ in notes[:1]],
@@ -235,14 +230,6 @@ def _like(study: Study, one: MeasuredPoint) -> Result | None:
 MOST_BARS = 64
 """Points with a bar of their own; of more some are left out, and all are in the table."""
 
-SORTED_BY: dict[str, Callable[[dict[str, Any]], float | None]] = {
-    **{name: (lambda m, key=key: m[key]) for key, name in SHORT.items()},  # type: ignore[misc]
-    INTERVAL: lambda m: (m.get("interval_s") or [None])[0],
-    "samples/s": lambda m: m[RATE],
-    "memory": lambda m: max(m["peak_memory_bytes"]),
-}
-"""What columns are sorted by whose texts are not plain numbers, or are rounded."""
-
 
 def sections(study: Study) -> list[Section]:
     """Make the sections of a sweep, without those that every page has."""
@@ -263,7 +250,7 @@ def verdict(study: Study) -> list[Section]:
     made: list[Section] = []
     if said_of.lines:
         made.append(Verdict("Verdict", said_of.lines, "good" if said_of.good else "note"))
-    careful = [f"{name}: {said}" for name, said in sweep_feet(study)[1]]
+    careful = [f"{row.label}: {row.text}" for row in sweep_feet(study)[1]]
     names = point_names(points, limit=200)
     careful += [
         f"The model does not fit at {name}."
@@ -292,32 +279,12 @@ def summary(study: Study) -> Section:
 
 def points_table(study: Study) -> Section:
     """Every point, in the terminal's columns, all of them."""
-    num_keys, cells = sweep_cells(study)
-    columns = [
-        column if place < num_keys else _figures(study, head, column)
-        for place, (head, column) in enumerate(cells.items())
-    ]
+    _, cells = sweep_cells(study)
     foot, _ = sweep_feet(study)
     title = sweep_title(study).partition(": ")[2]
-    rows = list(zip(*columns, strict=True))
+    rows = list(zip(*cells.values(), strict=True))
     note = ". ".join(filter(None, [title[:1].upper() + title[1:], foot])) + "."
     return Table("Every point", [*cells], rows, note=note)
-
-
-def _figures(study: Study, head: str, column: Sequence[str]) -> list[Cell | str]:
-    if head in SORTED_BY:
-        read = SORTED_BY[head]
-        return [Cell(t, read(p.metrics)) for t, p in zip(column, study.points, strict=True)]
-    return [Cell(text, _number(text)) for text in column]
-
-
-def _number(text: str) -> float | None:
-    """Read the figure that a text begins with; None where it does not."""
-    word = text.replace(",", "").split(" ")[0].rstrip("x*%")
-    try:
-        return float(word)
-    except ValueError:
-        return None
 
 
 def of_last(section: Section, last: Result) -> Section:

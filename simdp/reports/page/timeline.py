@@ -18,9 +18,9 @@ import numpy as np
 
 from simdp.arrays import Array, Bools, Ints
 from simdp.reports.captions import seconds
-from simdp.reports.page.sections import Timeline
 from simdp.reports.plots.bars import PIXEL, Window, window_of
 from simdp.reports.plots.timeline import MAX_ROWS, choose, groups, listed, row_name
+from simdp.reports.sections import Timeline
 from simdp.reports.table import slow_ranks
 from simdp.results.result import Result
 from simdp.results.trace import ACTIVITIES, SETUP, Columns, Trace, lane_name

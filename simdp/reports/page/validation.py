@@ -7,7 +7,8 @@ from shlex import join
 
 from simdp.reports import theme, validation
 from simdp.reports import validation as words
-from simdp.reports.page.sections import (
+from simdp.reports.captions import number, percent
+from simdp.reports.sections import (
     Axis,
     Chart,
     Page,
@@ -17,7 +18,7 @@ from simdp.reports.page.sections import (
     Summary,
     Tile,
     Verdict,
-    told,
+    table_of,
 )
 from simdp.results.validation import Comparison, LeftOut, Validation
 
@@ -68,21 +69,19 @@ def _verdict(found: Validation, target: float) -> Iterator[Section]:
     overall = found.overall()
     if overall is not None and overall.mean_error is not None:
         lines.append(
-            f"Steps: {words.share(overall.mean_error)} off in the mean of "
-            f"{overall.num_predicted} predicted points, {words.share(overall.worst_error)} at "
-            f"worst; {words.share(overall.inside)} lie in their 90 % interval."
+            f"Steps: {percent(overall.mean_error)} off in the mean of "
+            f"{overall.num_predicted} predicted points, {percent(overall.worst_error)} at "
+            f"worst; {percent(overall.inside)} lie in their 90 % interval."
         )
     for one in found.collective_summaries():
         if one.mean_error is not None:
-            lines.append(
-                f"Collectives on {one.name}: {words.share(one.mean_error)} off in the mean."
-            )
+            lines.append(f"Collectives on {one.name}: {percent(one.mean_error)} off in the mean.")
     if not lines:
         lines.append("Nothing here is predicted: constants were fitted to every point.")
     narrow = words.narrow_intervals(found)
     yield Verdict("Verdict", lines, "note" if missed or narrow else "good")
     careful = [
-        f"{name}: {what} are {words.share(error)} off in the mean, more than {words.share(target)}."
+        f"{name}: {what} are {percent(error)} off in the mean, more than {percent(target)}."
         for name, what, error in missed
     ]
     careful += [f"{line[:1].upper()}{line[1:]}." for line in narrow]
@@ -99,23 +98,23 @@ def _summary(found: Validation) -> Section:
     tiles = [
         Tile("measured times", f"{len(every):,}", f"{len(found.points):,} of them steps"),
         Tile("predicted", f"{len(predicted):,}", "nothing was fitted to them"),
-        Tile("in their interval", words.share(inside), "90 % would be right"),
+        Tile("in their interval", percent(inside), "90 % would be right"),
     ]
     if worst is not None:
         said = f"{worst.scenario}, {words.setting(worst.set)}".removesuffix(", ")
-        tiles.append(Tile("worst", words.share(worst.error, "+"), said))
+        tiles.append(Tile("worst", percent(worst.error, "+.1f"), said))
     return Summary("Summary", tiles)
 
 
 def _summaries(found: Validation, left_out: LeftOut | None) -> Iterator[Section]:
     if left_out is not None:
         for title, rows in validation.titles(left_out):
-            yield told(title, validation.FOLD_COLUMNS, rows, validation.LEFT_OUT_EXPLAINED)
+            yield table_of(title, validation.FOLD_COLUMNS, rows, validation.LEFT_OUT_EXPLAINED)
     if found.points:
         rows = words.summary_rows(found)
-        yield told("Step times", words.SUMMARY_COLUMNS, rows, words.EXPLAINED)
+        yield table_of("Step times", words.SUMMARY_COLUMNS, rows, words.EXPLAINED)
     if found.rows:
-        yield told("Collectives", words.TABLE_COLUMNS, words.table_rows(found), words.EXPLAINED)
+        yield table_of("Collectives", words.TABLE_COLUMNS, words.table_rows(found), words.EXPLAINED)
 
 
 def against(found: Validation) -> Iterator[Section]:
@@ -154,14 +153,16 @@ def _points(found: Validation) -> Iterator[Section]:
     columns = (words.Column("cluster", False), *words.STEP_COLUMNS)
     rows = [[point.cluster, *words.step_cells(point)] for point in found.points]
     if rows:
-        yield told("Every step", columns, rows)
+        yield table_of("Every step", columns, rows)
     sizes = [
-        [row.cluster, words.table_name([row]), str(row.world_size), *words.size_cells(row)]
+        [row.cluster, words.table_name([row]), number(row.world_size, "d"), *words.size_cells(row)]
         for row in found.rows
     ]
     if sizes:
         heads = (words.Column("cluster", False), words.Column("collective", False))
-        yield told("Every collective", (*heads, words.Column("ranks"), *words.SIZE_COLUMNS), sizes)
+        yield table_of(
+            "Every collective", (*heads, words.Column("ranks"), *words.SIZE_COLUMNS), sizes
+        )
 
 
 def _excluded(found: Validation) -> Iterator[Section]:
@@ -171,7 +172,7 @@ def _excluded(found: Validation) -> Iterator[Section]:
     ]
     if rows:
         heads = [(name, False) for name in ("cluster", "scenario", "set", "why")]
-        yield told("Left out", heads, rows)
+        yield table_of("Left out", heads, rows)
 
 
 def _sources(found: Validation) -> Iterator[Section]:

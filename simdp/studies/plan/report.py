@@ -9,6 +9,7 @@ from math import hypot
 import numpy as np
 
 from simdp.errors import ScenarioError
+from simdp.reports.captions import percent
 from simdp.results.comparison import NOISE
 from simdp.results.metrics import BUSY, REST, WAITING, bill, energy_range
 from simdp.results.plan import GOALS, Option
@@ -42,9 +43,12 @@ def why_best(best: Option, other: Option | None, goal: str) -> str:
     if theirs - mine <= noise:
         return (
             "no difference from the next one beyond the noise of the simulated jobs: "
-            f"{percent(1 - mine / theirs)} {ADJECTIVES[goal]}, {_paid(best, other)}"
+            f"{percent(1 - mine / theirs, '.3g')} {ADJECTIVES[goal]}, {_paid(best, other)}"
         )
-    found = [f"{percent(1 - mine / theirs)} {ADJECTIVES[goal]} than the next", _paid(best, other)]
+    found = [
+        f"{percent(1 - mine / theirs, '.3g')} {ADJECTIVES[goal]} than the next",
+        _paid(best, other),
+    ]
     saved = {
         name: _share(other, keys) * other.gpu_hours - _share(best, keys) * best.gpu_hours
         for name, keys in TERMS.items()
@@ -123,11 +127,6 @@ def order(best: Sequence[Option], goal: str) -> str:
         else ""
     )
     return f"not sure: its 90 % interval overlaps with that of number {', '.join(unsure)}{shared}"
-
-
-def percent(share: float) -> str:
-    """A share, short."""
-    return f"{100 * share:.3g} %"
 
 
 # Told ---------------------------------------------------------------------------------------------
@@ -236,7 +235,7 @@ class Made:
         sure = self._asked.sure
         if sure is None or not any(name in LIMITED for name in found):
             return said
-        return f"{said} at the time that it does not exceed with {percent(sure)}"
+        return f"{said} at the time that it does not exceed with {percent(sure, '.3g')}"
 
     def binding(self, nearest: Played | None) -> str | None:
         """The limit that binds: missed most, or without which there would be a better one."""
@@ -266,7 +265,7 @@ class Made:
         ends, mean = energy_range(rates, *parts), bill(rates, *parts).energy_kwh
         if ends is None or not mean:
             return []
-        less, more = percent(1 - ends[0] / mean), percent(ends[1] / mean - 1)
+        less, more = percent(1 - ends[0] / mean, ".3g"), percent(ends[1] / mean - 1, ".3g")
         return [
             f"what a waiting GPU draws is not known well: number 1 may take {less} less or {more} "
             "more energy; give cluster.power.waiting"

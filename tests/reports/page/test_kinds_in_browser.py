@@ -5,7 +5,7 @@ from browser import chromium, opened, written
 from test_kinds import MADE, texts
 
 from simdp.reports.page import page_of
-from simdp.reports.page.sections import Chart, Table
+from simdp.reports.sections import Chart, Table
 from simdp.reports.shown import as_html
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]

@@ -6,11 +6,11 @@ from io import BytesIO
 
 import pytest
 
+from simdp.reports.captions import Row, TableCell
 from simdp.reports.page import KINDS, write
-from simdp.reports.page.sections import (
-    ECHARTS,
+from simdp.reports.page.rendering import ECHARTS, render
+from simdp.reports.sections import (
     Axis,
-    Cell,
     Chart,
     Page,
     Series,
@@ -20,7 +20,6 @@ from simdp.reports.page.sections import (
     Text,
     Tile,
     Verdict,
-    render,
 )
 
 EVIL = '</script><script>alert(1)</script><img src=x onerror="alert(2)">\u2028&amp;'
@@ -34,9 +33,11 @@ def html(*sections, title="a page", about="", foot=""):
 
 def one_of_each(text):
     return (
-        Summary(text, [Tile(text, text, text)], [(text, text), ("", text)], note=text),
+        Summary(
+            text, [Tile(text, text, text)], [Row(text, text, text), Row(text, "", text)], note=text
+        ),
         Verdict(text, [text]),
-        Table(text, [text, "n"], [[text, Cell(text, 2.0)]]),
+        Table(text, [text, "n"], [[text, TableCell(text, 2.0)]]),
         Chart(text, Axis(text, "category"), Axis(text), [Series(text, [text], [1.0])], said=text),
         Text(text, [text]),
         Source(text, source=text, name=text, folded=True),
@@ -78,7 +79,9 @@ def test_sections_of_one_title_have_ids_of_their_own():
 
 
 def test_figures_stand_right_and_carry_what_they_are_sorted_by():
-    page = html(Table("T", ["who", "time"], [["a", Cell("2 ms", 0.002)], ["b", Cell("-")]]))
+    page = html(
+        Table("T", ["who", "time"], [["a", TableCell("2 ms", 0.002)], ["b", TableCell("-")]])
+    )
     assert '<th scope="col">who</th>' in page
     assert '<th scope="col" class="number">time</th>' in page
     assert '<td class="number" data-value="0.002">2 ms</td>' in page

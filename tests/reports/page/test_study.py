@@ -10,8 +10,8 @@ import simdp
 from simdp.reports import table
 from simdp.reports.page import sweep as pages
 from simdp.reports.page import write
-from simdp.reports.page.sections import Source, Summary
 from simdp.reports.page.sweep import curves, scaling
+from simdp.reports.sections import Source, Summary
 from simdp.scenario import checked
 
 RUN = simdp.sweep(simdp.load_scenario("scenarios/8gpu_ring.yaml", {"workload.steps": 3}))

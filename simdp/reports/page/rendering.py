@@ -1,0 +1,121 @@
+"""HTML of a page of sections: one file that needs nothing else.
+
+Text is escaped by Jinja; data go into ``<script type="application/json">`` with every letter
+escaped that could end it. A policy in the file's head lets a browser run the scripts written here,
+by their hashes, and fetch nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2.utils import htmlsafe_json_dumps
+from markupsafe import Markup
+
+from simdp.files import read_text
+from simdp.reports import theme
+from simdp.reports.captions import TableCell
+from simdp.reports.sections import Chart, Graph, Page, Section, Timeline
+
+HERE = Path(__file__).parent
+ECHARTS = HERE / "echarts-6.1.0" / "echarts.min.js"
+SCRIPTS = ("looks.js", "tables.js", "charts.js", "graph.js", "timeline.js", "page.js")
+"""The page's own scripts, in the order in which they run."""
+
+
+def render(page: Page, stream: BinaryIO) -> None:
+    """Write a page as HTML.
+
+    Parameters
+    ----------
+    page : Page
+        Left as it is.
+    stream : binary stream
+        Where the bytes go; equal pages give equal bytes.
+    """
+    library, own = _scripts()
+    text = (
+        _environment()
+        .get_template("page.html")
+        .render(
+            page=page,
+            ids=_ids(page.sections),
+            style=Markup(read_text(HERE / "page.css")),
+            scripts=[Markup(script) for script in (library, own)],
+            hashes=[_hash(script) for script in (library, own)],
+            looks=looks(),
+            data_of=data_of,
+            is_numeric=_is_numeric,
+        )
+    )
+    stream.write(text.encode())
+
+
+@cache
+def _environment() -> Environment:
+    made = Environment(
+        loader=FileSystemLoader(HERE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters["json"] = htmlsafe_json_dumps
+    made.filters["cell"] = lambda one: one if isinstance(one, TableCell) else TableCell(one)
+    return made
+
+
+@cache
+def _scripts() -> tuple[str, str]:
+    """The library, and the page's own scripts as one; each is text that HTML holds as it is."""
+    library = read_text(ECHARTS, "it comes with simdp")
+    own = "\n".join(read_text(HERE / name) for name in SCRIPTS)
+    return f"\n{library}\n", f"\n{own}\n"
+
+
+def _hash(script: str) -> str:
+    return "sha256-" + b64encode(sha256(script.encode()).digest()).decode()
+
+
+def _ids(sections: tuple[Section, ...] | Any) -> list[str]:
+    """Names of sections for links to them; each one once."""
+    found: list[str] = []
+    for section in sections:
+        name = re.sub(r"[^a-z0-9]+", "-", section.title.lower()).strip("-") or section.kind
+        count = sum(other == name or other.startswith(f"{name}--") for other in found)
+        found.append(f"{name}--{count + 1}" if count else name)
+    return found
+
+
+def _is_numeric(rows: Any, column: int) -> bool:
+    """Whether a column holds figures."""
+    return any(isinstance(row[column], TableCell) and row[column].value is not None for row in rows)
+
+
+def data_of(section: Section) -> Any:
+    """What the scripts draw a section from, as plain data; None of one that needs no script."""
+    if isinstance(section, Chart):
+        return {
+            "x": section.x._asdict(),
+            "y": section.y._asdict(),
+            "series": [one._asdict() for one in section.series],
+            "marks": [one._asdict() for one in section.marks],
+            "sideways": section.sideways,
+        }
+    if isinstance(section, Graph):
+        return {"nodes": section.nodes, "links": section.links}
+    return section.data if isinstance(section, Timeline) else None
+
+
+def looks() -> dict[str, Any]:
+    """The house's colours and patterns."""
+    return {
+        "series": theme.SERIES,
+        "fills": {name: fill._asdict() for name, fill in theme.FILLS.items()},
+    }
