@@ -23,7 +23,8 @@ from benchmarks.layers import DEVICE, LINK, default_layers, profile_scenario, wr
 from benchmarks.table import Row, show
 from simdp.cluster import Cluster
 from simdp.collectives import ALL_REDUCE
-from simdp.engine.clocks.clock import clock_for, vector
+from simdp.engine.clocks import vector
+from simdp.engine.clocks.clock import clock_for
 from simdp.engine.network import Network
 from simdp.engine.ops import ClockOp, Launch, Wait, Work
 from simdp.engine.slowdown import Slowdown

@@ -16,7 +16,9 @@ from for_each import for_each
 import simdp
 from simdp.__main__ import main
 from simdp.cli import run_command_line
+from simdp.engine.run import Run
 from simdp.errors import DeadlockError
+from simdp.scenario import Scenario
 from simdp.studies.families import families
 
 pytestmark = pytest.mark.slow
@@ -72,6 +74,29 @@ def test_run_writes_into_a_folder_of_the_scenarios_name(say):
     assert made() == ["runs/tiny/result.json", "runs/tiny/trace.json"]
     assert "tiny: 2 ranks" in out
     assert out.splitlines()[-1] == "files in runs/tiny"
+
+
+def test_run_validates_once_and_builds_a_run_for_each_simulation(say, monkeypatch):
+    runs, validated = [], []
+    start, validate = Run.__init__, Scenario.model_validate
+
+    def build(self, scenario, *args, **keys):
+        runs.append(scenario)
+        start(self, scenario, *args, **keys)
+
+    def check(raw, **keys):
+        validated.append(raw)
+        return validate(raw, **keys)
+
+    monkeypatch.setattr(Run, "__init__", build)
+    monkeypatch.setattr(Scenario, "model_validate", check)
+    status, out, _ = say("run", "8gpu_ring", "--no-plots", "--set", "workload.steps=4")
+    assert status == 0
+    assert len(validated) == 1
+    own, without_stragglers, *remedies = runs
+    assert own.numerics
+    assert without_stragglers.cluster.stragglers == []
+    assert f"({len(remedies)} changes simulated" in out
 
 
 def test_out_names_another_folder(say):

@@ -20,6 +20,7 @@ from simdp.engine.clocks.vector import FINE_RANKS
 from simdp.engine.compute import Times
 from simdp.engine.interpreters.costs import Rehearsals
 from simdp.engine.interpreters.memory import OBSERVED_STEPS, Ledger
+from simdp.engine.launcher import Launcher
 from simdp.engine.network import Network
 from simdp.engine.network.traffic import Traffic
 from simdp.engine.ops import ClockOp, Feed, Launch, Wait, Work
@@ -80,17 +81,11 @@ def common_to(scenario: Scenario) -> Common:
     for other, devices, found in _KNOWN:
         if other is program and devices == of:
             return found
-    found = Common(ledger=_followed(program, of))
+    # What ranks keep may have been followed for other devices, which do not matter.
+    alike = (one for other, devices, one in _KNOWN if other is program and devices[1:] == of[1:])
+    found = Common(ledger=next((one.ledger for one in alike if one.ledger is not None), None))
     _KNOWN.append((program, of, found))
     return found
-
-
-def _followed(program: Program, of: tuple[Any, ...]) -> Ledger | None:
-    """What ranks keep, where it was followed for other devices, which does not matter."""
-    for other, devices, found in _KNOWN:
-        if other is program and devices[1:] == of[1:] and found.ledger is not None:
-            return found.ledger
-    return None
 
 
 # Plans --------------------------------------------------------------------------------------------
@@ -105,29 +100,36 @@ def plans_of(
     """Every plan whose connections a run of the scenario may use, by communication stream.
 
     An algorithm's connections do not depend on the size, so that one plan stands for all. Where
-    sizes decide on the algorithm, or batches on who takes part, the script tells them.
+    sizes decide on the algorithm, these are plans of all sizes that the program calls. Where
+    batches decide on who takes part, or times on buckets, they are those of the script.
     """
     program = program or scenario.program
     asked = [(getattr(scenario.collectives, name), root) for name, root in program.calls]
     in_groups = [name for several in program.groups for name in several.collectives]
     kinds = [algorithm.kind for algorithm, _ in asked]
     kinds += [getattr(scenario.collectives, name).kind for name in in_groups]
-    if "auto" in kinds or program.scatters:
+    if "auto" not in kinds and not program.scatters:
+        streams = {0: [planner.plan(algorithm, 0.0, root) for algorithm, root in asked]}
+        for several in program.groups:
+            of_groups = planner.of_groups(several.ranks)
+            streams.setdefault(several.stream, []).extend(
+                of_groups.plan(getattr(scenario.collectives, name), 0.0)
+                for name in several.collectives
+            )
+        return streams
+    found: dict[int, dict[Plan, None]] = {0: {}}
+    if program.scatters or program.facts.foreseen:
         timed = scenario.model_copy(update={"numerics": False})
         slowdown = Slowdown(scenario.cluster, scenario.seed)
-        script = Run(timed, slowdown, planner, segment=segment).script()
-        found: dict[int, dict[Plan, None]] = {0: {}}
-        for op in script:
+        for op in Run(timed, slowdown, planner, segment=segment).script():
             if isinstance(op, Launch):
                 found.setdefault(op.stream, {})[op.plan] = None
-        return {stream: list(plans) for stream, plans in found.items()}
-    streams = {0: [planner.plan(algorithm, 0.0, root) for algorithm, root in asked]}
-    for several in program.groups:
-        of_groups = planner.of_groups(several.ranks)
-        streams.setdefault(several.stream, []).extend(
-            of_groups.plan(getattr(scenario.collectives, name), 0.0) for name in several.collectives
-        )
-    return streams
+    else:
+        launcher = Launcher(scenario.collectives, planner, program.groups)
+        for one in program.called:
+            plan = launcher.plan(one.collective, one.nbytes, one.root, one.group)
+            found.setdefault(launcher.stream_of(one.group), {})[plan] = None
+    return {stream: list(plans) for stream, plans in found.items()}
 
 
 def most_transfers(scenario: Scenario, planner: Planner) -> int:
@@ -179,9 +181,8 @@ def simulate(
     scenario : Scenario, or path-like
         Without a sweep, else use `simdp.sweep`; a path or a name is for `simdp.load_scenario`.
     fabric : {"auto", "event", "vector"}
-        Which clock plays the plans: every transfer an event, whole rounds as arrays (exact where
-        no link is shared), or the first where links are shared and for small runs with numbers,
-        else the second.
+        Clock of the run: transfers as events; rounds as arrays, exact where no link is shared; or
+        events where links are shared and for small runs with numbers, else arrays.
     progress, listen : callable, optional
         Called with the number of finished steps; as for `times_alone`.
     stop_after, resume : int, State, optional
@@ -189,8 +190,7 @@ def simulate(
     keep_state : bool
         Whether the result has a state to go on from.
     keep_trace : bool, optional
-        Whether spans are taken down at once. Left out, they are made when somebody asks for them,
-        where there are no numbers: the vectorised clock has the metrics long before.
+        Whether spans are recorded at once; left out, a run of times alone makes them when needed.
 
     Returns
     -------
@@ -213,25 +213,16 @@ def simulate(
         raise ValueError(unknown_name("fabric", fabric, FABRICS))
     scenario = rebalanced(scenario)
     segment = segment_of(scenario, stop_after, resume)
-    segment.check(
-        scenario.workload.num_steps(scenario.cluster.world_size, scenario.base, segment.start)
-    )
-    is_whole = stop_after is None and (resume is None or segment.goes_on)
-    found = times_alone(scenario, progress, listen) if is_whole and fabric == "auto" else None
-    if found is None:
-        return simulate_segment(scenario, segment, fabric, progress, keep_state)
-    return _with_more(found, scenario, segment, bool(keep_trace), keep_state)
-
-
-def _with_more(
-    found: Result, scenario: Scenario, segment: Segment, keep_trace: bool, keep_state: bool
-) -> Result:
-    """Add a trace and a state to the metrics of a whole run, which are the same without them."""
-    if keep_trace or segment.past is not None:
-        found.trace = trace_of_run(scenario)
-    if keep_state:
-        found.state = simulate_segment(scenario, segment, "auto", None, keep_state).state
-    return found
+    segment.check(scenario)
+    if fabric == "auto" and stop_after is None and (resume is None or segment.goes_on):
+        found = times_alone(scenario, progress, listen)
+        if found is not None:  # the metrics of a whole run, which are the same without the rest
+            if keep_trace or segment.past is not None:
+                found.trace = trace_of_run(scenario)
+            if keep_state:
+                found.state = simulate_segment(scenario, segment).state
+            return found
+    return simulate_segment(scenario, segment, fabric, progress, keep_state)
 
 
 def simulate_segment(
@@ -259,30 +250,66 @@ def times_alone(
     depend on the network; ``listen``, which is given the script and passes it on, is not called
     then. Other arguments as for `simulate`.
     """
+    played = _timed(scenario, progress, listen, follows_memory=True)
+    if played is None:
+        return None
+    scenario = played.run.scenario
+    found = _result(scenario, played, played.clock.trace, WHOLE, False)
+    found.trace = TraceToCome(partial(trace_of_run, scenario))
+    return found
+
+
+def step_metrics(scenario: Scenario) -> dict[str, Any] | None:
+    """Metrics of time alone, as those of `times_alone`; None where that has none."""
+    played = _timed(scenario)
+    if played is None:
+        return None
+    samples = [record.samples for record in played.run.numbers.records]
+    trace = played.clock.trace.build()
+    return metrics.times(trace, scenario.cluster.world_size, len(samples), samples)
+
+
+def is_quick(scenario: Scenario) -> bool:
+    """Whether `times_alone` simulates a scenario."""
+    return _quick_clock(rebalanced(scenario)) is not None
+
+
+def _timed(
+    scenario: Scenario,
+    progress: Callable[[int], None] | None = None,
+    listen: Listen | None = None,
+    follows_memory: bool = False,
+) -> Played | None:
+    """Play a run of times alone, whose memory is followed without the clock, once for its like."""
     scenario = rebalanced(scenario)
+    quick = _quick_clock(scenario)
+    if quick is None:
+        return None
+    clock, planner = quick
+    common, traffic = common_to(scenario), Traffic()
+    run = Run(scenario, clock.slowdown, planner, common.times)
+    common.times, run.costs.rehearsals, run.is_quick = run.times, common.rehearsals, True
+    if follows_memory:
+        if common.ledger is None:
+            common.ledger = _followed(run)
+        run.memory.ledger = common.ledger
+    run.memory.observed_steps, run.launcher.shows_transfers = SETUP, False
+    script = traffic.watch(run.script(progress))
+    clock.play(script if listen is None else listen(script))
+    return Played(run, clock, traffic)
+
+
+def _quick_clock(scenario: Scenario) -> tuple[Clock, Planner] | None:
+    """The vectorised clock of a run of times alone; None where that is not exact."""
     together = scenario.strategy.player == "together" and not scenario.neighbours
     if scenario.numerics or not together or scenario.program.facts.foreseen:
         return None
     if scenario.strategy.one_process or scenario.cluster.world_size > FINE_RANKS:
         return None
-    common, trace = common_to(scenario), TraceBuilder()
-    slowdown = Slowdown(scenario.cluster, scenario.seed)
     planner = Planner(scenario.cluster, seed=scenario.seed)
-    run = Run(scenario, slowdown, planner, common.times)
-    common.times, run.costs.rehearsals, run.is_quick = run.times, common.rehearsals, True
-    clock = _clock(scenario, planner, slowdown, trace, None)
-    if clock.fabric == "event":
-        return None
-    traffic = Traffic()
-    run.memory.observed_steps, run.launcher.shows_transfers = SETUP, False
-    script = traffic.watch(run.script(progress))
-    clock.play(script if listen is None else listen(script))
-    if common.ledger is None:
-        common.ledger = memory_needed(scenario)
-    run.memory.ledger = common.ledger
-    found = _result(scenario, Played(run, clock, traffic), trace, WHOLE, False)
-    found.trace = TraceToCome(partial(trace_of_run, scenario))
-    return found
+    slowdown = Slowdown(scenario.cluster, scenario.seed)
+    clock = _clock(scenario, planner, slowdown, TraceBuilder(), None)
+    return None if clock.fabric == "event" else (clock, planner)
 
 
 def _launched(scenario: Scenario) -> Launched:
@@ -329,30 +356,17 @@ def play(
         from simdp.engine.server.run import play_with_server  # few runs need it
 
         return play_with_server(scenario, trace, fabric, progress, times, segment)
-    return _play_together(scenario, trace, fabric, progress, times, segment, listen)
-
-
-def _play_together(
-    scenario: Scenario,
-    trace: TraceBuilder,
-    fabric: Fabric | None,
-    progress: Callable[[int], None] | None,
-    times: Times | None,
-    segment: Segment,
-    listen: Listen | None,
-) -> Played:
-    """All ranks go in step, and meet in collectives."""
-    traffic = Traffic()
+    traffic, jobs, network = Traffic(), list[OtherJob](), None
     slowdown = Slowdown(scenario.cluster, scenario.seed)
-    others = None
     if scenario.neighbours:
-        others = Neighbourhood(scenario)
-    network = others.network if others else None
+        network, jobs = neighbours_of(scenario)
     planner = Planner(scenario.cluster, network, seed=scenario.seed)
     planner.network.first_step = segment.first
     run = Run(scenario, slowdown, planner, times, segment)
-    jobs = others.jobs if others else ()
-    clock = _clock(scenario, planner, slowdown, trace, fabric, jobs, _plans(run, planner, segment))
+    plans = None
+    if segment.participants is not None:  # some of the ranks may launch others by themselves
+        plans = plans_of(scenario, planner, run.program, segment)
+    clock = _clock(scenario, planner, slowdown, trace, fabric, jobs, plans)
     run.shows_memory = clock.fabric == "event" or run.world_size <= FINE_RANKS
     if listen is not None:
         run.memory.observed_steps = SETUP
@@ -361,13 +375,6 @@ def _play_together(
     script = traffic.watch(run.script(progress))
     clock.play(script if listen is None else listen(script))
     return Played(run, clock, traffic)
-
-
-def _plans(run: Run, planner: Planner, segment: Segment) -> dict[int, list[Plan]] | None:
-    """What some of the ranks may launch by themselves; None where all take part."""
-    if segment.participants is None:
-        return None
-    return plans_of(run.scenario, planner, run.program, segment)
 
 
 def _clock(
@@ -424,7 +431,13 @@ def memory_needed(scenario: Scenario) -> Ledger:
         steps = {"steps": OBSERVED_STEPS, "epochs": None}
         short = {"workload": scenario.workload.model_copy(update=steps)}
         return play(scenario.model_copy(update=short), TraceBuilder(keep=False)).run.memory.ledger
-    run = Run(scenario, Slowdown(scenario.cluster, scenario.seed), Planner(scenario.cluster))
+    return _followed(
+        Run(scenario, Slowdown(scenario.cluster, scenario.seed), Planner(scenario.cluster))
+    )
+
+
+def _followed(run: Run) -> Ledger:
+    """Follow the memory of a run that has not begun."""
     run.follow_memory(is_steady=_repeats(run))
     return run.memory.ledger
 
@@ -524,31 +537,14 @@ def _result(
 # Neighbourhood ------------------------------------------------------------------------------------
 
 
-class Neighbourhood:
-    """The jobs beside a scenario's own.
-
-    Parameters
-    ----------
-    scenario : Scenario
-        With neighbours.
-
-    Attributes
-    ----------
-    network : Network
-        Routes of the scenario's own ranks in the whole cluster.
-    jobs : list of OtherJob
-        The neighbours.
-    """
-
-    def __init__(self, scenario: Scenario) -> None:
-        others = [scenario.neighbour(number) for number in range(len(scenario.neighbours))]
-        jobs = [scenario, *others]
-        sizes = [job.cluster.world_size for job in others]
-        whole = with_neighbours(scenario.cluster, sizes)
-        nodes = deal_nodes(scenario.placement, [job.cluster.num_nodes for job in jobs])
-        networks = [Network(whole, vertices(whole, mine)) for mine in nodes]
-        self.network = networks[0]
-        self.jobs = [_ready(job, net) for job, net in zip(others, networks[1:], strict=True)]
+def neighbours_of(scenario: Scenario) -> tuple[Network, list[OtherJob]]:
+    """Routes of a scenario's own ranks in the whole cluster, and its neighbours, ready to play."""
+    others = [scenario.neighbour(number) for number in range(len(scenario.neighbours))]
+    jobs = [scenario, *others]
+    whole = with_neighbours(scenario.cluster, [job.cluster.world_size for job in others])
+    nodes = deal_nodes(scenario.placement, [job.cluster.num_nodes for job in jobs])
+    own, *networks = [Network(whole, vertices(whole, mine)) for mine in nodes]
+    return own, [_ready(job, net) for job, net in zip(others, networks, strict=True)]
 
 
 def _ready(job: Scenario, network: Network) -> OtherJob:

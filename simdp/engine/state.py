@@ -197,7 +197,7 @@ class Segment(NamedTuple):
         """Where that begins in the data."""
         return START if self.past is None or self.goes_on else self.past.start
 
-    def check(self, num_steps: int) -> None:
+    def check(self, scenario: Scenario) -> None:
         """Refuse to stop where nothing is left to play.
 
         Raises
@@ -205,6 +205,8 @@ class Segment(NamedTuple):
         ScenarioError
             If the segment has no step, or the run no such step.
         """
+        n, base = scenario.cluster.world_size, scenario.base
+        num_steps = scenario.workload.num_steps(n, base, self.start)
         done = 0 if self.past is None else self.past.num_steps
         if self.stop_after is not None and not done < self.stop_after <= num_steps:
             raise ScenarioError(

@@ -194,12 +194,35 @@ def _look_at(raw: Raw, base: Path, largest: int) -> tuple[list[str], Scenario | 
             doubts += [place for place in taken_out if place not in unknown]
             if not taken_out:
                 return lines + _file_problems(_workload(mended, base), base, doubts), None
+    lines = unsuited(scenario, largest, lines, doubts)
+    return lines, None if lines or doubts else scenario
+
+
+def unsuited(
+    scenario: Scenario,
+    largest: int | None = None,
+    lines: Sequence[str] = (),
+    doubts: Sequence[tuple[str, ...]] = (),
+) -> list[str]:
+    """List the problems of a scenario whose keys are valid.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        One point.
+    largest : int, optional
+        As for `checked`; left out, the scenario's own ``world_size``.
+    lines, doubts : sequence of str, of tuple of str
+        Problems of its keys, and the keys that were taken out for them.
+    """
+    lines, doubts, base = list(lines), list(doubts), scenario.base
     files = _file_problems(scenario.workload, base, doubts)
     if files and scenario.workload.model.unread:  # without its file it has no layers
         doubts.append(("workload", "model"))
     lines += files + _algorithm_problems(scenario.collectives, base)
     lines += _hook_problems(scenario.strategy, base)
     cluster, workload, strategy = scenario.cluster, scenario.workload, scenario.strategy
+    largest = cluster.world_size if largest is None else largest
     if sure(doubts, ("cluster", "stragglers"), ("cluster", "world_size")):
         lines += straggler_problems(cluster, largest)
         if sure(doubts, ("collectives",), ("strategy",)):
@@ -220,7 +243,7 @@ def _look_at(raw: Raw, base: Path, largest: int) -> tuple[list[str], Scenario | 
         for number in range(len(scenario.neighbours)):
             job = scenario.neighbour(number)
             lines += [f"neighbours.{number}.{line}" for line in _whole_job_problems(job)]
-    return lines, None if lines or doubts else scenario
+    return lines
 
 
 def _job_problems(scenario: Scenario, among_jobs: bool) -> list[str]:

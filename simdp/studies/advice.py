@@ -7,12 +7,14 @@ those that would take longer are left out.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
-from simdp.engine.simulate import times_alone
+from simdp.engine.simulate import is_quick, step_metrics
+from simdp.results.metrics import steady_step_time
 from simdp.results.result import Advice, Result
 from simdp.scenario import Scenario
-from simdp.studies.variants import Change, around_stragglers, variant
+from simdp.studies.variants import Change, around_stragglers, shortened, with_settings
 
 STEPS = 3
 """A step to warm up, and two that count."""
@@ -67,13 +69,17 @@ def would_help(scenario: Scenario, result: Result) -> Advice | None:
         changes += _changes(scenario, m)
     if not changes:
         return None
-    now = _samples_per_second(scenario, {})
+    short = shortened(scenario, STEPS)
+    if short is None or not is_quick(short):
+        return None
+    raw = short.resolved()
+    now = _first_steps(scenario, result) or _samples_per_second(short)
     if now is None:
         return None
     best: dict[str, tuple[float, Change]] = {}
     tried = 0
     for change in changes:
-        found = _samples_per_second(scenario, change.settings())
+        found = _samples_per_second(with_settings(short, raw, change.settings()))
         if found is None:
             continue
         tried += 1
@@ -86,11 +92,23 @@ def would_help(scenario: Scenario, result: Result) -> Advice | None:
     return Advice(lines, tried, each[:MOST])
 
 
-def _samples_per_second(scenario: Scenario, settings: dict[str, Any]) -> float | None:
-    """Samples per second with these settings; None where they cannot be, or take too long."""
-    changed = variant(scenario, settings, STEPS)
-    found = times_alone(changed) if changed else None
-    return None if found is None else found.metrics["throughput_samples_per_s"]
+def _first_steps(scenario: Scenario, result: Result) -> float | None:
+    """Samples per second of the first steps of a run; None where times alone would differ."""
+    ends, workload = result.step_ends, scenario.workload
+    if ends is None or ends.shape[1] <= STEPS or workload.inject or result.participation:
+        return None
+    if result.metrics["skipped_steps"]:  # an update that is skipped takes less time
+        return None
+    batches = workload.batches(scenario.cluster.world_size, scenario.seed, scenario.base)
+    samples = [int(step.sizes.sum()) for step in islice(batches, 1, STEPS)]
+    step_time = steady_step_time(ends[:, : STEPS + 1])
+    return sum(samples) / len(samples) / step_time if step_time else None
+
+
+def _samples_per_second(scenario: Scenario | None) -> float | None:
+    """Samples per second of a scenario; None where there is none, or it takes long to simulate."""
+    found = None if scenario is None else step_metrics(scenario)
+    return None if found is None else found["throughput_samples_per_s"]
 
 
 def _changes(scenario: Scenario, metrics: dict[str, Any]) -> Iterator[Change]:

@@ -13,10 +13,10 @@ from typing import Any
 from simdp.cluster import Cluster
 from simdp.cluster.stragglers import DegradedLink, SlowRank, Straggler
 from simdp.engine.recorded_script import Heard, Stopwatch
-from simdp.engine.simulate import play, times_alone
+from simdp.engine.simulate import is_quick, play, step_metrics, trace_of_run
 from simdp.results.metrics import busy_times, slowest, steady_step_time
 from simdp.results.result import Result
-from simdp.results.trace import StepEnds, Trace, TraceBuilder
+from simdp.results.trace import StepEnds, TraceBuilder
 from simdp.scenario import Scenario
 from simdp.strategies.local_sgd import LocalSGD
 from simdp.studies.validate.intervals import (
@@ -79,9 +79,9 @@ def timed_only(scenario: Scenario, **cluster: Any) -> Scenario:
 def step_time_with(scenario: Scenario, stragglers: Sequence[Straggler]) -> float | None:
     """Time of a steady step with other stragglers [s]; None where it would take long to find."""
     even = timed_only(scenario, stragglers=list(stragglers))
-    found = times_alone(even)
+    found = step_metrics(even)
     if found is not None:
-        return float(found.metrics["step_time_s"])
+        return float(found["step_time_s"])
     if not is_short(scenario):
         return None
     ends = StepEnds(scenario.cluster.world_size)
@@ -144,23 +144,12 @@ def _slowest(scenario: Scenario, result: Result) -> list[dict[str, Any]]:
     overheads, trace = scenario.cluster.overheads, result.trace
     if overheads.compute_slowdown:
         free = overheads.model_copy(update={"compute_slowdown": 0.0})
-        trace = _trace_of(timed_only(scenario, overheads=free))
+        even = timed_only(scenario, overheads=free)
+        trace = trace_of_run(even) if is_quick(even) or is_short(scenario) else None
     if trace is None or result.step_ends is None:
         return []
     n, num_steps = result.world_size, result.step_ends.shape[1] - 1
     return slowest(busy_times(trace.blocks, n, num_steps), scenario.cluster.local_size)
-
-
-def _trace_of(scenario: Scenario) -> Trace | None:
-    """The trace of a run of times alone; None where that would take too long."""
-    found = times_alone(scenario)
-    if found is not None:
-        return found.trace
-    if not is_short(scenario):
-        return None
-    builder = TraceBuilder()
-    play(scenario, builder)
-    return builder.build()
 
 
 def is_short(scenario: Scenario) -> bool:

@@ -22,9 +22,12 @@ from simdp.errors import ScenarioError, UnitError
 from simdp.phrases import problems
 from simdp.results.collective import MAX_NBYTES
 from simdp.results.comparison import written
-from simdp.scenario import Scenario, checked
-from simdp.scenario.overrides import override_all, set_key
+from simdp.scenario import Scenario
+from simdp.scenario.loading import unsuited
+from simdp.scenario.overrides import set_key
+from simdp.scenario.root import following
 from simdp.spec import Spec
+from simdp.strategies import STRATEGIES
 from simdp.units import format_quantity, parse
 
 # Variants -----------------------------------------------------------------------------------------
@@ -85,8 +88,11 @@ def _made(scenario: Scenario, raw: Mapping[str, Any], values: Mapping[str, Any])
             )
         if section in made:  # its cost changes as well
             part[section]["cost"] = made[section].cost.model_dump(mode="json", exclude_none=True)
+        member: Any = type(old)
+        if section == "strategy":  # the one section that may be of another kind
+            member = STRATEGIES.get(part[section].get("kind"), member)
         try:
-            new = type(old).model_validate(part[section], context={"base": scenario.base})
+            new = member.model_validate(part[section], context={"base": scenario.base})
         except ValidationError as error:
             lines = [f"{section}.{found.line}" for found in problems(error, part[section])]
             raise ScenarioError(lines) from None
@@ -220,16 +226,34 @@ def variant(scenario: Scenario, settings: Mapping[str, Any], steps: int) -> Scen
     Scenario or None
         None where it cannot have these settings.
     """
-    raw = scenario.resolved()
-    for key in ("sweep", "measured"):
-        raw.pop(key, None)
-    for key in ("epochs", "inject"):
-        raw["workload"].pop(key, None)
-    settings = {**settings, "workload.steps": steps, "numerics": False}
+    short = shortened(scenario, steps)
+    return None if short is None else with_settings(short, short.resolved(), settings)
+
+
+def shortened(scenario: Scenario, steps: int) -> Scenario | None:
+    """A few steps of one point, timing only; None where it cannot have so few."""
+    workload = scenario.workload.model_copy(update={"epochs": None, "inject": ()})
+    bare = scenario.model_copy(
+        update={"workload": workload, "numerics": False, "sweep": {}, "measured": None}
+    )
     try:
-        return checked(override_all(raw, settings, scenario.base), scenario.base)
+        return with_values(bare, bare.resolved(), {"workload.steps": steps})
     except ScenarioError:
         return None
+
+
+def with_settings(
+    short: Scenario, raw: Mapping[str, Any], settings: Mapping[str, Any]
+) -> Scenario | None:
+    """Change settings of a shortened scenario, ``raw`` as resolved; None where it cannot have them.
+
+    Only the sections that change are validated.
+    """
+    try:
+        changed = following(with_values(short, raw, settings), short.base)
+    except ScenarioError:
+        return None
+    return None if unsuited(changed) else changed
 
 
 # Around stragglers --------------------------------------------------------------------------------

@@ -14,6 +14,10 @@ from simdp.collectives.ring import RingAllReduce
 from simdp.engine import choice
 from simdp.engine.choice import Planner
 from simdp.engine.collective import Bench
+from simdp.engine.ops import Launch
+from simdp.engine.run import Run
+from simdp.engine.simulate import plans_of
+from simdp.engine.slowdown import Slowdown
 
 pytestmark = pytest.mark.slow
 
@@ -193,6 +197,22 @@ def test_auto_may_choose_another_algorithm_for_every_bucket(load):
     assert set(result.network["chosen"]) == {"all_reduce", "broadcast"}
     assert result.metrics["replicas_identical"]
     assert result.metrics["loss"] == pytest.approx(simdp.simulate(load(**common)).metrics["loss"])
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "horovod"])
+def test_plans_of_auto_are_those_that_a_run_launches(load, strategy):
+    everything = dict.fromkeys(("all_reduce", "all_gather", "reduce_scatter"), "auto")
+    scenario = load(
+        cluster=CLUSTER | {"world_size": 4},
+        strategy=strategy,
+        collectives=everything,
+        numerics=False,
+    )
+    planner = Planner(scenario.cluster)
+    run = Run(scenario, Slowdown(scenario.cluster, 0), planner)
+    launched = {op.plan for op in run.script() if isinstance(op, Launch)}
+    assert launched
+    assert {plan for plans in plans_of(scenario, planner).values() for plan in plans} == launched
 
 
 def test_auto_works_at_every_point_of_a_sweep_and_on_one_rank(load):

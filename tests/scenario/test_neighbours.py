@@ -17,7 +17,7 @@ from simdp.engine.clocks.clock import OtherJob, clock_for
 from simdp.engine.network import Network
 from simdp.engine.network.traffic import Traffic
 from simdp.engine.ops import Launch, Wait, Work
-from simdp.engine.simulate import Neighbourhood
+from simdp.engine.simulate import neighbours_of
 from simdp.engine.slowdown import Slowdown
 from simdp.errors import ScenarioError
 from simdp.results.trace import TraceBuilder
@@ -206,14 +206,14 @@ def test_stragglers_are_the_jobs_own_and_runs_repeat_themselves(load):
     )
     assert first.metrics == again.metrics
     assert list(first.trace.spans) == list(again.trace.spans)
-    others = Neighbourhood(load(**common, neighbours=[job(8)])).jobs
+    _, others = neighbours_of(load(**common, neighbours=[job(8)]))
     assert [other.slowdown.world_size for other in others] == [8]
     assert others[0].slowdown.factors(0).tolist() == [1.0] * 8
 
 
 def test_a_neighbours_run_begins_again_with_other_numbers_for_its_collectives(load):
     scenario = load(cluster=nodes(), workload=PARAMETERS, neighbours=[job()])
-    (other,) = Neighbourhood(scenario).jobs
+    _, (other,) = neighbours_of(scenario)
     calls = [op for _, op in zip(range(80), other.script, strict=False) if isinstance(op, Launch)]
     assert [op.call for op in calls] == list(range(len(calls)))
     assert len([op for op in calls if op.step == -1]) > 2  # it has begun three times

@@ -10,6 +10,7 @@ from simdp.scenario import checked
 from simdp.scenario.overrides import override_all
 from simdp.studies import advice
 from simdp.studies.advice import would_help
+from simdp.studies.variants import shortened
 
 SLOW_LINK = {
     "cluster": {
@@ -71,3 +72,16 @@ def test_nothing_is_tried_where_nothing_is_to_be_gained_or_it_would_take_long(
     assert found(tmp_path, **{"workload.mode": "inference"})[1] is None
     monkeypatch.setattr(advice, "MAX_RANKS", 3)
     assert found(tmp_path)[1] is None
+
+
+def test_a_run_of_times_alone_begins_as_a_run_of_its_first_steps(tmp_path):
+    scenario = checked(override_all(copy.deepcopy(SLOW_LINK), {}, tmp_path), tmp_path)
+    scenario = scenario.model_copy(
+        update={"workload": scenario.workload.model_copy(update={"steps": 6})}
+    )
+    rate = advice._first_steps(scenario, simdp.simulate(scenario))
+    assert rate == advice._samples_per_second(shortened(scenario, advice.STEPS))
+    short = scenario.model_copy(
+        update={"workload": scenario.workload.model_copy(update={"steps": 2})}
+    )
+    assert advice._first_steps(short, simdp.simulate(short)) is None
