@@ -72,7 +72,7 @@ def show(board: Board, rules: Sequence[str]) -> None:
         table = Table(title=TITLES[rule])
         table.add_column("")
         for head in HEADS:
-            table.add_column(head, justify="left" if head == "who" else "right")
+            table.add_column(head, justify="left" if head == "entrant" else "right")
         mine = [score for score in board.scores if score.rule == rule]
         for kind in KINDS:
             for wires in dict.fromkeys(score.wires for score in mine):

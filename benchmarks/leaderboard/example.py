@@ -1,11 +1,11 @@
-"""An entrant: one device's time, and what is not hidden of a ring; reads JSON, prints times."""
+"""An entrant: one device's time plus the exposed part of a ring; reads JSON, prints times."""
 
 import json
 import sys
 
 
 def seconds(point):
-    """Time of a point; None where this program has nothing to say."""
+    """Time of a point; None without a prediction."""
     if point["kind"] != "step" or point["micro_step_s"] is None:
         return None
     compute = point["micro_step_s"] * point["grad_accum"]

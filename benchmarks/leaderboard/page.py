@@ -13,7 +13,7 @@ PAGE = ROOT / "docs" / "leaderboard.md"
 GUIDE = Path(__file__).parent / "README.md"
 EXAMPLE = Path(__file__).parent / "example.py"
 
-HEADS = ("who", "answered", "mean", "median", "worst", "tau", "inside", "simdp on these")
+HEADS = ("entrant", "answered", "mean", "median", "worst", "tau", "inside", "simdp on these")
 
 
 def page(board: Board) -> str:
@@ -24,19 +24,20 @@ def page(board: Board) -> str:
 def _lines(board: Board) -> Iterator[str]:
     yield from ("---", "hide: [navigation]", "---", "", "# Leaderboard", "")
     yield (
-        "Who predicts best what public measurements say of steps and collectives? "
+        "How accurately do simulators and formulas predict public measurements of steps and "
+        "collectives? "
         f"{board.points:,} points, version {board.version} of {board.date}, "
-        f"answered by {len(board.entrants)} entrants under {len(RULES)} rules, on the terms of "
-        f"[the rules](#rules). simdp is {board.simdp}. `python -m benchmarks.leaderboard` makes "
-        "this page; the others answer in a minute or two, while simdp's answers are kept, for they "
-        f"took {board.replay_cpu_s / 60:.0f} minutes of CPU time (`--replay` asks again)."
+        f"predicted by {len(board.entrants)} entrants under {len(RULES)} [rules](#rules). "
+        f"simdp is {board.simdp}. `python -m benchmarks.leaderboard` writes "
+        "this page; the others take a minute or two; simdp's predictions are stored, since they "
+        f"took {board.replay_cpu_s / 60:.0f} minutes of CPU time (`--replay` computes them again)."
     )
     yield ""
     yield (
         "Errors are of the time, absolute; tau is Kendall's rank correlation, the mean over "
-        "clusters; *inside* the share of measured times in the entrant's 90 % interval, if it "
-        "gives any; *simdp on these* simdp's mean error on the points that the entrant answered. "
-        "**Bold**: the least mean error of those who answered the most points. A star: nearer than "
+        "clusters; *inside* is the share of measured times in the entrant's 90 % interval, if it "
+        "has one; *simdp on these* is simdp's mean error on the points that the entrant answered. "
+        "**Bold**: the least mean error of the entrants with the most answers. A star: better than "
         "simdp on these points."
     )
     for rule in RULES:
@@ -57,7 +58,7 @@ def _of_rule(board: Board, rule: str) -> Iterator[str]:
     asked = {(one.kind, one.wires): one.asked for one in mine}
     lacking = sum(asked.values()) - sum(one.answered for one in mine if one.name == FIRST)
     if lacking:
-        yield f"simdp has not been asked for {lacking:,} of these points yet; `--replay` does."
+        yield f"simdp has no predictions for {lacking:,} of these points yet; `--replay` adds them."
         yield ""
     yield "| " + " | ".join(("", *HEADS)) + " |"
     yield "|---|---|" + "--:|" * (len(HEADS) - 1)
@@ -96,7 +97,7 @@ def share(value: float) -> str:
 
 
 def _where_nearer(board: Board) -> Iterator[str]:
-    yield from ("", "## Where others are nearer", "")
+    yield from ("", "## Where others are better", "")
     yield (
         "Clusters on which an entrant's mean error is below simdp's, on the points that it "
         "answered, by more than the noise of the data:"
@@ -113,12 +114,12 @@ def _where_nearer(board: Board) -> Iterator[str]:
 
 
 def _entrants(board: Board) -> Iterator[str]:
-    yield from ("", "## Entrants", "", "| who | what it does | not modelled |", "|---|---|---|")
+    yield from ("", "## Entrants", "", "| entrant | method | not modelled |", "|---|---|---|")
     for one in board.entrants:
         yield f"| {one.name} | {one.about} | {one.missing} |"
     yield ""
     yield (
-        "Calculon and ASTRA-sim are not run: their rules are written down again from what they "
-        "publish, and tested against what ASTRA-sim itself answers. What their shares of bandwidth "
-        "are fitted to was chosen with the errors in sight, out of five ways, in their favour."
+        "Calculon and ASTRA-sim are not run: their published rules are implemented here "
+        "and tested against answers of ASTRA-sim itself. The data for fitting their shares of "
+        "bandwidth were chosen with the errors in sight, out of five ways, in their favour."
     )

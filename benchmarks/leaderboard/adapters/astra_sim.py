@@ -129,12 +129,12 @@ class AstraSim(Sharing):
     published = AS_GIVEN
     about = (
         "messages of hops and bytes, rings inside nodes, halving and doubling between them; "
-        "collectives first come first served beside backward; catalogue latencies, bandwidths "
-        "fitted to the points that are shown, or the catalogue's where none are"
+        "collectives in order of issue, overlapped with backward; catalogue latencies, bandwidths"
+        " fitted to the visible points, or the catalogue's without any"
     )
     missing = (
-        "host time, jitter, copies, protocols, compute that collectives slow down, congestion, "
-        "HSDP, DataParallel, broadcast; its kernels' times are not needed, for the time of one "
+        "host time, jitter, copies, protocols, compute slowed down by collectives, congestion, "
+        "HSDP, DataParallel, broadcast; its kernel times are not needed, since the time of one "
         "device is given. Buckets are of equal size"
     )
 

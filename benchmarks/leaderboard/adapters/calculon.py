@@ -116,14 +116,14 @@ class Calculon(Sharing):
     published = EFFICIENCY
     about = (
         "latency and bytes over a network's bandwidth and efficiency; data parallelism block by "
-        "block beside backward; published latencies and factors, efficiencies fitted to the "
-        "points that are shown, or as published where none are"
+        "block, overlapped with backward; published latencies and factors, efficiencies fitted to"
+        " the visible points, or as published without any"
     )
     missing = (
-        "host time, jitter, buckets, copies, gathers of FULL_SHARD (its sharded optimizer's are "
-        "taken), HSDP, DataParallel, all_to_all, broadcast; its kernels' times are not needed, for "
-        "the time of one device is given. Published for transformers; other models are taken in "
-        "as many blocks as they repeat"
+        "host time, jitter, buckets, copies, gathers of FULL_SHARD (those of its sharded "
+        "optimizer are used), HSDP, DataParallel, all_to_all, broadcast; its kernel times are not"
+        " needed, since the time of one device is given. Published for transformers; other models"
+        " are split into their repeated blocks"
     )
 
     def time(self, point: Point, efficiency: Shares, shown: Sequence[Point]) -> float | None:

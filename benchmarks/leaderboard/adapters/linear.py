@@ -25,10 +25,10 @@ class Linear(Adapter):
 
     name = "linear scaling"
     about = (
-        "the throughput of the fewest ranks that are shown of the same work, else of the same "
-        "scenario, else of one device, grown with the ranks. Fits nothing."
+        "the throughput of the fewest visible ranks with the same work, else of the same "
+        "scenario, else of one device, times the ranks. Fits nothing."
     )
-    missing = "communication; collectives are not answered"
+    missing = "communication; no answers for collectives"
 
     def answers(self, asked: Asked) -> list[Answer | None]:
         """Grow what is shown, point by point."""

@@ -44,10 +44,10 @@ class Ours(Adapter):
 
     name = "simdp"
     about = (
-        "simulated by a machine whose constants were fitted to what is shown; "
-        "python -m simdp validate, and its --leave-out"
+        "simulation on a machine whose constants were fitted to the visible points; python -m "
+        "simdp validate, and its --leave-out"
     )
-    missing = "what scenarios/validation says at the points that it misses, in their notes"
+    missing = "the effects that scenarios/validation lists in the notes of points with large errors"
 
     def __init__(self, points: Points, path: Path = FILE) -> None:
         kept = _read(path)

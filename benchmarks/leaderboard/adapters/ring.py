@@ -14,11 +14,11 @@ class Ring(Adapter):
 
     name = "ring formula"
     about = (
-        "one device's time, and behind it a ring all_reduce of all gradients at the links' "
-        "bandwidth (Patarasuk and Yuan, JPDC 2009); of a collective the formula with the links' "
-        "latency. Fits nothing."
+        "one device's time plus a ring all_reduce of all gradients at the links' bandwidth "
+        "(Patarasuk and Yuan, JPDC 2009); for a collective the formula with the links' latency. "
+        "Fits nothing."
     )
-    missing = "overlap, sharding, messages, what links reach of their bandwidth"
+    missing = "overlap, sharding, messages, the efficiency of links"
 
     def answers(self, asked: Asked) -> list[Answer | None]:
         """The formula, point by point."""
