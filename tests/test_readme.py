@@ -68,16 +68,25 @@ PAGES = [README, *sorted(DOCS.rglob("*.md")), ROOT / "CONTRIBUTING.md"]
 
 
 @for_each("page", PAGES)
-def test_relative_links_lead_to_files_that_exist(page):
+def test_relative_links_lead_to_files_and_headings_that_exist(page):
     links = re.findall(r"\]\(([^)\s]+)\)", re.sub(r"```.*?```", "", page.read_text(), flags=re.S))
     if page == README:
         assert len(links) >= 8
         assert not [link for link in links if "://" in link]
     for link in links:
-        if "://" not in link and not link.startswith(("#", "mailto:")):
-            target = page.parent / link.partition("#")[0]
+        if "://" not in link and not link.startswith("mailto:"):
+            target = page.parent / (link.partition("#")[0] or page.name)
             made = target.resolve().parent == DOCS / "reference"  # by docs/reference_hook.py
             assert made or target.exists(), f"{page}: {link}"
+            anchor = link.partition("#")[2]
+            if anchor and not made:
+                assert anchor in anchors(target), f"{page}: {link}"
+
+
+def anchors(page):
+    """The anchors of a page's headings, as mkdocs makes them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\s-]", "", head).strip().lower().replace(" ", "-") for head in headings}
 
 
 def test_no_address_is_invented():
