@@ -13,6 +13,7 @@ from benchmarks import (
     fabrics,
     growth,
     layers,
+    mutants,
     network,
     processes,
     rank_traces,
@@ -191,3 +192,62 @@ def test_rank_traces_are_counted(tmp_path):
     assert spans[0].startswith("spans of 2 ranks: 4,")
     assert files[0].startswith("2 files, ")
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_each_operator_comparison_and_constant_gives_a_mutant():
+    source = (
+        "x = 2 * (a + 1) if not b else -0.5\ny = c is not d and e not in f or 3 < g != 'ü' // 0\n"
+    )
+    changed = [mutant.applied(source) for mutant in mutants.mutants("m.py", source)]
+    first, second = source.splitlines(keepends=True)
+    assert changed == [
+        first.replace("*", "/") + second,
+        first.replace("+", "-") + second,
+        first.replace("1", "0") + second,
+        first.replace("not", "") + second,
+        first + second.replace("and", "or"),
+        first + second.replace(" or ", " and "),
+        first + second.replace("<", "<="),
+        first + second.replace("!=", "=="),
+        first + second.replace("//", "/"),
+        first + second.replace("0", "1"),
+    ]
+
+
+def test_mutants_are_drawn_by_seed_from_the_named_rooms():
+    first = mutants.drawn(5, 0, ("results", "engine/clocks"))
+    assert first == mutants.drawn(5, 0, ("results", "engine/clocks"))
+    assert first != mutants.drawn(5, 1, ("results", "engine/clocks"))
+    assert len(set(first)) == 5
+    assert {mutant.module.split("/")[0] for mutant in first} <= {"results", "engine"}
+
+
+def test_a_room_has_the_tests_of_its_folder_those_of_the_module_first(tmp_path):
+    tests = tmp_path / "tests"
+    for name in ("engine/test_b.py", "engine/test_a.py", "engine/deep/test_c.py", "test_units.py"):
+        (tests / name).parent.mkdir(parents=True, exist_ok=True)
+        (tests / name).touch()
+    assert mutants.room_tests("engine/b.py", tests) == [
+        "tests/engine/test_b.py",
+        "tests/engine/test_a.py",
+    ]
+    assert mutants.room_tests("engine/deep/er/x.py", tests) == ["tests/engine/deep/test_c.py"]
+    assert mutants.room_tests("units.py", tests) == ["tests/test_units.py"]
+    assert mutants.room_tests("none.py", tests) == []
+
+
+@pytest.mark.slow
+def test_a_mutant_is_killed_by_the_test_that_fails(tmp_path):
+    copy = tmp_path / "copy"
+    (copy / "tests").mkdir(parents=True)
+    (copy / "simdp").mkdir()
+    (copy / "simdp/units.py").write_text((ROOT / "simdp/units.py").read_text())
+    reads = "from pathlib import Path\n\ndef test_equal():\n    assert "
+    reads += (
+        f"Path('simdp/units.py').read_text() == Path({str(ROOT / 'simdp/units.py')!r}).read_text()"
+    )
+    mutant = mutants.mutants("units.py", (ROOT / "simdp/units.py").read_text())[0]
+    assert mutants.killer(copy, mutant) is None
+    (copy / "tests/test_units.py").write_text(reads)
+    assert mutants.killer(copy, mutant) == "tests/test_units.py::test_equal"
+    assert (copy / "simdp/units.py").read_text() == (ROOT / "simdp/units.py").read_text()
